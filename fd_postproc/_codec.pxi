@@ -1,0 +1,94 @@
+# decode and encode: bytes <-> Step.
+
+cdef Step _gathered(const fdw_message *m):
+    """The Step of an opened message."""
+    cdef void *memory = PyMem_RawMalloc(fdw_block_size(m.channel, m.batch, m.rows, m.cols))
+    if memory == NULL:
+        raise MemoryError
+    cdef Step step = _step_in(memory, m.channel, m.dialect, m.flag, m.stop_flag, m.batch, m.rows, m.cols)
+    cdef int status = fdw_gather(m, &step.at.block)
+    if status < 0:
+        raise AssertionError("an opened message did not hold what it claims")
+    return step
+
+
+def decode(payload, channel, *, mtype=1, layout=GPU):
+    """Decode one message.
+
+    Parameters
+    ----------
+    payload : bytes-like
+        The message without its 8-byte ``mtype``; shorter than a full message is fine as long as everything
+        its header claims is there.
+    channel : {"plain", "topk", "spec", "spec_topk"}
+    mtype : int, optional
+        System V message type; 1 is FastDeploy's.
+    layout : Layout, optional
+        Geometry of the sender's build.
+
+    Returns
+    -------
+    Step
+
+    Raises
+    ------
+    MalformedMessage
+        If anything does not add up; it names the field, its value and the bound.
+    ValueError, TypeError
+        If channel, layout or payload are of the wrong kind.
+    """
+    cdef int number = _channel_number(channel)
+    cdef fdw_layout c = _c_layout(layout)
+    cdef fdw_message m
+    cdef fdw_fault fault
+    cdef Py_buffer view
+    if mtype != FDW_MTYPE_STOCK:
+        raise _wrong_mtype(number, mtype)
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        if fdw_open(&m, &c, number, view.buf, view.len, &fault) < 0:
+            raise _malformed(number, &fault)
+        return _gathered(&m)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def encode(Step step not None, dialect="packed", *, layout=GPU):
+    """Write a step as FastDeploy's own senders would.
+
+    Parameters
+    ----------
+    step : Step
+    dialect : {"packed", "legacy"}
+        Form of the logprob channels; the others have only one.  Legacy messages always have all columns;
+        those that the step lacks are filled with id -1 and score 0.0, as FastDeploy does.
+    layout : Layout, optional
+        Geometry of the receiver's build.
+
+    Returns
+    -------
+    bytes
+        The payload without ``mtype``.  It ends after the last live slot: FastDeploy's receivers ignore a
+        message's length, and read no further than its header tells them to.
+
+    Raises
+    ------
+    ValueError
+        If the layout cannot carry the step; the text names the value and the bound.
+    """
+    cdef fdw_layout c = _c_layout(layout)
+    cdef fdw_message m
+    cdef fdw_fault fault
+    cdef fdw_draft draft
+    if fdw_plan(&m, &c, &step.at, _dialect_number(dialect), &fault) < 0:
+        what = _FIELD_NAMES[fault.field] + (f" of request {fault.index}" if fault.index >= 0 else "")
+        raise ValueError(
+            f"the {step.channel} channel of this layout cannot carry the step: {what} is {fault.value}, "
+            f"at most {fault.bound} fit")
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, m.claimed)
+    draft.data = <uint8_t *>PyBytes_AS_STRING(out)
+    draft.size = m.claimed
+    memset(draft.data, 0, draft.size)
+    if fdw_write(&m, &step.at, &draft) < 0:
+        raise AssertionError("a planned message did not fit its own length")
+    return out

@@ -1,0 +1,325 @@
+# Receiver: from a queue to Steps.
+
+# A message of unknown length that is in the way is read whole up to this size, to be able to name it.
+cdef int64_t _LARGEST_DISCARD = 64 << 20
+
+
+@cython.final
+cdef class Receiver:
+    """Receives steps from a System V message queue.
+
+    The queue is opened, or created with mode 0600 if there is none.  It outlives the Receiver, as System V
+    queues do: unread messages wait for the next one, until `remove`.
+
+    One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
+    by side.
+
+    Parameters
+    ----------
+    channel : {"plain", "topk", "spec", "spec_topk"}
+        What the messages are.
+    queue_id : int, optional
+        FastDeploy's number of the queue, normally a TCP port.  Default: the environment variable
+        ``INFERENCE_MSG_QUEUE_ID``, else 1.
+    key : int, optional
+        System V key; replaces queue_id, path and ftok.
+    path : str, optional
+        File whose inode the key is made of.  Default: ``/dev/shm``, but ``./`` for ``spec``, as in
+        FastDeploy.
+    ftok : {"custom", "libc"}
+        How the key is made: FastDeploy's own rule, or libc's, which older builds used.
+    layout : Layout, optional
+        Geometry of the sender's build.
+    mode : int, optional
+        Permission bits of a queue that is created here.
+
+    Raises
+    ------
+    QueueError
+        If the queue cannot be opened.
+    """
+
+    cdef readonly str channel
+    cdef readonly object layout
+    cdef readonly int msqid
+    cdef readonly object key
+    cdef int channel_number
+    cdef fdw_layout c_layout
+    cdef bint busy
+    cdef bint closed
+    cdef bint removed
+    cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
+    cdef long *message       # mtype, then capacity bytes; used by one thread at a time
+    cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
+
+    def __cinit__(self):
+        self.message = NULL
+
+    def __init__(self, channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600):
+        if self.message != NULL:
+            raise RuntimeError("a Receiver is initialised once")
+        self.channel_number = _channel_number(channel)
+        self.channel = channel
+        self.c_layout = _c_layout(layout)
+        self.layout = layout
+        self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
+        self.msqid = queues.open_queue(self.key, mode=mode)
+        self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
+        self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
+        if self.message == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.message)
+
+    @property
+    def stats(self):
+        """dict: counters since construction.
+
+        messages, bytes : taken from the queue, good or bad; malformed, oversized : of those, refused because
+        they do not add up, or are longer than the layout allows; stale, fragments, incomplete : always 0 on
+        FastDeploy's own dialects; waits, wait_seconds : how often a call found the queue empty, and how long
+        it then waited.
+        """
+        return {
+            "messages": self.n_messages,
+            "bytes": self.n_bytes,
+            "malformed": self.n_malformed,
+            "oversized": self.n_oversized,
+            "stale": 0,
+            "fragments": 0,
+            "incomplete": 0,
+            "waits": self.n_waits,
+            "wait_seconds": self.waited_ns * 1e-9,
+        }
+
+    cdef int _enter(self) except -1:
+        if self.closed or self.message == NULL:
+            raise ValueError("the Receiver is closed")
+        if self.busy:
+            raise ReceiverBusy(
+                f"this Receiver (queue {self.msqid}) is in use by another call; "
+                "one thread at a time may use it: make a second Receiver")
+        self.busy = True
+        return 0
+
+    cdef str _where(self):
+        return f"receiving from queue {self.msqid} ({self.channel}, key {self.key:#x})"
+
+    cdef int64_t _next(self, int64_t deadline, bint once) except -3:
+        """The next message into self.message: its payload bytes; -1 nothing came in time, -2 a signal (only
+        if `once`).  deadline: monotonic ns; 0 do not wait, negative for ever."""
+        cdef int64_t n, began
+        while True:
+            began = 0
+            with nogil:
+                n = fds_take(self.msqid, self.message, self.capacity)
+                if n == -ENOMSG and deadline != 0:
+                    began = fds_now()
+                    n = fds_wait(self.msqid, self.message, self.capacity, deadline)
+                    began = fds_now() - began
+                    self.waited_ns += began
+                    self.n_waits += 1
+            if n >= 0:
+                return n
+            if n == -ENOMSG:
+                return -1
+            if n == -EINTR:
+                PyErr_CheckSignals()
+                if once:
+                    return -2
+            elif n == -E2BIG:
+                n = self._discard()
+                if n >= 0:
+                    return n
+            else:
+                raise queue_error(-n, self._where())
+
+    cdef int64_t _discard(self) except? -1:
+        """Take a message that is too long out of the queue, count it and raise.
+
+        Another receiver may have been faster: then a good message, or none, comes instead.  Its payload
+        bytes, or -ENOMSG.
+        """
+        cdef fds_status status
+        cdef int64_t size, n
+        cdef int error = fds_stat(self.msqid, &status)
+        if error < 0:
+            raise queue_error(-error, self._where())
+        size = min(max(status.bytes, self.capacity + 1), _LARGEST_DISCARD)
+        cdef long *message = <long *>PyMem_RawMalloc(sizeof(long) + size)
+        if message == NULL:
+            raise MemoryError
+        try:
+            n = fds_take_cut(self.msqid, message, size)
+            if n == -ENOMSG:
+                return n
+            if n < 0:
+                raise queue_error(-n, self._where())
+            if n <= self.capacity:
+                memcpy(self.message, message, sizeof(long) + n)
+                return n
+        finally:
+            PyMem_RawFree(message)
+        self.n_messages += 1
+        self.n_bytes += n
+        self.n_oversized += 1
+        raise _too_long(self.channel_number, n, self.capacity)
+
+    cdef int _open(self, int64_t size, fdw_message *m) except -1:
+        """Count and check the message in self.message."""
+        cdef fdw_fault fault
+        self.n_messages += 1
+        self.n_bytes += size
+        if self.message[0] != FDW_MTYPE_STOCK:
+            self.n_malformed += 1
+            raise _wrong_mtype(self.channel_number, self.message[0])
+        if fdw_open(m, &self.c_layout, self.channel_number, self.message + 1, size, &fault) < 0:
+            self.n_malformed += 1
+            raise _malformed(self.channel_number, &fault)
+        return 0
+
+    def receive(self, timeout=None):
+        """The next step.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds.  None waits for ever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
+            Otherwise the queue is looked at with sleeps of at most 0.2 ms in between, since System V has no
+            receive with a time limit: it costs some CPU, and a step can be seen that much later.
+
+        Returns
+        -------
+        Step or None
+            None if nothing came in time.
+
+        Raises
+        ------
+        MalformedMessage
+            If a message does not add up or is longer than the layout allows.  It is out of the queue and
+            counted; the next call goes on with the next one.
+        QueueRemoved
+            If the queue is gone.  `remove`, called from any thread, wakes a waiting one this way.
+        QueuePermission, QueueError
+            If the kernel refuses.
+        ReceiverBusy
+            If another thread is in a call of this Receiver.
+        ValueError
+            If the Receiver is closed.  (close() does not wake a thread that already waits.)
+
+        Notes
+        -----
+        A signal that arrives while waiting runs its Python handlers; unless one of them raises, the wait goes
+        on.  Python runs handlers in the main thread only.
+        """
+        cdef int64_t size, deadline = -1
+        cdef fdw_message m
+        if timeout is not None:
+            if not timeout >= 0:
+                raise ValueError(f"timeout {timeout} is not a number of seconds from 0")
+            deadline = fds_now() + <int64_t>(min(timeout, 1e9) * 1e9) if timeout > 0 else 0
+        self._enter()
+        try:
+            size = self._next(deadline, False)
+            if size < 0:
+                return None
+            self._open(size, &m)
+            return _gathered(&m)
+        finally:
+            self.busy = False
+
+    def _receive_into(self, uintptr_t tokens, uintptr_t scores, uintptr_t ranks, int32_t columns, bint wait):
+        """For `fd_postproc.ops`: receive one message into tensors whose sizes the caller has checked.
+
+        Returns False, tensors untouched, if nothing was there or a signal ended the wait.
+        """
+        cdef int64_t size
+        cdef fdw_message m
+        cdef fdw_tensors to
+        cdef int status
+        to.tokens = <int64_t *>tokens
+        to.scores = <float *>scores
+        to.ranks = <int64_t *>ranks
+        self._enter()
+        try:
+            size = self._next(-1 if wait else 0, True)
+            if size < 0:
+                return False
+            self._open(size, &m)
+            with nogil:
+                status = fdw_fill(&m, &to, columns)
+            if status < 0:
+                raise AssertionError("an opened message did not hold what it claims")
+            return True
+        finally:
+            self.busy = False
+
+    def close(self):
+        """Use this Receiver no more.  The queue and its messages stay."""
+        self.closed = True
+
+    def remove(self):
+        """Remove the queue and what is in it from the system, and close.  Waiting threads are woken."""
+        self.removed = True
+        self.closed = True
+        queues.remove_queue(self.msqid)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def __iter__(self):
+        """Steps without end; stops after close() or remove()."""
+        return self
+
+    def __next__(self):
+        if self.closed:
+            raise StopIteration
+        try:
+            return self.receive()
+        except queues.QueueRemoved:
+            if self.removed:
+                raise StopIteration from None
+            raise
+
+    def __repr__(self):
+        state = " closed" if self.closed else ""
+        return f"<Receiver {self.channel}{state}: queue {self.msqid}, key {self.key:#x}, {self.n_messages} messages>"
+
+
+def peek(int msqid, long index=0, Py_ssize_t capacity=1 << 20):
+    """Copy one message of a queue and leave it there.
+
+    Parameters
+    ----------
+    msqid : int
+    index : int, optional
+        Place in the queue, 0 being the oldest.
+    capacity : int, optional
+        Most payload bytes to copy; a longer message is cut.
+
+    Returns
+    -------
+    (int, bytes) or None
+        Message type and payload; None if the queue holds no such message.
+
+    Raises
+    ------
+    QueueError
+        With errno ENOSYS if the kernel cannot copy messages (it was built without
+        CONFIG_CHECKPOINT_RESTORE), EINVAL if this message is longer than ``kernel.msgmax`` is now.
+    """
+    cdef fds_status status
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(long) + capacity)
+    cdef char *message = PyBytes_AS_STRING(out)
+    cdef int64_t n = fds_peek(msqid, message, capacity, index)
+    if n == -ENOMSG:
+        return None
+    if n == -EINVAL and fds_stat(msqid, &status) == 0:
+        raise queues.peek_refused(msqid, index)
+    if n < 0:
+        raise queue_error(-n, f"looking at message {index} of queue {msqid}")
+    return (<long *>message)[0], out[sizeof(long):sizeof(long) + n]

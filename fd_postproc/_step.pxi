@@ -1,0 +1,527 @@
+# Step and Logprobs: the one in-memory form of every message.
+
+@cython.final
+@cython.no_gc
+cdef class _Part:
+    """One array of a Step, exported through the buffer protocol; it keeps the Step alive."""
+
+    cdef Step step           # owns the memory that data points into
+    cdef void *data
+    cdef char *format
+    cdef int ndim
+    cdef Py_ssize_t shape[2]
+    cdef Py_ssize_t strides[2]
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("a Step's arrays are read-only")
+        cdef Py_ssize_t cells = self.shape[0] * (self.shape[1] if self.ndim == 2 else 1)
+        buffer.buf = self.data
+        buffer.obj = self
+        buffer.len = 4 * cells
+        buffer.itemsize = 4
+        buffer.readonly = 1
+        buffer.ndim = self.ndim
+        buffer.format = self.format if flags & PyBUF_FORMAT else NULL
+        buffer.shape = self.shape if flags & PyBUF_ND else NULL
+        buffer.strides = self.strides if (flags & PyBUF_STRIDES) == PyBUF_STRIDES else NULL
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        pass
+
+
+cdef object _part(Step step, void *data, char *format, Py_ssize_t n, Py_ssize_t cols=-1):
+    cdef _Part part = _Part.__new__(_Part)
+    part.step = step
+    part.data = data
+    part.format = format
+    part.ndim = 1 if cols < 0 else 2
+    part.shape[0] = n
+    part.shape[1] = cols
+    part.strides[0] = 4 if cols < 0 else 4 * cols
+    part.strides[1] = 4
+    return memoryview(part)
+
+
+cdef bint _same_scores(const float *a, const float *b, Py_ssize_t n) noexcept nogil:
+    """Equal numbers; NaN equals NaN, so that a pickled copy equals its original."""
+    cdef Py_ssize_t k
+    for k in range(n):
+        if a[k] != b[k] and not (isnan(a[k]) and isnan(b[k])):
+            return False
+    return True
+
+
+@cython.final
+@cython.freelist(8)
+cdef class Step:
+    """One decode step: the accepted tokens of every request, and their logprobs.
+
+    Made by `decode`, `Receiver.receive` or `Step.from_arrays`; never changed afterwards.  It owns one block
+    of memory that holds accepted rows only.
+
+    Attributes
+    ----------
+    channel : str
+        ``"plain"``, ``"topk"``, ``"spec"`` or ``"spec_topk"``.
+    dialect : str or None
+        How it travelled: ``"packed"`` if the header told the number of columns, else ``"legacy"`` (also on
+        channels without logprobs, which have one form).  None for a step made by `from_arrays`.
+    flag : int
+        3 target, 4 draft; 0 on channels that have no such word.
+    stop_flag : int
+        First header word as it came: positive while the worker has something left to do.
+    batch, rows, cols : int
+        Requests; accepted tokens of all requests; logprob columns (1 on channels without logprobs).
+    seq : int or None
+        Sequence number of the sender; None on FastDeploy's own dialects, which have none.
+    """
+
+    cdef fdw_step at
+    cdef int dialect_number
+    cdef void *memory
+
+    def __init__(self):
+        raise TypeError("a Step is made by decode(), Receiver.receive() or Step.from_arrays()")
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.memory)
+
+    @property
+    def channel(self):
+        return _CHANNEL_NAMES[self.at.channel]
+
+    @property
+    def dialect(self):
+        return _DIALECT_NAMES.get(self.dialect_number)
+
+    @property
+    def flag(self):
+        return self.at.flag
+
+    @property
+    def stop_flag(self):
+        return self.at.stop_flag
+
+    @property
+    def batch(self):
+        return self.at.batch
+
+    @property
+    def cols(self):
+        return self.at.cols
+
+    @property
+    def rows(self):
+        return self.at.rows
+
+    @property
+    def seq(self):
+        return None
+
+    @property
+    def counts(self):
+        """list of int, one per request: accepted tokens, or the negative code as it came.
+
+        -1 no token this step, -3 recovery stop, -9 preempted.
+        """
+        return _owned(_int_row(self.at.block.counts, 1, self.at.batch))
+
+    @property
+    def offsets(self):
+        """memoryview, int32[batch + 1]: first row of each request; codes have no rows."""
+        return _part(self, self.at.block.offsets, "i", self.at.batch + 1)
+
+    @property
+    def ids(self):
+        """memoryview, int32[rows, cols]: token ids; column 0 is the sampled token."""
+        return _part(self, self.at.block.ids, "i", self.at.rows, self.at.cols)
+
+    @property
+    def scores(self):
+        """memoryview, float32[rows, cols]: log-probabilities; None on channels without logprobs."""
+        if self.at.block.scores == NULL:
+            return None
+        return _part(self, self.at.block.scores, "f", self.at.rows, self.at.cols)
+
+    @property
+    def ranks(self):
+        """memoryview, int32[rows]: rank of the sampled token; None on channels without logprobs."""
+        if self.at.block.ranks == NULL:
+            return None
+        return _part(self, self.at.block.ranks, "i", self.at.rows)
+
+    cdef int _check_index(self, Py_ssize_t i) except -1:
+        if not 0 <= i < self.at.batch:
+            raise IndexError(f"request {i} of a step of {self.at.batch}")
+        return 0
+
+    cdef int _check_logprobs(self) except -1:
+        if self.at.block.scores == NULL:
+            raise ValueError(f"channel {self.channel!r} carries no logprobs")
+        return 0
+
+    def token_ids(self, Py_ssize_t i):
+        """Accepted tokens of request `i`, in order; empty if its count is 0 or a code.
+
+        Returns
+        -------
+        list of int
+
+        Raises
+        ------
+        IndexError
+            If `i` is not in ``range(batch)``.
+        """
+        self._check_index(i)
+        cdef int32_t first = self.at.block.offsets[i]
+        return _owned(_int_row(self.at.block.ids + <int64_t>first * self.at.cols, self.at.cols,
+                               self.at.block.offsets[i + 1] - first))
+
+    def logprobs(self, Py_ssize_t i):
+        """A view of request `i`'s logprobs; nothing is copied.
+
+        Returns
+        -------
+        Logprobs
+            One row per accepted token.
+
+        Raises
+        ------
+        IndexError
+            If `i` is not in ``range(batch)``.
+        ValueError
+            If the channel carries no logprobs.
+        """
+        self._check_index(i)
+        self._check_logprobs()
+        cdef int32_t first = self.at.block.offsets[i]
+        return _view(self, first, self.at.block.offsets[i + 1] - first, 0, self.at.cols)
+
+    def tolists(self):
+        """Everything as nested lists, made in bulk.
+
+        Returns
+        -------
+        ids : list of list of list of int
+            ``ids[i][j][k]``: request, accepted token, column.
+        scores : list of list of list of float, or None
+            Likewise; None on channels without logprobs.
+        ranks : list of list of int, or None
+            ``ranks[i][j]``.
+        """
+        cdef fdw_block *b = &self.at.block
+        cdef Py_ssize_t cols = self.at.cols, i, first, n
+        cdef list ids = _owned(_new_list(self.at.batch)), scores = None, ranks = None
+        if b.scores != NULL:
+            scores = _owned(_new_list(self.at.batch))
+            ranks = _owned(_new_list(self.at.batch))
+        for i in range(self.at.batch):
+            first = b.offsets[i]
+            n = b.offsets[i + 1] - first
+            _set_item(<PyObject *>ids, i, _int_rows(b.ids + first * cols, cols, n, cols))
+            if b.scores != NULL:
+                _set_item(<PyObject *>scores, i, _float_rows(b.scores + first * cols, cols, n, cols))
+                _set_item(<PyObject *>ranks, i, _int_row(b.ranks + first, 1, n))
+        return ids, scores, ranks
+
+    @classmethod
+    def from_arrays(cls, channel, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1):
+        """Make a step from arrays; they are copied.
+
+        Parameters
+        ----------
+        channel : {"plain", "topk", "spec", "spec_topk"}
+        counts : array_like of int, shape (batch,)
+            Accepted tokens of each request, or a negative code.  On ``plain`` and ``topk`` 1 or a code.
+        ids : array_like of int, shape (rows, cols)
+            Token ids of the accepted rows; ``(rows,)`` is taken as one column.  rows is the sum of the
+            positive counts.
+        scores : array_like of float, shape (rows, cols), optional
+            Log-probabilities, kept as float32; needed on ``topk`` and ``spec_topk``, refused elsewhere.
+        ranks : array_like of int, shape (rows,), optional
+            Likewise.
+        flag : int, optional
+            3 target, 4 draft (0..255); used on ``spec_topk`` only.
+        stop_flag : int, optional
+            First header word.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit each other, a number does not fit its type, or the channel cannot carry it.
+        """
+        import numpy as np
+
+        cdef int number = _channel_number(channel)
+        counts_ = _int32_array(np, "counts", counts, 1)
+        ids_ = np.asarray(ids)
+        if ids_.ndim == 1:
+            ids_ = ids_.reshape(-1, 1)
+        ids_ = _int32_array(np, "ids", ids_, 2)
+        cdef Py_ssize_t rows = int(np.maximum(counts_, 0).sum(dtype=np.int64)), cols = ids_.shape[1]
+        if ids_.shape[0] != rows:
+            raise ValueError(f"ids has {ids_.shape[0]} rows, but counts add up to {rows} tokens")
+        if cols < 1:
+            raise ValueError("ids has no column; column 0 is the sampled token")
+        if fdw_has_logprobs(number):
+            if scores is None or ranks is None:
+                raise ValueError(f"channel {channel!r} needs scores and ranks")
+            scores_ = np.ascontiguousarray(scores, dtype=np.float32)
+            if scores_.ndim == 1:
+                scores_ = scores_.reshape(-1, 1)
+            if scores_.shape != ids_.shape:
+                raise ValueError(f"scores has shape {scores_.shape}, ids {ids_.shape}")
+            ranks_ = _int32_array(np, "ranks", ranks, 1)
+            if ranks_.shape[0] != rows:
+                raise ValueError(f"ranks has {ranks_.shape[0]} elements for {rows} rows")
+        else:
+            if scores is not None or ranks is not None:
+                raise ValueError(f"channel {channel!r} carries no scores or ranks")
+            if cols != 1:
+                raise ValueError(f"channel {channel!r} carries 1 column, not {cols}")
+            scores_ = ranks_ = b""
+        if number == FDW_PLAIN or number == FDW_TOPK:
+            if ((counts_ == 0) | (counts_ > 1)).any():
+                bad = int(counts_[(counts_ == 0) | (counts_ > 1)][0])
+                raise ValueError(f"count {bad} on channel {channel!r}: 1, or a negative code such as -1 (no token)")
+            if (ids_[:, 0] < 0).any():
+                raise ValueError(f"a sampled token of channel {channel!r} is negative: write the code as its count")
+        if number != FDW_SPEC_TOPK:
+            flag = 0
+        elif not 0 <= flag <= 255:
+            raise ValueError(f"flag {flag} does not fit the 8 bits of its header word")
+        if not -(1 << 31) <= stop_flag < 1 << 31:
+            raise ValueError(f"stop_flag {stop_flag} does not fit 32 bits")
+        return _rebuild_step(channel, None, flag, stop_flag, cols, counts_.tobytes(), ids_.tobytes(),
+                             bytes(scores_), bytes(ranks_))
+
+    def __reduce__(self):
+        cdef fdw_block *b = &self.at.block
+        cdef Py_ssize_t cells = <Py_ssize_t>self.at.rows * self.at.cols
+        return _rebuild_step, (
+            self.channel, self.dialect, self.flag, self.stop_flag, self.cols,
+            PyBytes_FromStringAndSize(<char *>b.counts, 4 * self.at.batch),
+            PyBytes_FromStringAndSize(<char *>b.ids, 4 * cells),
+            PyBytes_FromStringAndSize(<char *>b.scores, 4 * cells) if b.scores != NULL else b"",
+            PyBytes_FromStringAndSize(<char *>b.ranks, 4 * self.at.rows) if b.ranks != NULL else b"",
+        )
+
+    def __eq__(self, other):
+        """Same content: channel, flags, counts, ids, scores (NaN equals NaN), ranks; not how it travelled."""
+        if not isinstance(other, Step):
+            return NotImplemented
+        cdef fdw_step *a = &self.at
+        cdef fdw_step *b = &(<Step>other).at
+        cdef Py_ssize_t cells = <Py_ssize_t>a.rows * a.cols
+        if (a.channel != b.channel or a.flag != b.flag or a.stop_flag != b.stop_flag or a.batch != b.batch
+                or a.rows != b.rows or a.cols != b.cols):
+            return False
+        if memcmp(a.block.counts, b.block.counts, 4 * a.batch) or memcmp(a.block.ids, b.block.ids, 4 * cells):
+            return False
+        return a.block.scores == NULL or (
+            memcmp(a.block.ranks, b.block.ranks, 4 * a.rows) == 0
+            and _same_scores(a.block.scores, b.block.scores, cells))
+
+    __hash__ = None
+
+    def __repr__(self):
+        kind = {3: " target", 4: " draft"}.get(self.flag, f" flag {self.flag}") if self.flag else ""
+        columns = f", {self.cols} columns" if fdw_has_logprobs(self.at.channel) else ""
+        dialect = f" {self.dialect}" if self.dialect else ""
+        return f"<Step {self.channel}{dialect}{kind}: {self.batch} requests, {self.rows} tokens{columns}>"
+
+
+cdef object _int32_array(np, str name, values, int ndim):
+    """A C-contiguous int32 array; numbers that do not fit are named, not wrapped."""
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.astype(np.int32)
+    if array.ndim != ndim:
+        raise ValueError(f"{name} has {array.ndim} dimensions, not {ndim}")
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} has dtype {array.dtype}, not integers")
+    if array.size and not (array.min() >= -(1 << 31) and array.max() < 1 << 31):
+        bad = array[(array < -(1 << 31)) | (array >= 1 << 31)].flat[0]
+        raise ValueError(f"{name} holds {bad}, which does not fit 32 bits")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t stop_flag, int32_t batch,
+                   int32_t rows, int32_t cols):
+    """A Step that takes over `memory` (of fdw_block_size bytes)."""
+    cdef Step step = Step.__new__(Step)
+    step.memory = memory
+    step.dialect_number = dialect
+    step.at.channel = channel
+    step.at.flag = flag
+    step.at.stop_flag = stop_flag
+    step.at.batch = batch
+    step.at.rows = rows
+    step.at.cols = cols
+    step.at.block = fdw_block_in(memory, channel, batch, rows, cols)
+    return step
+
+
+def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t cols, bytes counts not None,
+                  bytes ids not None, bytes scores not None, bytes ranks not None):
+    """Make a Step from the bytes of its arrays (pickle's way back, and from_arrays').
+
+    Offsets are computed, never taken over, and every size is checked: a damaged pickle must not read
+    outside its own memory.
+    """
+    cdef int number = _channel_number(channel)
+    cdef int dialect_number = _NO_DIALECT if dialect is None else _dialect_number(dialect)
+    cdef Py_ssize_t batch = len(counts) // 4, i
+    cdef const int32_t *count = <const int32_t *>PyBytes_AS_STRING(counts)
+    cdef int64_t rows = 0
+    for i in range(batch):
+        rows += count[i] if count[i] > 0 else 0
+    cdef int64_t logprob_rows = rows if fdw_has_logprobs(number) else 0
+    if (cols < 1 or len(counts) != 4 * batch or len(ids) != 4 * rows * cols
+            or len(scores) != 4 * logprob_rows * cols or len(ranks) != 4 * logprob_rows
+            or batch > 0x7FFFFFFE or rows > 0x7FFFFFFF):
+        raise ValueError("the arrays of a step do not fit each other")
+    cdef void *memory = PyMem_RawMalloc(fdw_block_size(number, batch, rows, cols))
+    if memory == NULL:
+        raise MemoryError
+    cdef Step step = _step_in(memory, number, dialect_number, flag, stop_flag, batch, rows, cols)
+    cdef fdw_block *b = &step.at.block
+    memcpy(b.counts, count, 4 * batch)
+    memcpy(b.ids, PyBytes_AS_STRING(ids), len(ids))
+    if b.scores != NULL:
+        memcpy(b.scores, PyBytes_AS_STRING(scores), len(scores))
+        memcpy(b.ranks, PyBytes_AS_STRING(ranks), len(ranks))
+    b.offsets[0] = 0
+    for i in range(batch):
+        b.offsets[i + 1] = b.offsets[i] + (count[i] if count[i] > 0 else 0)
+    return step
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(512)
+cdef class Logprobs:
+    """The logprobs of some accepted tokens: a view of rows and columns of a Step.
+
+    No Python number exists until it is asked for; each access makes new lists, so keep the result when it
+    is used twice.  The field names are those of FastDeploy's ``LogprobsLists``.  The Step's memory lives as
+    long as any view of it: pickle a view, or take its lists, to keep little of a large step.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Accepted tokens (``len()`` is rows, too) and columns.
+    """
+
+    cdef Step step           # owns the rows that are looked at
+    cdef Py_ssize_t first
+    cdef readonly Py_ssize_t rows
+    cdef Py_ssize_t column
+    cdef readonly Py_ssize_t cols
+
+    def __init__(self):
+        raise TypeError("a Logprobs is made by Step.logprobs()")
+
+    cdef const int32_t *_ids(self) noexcept:
+        return self.step.at.block.ids + self.first * self.step.at.cols + self.column
+
+    cdef const float *_scores(self) noexcept:
+        return self.step.at.block.scores + self.first * self.step.at.cols + self.column
+
+    cdef const int32_t *_ranks(self) noexcept:
+        return self.step.at.block.ranks + self.first
+
+    @property
+    def logprob_token_ids(self):
+        """list of list of int, [rows][cols]: token ids; the sampled token first."""
+        return _owned(_int_rows(self._ids(), self.step.at.cols, self.rows, self.cols))
+
+    @property
+    def logprobs(self):
+        """list of list of float, [rows][cols]: log-probabilities of those tokens."""
+        return _owned(_float_rows(self._scores(), self.step.at.cols, self.rows, self.cols))
+
+    @property
+    def sampled_token_ranks(self):
+        """list of int, [rows]: rank of the sampled token in the vocabulary, 1 being the likeliest."""
+        return _owned(_int_row(self._ranks(), 1, self.rows))
+
+    def tolists(self):
+        """``(logprob_token_ids, logprobs, sampled_token_ranks)``."""
+        return self.logprob_token_ids, self.logprobs, self.sampled_token_ranks
+
+    def slice_rows(self, start, end):
+        """A view of rows ``[start:end]`` (as a list is sliced)."""
+        cdef Py_ssize_t low = _limit(start, 0), high = _limit(end, self.rows)
+        cdef Py_ssize_t n = PySlice_AdjustIndices(self.rows, &low, &high, 1)
+        return _view(self.step, self.first + low, n, self.column, self.cols)
+
+    def slice_columns(self, start, end):
+        """A view of columns ``[start:end]`` of every row; ranks stay."""
+        cdef Py_ssize_t low = _limit(start, 0), high = _limit(end, self.cols)
+        cdef Py_ssize_t n = PySlice_AdjustIndices(self.cols, &low, &high, 1)
+        return _view(self.step, self.first, self.rows, self.column + low, n)
+
+    def __len__(self):
+        return self.rows
+
+    def __eq__(self, other):
+        """Same rows (NaN equals NaN), or a tuple of three equal lists such as LogprobsLists."""
+        if isinstance(other, tuple):
+            return self.tolists() == other
+        if not isinstance(other, Logprobs):
+            return NotImplemented
+        cdef Logprobs that = <Logprobs>other
+        cdef Py_ssize_t j, a, b
+        if self.rows != that.rows or self.cols != that.cols:
+            return False
+        if memcmp(self._ranks(), that._ranks(), 4 * self.rows):
+            return False
+        for j in range(self.rows):
+            a = j * self.step.at.cols
+            b = j * that.step.at.cols
+            if (memcmp(self._ids() + a, that._ids() + b, 4 * self.cols)
+                    or not _same_scores(self._scores() + a, that._scores() + b, self.cols)):
+                return False
+        return True
+
+    __hash__ = None
+
+    def __reduce__(self):
+        cdef Py_ssize_t j, pitch = self.step.at.cols
+        cdef bytes ids = PyBytes_FromStringAndSize(NULL, 4 * self.rows * self.cols)
+        cdef bytes scores = PyBytes_FromStringAndSize(NULL, 4 * self.rows * self.cols)
+        for j in range(self.rows):
+            memcpy(PyBytes_AS_STRING(ids) + 4 * j * self.cols, self._ids() + j * pitch, 4 * self.cols)
+            memcpy(PyBytes_AS_STRING(scores) + 4 * j * self.cols, self._scores() + j * pitch, 4 * self.cols)
+        ranks = PyBytes_FromStringAndSize(<char *>self._ranks(), 4 * self.rows)
+        return _rebuild_logprobs, (self.rows, self.cols, ids, scores, ranks)
+
+    def __repr__(self):
+        return f"<Logprobs: {self.rows} tokens, {self.cols} columns>"
+
+
+cdef Py_ssize_t _limit(value, Py_ssize_t default) except? -1:
+    return default if value is None else value
+
+
+cdef Logprobs _view(Step step, Py_ssize_t first, Py_ssize_t rows, Py_ssize_t column, Py_ssize_t cols):
+    cdef Logprobs view = Logprobs.__new__(Logprobs)
+    view.step = step
+    view.first = first
+    view.rows = rows
+    view.column = column
+    view.cols = cols
+    return view
+
+
+def _rebuild_logprobs(int32_t rows, int32_t cols, bytes ids, bytes scores, bytes ranks):
+    """A Logprobs over a Step of its own (pickle's way back)."""
+    if cols == 0:  # a view of no columns still has rows and ranks
+        ids = scores = bytes(4 * rows)
+    cdef Step step = _rebuild_step("spec_topk", None, 3, 1, max(cols, 1), rows.to_bytes(4, "little"),
+                                   ids, scores, ranks)
+    return _view(step, 0, rows, 0, cols)

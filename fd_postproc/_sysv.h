@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * System V message queues, one small function per call.
+ *
+ * Each returns a count or minus errno, so that errno never has to be read across a return to Python (a
+ * tracer or a signal handler may run in between and change it).  None of them takes the GIL or allocates.
+ */
+#ifndef FD_POSTPROC_SYSV_H
+#define FD_POSTPROC_SYSV_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <time.h>
+
+#ifndef MSG_COPY
+#define MSG_COPY 040000 /* linux/msg.h; glibc shows it only under _GNU_SOURCE */
+#endif
+#ifndef MSG_NOERROR
+#define MSG_NOERROR 010000
+#endif
+
+/* Longest sleep between two looks at a queue while waiting with a deadline. */
+#define FDS_NAP_NS 200000
+
+static inline int64_t fds_now(void) /* monotonic, ns */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Take the first message of any type without waiting.  `message` holds a long mtype, then `capacity` bytes.
+ * Payload bytes, -ENOMSG, or -E2BIG if the message is longer (it stays in the queue). */
+static inline int64_t fds_take(int msqid, void *message, int64_t capacity)
+{
+    ssize_t n = msgrcv(msqid, message, (size_t)capacity, 0, IPC_NOWAIT);
+    return n < 0 ? -errno : n;
+}
+
+/* The same, but a longer message is cut to `capacity`: its tail is lost. */
+static inline int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
+{
+    ssize_t n = msgrcv(msqid, message, (size_t)capacity, 0, IPC_NOWAIT | MSG_NOERROR);
+    return n < 0 ? -errno : n;
+}
+
+/* Copy message number `index` and leave it in the queue.  -ENOSYS: the kernel was built without
+ * CONFIG_CHECKPOINT_RESTORE.  -EINVAL: the message is longer than kernel.msgmax is now. */
+static inline int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
+{
+    ssize_t n = msgrcv(msqid, message, (size_t)capacity, index, IPC_NOWAIT | MSG_COPY | MSG_NOERROR);
+    return n < 0 ? -errno : n;
+}
+
+/* Wait for a message.  deadline: monotonic ns, or negative to wait for ever.
+ * -EINTR after a signal: run its handlers and call again.  -ENOMSG once the deadline has passed. */
+static inline int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
+{
+    int64_t nap = 20000;
+    if (deadline < 0) {
+        ssize_t n = msgrcv(msqid, message, (size_t)capacity, 0, 0);
+        return n < 0 ? -errno : n;
+    }
+    for (;;) { /* System V has no timed receive */
+        int64_t n = fds_take(msqid, message, capacity), left;
+        struct timespec t = {0, 0};
+        if (n != -ENOMSG)
+            return n;
+        left = deadline - fds_now();
+        if (left <= 0)
+            return -ENOMSG;
+        t.tv_nsec = (long)(left < nap ? left : nap);
+        if (nanosleep(&t, NULL) < 0)
+            return -errno;
+        nap = 2 * nap < FDS_NAP_NS ? 2 * nap : FDS_NAP_NS;
+    }
+}
+
+/* What the kernel knows about a queue. */
+typedef struct {
+    int64_t key;
+    int64_t mode;
+    int64_t uid, gid, creator_uid;
+    int64_t messages;
+    int64_t bytes;
+    int64_t max_bytes;
+    int64_t last_sender, last_receiver; /* pids; 0: nobody yet */
+    int64_t sent_at, received_at, changed_at; /* Unix time; 0: never */
+} fds_status;
+
+static inline int fds_stat(int msqid, fds_status *out)
+{
+    struct msqid_ds q;
+    if (msgctl(msqid, IPC_STAT, &q) < 0)
+        return -errno;
+    out->key = q.msg_perm.__key;
+    out->mode = q.msg_perm.mode & 0777;
+    out->uid = q.msg_perm.uid;
+    out->gid = q.msg_perm.gid;
+    out->creator_uid = q.msg_perm.cuid;
+    out->messages = (int64_t)q.msg_qnum;
+    out->bytes = (int64_t)q.__msg_cbytes;
+    out->max_bytes = (int64_t)q.msg_qbytes;
+    out->last_sender = q.msg_lspid;
+    out->last_receiver = q.msg_lrpid;
+    out->sent_at = q.msg_stime;
+    out->received_at = q.msg_rtime;
+    out->changed_at = q.msg_ctime;
+    return 0;
+}
+
+#endif

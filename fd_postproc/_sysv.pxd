@@ -1,0 +1,32 @@
+# The C declarations of _sysv.h that Cython code uses; the comments are there.
+from libc.stdint cimport int64_t
+
+cdef extern from "_sysv.h" nogil:
+    enum:
+        ENOMSG
+        EINTR
+        E2BIG
+        EINVAL
+        ENOSYS
+
+    ctypedef struct fds_status:
+        int64_t key
+        int64_t mode
+        int64_t uid
+        int64_t gid
+        int64_t creator_uid
+        int64_t messages
+        int64_t bytes
+        int64_t max_bytes
+        int64_t last_sender
+        int64_t last_receiver
+        int64_t sent_at
+        int64_t received_at
+        int64_t changed_at
+
+    int64_t fds_now()
+    int64_t fds_take(int msqid, void *message, int64_t capacity)
+    int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
+    int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
+    int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
+    int fds_stat(int msqid, fds_status *out)

@@ -1,0 +1,84 @@
+# The C declarations of _wire.h that Cython code uses; the comments are there.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+cdef extern from "_wire.h" nogil:
+    ctypedef struct fdw_layout:
+        int32_t max_batch
+        int32_t top_k
+        int32_t max_draft
+        int32_t spec_batch
+
+    enum:
+        FDW_PLAIN
+        FDW_TOPK
+        FDW_SPEC
+        FDW_SPEC_TOPK
+        FDW_LEGACY
+        FDW_PACKED
+        FDW_MTYPE_STOCK
+        FDW_LENGTH
+        FDW_BATCH
+        FDW_COLUMNS
+        FDW_COUNT
+
+    ctypedef struct fdw_geometry:
+        int32_t slots
+        int32_t depth
+        int32_t width
+        int64_t size
+
+    ctypedef struct fdw_message:
+        int32_t channel
+        int32_t dialect
+        int32_t stop_flag
+        int32_t flag
+        int32_t batch
+        int32_t cols
+        int32_t rows
+        int64_t claimed
+        fdw_geometry at
+
+    ctypedef struct fdw_fault:
+        int32_t field
+        int32_t index
+        int64_t value
+        int64_t bound
+
+    ctypedef struct fdw_block:
+        int32_t *counts
+        int32_t *offsets
+        int32_t *ids
+        float *scores
+        int32_t *ranks
+
+    ctypedef struct fdw_tensors:
+        int64_t *tokens
+        float *scores
+        int64_t *ranks
+
+    ctypedef struct fdw_step:
+        int32_t channel
+        int32_t stop_flag
+        int32_t flag
+        int32_t batch
+        int32_t rows
+        int32_t cols
+        fdw_block block
+
+    ctypedef struct fdw_draft:
+        uint8_t *data
+        int64_t size
+
+    bint fdw_has_logprobs(int channel)
+    fdw_geometry fdw_geometry_of(const fdw_layout *layout, int channel, int dialect, int32_t cols)
+    int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
+                 fdw_fault *fault)
+    int64_t fdw_block_size(int channel, int32_t batch, int32_t rows, int32_t cols)
+    fdw_block fdw_block_in(void *memory, int channel, int32_t batch, int32_t rows, int32_t cols)
+    int fdw_gather(const fdw_message *m, const fdw_block *to)
+    int64_t fdw_token_elements(const fdw_geometry *at)
+    int64_t fdw_score_elements(const fdw_geometry *at)
+    int64_t fdw_rank_elements(const fdw_geometry *at)
+    int fdw_fill(const fdw_message *m, const fdw_tensors *to, int32_t columns)
+    int fdw_plan(fdw_message *m, const fdw_layout *layout, const fdw_step *s, int dialect, fdw_fault *fault)
+    int fdw_write(const fdw_message *m, const fdw_step *s, const fdw_draft *d)

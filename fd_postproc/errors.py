@@ -1,0 +1,133 @@
+"""Exceptions, their texts, and the one map from errno to exception."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class MalformedMessage(ValueError):
+    """A message does not add up; nothing of it was used.
+
+    Parameters
+    ----------
+    channel : str
+        Channel the message was decoded as.
+    field : str
+        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``.
+    value, bound : int
+        The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
+        bytes that the header claims (more than were received) or the most that the layout allows.
+    index : int or None
+        Request index for ``"count"``, else None.
+    """
+
+    def __init__(self, channel: str, field: str, value: int, bound: int, index: int | None = None) -> None:
+        super().__init__(channel, field, value, bound, index)
+        self.channel = channel
+        self.field = field
+        self.value = value
+        self.bound = bound
+        self.index = index
+
+    def __str__(self) -> str:
+        return f"malformed {self.channel} message: {self._what()}"
+
+    def _what(self) -> str:
+        value, bound = self.value, self.bound
+        if self.field == "length":
+            if value < bound:
+                return f"it has {value} bytes, but what it claims to hold ends at byte {bound}; was it cut short?"
+            return (
+                f"it has {value} bytes, more than the {bound} of this channel and layout; is another channel "
+                "or another FastDeploy build writing to the queue?"
+            )
+        if self.field == "batch":
+            hint = "is it from another channel, or from a build with another layout?"
+            return f"batch {value} is outside 0..{bound}; {hint}"
+        if self.field == "columns":
+            return f"{value} logprob columns, at most {bound} fit the layout; is max_logprobs too high?"
+        if self.field == "count":
+            return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
+        return f"message type {value}, expected {bound}; another program is writing to this queue"
+
+
+class QueueError(OSError):
+    """A System V queue operation failed.
+
+    ``errno`` and ``strerror`` are set as for any OSError; the kinds below tell the cases apart that a
+    caller may want to handle.
+    """
+
+
+class QueueMissing(QueueError):
+    """There is no queue with this key."""
+
+
+class QueueRemoved(QueueError):
+    """The queue was removed, perhaps while we were waiting on it."""
+
+
+class QueuePermission(QueueError):
+    """This user may not read or write the queue."""
+
+
+class QueueTimeout(QueueError):
+    """The queue stayed full for the whole timeout."""
+
+
+class MessageTooBig(QueueError):
+    """A message does not fit: the kernel's or queue's limit when sending, the layout when receiving.
+
+    Attributes
+    ----------
+    size, limit : int or None
+        Bytes of the message, and the bytes that would have fitted.
+    """
+
+    size: int | None = None
+    limit: int | None = None
+
+
+class ReceiverBusy(RuntimeError):
+    """A Receiver was used by two threads at a time (or from a signal handler during its own wait)."""
+
+
+_KINDS: dict[int, type[QueueError]] = {
+    errno.ENOENT: QueueMissing,
+    errno.EIDRM: QueueRemoved,
+    errno.EINVAL: QueueRemoved,  # the id was removed before the call began
+    errno.EACCES: QueuePermission,
+    errno.EPERM: QueuePermission,
+    errno.E2BIG: MessageTooBig,
+    errno.ETIMEDOUT: QueueTimeout,
+}
+
+_REMEDIES: dict[type[QueueError], str] = {
+    QueueMissing: "start the other side first, or check the queue id, path and ftok rule",
+    QueueRemoved: "another program (or ipcrm) removed it; open it again",
+    QueuePermission: "run both sides as the same user, or create the queue with mode 0666",
+    MessageTooBig: "raise kernel.msgmax and kernel.msgmnb, then remove the queue and create it again",
+    QueueTimeout: "the other side is not reading",
+}
+
+
+def queue_error(code: int, doing: str, *, size: int | None = None, limit: int | None = None) -> QueueError:
+    """Build the exception for an errno value of a queue call.
+
+    Parameters
+    ----------
+    code : int
+        errno, positive.
+    doing : str
+        What failed, for a person: "receiving from queue 5 (topk, key 0x...)".
+    size, limit : int, optional
+        Set on MessageTooBig.
+    """
+    kind = _KINDS.get(code, QueueError)
+    remedy = _REMEDIES.get(kind)
+    text = f"{doing}: {os.strerror(code)}" + (f"; {remedy}" if remedy else "")
+    error = kind(code, text)
+    if isinstance(error, MessageTooBig):
+        error.size, error.limit = size, limit
+    return error

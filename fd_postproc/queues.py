@@ -1,0 +1,324 @@
+"""Queue identity, administration and limits.
+
+Which key a queue has, making, listing and removing it, and what the kernel allows.  The hot path is not
+here: `fd_postproc.Receiver` talks to the kernel itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from dataclasses import dataclass
+
+import sysv_ipc
+
+from .errors import QueueError, QueueRemoved, queue_error
+
+__all__ = [
+    "CHANNEL_PATHS",
+    "KernelLimits",
+    "QueueInfo",
+    "QueueRemoved",
+    "inspect_queue",
+    "kernel_limits",
+    "list_queues",
+    "locate",
+    "open_queue",
+    "queue_id_from_env",
+    "queue_key",
+    "remove_queue",
+]
+
+log = logging.getLogger("fd_postproc")
+
+CHANNEL_PATHS = {"plain": "/dev/shm", "topk": "/dev/shm", "spec": "./", "spec_topk": "/dev/shm"}
+"""File whose inode goes into a channel's key, as FastDeploy has it.
+
+``spec`` uses the working directory: both processes must run in the same one.  The other three share a key.
+"""
+
+_INT32 = range(-(1 << 31), 1 << 31)
+
+
+def _int32(value: int) -> int:
+    """The low 32 bits of a number as C's int."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def queue_id_from_env() -> int:
+    """Queue id that FastDeploy's ops would use: ``INFERENCE_MSG_QUEUE_ID``, else 1.
+
+    Raises
+    ------
+    ValueError
+        If the variable is not a decimal 32-bit number.  (FastDeploy's ops abort the process.)
+    """
+    text = os.environ.get("INFERENCE_MSG_QUEUE_ID")
+    if text is None:
+        return 1
+    digits = text.strip()
+    if not digits.removeprefix("-").isascii() or not digits.removeprefix("-").isdigit() or int(digits) not in _INT32:
+        raise ValueError(f"INFERENCE_MSG_QUEUE_ID={text!r} is not a decimal 32-bit number")
+    return int(digits)
+
+
+def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
+    """System V key of a queue.
+
+    Parameters
+    ----------
+    queue_id : int
+        FastDeploy's number of the queue.
+    path : str
+        An existing file; its device and inode numbers go into the key.
+    ftok : {"custom", "libc"}
+        ``"custom"`` is FastDeploy's own rule: 4 bits of the device, 8 of the inode, 20 of the id.
+        ``"libc"`` is what FastDeploy used before: 8 of the id, 8 of the device, 16 of the inode, so that
+        ids 256 apart share a queue.
+
+    Returns
+    -------
+    int
+        A 32-bit signed number, never 0.
+
+    Raises
+    ------
+    QueueError
+        If the path cannot be looked at.  (FastDeploy goes on with key -1, which all such callers share.)
+    ValueError
+        If the key would be 0, which means a private queue that nobody else can open.
+    """
+    if ftok not in ("custom", "libc"):
+        raise ValueError(f"ftok {ftok!r} is not one of 'custom', 'libc'")
+    if queue_id not in _INT32:
+        raise ValueError(f"queue id {queue_id} does not fit 32 bits")
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise QueueError(error.errno, f"the key of queue {queue_id} is made of {path!r}: {error.strerror}") from None
+    if ftok == "custom":
+        key = (stat.st_dev & 0xF) << 28 | (stat.st_ino & 0xFF) << 20 | queue_id & 0xFFFFF
+    else:
+        key = (queue_id & 0xFF) << 24 | (stat.st_dev & 0xFF) << 16 | stat.st_ino & 0xFFFF
+    if _int32(key) == 0:
+        raise ValueError(f"queue id {queue_id} with path {path!r} gives key 0, a private queue; use another id")
+    return _int32(key)
+
+
+def locate(
+    channel: str,
+    queue_id: int | None = None,
+    *,
+    key: int | None = None,
+    path: str | None = None,
+    ftok: str = "custom",
+) -> int:
+    """System V key of a channel's queue; an explicit `key` wins.  See `fd_postproc.Receiver`."""
+    if key is not None:
+        if queue_id is not None or path is not None:
+            raise ValueError("give a key, or a queue id and path, not both")
+        if key not in _INT32 or key == 0:
+            raise ValueError(f"key {key} is not a 32-bit number other than 0 (0 would be a private queue)")
+        return key
+    if queue_id is None:
+        queue_id = queue_id_from_env()
+    return queue_key(queue_id, CHANNEL_PATHS[channel] if path is None else path, ftok)
+
+
+@dataclass(frozen=True)
+class QueueInfo:
+    """What the kernel tells about a queue.
+
+    Attributes
+    ----------
+    msqid, key : int
+    mode : int
+        Permission bits.
+    owner : int
+        User id.
+    messages, bytes : int
+        What waits in it.
+    max_bytes : int or None
+        Most bytes it may hold (``msg_qbytes``), fixed when it was made; also the longest message that can
+        ever be sent to it.  None if the queue cannot be opened.
+    last_sender, last_receiver : int
+        Process ids, 0 if nobody yet.
+    sent_at, received_at : int
+        Unix times, 0 if never.
+    """
+
+    msqid: int
+    key: int
+    mode: int
+    owner: int
+    messages: int
+    bytes: int
+    max_bytes: int | None
+    last_sender: int
+    last_receiver: int
+    sent_at: int
+    received_at: int
+
+
+def list_queues() -> list[QueueInfo]:
+    """All queues of this IPC namespace, from ``/proc/sysvipc/msg``."""
+    queues = []
+    with open("/proc/sysvipc/msg") as table:
+        names = table.readline().split()
+        for line in table:
+            row = dict(zip(names, line.split(), strict=True))
+            key = int(row["key"])
+            queues.append(
+                QueueInfo(
+                    msqid=int(row["msqid"]),
+                    key=key,
+                    mode=int(row["perms"], 8) & 0o777,
+                    owner=int(row["uid"]),
+                    messages=int(row["qnum"]),
+                    bytes=int(row["cbytes"]),
+                    max_bytes=_max_bytes(key),
+                    last_sender=int(row["lspid"]),
+                    last_receiver=int(row["lrpid"]),
+                    sent_at=int(row["stime"]),
+                    received_at=int(row["rtime"]),
+                )
+            )
+    return queues
+
+
+def _max_bytes(key: int) -> int | None:
+    try:
+        return sysv_ipc.MessageQueue(key).max_size if key else None
+    except (sysv_ipc.ExistentialError, sysv_ipc.PermissionsError):
+        return None
+
+
+def inspect_queue(msqid: int) -> QueueInfo:
+    """What the kernel tells about one queue.
+
+    Raises
+    ------
+    QueueMissing
+        If there is no such queue.
+    """
+    for queue in list_queues():
+        if queue.msqid == msqid:
+            return queue
+    raise queue_error(errno.ENOENT, f"looking at queue {msqid}")
+
+
+def open_queue(key: int, *, create: bool = True, mode: int = 0o600) -> int:
+    """Open a queue, or make it.
+
+    A queue that was there before and that others may use too, or that belongs to somebody else, is logged
+    once per process.
+
+    Parameters
+    ----------
+    key : int
+    create : bool, optional
+        Make the queue if there is none.
+    mode : int, optional
+        Permission bits of a new queue.  FastDeploy's own ops make 0666: any user of the machine can read
+        and forge tokens.
+
+    Returns
+    -------
+    int
+        The queue's id, ``msqid``.
+
+    Raises
+    ------
+    QueueMissing
+        If there is none and `create` is false.
+    QueuePermission
+        If this user may not read it.
+    """
+    while True:
+        try:
+            if create:
+                return sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=mode).id
+        except sysv_ipc.ExistentialError:
+            pass
+        except OSError as error:
+            raise queue_error(error.errno, f"making a queue with key {key:#x}") from None
+        try:
+            queue = sysv_ipc.MessageQueue(key, mode=0o400)
+            _report_access(queue)
+            return queue.id
+        except sysv_ipc.PermissionsError:
+            raise queue_error(errno.EACCES, f"opening the queue with key {key:#x}") from None
+        except sysv_ipc.ExistentialError:
+            if not create:  # else somebody removed it in between: try again
+                raise queue_error(errno.ENOENT, f"opening the queue with key {key:#x}") from None
+
+
+_reported: set[int] = set()
+
+
+def _report_access(queue: sysv_ipc.MessageQueue) -> None:
+    if queue.id in _reported:
+        return
+    what = []
+    if queue.mode & 0o066:
+        what.append(f"other users may use it (mode {queue.mode & 0o777:04o})")
+    if queue.uid != os.geteuid():
+        what.append(f"it belongs to user {queue.uid}, not to this process's user {os.geteuid()}")
+    if what:
+        _reported.add(queue.id)
+        log.warning("queue %d (key %#x) was there before: %s", queue.id, queue.key, " and ".join(what))
+
+
+def remove_queue(msqid: int) -> None:
+    """Remove a queue and everything in it; no error if it is gone already.
+
+    Raises
+    ------
+    QueuePermission
+        If it belongs to somebody else.
+    """
+    try:
+        sysv_ipc.remove_message_queue(msqid)
+    except sysv_ipc.ExistentialError:
+        pass
+    except sysv_ipc.PermissionsError:
+        raise queue_error(errno.EPERM, f"removing queue {msqid}") from None
+
+
+@dataclass(frozen=True)
+class KernelLimits:
+    """System V message limits of this IPC namespace, in bytes.
+
+    Attributes
+    ----------
+    msgmax : int
+        Longest message (``kernel.msgmax``).
+    msgmnb : int
+        What a new queue may hold (``kernel.msgmnb``).
+    msgmni : int
+        Most queues.
+    """
+
+    msgmax: int
+    msgmnb: int
+    msgmni: int
+
+
+def kernel_limits() -> KernelLimits:
+    """Read the limits from ``/proc/sys/kernel``."""
+
+    def read(name: str) -> int:
+        with open(f"/proc/sys/kernel/{name}") as file:
+            return int(file.read())
+
+    return KernelLimits(read("msgmax"), read("msgmnb"), read("msgmni"))
+
+
+def peek_refused(msqid: int, index: int) -> QueueError:
+    """Why the kernel would not copy a message that is there."""
+    return QueueError(
+        errno.EINVAL,
+        f"the kernel copies no message longer than kernel.msgmax = {kernel_limits().msgmax} bytes, and message "
+        f"{index} of queue {msqid} is longer; raise kernel.msgmax, or take it out with 'fd-postproc record'",
+    )
