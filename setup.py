@@ -9,6 +9,7 @@ CFLAGS, LDFLAGS
 """
 
 import os
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -31,11 +32,13 @@ def extension(name, source, depends=()):
     return ext
 
 
-CORE = ["fd_postproc/_wire.h", "fd_postproc/_wire.pxd", "fd_postproc/_sysv.h", "fd_postproc/_sysv.pxd"]
+HEADERS = sorted(glob("fd_postproc/*.h") + glob("fd_postproc/*.px[di]") + glob("fd_postproc/bench/*.h"))
 
 setup(
+    # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
+    options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
-        extension("fd_postproc._core", "fd_postproc/_core.pyx", CORE),
-        extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", CORE),
+        extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
+        extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
     ]
 )

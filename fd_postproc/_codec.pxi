@@ -8,7 +8,7 @@ cdef Step _gathered(const fdw_message *m):
     cdef Step step = _step_in(memory, m.channel, m.dialect, m.flag, m.stop_flag, m.batch, m.rows, m.cols)
     cdef int status = fdw_gather(m, &step.at.block)
     if status < 0:
-        raise AssertionError("an opened message did not hold what it claims")
+        raise ValueError("the message changed while it was decoded; decode a copy of shared memory")
     return step
 
 
@@ -35,7 +35,8 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     MalformedMessage
         If anything does not add up; it names the field, its value and the bound.
     ValueError, TypeError
-        If channel, layout or payload are of the wrong kind.
+        If channel, layout or payload are of the wrong kind, or the payload lies in shared memory and somebody
+        changed it meanwhile.
     """
     cdef int number = _channel_number(channel)
     cdef fdw_layout c = _c_layout(layout)

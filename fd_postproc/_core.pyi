@@ -1,23 +1,27 @@
-from collections.abc import Buffer, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias, final
 
 from numpy.typing import ArrayLike
+from typing_extensions import Buffer
 
 from .layout import Layout
 
-_Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
-_Dialect: TypeAlias = Literal["packed", "legacy"]
+_Channel: TypeAlias = str  # one of CHANNELS
+_Dialect: TypeAlias = str  # "packed" or "legacy"
 
 CHANNELS: tuple[str, ...]
 
 def payload_size(channel: _Channel, layout: Layout = ...) -> int: ...
+def tensor_elements(channel: _Channel, layout: Layout = ...) -> tuple[int, int, int]: ...
+def peek(msqid: int, index: int = 0) -> tuple[int, bytes] | None: ...
 def decode(payload: Buffer, channel: _Channel, *, mtype: int = 1, layout: Layout = ...) -> Step: ...
 def encode(step: Step, dialect: _Dialect = "packed", *, layout: Layout = ...) -> bytes: ...
 
 @final
 class Step:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...  # always raises: see from_arrays
     @property
-    def channel(self) -> str: ...
+    def channel(self) -> _Channel: ...
     @property
     def dialect(self) -> str | None: ...
     @property
@@ -59,10 +63,11 @@ class Step:
     def tolists(
         self,
     ) -> tuple[list[list[list[int]]], list[list[list[float]]] | None, list[list[int]] | None]: ...
-    def __eq__(self, other: object) -> bool: ...  # same content; dialect and seq do not count
+    def __eq__(self, other: object) -> bool: ...
 
 @final
 class Logprobs:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...  # always raises: see Step.logprobs
     @property
     def logprob_token_ids(self) -> list[list[int]]: ...
     @property

@@ -20,7 +20,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
 from fd_postproc._sysv cimport (
-    E2BIG, EINTR, EINVAL, ENOMSG, ENOSYS, fds_now, fds_peek, fds_stat, fds_status, fds_take, fds_take_cut,
+    E2BIG, EINTR, ENOMSG, fds_now, fds_peek, fds_stat, fds_status, fds_take, fds_take_cut,
     fds_wait,
 )
 from fd_postproc._wire cimport (

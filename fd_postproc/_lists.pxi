@@ -36,7 +36,8 @@ cdef PyObject *_float_row(const float *values, Py_ssize_t n) except NULL:
     return row
 
 
-cdef PyObject *_int_rows(const int32_t *values, Py_ssize_t pitch, Py_ssize_t rows, Py_ssize_t cols) except NULL:
+cdef PyObject *_int_rows(const int32_t *values, Py_ssize_t pitch, Py_ssize_t rows,
+                         Py_ssize_t cols) except NULL:
     """A list of `rows` lists of `cols` numbers; rows begin `pitch` numbers apart."""
     cdef PyObject *out = _new_list(rows)
     cdef Py_ssize_t j
@@ -49,7 +50,8 @@ cdef PyObject *_int_rows(const int32_t *values, Py_ssize_t pitch, Py_ssize_t row
     return out
 
 
-cdef PyObject *_float_rows(const float *values, Py_ssize_t pitch, Py_ssize_t rows, Py_ssize_t cols) except NULL:
+cdef PyObject *_float_rows(const float *values, Py_ssize_t pitch, Py_ssize_t rows,
+                           Py_ssize_t cols) except NULL:
     cdef PyObject *out = _new_list(rows)
     cdef Py_ssize_t j
     try:

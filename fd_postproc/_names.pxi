@@ -54,7 +54,7 @@ cdef object _too_long(int channel, int64_t size, int64_t limit):
     return MalformedMessage(_CHANNEL_NAMES[channel], "length", size, limit)
 
 
-cdef object _wrong_mtype(int channel, int64_t mtype):
+cdef object _wrong_mtype(int channel, mtype):
     return MalformedMessage(_CHANNEL_NAMES[channel], "mtype", mtype, FDW_MTYPE_STOCK)
 
 

@@ -1,7 +1,9 @@
 # Receiver: from a queue to Steps.
 
-# A message of unknown length that is in the way is read whole up to this size, to be able to name it.
-cdef int64_t _LARGEST_DISCARD = 64 << 20
+# Most bytes allocated for a message whose length only the kernel knows.
+cdef int64_t _LARGEST_MESSAGE = 64 << 20
+# Longest time between two looks at pending signals while waiting with a deadline.
+cdef int64_t _SLICE_NS = 20_000_000
 
 
 @cython.final
@@ -106,34 +108,48 @@ cdef class Receiver:
     cdef str _where(self):
         return f"receiving from queue {self.msqid} ({self.channel}, key {self.key:#x})"
 
+    # Line tracing must stay out of here: a tracer would run the signal's handler itself, between the
+    # system call and the check, and swallow what it raises.
+    @cython.linetrace(False)
+    @cython.profile(False)
+    cdef int64_t _wait(self, int64_t deadline) except? -1:
+        """Payload bytes of the next message, now in self.message, or minus errno; the GIL is dropped.
+
+        After -EINTR and -ENOMSG the handlers of signals have run.  -ENOMSG may come before the deadline: a
+        signal between two naps interrupts neither, and has to be looked for.
+        """
+        cdef int64_t n, began = fds_now(), until = deadline
+        if deadline > began + _SLICE_NS:
+            until = began + _SLICE_NS
+        with nogil:
+            n = fds_wait(self.msqid, self.message, self.capacity, until)
+            self.waited_ns += fds_now() - began
+        if n == -EINTR or n == -ENOMSG:
+            PyErr_CheckSignals()
+        return n
+
     cdef int64_t _next(self, int64_t deadline, bint once) except -3:
         """The next message into self.message: its payload bytes; -1 nothing came in time, -2 a signal (only
         if `once`).  deadline: monotonic ns; 0 do not wait, negative for ever."""
-        cdef int64_t n, began
+        cdef int64_t n
+        with nogil:
+            n = fds_take(self.msqid, self.message, self.capacity)
+        if n == -ENOMSG and deadline != 0:
+            self.n_waits += 1
         while True:
-            began = 0
-            with nogil:
-                n = fds_take(self.msqid, self.message, self.capacity)
-                if n == -ENOMSG and deadline != 0:
-                    began = fds_now()
-                    n = fds_wait(self.msqid, self.message, self.capacity, deadline)
-                    began = fds_now() - began
-                    self.waited_ns += began
-                    self.n_waits += 1
+            if n == -E2BIG:
+                n = self._discard()
             if n >= 0:
                 return n
-            if n == -ENOMSG:
-                return -1
             if n == -EINTR:
-                PyErr_CheckSignals()
                 if once:
                     return -2
-            elif n == -E2BIG:
-                n = self._discard()
-                if n >= 0:
-                    return n
+            elif n == -ENOMSG:
+                if deadline == 0 or 0 < deadline <= fds_now():
+                    return -1
             else:
                 raise queue_error(-n, self._where())
+            n = self._wait(deadline)
 
     cdef int64_t _discard(self) except? -1:
         """Take a message that is too long out of the queue, count it and raise.
@@ -143,10 +159,11 @@ cdef class Receiver:
         """
         cdef fds_status status
         cdef int64_t size, n
-        cdef int error = fds_stat(self.msqid, &status)
-        if error < 0:
-            raise queue_error(-error, self._where())
-        size = min(max(status.bytes, self.capacity + 1), _LARGEST_DISCARD)
+        memset(&status, 0, sizeof(status))
+        n = fds_stat(self.msqid, &status)
+        if n < 0:
+            raise queue_error(-n, self._where())
+        size = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
         cdef long *message = <long *>PyMem_RawMalloc(sizeof(long) + size)
         if message == NULL:
             raise MemoryError
@@ -211,7 +228,8 @@ cdef class Receiver:
         Notes
         -----
         A signal that arrives while waiting runs its Python handlers; unless one of them raises, the wait goes
-        on.  Python runs handlers in the main thread only.
+        on.  Python runs handlers in the main thread only.  Without a timeout, a signal that arrives in the
+        very instant before the wait begins is handled when the next message or signal comes.
         """
         cdef int64_t size, deadline = -1
         cdef fdw_message m
@@ -287,10 +305,11 @@ cdef class Receiver:
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        return f"<Receiver {self.channel}{state}: queue {self.msqid}, key {self.key:#x}, {self.n_messages} messages>"
+        where = f"queue {self.msqid}, key {self.key:#x}"
+        return f"<Receiver {self.channel}{state}: {where}, {self.n_messages} messages>"
 
 
-def peek(int msqid, long index=0, Py_ssize_t capacity=1 << 20):
+def peek(int msqid, long index=0):
     """Copy one message of a queue and leave it there.
 
     Parameters
@@ -298,8 +317,6 @@ def peek(int msqid, long index=0, Py_ssize_t capacity=1 << 20):
     msqid : int
     index : int, optional
         Place in the queue, 0 being the oldest.
-    capacity : int, optional
-        Most payload bytes to copy; a longer message is cut.
 
     Returns
     -------
@@ -310,16 +327,16 @@ def peek(int msqid, long index=0, Py_ssize_t capacity=1 << 20):
     ------
     QueueError
         With errno ENOSYS if the kernel cannot copy messages (it was built without
-        CONFIG_CHECKPOINT_RESTORE), EINVAL if this message is longer than ``kernel.msgmax`` is now.
+        CONFIG_CHECKPOINT_RESTORE), E2BIG if this message is longer than ``kernel.msgmax`` is now.
     """
-    cdef fds_status status
+    cdef int64_t capacity = min(queues.kernel_limits().msgmax, _LARGEST_MESSAGE)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(long) + capacity)
     cdef char *message = PyBytes_AS_STRING(out)
     cdef int64_t n = fds_peek(msqid, message, capacity, index)
     if n == -ENOMSG:
         return None
-    if n == -EINVAL and fds_stat(msqid, &status) == 0:
-        raise queues.peek_refused(msqid, index)
+    if n == -E2BIG:
+        raise queues.peek_refused(msqid, index, capacity)
     if n < 0:
         raise queue_error(-n, f"looking at message {index} of queue {msqid}")
     return (<long *>message)[0], out[sizeof(long):sizeof(long) + n]

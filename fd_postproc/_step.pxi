@@ -284,11 +284,9 @@ cdef class Step:
                 raise ValueError(f"channel {channel!r} carries 1 column, not {cols}")
             scores_ = ranks_ = b""
         if number == FDW_PLAIN or number == FDW_TOPK:
-            if ((counts_ == 0) | (counts_ > 1)).any():
-                bad = int(counts_[(counts_ == 0) | (counts_ > 1)][0])
-                raise ValueError(f"count {bad} on channel {channel!r}: 1, or a negative code such as -1 (no token)")
             if (ids_[:, 0] < 0).any():
-                raise ValueError(f"a sampled token of channel {channel!r} is negative: write the code as its count")
+                raise ValueError(
+                    f"a sampled token of channel {channel!r} is negative: write the code as its count")
         if number != FDW_SPEC_TOPK:
             flag = 0
         elif not 0 <= flag <= 255:
@@ -379,6 +377,9 @@ def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t col
     cdef int64_t rows = 0
     for i in range(batch):
         rows += count[i] if count[i] > 0 else 0
+        if (number == FDW_PLAIN or number == FDW_TOPK) and (count[i] == 0 or count[i] > 1):
+            raise ValueError(
+                f"count {count[i]} on channel {channel!r}: 1, or a negative code such as -1 (no token)")
     cdef int64_t logprob_rows = rows if fdw_has_logprobs(number) else 0
     if (cols < 1 or len(counts) != 4 * batch or len(ids) != 4 * rows * cols
             or len(scores) != 4 * logprob_rows * cols or len(ranks) != 4 * logprob_rows

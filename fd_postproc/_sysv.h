@@ -48,10 +48,11 @@ static inline int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
 }
 
 /* Copy message number `index` and leave it in the queue.  -ENOSYS: the kernel was built without
- * CONFIG_CHECKPOINT_RESTORE.  -EINVAL: the message is longer than kernel.msgmax is now. */
+ * CONFIG_CHECKPOINT_RESTORE.  -E2BIG: the message is longer than `capacity`; more than kernel.msgmax
+ * as it is now is never copied. */
 static inline int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
 {
-    ssize_t n = msgrcv(msqid, message, (size_t)capacity, index, IPC_NOWAIT | MSG_COPY | MSG_NOERROR);
+    ssize_t n = msgrcv(msqid, message, (size_t)capacity, index, IPC_NOWAIT | MSG_COPY);
     return n < 0 ? -errno : n;
 }
 

@@ -6,8 +6,6 @@ cdef extern from "_sysv.h" nogil:
         ENOMSG
         EINTR
         E2BIG
-        EINVAL
-        ENOSYS
 
     ctypedef struct fds_status:
         int64_t key

@@ -186,6 +186,12 @@ static inline int fdw_copy(const fdw_message *m, int64_t offset, void *to, int64
     return 0;
 }
 
+/* One row of n numbers.  A row of one is a word: it needs no call to memcpy. */
+static inline int fdw_row(const fdw_message *m, int64_t offset, void *to, int32_t n)
+{
+    return n == 1 ? fdw_copy(m, offset, to, 4) : fdw_copy(m, offset, to, 4 * (int64_t)n);
+}
+
 static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 {
     return fdw_copy(m, offset, to, sizeof *to);
@@ -345,31 +351,31 @@ static inline fdw_block fdw_block_in(void *memory, int channel, int32_t batch, i
     return b;
 }
 
-/* Copy the accepted rows of an opened message, and only the columns sent, into a block. */
+/* Copy the accepted rows of an opened message, and only the columns sent, into a block.
+ * Counts are checked again: the bytes may lie in memory that somebody else writes to. */
 static inline int fdw_gather(const fdw_message *m, const fdw_block *to)
 {
     const fdw_geometry *at = &m->at;
-    const int64_t bytes = 4 * (int64_t)m->cols;
     int64_t row = 0;
     for (int32_t i = 0; i < m->batch; i++) {
         int32_t count = 0;
-        if (fdw_count(m, i, &count) < 0)
+        if (fdw_count(m, i, &count) < 0 || count > m->rows - row)
             return -1;
         to->counts[i] = count;
         to->offsets[i] = (int32_t)row;
         for (int32_t j = 0; j < count; j++, row++) {
             const int64_t cell = at->ids_slot * i + at->ids_row * j;
-            if (fdw_copy(m, at->ids + cell, to->ids + row * m->cols, bytes) < 0)
+            if (fdw_row(m, at->ids + cell, to->ids + row * m->cols, m->cols) < 0)
                 return -1;
             if (to->scores == NULL)
                 continue;
-            if (fdw_copy(m, at->scores + cell, to->scores + row * m->cols, bytes) < 0
+            if (fdw_row(m, at->scores + cell, to->scores + row * m->cols, m->cols) < 0
                 || fdw_word(m, at->ranks + at->ranks_slot * i + 4 * (int64_t)j, to->ranks + row) < 0)
                 return -1;
         }
     }
     to->offsets[m->batch] = (int32_t)row;
-    return 0;
+    return row == m->rows ? 0 : -1;
 }
 
 /* ---- FastDeploy's receive tensors ------------------------------------------------------------------ */
@@ -424,7 +430,7 @@ static inline int fdw_fill(const fdw_message *m, const fdw_tensors *to, int32_t 
     for (int32_t i = 0; i < m->batch; i++) {
         int32_t count = 1; /* a slot without a count region is copied whatever its token says */
         if (at->counts >= 0) {
-            if (fdw_count(m, i, &count) < 0)
+            if (fdw_count(m, i, &count) < 0 || count > at->depth)
                 return -1;
             to->tokens[words + i] = count;
         }

@@ -37,7 +37,7 @@ class MalformedMessage(ValueError):
         value, bound = self.value, self.bound
         if self.field == "length":
             if value < bound:
-                return f"it has {value} bytes, but what it claims to hold ends at byte {bound}; was it cut short?"
+                return f"it has {value} bytes, but what it claims ends at byte {bound}; was it cut short?"
             return (
                 f"it has {value} bytes, more than the {bound} of this channel and layout; is another channel "
                 "or another FastDeploy build writing to the queue?"

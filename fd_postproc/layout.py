@@ -63,4 +63,4 @@ GPU = Layout()
 """FastDeploy's CUDA build: 512 slots, 20 alternatives, 6 draft tokens; 256 slots on ``spec``."""
 
 XPU = Layout(max_batch=128, top_k=5, max_draft=6)
-"""FastDeploy's Kunlun XPU build.  Experimental: taken from a pull request's text (#5026), never seen on a wire."""
+"""FastDeploy's Kunlun XPU build.  Experimental: from the text of pull request #5026, never seen on a wire."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 from dataclasses import dataclass
 
 import sysv_ipc
@@ -57,10 +58,9 @@ def queue_id_from_env() -> int:
     text = os.environ.get("INFERENCE_MSG_QUEUE_ID")
     if text is None:
         return 1
-    digits = text.strip()
-    if not digits.removeprefix("-").isascii() or not digits.removeprefix("-").isdigit() or int(digits) not in _INT32:
+    if not re.fullmatch(r"\s*-?[0-9]{1,10}\s*", text) or int(text) not in _INT32:
         raise ValueError(f"INFERENCE_MSG_QUEUE_ID={text!r} is not a decimal 32-bit number")
-    return int(digits)
+    return int(text)
 
 
 def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
@@ -96,7 +96,8 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
     try:
         stat = os.stat(path)
     except OSError as error:
-        raise QueueError(error.errno, f"the key of queue {queue_id} is made of {path!r}: {error.strerror}") from None
+        text = f"the key of queue {queue_id} is made of {path!r}: {error.strerror}"
+        raise QueueError(error.errno, text) from None
     if ftok == "custom":
         key = (stat.st_dev & 0xF) << 28 | (stat.st_ino & 0xFF) << 20 | queue_id & 0xFFFFF
     else:
@@ -242,7 +243,8 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600) -> int:
         except sysv_ipc.ExistentialError:
             pass
         except OSError as error:
-            raise queue_error(error.errno, f"making a queue with key {key:#x}") from None
+            text = f"making a queue with key {key:#x} (kernel.msgmni allows {kernel_limits().msgmni} queues)"
+            raise queue_error(error.errno or errno.ENOSPC, text) from None  # sysv_ipc leaves that errno out
         try:
             queue = sysv_ipc.MessageQueue(key, mode=0o400)
             _report_access(queue)
@@ -315,10 +317,10 @@ def kernel_limits() -> KernelLimits:
     return KernelLimits(read("msgmax"), read("msgmnb"), read("msgmni"))
 
 
-def peek_refused(msqid: int, index: int) -> QueueError:
+def peek_refused(msqid: int, index: int, limit: int) -> QueueError:
     """Why the kernel would not copy a message that is there."""
     return QueueError(
-        errno.EINVAL,
-        f"the kernel copies no message longer than kernel.msgmax = {kernel_limits().msgmax} bytes, and message "
-        f"{index} of queue {msqid} is longer; raise kernel.msgmax, or take it out with 'fd-postproc record'",
+        errno.E2BIG,
+        f"the kernel copies no message longer than kernel.msgmax = {limit} bytes, and message {index} of "
+        f"queue {msqid} is longer; raise kernel.msgmax, or take it out with 'fd-postproc record'",
     )

@@ -1,2 +1,165 @@
-# cython: language_level=3
-"""placeholder"""
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False, binding=False
+"""The floor: what the same work costs in C that checks nothing.
+
+Each method is called from Python as the functions it is compared with are, so both pay for one call.
+Give these objects the messages they were told of and no others: they would read past the end.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+from fd_postproc._sysv cimport fds_take
+from fd_postproc._wire cimport (
+    FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
+    fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout,
+)
+
+cdef extern from "_floor.h":
+    ctypedef struct flr_shape:
+        fdw_geometry at
+        int channel
+        int32_t batch
+        int32_t rows
+        int32_t cols
+    void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
+    void *flr_words(const flr_shape *s, const uint8_t *data) nogil
+    object flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+
+cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK}
+
+
+@cython.final
+cdef class Rows:
+    """Copies the accepted rows of one kind of message, whose shape it is told before.
+
+    Parameters
+    ----------
+    step : Step
+        What the message holds.
+    layout : Layout
+    legacy : bool
+        The message has FastDeploy's older header.
+    """
+
+    cdef flr_shape shape
+
+    def __init__(self, step, layout, bint legacy=False):
+        cdef fdw_layout c
+        c.max_batch, c.top_k, c.max_draft, c.spec_batch = (
+            layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
+        self.shape.channel = _CHANNELS[step.channel]
+        self.shape.batch = step.batch
+        self.shape.rows = step.rows
+        self.shape.cols = step.cols
+        cdef int dialect = FDW_LEGACY if legacy else FDW_PACKED
+        self.shape.at = fdw_geometry_of(&c, self.shape.channel, dialect, step.cols)
+
+    cdef void *_take(self, const uint8_t *data) noexcept nogil:
+        if self.shape.cols == 1:
+            return flr_words(&self.shape, data)
+        return flr_rows(&self.shape, data)
+
+    def copy(self, bytes payload not None):
+        """Copy the rows and free them."""
+        free(self._take(<const uint8_t *>PyBytes_AS_STRING(payload)))
+
+    def block(self, bytes payload not None):
+        """Copy the rows and show them: counts, offsets, ids, scores, ranks as one bytes object."""
+        cdef void *memory = self._take(<const uint8_t *>PyBytes_AS_STRING(payload))
+        cdef int64_t size = fdw_block_size(
+            self.shape.channel, self.shape.batch, self.shape.rows, self.shape.cols)
+        out = PyBytes_FromStringAndSize(<char *>memory, size)
+        free(memory)
+        return out
+
+
+@cython.final
+cdef class Taker:
+    """Takes a message from a queue and copies its rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
+    """
+
+    cdef Rows rows
+    cdef int msqid
+    cdef int64_t capacity
+    cdef long *message
+
+    def __cinit__(self):
+        self.message = NULL
+
+    def __init__(self, Rows rows not None, int msqid, int64_t capacity):
+        self.rows = rows
+        self.msqid = msqid
+        self.capacity = capacity
+        PyMem_RawFree(self.message)
+        self.message = <long *>PyMem_RawMalloc(sizeof(long) + capacity)
+        if self.message == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.message)
+
+    def take(self):
+        """One message: its rows are copied and freed.  Returns its payload bytes, or minus errno."""
+        cdef int64_t n
+        with nogil:
+            n = fds_take(self.msqid, self.message, self.capacity)
+        if n >= 0:
+            free(self.rows._take(<const uint8_t *>(self.message + 1)))
+        return n
+
+    def taken(self):
+        """The payload of the last message, as far as `capacity` reaches."""
+        return PyBytes_FromStringAndSize(<char *>(self.message + 1), self.capacity)
+
+
+@cython.final
+cdef class Lists:
+    """Makes the lists of `Step.tolists` by bare C-API calls.
+
+    Parameters
+    ----------
+    step : Step
+        On a channel with logprobs; its arrays are copied.
+    """
+
+    cdef fdw_block block
+    cdef void *memory
+    cdef Py_ssize_t batch
+    cdef Py_ssize_t cols
+
+    def __cinit__(self):
+        self.memory = NULL
+
+    def __init__(self, step):
+        counts = [n.to_bytes(4, "little", signed=True) for n in step.counts]
+        cdef bytes arrays = b"".join([*counts, step.offsets, step.ids, step.scores, step.ranks])
+        PyMem_RawFree(self.memory)
+        self.memory = PyMem_RawMalloc(len(arrays))
+        if self.memory == NULL:
+            raise MemoryError
+        memcpy(self.memory, PyBytes_AS_STRING(arrays), len(arrays))
+        self.block = fdw_block_in(self.memory, _CHANNELS[step.channel], step.batch, step.rows, step.cols)
+        self.batch = step.batch
+        self.cols = step.cols
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.memory)
+
+    def make(self):
+        """(ids, scores, ranks) of all requests."""
+        return flr_lists(&self.block, 0, self.batch, self.cols)
+
+    def first(self, Py_ssize_t n):
+        """(ids, scores, ranks) of the first n requests."""
+        return flr_lists(&self.block, 0, min(n, self.batch), self.cols)

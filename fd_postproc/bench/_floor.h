@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The least that the work could cost, in plain C.
+ *
+ * Nothing here checks anything: not a length, not a count, not an allocation.  It is a yardstick for
+ * timing inputs known to be good, never a way to read a message.
+ */
+#ifndef FD_POSTPROC_FLOOR_H
+#define FD_POSTPROC_FLOOR_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "_wire.h"
+
+/* What a message looks like, worked out before any timing. */
+typedef struct {
+    fdw_geometry at;
+    int channel;
+    int32_t batch;
+    int32_t rows;
+    int32_t cols;
+} flr_shape;
+
+/* Accepted rows of a message -> one malloc'd block laid out as a Step's (fdw_block). */
+static inline void *flr_rows(const flr_shape *s, const uint8_t *data)
+{
+    const fdw_geometry *at = &s->at;
+    const size_t bytes = 4 * (size_t)s->cols;
+    void *memory = malloc((size_t)fdw_block_size(s->channel, s->batch, s->rows, s->cols));
+    const fdw_block to = fdw_block_in(memory, s->channel, s->batch, s->rows, s->cols);
+    int32_t *ids = to.ids, *ranks = to.ranks, row = 0;
+    float *scores = to.scores;
+    if (at->counts >= 0)
+        memcpy(to.counts, data + at->counts, 4 * (size_t)s->batch);
+    for (int32_t i = 0; i < s->batch; i++) {
+        const uint8_t *slot = data + at->ids_slot * i;
+        if (at->counts < 0) {
+            int32_t word;
+            memcpy(&word, slot + at->ids, sizeof word);
+            to.counts[i] = word < 0 ? word : 1;
+        }
+        to.offsets[i] = row;
+        for (int32_t j = 0; j < to.counts[i]; j++, row++) {
+            const uint8_t *from = slot + at->ids_row * j;
+            memcpy(ids, from + at->ids, bytes);
+            ids += s->cols;
+            if (scores == NULL)
+                continue;
+            memcpy(scores, from + at->scores, bytes);
+            scores += s->cols;
+            memcpy(ranks++, data + at->ranks + at->ranks_slot * i + 4 * (int64_t)j, 4);
+        }
+    }
+    to.offsets[s->batch] = row;
+    return memory;
+}
+
+/* The same for one column: a row is one word, so no call to memcpy. */
+static inline void *flr_words(const flr_shape *s, const uint8_t *data)
+{
+    flr_shape one = *s;
+    one.cols = 1;
+    return flr_rows(&one, data);
+}
+
+static inline PyObject *flr_ints(const int32_t *values, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t k = 0; k < n; k++)
+        PyList_SET_ITEM(list, k, PyLong_FromLong(values[k]));
+    return list;
+}
+
+static inline PyObject *flr_floats(const float *values, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t k = 0; k < n; k++)
+        PyList_SET_ITEM(list, k, PyFloat_FromDouble(values[k]));
+    return list;
+}
+
+/* Requests first <= i < last of a block -> (ids, scores, ranks), nested as Step.tolists nests them. */
+static inline PyObject *flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+{
+    PyObject *ids = PyList_New(last - first);
+    PyObject *scores = PyList_New(last - first);
+    PyObject *ranks = PyList_New(last - first);
+    PyObject *out = PyTuple_New(3);
+    for (Py_ssize_t i = first; i < last; i++) {
+        const Py_ssize_t row = b->offsets[i], n = b->offsets[i + 1] - row;
+        PyObject *id_rows = PyList_New(n), *score_rows = PyList_New(n);
+        for (Py_ssize_t j = 0; j < n; j++) {
+            PyList_SET_ITEM(id_rows, j, flr_ints(b->ids + (row + j) * cols, cols));
+            PyList_SET_ITEM(score_rows, j, flr_floats(b->scores + (row + j) * cols, cols));
+        }
+        PyList_SET_ITEM(ids, i - first, id_rows);
+        PyList_SET_ITEM(scores, i - first, score_rows);
+        PyList_SET_ITEM(ranks, i - first, flr_ints(b->ranks + row, n));
+    }
+    PyTuple_SET_ITEM(out, 0, ids);
+    PyTuple_SET_ITEM(out, 1, scores);
+    PyTuple_SET_ITEM(out, 2, ranks);
+    return out;
+}
+
+#endif

@@ -1,0 +1,204 @@
+"""Inputs, and the few types that questions and runner share.  Everything random has a fixed seed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product, repeat
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from .._core import CHANNELS, Step, encode, payload_size
+from ..layout import GPU, Layout
+
+SEED = 20260
+VOCABULARY = 151_936
+SMALL_INTS = range(-5, 257)  # CPython keeps these: asking for one makes no object
+
+Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
+Dialect: TypeAlias = Literal["packed", "legacy"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of decode step.
+
+    Parameters
+    ----------
+    channel : {"plain", "topk", "spec", "spec_topk"}
+    batch : int
+        Requests.
+    accepted : int
+        Tokens of each request; 1 on ``plain`` and ``topk``.
+    columns : int
+        Logprob columns; 1 on channels without logprobs.
+    """
+
+    channel: Channel = "spec_topk"
+    batch: int = 256
+    accepted: int = 2
+    columns: int = 21
+
+    def __str__(self) -> str:
+        parts = [self.channel, f"b{self.batch}"]
+        if self.channel.startswith("spec"):
+            parts.append(f"a{self.accepted}")
+        if self.channel.endswith("topk"):
+            parts.append(f"c{self.columns}")
+        return " ".join(parts)
+
+    def step(self) -> Step:
+        """The step, always the same for the same case."""
+        rng = np.random.default_rng(
+            [SEED, CHANNELS.index(self.channel), self.batch, self.accepted, self.columns]
+        )
+        rows = self.batch * self.accepted
+        ids = rng.integers(0, VOCABULARY, (rows, self.columns))
+        counts = [self.accepted] * self.batch
+        if not self.channel.endswith("topk"):
+            return Step.from_arrays(self.channel, counts, ids)
+        scores = -np.sort(rng.exponential(4.0, (rows, self.columns)), axis=1)
+        ranks = rng.geometric(0.6, rows)  # a sampled token is nearly always among the likeliest
+        return Step.from_arrays(self.channel, counts, ids, scores, ranks)
+
+    def message(self, *, full: bool = True, dialect: Dialect = "packed", layout: Layout = GPU) -> bytes:
+        """The step on the wire: as long as FastDeploy sends it, or ending after the last live slot."""
+        payload = encode(self.step(), dialect, layout=layout)
+        return payload.ljust(payload_size(self.channel, layout), b"\0") if full else payload
+
+
+HEADLINE = tuple(Case(columns=columns) for columns in (1, 6, 21))
+
+
+def matrix() -> list[Case]:
+    """Batch 1/32/256/512, accepted 1/2/4/6, columns 1/6/21, on every channel that has such a thing."""
+    batches, accepted, columns = (1, 32, 256, 512), (1, 2, 4, 6), (1, 6, 21)
+    return [
+        *(Case("spec_topk", b, a, c) for b, a, c in product(batches, accepted, columns)),
+        *(Case("topk", b, 1, c) for b, c in product(batches, columns)),
+        *(Case("spec", b, a, 1) for b, a in product(batches, accepted) if b <= GPU.spec_batch),
+        *(Case("plain", b, 1, 1) for b in batches),
+    ]
+
+
+# ---- What questions hand to the runner --------------------------------------------------------------
+
+
+class WrongAnswer(Exception):
+    """A contender's result is not what it must be; it is not timed."""
+
+
+class Unavailable(Exception):
+    """A contender cannot run here; the text says what is missing."""
+
+
+def check(right: bool, what: str) -> None:
+    """Refuse to time a wrong answer."""
+    if not right:
+        raise WrongAnswer(what)
+
+
+TimeFunction = Callable[[int], float]
+
+
+@dataclass
+class Ready:
+    """A contender whose answer has been checked.
+
+    Parameters
+    ----------
+    run : callable
+        Loop count -> seconds.
+    bytes : int, optional
+        Length of the message that is read.
+    objects : int, optional
+        Python objects made by one call.
+    close : callable, optional
+        Undoes what outlives the process.
+    """
+
+    run: TimeFunction
+    bytes: int = 0
+    objects: int = 0
+    close: Callable[[], Any] = field(default=lambda: None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders doing the same work, timed in turn.
+
+    Parameters
+    ----------
+    case : str
+        Label, unique within a question.
+    contenders : mapping of str to callable
+        Each builds its input, checks its answer and returns a `Ready`.
+    """
+
+    case: str
+    contenders: Mapping[str, Callable[[], Ready]]
+
+
+def timed(call: Callable[[], Any]) -> TimeFunction:
+    """The bare loop around one call."""
+
+    def run(loops: int) -> float:
+        f = call
+        began = perf_counter()
+        for _ in repeat(None, loops):
+            f()
+        return perf_counter() - began
+
+    return run
+
+
+def gc_off(run: TimeFunction) -> TimeFunction:
+    """The same loop while Python's cyclic garbage collector is off."""
+
+    def quiet(loops: int) -> float:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            return run(loops)
+        finally:
+            if was_on:
+                gc.enable()
+
+    return quiet
+
+
+def gc_unfrozen(run: TimeFunction) -> TimeFunction:
+    """The same loop while full collections walk over everything that the process has loaded."""
+
+    def walked(loops: int) -> float:
+        gc.unfreeze()
+        try:
+            return run(loops)
+        finally:
+            gc.freeze()
+
+    return walked
+
+
+def objects_in(result: Any) -> int:
+    """Python objects in a result: containers and numbers, less the small ints that CPython keeps."""
+    seen: set[int] = set()
+    todo = [result]
+    while todo:
+        o = todo.pop()
+        if o is None or id(o) in seen or (type(o) is int and o in SMALL_INTS):
+            continue
+        seen.add(id(o))
+        if isinstance(o, (list, tuple)):
+            todo.extend(o)
+    return len(seen)
+
+
+def step_bytes(step: Step) -> bytes:
+    """A step's arrays, as they lie in memory."""
+    counts = np.array(step.counts, dtype=np.int32)
+    parts = [counts, step.offsets, step.ids, step.scores, step.ranks]
+    return b"".join(bytes(part) for part in parts if part is not None)

@@ -1,0 +1,96 @@
+"""The command line, ``fd-postproc``.
+
+A command is one module of this package with ``HELP`` (one line), ``EXAMPLES`` (text), a docstring that says
+what it does, ``add_arguments(parser)`` and ``run(args) -> int``.  Modules import numpy and rich only when
+they run, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from .._version import __version__
+from ..errors import MalformedMessage
+from ..recording import RecordingError
+from .terminal import CommandError
+
+COMMANDS = ("demo", "inspect", "record", "replay", "bench")
+
+_INTERRUPTED = 128 + 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fd-postproc",
+        description="Receive, look at, record and replay FastDeploy's sampled tokens and logprobs.",
+        epilog="Exit status: 0 done, 1 failed, 2 wrong usage.  'fd-postproc COMMAND --help' has examples.",
+    )
+    parser.add_argument("--version", action="version", version=f"fd-postproc {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for name in COMMANDS:
+        module = importlib.import_module(f".{name}", __name__)
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.__doc__,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, usage_error=command.error)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; default those of the process.
+
+    Returns
+    -------
+    int
+        Exit status: 0 done, 1 failed (one line on stderr says why), 130 interrupted.  Wrong usage leaves by
+        SystemExit with status 2, as argparse does.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal without UTF-8 gets question marks, not a traceback
+    logging.basicConfig(format="fd-postproc: %(message)s", level=logging.WARNING)
+    args = _parser().parse_args(argv)
+    try:
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _drop_stdout()
+        return 1
+    except KeyboardInterrupt:
+        print("fd-postproc: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _failed(args.command, where + (error.strerror or str(error)))
+    except (CommandError, MalformedMessage, RecordingError) as error:
+        return _failed(args.command, str(error))
+
+
+def _failed(command: str, why: str) -> int:
+    print(f"fd-postproc {command}: {why}", file=sys.stderr)
+    return 1
+
+
+def _drop_stdout() -> None:
+    """Keep Python from complaining about the closed pipe once more when it flushes at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,97 @@
+"""Measure this package on this machine, beside a floor in C and beside other ways to do the same.
+
+Every answer is checked before it is timed.  Times are taken by pyperf in processes of their own, those to be
+compared in turn; ratios survive a busy machine better than times do, but close other programs all the same.
+Queues are private to you and removed at the end; no limit of this machine is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..bench import FULL_ROUNDS, QUESTIONS, QUICK_ROUNDS
+from .terminal import CommandError, console, note, positive_int
+
+if TYPE_CHECKING:
+    from ..bench.cases import Comparison
+    from ..bench.runner import Compared, Effort
+
+HELP = "measure this package beside a floor in C and other ways to do the same"
+EXAMPLES = f"""questions: {", ".join(QUESTIONS)}
+
+examples:
+  fd-postproc bench --quick                     all questions, few cases: about a minute
+  fd-postproc bench decode lists                two questions, all cases
+  fd-postproc bench --quick --json before.json  keep the timings; then, after a change:
+  fd-postproc bench --quick --json after.json && python -m pyperf compare_to before.json after.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "questions",
+        nargs="*",
+        metavar="QUESTION",
+        help=f"what to measure: {', '.join(QUESTIONS)} (default: all)",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer cases, fewer and shorter rounds")
+    parser.add_argument(
+        "--rounds",
+        type=positive_int,
+        metavar="N",
+        help=f"processes for each contender (default: {FULL_ROUNDS}, or {QUICK_ROUNDS} with --quick)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all timings in pyperf's format")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Progress on stderr, tables on stdout."""
+    from ..bench import report, runner
+
+    if args.json and args.json.exists():
+        raise CommandError(f"{args.json} is there already: move it, or name another file")
+    try:
+        runner.require_pyperf()
+        todo = runner.plan(tuple(args.questions) or QUESTIONS, args.quick)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise CommandError(str(error)) from None
+    effort = runner.QUICK if args.quick else runner.FULL
+    if args.rounds:
+        effort = replace(effort, rounds=args.rounds)
+    found: list[tuple[str, Compared]] = []
+    complete = True
+    try:
+        _measure(todo, effort, found)
+    except runner.BenchmarkFailed as error:
+        raise CommandError(str(error)) from None
+    except KeyboardInterrupt:
+        note("fd-postproc bench: interrupted; what was measured so far:")
+        complete = False
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = max(screen.width, 140)
+    for table in report.report(found):
+        screen.print(table)
+    if args.json and found:
+        runner.save(found, args.json)
+    return 0 if complete else 130
+
+
+def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: list[tuple[str, Compared]]) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..bench import runner
+
+    look = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*look, console=Console(stderr=True, markup=False), transient=True) as progress:
+        bar = progress.add_task("", total=effort.rounds * sum(len(c.contenders) for _, c in todo))
+
+        def tick(label: str) -> None:
+            progress.update(bar, advance=1, description=label)
+
+        for done in runner.measure(todo, effort, tick):
+            found.append(done)

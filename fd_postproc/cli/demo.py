@@ -1,0 +1,367 @@
+"""Send FastDeploy messages through a real queue from a second process, receive them, and show what they say.
+
+Without --load they are messages that FastDeploy's own ops sent, shipped with the package; every one
+that arrives is compared with the recording.  Queues are private to you (mode 0600) and removed at the end.
+Nothing needs root: a message too long for this machine's limits is named, with what would carry it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .._core import CHANNELS
+from .terminal import CommandError, console, positive_int, positive_number, terminated_as_exit
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .._core import Receiver
+    from .queue_io import Room
+    from .tables import Row
+    from .transfer import Incoming
+    from .workload import Item
+
+HELP = "FastDeploy messages through a real queue, end to end"
+EXAMPLES = """examples:
+  fd-postproc demo                                the recorded messages
+  fd-postproc demo --load 64,1,1 --channel plain  synthetic steps: 64 requests, 1 token each, 1 column
+  fd-postproc demo --load 3,2,21 --steps 20000    speculative decoding with logprobs
+"""
+
+
+@dataclass
+class Load:
+    """BATCH,ACCEPTED,COLUMNS of a synthetic step."""
+
+    batch: int
+    accepted: int
+    columns: int
+
+
+def _load(text: str) -> Load:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not BATCH,ACCEPTED,COLUMNS, three numbers from 1, e.g. 64,2,21"
+        )
+    return Load(*map(int, parts))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--load",
+        type=_load,
+        metavar="BATCH,ACCEPTED,COLUMNS",
+        help="synthetic steps instead, every request alike",
+    )
+    parser.add_argument(
+        "--channel", choices=CHANNELS, help="channel of the synthetic steps (default: spec_topk)"
+    )
+    parser.add_argument("--steps", type=positive_int, help="synthetic steps to send (default: 5000)")
+    parser.add_argument(
+        "--repeat",
+        type=positive_int,
+        help="times that the recorded messages are sent again for the rates (default: 200)",
+    )
+    parser.add_argument(
+        "--pace",
+        type=positive_number,
+        metavar="SECONDS",
+        help="pause between recorded messages while they are shown (default: 0.15 on a terminal, else none)",
+    )
+    parser.add_argument(
+        "--rows", type=positive_int, default=2, help="requests shown of a message (default: 2)"
+    )
+    parser.add_argument("--top", type=positive_int, help="alternatives shown of a token (default: what fits)")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.load is None and (args.channel or args.steps):
+        args.usage_error("--channel and --steps go with --load")
+    if args.load is not None and (args.repeat or args.pace):
+        args.usage_error("--repeat and --pace go with the recorded messages, not with --load")
+    with terminated_as_exit():
+        return _recorded(args) if args.load is None else _synthetic(args)
+
+
+@dataclass
+class _Rates:
+    """Counters of the timed part."""
+
+    messages: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    def rows(self) -> list[tuple[str, str]]:
+        if not self.messages:
+            return []
+        return [
+            (
+                "messages",
+                f"{self.messages:,} in {self.seconds:.2f} s: {self.messages / self.seconds:,.0f} a second",
+            ),
+            ("tokens", f"{self.tokens:,}: {self.tokens / self.seconds:,.0f} a second"),
+            ("bytes", f"{self.bytes / 1e6:,.1f} MB: {self.bytes / 1e6 / self.seconds:,.1f} MB a second"),
+            ("receiver waited", f"{min(self.waited / self.seconds, 1):.0%} of the time for the sender"),
+        ]
+
+
+def _timed(incoming: Incoming, sequence: Iterator[Item], each: Callable[[], None] | None = None) -> _Rates:
+    rates = _Rates()
+    waited = sum(receiver.stats["wait_seconds"] for receiver in incoming.receivers.values())
+    start = None
+    for item in sequence:
+        step = incoming.next(item)
+        if start is None:  # the first one waits for the process to start
+            start = time.perf_counter()
+            waited = sum(receiver.stats["wait_seconds"] for receiver in incoming.receivers.values())
+        else:
+            rates.messages += 1
+            rates.tokens += step.rows
+            rates.bytes += len(item.payload)
+        if each:
+            each()
+    rates.seconds = time.perf_counter() - start if start is not None else 0.0
+    rates.waited = sum(receiver.stats["wait_seconds"] for receiver in incoming.receivers.values()) - waited
+    return rates
+
+
+def _microseconds(call: Callable[[], object]) -> float:
+    """Time of one call: the best of a few batches."""
+    best = float("inf")
+    for _ in range(7):
+        start = time.perf_counter()
+        for _ in range(20):
+            call()
+        best = min(best, time.perf_counter() - start)
+    return best / 20 * 1e6
+
+
+def _recorded(args: argparse.Namespace) -> int:
+    from .queue_io import remedy
+    from .tables import print_labels, print_table, step_rows
+    from .transfer import Incoming, SenderProcess, private_queues
+    from .workload import recorded_items
+
+    screen = console()
+    live = screen.is_terminal and not screen.is_dumb_terminal
+    pause = args.pace or (0.15 if live else 0.0)
+    repeat = args.repeat or 200
+    items = list(recorded_items())
+    with private_queues(list(CHANNELS)) as receivers:
+        limits = _room_of(receivers)
+        fitting = [item for item in items if len(item.payload) <= limits.limit]
+        orders = {
+            "keys": {channel: receiver.key for channel, receiver in receivers.items()},
+            "names": [item.name for item in fitting],
+            "load": None,
+            "pause": pause,
+            "repeat": repeat,
+        }
+        shown: list[tuple[Item, Row]] = []
+        top = _top(args, screen)
+        with SenderProcess(orders) as sender, _live_rows(screen, shown, live) as redraw:
+            incoming = Incoming(receivers, sender)
+            for item in fitting:
+                step = incoming.next(item)
+                shown += ((item, row) for row in step_rows(step, top, args.rows))
+                redraw()
+            again = (item for _ in range(repeat) for item in fitting)
+            rates = _timed(incoming, again)
+    for logprobs in (False, True):
+        some = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
+        title = "Tokens and logprobs, by request" if logprobs else "Tokens, by request"
+        print_table(screen, title, _rows_table(some, logprobs))
+    messages = _messages_table(items, limits.limit, set(incoming.different))
+    print_table(screen, "Messages; sizes in bytes, decoding in us", messages)
+    print_labels(screen, "Rates, the same messages sent again as fast as the sender can", rates.rows())
+    status = incoming.verdict()
+    screen.print()
+    if status == 0:
+        screen.print(
+            f"{len(fitting)} of {len(items)} recorded messages were carried from process {sender.pid}, "
+            f"{repeat + 1} times each; every one arrived equal to what FastDeploy sent."
+        )
+    too_big = [len(item.payload) for item in items if item not in fitting]
+    if too_big:
+        screen.print(
+            f"{len(too_big)} did not fit: one message may hold {limits}. To carry them, "
+            f"{remedy(max(too_big))}. Smaller batches make spec_topk messages shorter; a topk message has "
+            "its ranks from byte 86,024 on, whatever its batch."
+        )
+    return status
+
+
+def _top(args: argparse.Namespace, screen: Console) -> int:
+    return args.top or (3 if screen.width >= 104 else 2 if screen.width >= 88 else 1)
+
+
+def _room_of(receivers: dict[str, Receiver]) -> Room:
+    """What one message may hold; new queues are all alike."""
+    from ..queues import inspect_queue
+    from .queue_io import room
+
+    return room(inspect_queue(next(iter(receivers.values())).msqid).max_bytes)
+
+
+def _rows_table(shown: list[tuple[Item, Row]], logprobs: bool) -> Table:
+    """Requests of several messages; a message's name stands at its first row."""
+    from .tables import plain_table
+
+    rows, name = [], None
+    for item, row in shown:
+        cells = row if logprobs else row[:3]
+        rows.append(("" if item.name == name else item.name, *cells))
+        name = item.name
+    if logprobs:
+        columns = ["message", "req", "count", "token", "rank", "logprob", "next best, id:logprob"]
+        return plain_table(columns, rows, right=(1, 4, 5))
+    return plain_table(["message", "req", "count", "tokens"], rows, right=(1,))
+
+
+def _messages_table(items: list[Item], limit: int, different: set[str]) -> Table:
+    from .._core import decode
+    from .tables import plain_table
+
+    rows = []
+    for item in items:
+        step, size = item.step, len(item.payload)
+        took = _microseconds(partial(decode, item.payload, step.channel))
+        logprobs = step.scores is not None
+        outcome = "too big" if size > limit else "DIFFERENT" if item.name in different else "equal"
+        numbers = [f"{n:,}" for n in (step.batch, step.rows, step.cols, item.recorded_size, size)]
+        numbers[2] = numbers[2] if logprobs else ""
+        rows.append((item.name, (step.dialect or "") if logprobs else "", *numbers, outcome, f"{took:.1f}"))
+    columns = ["message", "dialect", "batch", "tokens", "cols", "recorded", "cut to", "arrived", "decode"]
+    return plain_table(columns, rows, right=(2, 3, 4, 5, 6, 8))
+
+
+@contextlib.contextmanager
+def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> Iterator[Callable[[], None]]:
+    """On a terminal, keep the newest rows in view; the caller draws the final tables."""
+    if not live:
+        yield lambda: None
+        return
+    from rich.live import Live
+
+    def newest() -> Table:
+        logprobs = bool(shown) and shown[-1][0].step.scores is not None
+        alike = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
+        table = _rows_table(alike[-max(screen.height - 5, 3) :], logprobs)
+        for column in table.columns:
+            column.no_wrap, column.overflow = True, "crop"
+        return table
+
+    with Live(newest(), console=screen, transient=True, auto_refresh=False) as display:
+        yield lambda: display.update(newest(), refresh=True)
+
+
+def _synthetic(args: argparse.Namespace) -> int:
+    from .._core import decode
+    from .tables import print_labels, print_table, requests_table, step_rows, step_title
+    from .transfer import Incoming, SenderProcess, private_queues
+    from .workload import synthetic_items
+
+    load: Load = args.load
+    channel = args.channel or "spec_topk"
+    steps = args.steps or 5000
+    if channel in ("plain", "spec") and load.columns != 1:
+        args.usage_error(f"channel {channel} carries no logprobs: COLUMNS must be 1, not {load.columns}")
+    if channel in ("plain", "topk") and load.accepted != 1:
+        args.usage_error(
+            f"channel {channel} carries one token a request: ACCEPTED must be 1, not {load.accepted}"
+        )
+    try:
+        items = synthetic_items(channel, **asdict(load), steps=steps)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    screen = console()
+    with private_queues([channel]) as receivers:
+        _check_fits(items, load, channel, _room_of(receivers))
+        orders = {
+            "keys": {channel: receivers[channel].key},
+            "names": [],
+            "load": {"channel": channel, "steps": steps, **asdict(load)},
+            "pause": 0.0,
+            "repeat": 0,
+        }
+        sequence = itertools.islice(itertools.cycle(items), steps)
+        with SenderProcess(orders) as sender, _progress(screen, steps) as advance:
+            incoming = Incoming(receivers, sender)
+            rates = _timed(incoming, sequence, advance)
+    last = items[(steps - 1) % len(items)]
+    title = f"Last step: {step_title(last.step, len(last.payload))}"
+    rows = list(step_rows(last.step, _top(args, screen), args.rows))
+    print_table(screen, title, requests_table(rows, logprobs=last.step.scores is not None))
+    took = _microseconds(lambda: decode(last.payload, channel))
+    lists = _microseconds(last.step.tolists)
+    alone = [
+        ("decode alone", f"{took:.1f} us a message"),
+        ("nested lists", f"{lists:.1f} us a step, if asked for"),
+    ]
+    print_labels(screen, "Rates", rates.rows() + alone)
+    screen.print()
+    status = incoming.verdict()
+    if status == 0:
+        screen.print(
+            f"{steps:,} steps came from process {sender.pid}; every one arrived equal to what was sent."
+        )
+    return status
+
+
+def _check_fits(items: list[Item], load: Load, channel: str, limits: Room) -> None:
+    """Refuse a step that the kernel would not carry, before anything waits for it."""
+    from .queue_io import remedy
+    from .tables import plural
+    from .workload import largest_batch
+
+    size = max(len(item.payload) for item in items)
+    if size <= limits.limit:
+        return
+    batch, fits = largest_batch(channel, load.accepted, load.columns, limits.limit)
+    step = f"{plural(load.batch, 'request')}, {load.accepted} accepted, {plural(load.columns, 'column')}"
+    what = f"one {channel} step of {step}"
+    smaller = (
+        f"the largest batch that fits is {batch} ({fits:,} bytes)"
+        if batch
+        else f"no batch fits: even one request takes {fits:,} bytes"
+    )
+    raise CommandError(
+        f"{what} takes {size:,} bytes, and one message may hold {limits}; {smaller}.\n"
+        f"To carry it, {remedy(size)}."
+    )
+
+
+@contextlib.contextmanager
+def _progress(screen: Console, steps: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on a terminal; elsewhere nothing."""
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task("steps", total=steps)
+        done = 0
+        drawn = time.monotonic()
+
+        def advance() -> None:
+            nonlocal done, drawn
+            done += 1
+            now = time.monotonic()
+            if now - drawn > 0.05 or done == steps:
+                progress.update(task, completed=done)
+                drawn = now
+
+        yield advance

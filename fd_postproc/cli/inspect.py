@@ -1,0 +1,258 @@
+"""Print a message for a person: what its header says, its requests, their tokens and likeliest alternatives.
+
+From a queue the message is copied and stays there, if the kernel can do that; the queue's own state is
+printed, too.  A file is a recording or one raw payload.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+from .queue_io import QUEUE_HELP, QueueName, add_queue_options, parse_queue_name
+from .terminal import CommandError, add_layout_option, console, index_number, layout_name, positive_int
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .._core import Step
+    from ..layout import Layout
+    from .queue_io import Target
+
+HELP = "print a message of a queue or a file, without taking it"
+EXAMPLES = """examples:
+  fd-postproc inspect 8002 --channel topk         the oldest message of FastDeploy's queue 8002
+  fd-postproc inspect key:0x21500001 --index 3    the fourth one of the queue with this key; channel guessed
+  fd-postproc inspect night.fdrec --index 17      a message of a recording
+  fd-postproc inspect payload.bin --channel spec  one raw message, without its 8-byte mtype
+
+A file whose name is a number is written ./8002.
+"""
+
+_HEAD = 96
+
+
+def _source(text: str) -> QueueName | str:
+    return parse_queue_name(text) or text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        type=_source,
+        metavar="QUEUE|FILE",
+        help=f"{QUEUE_HELP}; or a recording, or a file with one payload",
+    )
+    add_queue_options(parser)
+    parser.add_argument(
+        "--index", type=index_number, default=0, help="which message, 0 being the oldest (default: 0)"
+    )
+    parser.add_argument("--rows", type=positive_int, default=20, help="requests to print (default: 20)")
+    parser.add_argument(
+        "--top", type=positive_int, default=3, help="alternatives to print of a token (default: 3)"
+    )
+    add_layout_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    screen = console()
+    if isinstance(args.source, QueueName):
+        return _queue(args, screen)
+    if not os.path.exists(args.source):
+        raise CommandError(
+            f"{args.source!r}: no such file; a queue is written as its id (a number), key:0x... or msqid:N"
+        )
+    return _file(args, screen)
+
+
+def _queue(args: argparse.Namespace, screen: Console) -> int:
+    from .. import queues
+    from .._core import peek
+    from .queue_io import find
+    from .terminal import note
+
+    target = find(args.source, args.channel, args.path, args.ftok)
+    if target.note:
+        note(target.note)
+    _print_state(target, screen)
+    screen.print()
+    try:
+        found = peek(target.msqid, args.index)
+    except queues.QueueError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        raise CommandError(
+            "this kernel cannot look at a message without taking it (it was built without "
+            "CONFIG_CHECKPOINT_RESTORE); take messages into a file ('fd-postproc record'), then inspect it"
+        ) from None
+    if found is None:
+        if args.index == 0:
+            screen.print("The queue is empty.")
+            return 0
+        raise CommandError(f"the queue holds no message {args.index}")
+    mtype, payload = found
+    return _message(args, screen, payload, mtype, args.channel, args.layout, f"Message {args.index}")
+
+
+def _print_state(target: Target, screen: Console) -> None:
+    from .. import queues
+    from .queue_io import room, user_name
+    from .tables import print_labels
+
+    info = queues.inspect_queue(target.msqid)
+    others = "; other users may use it" if info.mode & 0o066 else ""
+    rows = [
+        ("key", f"{info.key & 0xFFFFFFFF:#x}" if info.key else "0, private"),
+        ("owner, mode", f"{user_name(info.owner)}, {info.mode:04o}{others}"),
+        ("waiting", f"{info.messages:,} messages, {info.bytes:,} bytes"),
+        ("last sender", _process(info.last_sender, info.sent_at)),
+        ("last receiver", _process(info.last_receiver, info.received_at)),
+    ]
+    if info.max_bytes is not None:
+        rows.insert(3, ("one message holds", str(room(info.max_bytes))))
+    print_labels(screen, f"Queue {info.msqid}", rows)
+
+
+def _process(pid: int, when: int) -> str:
+    if not pid:
+        return "nobody yet"
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            name = file.read().strip()
+    except OSError:
+        name = "gone"
+    return f"process {pid} ({name}), {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}"
+
+
+def _file(args: argparse.Namespace, screen: Console) -> int:
+    from ..recording import MAX_PAYLOAD, Recording, is_recording
+
+    if is_recording(args.source):
+        with Recording(args.source) as recording:
+            _print_recording(recording, screen)
+            screen.print()
+            for message in recording:
+                if message.index == args.index:
+                    break
+            else:
+                raise CommandError(f"{args.source} holds no message {args.index}")
+            channel = args.channel or recording.channel
+            layout = args.layout or recording.layout
+            title = f"Message {args.index}, {_time(message.time_ns)}"
+            return _message(args, screen, message.payload, message.mtype, channel, layout, title)
+    if args.index:
+        raise CommandError(
+            f"{args.source} is not a recording but one payload; it has no message {args.index}"
+        )
+    with open(args.source, "rb") as file:
+        payload = file.read(MAX_PAYLOAD + 1)
+    if len(payload) > MAX_PAYLOAD:
+        raise CommandError(
+            f"{args.source} is longer than {MAX_PAYLOAD} bytes, the most that a message may have"
+        )
+    return _message(args, screen, payload, 1, args.channel, args.layout, f"Payload {args.source}")
+
+
+def _print_recording(recording, screen: Console) -> None:
+    from .tables import print_labels
+
+    survey = recording.survey()
+    rows = [
+        ("messages", f"{survey.messages:,}"),
+        (
+            "bytes",
+            f"{survey.payload_bytes:,}; longest message {survey.longest:,}; file {survey.file_bytes:,}",
+        ),
+        ("channel", recording.channel or "not recorded"),
+        ("layout", layout_name(recording.layout)),
+    ]
+    if survey.messages:
+        seconds = (survey.last_ns - survey.first_ns) / 1e9
+        rows.append(("time", f"{_time(survey.first_ns)}, then {seconds:.3f} s"))
+    if survey.cut:
+        rows.append(("note", survey.cut))
+    print_labels(screen, f"Recording {recording.name}", rows)
+
+
+def _time(ns: int) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ns // 10**9)) + f".{ns % 10**9 // 10**6:03d}"
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"
+
+
+def _message(
+    args: argparse.Namespace,
+    screen: Console,
+    payload: bytes,
+    mtype: int,
+    channel: str | None,
+    layout: Layout | None,
+    title: str,
+) -> int:
+    from .._core import decode
+    from ..errors import MalformedMessage
+    from ..layout import GPU
+    from .guess import candidates, full_size_refusals
+
+    layout = layout or GPU
+    if channel is not None:
+        try:
+            step = decode(payload, channel, mtype=mtype, layout=layout)
+        except MalformedMessage as error:
+            others = [candidate.channel for candidate in candidates(payload, mtype, layout)]
+            _print_bytes(screen, title, payload, mtype)
+            if others:
+                screen.print(f"It adds up as {', '.join(others)}.")
+            raise CommandError(str(error)) from None
+    else:
+        found = candidates(payload, mtype, layout)
+        if not found:
+            _print_bytes(screen, title, payload, mtype)
+            raise CommandError(_no_channel(payload, mtype, layout))
+        channel, step, why = found[0]
+        also = "".join(f"; also adds up as {other.channel} ({other.why})" for other in found[1:])
+        screen.print(f"The channel is a guess: {channel}, because {why}{also}.  --channel settles it.")
+        for refusal in full_size_refusals(payload, mtype, layout):
+            screen.print(f"It has the length of a full {refusal.channel} message, too, but: {refusal}")
+        screen.print()
+    _print_step(args, screen, step, len(payload), mtype, title)
+    return 0
+
+
+def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
+    from .._core import CHANNELS, decode
+    from ..errors import MalformedMessage
+
+    reasons = []
+    for channel in CHANNELS:
+        try:
+            decode(payload, channel, mtype=mtype, layout=layout)
+        except MalformedMessage as error:
+            reasons.append(f"\n  {error}")
+    return "the message adds up under no channel:" + "".join(reasons)
+
+
+def _print_step(
+    args: argparse.Namespace, screen: Console, step: Step, size: int, mtype: int, title: str
+) -> None:
+    from .tables import header_rows, print_labels, print_table, requests_table, step_rows
+
+    print_labels(screen, title, header_rows(step, size, mtype))
+    screen.print()
+    rows = list(step_rows(step, args.top, args.rows))
+    print_table(screen, "Requests", requests_table(rows, logprobs=step.scores is not None))
+
+
+def _print_bytes(screen: Console, title: str, payload: bytes, mtype: int) -> None:
+    """The beginning of a message that nobody understands."""
+    screen.print(f"{title}: {len(payload):,} bytes, mtype {mtype}", style="bold")
+    for at in range(0, min(len(payload), _HEAD), 16):
+        part = payload[at : at + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        screen.print(f"  {at:04x}  {part.hex(' ', 4):<35}  {text}")
+    if len(payload) > _HEAD:
+        screen.print(f"  ... {len(payload) - _HEAD:,} bytes more")

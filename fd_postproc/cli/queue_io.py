@@ -1,0 +1,252 @@
+"""Naming a queue on the command line, and moving raw messages of any type and size."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import sysv_ipc
+
+from .. import queues
+from .._core import CHANNELS
+from ..errors import QueueError, QueueMissing, queue_error
+from ..recording import MAX_PAYLOAD
+
+_T = TypeVar("_T")
+
+QUEUE_HELP = "a queue id (FastDeploy's INFERENCE_MSG_QUEUE_ID, normally a port), key:0x..., or msqid:N"
+
+
+@dataclass(frozen=True)
+class QueueName:
+    """A queue as the user wrote it."""
+
+    kind: Literal["id", "key", "msqid"]
+    number: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A queue that is there.
+
+    Attributes
+    ----------
+    note : str or None
+        What the user should know about how it was found.
+    """
+
+    msqid: int
+    key: int
+    note: str | None = None
+
+
+def parse_queue_name(text: str) -> QueueName | None:
+    """A queue's name, or None if `text` does not look like one.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it begins like one, but its number is wrong.
+    """
+    kind, colon, number = text.partition(":")
+    if not colon and text.isascii() and text.isdigit():
+        if int(text) >= 1 << 31:
+            raise argparse.ArgumentTypeError(f"queue id {text} does not fit 32 bits")
+        return QueueName("id", int(text))
+    if not colon or kind not in ("key", "msqid"):
+        return None
+    try:
+        value = int(number, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{number!r} in {text!r} is not a number (0x... for hexadecimal)"
+        ) from None
+    if kind == "msqid":
+        if not 0 <= value < 1 << 31:
+            raise argparse.ArgumentTypeError(f"msqid {value} is outside 0..{(1 << 31) - 1}")
+        return QueueName("msqid", value)
+    if not -(1 << 31) <= value < 1 << 32 or value == 0:
+        raise argparse.ArgumentTypeError(f"key {number} is not a 32-bit number other than 0")
+    return QueueName("key", value - (1 << 32) if value >= 1 << 31 else value)
+
+
+def queue_name(text: str) -> QueueName:
+    """`parse_queue_name` for arguments that can be nothing else."""
+    name = parse_queue_name(text)
+    if name is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {QUEUE_HELP}")
+    return name
+
+
+def add_queue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--channel", choices=CHANNELS, help="what the messages are")
+    parser.add_argument(
+        "--path",
+        help="file that a queue id's key is made of (default: /dev/shm, for channel spec the directory ./)",
+    )
+    parser.add_argument(
+        "--ftok",
+        choices=("custom", "libc"),
+        default="custom",
+        help="how the key is made: FastDeploy's rule, or libc's, which old builds used (default: custom)",
+    )
+
+
+def find(name: QueueName, channel: str | None, path: str | None, ftok: str) -> Target:
+    """The queue that the user means; it must be there.
+
+    Without a channel, both files that FastDeploy makes keys of are tried.
+    """
+    if name.kind == "msqid":
+        info = queues.inspect_queue(name.number)
+        return Target(info.msqid, info.key)
+    if name.kind == "key":
+        return Target(queues.open_queue(name.number, create=False), name.number)
+    if path is not None or channel is not None:
+        key = queues.locate(channel or "plain", name.number, path=path, ftok=ftok)
+        return Target(queues.open_queue(key, create=False), key)
+    found, tried = [], []
+    for one in dict.fromkeys(queues.CHANNEL_PATHS.values()):
+        key = queues.queue_key(name.number, one, ftok)
+        tried.append(f"{key & 0xFFFFFFFF:#x} (from {one})")
+        try:
+            found.append((one, key, queues.open_queue(key, create=False)))
+        except QueueMissing:
+            continue
+    if not found:
+        raise queue_error(errno.ENOENT, f"opening queue {name.number}, key {' or '.join(tried)}")
+    one, key, msqid = found[0]
+    note = None
+    if len(found) > 1:
+        note = (
+            f"queue id {name.number} has two queues; this is that of {one}, --channel spec names that of ./"
+        )
+    return Target(msqid, key, note)
+
+
+class RawQueue:
+    """A queue's messages as bytes, without waiting.
+
+    Parameters
+    ----------
+    target : Target
+
+    Raises
+    ------
+    QueueError
+        If it cannot be opened for both reading and writing, or is private (its key is 0).
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.msqid = target.msqid
+        if target.key == 0:
+            raise QueueError(
+                errno.EINVAL,
+                f"queue {target.msqid} is private (key 0); only the processes that made it can use it",
+            )
+        self._queue = self._checked(
+            f"opening queue {target.msqid}",
+            lambda: sysv_ipc.MessageQueue(target.key, mode=0o600, max_message_size=MAX_PAYLOAD),
+        )
+        if self._queue.id != target.msqid:
+            raise queue_error(errno.EIDRM, f"opening queue {target.msqid}")
+
+    def take(self) -> tuple[bytes, int] | None:
+        """The oldest message and its type, or None if there is none."""
+
+        def take() -> tuple[bytes, int] | None:
+            # sysv_ipc allocates for the longest message on every call: ask first.
+            if not self._queue.current_messages:
+                return None
+            try:
+                return self._queue.receive(block=False)
+            except sysv_ipc.BusyError:
+                return None
+
+        try:
+            return self._checked(f"taking from queue {self.msqid}", take)
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise QueueError(
+                errno.E2BIG,
+                f"queue {self.msqid}: its oldest message has over {MAX_PAYLOAD} bytes, a recording's limit",
+            ) from None
+
+    def put(self, payload: bytes, mtype: int) -> bool:
+        """Append a message; false if the queue is full."""
+
+        def put() -> bool:
+            try:
+                self._queue.send(payload, block=False, type=mtype)
+            except sysv_ipc.BusyError:
+                return False
+            return True
+
+        return self._checked(f"sending {len(payload)} bytes to queue {self.msqid}", put)
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the queue."""
+        return self._checked(f"looking at queue {self.msqid}", lambda: self._queue.current_messages)
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes that the queue holds, ``msg_qbytes``."""
+        return self._checked(f"looking at queue {self.msqid}", lambda: self._queue.max_size)
+
+    def _checked(self, doing: str, call: Callable[[], _T]) -> _T:
+        """The one place where sysv_ipc's exceptions become ours."""
+        try:
+            return call()
+        except sysv_ipc.ExistentialError:
+            raise queue_error(errno.EIDRM, doing) from None
+        except sysv_ipc.PermissionsError:
+            raise queue_error(errno.EACCES, doing) from None
+        except OSError as error:
+            raise queue_error(error.errno or errno.EIO, doing) from None
+
+
+@dataclass(frozen=True)
+class Room:
+    """How long one message may be."""
+
+    msgmax: int
+    max_bytes: int
+
+    @property
+    def limit(self) -> int:
+        """Most payload bytes; a longer message is refused by the kernel, or waits for ever."""
+        return min(self.msgmax, self.max_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.limit:,} bytes (kernel.msgmax {self.msgmax:,}; the queue holds {self.max_bytes:,})"
+
+
+def room(max_bytes: int | None) -> Room:
+    """The limits for a queue that holds `max_bytes`; None: unknown, the kernel's own limit alone counts."""
+    msgmax = queues.kernel_limits().msgmax
+    return Room(msgmax, msgmax if max_bytes is None else max_bytes)
+
+
+def remedy(size: int) -> str:
+    """What lets a message of `size` bytes through."""
+    return (
+        f"as root: sysctl -w kernel.msgmax={size} kernel.msgmnb={max(size, 16384)} or more (containers: "
+        "docker run --sysctl), then make the queue anew"
+    )
+
+
+def user_name(uid: int) -> str:
+    """A user's name, or number if it has none."""
+    import pwd
+
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+    return f"{name} (you)" if uid == os.geteuid() else name

@@ -1,0 +1,129 @@
+"""Move a queue's messages into a file, as they come, until Ctrl-C, --count or --seconds.
+
+The messages are taken: an engine that reads the same queue does not get them.  The file holds user text
+(as token ids); it is made with mode 0600, readable by you alone.  It is compressed, has time stamps, and
+every message is written before the next one is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from .queue_io import QUEUE_HELP, add_queue_options, queue_name
+from .terminal import add_layout_option, note, positive_int, positive_number, stop_on_signal
+
+if TYPE_CHECKING:
+    from ..recording import RecordingWriter
+    from .queue_io import RawQueue
+
+HELP = "take a queue's messages into a file"
+EXAMPLES = """examples:
+  fd-postproc record 8002 night.fdrec --channel spec_topk     until Ctrl-C
+  fd-postproc record key:0x21500001 one.fdrec --count 1       the next message
+"""
+
+_LONGEST_NAP_S = 0.001
+_TELL_EVERY_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("queue", type=queue_name, metavar="QUEUE", help=QUEUE_HELP)
+    parser.add_argument("file", metavar="FILE", help="recording to make, customarily NAME.fdrec")
+    add_queue_options(parser)
+    parser.add_argument("--count", type=positive_int, help="stop after so many messages")
+    parser.add_argument("--seconds", type=positive_number, help="stop after so long")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    add_layout_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..errors import QueueRemoved
+    from ..layout import GPU
+    from ..recording import RecordingWriter
+    from .queue_io import RawQueue, find
+    from .terminal import CommandError
+
+    target = find(args.queue, args.channel, args.path, args.ftok)
+    if target.note:
+        note(target.note)
+    queue = RawQueue(target)
+    try:
+        recording = RecordingWriter(args.file, args.channel, layout=args.layout or GPU, force=args.force)
+    except FileExistsError as error:
+        why = error.strerror or str(error)
+        raise CommandError(f"{args.file}: {why}; choose another name, or give --force") from None
+    with recording:
+        note(
+            f"Recording queue {target.msqid} into {args.file} (mode 0600: it holds user text).  "
+            "Messages are taken: an engine does not get them.  Ctrl-C stops."
+        )
+        removed = False
+        try:
+            _take_all(queue, recording, args.count, args.seconds)
+        except QueueRemoved:
+            removed = True
+        finally:
+            note(
+                f"{recording.messages:,} messages, {recording.payload_bytes:,} bytes, are in {args.file} "
+                f"({recording.file_bytes:,} bytes)."
+            )
+    if removed:
+        raise CommandError(
+            f"queue {target.msqid} was removed while recording; what came before is in the file"
+        )
+    return 0
+
+
+def _take_all(queue: RawQueue, recording: RecordingWriter, count: int | None, seconds: float | None) -> None:
+    """Record until it is time to stop.
+
+    A signal only asks to stop, between two messages: raising would lose a message that the kernel has handed
+    over already.
+    """
+    from .terminal import CommandError
+
+    began_wall, began = time.time_ns(), time.monotonic_ns()
+    end = None if seconds is None else began + int(seconds * 1e9)
+    nap = 0.0
+    told = _Teller(recording)
+    with stop_on_signal() as signals:
+        while not signals and (count is None or recording.messages < count):
+            now = time.monotonic_ns()
+            if end is not None and now >= end:
+                return
+            taken = queue.take()
+            if taken is None:
+                told.maybe(now)
+                nap = min(2 * nap + 0.00005, _LONGEST_NAP_S)
+                time.sleep(nap)
+                continue
+            nap = 0.0
+            payload, mtype = taken
+            try:
+                recording.write(payload, mtype, began_wall + time.monotonic_ns() - began)
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                raise CommandError(
+                    f"{recording.path}: {why}; the message in hand ({len(payload)} bytes, type {mtype}) "
+                    "was taken from the queue and is lost, what came before is in the file"
+                ) from None
+            told.maybe(now)
+
+
+class _Teller:
+    """One line on a terminal's stderr, about once a second."""
+
+    def __init__(self, recording: RecordingWriter) -> None:
+        import sys
+
+        self._recording = recording
+        self._stream = sys.stderr if sys.stderr.isatty() else None
+        self._next = 0
+
+    def maybe(self, now: int) -> None:
+        if self._stream is None or now < self._next:
+            return
+        self._next = now + int(_TELL_EVERY_S * 1e9)
+        print(f"\r{self._recording.messages:,} messages ", end="\r", file=self._stream, flush=True)

@@ -1,0 +1,203 @@
+"""Send a recording's messages to a queue: the same bytes and types, at the pace they were recorded.
+
+Every message is checked against this machine's limits before the first one is sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from .queue_io import QUEUE_HELP, add_queue_options, queue_name
+from .terminal import CommandError, add_layout_option, note, positive_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..layout import Layout
+    from ..recording import Message, Recording
+    from .queue_io import RawQueue, Room, Target
+
+HELP = "send a recording's messages to a queue"
+EXAMPLES = """examples:
+  fd-postproc replay night.fdrec 8002                     at the recorded pace
+  fd-postproc replay night.fdrec 8002 --speed 4           four times as fast
+  fd-postproc replay night.fdrec 8002 --full-speed --cut  no pauses; long messages cut to their live slots
+
+The queue has to be there, made by the program that receives, unless --create is given.
+"""
+
+_TELL_AFTER_S = 1.0
+_NAP_S = 0.0005
+_NAMED = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="recording")
+    parser.add_argument("queue", type=queue_name, metavar="QUEUE", help=QUEUE_HELP)
+    add_queue_options(parser)
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument(
+        "--speed", type=positive_number, default=1.0, help="times as fast as recorded (default: 1)"
+    )
+    speed.add_argument("--full-speed", action="store_true", help="no pauses at all")
+    parser.add_argument(
+        "--timeout",
+        type=positive_number,
+        metavar="SECONDS",
+        help="give up if the queue stays full so long (default: never)",
+    )
+    parser.add_argument(
+        "--cut",
+        action="store_true",
+        help="cut messages that are too long for this machine to their live slots",
+    )
+    parser.add_argument("--create", action="store_true", help="make the queue, mode 0600, if there is none")
+    add_layout_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..recording import Recording
+    from .queue_io import RawQueue, room
+
+    with Recording(args.file) as recording:
+        channel = args.channel or recording.channel
+        if args.cut and channel is None:
+            raise CommandError("--cut needs --channel: the recording does not tell what its messages are")
+        target = _target(args, channel)
+        if target.note:
+            note(target.note)
+        queue = RawQueue(target)
+        messages = _Prepared(recording, channel if args.cut else None, args.layout, room(queue.max_bytes))
+        total = messages.check()
+        sent = 0
+        # A second reading: a recording may be far larger than memory.
+        try:
+            for message in _paced(messages, None if args.full_speed else args.speed):
+                _put(queue, message, args.timeout)
+                sent += 1
+        finally:
+            note(f"{sent:,} of {total:,} messages were sent to queue {target.msqid}.")
+        if recording.cut:
+            note(f"The recording is cut short: {recording.cut}.")
+    return 0
+
+
+def _target(args: argparse.Namespace, channel: str | None) -> Target:
+    from .. import queues
+    from .queue_io import Target, find
+
+    name = args.queue
+    if not args.create or name.kind == "msqid":
+        return find(name, channel, args.path, args.ftok)
+    if name.kind == "key":
+        key = name.number
+    elif channel is None and args.path is None:
+        raise CommandError(
+            "--create needs --channel or --path: the recording does not tell what its messages are"
+        )
+    else:
+        key = queues.locate(channel or "plain", name.number, path=args.path, ftok=args.ftok)
+    return Target(queues.open_queue(key, mode=0o600), key)
+
+
+class _Prepared:
+    """A recording's messages as they will be sent.
+
+    Parameters
+    ----------
+    recording : Recording
+    cut_as : str or None
+        Channel to cut messages as that are too long; None leaves them.
+    layout : Layout or None
+        Replaces the recording's.
+    room : Room
+    """
+
+    def __init__(self, recording: Recording, cut_as: str | None, layout: Layout | None, room: Room) -> None:
+        self._recording = recording
+        self._cut_as = cut_as
+        self._layout = layout or recording.layout
+        self._room = room
+
+    def check(self) -> int:
+        """Number of messages; all of them fit.
+
+        Raises
+        ------
+        CommandError
+            Naming those that do not.
+        """
+        from .queue_io import remedy
+
+        total, bad, longest = 0, [], 0
+        for message in self:
+            total += 1
+            size = len(message.payload)
+            if size > self._room.limit:
+                longest = max(longest, size)
+                bad.append(f"message {message.index}: {size:,} bytes")
+            elif message.mtype >= 1 << 31:
+                bad.append(f"message {message.index}: type {message.mtype:#x} does not fit 31 bits")
+        if not bad:
+            return total
+        more = f"\n  and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
+        lines = "".join(f"\n  {line}" for line in bad[:_NAMED])
+        text = f"nothing was sent: {len(bad):,} of {total:,} messages cannot be:{lines}{more}"
+        if longest:
+            text += f"\nOne message may hold {self._room}.  To send them, {remedy(longest)}"
+            text += "." if self._cut_as else ", or try --cut."
+        raise CommandError(text)
+
+    def __iter__(self) -> Iterator[Message]:
+        for message in self._recording:
+            if self._cut_as and len(message.payload) > self._room.limit:
+                message = self._shortened(message, self._cut_as)
+            yield message
+
+    def _shortened(self, message: Message, channel: str) -> Message:
+        from dataclasses import replace
+
+        from .._core import decode
+        from ..errors import MalformedMessage
+        from .workload import cut
+
+        try:
+            step = decode(message.payload, channel, mtype=message.mtype, layout=self._layout)
+        except MalformedMessage as error:
+            raise CommandError(f"message {message.index} cannot be cut: {error}") from None
+        return replace(message, payload=cut(step, self._layout))
+
+
+def _paced(messages: _Prepared, speed: float | None) -> Iterator[Message]:
+    """Messages when their time has come."""
+    first_ns = None
+    for message in messages:
+        if speed is not None:
+            if first_ns is None:
+                first_ns, began = message.time_ns, time.monotonic()
+            ahead = (message.time_ns - first_ns) / 1e9 / speed - (time.monotonic() - began)
+            while ahead > 0:
+                time.sleep(min(ahead, 3600.0))
+                ahead = (message.time_ns - first_ns) / 1e9 / speed - (time.monotonic() - began)
+        yield message
+
+
+def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
+    """Send, waiting while the queue is full; says so once after a second."""
+    if queue.put(message.payload, message.mtype):
+        return
+    began = time.monotonic()
+    told = False
+    while not queue.put(message.payload, message.mtype):
+        waited = time.monotonic() - began
+        if timeout is not None and waited >= timeout:
+            raise CommandError(
+                f"queue {queue.msqid} stayed full for {timeout:g} s ({queue.waiting} messages wait in it); "
+                "is anybody reading it?"
+            )
+        if not told and waited >= _TELL_AFTER_S:
+            note(f"Queue {queue.msqid} is full ({queue.waiting} messages); waiting for its reader.")
+            told = True
+        time.sleep(_NAP_S)

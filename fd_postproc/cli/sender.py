@@ -1,0 +1,71 @@
+"""The second process of ``fd-postproc demo``: sends, and ends with its parent.
+
+It reads its orders as one line of JSON on stdin, which then stays open: when it closes, the parent is gone,
+and the queues are removed, since nobody else will.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import sysv_ipc
+
+from ..recording import MAX_PAYLOAD
+from .workload import Item, recorded_items, synthetic_items
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes; the parent decides
+    orders = json.loads(sys.stdin.readline())
+    try:
+        handles = {
+            channel: sysv_ipc.MessageQueue(key, max_message_size=MAX_PAYLOAD)
+            for channel, key in orders["keys"].items()
+        }
+    except sysv_ipc.ExistentialError:
+        return 1  # the parent has removed them: it was stopped
+    threading.Thread(target=_watch_parent, args=(list(handles.values()),), daemon=True).start()
+    if orders["load"]:
+        items = synthetic_items(**orders["load"])
+        sequence: Iterator[Item] = itertools.islice(itertools.cycle(items), orders["load"]["steps"])
+        repeated: list[Item] = []
+    else:
+        # Which messages fit is the parent's decision, made once.
+        repeated = [item for item in recorded_items() if item.name in orders["names"]]
+        sequence = iter(repeated)
+    try:
+        for item in sequence:
+            handles[item.step.channel].send(item.payload)
+            if orders["pause"]:
+                time.sleep(orders["pause"])
+        for _ in range(orders["repeat"]):
+            for item in repeated:
+                handles[item.step.channel].send(item.payload)
+    except sysv_ipc.Error as error:
+        print(f"sending {item.name}, {len(item.payload)} bytes: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"sending {item.name}, {len(item.payload)} bytes: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _watch_parent(handles: list[sysv_ipc.MessageQueue]) -> None:
+    os.read(0, 1)  # not sys.stdin: a thread that holds its lock would break the interpreter's end
+    for queue in handles:
+        try:
+            queue.remove()
+        except sysv_ipc.Error:
+            continue
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

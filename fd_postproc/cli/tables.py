@@ -1,0 +1,158 @@
+"""A step as a person reads it.  Words and numbers here, drawing by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .._core import Step
+
+_CODES = {0: "0", -1: "-1 no token", -3: "-3 recovery stop", -9: "-9 preempted"}
+_FLAGS = {3: "3 target", 4: "4 draft"}
+
+
+class Row(NamedTuple):
+    """One line of a table of requests: an accepted token, or a request without any."""
+
+    request: str
+    state: str  # its count or code
+    token: str
+    rank: str = ""
+    logprob: str = ""
+    top: str = ""
+
+
+def plural(number: int, what: str) -> str:
+    """``1 token``, ``2 tokens``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def count_text(count: int) -> str:
+    """An accepted count or a code, with what it means."""
+    return _CODES.get(count) or (str(count) if count > 0 else f"{count} unknown code")
+
+
+def step_rows(step: Step, top: int, most_requests: int | None = None) -> Iterator[Row]:
+    """The lines of a step's requests.
+
+    Parameters
+    ----------
+    step : Step
+    top : int
+        Alternatives to show for each token, after the sampled one.
+    most_requests : int, optional
+        Requests to show; a last line tells how many more there are.
+    """
+    counts = step.counts
+    shown = counts if most_requests is None else counts[:most_requests]
+    for i, count in enumerate(shown):
+        yield from _request_rows(step, i, count, top)
+    if len(shown) < len(counts):
+        rest = counts[len(shown) :]
+        tokens = sum(count for count in rest if count > 0)
+        yield Row("...", f"{len(rest)} more", plural(tokens, "token"))
+
+
+def _request_rows(step: Step, i: int, count: int, top: int) -> Iterator[Row]:
+    if count <= 0:
+        yield Row(str(i), count_text(count), "")
+    elif step.scores is None:
+        yield Row(str(i), count_text(count), " ".join(map(str, step.token_ids(i))))
+    else:
+        ids, scores, ranks = step.logprobs(i).slice_columns(0, top + 1).tolists()
+        for j in range(count):
+            # FastDeploy's first-token messages have logprobs for the first token only; ranks begin at 1.
+            known = ranks[j] > 0
+            pairs = zip(ids[j][1:], scores[j][1:], strict=True)
+            yield Row(
+                str(i) if j == 0 else "",
+                count_text(count) if j == 0 else "",
+                str(ids[j][0]),
+                str(ranks[j]) if known else "-",
+                f"{scores[j][0]:.3f}" if known else "-",
+                # legacy messages fill columns that the worker did not compute with id -1
+                " ".join(f"{token}:{score:.2f}" for token, score in pairs if known and token != -1),
+            )
+
+
+def step_title(step: Step, size: int | None = None) -> str:
+    """One line about a step."""
+    parts = [step.channel, f"batch {step.batch}", plural(step.rows, "token")]
+    if step.scores is not None:
+        parts.insert(1, step.dialect or "")
+        parts.append(plural(step.cols, "column"))
+    if step.flag:
+        parts.append(_FLAGS.get(step.flag, f"flag {step.flag}").split()[-1])
+    if size is not None:
+        parts.append(f"{size:,} bytes")
+    return ", ".join(part for part in parts if part)
+
+
+def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
+    """What a message's header says, as label and value."""
+    meaning = "the worker has more to do" if step.stop_flag > 0 else "the worker has finished"
+    stop = f"{step.stop_flag} ({meaning})"
+    rows = [("channel", step.channel), ("bytes", f"{size:,}"), ("mtype", str(mtype)), ("stop flag", stop)]
+    if step.scores is not None:
+        columns = (
+            "told by the header" if step.dialect == "packed" else "the layout's; the header does not tell"
+        )
+        rows.append(("dialect", step.dialect or "none"))
+        rows.append(("columns", f"{step.cols} ({columns})"))
+    if step.flag:
+        rows.append(("message flag", _FLAGS.get(step.flag, f"{step.flag} unknown")))
+    with_tokens = sum(count > 0 for count in step.counts)
+    rows.append(("batch", f"{plural(step.batch, 'request')}, {with_tokens} with tokens"))
+    rows.append(("tokens", str(step.rows)))
+    return rows
+
+
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Table:
+    """A small table; columns numbered in `right` are aligned to the right, the last one may wrap."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    last = len(columns) - 1
+    for k, column in enumerate(columns):
+        table.add_column(
+            column, justify="right" if k in right else "left", overflow="fold", no_wrap=k != last
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_table(screen: Console, title: str, table: Table) -> None:
+    """Title and table; on a narrow screen every column may wrap, so that nothing is lost."""
+    if screen.width < 80:
+        for column in table.columns:
+            column.no_wrap = False
+    screen.print(title, style="bold")
+    screen.print(table)
+
+
+def print_labels(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Labels and values under a title."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    screen.print(title, style="bold")
+    screen.print(table)
+
+
+def requests_table(rows: Sequence[Row], *, logprobs: bool) -> Table:
+    """The table of requests; columns that no row fills are left out."""
+    columns = ["request", "count", "token" if logprobs else "tokens"]
+    if logprobs:
+        columns += ["rank", "logprob"] + (["next best, id:logprob"] if any(row.top for row in rows) else [])
+    right = (0, 3, 4) if logprobs else (0,)
+    return plain_table(columns, [row[: len(columns)] for row in rows], right)

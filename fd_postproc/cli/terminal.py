@@ -1,0 +1,133 @@
+"""What the commands share about arguments, signals and the screen."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from ..layout import GPU, XPU, Layout
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class CommandError(Exception):
+    """A command cannot do its job; the text is one line for the user."""
+
+
+def console() -> Console:
+    """Where a command draws: stdout, without control codes unless it is a terminal."""
+    from rich.console import Console
+
+    found = Console(highlight=False, emoji=False, markup=False)
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        return Console(highlight=False, emoji=False, markup=False, width=100)  # a file has no 80 columns
+    return found
+
+
+def note(text: str) -> None:
+    """Tell the user something beside the output proper."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def positive_int(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return value
+
+
+def index_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def parse_layout(text: str) -> Layout:
+    """``gpu``, ``xpu``, or max_batch,top_k,max_draft,spec_batch."""
+    named = {"gpu": GPU, "xpu": XPU}
+    if text.lower() in named:
+        return named[text.lower()]
+    numbers = text.split(",")
+    if len(numbers) != 4 or not all(number.isascii() and number.isdigit() for number in numbers):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither gpu, xpu, nor four numbers MAX_BATCH,TOP_K,MAX_DRAFT,SPEC_BATCH (gpu: "
+            "512,20,6,256)"
+        )
+    try:
+        return Layout(*map(int, numbers))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def layout_name(layout: Layout) -> str:
+    return {GPU: "gpu", XPU: "xpu"}.get(layout) or ",".join(map(str, astuple(layout)))
+
+
+def add_layout_option(parser: argparse.ArgumentParser, default: Layout | None = None) -> None:
+    parser.add_argument(
+        "--layout",
+        type=parse_layout,
+        default=default,
+        metavar="gpu|xpu|B,K,D,S",
+        help="sender's geometry, by name or four numbers (default: the recording's, else gpu, 512,20,6,256)",
+    )
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold signals that would end the program until the block is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def terminated_as_exit() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack, so that what was made is removed."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[list[int]]:
+    """Instead of raising, collect the numbers of signals that ask the program to end."""
+    seen: list[int] = []
+
+    def remember(number: int, _frame: object) -> None:
+        seen.append(number)
+
+    before = {number: signal.signal(number, remember) for number in _ENDING}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

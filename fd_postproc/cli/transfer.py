@@ -1,0 +1,145 @@
+"""What ``fd-postproc demo`` runs on: private queues, the second process, and what arrives compared."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+import sysv_ipc
+
+from .._core import Receiver, Step
+from ..errors import queue_error
+from .terminal import CommandError, note, undisturbed
+
+if TYPE_CHECKING:
+    from .workload import Item
+
+_SILENCE_S = 30.0
+_LOOK_S = 0.2
+
+
+@contextlib.contextmanager
+def private_queues(channels: list[str]) -> Iterator[dict[str, Receiver]]:
+    """A Receiver a channel, on queues of a random key, removed whatever happens."""
+    made: list[sysv_ipc.MessageQueue] = []
+    try:
+        for _ in channels:
+            with undisturbed():  # between the kernel's making it and our noting it
+                try:
+                    made.append(sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX, mode=0o600))
+                except OSError as error:
+                    raise queue_error(error.errno or errno.EIO, "making a private queue") from None
+        yield {
+            channel: Receiver(channel, key=queue.key) for channel, queue in zip(channels, made, strict=True)
+        }
+    finally:
+        with undisturbed():
+            for queue in made:
+                with contextlib.suppress(sysv_ipc.ExistentialError):
+                    queue.remove()
+
+
+def _opened(pipe: IO[str] | None) -> IO[str]:
+    if pipe is None:
+        raise AssertionError("a pipe was asked for")
+    return pipe
+
+
+class SenderProcess:
+    """The second process.
+
+    Parameters
+    ----------
+    orders : dict
+        For `sender.main`.
+    """
+
+    def __init__(self, orders: dict) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.sender"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._orders = _opened(self._process.stdin)
+        self._errors = _opened(self._process.stderr)
+        try:
+            self._orders.write(json.dumps(orders) + "\n")
+            self._orders.flush()
+        except BrokenPipeError:
+            raise CommandError(self.obituary("anything was sent")) from None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def obituary(self, before: str) -> str:
+        """Why the process is no more, in words."""
+        status = self._process.wait()
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        last = self._errors.read().strip().splitlines()[-1:]
+        return f"the sender process {how} before {before}" + (f": {last[0]}" if last else "")
+
+    def __enter__(self) -> SenderProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self.ended and exc[0] is not None:
+            self._process.kill()
+        self._process.wait()
+        self._errors.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
+
+
+@dataclass
+class Incoming:
+    """What arrives, compared with what should."""
+
+    receivers: dict[str, Receiver]
+    sender: SenderProcess
+    different: list[str] = field(default_factory=list)
+
+    def next(self, item: Item) -> Step:
+        """The step of `item`, which is the next one on its channel.
+
+        Raises
+        ------
+        CommandError
+            If the sender is gone, or nothing comes for half a minute.
+        """
+        receiver = self.receivers[item.step.channel]
+        give_up = time.monotonic() + _SILENCE_S
+        while True:
+            ended = self.sender.ended  # asked first: what it sent before its end is still in the queue
+            step = receiver.receive(_LOOK_S)
+            if step is not None:
+                if step != item.step:
+                    self.different.append(item.name)
+                return step
+            if ended:
+                raise CommandError(self.sender.obituary(f"message '{item.name}' arrived"))
+            if time.monotonic() > give_up:
+                raise CommandError(f"nothing came for {_SILENCE_S:.0f} s; message '{item.name}' is missing")
+
+    def verdict(self) -> int:
+        """Exit status; says on stderr what arrived wrong."""
+        if not self.different:
+            return 0
+        names = ", ".join(dict.fromkeys(self.different))
+        note(
+            f"fd-postproc demo: {len(self.different)} messages arrived different from what was sent: {names}"
+        )
+        return 1

@@ -1,0 +1,99 @@
+"""The messages that ``fd-postproc demo`` sends: recorded ones, or synthetic steps.
+
+Both of its processes build them here: the sender for the bytes, the receiver for what it must get.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import data
+from .._core import CHANNELS, Step, decode, encode
+from ..layout import GPU, Layout
+from ..recording import Recording
+
+KINDS = 16
+"""Different steps of a synthetic load; more steps repeat them."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One message to send.
+
+    Attributes
+    ----------
+    name : str
+        Channel and place in its recording.
+    step : Step
+        What must arrive; decoded from the message as FastDeploy sent it.
+    payload : bytes
+        The message, cut to its live slots.
+    recorded_size : int
+        Bytes that FastDeploy sent for it.
+    """
+
+    name: str
+    step: Step
+    payload: bytes
+    recorded_size: int
+
+
+def cut(step: Step, layout: Layout = GPU) -> bytes:
+    """A step's shortest stock message, in the dialect it came in."""
+    return encode(step, step.dialect or "packed", layout=layout)
+
+
+def recorded_items() -> Iterator[Item]:
+    """The messages shipped with the package, channel by channel."""
+    for channel in CHANNELS:
+        file = importlib.resources.files(data).joinpath(f"{channel}.fdrec").open("rb")
+        with Recording(file) as recording:
+            for message in recording:
+                step = decode(message.payload, channel, mtype=message.mtype, layout=recording.layout)
+                yield Item(f"{channel} {message.index}", step, cut(step), len(message.payload))
+
+
+def synthetic_step(channel: str, batch: int, accepted: int, columns: int, seed: int = 0) -> Step:
+    """A step with every request's `accepted` tokens and plausible logprobs.
+
+    Raises
+    ------
+    ValueError
+        If the channel cannot carry it.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    rows = batch * accepted
+    ids = random.integers(0, 150_000, (rows, columns), dtype=np.int32)
+    counts = np.full(batch, accepted, np.int32)
+    if channel in ("plain", "spec"):
+        return Step.from_arrays(channel, counts, ids)
+    scores = np.sort(-random.exponential(3.0, (rows, columns)).astype(np.float32), axis=1)[:, ::-1]
+    ranks = random.integers(1, 6, rows, dtype=np.int32)
+    return Step.from_arrays(channel, counts, ids, scores, ranks)
+
+
+def synthetic_items(channel: str, batch: int, accepted: int, columns: int, steps: int) -> list[Item]:
+    """`KINDS` different steps, or fewer."""
+    items = []
+    for seed in range(min(steps, KINDS)):
+        step = synthetic_step(channel, batch, accepted, columns, seed)
+        payload = encode(step)
+        items.append(Item(f"{channel} synthetic {seed}", step, payload, len(payload)))
+    return items
+
+
+def largest_batch(channel: str, accepted: int, columns: int, limit: int) -> tuple[int, int]:
+    """The largest batch whose message fits `limit` bytes, and that message's bytes; (0, bytes of batch 1)."""
+
+    def size(batch: int) -> int:
+        return len(encode(synthetic_step(channel, batch, accepted, columns)))
+
+    low, high = 0, GPU.spec_batch if channel == "spec" else GPU.max_batch
+    while low < high:  # sizes grow with the batch
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size(middle) <= limit else (low, middle - 1)
+    return low, size(max(low, 1))

@@ -1,0 +1,275 @@
+"""FastDeploy's receive ops, under their own names and argument orders.
+
+``from fd_postproc.ops import get_output`` can stand where FastDeploy's import stands.  Each op receives
+one message and writes it into the caller's host tensors, in place and element for element as FastDeploy's
+op does; elements that FastDeploy leaves alone keep their value.
+
+What a caller sees when there is no message is also FastDeploy's: -2 in the first element of the token
+tensor, 0 in the second (and, on ``spec_topk``, in the third), nothing else touched.  That happens if nothing
+was there and `wait_flag` is false, if a signal ended the wait, if the queue was removed, and if a message was
+malformed; malformed ones are out of the queue, counted (`stats`) and logged once per kind.
+
+Different from FastDeploy on purpose:
+
+* A malformed message writes nothing; FastDeploy's ops trust the header and write out of bounds.
+* Tensors are checked before anything is received: wrong dtype, place or size raises, no message is lost.
+* The queue follows ``INFERENCE_MSG_QUEUE_ID`` when it changes; FastDeploy's ops keep the first one for ever.
+  (The key of the ``spec`` channel depends on the working directory at the first call for each id.)
+* A queue that is made here has mode 0600; ``FD_POSTPROC_QUEUE_MODE=666`` gives FastDeploy's 0666.
+* A queue that cannot be opened raises QueueError; FastDeploy's ops report "nothing there" for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ._core import Receiver, tensor_elements
+from .errors import MalformedMessage, QueueRemoved
+from .layout import GPU, Layout
+from .tensors import host_address
+
+__all__ = [
+    "get_output",
+    "get_output_ep",
+    "get_output_topk",
+    "speculate_get_output",
+    "speculate_get_output_topk",
+    "stats",
+]
+
+log = logging.getLogger("fd_postproc")
+
+
+def get_output(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -> Any:
+    """Receive a ``plain`` message.
+
+    Parameters
+    ----------
+    x : tensor, int64, 2 + max_batch elements
+        Written: stop flag, batch, then one token (or code) per request.
+    rank_id : int
+        Above 0 nothing is received and `x` stays as it is.
+    wait_flag : bool
+        Wait for a message, or look once.
+    layout : Layout, optional
+        Geometry of the sender's build.
+
+    Returns
+    -------
+    tensor
+        `x`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `x` is not such a tensor.
+    QueueError
+        If the queue cannot be opened or read.
+    """
+    if rank_id <= 0:
+        _receive("plain", (x,), wait_flag, layout)
+    return x
+
+
+def get_output_ep(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -> Any:
+    """Receive a ``plain`` message whatever the rank (expert and data parallel).  See `get_output`."""
+    _receive("plain", (x,), wait_flag, layout)
+    return x
+
+
+def get_output_topk(
+    x: Any, scores: Any, ranks: Any, k: int, rank_id: int, wait_flag: bool, *, layout: Layout = GPU
+) -> list[Any]:
+    """Receive a ``topk`` message, of either dialect.
+
+    Parameters
+    ----------
+    x : tensor, int64, 2 + max_batch * (top_k + 1) elements
+        Written: stop flag; header word (batch, and in the packed dialect columns << 16); then rows of token
+        ids, dense in the packed dialect, ``top_k + 1`` apart in the legacy one.
+    scores : tensor, float32, max_batch * (top_k + 1) elements
+        Log-probabilities, in rows likewise.
+    ranks : tensor, int64, max_batch elements
+    k : int
+        The legacy dialect copies ``k + 1`` columns; the packed one copies those that were sent.
+    rank_id : int
+        Not looked at, as in FastDeploy.
+    wait_flag : bool
+        Wait for a message, or look once.
+    layout : Layout, optional
+
+    Returns
+    -------
+    list of tensor
+        ``[x, scores, ranks]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a tensor does not fit, or `k` is outside 0..top_k.
+    QueueError
+        If the queue cannot be opened or read.
+    """
+    _receive("topk", (x, scores, ranks), wait_flag, layout, k)
+    return [x, scores, ranks]
+
+
+def speculate_get_output(
+    x: Any, rank_id: int, wait_flag: bool, get_each_rank: bool, *, layout: Layout = GPU
+) -> Any:
+    """Receive a ``spec`` message.
+
+    Parameters
+    ----------
+    x : tensor, int64, 2 + spec_batch * (1 + max_draft) elements
+        Written: the whole message as it came: stop flag, batch, counts, then `max_draft` tokens per slot,
+        live or not.  Of a message that was sent shorter, what lies beyond its end stays as it was.
+    rank_id : int
+    wait_flag : bool
+        Wait for a message, or look once.
+    get_each_rank : bool
+        If false, nothing is received when `rank_id` is above 0.
+    layout : Layout, optional
+
+    Returns
+    -------
+    tensor
+        `x`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `x` is not such a tensor.
+    QueueError
+        If the queue cannot be opened or read.
+    """
+    if get_each_rank or rank_id <= 0:
+        _receive("spec", (x,), wait_flag, layout)
+    return x
+
+
+def speculate_get_output_topk(
+    output_tokens: Any,
+    output_scores: Any,
+    output_ranks: Any,
+    real_k: int,
+    rank_id: int,
+    wait_flag: bool,
+    *,
+    layout: Layout = GPU,
+) -> list[Any]:
+    """Receive a ``spec_topk`` message, of either dialect.
+
+    Parameters
+    ----------
+    output_tokens : tensor, int64, 3 + max_batch + max_batch * max_draft * (top_k + 1) elements
+        Written: stop flag; header word (flag, and in the packed dialect columns << 8); batch; counts; then
+        the accepted rows of every slot, ``top_k + 1`` apart, as many columns as were sent.
+    output_scores : tensor, float32, max_batch * max_draft * (top_k + 1) elements
+    output_ranks : tensor, int64, max_batch * max_draft elements
+    real_k : int
+        The legacy dialect copies ``real_k + 1`` columns; the packed one copies those that were sent.
+    rank_id : int
+        Not looked at, as in FastDeploy.
+    wait_flag : bool
+        Wait for a message, or look once.
+    layout : Layout, optional
+
+    Returns
+    -------
+    list of tensor
+        ``[output_tokens, output_scores, output_ranks]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a tensor does not fit, or `real_k` is outside 0..top_k.
+    QueueError
+        If the queue cannot be opened or read.
+    """
+    _receive("spec_topk", (output_tokens, output_scores, output_ranks), wait_flag, layout, real_k)
+    return [output_tokens, output_scores, output_ranks]
+
+
+def stats() -> dict[str, int | float]:
+    """Counters of all ops of this process, summed; see `fd_postproc.Receiver.stats`."""
+    total = dict(_counted)
+    for receiver in list(_receivers):
+        _add(total, receiver)
+    return total
+
+
+_ARGUMENT_NAMES = {
+    "plain": ("x",),
+    "topk": ("x", "scores", "ranks"),
+    "spec": ("x",),
+    "spec_topk": ("output_tokens", "output_scores", "output_ranks"),
+}
+_DTYPES = ("int64", "float32", "int64")
+_HEADER_WORDS = {"plain": 2, "topk": 2, "spec": 2, "spec_topk": 3}
+
+# A Receiver has one user at a time: a call takes an idle one, or makes one, and gives it back.
+_idle: dict[tuple[str, str | None, Layout], list[Receiver]] = {}
+_receivers: list[Receiver] = []
+_counted: dict[str, int | float] = {}  # counters of Receivers that are gone
+_logged: set[tuple[str, str]] = set()
+
+
+def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k: int = 0) -> None:
+    """One message into `tensors`, or the sentinel into the first."""
+    if not 0 <= k <= layout.top_k:
+        raise ValueError(f"k = {k} is outside 0..{layout.top_k}, the top_k of the layout")
+    addresses = [0, 0, 0]
+    needed = tensor_elements(channel, layout)
+    for place, tensor in enumerate(tensors):
+        name = _ARGUMENT_NAMES[channel][place]
+        addresses[place] = host_address(tensor, name, _DTYPES[place], needed[place])
+    idle = _idle.setdefault((channel, os.environ.get("INFERENCE_MSG_QUEUE_ID"), layout), [])
+    try:
+        receiver = idle.pop()
+    except IndexError:
+        receiver = Receiver(channel, layout=layout, mode=_queue_mode())
+        _receivers.append(receiver)
+    gone = False
+    try:
+        if receiver._receive_into(*addresses, k + 1, wait):
+            return
+    except MalformedMessage as error:
+        _log_once(channel, error.field, str(error))
+    except QueueRemoved as error:
+        gone = True  # the next call makes a new queue
+        _log_once(channel, "removed", str(error))
+    finally:
+        if gone:
+            _receivers.remove(receiver)
+            _add(_counted, receiver)
+        else:
+            idle.append(receiver)
+    words = (ctypes.c_int64 * _HEADER_WORDS[channel]).from_address(addresses[0])
+    words[:] = [-2] + [0] * (len(words) - 1)
+
+
+def _add(total: dict[str, int | float], receiver: Receiver) -> None:
+    for name, value in receiver.stats.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _queue_mode() -> int:
+    text = os.environ.get("FD_POSTPROC_QUEUE_MODE", "600")
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0o400 <= mode <= 0o666 or mode & ~0o666:
+        raise ValueError(f"FD_POSTPROC_QUEUE_MODE={text!r} is not octal permission bits such as 600 or 666")
+    return mode
+
+
+def _log_once(channel: str, kind: str, text: str) -> None:
+    if (channel, kind) not in _logged:
+        _logged.add((channel, kind))
+        log.warning("%s (reported once; fd_postproc.ops.stats() counts them)", text)

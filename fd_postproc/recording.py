@@ -1,0 +1,376 @@
+"""Recordings (``.fdrec``): a queue's messages in a file, exactly as they were.
+
+A file holds user text, as token ids.  It is made readable by its owner only.
+
+Layout, little-endian.  Header, 40 bytes: magic ``89 46 44 52 45 43 0d 0a``, u16 version (1), u8 channel (its
+place in `CHANNELS`, 255 unknown), one zero byte, the four int32 numbers of the sender's `Layout`, i64 Unix
+time in ns, u32 CRC-32 of what precedes.  Then one record per message: u32 bytes stored, u32 payload bytes,
+i64 mtype, i64 Unix time in ns, u32 CRC-32 of the fields before it and of what is stored; then the payload,
+compressed by itself with zlib.  Every record is written at once, so that a recorder that is killed loses
+nothing that came before.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import IO
+
+from ._core import CHANNELS
+from .layout import GPU, Layout
+
+__all__ = [
+    "MAX_PAYLOAD",
+    "Message",
+    "Recording",
+    "RecordingError",
+    "RecordingWriter",
+    "Survey",
+    "is_recording",
+]
+
+MAX_PAYLOAD = 1 << 26
+"""Longest payload that a recording may hold, in bytes: twice what the largest `Layout` can need."""
+
+_MAGIC = b"\x89FDREC\r\n"
+_VERSION = 1
+_UNKNOWN_CHANNEL = 255
+_HEADER = struct.Struct("<8sHBx4iqI")
+_RECORD = struct.Struct("<IIqqI")
+_CRC = struct.Struct("<I")
+# zlib's own bound on what it makes of incompressible bytes, rounded up.
+_MAX_STORED = MAX_PAYLOAD + (MAX_PAYLOAD >> 10) + 64
+
+
+class RecordingError(ValueError):
+    """A file is not a recording, or is damaged."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a recording.
+
+    Attributes
+    ----------
+    index : int
+        Place in the file, from 0.
+    mtype : int
+        System V message type.
+    time_ns : int
+        When it was taken out of the queue: Unix time, ns.
+    payload : bytes
+        Exactly what the queue held, without mtype.
+    """
+
+    index: int
+    mtype: int
+    time_ns: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a recording holds.
+
+    Attributes
+    ----------
+    messages, payload_bytes, longest : int
+        Count; bytes of all payloads, and of the longest.
+    first_ns, last_ns : int
+        Unix times of the first and the last message, 0 if there is none.
+    file_bytes : int
+    cut : str or None
+        As `Recording.cut`.
+    """
+
+    messages: int
+    payload_bytes: int
+    longest: int
+    first_ns: int
+    last_ns: int
+    file_bytes: int
+    cut: str | None
+
+
+def _crc(fields: bytes, stored: bytes = b"") -> int:
+    return zlib.crc32(stored, zlib.crc32(fields))
+
+
+class RecordingWriter:
+    """Writes a new recording, mode 0600.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+    channel : str, optional
+        Channel of the messages; None if unknown, or several share the queue.
+    layout : Layout, optional
+        Geometry of the sender's build.
+    force : bool, optional
+        Replace an existing regular file.  It is removed first, so that nobody who has the old one open sees
+        the new content.
+    level : int, optional
+        zlib's compression level; 1 is far faster than messages come.
+
+    Raises
+    ------
+    FileExistsError
+        If there is a file of this name and `force` is false, or it is not a regular file.
+    OSError
+        If the file cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        channel: str | None = None,
+        *,
+        layout: Layout = GPU,
+        force: bool = False,
+        level: int = 1,
+        created_ns: int | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.messages = 0
+        self.payload_bytes = 0
+        self.file_bytes = 0
+        self._level = level
+        number = _UNKNOWN_CHANNEL if channel is None else CHANNELS.index(channel)
+        created = time.time_ns() if created_ns is None else created_ns
+        header = _HEADER.pack(_MAGIC, _VERSION, number, *astuple(layout), created, 0)[: -_CRC.size]
+        if force:
+            _remove_regular(self.path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(self.path, flags, 0o600)
+        try:
+            self._append(header + _CRC.pack(_crc(header)))
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, payload: bytes, mtype: int = 1, time_ns: int | None = None) -> None:
+        """Append one message; on return it is with the kernel, and safe from this process's end.
+
+        Raises
+        ------
+        ValueError
+            If the payload is longer than `MAX_PAYLOAD`.
+        OSError
+            If the disk is full.  The file then ends after the message before.
+        """
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(
+                f"a message of {len(payload)} bytes; a recording holds at most {MAX_PAYLOAD} per message"
+            )
+        stored = zlib.compress(payload, self._level)
+        when = time.time_ns() if time_ns is None else time_ns
+        fields = _RECORD.pack(len(stored), len(payload), mtype, when, 0)[: -_CRC.size]
+        self._append(fields + _CRC.pack(_crc(fields, stored)) + stored)
+        self.messages += 1
+        self.payload_bytes += len(payload)
+
+    def _append(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            os.ftruncate(self._fd, self.file_bytes)
+            os.lseek(self._fd, self.file_bytes, os.SEEK_SET)
+            raise
+        self.file_bytes += len(data)
+
+    def close(self) -> None:
+        """Put everything on the disk and close the file."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _remove_regular(path: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise FileExistsError(f"{path} is not a regular file; it is left alone")
+    os.unlink(path)
+
+
+class Recording:
+    """Reads a recording; iterate over it for its messages.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or binary file
+        A file must be at its start, and is closed with the Recording.
+
+    Attributes
+    ----------
+    channel : str or None
+    layout : Layout
+    created_ns : int
+        Unix time, ns.
+    cut : str or None
+        Set once an iteration has met an incomplete last record: what is missing.  A recorder that was killed
+        leaves one; all messages before it are whole.
+
+    Raises
+    ------
+    RecordingError
+        If it is not a recording.  Iteration raises it, too, naming the message and the place.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | IO[bytes]) -> None:
+        if isinstance(source, (str, os.PathLike)):
+            self.name = os.fspath(source)
+            self._file: IO[bytes] = open(source, "rb")  # noqa: SIM115  closed by close()
+        else:
+            self.name = str(getattr(source, "name", "recording"))
+            self._file = source
+        self.cut: str | None = None
+        try:
+            self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> None:
+        header = self._file.read(_HEADER.size)
+        if not header.startswith(_MAGIC):
+            raise RecordingError(f"{self.name} is not a recording made by 'fd-postproc record'")
+        if len(header) < _HEADER.size:
+            raise RecordingError(
+                f"{self.name} ends within its header, at byte {len(header)} of {_HEADER.size}"
+            )
+        _, version, number, *sizes, self.created_ns, crc = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise RecordingError(
+                f"{self.name} has format version {version}; this program reads version {_VERSION}"
+            )
+        if crc != _crc(header[: -_CRC.size]):
+            raise RecordingError(f"{self.name} is damaged: its header's checksum does not match")
+        if number != _UNKNOWN_CHANNEL and number >= len(CHANNELS):
+            raise RecordingError(f"{self.name} is damaged: channel number {number}")
+        self.channel = None if number == _UNKNOWN_CHANNEL else CHANNELS[number]
+        try:
+            self.layout = GPU if tuple(sizes) == astuple(GPU) else Layout(*sizes)
+        except ValueError as error:
+            raise RecordingError(f"{self.name} is damaged: {error}") from None
+
+    def __iter__(self) -> Iterator[Message]:
+        self._file.seek(_HEADER.size)
+        self.cut = None
+        index = 0
+        while message := self._next(index):
+            yield message
+            index += 1
+
+    def _next(self, index: int) -> Message | None:
+        at = self._file.tell()
+        fields = self._file.read(_RECORD.size)
+        if not fields:
+            return None
+        if len(fields) < _RECORD.size:
+            self.cut = _cut_text(index, at)
+            return None
+        stored_size, size, mtype, time_ns, crc = _RECORD.unpack(fields)
+        self._check_sizes(index, at, stored_size, size)
+        stored = _read_up_to(self._file, stored_size)
+        if len(stored) < stored_size:
+            self.cut = _cut_text(index, at)
+            return None
+        if crc != _crc(fields[: -_CRC.size], stored):
+            raise self._damaged(index, at, "its checksum does not match")
+        if mtype < 1:
+            raise self._damaged(index, at, f"message type {mtype} is below 1")
+        return Message(index, mtype, time_ns, self._unpacked(index, at, stored, size))
+
+    def survey(self) -> Survey:
+        """Count the messages from their heads alone, without unpacking; checksums are not looked at.
+
+        Raises
+        ------
+        RecordingError
+            If a head is out of bounds.
+        """
+        count = total = longest = first_ns = last_ns = 0
+        end = self._file.seek(0, os.SEEK_END)
+        at = self._file.seek(_HEADER.size)
+        cut = None
+        while at < end:
+            fields = self._file.read(_RECORD.size)
+            if len(fields) < _RECORD.size:
+                cut = _cut_text(count, at)
+                break
+            stored_size, size, _, time_ns, _ = _RECORD.unpack(fields)
+            self._check_sizes(count, at, stored_size, size)
+            if at + _RECORD.size + stored_size > end:
+                cut = _cut_text(count, at)
+                break
+            at = self._file.seek(at + _RECORD.size + stored_size)
+            first_ns = first_ns if count else time_ns
+            count, total, longest, last_ns = count + 1, total + size, max(longest, size), time_ns
+        return Survey(count, total, longest, first_ns, last_ns, end, cut)
+
+    def _check_sizes(self, index: int, at: int, stored_size: int, size: int) -> None:
+        if stored_size > _MAX_STORED or size > MAX_PAYLOAD:
+            largest = max(stored_size, size)
+            raise self._damaged(
+                index, at, f"it claims {largest} bytes, more than the {MAX_PAYLOAD} of any message"
+            )
+
+    def _unpacked(self, index: int, at: int, stored: bytes, size: int) -> bytes:
+        unpacker = zlib.decompressobj()
+        try:
+            payload = unpacker.decompress(stored, size + 1)
+        except zlib.error as error:
+            raise self._damaged(index, at, str(error)) from None
+        if len(payload) != size or not unpacker.eof or unpacker.unused_data:
+            raise self._damaged(index, at, f"it does not unpack to the {size} bytes that it claims")
+        return payload
+
+    def _damaged(self, index: int, at: int, why: str) -> RecordingError:
+        return RecordingError(f"{self.name} is damaged at message {index} (byte {at}): {why}")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def is_recording(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins like a recording."""
+    with open(path, "rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def _cut_text(index: int, at: int) -> str:
+    return f"message {index} (at byte {at}) is incomplete; the recorder was stopped while writing it"
+
+
+def _read_up_to(file: IO[bytes], size: int) -> bytes:
+    """At most `size` bytes, allocating no more than a little beyond what is there."""
+    parts = []
+    while size and (part := file.read(min(size, 1 << 20))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

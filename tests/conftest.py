@@ -1,0 +1,195 @@
+"""Shared fixtures: private queues, kernel limits that are the test's own, recorded messages, the oracle.
+
+A test that takes an argument named ``golden`` runs once for each recorded message (golden/README.md), one
+that takes ``received_golden`` for each that FastDeploy's own receiver got, too.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import random
+import zlib
+from functools import cached_property
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from fd_postproc import reference
+
+CLONE_NEWIPC = 0x08000000
+
+# The suite is quick and the same every time; "pytest --hypothesis-profile=thorough" searches anew.
+hypothesis.settings.register_profile(
+    "quick", deadline=None, derandomize=True, database=None, max_examples=100
+)
+hypothesis.settings.register_profile(
+    "thorough", deadline=None, database=None, max_examples=2000, print_blob=True
+)
+hypothesis.settings.load_profile("quick")
+
+
+def _remove(key):
+    with contextlib.suppress(sysv_ipc.ExistentialError):
+        sysv_ipc.MessageQueue(key).remove()
+
+
+@pytest.fixture
+def queue_keys():
+    """A function that gives a new key of a queue that does not exist; whatever is made with it is removed."""
+    keys = []
+
+    def new_key():
+        while True:
+            key = random.SystemRandom().randrange(1 << 20, 1 << 31)
+            try:
+                sysv_ipc.MessageQueue(key)
+            except sysv_ipc.ExistentialError:
+                keys.append(key)
+                return key
+
+    yield new_key
+    for key in keys:
+        _remove(key)
+
+
+@pytest.fixture
+def queue_key(queue_keys):
+    """The key of one private queue."""
+    return queue_keys()
+
+
+@pytest.fixture
+def raised_limits():
+    """Run the test in an IPC namespace of its own, where a message may have 1 MiB and a queue 64 MiB.
+
+    Ask for it before any queue fixture, so that the queue is made and removed inside.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/ipc") as outside:
+        if libc.unshare(CLONE_NEWIPC) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            pytest.skip(f"raised kernel limits need an IPC namespace of the test's own: {reason}")
+        try:
+            for name, value in ("msgmax", 1 << 20), ("msgmnb", 64 << 20):
+                try:
+                    with open(f"/proc/sys/kernel/{name}", "w") as file:
+                        file.write(str(value))
+                except OSError as error:
+                    pytest.skip(f"kernel.{name} cannot be raised here: {error}")
+            yield
+        finally:
+            libc.setns(outside.fileno(), CLONE_NEWIPC)
+
+
+class Golden:
+    """A message that FastDeploy's own save op sent.
+
+    Attributes
+    ----------
+    name, channel, dialect : str
+        The channel is ours; the sender's is in the name.
+    record : dict
+        How it was made, and the values that its bytes hold.
+    """
+
+    FOLDER = Path(__file__).parent / "golden"
+
+    def __init__(self, name):
+        self.name = name
+        self.record = json.loads((self.FOLDER / f"{name}.json").read_text())
+        sender, _, dialect = self.record["channel"].partition("_")
+        self.channel = {"mtpfirst": "spec", "mtpfirsttopk": "spec_topk", "spectopk": "spec_topk"}.get(
+            sender, sender
+        )
+        self.dialect = "packed" if dialect == "packed" else "legacy"
+        self.tensors_path = self.FOLDER / f"{self.name}.recv.npz"
+
+    @cached_property
+    def payload(self):
+        return zlib.decompress((self.FOLDER / f"{self.name}.bin").read_bytes())
+
+    @cached_property
+    def tensors(self):
+        """What FastDeploy's get op made of the message, flattened: tokens (int64), and on channels with
+        logprobs scores (float32) and ranks (int64)."""
+        with np.load(self.tensors_path) as arrays:
+            return [arrays[key].ravel() for key in sorted(arrays.files)]
+
+    def inputs(self):
+        """The arrays that the save op was given, by the op's own names."""
+        recipe = dict(self.record["recipe"])
+        spec = importlib.util.spec_from_file_location("golden_gen", self.FOLDER / recipe.pop("module"))
+        gen = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(gen)
+        return getattr(gen, recipe.pop("fn"))(**recipe)
+
+    def empty_tensors(self):
+        """Tensors as they were before FastDeploy's get op wrote into them."""
+        return [np.full_like(tensor, value) for tensor, value in zip(self.tensors, (2, 0.0, 0), strict=False)]
+
+
+INDEX = json.loads((Golden.FOLDER / "index.json").read_text())
+REFUSED = "spec_b512_s1512"  # its header claims 512 of 256 slots
+GOLDENS = {entry["name"]: Golden(entry["name"]) for entry in INDEX}
+
+
+def pytest_generate_tests(metafunc):
+    good = {name: golden for name, golden in GOLDENS.items() if name != REFUSED}
+    received = {name: golden for name, golden in good.items() if golden.tensors_path.exists()}
+    for argument, choice in ("golden", good), ("received_golden", received):
+        if argument in metafunc.fixturenames:
+            metafunc.parametrize(argument, choice.values(), ids=choice.keys())
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave nightly tests out unless they are asked for, by -m nightly or by name."""
+    if "nightly" in config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=nightly)
+    items[:] = [item for item in items if item not in set(nightly)]
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    """All recorded messages by name, the malformed one included."""
+    return GOLDENS
+
+
+@pytest.fixture
+def refused_golden():
+    """The one recorded message that does not add up."""
+    return GOLDENS[REFUSED]
+
+
+@pytest.fixture(scope="session")
+def decode_both():
+    """A function that decodes with the C code and with the reference, and insists that they agree.
+
+    It returns the Step, or the MalformedMessage.
+    """
+
+    def outcome(decode, payload, channel, arguments):
+        try:
+            return decode(payload, channel, **arguments)
+        except fp.MalformedMessage as error:
+            return error
+
+    def decode_both(payload, channel, **arguments):
+        fast = outcome(fp.decode, payload, channel, arguments)
+        dull = outcome(reference.decode, payload, channel, arguments)
+        if isinstance(fast, fp.MalformedMessage):
+            assert isinstance(dull, fp.MalformedMessage), f"only the C code refuses: {fast}"
+            assert (str(fast), fast.args) == (str(dull), dull.args)
+        else:
+            assert not isinstance(dull, fp.MalformedMessage), f"only the reference refuses: {dull}"
+            assert reference.ReferenceStep.from_step(fast) == dull
+        return fast
+
+    return decode_both

@@ -1,0 +1,213 @@
+"""The benchmarks check their answers, run, and report; how fast anything is, is not tested here."""
+
+import argparse
+import gc
+import importlib
+import io
+import os
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import fd_postproc as fp
+from fd_postproc.bench import QUESTIONS, _floor, cases, report, runner, worker
+from fd_postproc.cli import bench as command
+
+pyperf = pytest.importorskip("pyperf")
+
+QUICK = runner.plan(QUESTIONS, quick=True)
+SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def same_collector():
+    """Contenders may change the garbage collector while they run; leave it as it was."""
+    was_on = gc.isenabled()
+    yield
+    assert gc.isenabled() == was_on
+    gc.unfreeze()
+
+
+def make_and_run(comparison):
+    for contender in comparison.contenders.values():
+        ready = contender()
+        try:
+            assert ready.run(1) > 0
+        finally:
+            ready.close()
+
+
+@pytest.mark.parametrize(("question", "comparison"), QUICK, ids=lambda x: getattr(x, "case", x))
+def test_every_quick_contender_has_the_right_answer_and_runs(question, comparison):
+    try:
+        make_and_run(comparison)
+    except cases.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def test_large_messages_with_raised_limits(raised_limits):
+    for question, comparison in QUICK:
+        if question == "receive":
+            make_and_run(comparison)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_full_cases_are_found_by_name(question):
+    labels = [comparison.case for _, comparison in runner.plan((question,), quick=False)]
+    assert len(set(labels)) == len(labels)
+    quick = {comparison.case for name, comparison in QUICK if name == question}
+    assert quick <= set(labels)
+    assert all(worker.find(question, label).case == label for label in (labels[0], labels[-1]))
+
+
+def test_cases_are_the_same_every_time():
+    case = cases.Case(batch=3, columns=6)
+    assert case.step() == cases.Case(batch=3, columns=6).step()
+    assert case.step() != cases.Case(batch=3, columns=6, accepted=1).step()
+
+
+def test_matrix_decodes():
+    for case in cases.matrix():
+        step = case.step()
+        assert fp.decode(case.message(full=False), case.channel) == step, str(case)
+        assert step.rows == case.batch * case.accepted
+        assert step.cols == case.columns
+
+
+@pytest.mark.parametrize("columns", [1, 6, 21])
+def test_floor_agrees_where_requests_differ(columns):
+    counts = [-1, 2, 0, 6, -9, 1]
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 1000, (9, columns))
+    step = fp.Step.from_arrays("spec_topk", counts, ids, -rng.random((9, columns)), range(1, 10))
+    payload = fp.encode(step)
+    assert _floor.Rows(step, fp.GPU).block(payload) == cases.step_bytes(step)
+    assert _floor.Lists(step).make() == step.tolists()
+    assert _floor.Lists(step).first(2) == tuple(part[:2] for part in step.tolists())
+
+
+def test_wrong_answers_are_not_timed(monkeypatch):
+    other = cases.Case(batch=2).step()
+    decode = importlib.import_module("fd_postproc.bench.decode")
+    monkeypatch.setattr(decode, "decode", lambda *args, **named: other)
+    comparison = next(iter(decode.comparisons(quick=True)))
+    with pytest.raises(cases.WrongAnswer, match="is not the step"):
+        comparison.contenders["fd_postproc"]()
+
+
+def test_objects_are_counted_without_the_small_ints():
+    assert cases.objects_in([5, 1000, 2.5]) == 3
+    shared = [1]
+    assert cases.objects_in((shared, shared)) == 2
+
+
+def test_measured_in_turn_and_reported(tmp_path):
+    todo = [pair for pair in QUICK if pair[1].case == "spec_topk b1 a2 c21"]
+    ticks = []
+    found = list(runner.measure(todo, SHORTEST, ticks.append))
+    names = [tick.rpartition(": ")[2] for tick in ticks]
+    assert names == ["fd_postproc", "floor", "floor", "fd_postproc"]
+    results = found[0][1].results
+    assert all(len(result.rounds) == 2 and result.best > 0 for result in results.values())
+    assert results["floor"].ratio(results["floor"]) == 1
+
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(*report.report(found))
+    text = screen.file.getvalue()
+    assert "x floor" in text
+    assert "530,448" in text
+
+    runner.save(found, tmp_path / "timings.json")
+    suite = pyperf.BenchmarkSuite.load(str(tmp_path / "timings.json"))
+    assert suite.get_benchmark_names() == [
+        "decode/spec_topk b1 a2 c21/fd_postproc",
+        "decode/spec_topk b1 a2 c21/floor",
+    ]
+
+
+def test_a_failing_contender_ends_the_run():
+    comparison = cases.Comparison("spec_topk b1 a2 c21", {"nobody": lambda: None})
+    with pytest.raises(runner.BenchmarkFailed, match=r"(?s)^decode / .* / nobody: .*KeyError"):
+        list(runner.measure([("decode", comparison)], SHORTEST))
+
+
+def test_what_cannot_run_says_why(monkeypatch):
+    if fp.queues.kernel_limits().msgmax >= 530448:
+        pytest.skip("this machine's kernel.msgmax lets every message pass")
+    monkeypatch.setattr(runner, "own_namespace", list)
+    todo = [pair for pair in QUICK if pair[1].case.endswith("full size")]
+    ticks = []
+    found = list(runner.measure(todo, SHORTEST, ticks.append))
+    assert "530448 bytes do not fit a queue here" in found[0][1].skipped
+    assert len(ticks) == 2 * len(todo[0][1].contenders)
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(*report.report(found))
+    assert "not run" in screen.file.getvalue()
+
+
+def test_limits_of_this_namespace_stay():
+    before = fp.queues.kernel_limits()
+    worker.raise_limits(os.readlink("/proc/self/ns/ipc"))
+    assert fp.queues.kernel_limits() == before
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.5, "1.50 s"), (0.0123, "12.3 ms"), (4e-6, "4.00 us"), (123e-9, "123 ns")]
+)
+def test_times_read_well(value, text):
+    assert report.seconds(value) == text
+
+
+# ---- The command ---------------------------------------------------------------------------------------
+
+
+def run_command(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def test_command_prints_tables_and_writes_timings(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "QUICK", SHORTEST)
+    monkeypatch.setattr(
+        runner, "plan", lambda questions, quick: [pair for pair in QUICK if pair[0] in questions][-1:]
+    )
+    file = tmp_path / "timings.json"
+    assert run_command("views", "--quick", "--rounds", "1", "--json", str(file)) == 0
+    assert "8 of 256 read" in capsys.readouterr().out
+    assert len(pyperf.BenchmarkSuite.load(str(file))) == 3
+    with pytest.raises(command.CommandError, match="is there already"):
+        run_command("views", "--quick", "--json", str(file))
+
+
+def test_command_names_the_questions_there_are():
+    with pytest.raises(command.CommandError, match="no question 'speed'; there are decode, "):
+        run_command("speed")
+
+
+def test_command_says_how_to_get_pyperf(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyperf", None)
+    with pytest.raises(command.CommandError, match=r"pip install 'fd-postproc\[bench\]'"):
+        run_command("--quick")
+
+
+def test_command_shows_what_it_has_when_interrupted(monkeypatch, capsys):
+    def interrupted(todo, effort, tick):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(runner, "measure", interrupted)
+    assert run_command("--quick") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_command_passes_failures_on(monkeypatch):
+    def failing(todo, effort, tick):
+        raise runner.BenchmarkFailed("decode / x / y: WrongAnswer")
+        yield
+
+    monkeypatch.setattr(runner, "measure", failing)
+    with pytest.raises(command.CommandError, match="WrongAnswer"):
+        run_command("--quick")

@@ -1,0 +1,380 @@
+"""The drop-in get ops: FastDeploy's tensors, element for element, on every framework at hand."""
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from fd_postproc import ops, queues
+
+K = 20
+
+
+class Numpy:
+    def tensor(self, array):
+        return array
+
+    def array(self, tensor):
+        return tensor
+
+
+def quiet_import(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Paddle's import tells that ccache is missing
+        return importlib.import_module(name)
+
+
+class Paddle:
+    def __init__(self):
+        self.paddle = quiet_import("paddle")
+
+    def tensor(self, array):
+        return self.paddle.to_tensor(array, place=self.paddle.CPUPlace())
+
+    def array(self, tensor):
+        return tensor.numpy()
+
+
+class Torch:
+    def __init__(self):
+        self.torch = quiet_import("torch")
+
+    def tensor(self, array):
+        return self.torch.from_numpy(array)
+
+    def array(self, tensor):
+        return tensor.numpy()
+
+
+@pytest.fixture(
+    params=[
+        Numpy,
+        pytest.param(Paddle, marks=pytest.mark.framework),
+        pytest.param(Torch, marks=pytest.mark.framework),
+    ],
+    ids=["numpy", "paddle", "torch"],
+)
+def framework(request):
+    """Make tensors of one framework; skip if it is not installed."""
+    if request.param is not Numpy:
+        name = request.param.__name__.lower()
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    return request.param()
+
+
+SHAPES = {
+    "plain": [(514, 1)],
+    "topk": [(512 * 21 + 2, 1), (512 * 21, 1), (512,)],
+    "spec": [(1794,)],
+    "spec_topk": [(512 * 126 + 515, 1), (512 * 126, 1), (3072,)],
+}
+
+
+def fresh(channel):
+    """Tensors as FastDeploy's TokenProcessor makes them."""
+    fills = [(2, np.int64), (0, np.float32), (0, np.int64)]
+    return [np.full(shape, *fill) for shape, fill in zip(SHAPES[channel], fills, strict=False)]
+
+
+def call(channel, tensors, wait=True, rank=0, k=K, each=False):
+    if channel == "plain":
+        return ops.get_output(*tensors, rank, wait)
+    if channel == "spec":
+        return ops.speculate_get_output(*tensors, rank, wait, each)
+    if channel == "topk":
+        return ops.get_output_topk(*tensors, k, rank, wait)
+    return ops.speculate_get_output_topk(*tensors, k, rank, wait)
+
+
+@pytest.fixture
+def send(monkeypatch):
+    """A function that sends a payload to the queue that the ops of a channel will read."""
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(int.from_bytes(os.urandom(2), "little") + (1 << 16)))
+    made = []
+
+    def send(channel, payload, mtype=1):
+        key = queues.locate(channel)
+        queue = sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREAT, mode=0o600, max_message_size=len(payload) or 1)
+        made.append(queue)
+        queue.send(payload, type=mtype)
+        return queue
+
+    yield send
+    keys = {queues.locate(channel) for channel in SHAPES} | {queue.key for queue in made}
+    for key in keys:
+        with contextlib.suppress(sysv_ipc.ExistentialError):
+            sysv_ipc.MessageQueue(key).remove()
+
+
+def test_every_golden_message_fills_the_tensors_as_fastdeploys_op_does(
+    raised_limits, send, framework, received_golden
+):
+    send(received_golden.channel, received_golden.payload)
+    tensors = [framework.tensor(array) for array in fresh(received_golden.channel)]
+    returned = call(received_golden.channel, tensors)
+    for tensor, array in zip(tensors, received_golden.tensors, strict=True):
+        np.testing.assert_array_equal(framework.array(tensor).ravel(), array)
+    returned = returned if isinstance(returned, list) else [returned]
+    assert all(a is b for a, b in zip(returned, tensors, strict=True))
+
+
+def test_a_spec_message_of_512_requests_is_refused(send):
+    """FastDeploy's own sender makes such a message (H3), and its receiver reads tokens as counts."""
+    x = fresh("spec")[0]
+    send("spec", np.array([1, 512] + [1] * 1792, np.int32).tobytes())
+    call("spec", [x])
+    assert x[:3].tolist() == [-2, 0, 2]
+
+
+@pytest.mark.parametrize("channel", SHAPES)
+def test_nothing_there(send, channel):
+    tensors = fresh(channel)
+    before = [tensor.copy() for tensor in tensors]
+    call(channel, tensors, wait=False)
+    words = 3 if channel == "spec_topk" else 2
+    before[0].reshape(-1)[:words] = [-2, 0, 0][:words]
+    for tensor, array in zip(tensors, before, strict=True):
+        np.testing.assert_array_equal(tensor, array)
+
+
+def test_ranks_above_0(send):
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
+    x = fresh("plain")[0]
+    assert ops.get_output(x, 1, True) is x
+    assert (x == 2).all()
+    ops.get_output_ep(x, 1, True)
+    assert x[:3, 0].tolist() == [1, 1, 7]
+
+    send("spec", fp.encode(fp.Step.from_arrays("spec", [1], [7])))
+    x = fresh("spec")[0]
+    ops.speculate_get_output(x, 1, True, False)
+    assert (x == 2).all()
+    ops.speculate_get_output(x, 1, True, True)
+    assert x[:3].tolist() == [1, 1, 1]
+
+
+def step_of_two(channel):
+    counts = [1, 1] if channel == "topk" else [2, 0]
+    ids = np.arange(2 * 21).reshape(2, 21)
+    return fp.Step.from_arrays(channel, counts, ids, -ids / 8, [5, 6])
+
+
+@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+def test_k_limits_the_columns_of_legacy_messages_only(raised_limits, send, channel):
+    step = step_of_two(channel)
+    for dialect, columns in ("legacy", 4), ("packed", 21):
+        send(channel, fp.encode(step, dialect))
+        tokens, scores, ranks = fresh(channel)
+        call(channel, (tokens, scores, ranks), k=3)
+        first = 2 if channel == "topk" else 515
+        rows = tokens[first : first + 42, 0].reshape(2, 21)
+        np.testing.assert_array_equal(rows[:, :columns], np.asarray(step.ids)[:, :columns])
+        assert (rows[:, columns:] == 2).all()
+        np.testing.assert_array_equal(
+            scores[:42, 0].reshape(2, 21)[:, :columns], np.asarray(step.scores)[:, :columns]
+        )
+        assert (scores[:42, 0].reshape(2, 21)[:, columns:] == 0).all()
+        assert ranks[:2].tolist() == [5, 6]
+
+
+def test_a_short_spec_message_leaves_the_rest_alone(send):
+    x = fresh("spec")[0]
+    x[:] = 99
+    payload = fp.encode(fp.Step.from_arrays("spec", [2, 1], [7, 8, 9]))
+    send("spec", payload)
+    call("spec", [x])
+    assert x[: len(payload) // 4].tolist() == np.frombuffer(payload, np.int32).tolist()
+    assert (x[len(payload) // 4 :] == 99).all()
+
+
+def test_malformed_messages_are_counted_and_logged_once(send, caplog):
+    x = fresh("plain")[0]
+    before = ops.stats().get("malformed", 0)
+    ops._logged.clear()
+    for _ in range(3):
+        send("plain", np.array([1, 513], np.int32).tobytes())
+        call("plain", [x])
+        assert x[:3, 0].tolist() == [-2, 0, 2]
+    send("plain", b"\1\0\0\0\0\0\0\0", mtype=9)
+    call("plain", [x])
+    assert ops.stats()["malformed"] == before + 4
+    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len([text for text in texts if "batch 513 is outside 0..512" in text]) == 1
+    assert len([text for text in texts if "message type 9, expected 1" in text]) == 1
+
+
+def test_an_oversized_message_does_not_wedge_the_queue(send):
+    x = fresh("plain")[0]
+    send("plain", bytes(2057))
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
+    call("plain", [x])
+    assert x[0, 0] == -2
+    call("plain", [x])
+    assert x[:3, 0].tolist() == [1, 1, 7]
+
+
+def test_a_removed_queue_is_made_again(send):
+    x = fresh("plain")[0]
+    call("plain", [x], wait=False)
+    sysv_ipc.MessageQueue(queues.locate("plain")).remove()
+    call("plain", [x], wait=False)
+    assert x[0, 0] == -2
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
+    call("plain", [x], wait=False)
+    assert x[2, 0] == 7
+
+
+def test_a_signal_ends_the_wait(send):
+    x = fresh("plain")[0]
+    seen = []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        call("plain", [x])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert seen
+    assert x[:2, 0].tolist() == [-2, 0]
+
+
+def test_the_queue_follows_the_environment(send, monkeypatch):
+    first = os.environ["INFERENCE_MSG_QUEUE_ID"]
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
+    second = str(int(first) + 1)
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", second)
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [8])))
+    for queue_id, token in (first, 7), (second, 8):
+        monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", queue_id)
+        x = fresh("plain")[0]
+        call("plain", [x])
+        assert x[2, 0] == token
+
+
+@pytest.mark.parametrize(("text", "mode"), [(None, 0o600), ("666", 0o666), ("0640", 0o640)])
+def test_the_mode_of_a_new_queue(send, monkeypatch, text, mode):
+    if text is not None:
+        monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
+    call("plain", fresh("plain"), wait=False)
+    assert sysv_ipc.MessageQueue(queues.locate("plain")).mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("text", ["rw", "", "999", "0", "777", "-600"])
+def test_a_bad_mode(send, monkeypatch, text):
+    monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
+    with pytest.raises(ValueError, match="FD_POSTPROC_QUEUE_MODE="):
+        call("plain", fresh("plain"), wait=False)
+
+
+def test_every_thread_may_call(send):
+    """Two threads in one op at a time share the queue, not a buffer."""
+    steps = 200
+    got = []
+
+    def take():
+        x = fresh("plain")[0]
+        while True:
+            call("plain", [x])
+            if x[0, 0] < 0:
+                return
+            got.append(int(x[2, 0]))
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for token in range(steps):
+        send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [token])))
+    for _ in threads:
+        send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [0], stop_flag=-1)))
+    for thread in threads:
+        thread.join(20)
+    assert sorted(got) == list(range(steps))
+
+
+def bad_tensors():
+    good = fresh("topk")
+    frozen = good[1].copy()
+    frozen.flags.writeable = False
+    return [
+        (
+            (list(range(600)), *good[1:]),
+            TypeError,
+            "x must be a Paddle or PyTorch tensor or a NumPy array, not list",
+        ),
+        ((good[0].astype(np.int32), *good[1:]), TypeError, "x has dtype int32, expected int64"),
+        (
+            (good[0], good[1].astype(np.float64), good[2]),
+            TypeError,
+            "scores has dtype float64, expected float32",
+        ),
+        ((good[0], good[1], good[2][:511]), ValueError, r"ranks has 511 elements \(shape \[511\]\)"),
+        ((np.zeros((2, 512 * 21 + 2), np.int64).T, *good[1:]), ValueError, "x is not contiguous"),
+        ((good[0], frozen, good[2]), ValueError, "scores is read-only"),
+    ]
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_unfit_tensors_are_refused_before_anything_is_received(send, case):
+    tensors, error, text = bad_tensors()[case]
+    send(
+        "topk",
+        fp.encode(fp.Step.from_arrays("topk", [-1], np.empty((0, 1)), np.empty((0, 1)), []))[:7] + b"\0",
+    )
+    with pytest.raises(error, match=text):
+        call("topk", tensors)
+    assert sysv_ipc.MessageQueue(queues.locate("topk")).current_messages == 1
+
+
+@pytest.mark.parametrize("k", [-1, 21])
+def test_k_must_fit_the_layout(send, k):
+    with pytest.raises(ValueError, match=rf"k = {k} is outside 0\.\.20"):
+        call("topk", fresh("topk"), k=k, wait=False)
+
+
+def test_a_tensor_on_a_device_is_refused(send):
+    """Paddle and PyTorch are asked where the memory is; here one that says 'elsewhere'."""
+
+    class Place:
+        def is_cpu_place(self):
+            return False
+
+        is_cuda_pinned_place = is_cpu_place
+
+        def __str__(self):
+            return "Place(gpu:0)"
+
+    class OnDevice:
+        place = Place()
+
+        def data_ptr(self):
+            raise AssertionError("must not be asked")
+
+    with pytest.raises(ValueError, match=r"x is on Place\(gpu:0\)"):
+        ops.get_output(OnDevice(), 0, False)
+
+
+@pytest.mark.framework
+def test_a_torch_tensor_without_memory_is_refused(send):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(ValueError, match="x is on meta"):
+        ops.get_output(torch.empty(514, dtype=torch.int64, device="meta"), 0, False)
+
+
+def test_another_layout(send):
+    step = fp.Step.from_arrays(
+        "spec_topk", [6, -3], np.arange(36).reshape(6, 6), np.zeros((6, 6)), np.arange(6)
+    )
+    send("spec_topk", fp.encode(step, layout=fp.XPU))
+    tensors = [np.full(3 + 128 + 128 * 36, 2), np.zeros(128 * 36, np.float32), np.zeros(128 * 6, np.int64)]
+    ops.speculate_get_output_topk(*tensors, 5, 0, True, layout=fp.XPU)
+    assert tensors[0][:6].tolist() == [1, 3 | 6 << 8, 2, 6, -3, 2]
+    assert tensors[0][131 : 131 + 36].tolist() == list(range(36))
+    assert tensors[2][:6].tolist() == list(range(6))

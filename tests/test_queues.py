@@ -1,0 +1,176 @@
+"""Queue identity, administration and limits."""
+
+import os
+
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from fd_postproc import _core, queues
+
+
+def test_custom_ftok_is_fastdeploys_rule(tmp_path):
+    stat = os.stat(tmp_path)
+    key = queues.queue_key(8002, str(tmp_path))
+    assert key & 0xFFFFF == 8002
+    assert key >> 20 & 0xFF == stat.st_ino & 0xFF
+    assert key >> 28 & 0xF == stat.st_dev & 0xF
+    assert -(1 << 31) <= key < 1 << 31
+
+
+def test_libc_ftok_is_libcs(tmp_path):
+    for queue_id in (1, 8002, 8258, -1):
+        expected = sysv_ipc.ftok(str(tmp_path), queue_id, silence_warning=True)
+        assert queues.queue_key(queue_id, str(tmp_path), "libc") & 0xFFFFFFFF == expected & 0xFFFFFFFF
+
+
+def test_ids_256_apart_collide_under_libc_only(tmp_path):
+    def key(queue_id, ftok):
+        return queues.queue_key(queue_id, str(tmp_path), ftok)
+
+    assert key(8002, "libc") == key(8258, "libc")
+    assert key(8002, "custom") != key(8258, "custom")
+
+
+def test_every_channel_has_fastdeploys_path():
+    assert queues.CHANNEL_PATHS == {
+        "plain": "/dev/shm",
+        "topk": "/dev/shm",
+        "spec": "./",
+        "spec_topk": "/dev/shm",
+    }
+    assert queues.locate("topk", 7) == queues.queue_key(7, "/dev/shm")
+    assert queues.locate("spec", 7) == queues.queue_key(7, ".")
+    assert queues.locate("spec", 7, path="/dev/shm", ftok="libc") == queues.queue_key(7, "/dev/shm", "libc")
+
+
+def test_the_id_comes_from_the_environment(monkeypatch):
+    monkeypatch.delenv("INFERENCE_MSG_QUEUE_ID", raising=False)
+    assert queues.locate("topk") == queues.locate("topk", 1)
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", "8002")
+    assert queues.locate("topk") == queues.locate("topk", 8002)
+
+
+@pytest.mark.parametrize("text", ["", "port", "80_02", "0x10", "8002.0", "99999999999", "²"])
+def test_a_bad_id_in_the_environment(monkeypatch, text):
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", text)
+    with pytest.raises(ValueError, match="INFERENCE_MSG_QUEUE_ID="):
+        queues.locate("topk")
+
+
+def test_a_path_that_is_not_there():
+    with pytest.raises(fp.QueueError, match="/nowhere/at/all"):
+        queues.locate("topk", 7, path="/nowhere/at/all")
+
+
+def test_key_0_would_be_a_private_queue(monkeypatch, tmp_path):
+    real = os.stat(tmp_path)
+    nothing = os.stat_result([real.st_mode, 0, 0, *real[3:]])
+    monkeypatch.setattr(os, "stat", lambda path: nothing)
+    with pytest.raises(ValueError, match="key 0"):
+        queues.queue_key(0, str(tmp_path))
+
+
+def test_inspect_and_remove(queue_key):
+    msqid = queues.open_queue(queue_key)
+    assert queues.open_queue(queue_key) == msqid
+    sysv_ipc.MessageQueue(queue_key).send(b"12345")
+    info = queues.inspect_queue(msqid)
+    assert (info.key, info.messages, info.bytes, info.mode) == (queue_key, 1, 5, 0o600)
+    assert info.max_bytes == queues.kernel_limits().msgmnb
+    assert (info.last_sender, info.last_receiver) == (os.getpid(), 0)
+    assert info.sent_at > 0
+    assert info.received_at == 0
+    assert info in queues.list_queues()
+    queues.remove_queue(msqid)
+    queues.remove_queue(msqid)
+    with pytest.raises(fp.QueueMissing):
+        queues.inspect_queue(msqid)
+
+
+def test_open_without_making(queue_key):
+    with pytest.raises(fp.QueueMissing, match="start the other side first"):
+        queues.open_queue(queue_key, create=False)
+    msqid = queues.open_queue(queue_key)
+    assert queues.open_queue(queue_key, create=False) == msqid
+
+
+def test_too_many_queues(raised_limits, queue_keys):
+    with open("/proc/sys/kernel/msgmni", "w") as file:
+        file.write("1")
+    queues.open_queue(queue_keys())
+    with pytest.raises(fp.QueueError, match="No space left"):
+        queues.open_queue(queue_keys())
+
+
+def test_limits_are_numbers():
+    limits = queues.kernel_limits()
+    assert min(limits.msgmax, limits.msgmnb, limits.msgmni) > 0
+
+
+def test_peek_leaves_the_message(queue_key):
+    msqid = queues.open_queue(queue_key)
+    assert _core.peek(msqid) is None
+    queue = sysv_ipc.MessageQueue(queue_key)
+    queue.send(b"first")
+    queue.send(b"second", type=3)
+    try:
+        assert _core.peek(msqid) == (1, b"first")
+    except fp.QueueError as error:
+        pytest.skip(f"this kernel copies no messages: {error}")
+    assert _core.peek(msqid, 1) == (3, b"second")
+    assert _core.peek(msqid, 2) is None
+    assert queues.inspect_queue(msqid).messages == 2
+
+
+def test_peek_names_the_limit_that_stops_it(raised_limits, queue_key):
+    msqid = queues.open_queue(queue_key)
+    sysv_ipc.MessageQueue(queue_key, max_message_size=20000).send(bytes(20000))
+    with open("/proc/sys/kernel/msgmax", "w") as file:
+        file.write("8192")
+    with pytest.raises(fp.QueueError, match="msgmax = 8192"):
+        _core.peek(msqid)
+
+
+def test_peek_at_a_queue_that_is_gone(queue_key):
+    msqid = queues.open_queue(queue_key)
+    queues.remove_queue(msqid)
+    with pytest.raises(fp.QueueRemoved):
+        _core.peek(msqid)
+
+
+def test_errors_carry_errno_and_remedy():
+    error = fp.errors.queue_error(7, "sending", size=9000, limit=8192)
+    assert isinstance(error, fp.MessageTooBig)
+    assert (error.errno, error.size, error.limit) == (7, 9000, 8192)
+    assert "kernel.msgmax" in str(error)
+    assert type(fp.errors.queue_error(12, "sending")) is fp.QueueError
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ({"max_batch": 0}, r"max_batch = 0 is outside 1\.\.65535"),
+        ({"top_k": -1}, "top_k = -1"),
+        ({"max_draft": 256}, "max_draft = 256"),
+        ({"spec_batch": 65536}, "spec_batch = 65536"),
+        ({"max_batch": 65535, "top_k": 1000}, "cells"),
+    ],
+)
+def test_layout_bounds(numbers, text):
+    with pytest.raises(ValueError, match=text):
+        fp.Layout(**numbers)
+
+
+def test_layout_takes_integers_only():
+    with pytest.raises(TypeError, match="must be an int, not float"):
+        fp.Layout(max_batch=512.0)
+    with pytest.raises(TypeError, match="not bool"):
+        fp.Layout(top_k=True)
+
+
+def test_known_layouts():
+    assert fp.Layout(512, 20, 6, 256) == fp.GPU
+    assert fp.Layout(128, 5, 6) == fp.XPU
+    sizes = {channel: _core.payload_size(channel) for channel in _core.CHANNELS}
+    assert sizes == {"plain": 2056, "topk": 88072, "spec": 7176, "spec_topk": 530448}

@@ -1,0 +1,67 @@
+"""Rules of the house, checked on the sources."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "fd_postproc"
+NATIVE = sorted(path for suffix in ("pyx", "pxi", "pxd", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
+PYTHON = sorted(PACKAGE.rglob("*.py"))
+
+
+def code(path):
+    """Source without comments and docstrings."""
+    text = path.read_text()
+    text = re.sub(r'""".*?"""', "", text, flags=re.S)
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    return re.sub(r"#(?!define|include|if|endif|error).*", "", text)
+
+
+def test_there_is_something_to_check():
+    assert {path.name for path in NATIVE} >= {"_wire.h", "_sysv.h", "_core.pyx", "_step.pxi"}
+
+
+@pytest.mark.parametrize("path", NATIVE, ids=lambda path: path.name)
+def test_system_calls_and_errno_live_in_one_file(path):
+    if path.name == "_sysv.h":
+        return
+    assert not re.search(r"\b(msgrcv|msgsnd|msgctl|msgget|errno)\b", code(path))
+
+
+def test_the_wire_header_makes_no_system_call_and_knows_no_python():
+    text = code(PACKAGE / "_wire.h")
+    assert set(re.findall(r"#include <(.*)>", text)) == {"stddef.h", "stdint.h", "string.h"}
+    assert not re.search(r"\b(malloc|free|Py[A-Z]\w*)\b", text)
+
+
+def test_one_gate_reads_and_one_writes():
+    """Only fdw_reach and fdw_room turn an offset into an address."""
+    text = code(PACKAGE / "_wire.h")
+    assert re.findall(r".*->data \+.*", text) == [
+        "    return offset >= 0 && length >= 0 && offset <= m->size - length ? m->data + offset : NULL;",
+        "    return offset >= 0 && length >= 0 && offset <= d->size - length ? d->data + offset : NULL;",
+    ]
+
+
+FLOORS = ["_version", "errors", "layout", "queues", "_core", "tensors", "reference", "recording", "ops"]
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_framework_is_imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        assert not {name.split(".")[0] for name in names} & {"paddle", "torch", "cupy", "fastdeploy"}
+
+
+@pytest.mark.parametrize("name", [name for name in FLOORS if name != "_core"])
+def test_each_floor_imports_only_floors_below(name):
+    allowed = set(FLOORS[: FLOORS.index(name)])
+    for node in ast.parse((PACKAGE / f"{name}.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            below = {node.module} if node.module else {alias.name for alias in node.names}
+            assert below <= allowed, f"{name} imports {below - allowed}"

@@ -1,0 +1,319 @@
+"""Step and Logprobs as a user meets them."""
+
+import gc
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def step():
+    """Four requests: two tokens, none, a code, one token; three columns."""
+    ids = [[11, 12, 13], [21, 22, 23], [31, 32, 33]]
+    scores = [[-0.5, -1.5, -2.5], [-0.25, NAN, float("-inf")], [0.0, -1.0, -2.0]]
+    return fp.Step.from_arrays("spec_topk", [2, 0, -9, 1], ids, scores, [1, 7, 3], flag=4, stop_flag=-1)
+
+
+def test_header(step):
+    assert (step.channel, step.dialect, step.flag, step.stop_flag) == ("spec_topk", None, 4, -1)
+    assert (step.batch, step.rows, step.cols, step.seq) == (4, 3, 3, None)
+
+
+def test_token_ids(step):
+    assert step.counts == [2, 0, -9, 1]
+    assert [step.token_ids(i) for i in range(4)] == [[11, 21], [], [], [31]]
+
+
+def test_arrays_are_views(step):
+    assert step.offsets.tolist() == [0, 2, 2, 2, 3]
+    assert step.ids.tolist() == [[11, 12, 13], [21, 22, 23], [31, 32, 33]]
+    assert step.ranks.tolist() == [1, 7, 3]
+    ids = np.asarray(step.ids)
+    assert (ids.dtype, ids.shape, ids.flags.owndata) == (np.int32, (3, 3), False)
+    assert np.shares_memory(ids, np.asarray(step.ids))
+    assert np.asarray(step.scores).dtype == np.float32
+    assert np.asarray(step.ids).ctypes.data == np.asarray(step.ids).ctypes.data
+    with pytest.raises(ValueError, match="read-only"):
+        ids[0, 0] = 5
+
+
+def test_arrays_keep_the_step_alive(step):
+    payload = fp.encode(step)
+    ids = np.asarray(fp.decode(payload, "spec_topk").ids)
+    view = fp.decode(payload, "spec_topk").logprobs(0)
+    gc.collect()
+    for _ in range(100):  # memory that were freed would be used again
+        fp.decode(payload[:12] + bytes(len(payload) - 12), "spec_topk").ids.tolist()
+    assert ids.tolist() == [[11, 12, 13], [21, 22, 23], [31, 32, 33]]
+    assert view.sampled_token_ranks == [1, 7]
+
+
+def test_arrays_without_rows():
+    step = fp.Step.from_arrays("spec_topk", [0, -3], np.empty((0, 5)), np.empty((0, 5)), [])
+    assert np.asarray(step.ids).shape == (0, 5)
+    assert np.asarray(step.scores).shape == (0, 5)
+    assert np.asarray(step.ranks).shape == (0,)
+    assert step.tolists() == ([[], []], [[], []], [[], []])
+    assert fp.decode(fp.encode(step), "spec_topk") == step
+    empty = fp.Step.from_arrays("spec", [], [])
+    assert (empty.batch, empty.counts, empty.tolists()) == (0, [], ([], None, None))
+
+
+def test_buffers_in_every_form(step):
+    """memoryview asks for everything; bytes() and a cast ask for less."""
+    assert bytes(step.ids) == np.asarray(step.ids).tobytes()
+    assert memoryview(step.ids).cast("B").nbytes == 36
+    assert step.ids.c_contiguous
+    assert step.ids.readonly
+    assert step.offsets.format == "i"
+    with pytest.raises(TypeError):
+        step.ids[0, 0] = 1
+    with pytest.raises(TypeError, match="read-write"):
+        io.BytesIO(bytes(36)).readinto(step.ids.obj)
+
+
+def test_nested_lists(step):
+    ids, scores, ranks = step.tolists()
+    assert ids == [[[11, 12, 13], [21, 22, 23]], [], [], [[31, 32, 33]]]
+    assert scores[0][0] == [-0.5, -1.5, -2.5]
+    assert np.isnan(scores[0][1][1])
+    assert scores[0][1][2] == float("-inf")
+    assert scores[1:] == [[], [], [[0.0, -1.0, -2.0]]]
+    assert ranks == [[1, 7], [], [], [3]]
+
+
+def test_channels_without_logprobs():
+    step = fp.Step.from_arrays("spec", [2, 1], [1, 2, 3])
+    assert step.scores is None
+    assert step.ranks is None
+    assert step.cols == 1
+    assert step.flag == 0
+    assert step.tolists() == ([[[1], [2]], [[3]]], None, None)
+    with pytest.raises(ValueError, match="channel 'spec' carries no logprobs"):
+        step.logprobs(0)
+
+
+@pytest.mark.parametrize("i", [-1, 4, 1 << 40])
+def test_a_request_that_is_not_there(step, i):
+    for method in step.token_ids, step.logprobs:
+        with pytest.raises(IndexError, match=f"request {i} of a step of 4"):
+            method(i)
+
+
+def test_logprobs_view(step):
+    view = step.logprobs(0)
+    assert (len(view), view.rows, view.cols) == (2, 2, 3)
+    assert view.logprob_token_ids == [[11, 12, 13], [21, 22, 23]]
+    assert view.logprobs[0] == [-0.5, -1.5, -2.5]
+    assert view.sampled_token_ranks == [1, 7]
+    assert step.logprobs(3).tolists() == ([[31, 32, 33]], [[0.0, -1.0, -2.0]], [3])
+    assert step.logprobs(1).tolists() == ([], [], [])
+    assert repr(view) == "<Logprobs: 2 tokens, 3 columns>"
+
+
+def test_logprobs_make_new_lists_each_time(step):
+    view = step.logprobs(0)
+    view.logprob_token_ids[0].append(5)
+    assert view.logprob_token_ids == [[11, 12, 13], [21, 22, 23]]
+
+
+BOUNDS = [None, -9, -2, -1, 0, 1, 2, 3, 9]
+
+
+@pytest.mark.parametrize("start", BOUNDS)
+@pytest.mark.parametrize("end", BOUNDS)
+def test_slices_are_those_of_lists(step, start, end):
+    view = step.logprobs(0)
+    ids, _, ranks = view.tolists()
+    rows = view.slice_rows(start, end)
+    assert rows.logprob_token_ids == ids[start:end]
+    assert rows.sampled_token_ranks == ranks[start:end]
+    columns = view.slice_columns(start, end)
+    assert columns.logprob_token_ids == [row[start:end] for row in ids]
+    assert columns.sampled_token_ranks == ranks
+    both = view.slice_columns(start, end).slice_rows(1, 2).slice_columns(0, 1)
+    assert both.logprob_token_ids == [row[start:end][0:1] for row in ids[1:2]]
+    assert pickle.loads(pickle.dumps(columns)) == columns
+
+
+def test_equality_of_views(step):
+    view = step.logprobs(0)
+    again = fp.decode(fp.encode(step), "spec_topk").logprobs(0)
+    assert view == again  # NaN equals NaN
+    assert view != step.logprobs(3)
+    assert view.slice_columns(0, 2) != view
+    assert view.slice_columns(0, 2) == again.slice_columns(0, 2)
+    assert view.slice_rows(0, 1) == view.slice_rows(0, 1).tolists()
+    assert view != ([], [], [])
+    assert view != 5
+    assert view is not None
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(view)
+
+
+def other(step, **changes):
+    parts = {
+        "channel": "spec_topk",
+        "counts": step.counts,
+        "ids": np.array(step.ids),
+        "scores": np.array(step.scores),
+        "ranks": np.array(step.ranks),
+        "flag": 4,
+        "stop_flag": -1,
+    }
+    parts.update(changes)
+    return fp.Step.from_arrays(**parts)
+
+
+def test_equality_of_steps(step):
+    assert step == other(step)
+    assert step == fp.decode(fp.encode(step), "spec_topk")  # how it travelled does not count
+    assert step != other(step, flag=3)
+    assert step != other(step, stop_flag=1)
+    assert step != other(step, counts=[2, 0, -3, 1])
+    assert step != other(step, ids=np.array(step.ids) + 1)
+    assert step != other(step, scores=np.array(step.scores) - 1)
+    assert step != other(step, ranks=[1, 7, 4])
+    spec = fp.Step.from_arrays("spec", [1], [5])
+    assert spec == fp.Step.from_arrays("spec", [1], [5])
+    assert spec != fp.Step.from_arrays("plain", [1], [5])
+    assert step != "step"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(step)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickling(step, protocol):
+    copy = pickle.loads(pickle.dumps(step, protocol))
+    assert copy == step
+    assert copy.dialect is None
+    received = fp.decode(fp.encode(step), "spec_topk")
+    assert pickle.loads(pickle.dumps(received, protocol)).dialect == "packed"
+    spec = fp.Step.from_arrays("spec", [2, -1], [7, 8])
+    assert pickle.loads(pickle.dumps(spec, protocol)) == spec
+    view = step.logprobs(0)
+    assert pickle.loads(pickle.dumps(view, protocol)) == view
+    # A view takes its own rows along, not the step.
+    assert len(pickle.dumps(view.slice_rows(0, 0))) < len(pickle.dumps(view))
+
+
+@pytest.mark.parametrize("part", range(5, 9))
+def test_a_damaged_pickle_is_refused(step, part):
+    make, arguments = step.__reduce__()
+    arguments = list(arguments)
+    arguments[part] = arguments[part][:-4]
+    with pytest.raises(ValueError, match="do not fit each other"):
+        make(*arguments)
+
+
+def test_steps_are_made_by_their_makers():
+    with pytest.raises(TypeError, match=r"decode\(\)"):
+        fp.Step()
+    with pytest.raises(TypeError, match=r"Step\.logprobs\(\)"):
+        fp.Logprobs()
+
+
+ROW = [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("spec", [1, 1], [5]), "ids has 1 rows, but counts add up to 2 tokens"),
+        (("spec", [1], [[5, 6]]), "channel 'spec' carries 1 column, not 2"),
+        (("spec", [1], [5], [0.0]), "carries no scores or ranks"),
+        (("spec", [1], [1 << 31]), "ids holds 2147483648, which does not fit 32 bits"),
+        (("spec", [1], [0.5]), "ids has dtype float64, not integers"),
+        (("spec", [[1]], [5]), "counts has 2 dimensions, not 1"),
+        (("spec", [-(1 << 31) - 1], []), "counts holds -2147483649"),
+        (("spec_topk", [1], np.empty((1, 0)), np.empty((1, 0)), [1]), "ids has no column"),
+        (("spec_topk", [1], ROW), "channel 'spec_topk' needs scores and ranks"),
+        (("spec_topk", [1], ROW, [[0.5]], [1]), r"scores has shape \(1, 1\), ids \(1, 2\)"),
+        (("spec_topk", [1], ROW, [[0.5, 0.5]], [1, 2]), "ranks has 2 elements for 1 rows"),
+        (("plain", [1, 0], [5]), "count 0 on channel 'plain'"),
+        (("plain", [2], [5, 6]), "count 2 on channel 'plain'"),
+        (("topk", [1], [-5], [0.0], [1]), "a sampled token of channel 'topk' is negative"),
+        (("speck", [1], [5]), "channel 'speck' is not one of"),
+    ],
+)
+def test_arrays_that_do_not_fit(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        fp.Step.from_arrays(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [({"flag": 256}, "flag 256"), ({"flag": -1}, "flag -1"), ({"stop_flag": 1 << 31}, "stop_flag")],
+)
+def test_header_words_that_do_not_fit(words, text):
+    with pytest.raises(ValueError, match=text):
+        fp.Step.from_arrays("spec_topk", [1], [5], [0.0], [1], **words)
+
+
+def test_arrays_of_any_integer_type_and_stride():
+    ids = np.arange(12, dtype=np.uint8).reshape(3, 4)[:, ::2]
+    step = fp.Step.from_arrays("spec_topk", np.array([3], np.int64), ids, ids / -2, np.arange(3)[::-1])
+    assert step.ids.tolist() == [[0, 2], [4, 6], [8, 10]]
+    assert step.ranks.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (fp.Step.from_arrays("plain", [1, -1], [5]), "<Step plain: 2 requests, 1 tokens>"),
+        (
+            fp.decode(
+                fp.encode(fp.Step.from_arrays("spec_topk", [1], [[5, 6]], [[0.0, 0.0]], [1])), "spec_topk"
+            ),
+            "<Step spec_topk packed target: 1 requests, 1 tokens, 2 columns>",
+        ),
+        (
+            fp.Step.from_arrays("spec_topk", [0], np.empty((0, 1)), np.empty((0, 1)), [], flag=9),
+            "<Step spec_topk flag 9: 1 requests, 0 tokens, 1 columns>",
+        ),
+    ],
+)
+def test_repr(step, text):
+    assert repr(step) == text
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (fp.Layout(max_batch=1), "batch is 2, at most 1 fit"),
+        (fp.Layout(top_k=0), "columns is 2, at most 1 fit"),
+        (fp.Layout(max_draft=2), "count of request 1 is 3, at most 2 fit"),
+    ],
+)
+def test_encode_names_what_the_layout_cannot_carry(layout, text):
+    step = fp.Step.from_arrays("spec_topk", [0, 3], np.zeros((3, 2), int), np.zeros((3, 2)), [1, 1, 1])
+    with pytest.raises(ValueError, match=text):
+        fp.encode(step, layout=layout)
+
+
+def test_encode_needs_a_known_dialect(step):
+    with pytest.raises(ValueError, match="dialect 'dense' is not one of 'legacy', 'packed'"):
+        fp.encode(step, "dense")
+    with pytest.raises(TypeError):
+        fp.encode(None)
+
+
+def test_decode_takes_any_bytes_like_object(step):
+    payload = fp.encode(step)
+    for form in (
+        bytearray(payload),
+        memoryview(payload),
+        np.frombuffer(payload, np.int32),
+        memoryview(b"?" + payload)[1:],  # not aligned
+    ):
+        assert fp.decode(form, "spec_topk") == step
+    with pytest.raises(TypeError):
+        fp.decode("text", "spec_topk")
+    with pytest.raises((BufferError, ValueError)):
+        fp.decode(np.frombuffer(payload, np.int32)[::2], "spec_topk")
