@@ -40,5 +40,5 @@ setup(
     ext_modules=[
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
-    ]
+    ],
 )

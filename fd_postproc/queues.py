@@ -103,7 +103,7 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
     else:
         key = (queue_id & 0xFF) << 24 | (stat.st_dev & 0xFF) << 16 | stat.st_ino & 0xFFFF
     if _int32(key) == 0:
-        raise ValueError(f"queue id {queue_id} with path {path!r} gives key 0, a private queue; use another id")
+        raise ValueError(f"queue id {queue_id} with path {path!r} gives key 0: a private queue; take another")
     return _int32(key)
 
 

@@ -40,17 +40,8 @@ def make_and_run(comparison):
 
 
 @pytest.mark.parametrize(("question", "comparison"), QUICK, ids=lambda x: getattr(x, "case", x))
-def test_every_quick_contender_has_the_right_answer_and_runs(question, comparison):
-    try:
-        make_and_run(comparison)
-    except cases.Unavailable as reason:
-        pytest.skip(str(reason))
-
-
-def test_large_messages_with_raised_limits(raised_limits):
-    for question, comparison in QUICK:
-        if question == "receive":
-            make_and_run(comparison)
+def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
+    make_and_run(comparison)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
