@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import sysv_ipc
@@ -26,7 +27,7 @@ from fd_postproc.errors import queue_error
 from fd_postproc.recording import Recording, RecordingWriter
 
 SHIPPED = resources.files(data)
-PROGRAM = [sys.executable, "-m", "fd_postproc"]
+PROGRAM = [str(Path(sys.executable).with_name("fd-postproc"))]
 
 
 @pytest.fixture
@@ -72,7 +73,8 @@ def started(*arguments, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
+        # A shell that started the tests in the background left SIGINT ignored.
+        **{"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options},
     )
     try:
         yield process
@@ -129,7 +131,7 @@ def test_help_imports_neither_numpy_nor_rich():
         "with contextlib.suppress(SystemExit): main(['demo', '--help'])\n"
         "sys.exit(bool({'numpy', 'rich'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, cwd="/").returncode == 0
 
 
 @pytest.mark.parametrize(

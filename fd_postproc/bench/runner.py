@@ -7,11 +7,11 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .._child import python_command
 from . import FULL_ROUNDS, QUESTIONS, QUICK_ROUNDS
 from .cases import Comparison
 from .worker import UNAVAILABLE
@@ -168,14 +168,10 @@ def measure(
             first = turn % len(names)  # no contender is always the first after a pause
             for name in names[first:] + names[:first]:
                 tick(f"{question}: {comparison.case}: {name}")
-                command = [*(prefix if question == "receive" else []), sys.executable]
-                command += [
-                    "-m",
-                    f"{__package__}.worker",
-                    question,
-                    comparison.case,
-                    name,
-                    f"--outside={outside}",
+                arguments = (question, comparison.case, name, f"--outside={outside}")
+                command = [
+                    *(prefix if question == "receive" else []),
+                    *python_command(f"{__package__}.worker", *arguments),
                 ]
                 try:
                     _one_round(command, effort, done.results, name)

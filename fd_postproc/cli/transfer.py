@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 import sysv_ipc
 
+from .._child import python_command
 from .._core import Receiver, Step
 from ..errors import queue_error
 from .terminal import CommandError, note, undisturbed
@@ -63,7 +63,7 @@ class SenderProcess:
 
     def __init__(self, orders: dict) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.sender"],
+            python_command(f"{__package__}.sender"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
