@@ -1,6 +1,6 @@
 """fd_postproc: the host side of sampled tokens and logprobs, for PaddlePaddle FastDeploy."""
 
-from ._core import Logprobs, Receiver, Step, decode, encode
+from ._core import Logprobs, Receiver, Sender, Step, decode, encode
 from ._version import __version__
 from .errors import (
     MalformedMessage,
@@ -11,6 +11,7 @@ from .errors import (
     QueueRemoved,
     QueueTimeout,
     ReceiverBusy,
+    SenderBusy,
 )
 from .layout import GPU, XPU, Layout
 
@@ -28,6 +29,8 @@ __all__ = [
     "QueueTimeout",
     "Receiver",
     "ReceiverBusy",
+    "Sender",
+    "SenderBusy",
     "Step",
     "__version__",
     "decode",

@@ -6,6 +6,7 @@ cdef Step _gathered(const fdw_message *m):
     if memory == NULL:
         raise MemoryError
     cdef Step step = _step_in(memory, m.channel, m.dialect, m.flag, m.stop_flag, m.batch, m.rows, m.cols)
+    step.at.seq = m.seq
     cdef int status = fdw_gather(m, &step.at.block)
     if status < 0:
         raise ValueError("the message changed while it was decoded; decode a copy of shared memory")
@@ -18,11 +19,11 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     Parameters
     ----------
     payload : bytes-like
-        The message without its 8-byte ``mtype``; shorter than a full message is fine as long as everything
-        its header claims is there.
+        The message without its 8-byte ``mtype``.  One of FastDeploy's may be shorter than a full message,
+        as long as everything that its header claims is there.
     channel : {"plain", "topk", "spec", "spec_topk"}
     mtype : int, optional
-        System V message type; 1 is FastDeploy's.
+        System V message type: 1 is FastDeploy's, 2 a whole compact frame.
     layout : Layout, optional
         Geometry of the sender's build.
 
@@ -43,11 +44,16 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     cdef fdw_message m
     cdef fdw_fault fault
     cdef Py_buffer view
-    if mtype != FDW_MTYPE_STOCK:
+    cdef int status
+    if mtype != FDW_MTYPE_STOCK and mtype != FDW_MTYPE_COMPACT:
         raise _wrong_mtype(number, mtype)
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
-        if fdw_open(&m, &c, number, view.buf, view.len, &fault) < 0:
+        if mtype == FDW_MTYPE_STOCK:
+            status = fdw_open(&m, &c, number, view.buf, view.len, &fault)
+        else:
+            status = fdw_open_frame(&m, &c, number, view.buf, view.len, &fault)
+        if status < 0:
             raise _malformed(number, &fault)
         return _gathered(&m)
     finally:
@@ -55,22 +61,23 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
 
 
 def encode(Step step not None, dialect="packed", *, layout=GPU):
-    """Write a step as FastDeploy's own senders would.
+    """Write a step as a message.
 
     Parameters
     ----------
     step : Step
-    dialect : {"packed", "legacy"}
-        Form of the logprob channels; the others have only one.  Legacy messages always have all columns;
-        those that the step lacks are filled with id -1 and score 0.0, as FastDeploy does.
+    dialect : {"packed", "legacy", "compact"}
+        ``"packed"`` and ``"legacy"`` are FastDeploy's forms of the logprob channels; others have only one.
+        Legacy messages always have all columns; those that the step lacks are filled with id -1 and score
+        0.0, as FastDeploy does.  ``"compact"`` is a whole frame, to be sent as type 2.
     layout : Layout, optional
         Geometry of the receiver's build.
 
     Returns
     -------
     bytes
-        The payload without ``mtype``.  It ends after the last live slot: FastDeploy's receivers ignore a
-        message's length, and read no further than its header tells them to.
+        The payload without ``mtype``.  A stock message ends after the last live slot: FastDeploy's receivers
+        ignore a message's length, and read no further than its header tells them to.
 
     Raises
     ------
@@ -79,17 +86,22 @@ def encode(Step step not None, dialect="packed", *, layout=GPU):
     """
     cdef fdw_layout c = _c_layout(layout)
     cdef fdw_message m
-    cdef fdw_fault fault
     cdef fdw_draft draft
-    if fdw_plan(&m, &c, &step.at, _dialect_number(dialect), &fault) < 0:
-        what = _FIELD_NAMES[fault.field] + (f" of request {fault.index}" if fault.index >= 0 else "")
-        raise ValueError(
-            f"the {step.channel} channel of this layout cannot carry the step: {what} is {fault.value}, "
-            f"at most {fault.bound} fit")
+    _plan_step(&m, &c, step, _dialect_number(dialect))
     cdef bytes out = PyBytes_FromStringAndSize(NULL, m.claimed)
     draft.data = <uint8_t *>PyBytes_AS_STRING(out)
     draft.size = m.claimed
     memset(draft.data, 0, draft.size)
-    if fdw_write(&m, &step.at, &draft) < 0:
+    if fdw_write_step(&m, &step.at, &draft) < 0:
         raise AssertionError("a planned message did not fit its own length")
     return out
+
+
+cdef int _plan_step(fdw_message *m, const fdw_layout *layout, Step step, int dialect) except -1:
+    cdef fdw_fault fault
+    if fdw_plan_step(m, layout, &step.at, dialect, &fault) < 0:
+        what = _FIELD_NAMES[fault.field] + (f" of request {fault.index}" if fault.index >= 0 else "")
+        raise ValueError(
+            f"the {step.channel} channel of this layout cannot carry the step: {what} is {fault.value}, "
+            f"at most {fault.bound} fit")
+    return 0

@@ -7,7 +7,7 @@ from typing_extensions import Buffer
 from .layout import Layout
 
 _Channel: TypeAlias = str  # one of CHANNELS
-_Dialect: TypeAlias = str  # "packed" or "legacy"
+_Dialect: TypeAlias = str  # "packed", "legacy" or "compact"
 
 CHANNELS: tuple[str, ...]
 
@@ -114,3 +114,60 @@ class Receiver:
     def __exit__(self, *exc: Any) -> None: ...
     def __iter__(self) -> Iterator[Step]: ...
     def __next__(self) -> Step: ...
+
+@final
+class Sender:
+    def __init__(
+        self,
+        channel: _Channel,
+        queue_id: int | None = None,
+        *,
+        key: int | None = None,
+        path: str | None = None,
+        ftok: Literal["custom", "libc"] = "custom",
+        layout: Layout = ...,
+        dialect: _Dialect = "packed",
+        mode: int = 0o600,
+    ) -> None: ...
+    @property
+    def channel(self) -> str: ...
+    @property
+    def dialect(self) -> str: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def msqid(self) -> int: ...
+    @property
+    def key(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def stats(self) -> dict[str, int | float]: ...
+    @property
+    def waiting_seconds(self) -> float: ...
+    def send(self, step: Step, timeout: float | None = None) -> None: ...
+    def send_arrays(
+        self,
+        counts: ArrayLike,
+        ids: ArrayLike,
+        scores: ArrayLike | None = None,
+        ranks: ArrayLike | None = None,
+        *,
+        flag: int = 3,
+        stop_flag: int = 1,
+        timeout: float | None = None,
+    ) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Sender: ...
+    def __exit__(self, *exc: Any) -> None: ...
+
+@final
+class HostInput:
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+def host_input(tensor: Any, name: str, dtype: str) -> HostInput: ...

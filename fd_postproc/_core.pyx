@@ -9,29 +9,43 @@ calls between them are direct.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_IsContiguous,
+    PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from cpython.slice cimport PySlice_AdjustIndices
 from libc.math cimport isnan
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
+from fd_postproc._frames cimport (
+    FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut, fdf_free, fdf_piece,
+    fdf_sending,
+)
+from fd_postproc._pack cimport (
+    FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,
+    FDP_SAVE_OUTPUT, FDP_SAVE_OUTPUT_TOPK, FDP_SPECULATE, FDP_SPECULATE_TOPK, FDP_TOKEN_WIDE, FDP_TOO_MANY,
+    FDP_TOO_NARROW, fdp_fault, fdp_plan, fdp_source, fdp_write,
+)
 from fd_postproc._sysv cimport (
-    E2BIG, EINTR, ENOMSG, fds_now, fds_peek, fds_stat, fds_status, fds_take, fds_take_cut,
-    fds_wait,
+    E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_limit, fds_now, fds_peek, fds_put, fds_put_wait, fds_stat,
+    fds_status, fds_take, fds_take_cut, fds_wait,
 )
 from fd_postproc._wire cimport (
-    FDW_BATCH, FDW_COLUMNS, FDW_COUNT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_STOCK, FDW_PACKED, FDW_PLAIN,
-    FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft, fdw_fault,
-    fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_layout, fdw_message, fdw_open,
-    fdw_plan, fdw_rank_elements, fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_write,
+    FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
+    FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, FDW_PACKED, FDW_PLAIN,
+    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft,
+    fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_layout,
+    fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements,
+    fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_write_step,
 )
 
-from . import queues
-from .errors import MalformedMessage, ReceiverBusy, queue_error
+import os
+
+from . import queues, tensors
+from .errors import MalformedMessage, MessageTooBig, ReceiverBusy, SenderBusy, queue_error
 from .layout import GPU, Layout
 
 include "_names.pxi"
@@ -39,3 +53,5 @@ include "_lists.pxi"
 include "_step.pxi"
 include "_codec.pxi"
 include "_receiver.pxi"
+include "_host.pxi"
+include "_sender.pxi"

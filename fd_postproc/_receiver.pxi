@@ -2,8 +2,19 @@
 
 # Most bytes allocated for a message whose length only the kernel knows.
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
+# _take_in's word for a message type that is neither FastDeploy's nor ours.
+cdef int _WRONG_MTYPE = -3
 # Longest time between two looks at pending signals while waiting with a deadline.
 cdef int64_t _SLICE_NS = 20_000_000
+
+
+cdef int64_t _deadline(timeout) except -2:
+    """Seconds, or None -> monotonic ns; 0 does not wait, -1 waits for ever."""
+    if timeout is None:
+        return -1
+    if not timeout >= 0:
+        raise ValueError(f"timeout {timeout} is not a number of seconds from 0")
+    return fds_now() + <int64_t>(min(timeout, 1e9) * 1e9) if timeout > 0 else 0
 
 
 @cython.final
@@ -52,6 +63,9 @@ cdef class Receiver:
     cdef bint removed
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
+    cdef fdf_assembly frames  # what came of compact frames that are in pieces
+    cdef fdw_message opened  # the message that _take_in found good; points into message or frames
+    cdef fdw_fault fault     # or why it was not
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
 
     def __cinit__(self):
@@ -73,15 +87,16 @@ cdef class Receiver:
 
     def __dealloc__(self):
         PyMem_RawFree(self.message)
+        fdf_free(&self.frames)
 
     @property
     def stats(self):
         """dict: counters since construction.
 
         messages, bytes : taken from the queue, good or bad; malformed, oversized : of those, refused because
-        they do not add up, or are longer than the layout allows; stale, fragments, incomplete : always 0 on
-        FastDeploy's own dialects; waits, wait_seconds : how often a call found the queue empty, and how long
-        it then waited.
+        they do not add up, or are longer than the layout allows; fragments : pieces of compact frames;
+        incomplete : compact frames that never became whole; waits, wait_seconds : how often a call found the
+        queue empty, and how long it then waited; stale : always 0 here.
         """
         return {
             "messages": self.n_messages,
@@ -89,8 +104,8 @@ cdef class Receiver:
             "malformed": self.n_malformed,
             "oversized": self.n_oversized,
             "stale": 0,
-            "fragments": 0,
-            "incomplete": 0,
+            "fragments": self.frames.fragments,
+            "incomplete": self.frames.incomplete,
             "waits": self.n_waits,
             "wait_seconds": self.waited_ns * 1e-9,
         }
@@ -108,40 +123,79 @@ cdef class Receiver:
     cdef str _where(self):
         return f"receiving from queue {self.msqid} ({self.channel}, key {self.key:#x})"
 
+    cdef int _take_in(self, int64_t size) noexcept nogil:
+        """Count and open the message in self.message.
+
+        FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Else it is refused: self.fault
+        says why, or it is the message type (_WRONG_MTYPE), or memory is short.
+        """
+        cdef long mtype = self.message[0]
+        cdef int status
+        self.n_messages += 1
+        self.n_bytes += size
+        if mtype == FDW_MTYPE_COMPACT:
+            status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
+                                fds_now(), &self.opened, &self.fault)
+        elif mtype != FDW_MTYPE_STOCK:
+            status = _WRONG_MTYPE
+        elif fdw_open(&self.opened, &self.c_layout, self.channel_number, self.message + 1, size,
+                      &self.fault) < 0:
+            status = FDF_REFUSED
+        else:
+            status = FDF_WHOLE
+        if status != FDF_WHOLE and status != FDF_MORE:
+            self.n_malformed += 1
+        return status
+
     # Line tracing must stay out of here: a tracer would run the signal's handler itself, between the
     # system call and the check, and swallow what it raises.
     @cython.linetrace(False)
     @cython.profile(False)
-    cdef int64_t _wait(self, int64_t deadline) except? -1:
-        """Payload bytes of the next message, now in self.message, or minus errno; the GIL is dropped.
+    cdef int64_t _wait(self, int64_t deadline, int *status) except? -1:
+        """Wait for messages, without the GIL, until one was taken in that is more than a piece of a frame.
 
-        After -EINTR and -ENOMSG the handlers of signals have run.  -ENOMSG may come before the deadline: a
-        signal between two naps interrupts neither, and has to be looked for.
+        Its size, with *status as _take_in has it; or minus errno.  After -EINTR and -ENOMSG the handlers of
+        signals have run.  -ENOMSG may come before the deadline: a signal between two naps interrupts neither,
+        and has to be looked for.
         """
-        cdef int64_t n, began = fds_now(), until = deadline
-        if deadline > began + _SLICE_NS:
-            until = began + _SLICE_NS
+        cdef int64_t n, began, until = deadline
         with nogil:
-            n = fds_wait(self.msqid, self.message, self.capacity, until)
-            self.waited_ns += fds_now() - began
+            while True:
+                n = fds_take(self.msqid, self.message, self.capacity)
+                if n == -ENOMSG and deadline != 0:
+                    began = fds_now()
+                    if deadline > began + _SLICE_NS:
+                        until = began + _SLICE_NS
+                    n = fds_wait(self.msqid, self.message, self.capacity, until)
+                    self.waited_ns += fds_now() - began
+                if n < 0:
+                    break
+                status[0] = self._take_in(n)
+                if status[0] != FDF_MORE:
+                    break
         if n == -EINTR or n == -ENOMSG:
             PyErr_CheckSignals()
         return n
 
-    cdef int64_t _next(self, int64_t deadline, bint once) except -3:
-        """The next message into self.message: its payload bytes; -1 nothing came in time, -2 a signal (only
-        if `once`).  deadline: monotonic ns; 0 do not wait, negative for ever."""
-        cdef int64_t n
-        with nogil:
-            n = fds_take(self.msqid, self.message, self.capacity)
+    cdef int _next(self, int64_t deadline, bint once) except -3:
+        """The next step's message, opened in self.opened: 1; -1 nothing came in time, -2 a signal (only if
+        `once`).  deadline: monotonic ns; 0 do not wait, negative for ever."""
+        cdef int status = FDF_MORE
+        cdef int64_t n = self._wait(0, &status)
         if n == -ENOMSG and deadline != 0:
             self.n_waits += 1
+            n = self._wait(deadline, &status)
         while True:
             if n == -E2BIG:
                 n = self._discard()
+                if n >= 0:
+                    status = self._take_in(n)
             if n >= 0:
-                return n
-            if n == -EINTR:
+                if status == FDF_WHOLE:
+                    return 1
+                if status != FDF_MORE:
+                    self._refuse(status)
+            elif n == -EINTR:
                 if once:
                     return -2
             elif n == -ENOMSG:
@@ -149,7 +203,14 @@ cdef class Receiver:
                     return -1
             else:
                 raise queue_error(-n, self._where())
-            n = self._wait(deadline)
+            n = self._wait(deadline, &status)
+
+    cdef int _refuse(self, int status) except -1:
+        if status == FDF_NO_MEMORY:
+            raise MemoryError
+        if status == _WRONG_MTYPE:
+            raise _wrong_mtype(self.channel_number, self.message[0])
+        raise _malformed(self.channel_number, &self.fault)
 
     cdef int64_t _discard(self) except? -1:
         """Take a message that is too long out of the queue, count it and raise.
@@ -182,19 +243,6 @@ cdef class Receiver:
         self.n_bytes += n
         self.n_oversized += 1
         raise _too_long(self.channel_number, n, self.capacity)
-
-    cdef int _open(self, int64_t size, fdw_message *m) except -1:
-        """Count and check the message in self.message."""
-        cdef fdw_fault fault
-        self.n_messages += 1
-        self.n_bytes += size
-        if self.message[0] != FDW_MTYPE_STOCK:
-            self.n_malformed += 1
-            raise _wrong_mtype(self.channel_number, self.message[0])
-        if fdw_open(m, &self.c_layout, self.channel_number, self.message + 1, size, &fault) < 0:
-            self.n_malformed += 1
-            raise _malformed(self.channel_number, &fault)
-        return 0
 
     def receive(self, timeout=None):
         """The next step.
@@ -231,19 +279,10 @@ cdef class Receiver:
         on.  Python runs handlers in the main thread only.  Without a timeout, a signal that arrives in the
         very instant before the wait begins is handled when the next message or signal comes.
         """
-        cdef int64_t size, deadline = -1
-        cdef fdw_message m
-        if timeout is not None:
-            if not timeout >= 0:
-                raise ValueError(f"timeout {timeout} is not a number of seconds from 0")
-            deadline = fds_now() + <int64_t>(min(timeout, 1e9) * 1e9) if timeout > 0 else 0
+        cdef int64_t deadline = _deadline(timeout)
         self._enter()
         try:
-            size = self._next(deadline, False)
-            if size < 0:
-                return None
-            self._open(size, &m)
-            return _gathered(&m)
+            return _gathered(&self.opened) if self._next(deadline, False) > 0 else None
         finally:
             self.busy = False
 
@@ -252,8 +291,6 @@ cdef class Receiver:
 
         Returns False, tensors untouched, if nothing was there or a signal ended the wait.
         """
-        cdef int64_t size
-        cdef fdw_message m
         cdef fdw_tensors to
         cdef int status
         to.tokens = <int64_t *>tokens
@@ -261,14 +298,18 @@ cdef class Receiver:
         to.ranks = <int64_t *>ranks
         self._enter()
         try:
-            size = self._next(-1 if wait else 0, True)
-            if size < 0:
+            if self._next(-1 if wait else 0, True) < 0:
                 return False
-            self._open(size, &m)
             with nogil:
-                status = fdw_fill(&m, &to, columns)
-            if status < 0:
-                raise AssertionError("an opened message did not hold what it claims")
+                status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
+            if status < 0:  # a frame may hold more requests than FastDeploy's tensors
+                self.n_malformed += 1
+                self.fault.field = FDW_BATCH
+                self.fault.index = -1
+                self.fault.value = self.opened.batch
+                self.fault.bound = fdw_geometry_of(
+                    &self.c_layout, self.channel_number, FDW_LEGACY, 0).slots
+                raise _malformed(self.channel_number, &self.fault)
             return True
         finally:
             self.busy = False

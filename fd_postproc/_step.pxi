@@ -67,8 +67,9 @@ cdef class Step:
     channel : str
         ``"plain"``, ``"topk"``, ``"spec"`` or ``"spec_topk"``.
     dialect : str or None
-        How it travelled: ``"packed"`` if the header told the number of columns, else ``"legacy"`` (also on
-        channels without logprobs, which have one form).  None for a step made by `from_arrays`.
+        How it travelled: ``"compact"`` in our own frames; else ``"packed"`` if the header told the number
+        of columns, and ``"legacy"`` if not (also on channels without logprobs, which have one stock form).
+        None for a step made by `from_arrays`.
     flag : int
         3 target, 4 draft; 0 on channels that have no such word.
     stop_flag : int
@@ -76,7 +77,7 @@ cdef class Step:
     batch, rows, cols : int
         Requests; accepted tokens of all requests; logprob columns (1 on channels without logprobs).
     seq : int or None
-        Sequence number of the sender; None on FastDeploy's own dialects, which have none.
+        The sender's number of this frame, from 0; None on FastDeploy's own dialects, which have none.
     """
 
     cdef fdw_step at
@@ -119,7 +120,7 @@ cdef class Step:
 
     @property
     def seq(self):
-        return None
+        return self.at.seq if self.dialect_number == FDW_COMPACT else None
 
     @property
     def counts(self):
@@ -305,6 +306,7 @@ cdef class Step:
             PyBytes_FromStringAndSize(<char *>b.ids, 4 * cells),
             PyBytes_FromStringAndSize(<char *>b.scores, 4 * cells) if b.scores != NULL else b"",
             PyBytes_FromStringAndSize(<char *>b.ranks, 4 * self.at.rows) if b.ranks != NULL else b"",
+            self.at.seq,
         )
 
     def __eq__(self, other):
@@ -364,7 +366,7 @@ cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t
 
 
 def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t cols, bytes counts not None,
-                  bytes ids not None, bytes scores not None, bytes ranks not None):
+                  bytes ids not None, bytes scores not None, bytes ranks not None, uint64_t seq=0):
     """Make a Step from the bytes of its arrays (pickle's way back, and from_arrays').
 
     Offsets are computed, never taken over, and every size is checked: a damaged pickle must not read
@@ -390,6 +392,7 @@ def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t col
         raise MemoryError
     cdef Step step = _step_in(memory, number, dialect_number, flag, stop_flag, batch, rows, cols)
     cdef fdw_block *b = &step.at.block
+    step.at.seq = seq
     memcpy(b.counts, count, 4 * batch)
     memcpy(b.ids, PyBytes_AS_STRING(ids), len(ids))
     if b.scores != NULL:

@@ -15,11 +15,8 @@
 #include <sys/msg.h>
 #include <time.h>
 
-#ifndef MSG_COPY
-#define MSG_COPY 040000 /* linux/msg.h; glibc shows it only under _GNU_SOURCE */
-#endif
-#ifndef MSG_NOERROR
-#define MSG_NOERROR 010000
+#if !defined(MSG_COPY) || !defined(IPC_INFO)
+#error "define _GNU_SOURCE first (Python.h does)"
 #endif
 
 /* Longest sleep between two looks at a queue while waiting with a deadline. */
@@ -78,6 +75,48 @@ static inline int64_t fds_wait(int msqid, void *message, int64_t capacity, int64
             return -errno;
         nap = 2 * nap < FDS_NAP_NS ? 2 * nap : FDS_NAP_NS;
     }
+}
+
+/* Put a message (mtype, then `size` bytes) into a queue.  0, or -EAGAIN: the queue is full. */
+static inline int fds_put(int msqid, const void *message, int64_t size)
+{
+    return msgsnd(msqid, message, (size_t)size, IPC_NOWAIT) < 0 ? -errno : 0;
+}
+
+/* The same, waiting for room.  deadline: monotonic ns, or negative to wait for ever.
+ * -EINTR after a signal: nothing was sent; run its handlers and call again.  -EAGAIN: the deadline passed. */
+static inline int fds_put_wait(int msqid, const void *message, int64_t size, int64_t deadline)
+{
+    int64_t nap = 20000;
+    if (deadline < 0)
+        return msgsnd(msqid, message, (size_t)size, 0) < 0 ? -errno : 0;
+    for (;;) {
+        int status = fds_put(msqid, message, size);
+        int64_t left;
+        struct timespec t = {0, 0};
+        if (status != -EAGAIN)
+            return status;
+        left = deadline - fds_now();
+        if (left <= 0)
+            return -EAGAIN;
+        t.tv_nsec = (long)(left < nap ? left : nap);
+        if (nanosleep(&t, NULL) < 0)
+            return -errno;
+        nap = 2 * nap < FDS_NAP_NS ? 2 * nap : FDS_NAP_NS;
+    }
+}
+
+/* Most bytes that one message to this queue may have: kernel.msgmax as it is now, and what the queue may hold,
+ * which was fixed when it was made (a longer message waits for ever, even on an empty queue). */
+static inline int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
+{
+    struct msqid_ds q;
+    struct msginfo info;
+    if (msgctl(0, IPC_INFO, (struct msqid_ds *)&info) < 0 || msgctl(msqid, IPC_STAT, &q) < 0)
+        return -errno;
+    *msgmax = info.msgmax;
+    *msg_qbytes = (int64_t)q.msg_qbytes;
+    return *msgmax < *msg_qbytes ? *msgmax : *msg_qbytes;
 }
 
 /* What the kernel knows about a queue. */

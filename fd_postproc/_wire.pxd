@@ -1,5 +1,5 @@
 # The C declarations of _wire.h that Cython code uses; the comments are there.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef extern from "_wire.h" nogil:
     ctypedef struct fdw_layout:
@@ -15,11 +15,18 @@ cdef extern from "_wire.h" nogil:
         FDW_SPEC_TOPK
         FDW_LEGACY
         FDW_PACKED
+        FDW_COMPACT
         FDW_MTYPE_STOCK
+        FDW_MTYPE_COMPACT
         FDW_LENGTH
         FDW_BATCH
         FDW_COLUMNS
         FDW_COUNT
+        FDW_FIELD_MAGIC
+        FDW_FIELD_VERSION
+        FDW_FIELD_CHANNEL
+        FDW_FRAGMENT
+        FDW_ROWS
 
     ctypedef struct fdw_geometry:
         int32_t slots
@@ -36,6 +43,8 @@ cdef extern from "_wire.h" nogil:
         int32_t cols
         int32_t rows
         int64_t claimed
+        uint64_t seq
+        uint64_t sender
         fdw_geometry at
 
     ctypedef struct fdw_fault:
@@ -63,6 +72,7 @@ cdef extern from "_wire.h" nogil:
         int32_t batch
         int32_t rows
         int32_t cols
+        uint64_t seq
         fdw_block block
 
     ctypedef struct fdw_draft:
@@ -79,6 +89,11 @@ cdef extern from "_wire.h" nogil:
     int64_t fdw_token_elements(const fdw_geometry *at)
     int64_t fdw_score_elements(const fdw_geometry *at)
     int64_t fdw_rank_elements(const fdw_geometry *at)
-    int fdw_fill(const fdw_message *m, const fdw_tensors *to, int32_t columns)
-    int fdw_plan(fdw_message *m, const fdw_layout *layout, const fdw_step *s, int dialect, fdw_fault *fault)
-    int fdw_write(const fdw_message *m, const fdw_step *s, const fdw_draft *d)
+    int fdw_fill(const fdw_message *m, const fdw_layout *layout, const fdw_tensors *to, int32_t columns)
+    int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
+                       fdw_fault *fault)
+    int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
+    int fdw_plan_step(fdw_message *m, const fdw_layout *layout, const fdw_step *s, int dialect,
+                      fdw_fault *fault)
+    int fdw_write_step(const fdw_message *m, const fdw_step *s, const fdw_draft *d)
+    int fdw_write_header(const fdw_message *m, const fdw_draft *d)

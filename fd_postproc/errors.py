@@ -14,7 +14,8 @@ class MalformedMessage(ValueError):
     channel : str
         Channel the message was decoded as.
     field : str
-        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``.
+        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``; in a compact
+        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"`` or ``"rows"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -49,7 +50,9 @@ class MalformedMessage(ValueError):
             return f"{value} logprob columns, at most {bound} fit the layout; is max_logprobs too high?"
         if self.field == "count":
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
-        return f"message type {value}, expected {bound}; another program is writing to this queue"
+        if self.field == "mtype":
+            return f"message type {value}, expected {bound}; another program is writing to this queue"
+        return f"{self.field} {value} of a compact frame, expected {bound}"
 
 
 class QueueError(OSError):
@@ -93,6 +96,10 @@ class ReceiverBusy(RuntimeError):
     """A Receiver was used by two threads at a time (or from a signal handler during its own wait)."""
 
 
+class SenderBusy(RuntimeError):
+    """A Sender was used by two threads at a time (or from a signal handler during its own wait)."""
+
+
 _KINDS: dict[int, type[QueueError]] = {
     errno.ENOENT: QueueMissing,
     errno.EIDRM: QueueRemoved,
@@ -100,7 +107,7 @@ _KINDS: dict[int, type[QueueError]] = {
     errno.EACCES: QueuePermission,
     errno.EPERM: QueuePermission,
     errno.E2BIG: MessageTooBig,
-    errno.ETIMEDOUT: QueueTimeout,
+    errno.EAGAIN: QueueTimeout,
 }
 
 _REMEDIES: dict[type[QueueError], str] = {

@@ -209,7 +209,7 @@ def inspect_queue(msqid: int) -> QueueInfo:
     raise queue_error(errno.ENOENT, f"looking at queue {msqid}")
 
 
-def open_queue(key: int, *, create: bool = True, mode: int = 0o600) -> int:
+def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int = 0o400) -> int:
     """Open a queue, or make it.
 
     A queue that was there before and that others may use too, or that belongs to somebody else, is logged
@@ -223,6 +223,8 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600) -> int:
     mode : int, optional
         Permission bits of a new queue.  FastDeploy's own ops make 0666: any user of the machine can read
         and forge tokens.
+    access : int, optional
+        What will be done with a queue that is there: 0o400 read, 0o200 write, 0o600 both.
 
     Returns
     -------
@@ -234,7 +236,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600) -> int:
     QueueMissing
         If there is none and `create` is false.
     QueuePermission
-        If this user may not read it.
+        If this user may not do that.
     """
     while True:
         try:
@@ -246,7 +248,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600) -> int:
             text = f"making a queue with key {key:#x} (kernel.msgmni allows {kernel_limits().msgmni} queues)"
             raise queue_error(error.errno or errno.ENOSPC, text) from None  # sysv_ipc leaves that errno out
         try:
-            queue = sysv_ipc.MessageQueue(key, mode=0o400)
+            queue = sysv_ipc.MessageQueue(key, mode=access)
             _report_access(queue)
             return queue.id
         except sysv_ipc.PermissionsError:

@@ -6,6 +6,7 @@ NumPy arrays the array interface.
 
 from __future__ import annotations
 
+import ctypes
 from math import prod
 from typing import Any
 
@@ -55,6 +56,61 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
             f"but a message of this layout can fill {elements}"
         )
     return address
+
+
+def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
+    """For `fd_postproc._core.host_input`: a tensor that is no buffer of the right kind.
+
+    Returns
+    -------
+    (int, int, object)
+        Address, elements, and the object that owns the memory.
+    """
+    found = getattr(tensor, "dtype", None)
+    if found is None:
+        kind = type(tensor).__name__
+        raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
+    if hasattr(tensor, "data_ptr"):
+        place = _place(tensor)
+        if place is not None:
+            raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
+        if _dtype_name(found) == dtype and tensor.is_contiguous():
+            return tensor.data_ptr(), prod(tensor.shape), tensor
+        tensor = tensor.numpy()
+    array = _converted(tensor, name, dtype)
+    return array.__array_interface__["data"][0], array.size, array
+
+
+def _converted(array: Any, name: str, dtype: str) -> Any:
+    import numpy as np
+
+    wanted = np.dtype(dtype)
+    if array.dtype.kind not in ("iu" if wanted.kind == "i" else "f"):
+        kind = "integers" if wanted.kind == "i" else "floats"
+        raise TypeError(f"{name} has dtype {array.dtype}, not {kind}")
+    if wanted.kind == "i" and array.size:
+        limits = np.iinfo(wanted)
+        for bad in (array.min(), array.max()):
+            if not limits.min <= int(bad) <= limits.max:
+                raise ValueError(f"{name} holds {bad}, which does not fit {dtype}")
+    return np.ascontiguousarray(array, dtype=wanted)
+
+
+def host_flag(tensor: Any, name: str) -> bool:
+    """The first element of a bool tensor in host memory (or a plain bool)."""
+    if isinstance(tensor, bool):
+        return tensor
+    found = getattr(tensor, "dtype", None)
+    if found is None or _dtype_name(found) != "bool":
+        raise TypeError(f"{name} must be a bool tensor, not {found or type(tensor).__name__}")
+    if prod(tensor.shape) < 1:
+        raise ValueError(f"{name} is empty")
+    if not hasattr(tensor, "data_ptr"):  # NumPy
+        return bool(tensor.item(0))
+    place = _place(tensor)
+    if place is not None:
+        raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
+    return ctypes.c_bool.from_address(tensor.data_ptr()).value
 
 
 def _place(tensor: Any) -> str | None:

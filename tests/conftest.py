@@ -18,9 +18,10 @@ import hypothesis
 import numpy as np
 import pytest
 import sysv_ipc
+from frameworks import FRAMEWORKS, made
 
 import fd_postproc as fp
-from fd_postproc import reference
+from fd_postproc import queues, reference
 
 CLONE_NEWIPC = 0x08000000
 
@@ -64,27 +65,95 @@ def queue_key(queue_keys):
     return queue_keys()
 
 
+@contextlib.contextmanager
+def _ipc_namespace(what, **limits):
+    """An IPC namespace of this thread's own, and of the threads and processes that it starts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/ipc") as outside:
+        if libc.unshare(CLONE_NEWIPC) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            pytest.skip(f"{what} kernel limits need an IPC namespace of the test's own: {reason}")
+        try:
+            for name, value in limits.items():
+                try:
+                    set_limit(name, value)
+                except OSError as error:
+                    pytest.skip(f"kernel.{name} cannot be set here: {error}")
+            yield
+        finally:
+            libc.setns(outside.fileno(), CLONE_NEWIPC)
+
+
+def set_limit(name, value):
+    """Set kernel.msgmax or kernel.msgmnb of this thread's IPC namespace."""
+    with open(f"/proc/sys/kernel/{name}", "w") as file:
+        file.write(str(value))
+
+
 @pytest.fixture
 def raised_limits():
     """Run the test in an IPC namespace of its own, where a message may have 1 MiB and a queue 64 MiB.
 
     Ask for it before any queue fixture, so that the queue is made and removed inside.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/thread-self/ns/ipc") as outside:
-        if libc.unshare(CLONE_NEWIPC) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            pytest.skip(f"raised kernel limits need an IPC namespace of the test's own: {reason}")
+    with _ipc_namespace("raised", msgmax=1 << 20, msgmnb=64 << 20):
+        yield
+
+
+@pytest.fixture
+def default_limits():
+    """Run the test in an IPC namespace of its own, with a new kernel's limits: 8192 and 16384 bytes.
+
+    Its value is a function that sets another limit in there: ``default_limits("msgmax", 4096)``.
+    """
+    with _ipc_namespace("default", msgmax=8192, msgmnb=16384):
+        yield set_limit
+
+
+@pytest.fixture
+def ops_queue(monkeypatch):
+    """The private queues that `fd_postproc.ops` use during the test: an `OpsQueue`."""
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(random.SystemRandom().randrange(1 << 16, 1 << 20)))
+    for name in ("INFERENCE_MSG_ID", "FD_POSTPROC_DIALECT", "FD_POSTPROC_PEER", "FD_POSTPROC_QUEUE_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    queue = OpsQueue()
+    yield queue
+    queue.remove()
+
+
+@pytest.fixture(params=FRAMEWORKS.values())
+def framework(request):
+    """Make tensors of one framework; skip if it is not installed."""
+    return made(request.param)
+
+
+class OpsQueue:
+    """What the ops' queues hold, seen through an independent library."""
+
+    CHANNELS = ("plain", "topk", "spec", "spec_topk")
+
+    def open(self, channel):
+        """The queue of a channel, or None if nobody has made it."""
         try:
-            for name, value in ("msgmax", 1 << 20), ("msgmnb", 64 << 20):
-                try:
-                    with open(f"/proc/sys/kernel/{name}", "w") as file:
-                        file.write(str(value))
-                except OSError as error:
-                    pytest.skip(f"kernel.{name} cannot be raised here: {error}")
-            yield
-        finally:
-            libc.setns(outside.fileno(), CLONE_NEWIPC)
+            return sysv_ipc.MessageQueue(queues.locate(channel), max_message_size=1 << 20)
+        except sysv_ipc.ExistentialError:
+            return None
+
+    def take(self, channel):
+        """Payload and type of the only message that is there."""
+        queue = self.open(channel)
+        payload, mtype = queue.receive(block=False)
+        assert queue.current_messages == 0
+        return payload, mtype
+
+    def waiting(self):
+        """How many messages wait in all of them."""
+        held = {queue.id: queue for queue in map(self.open, self.CHANNELS) if queue is not None}
+        return sum(queue.current_messages for queue in held.values())
+
+    def remove(self):
+        for channel in self.CHANNELS:
+            _remove(queues.locate(channel))
 
 
 class Golden:

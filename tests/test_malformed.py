@@ -105,7 +105,7 @@ def test_refused(decode, channel, layout, payload, field, value, bound, request_
 
 
 @pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize("mtype", [2, 0, -1, 0x300000001])
+@pytest.mark.parametrize("mtype", [3, 0, -1, 0x300000001])
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_another_message_type(decode, mtype, channel):
     with pytest.raises(fp.MalformedMessage) as caught:

@@ -1,12 +1,10 @@
 """The drop-in get ops: FastDeploy's tensors, element for element, on every framework at hand."""
 
 import contextlib
-import importlib
 import logging
 import os
 import signal
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -14,61 +12,9 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
+from fd_postproc.ops import receive
 
 K = 20
-
-
-class Numpy:
-    def tensor(self, array):
-        return array
-
-    def array(self, tensor):
-        return tensor
-
-
-def quiet_import(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Paddle's import tells that ccache is missing
-        return importlib.import_module(name)
-
-
-class Paddle:
-    def __init__(self):
-        self.paddle = quiet_import("paddle")
-
-    def tensor(self, array):
-        return self.paddle.to_tensor(array, place=self.paddle.CPUPlace())
-
-    def array(self, tensor):
-        return tensor.numpy()
-
-
-class Torch:
-    def __init__(self):
-        self.torch = quiet_import("torch")
-
-    def tensor(self, array):
-        return self.torch.from_numpy(array)
-
-    def array(self, tensor):
-        return tensor.numpy()
-
-
-@pytest.fixture(
-    params=[
-        Numpy,
-        pytest.param(Paddle, marks=pytest.mark.framework),
-        pytest.param(Torch, marks=pytest.mark.framework),
-    ],
-    ids=["numpy", "paddle", "torch"],
-)
-def framework(request):
-    """Make tensors of one framework; skip if it is not installed."""
-    if request.param is not Numpy:
-        name = request.param.__name__.lower()
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
-    return request.param()
 
 
 SHAPES = {
@@ -198,15 +144,15 @@ def test_a_short_spec_message_leaves_the_rest_alone(send):
 
 def test_malformed_messages_are_counted_and_logged_once(send, caplog):
     x = fresh("plain")[0]
-    before = ops.stats().get("malformed", 0)
-    ops._logged.clear()
+    before = ops.receive_stats().get("malformed", 0)
+    receive._logged.clear()
     for _ in range(3):
         send("plain", np.array([1, 513], np.int32).tobytes())
         call("plain", [x])
         assert x[:3, 0].tolist() == [-2, 0, 2]
     send("plain", b"\1\0\0\0\0\0\0\0", mtype=9)
     call("plain", [x])
-    assert ops.stats()["malformed"] == before + 4
+    assert ops.receive_stats()["malformed"] == before + 4
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len([text for text in texts if "batch 513 is outside 0..512" in text]) == 1
     assert len([text for text in texts if "message type 9, expected 1" in text]) == 1

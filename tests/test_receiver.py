@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 import sysv_ipc
+from other_user import as_nobody
 
 import fd_postproc as fp
 from fd_postproc import queues
@@ -300,14 +299,6 @@ def test_an_open_queue_is_reported_once(queue_key, caplog):
         fp.Receiver("plain", key=queue_key).close()
     reports = [record.getMessage() for record in caplog.records if "mode 0666" in record.getMessage()]
     assert len(reports) == 1
-
-
-def as_nobody(script):
-    """Run a script as user 65534, which owns nothing."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
-    code = f"import os; import fd_postproc as fp; os.setgid(65534); os.setuid(65534)\n{script}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
 
 
 def test_no_permission(receiver):

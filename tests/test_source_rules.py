@@ -46,7 +46,18 @@ def test_one_gate_reads_and_one_writes():
     ]
 
 
-FLOORS = "_version _child errors layout queues _core tensors reference recording ops".split()
+FLOORS = [
+    "_version",
+    "_child",
+    "errors",
+    "layout",
+    "queues",
+    "_core",
+    "tensors",
+    "reference",
+    "recording",
+    "ops",
+]
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -36,22 +36,22 @@ static inline void *flr_rows(const flr_shape *s, const uint8_t *data)
     if (at->counts >= 0)
         memcpy(to.counts, data + at->counts, 4 * (size_t)s->batch);
     for (int32_t i = 0; i < s->batch; i++) {
-        const uint8_t *slot = data + at->ids_slot * i;
+        const uint8_t *slot = data + at->ids.slot * i;
         if (at->counts < 0) {
             int32_t word;
-            memcpy(&word, slot + at->ids, sizeof word);
+            memcpy(&word, slot + at->ids.base, sizeof word);
             to.counts[i] = word < 0 ? word : 1;
         }
         to.offsets[i] = row;
         for (int32_t j = 0; j < to.counts[i]; j++, row++) {
-            const uint8_t *from = slot + at->ids_row * j;
-            memcpy(ids, from + at->ids, bytes);
+            const uint8_t *from = slot + at->ids.pitch * j;
+            memcpy(ids, from + at->ids.base, bytes);
             ids += s->cols;
             if (scores == NULL)
                 continue;
-            memcpy(scores, from + at->scores, bytes);
+            memcpy(scores, from + at->scores.base, bytes);
             scores += s->cols;
-            memcpy(ranks++, data + at->ranks + at->ranks_slot * i + 4 * (int64_t)j, 4);
+            memcpy(ranks++, data + at->ranks.base + at->ranks.slot * i + 4 * (int64_t)j, 4);
         }
     }
     to.offsets[s->batch] = row;

@@ -222,7 +222,7 @@ def _worker(command: list[str]) -> pyperf.Benchmark:
     if process.returncode == UNAVAILABLE:
         raise _Skip(errors.strip())
     if process.returncode:
-        what = " / ".join(command[-4:-1])  # question, case, contender
+        what = " / ".join(command[command.index("-c") + 2 :][:3])  # question, case, contender
         raise BenchmarkFailed(f"{what}: {errors.strip() or f'exit status {process.returncode}'}")
     return pyperf.Benchmark.loads(answer)
 

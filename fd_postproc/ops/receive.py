@@ -1,23 +1,4 @@
-"""FastDeploy's receive ops, under their own names and argument orders.
-
-``from fd_postproc.ops import get_output`` can stand where FastDeploy's import stands.  Each op receives
-one message and writes it into the caller's host tensors, in place and element for element as FastDeploy's
-op does; elements that FastDeploy leaves alone keep their value.
-
-What a caller sees when there is no message is also FastDeploy's: -2 in the first element of the token
-tensor, 0 in the second (and, on ``spec_topk``, in the third), nothing else touched.  That happens if nothing
-was there and `wait_flag` is false, if a signal ended the wait, if the queue was removed, and if a message was
-malformed; malformed ones are out of the queue, counted (`stats`) and logged once per kind.
-
-Different from FastDeploy on purpose:
-
-* A malformed message writes nothing; FastDeploy's ops trust the header and write out of bounds.
-* Tensors are checked before anything is received: wrong dtype, place or size raises, no message is lost.
-* The queue follows ``INFERENCE_MSG_QUEUE_ID`` when it changes; FastDeploy's ops keep the first one for ever.
-  (The key of the ``spec`` channel depends on the working directory at the first call for each id.)
-* A queue that is made here has mode 0600; ``FD_POSTPROC_QUEUE_MODE=666`` gives FastDeploy's 0666.
-* A queue that cannot be opened raises QueueError; FastDeploy's ops report "nothing there" for ever.
-"""
+"""The get ops: one message from a queue into the caller's tensors."""
 
 from __future__ import annotations
 
@@ -27,19 +8,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ._core import Receiver, tensor_elements
-from .errors import MalformedMessage, QueueRemoved
-from .layout import GPU, Layout
-from .tensors import host_address
-
-__all__ = [
-    "get_output",
-    "get_output_ep",
-    "get_output_topk",
-    "speculate_get_output",
-    "speculate_get_output_topk",
-    "stats",
-]
+from .._core import Receiver, tensor_elements
+from ..errors import MalformedMessage, QueueRemoved
+from ..layout import GPU, Layout
+from ..tensors import host_address
+from .environment import queue_mode
 
 log = logging.getLogger("fd_postproc")
 
@@ -195,11 +168,11 @@ def speculate_get_output_topk(
     return [output_tokens, output_scores, output_ranks]
 
 
-def stats() -> dict[str, int | float]:
-    """Counters of all ops of this process, summed; see `fd_postproc.Receiver.stats`."""
+def receive_stats() -> dict[str, int | float]:
+    """Counters of all get ops of this process, summed; see `fd_postproc.Receiver.stats`."""
     total = dict(_counted)
     for receiver in list(_receivers):
-        _add(total, receiver)
+        add_stats(total, receiver.stats)
     return total
 
 
@@ -232,7 +205,7 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     try:
         receiver = idle.pop()
     except IndexError:
-        receiver = Receiver(channel, layout=layout, mode=_queue_mode())
+        receiver = Receiver(channel, layout=layout, mode=queue_mode())
         _receivers.append(receiver)
     gone = False
     try:
@@ -246,30 +219,19 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     finally:
         if gone:
             _receivers.remove(receiver)
-            _add(_counted, receiver)
+            add_stats(_counted, receiver.stats)
         else:
             idle.append(receiver)
     words = (ctypes.c_int64 * _HEADER_WORDS[channel]).from_address(addresses[0])
     words[:] = [-2] + [0] * (len(words) - 1)
 
 
-def _add(total: dict[str, int | float], receiver: Receiver) -> None:
-    for name, value in receiver.stats.items():
+def add_stats(total: dict[str, int | float], stats: dict[str, int | float]) -> None:
+    for name, value in stats.items():
         total[name] = total.get(name, 0) + value
-
-
-def _queue_mode() -> int:
-    text = os.environ.get("FD_POSTPROC_QUEUE_MODE", "600")
-    try:
-        mode = int(text, 8)
-    except ValueError:
-        mode = -1
-    if not 0o400 <= mode <= 0o666 or mode & ~0o666:
-        raise ValueError(f"FD_POSTPROC_QUEUE_MODE={text!r} is not octal permission bits such as 600 or 666")
-    return mode
 
 
 def _log_once(channel: str, kind: str, text: str) -> None:
     if (channel, kind) not in _logged:
         _logged.add((channel, kind))
-        log.warning("%s (reported once; fd_postproc.ops.stats() counts them)", text)
+        log.warning("%s (reported once; fd_postproc.ops.receive_stats() counts them)", text)

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packing: from the tensors that FastDeploy's save ops are given to a message.
+ *
+ * Two passes over the requests: fdp_plan checks every number that decides where something is read or written
+ * and finds the message's length; fdp_write writes it.  Both ask fdp_look for what a request contributes,
+ * and only there do the six ops differ.  Plain C: no system call, no allocation, no Python.
+ *
+ * What an op writes, byte for byte, is docs/wire-protocol.md; where FastDeploy's op reads or writes out of
+ * bounds, this one refuses.
+ */
+#ifndef FD_POSTPROC_PACK_H
+#define FD_POSTPROC_PACK_H
+
+#include "_wire.h"
+
+enum fdp_op {
+    FDP_SAVE_OUTPUT,        /* plain */
+    FDP_SAVE_OUTPUT_TOPK,   /* topk */
+    FDP_SPECULATE,          /* spec */
+    FDP_SPECULATE_TOPK,     /* spec_topk */
+    FDP_FIRST,              /* spec: first token of a prefill node */
+    FDP_FIRST_TOPK,         /* spec_topk: likewise */
+};
+
+static inline int fdp_channel(int op)
+{
+    switch (op) {
+    case FDP_SAVE_OUTPUT: return FDW_PLAIN;
+    case FDP_SAVE_OUTPUT_TOPK: return FDW_TOPK;
+    case FDP_SPECULATE: case FDP_FIRST: return FDW_SPEC;
+    default: return FDW_SPEC_TOPK;
+    }
+}
+
+#define FDP_PREEMPTED (-9)
+
+/* What a save op was given; NULL where the op has no such tensor. */
+typedef struct {
+    int32_t op;
+    int32_t batch;
+    int32_t cols;           /* columns of a logprob row; 1 without logprobs */
+    int32_t stop_flag;
+    int32_t flag;
+    int32_t depth;          /* tokens that a slot can hold */
+    int32_t skip_prefill;   /* FDP_SPECULATE, FDP_FIRST: requests in chunked prefill send nothing */
+    int64_t width;          /* columns of `tokens` */
+    int64_t rows;           /* logprob rows there are */
+    const int64_t *tokens;  /* [batch][width] sampled tokens */
+    const int64_t *ids;     /* [rows][cols] */
+    const float *scores;    /* [rows][cols] */
+    const int64_t *ranks;   /* [rows] */
+    const int32_t *counts;  /* [batch] accepted tokens */
+    const int32_t *offsets; /* [batch] first logprob row of each request */
+    const int32_t *decoded; /* [batch] seq_lens_decoder */
+    const int64_t *prompts; /* [batch] prompt_lens */
+    const int32_t *preempted; /* [batch] 1: preempted */
+    const int64_t *steps;   /* [batch] step_idx */
+} fdp_source;
+
+enum fdp_reason {
+    FDP_TOO_MANY,       /* tokens of one request: value, bound */
+    FDP_TOO_NARROW,     /* the sampled tokens have fewer columns (bound) than the request has tokens (value) */
+    FDP_NO_ROW,         /* logprob row (value) of a request beyond the tensor's (bound) */
+    FDP_TOKEN_WIDE, FDP_ID_WIDE, FDP_RANK_WIDE, /* element index: value does not fit 32 bits */
+    FDP_BATCH, FDP_COLUMNS, /* value, bound */
+};
+
+typedef struct {
+    int32_t reason;
+    int64_t index;      /* request, or flat index of the element */
+    int64_t value;
+    int64_t bound;
+} fdp_fault;
+
+static inline int fdp_refuse(fdp_fault *fault, int reason, int64_t index, int64_t value, int64_t bound)
+{
+    fault->reason = reason;
+    fault->index = index;
+    fault->value = value;
+    fault->bound = bound;
+    return -1;
+}
+
+/* What one request contributes. */
+typedef struct {
+    int32_t count;      /* the number on the wire: tokens, or a code */
+    int32_t filled;     /* tokens that FastDeploy writes into the slot, counted or not */
+    int32_t scored;     /* of those, the first ones with logprobs */
+    int32_t code;       /* written instead of every token id, if not 0 */
+    int64_t first;      /* logprob row of its first token */
+} fdp_request;
+
+static inline int fdp_in_prefill(const fdp_source *s, int32_t i)
+{
+    return s->decoded != NULL && s->decoded[i] < s->prompts[i];
+}
+
+/* The six ops differ here. */
+static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
+{
+    const int preempted = s->preempted != NULL && s->preempted[i] == 1;
+    memset(r, 0, sizeof *r);
+    switch (s->op) {
+    case FDP_SAVE_OUTPUT:
+    case FDP_SAVE_OUTPUT_TOPK: {
+        const int64_t token = s->tokens[i * s->width];
+        r->count = token >= 0 ? 1 : token < INT32_MIN ? INT32_MIN : (int32_t)token;
+        r->filled = 1;
+        r->scored = s->op == FDP_SAVE_OUTPUT_TOPK;
+        r->code = preempted ? FDP_PREEMPTED : 0;
+        r->first = i;
+        break;
+    }
+    case FDP_SPECULATE:
+        r->count = s->skip_prefill && fdp_in_prefill(s, i) ? 0 : s->counts[i];
+        r->filled = INT32_MAX; /* whatever is accepted: as much as there is and fits */
+        break;
+    case FDP_FIRST:
+        /* Later steps are the decode node's: FastDeploy repeats old tokens then. */
+        r->count = s->steps[i] == 1 && !(s->skip_prefill && fdp_in_prefill(s, i)) ? 2 : 0;
+        r->filled = r->count;
+        break;
+    case FDP_SPECULATE_TOPK:
+        r->count = fdp_in_prefill(s, i) ? 0 : s->counts[i];
+        r->filled = r->scored = r->count;
+        r->first = s->offsets[i];
+        break;
+    case FDP_FIRST_TOPK: /* the first token, and the draft tokens that the decode node goes on from */
+        r->count = fdp_in_prefill(s, i) ? 0 : s->counts[i];
+        r->count += r->count > 0;
+        r->filled = r->count;
+        r->scored = r->count > 0;
+        r->first = s->offsets[i];
+        break;
+    }
+    if (preempted) { /* the slot is filled all the same, but nobody reads it: no reason to refuse the step */
+        r->count = FDP_PREEMPTED;
+        if (r->code == 0 && (r->filled > s->width || r->filled > s->depth || r->first < 0
+                             || r->first + r->scored > s->rows))
+            r->filled = r->scored = 0;
+    }
+}
+
+static inline int64_t fdp_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Check the tensors against each other and against the layout, and plan the message: *m gets its header, its
+ * length (m->claimed) and its rows. */
+static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
+                           fdp_fault *fault)
+{
+    const int channel = fdp_channel(s->op);
+    const int32_t cols = s->cols;
+    fdw_fault wire;
+    int64_t rows = 0;
+    for (int32_t i = 0; i < s->batch; i++) {
+        fdp_request r;
+        int32_t live;
+        fdp_look(s, i, &r);
+        live = s->op == FDP_SPECULATE ? r.count : r.filled; /* tokens that have to be there */
+        if (live > s->depth)
+            return fdp_refuse(fault, FDP_TOO_MANY, i, live, s->depth);
+        if (live > s->width)
+            return fdp_refuse(fault, FDP_TOO_NARROW, i, live, s->width);
+        if (r.scored > 0 && (r.first < 0 || r.first + r.scored > s->rows))
+            return fdp_refuse(fault, FDP_NO_ROW, i, r.first < 0 ? r.first : r.first + r.scored - 1, s->rows);
+        rows += r.count > 0 ? r.count : 0;
+    }
+    if (fdw_plan(m, layout, channel, dialect, s->batch, (int32_t)rows, cols, &wire) < 0)
+        return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
+    for (int32_t i = 0; i < s->batch; i++) {
+        fdp_request r;
+        fdp_look(s, i, &r);
+        if (fdw_plan_request(m, i, r.count, &wire) < 0)
+            return fdp_refuse(fault, FDP_TOO_MANY, i, wire.value, wire.bound);
+    }
+    m->stop_flag = s->stop_flag;
+    m->flag = channel == FDW_SPEC_TOPK ? s->flag : 0;
+    return 0;
+}
+
+/* Narrow n numbers into a message; the index of one that does not fit 32 bits, or -1. */
+static inline int64_t fdp_narrow(const fdw_draft *d, int64_t offset, const int64_t *from, int64_t n)
+{
+    uint8_t *to = fdw_room(d, offset, 4 * n);
+    int64_t wide = 0;
+    if (to == NULL)
+        return 0;
+    for (int64_t k = 0; k < n; k++) {
+        const int32_t word = (int32_t)from[k];
+        wide |= from[k] ^ word;
+        memcpy(to + 4 * k, &word, sizeof word);
+    }
+    if (wide == 0)
+        return -1;
+    for (int64_t k = 0; k < n; k++)
+        if (from[k] != (int32_t)from[k])
+            return k;
+    return -1;
+}
+
+/* The same for one number: whether it did not fit. */
+static inline int fdp_narrow_one(const fdw_draft *d, int64_t offset, int64_t value)
+{
+    return fdw_put_word(d, offset, (int32_t)value) < 0 || value != (int32_t)value;
+}
+
+static inline int fdp_fill_words(const fdw_draft *d, int64_t offset, int32_t word, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (fdw_put_word(d, offset + 4 * k, word) < 0)
+            return -1;
+    return 0;
+}
+
+/* One token of a request with logprobs: its ids (column 0 is there), scores and rank.  `live`: somebody will
+ * read it, so its numbers have to fit. */
+static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, int64_t row, int32_t code,
+                                   int live, int64_t ids, int64_t scores, int64_t rank, const fdw_draft *d,
+                                   fdp_fault *fault)
+{
+    const int64_t cols = s->cols, first = row * cols;
+    int64_t bad;
+    if (code != 0) {
+        if (fdp_fill_words(d, ids, code, m->cols) < 0)
+            return -1;
+    } else if (m->cols > 1) {
+        bad = fdp_narrow(d, ids + 4, s->ids + first + 1, cols - 1);
+        if (bad >= 0 && live)
+            return fdp_refuse(fault, FDP_ID_WIDE, first + 1 + bad, s->ids[first + 1 + bad], 0);
+        if (fdp_fill_words(d, ids + 4 * cols, FDW_FILLER_ID, m->cols - cols) < 0)
+            return -1;
+    }
+    if (fdw_put_row(d, scores, s->scores + first, cols) < 0
+        || fdp_fill_words(d, scores + 4 * cols, 0, m->cols - cols) < 0)
+        return -1;
+    if (fdp_narrow_one(d, rank, s->ranks[row]) && live)
+        return fdp_refuse(fault, FDP_RANK_WIDE, row, s->ranks[row], 0);
+    return 0;
+}
+
+/* Write a planned message.  0, or -1 with the reason in *fault: a number that does not fit 32 bits. */
+static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw_draft *d, fdp_fault *fault)
+{
+    const fdw_geometry *at = &m->at;
+    const int has_logprobs = fdw_has_logprobs(m->channel);
+    int64_t row = 0;
+    if (fdw_write_header(m, d) < 0)
+        return -1;
+    for (int32_t i = 0; i < s->batch; i++) {
+        const int64_t *tokens = s->tokens + i * s->width;
+        fdp_request r;
+        int64_t ids, scores, ranks, cells, live;
+        fdp_look(s, i, &r);
+        live = r.count > 0 ? r.count : 0;
+        ids = fdw_place(&at->ids, i, row);
+        scores = fdw_place(&at->scores, i, row);
+        ranks = fdw_place(&at->ranks, i, row);
+        row += live;
+        if (at->counts >= 0 && fdw_put_word(d, at->counts + 4 * (int64_t)i, r.count) < 0)
+            return -1;
+        cells = m->dialect == FDW_COMPACT ? live : fdp_min(fdp_min(r.filled, s->width), at->depth);
+        for (int64_t j = 0; j < cells; j++) {
+            const int64_t id = ids + at->ids.pitch * j;
+            const int64_t score = scores + at->scores.pitch * j;
+            const int64_t rank = ranks + at->ranks.pitch * j;
+            const int is_read = j < live || at->counts < 0;
+            if (id + 4 * (int64_t)m->cols > d->size)
+                break; /* behind the last live slot: not sent */
+            if (r.code == 0 && fdp_narrow_one(d, id, tokens[j]) && is_read)
+                return fdp_refuse(fault, FDP_TOKEN_WIDE, i * s->width + j, tokens[j], 0);
+            if (r.code != 0 && !has_logprobs && fdw_put_word(d, id, r.code) < 0)
+                return -1;
+            if (!has_logprobs)
+                continue;
+            if (j < r.scored) {
+                if (fdp_write_scored(m, s, r.first + j, r.code, is_read, id, score, rank, d, fault) < 0)
+                    return -1;
+            } else if (fdp_fill_words(d, id + 4, 0, m->cols - 1) < 0
+                       || fdp_fill_words(d, score, 0, m->cols) < 0 || fdw_put_word(d, rank, 0) < 0) {
+                return -1;
+            }
+        }
+        /* Tokens that the tensor is too narrow to hold (FastDeploy sends what lies behind it). */
+        if (s->op == FDP_SPECULATE && m->dialect != FDW_COMPACT)
+            for (int64_t j = cells; j < at->depth; j++)
+                if (ids + 4 * (j + 1) <= d->size && fdw_put_word(d, ids + 4 * j, 0) < 0)
+                    return -1;
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,77 @@
+"""FastDeploy's save and get ops, under their own names and argument orders.
+
+``from fd_postproc.ops import get_output`` can stand where FastDeploy's import stands.
+
+Get ops
+-------
+Each receives one message and writes it into the caller's host tensors, in place and element for element as
+FastDeploy's op does; elements that FastDeploy leaves alone keep their value.
+
+What a caller sees when there is no message is also FastDeploy's: -2 in the first element of the token
+tensor, 0 in the second (and, on ``spec_topk``, in the third), nothing else touched.  That happens if nothing
+was there and `wait_flag` is false, if a signal ended the wait, if the queue was removed, and if a message was
+malformed; malformed ones are out of the queue, counted (`stats`) and logged once per kind.
+
+Different from FastDeploy on purpose:
+
+* A malformed message writes nothing; FastDeploy's ops trust the header and write out of bounds.
+* Tensors are checked before anything is received: wrong dtype, place or size raises, no message is lost.
+* The queue follows ``INFERENCE_MSG_QUEUE_ID`` when it changes; FastDeploy's ops keep the first one for ever.
+  (The key of the ``spec`` channel depends on the working directory at the first call for each id.)
+* A queue that is made here has mode 0600; ``FD_POSTPROC_QUEUE_MODE=666`` gives FastDeploy's 0666.
+* A queue that cannot be opened raises QueueError; FastDeploy's ops report "nothing there" for ever.
+
+Save ops
+--------
+Each writes one message from host tensors and sends it.  Every byte that FastDeploy's op writes is the same,
+but the message ends after its last live slot, and with ``FD_POSTPROC_PEER=compact/1`` in the environment
+(set by the receiving side when it is fd_postproc) logprobs travel in compact frames, which need no raised
+kernel limits.  ``FD_POSTPROC_DIALECT`` overrides.
+
+Different from FastDeploy on purpose:
+
+* A failed send raises QueueError, and nothing is lost unsaid; FastDeploy prints one line and goes on.
+* A full queue is waited for, without the GIL; every 10 seconds of that are logged.
+* Numbers that would read or write out of bounds, or do not fit their place, raise ValueError naming tensor,
+  index, value and bound; nothing is sent then.
+* ``mtp_save_first_token`` sends nothing for a request whose step_idx is above 1; FastDeploy's op repeats old
+  tokens.
+* The legacy dialect reads logprob rows as wide as they are; FastDeploy's op takes them to be 21 wide.
+* A bad environment value raises ValueError; FastDeploy's ops abort the process.
+"""
+
+from .receive import (
+    get_output,
+    get_output_ep,
+    get_output_topk,
+    receive_stats,
+    speculate_get_output,
+    speculate_get_output_topk,
+)
+from .save import (
+    flush,
+    mtp_save_first_token,
+    mtp_save_first_token_with_topk,
+    save_output,
+    save_output_topk,
+    save_stats,
+    speculate_save_output,
+    speculate_save_output_topk,
+)
+
+__all__ = [
+    "flush",
+    "get_output",
+    "get_output_ep",
+    "get_output_topk",
+    "mtp_save_first_token",
+    "mtp_save_first_token_with_topk",
+    "receive_stats",
+    "save_output",
+    "save_output_topk",
+    "save_stats",
+    "speculate_get_output",
+    "speculate_get_output_topk",
+    "speculate_save_output",
+    "speculate_save_output_topk",
+]

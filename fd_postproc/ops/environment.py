@@ -1,0 +1,54 @@
+"""What the environment tells the ops."""
+
+from __future__ import annotations
+
+import os
+import re
+
+DIALECTS = ("auto", "packed", "legacy", "compact")
+PEER = "compact/1"
+"""Word in ``FD_POSTPROC_PEER`` by which a receiver's process tells that it understands compact frames."""
+
+
+def queue_mode() -> int:
+    """Permission bits of a queue that an op makes: ``FD_POSTPROC_QUEUE_MODE``, octal; 0600."""
+    text = os.environ.get("FD_POSTPROC_QUEUE_MODE", "600")
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0o400 <= mode <= 0o666 or mode & ~0o666:
+        raise ValueError(f"FD_POSTPROC_QUEUE_MODE={text!r} is not octal permission bits such as 600 or 666")
+    return mode
+
+
+def message_id() -> int:
+    """``INFERENCE_MSG_ID``: the number whose sign tells whether the worker goes on; 1.
+
+    2 is taken: a get op reports "nothing there" by -2.  (FastDeploy's ops abort the process on a bad value.)
+    """
+    text = os.environ.get("INFERENCE_MSG_ID")
+    if text is None:
+        return 1
+    if not re.fullmatch(r"\s*[0-9]{1,10}\s*", text) or int(text) >= 1 << 31 or int(text) == 2:
+        raise ValueError(f"INFERENCE_MSG_ID={text!r} is not a decimal number, 0 to 2147483647, other than 2")
+    return int(text)
+
+
+def send_dialect(has_logprobs: bool, too_many_for_stock: bool) -> str:
+    """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means for this message.
+
+    Parameters
+    ----------
+    has_logprobs : bool
+        Whether the channel carries logprobs.
+    too_many_for_stock : bool
+        Whether the batch is beyond what FastDeploy's own message can hold.
+    """
+    dialect = os.environ.get("FD_POSTPROC_DIALECT", "auto")
+    if dialect not in DIALECTS:
+        raise ValueError(f"FD_POSTPROC_DIALECT={dialect!r} is not one of {', '.join(DIALECTS)}")
+    if dialect != "auto":
+        return dialect
+    understood = PEER in os.environ.get("FD_POSTPROC_PEER", "").split(",")
+    return "compact" if understood and (has_logprobs or too_many_for_stock) else "packed"

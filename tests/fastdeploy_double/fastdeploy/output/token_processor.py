@@ -1,0 +1,180 @@
+"""The stock token processor: construction, receive loops, health.  The step is fd_postproc.bench.baseline.
+
+The step looks its names up in this module at each call, so a test may patch them here.
+"""
+
+import copy
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import paddle
+
+import fastdeploy.metrics.trace as tracing
+from fastdeploy import envs
+from fastdeploy.config import PREEMPTED_TOKEN_ID
+from fastdeploy.engine.request import (
+    CompletionOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    Request,
+    RequestMetrics,
+    RequestOutput,
+    RequestStatus,
+    SpeculateMetrics,
+)
+from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
+from fastdeploy.metrics.metrics import main_process_metrics
+from fastdeploy.output._loops import LoopsMixin
+from fastdeploy.spec_decode import SpecMethod
+from fastdeploy.trace.constants import LoggingEventName
+from fastdeploy.trace.trace_logger import print as trace_print
+from fastdeploy.utils import llm_logger, spec_logger
+from fastdeploy.worker.output import LogprobsLists
+from fd_postproc.bench.baseline import StockStep
+
+__all__ = [
+    "MAX_BSZ",
+    "MAX_DRAFT_TOKENS",
+    "PREEMPTED_TOKEN_ID",
+    "RECOVERY_STOP_SIGNAL",
+    "SPECULATE_MAX_BSZ",
+    "CompletionOutput",
+    "K",
+    "LoggingEventName",
+    "LogprobsLists",
+    "PoolingOutput",
+    "PoolingRequestOutput",
+    "Request",
+    "RequestMetrics",
+    "RequestOutput",
+    "RequestStatus",
+    "SpecMethod",
+    "SpeculateMetrics",
+    "TokenProcessor",
+    "WarmUpTokenProcessor",
+    "copy",
+    "envs",
+    "llm_logger",
+    "main_process_metrics",
+    "spec_logger",
+    "time",
+    "trace_print",
+    "traceback",
+    "tracing",
+]
+
+RECOVERY_STOP_SIGNAL = -3
+MAX_DRAFT_TOKENS = 6
+SPECULATE_MAX_BSZ = 256
+MAX_BSZ = 512
+K = 20
+
+
+class TokenProcessor(StockStep, LoopsMixin):
+    """Receives steps and turns them into results."""
+
+    fd = sys.modules[__name__]
+
+    def __init__(self, cfg, cached_generated_tokens, engine_worker_queue, split_connector):
+        paddle.device.set_device("cpu")
+        self.cfg = cfg
+        self.cached_generated_tokens = cached_generated_tokens
+        self.engine_worker_queue = engine_worker_queue
+        self.split_connector = split_connector
+        self.resource_manager = None
+        self.scheduler_metrics_logger = None
+        self._benchmark_logger = None
+        self.tokens_counter = Counter()
+
+        self.speculative_decoding = cfg.speculative_config.method is not None
+        self.use_logprobs = cfg.model_config.enable_logprob
+        self.use_sampling_mask = getattr(cfg.model_config, "enable_keep_sampling_mask", False)
+        self.enable_draft_logprob = cfg.speculative_config.enable_draft_logprob
+        self._open_sockets()
+        self._allocate()
+
+        self.worker = None
+        self.executor = ThreadPoolExecutor(max_workers=1)
+        self._finalizer = weakref.finalize(self, self._cleanup_resources)  # holds self for ever, as upstream
+        self.prefill_result_status = {}
+        self._batch_result_buffer = None
+        self.statics_start_time = time.time()
+        for counter in (
+            *("number_of_tasks", "number_of_input_tokens", "number_of_output_tokens", "total_step"),
+            *("speculative_stats_step", "num_draft_tokens", "num_accepted_tokens", "num_emitted_tokens"),
+            "max_num_emitted_tokens",
+        ):
+            setattr(self, counter, 0)
+        self.total_step_per_request = {}
+        self.accept_token_num_per_head_per_request = {}
+        self.accept_token_num_per_head = [0] * MAX_DRAFT_TOKENS
+
+        self.health_lock = threading.Lock()
+        self.timestamp_for_alive_before_handle_batch = None
+        self.timestamp_for_alive_after_handle_batch = None
+        self.engine_output_token_hang = False
+        self.routing_host_view = None
+        self.routing_cache_manager = None
+
+    def _open_sockets(self):
+        parallel = self.cfg.parallel_config
+        rank = parallel.local_data_parallel_id
+        if envs.FD_USE_GET_SAVE_OUTPUT_V1:
+            port = parallel.local_engine_worker_queue_port
+            self.zmq_server = ZmqIpcServer(name=f"get_save_output_rank{rank}_{port}", mode=PULL)
+        elif self.use_sampling_mask:
+            port = parallel.engine_worker_queue_port[rank]
+            self.sampling_mask_zmq_server = ZmqIpcServer(
+                name=f"sampling_mask_output_rank_{rank}_{port}", mode=PULL
+            )
+
+    def _allocate(self):
+        """The tensors that the receive ops fill."""
+        columns, drafts = K + 1, MAX_DRAFT_TOKENS
+
+        def full(shape, value, dtype):
+            return paddle.full(shape=shape, fill_value=value, dtype=dtype)
+
+        if not self.use_logprobs:
+            slots = SPECULATE_MAX_BSZ
+            shape = [slots * drafts + slots + 2] if self.speculative_decoding else [MAX_BSZ + 2, 1]
+            self.output_tokens = full(shape, 2, "int64")
+            return
+        rows, header = (MAX_BSZ * drafts, MAX_BSZ + 3) if self.speculative_decoding else (MAX_BSZ, 2)
+        self.output_tokens = full([rows * columns + header, 1], 2, "int64")
+        self.output_scores = full([rows * columns, 1], 0.0, "float32")
+        self.output_ranks = full([rows], 0, "int64")
+
+    def _cleanup_resources(self):
+        if hasattr(self, "executor"):
+            self.executor.shutdown(wait=False)
+
+    def set_resource_manager(self, resource_manager):
+        assert self.resource_manager is None, "there is a resource manager already"
+        self.resource_manager = resource_manager
+
+    def set_scheduler_metrics_logger(self, scheduler_metrics_logger):
+        self.scheduler_metrics_logger = scheduler_metrics_logger
+
+    def set_benchmark_logger(self, benchmark_logger):
+        self._benchmark_logger = benchmark_logger
+
+    def healthy(self):
+        """False once a batch has been in hand for longer than the timeout; idle or not, as upstream."""
+        with self.health_lock:
+            if self.timestamp_for_alive_after_handle_batch is not None:
+                return not self.engine_output_token_hang
+            began = self.timestamp_for_alive_before_handle_batch
+            return began is None or time.time() - began <= envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+
+
+class WarmUpTokenProcessor(TokenProcessor):
+    """Cannot be constructed, as upstream: it passes one argument of four."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)

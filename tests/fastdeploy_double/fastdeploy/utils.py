@@ -1,0 +1,35 @@
+"""Loggers.  Nothing below INFO is shown unless FD_DEBUG is set, and the steady path logs nothing at INFO."""
+
+import logging
+
+from fastdeploy import envs
+
+
+def get_logger(name, file_name=None):
+    """A logger below "fastdeploy".
+
+    FastDeploy writes to `file_name` and nowhere else; here nothing is written until somebody adds a handler.
+    """
+    logger = logging.getLogger(f"fastdeploy.{name}")
+    logger.setLevel(logging.DEBUG if envs.FD_DEBUG else logging.INFO)
+    return logger
+
+
+_root = logging.getLogger("fastdeploy")
+_root.addHandler(logging.NullHandler())
+_root.propagate = False
+
+
+class EngineError(Exception):
+    """An error with the code that the client gets."""
+
+    def __init__(self, message, error_code=400):
+        super().__init__(message)
+        self.error_code = error_code
+
+
+llm_logger = get_logger("fastdeploy", "fastdeploy.log")
+spec_logger = get_logger("speculate", "speculate.log")
+scheduler_logger = get_logger("scheduler", "scheduler.log")
+data_processor_logger = get_logger("data_processor", "data_processor.log")
+zmq_client_logger = get_logger("zmq_client", "zmq_client.log")

@@ -1,0 +1,15 @@
+"""Scripts that run as a user who owns nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def as_nobody(script):
+    """Run a script as user 65534, which owns nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    code = f"import os; import fd_postproc as fp; os.setgid(65534); os.setuid(65534)\n{script}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")

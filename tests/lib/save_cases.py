@@ -1,0 +1,145 @@
+"""Random inputs of FastDeploy's save ops, by the ops' own argument names."""
+
+import inspect
+from itertools import accumulate
+
+import numpy as np
+
+import fd_postproc as fp
+from fd_postproc import reference
+
+CHANNELS = {
+    "save_output": "plain",
+    "save_output_topk": "topk",
+    "speculate_save_output": "spec",
+    "mtp_save_first_token": "spec",
+    "speculate_save_output_topk": "spec_topk",
+    "mtp_save_first_token_with_topk": "spec_topk",
+}
+ATTRIBUTES = {
+    "rank_id": 0,
+    "save_each_rank": False,
+    "skip_prefill": True,
+    "skip_chunk_prefill": True,
+    "message_flag": 3,
+}
+
+
+def positional(function):
+    """Names of a function's positional arguments, in order."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+
+
+def arguments(op, inputs, **attributes):
+    """The op's positional arguments."""
+    values = {**ATTRIBUTES, **inputs, **attributes}
+    return [values[name] for name in positional(getattr(reference, op))]
+
+
+def random_inputs(op, batch, cols, seed, layout=fp.GPU):
+    """Tensors that the op can send: codes, preempted and chunked requests among them."""
+    rng = np.random.default_rng(seed)
+    return _MAKERS[op](rng, batch, cols, layout)
+
+
+def _tokens(rng, shape):
+    return rng.integers(0, 1 << 31, shape, dtype=np.int64)
+
+
+def _scores(rng, shape):
+    scores = -rng.random(shape, dtype=np.float32) * 30
+    special = rng.random(shape) < 0.1
+    scores[special] = rng.choice(np.array([np.nan, -np.inf, np.inf, -0.0], np.float32), int(special.sum()))
+    return scores
+
+
+def _int32(rng, shape):
+    return rng.integers(-(1 << 31), 1 << 31, shape, dtype=np.int64)
+
+
+def _state(rng, batch):
+    prompts = rng.integers(1, 100, (batch, 1), dtype=np.int64)
+    chunked = rng.random((batch, 1)) < 0.2
+    return {
+        "not_need_stop": rng.random(1) < 0.5,
+        "seq_lens_decoder": np.where(chunked, prompts - 1, prompts + rng.integers(0, 9)).astype(np.int32),
+        "prompt_lens": prompts,
+        "preempted_idx": _preempted(rng, batch),
+    }
+
+
+def _preempted(rng, batch):
+    return rng.choice(np.array([0, 0, 0, 0, 0, 1, 2], np.int32), (batch, 1))
+
+
+def _plain(rng, batch, cols, layout):
+    x = _tokens(rng, (batch, 1))
+    code = rng.random((batch, 1)) < 0.2
+    x[code] = rng.choice([-1, -3, -9], int(code.sum()))
+    return {"x": x, "not_need_stop": rng.random(1) < 0.5, "preempted_idx": _preempted(rng, batch)}
+
+
+def _topk(rng, batch, cols, layout):
+    return {
+        **_plain(rng, batch, cols, layout),
+        "topk_ids": _int32(rng, (batch, cols)),
+        "logprob_scores": _scores(rng, (batch, cols)),
+        "ranks": _int32(rng, batch),
+    }
+
+
+def _counts(rng, batch, most):
+    counts = rng.integers(0, most + 1, batch, dtype=np.int32)
+    code = rng.random(batch) < 0.1
+    counts[code] = rng.choice([-1, -3, -9], int(code.sum()))
+    return counts
+
+
+def _speculate(rng, batch, cols, layout):
+    width = int(rng.integers(1, layout.max_draft + 3))  # wider and narrower than the slots
+    counts = _counts(rng, batch, min(width, layout.max_draft))
+    return {"accept_tokens": _int32(rng, (batch, width)), "accept_num": counts, **_state(rng, batch)}
+
+
+def _first(rng, batch, cols, layout):
+    inputs = _state(rng, batch)
+    del inputs["preempted_idx"]
+    width = int(rng.integers(2, layout.max_draft + 3))
+    return {"x": _tokens(rng, (batch, width)), **inputs, "step_idx": rng.integers(0, 4, (batch, 1))}
+
+
+def _logprobs(rng, batch, cols, counts, width):
+    used = np.maximum(counts, 0)
+    gaps = rng.integers(0, 2, batch)  # requests' rows need not lie side by side
+    offsets = np.array([*accumulate(used + gaps, initial=0)], np.int32)
+    rows = max(int(offsets[-1]), 1)
+    return {
+        "sampled_token_ids": _int32(rng, (batch, width)),
+        "logprob_token_ids": _int32(rng, (rows, cols)),
+        "logprob_scores": _scores(rng, (rows, cols)),
+        "logprob_ranks": _int32(rng, rows),
+        "token_num_per_batch": counts,
+        "cu_batch_token_offset": offsets,
+        **_state(rng, batch),
+    }
+
+
+def _speculate_topk(rng, batch, cols, layout):
+    width = int(rng.integers(1, layout.max_draft + 3))
+    return _logprobs(rng, batch, cols, _counts(rng, batch, min(width, layout.max_draft)), width)
+
+
+def _first_topk(rng, batch, cols, layout):
+    width = int(rng.integers(1, layout.max_draft + 3))
+    return _logprobs(rng, batch, cols, _counts(rng, batch, min(width, layout.max_draft) - 1), width)
+
+
+_MAKERS = {
+    "save_output": _plain,
+    "save_output_topk": _topk,
+    "speculate_save_output": _speculate,
+    "mtp_save_first_token": _first,
+    "speculate_save_output_topk": _speculate_topk,
+    "mtp_save_first_token_with_topk": _first_topk,
+}

@@ -1,0 +1,152 @@
+"""What the token processor calls: a resource manager that acts as the recorded one did, and recorders."""
+
+import numpy as np
+
+
+class ResourceManager:
+    """Slots, and the calls that were made in order.  With a finish delay a slot is freed only by `settle`."""
+
+    def __init__(self, max_num_seqs, stop_flags_type="list", finish_delay=0, total_block_number=4096):
+        self.max_num_seqs = max_num_seqs
+        stopped = [True] * max_num_seqs
+        self.stop_flags = stopped if stop_flags_type == "list" else np.array(stopped)
+        self.tasks_list = [None] * max_num_seqs
+        self.req_dict = {}
+        self.requests = {}
+        self.to_be_rescheduled_request_id_set = set()
+        self.to_be_aborted_req_id_set = set()
+        self.calls = []
+        self._finish_delay, self._blocks = finish_delay, total_block_number
+        self._ending = []
+
+    def insert(self, request, slot):
+        """Give a request a slot, as the engine does."""
+        self.stop_flags[slot] = False
+        self.tasks_list[slot] = request
+        self.req_dict[request.request_id] = request.idx = slot
+        self.requests[request.request_id] = request
+
+    def settle(self):
+        """Free what waits to be freed."""
+        while self._ending:
+            self._free(self._ending.pop(0))
+
+    def _free(self, name):
+        slot = self.req_dict.pop(name, None)
+        if slot is not None:
+            self.tasks_list[slot] = None
+            self.stop_flags[slot] = True
+        self.requests.pop(name, None)
+        self.to_be_rescheduled_request_id_set.discard(name)
+
+    # ---- called by the token processor -------------------------------------------------------------
+
+    def finish_requests_async(self, name):
+        self.calls.append(["finish_requests_async", name])
+        self._ending.append(name)
+        if not self._finish_delay:
+            self.settle()
+
+    def recycle_abort_task(self, name):
+        self.calls.append(["recycle_abort_task", name])
+        if name in self.to_be_aborted_req_id_set and name in self.requests:
+            slot = self.req_dict.pop(name)
+            self.tasks_list[slot], self.stop_flags[slot] = None, True
+            del self.requests[name]
+            self.to_be_aborted_req_id_set.remove(name)
+
+    def reschedule_preempt_task(self, name):
+        """The slot stays occupied, unlike on a real decode instance."""
+        self.calls.append(["reschedule_preempt_task", name])
+        if name in self.to_be_rescheduled_request_id_set and name in self.requests:
+            self.to_be_rescheduled_request_id_set.remove(name)
+            self.requests[name].metrics.preempted_count += 1
+
+    def _recycle_block_tables(self, task):
+        self.calls.append(["_recycle_block_tables", task.request_id])
+        self.requests.pop(task.request_id, None)
+
+    def cache_output_tokens(self, task):
+        self.calls.append(["cache_output_tokens", task.request_id, len(task.output_token_ids)])
+
+    def clear_data(self):
+        self.calls.append(["clear_data"])
+
+    def total_block_number(self):
+        return self._blocks
+
+    def available_batch(self):
+        return int(sum(map(bool, self.stop_flags)))
+
+    def info(self):
+        return "resource manager of a test"
+
+
+class EngineWorkerQueue:
+    """Answers of finished cache transfers, one for each question; [] when there are none left."""
+
+    def __init__(self):
+        self.answers = []
+
+    def get_finished_req(self):
+        return [tuple(pair) for pair in self.answers.pop(0)] if self.answers else []
+
+
+class SamplingMaskSocket:
+    """One mask at most waits; it is read once."""
+
+    def __init__(self):
+        self.waiting = None
+        self.reads = 0
+
+    def receive_pyobj_once(self, block=False):
+        self.reads += 1
+        mask, self.waiting = self.waiting, None
+        return None, mask
+
+    def close(self):
+        pass
+
+
+class Scheduler:
+    """Records what is put, as the client would get it, at that moment."""
+
+    def __init__(self):
+        self.put = []
+
+    def put_results(self, results):
+        self.put.append([as_sent(result) for result in results])
+
+
+class SplitConnector:
+    def __init__(self):
+        self.sent = []
+
+    def send_first_token(self, prefill_msg, tasks_list):
+        self.sent.append(["send_first_token", prefill_msg, [as_sent(result) for result in tasks_list]])
+
+
+class SchedulerMetricsLogger:
+    def __init__(self):
+        self.tokens = []
+
+    def on_decode_tokens(self, count):
+        self.tokens.append(count)
+
+
+def as_sent(result):
+    """to_dict at this moment, with lists of its own, plus what it leaves out."""
+    sent = _frozen(result.to_dict())
+    mask = None if result.outputs is None else getattr(result.outputs, "sampling_mask", None)
+    if mask is not None:
+        sent["extra"] = {"outputs.sampling_mask": _frozen(mask)}
+    return sent
+
+
+def _frozen(value):
+    """A deep copy in which tuples are lists; everything else keeps its exact type."""
+    if type(value) is dict:
+        return {key: _frozen(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_frozen(item) for item in value]
+    return value

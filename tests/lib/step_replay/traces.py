@@ -1,0 +1,41 @@
+"""Recorded traces, read from a folder."""
+
+import base64
+import gzip
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(os.environ.get("FD_POSTPROC_GOLDEN_STEPS") or Path(__file__).parents[2] / "golden_steps")
+SUFFIX = ".json.gz"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recorded run: what the class was given, and after each step what it had done."""
+
+    name: str
+    mode: dict
+    requests: list
+    events: list
+    end: dict
+
+    @classmethod
+    def load(cls, name, folder=FOLDER):
+        """Read a trace by name."""
+        content = json.loads(gzip.decompress((folder / f"{name}{SUFFIX}").read_bytes()))
+        if content["format"] != 1:
+            raise ValueError(f"{name}: trace format {content['format']}; this reads format 1")
+        return cls(*(content[key] for key in ("name", "mode", "requests", "events", "end")))
+
+
+def trace_names(folder=FOLDER):
+    """Names of the traces in a folder."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}"))
+
+
+def payload(event):
+    """The bytes of a message event."""
+    return zlib.decompress(base64.b64decode(event["message"]))
