@@ -19,6 +19,8 @@ from cpython.slice cimport PySlice_AdjustIndices
 from libc.math cimport isnan
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
+from posix.types cimport pid_t
+from posix.unistd cimport getpid
 
 from fd_postproc._frames cimport (
     FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut, fdf_free, fdf_piece,

@@ -70,6 +70,7 @@ static inline void *fdf_piece(const fdf_sending *s, int64_t *size)
 /* ---- Putting together ------------------------------------------------------------------------------- */
 
 #define FDF_OPEN 8                      /* frames being put together at a time */
+#define FDF_LOST 16                     /* senders whose last lost frame is remembered */
 #define FDF_SILENT_NS 5000000000        /* after this long without a fragment a frame may be given up */
 
 typedef struct {
@@ -79,12 +80,18 @@ typedef struct {
     int64_t heard;      /* monotonic ns of the last fragment */
 } fdf_frame;
 
+/* The last frame of a sender of which something is missing: counted, its other pieces are skipped. */
+typedef struct {
+    uint64_t sender;
+    uint64_t seq;
+} fdf_lost;
+
 typedef struct {
     fdf_frame open[FDF_OPEN];
     uint8_t *whole;         /* the frame handed out last; lives until the next message */
-    uint64_t lost_sender;   /* frame whose beginning is missing, and that was counted */
-    uint64_t lost_seq;
-    int32_t lost;
+    fdf_lost lost[FDF_LOST];
+    int32_t n_lost;         /* entries of it in use */
+    int32_t next_lost;      /* the one to be forgotten next */
     int64_t fragments;      /* received */
     int64_t incomplete;     /* frames given up */
 } fdf_assembly;
@@ -104,11 +111,31 @@ static inline void fdf_free(fdf_assembly *a)
     fdf_forget_whole(a);
 }
 
+/* Count a frame of which something is missing, once. */
+static inline void fdf_count_lost(fdf_assembly *a, uint64_t sender, uint64_t seq)
+{
+    fdf_lost *entry = NULL;
+    for (int k = 0; k < a->n_lost && entry == NULL; k++)
+        if (a->lost[k].sender == sender)
+            entry = &a->lost[k];
+    if (entry == NULL) {
+        entry = &a->lost[a->next_lost];
+        a->next_lost = (a->next_lost + 1) % FDF_LOST;
+        if (a->n_lost < FDF_LOST)
+            a->n_lost++;
+    } else if (entry->seq == seq) {
+        return;
+    }
+    entry->sender = sender;
+    entry->seq = seq;
+    a->incomplete++;
+}
+
 static inline void fdf_give_up(fdf_assembly *a, fdf_frame *f)
 {
     free(f->data);
     f->data = NULL;
-    a->incomplete++;
+    fdf_count_lost(a, f->header.sender, f->header.seq);
 }
 
 static inline fdf_frame *fdf_find(fdf_assembly *a, uint64_t sender)
@@ -185,15 +212,9 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
         return fdw_copy(m, 0, f->data, size) < 0 ? FDF_REFUSED : FDF_MORE;
     }
     if (f == NULL || !fdf_continues(f, &h, body)) {
-        const int same = f != NULL && f->header.seq == h.seq;
-        const int known = a->lost && a->lost_sender == h.sender && a->lost_seq == h.seq;
         if (f != NULL)
             fdf_give_up(a, f);
-        if (!same && !known)
-            a->incomplete++;
-        a->lost = 1;
-        a->lost_sender = h.sender;
-        a->lost_seq = h.seq;
+        fdf_count_lost(a, h.sender, h.seq);
         return FDF_MORE;
     }
     if (fdw_copy(m, FDW_FRAME_HEADER, f->data + f->filled, body) < 0)

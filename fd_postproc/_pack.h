@@ -96,6 +96,11 @@ static inline int fdp_in_prefill(const fdp_source *s, int32_t i)
     return s->decoded != NULL && s->decoded[i] < s->prompts[i];
 }
 
+static inline int64_t fdp_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* The six ops differ here. */
 static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
 {
@@ -114,7 +119,7 @@ static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
     }
     case FDP_SPECULATE:
         r->count = s->skip_prefill && fdp_in_prefill(s, i) ? 0 : s->counts[i];
-        r->filled = INT32_MAX; /* whatever is accepted: as much as there is and fits */
+        r->filled = (int32_t)fdp_min(s->width, s->depth); /* whatever is accepted */
         break;
     case FDP_FIRST:
         /* Later steps are the decode node's: FastDeploy repeats old tokens then. */
@@ -128,7 +133,7 @@ static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
         break;
     case FDP_FIRST_TOPK: /* the first token, and the draft tokens that the decode node goes on from */
         r->count = fdp_in_prefill(s, i) ? 0 : s->counts[i];
-        r->count += r->count > 0;
+        r->count += r->count > 0 && r->count < INT32_MAX;
         r->filled = r->count;
         r->scored = r->count > 0;
         r->first = s->offsets[i];
@@ -140,11 +145,6 @@ static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
                              || r->first + r->scored > s->rows))
             r->filled = r->scored = 0;
     }
-}
-
-static inline int64_t fdp_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Check the tensors against each other and against the layout, and plan the message: *m gets its header, its
@@ -167,6 +167,8 @@ static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout
             return fdp_refuse(fault, FDP_TOO_NARROW, i, live, s->width);
         if (r.scored > 0 && (r.first < 0 || r.first + r.scored > s->rows))
             return fdp_refuse(fault, FDP_NO_ROW, i, r.first < 0 ? r.first : r.first + r.scored - 1, s->rows);
+        if (!fdw_counts_may_be_0(channel) && r.code == 0 && s->tokens[i * s->width] < INT32_MIN)
+            return fdp_refuse(fault, FDP_TOKEN_WIDE, i * s->width, s->tokens[i * s->width], 0);
         rows += r.count > 0 ? r.count : 0;
     }
     if (fdw_plan(m, layout, channel, dialect, s->batch, (int32_t)rows, cols, &wire) < 0)
@@ -284,12 +286,16 @@ static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw
                 return -1;
             }
         }
-        /* Tokens that the tensor is too narrow to hold (FastDeploy sends what lies behind it). */
+        /* Tokens that the tensor is too narrow to hold (FastDeploy sends what follows it). */
         if (s->op == FDP_SPECULATE && m->dialect != FDW_COMPACT)
             for (int64_t j = cells; j < at->depth; j++)
                 if (ids + 4 * (j + 1) <= d->size && fdw_put_word(d, ids + 4 * j, 0) < 0)
                     return -1;
     }
+    /* FastDeploy clears the counts of slots that nobody uses. */
+    if (s->op == FDP_SPECULATE && m->dialect != FDW_COMPACT)
+        return fdp_fill_words(d, at->counts + 4 * (int64_t)s->batch, 0,
+                              fdp_min(d->size - at->counts, at->ids.base - at->counts) / 4 - s->batch);
     return 0;
 }
 

@@ -60,6 +60,7 @@ cdef class Sender:
     cdef uint8_t *message    # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_sending sending
     cdef uint64_t sender     # tells the frames of several senders apart
+    cdef pid_t pid           # the process that has that number
     cdef uint64_t seq
     cdef int64_t waiting_since   # monotonic ns at which the queue was found full; 0: not waiting
     cdef int64_t n_frames, n_messages, n_bytes, n_fragments, n_waits, waited_ns
@@ -81,13 +82,21 @@ cdef class Sender:
         self.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
         self.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.capacity = max(self.stock_size, fdw_longest_frame(&self.c_layout, self.channel_number))
-        self.sender = int.from_bytes(os.urandom(8), "little")
+        self._begin()
         self.message = <uint8_t *>PyMem_RawCalloc(1, sizeof(long) + self.capacity)
         if self.message == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         PyMem_RawFree(self.message)
+
+    cdef int _begin(self) except -1:
+        """Take a number that no other sender has."""
+        self.sender = int.from_bytes(os.urandom(8), "little")
+        self.seq = 0
+        self.pid = getpid()
+        self.busy = False  # a fork leaves only the calling thread
+        return 0
 
     @property
     def stats(self):
@@ -130,6 +139,8 @@ cdef class Sender:
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
             raise ValueError("the Sender is closed")
+        if self.pid != getpid():  # a child of the process that made it: the frames of the two must not mix
+            self._begin()
         if self.busy:
             raise SenderBusy(
                 f"this Sender (queue {self.msqid}) is in use by another call; "
@@ -139,7 +150,7 @@ cdef class Sender:
 
     cdef int _too_big(self, int64_t size, int64_t msgmax, int64_t msg_qbytes) except -1:
         which = (f"kernel.msgmax = {msgmax}" if msgmax <= msg_qbytes
-                 else f"what this queue may hold ({msg_qbytes} bytes, fixed when it was made)")
+                 else f"what this queue may hold (msg_qbytes = {msg_qbytes}, fixed when it was made)")
         error = MessageTooBig(
             E2BIG,
             f"{self._where()}: a {self.dialect} message of {size} bytes is more than {which}; raise "
@@ -158,6 +169,10 @@ cdef class Sender:
             self._too_big(m.claimed, msgmax, msg_qbytes)
         (<long *>self.message)[0] = FDW_MTYPE_COMPACT if compact else FDW_MTYPE_STOCK
         if fdf_cut(&self.sending, self.message, m.claimed, min(limit, self.stock_size)) < 0:
+            if self.stock_size < limit:
+                raise ValueError(
+                    f"{self._where()}: a piece of a frame may be no longer than FastDeploy's message, and "
+                    f"the {self.stock_size} bytes of this layout are too few for one")
             self._too_big(m.claimed, msgmax, msg_qbytes)
         if compact:
             self.seq += 1  # also if it fails half-way: a number is never used again
@@ -188,20 +203,21 @@ cdef class Sender:
         handlers of signals have run.
         """
         cdef int status = 0
-        cdef int64_t size = 0, until = deadline
+        cdef int64_t size = 0, until = deadline, began
         cdef void *message
         with nogil:
             while self.sending.next < self.sending.fragments:
                 message = fdf_piece(&self.sending, &size)
                 status = fds_put(self.msqid, message, size)
                 if status == -EAGAIN and deadline != 0:
-                    if self.waiting_since == 0:
+                    began = fds_now()
+                    if self.waiting_since == 0:  # else a signal or a slice's end interrupted the same wait
                         self.n_waits += 1
-                    self.waiting_since = fds_now()
-                    if deadline > self.waiting_since + _SLICE_NS:
-                        until = self.waiting_since + _SLICE_NS
+                        self.waiting_since = began
+                    if deadline > began + _SLICE_NS:
+                        until = began + _SLICE_NS
                     status = fds_put_wait(self.msqid, message, size, until)
-                    self.waited_ns += fds_now() - self.waiting_since
+                    self.waited_ns += fds_now() - began
                 if status < 0:
                     break
                 self.waiting_since = 0

@@ -159,7 +159,8 @@ def run_with(tree):
         "FD_POSTPROC_FASTDEPLOY": str(tree),
         "FD_PLUGINS": "nobody",
     }
-    return subprocess.run([sys.executable, "-c", TOLD], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", TOLD]
+    return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
 
 
 def test_a_source_tree_is_layered_over_the_double(tmp_path):

@@ -324,3 +324,47 @@ def test_another_layout(send):
     assert tensors[0][:6].tolist() == [1, 3 | 6 << 8, 2, 6, -3, 2]
     assert tensors[0][131 : 131 + 36].tolist() == list(range(36))
     assert tensors[2][:6].tolist() == list(range(6))
+
+
+GET = {
+    "topk": lambda tensors, layout: ops.get_output_topk(*tensors, 4, 0, True, layout=layout),
+    "spec": lambda tensors, layout: ops.speculate_get_output(*tensors, 0, True, False, layout=layout),
+    "spec_topk": lambda tensors, layout: ops.speculate_get_output_topk(*tensors, 4, 0, True, layout=layout),
+}
+
+
+@pytest.mark.parametrize("channel", GET)
+def test_a_compact_frame_fills_the_tensors_as_a_packed_message_does(send, channel):
+    counts = [1, -9, 1, -1] if channel == "topk" else [2, 0, -9, 1, 3, -3]
+    rows = sum(count for count in counts if count > 0)
+    cols = 1 if channel == "spec" else 3
+    ids = np.arange(1, rows * cols + 1).reshape(rows, cols)
+    logprobs = () if channel == "spec" else (-ids / 4, np.arange(rows) + 1)
+    step = fp.Step.from_arrays(channel, counts, ids, *logprobs, flag=4, stop_flag=-1)
+    # So small that a packed message fits the kernel's default limits.
+    layout = fp.Layout(max_batch=8, top_k=4, max_draft=3, spec_batch=8)
+    filled = []
+    for dialect, mtype in ("packed", 1), ("compact", 2):
+        send(channel, fp.encode(step, dialect, layout=layout), mtype)
+        sizes = zip(fp._core.tensor_elements(channel, layout), (np.int64, np.float32, np.int64), strict=True)
+        tensors = [np.full(size, 7, dtype) for size, dtype in sizes][: 1 + 2 * len(logprobs[:1])]
+        GET[channel](tensors, layout)
+        filled.append(tensors)
+    packed, compact = filled
+    # A frame has nothing where FastDeploy's op copies what nobody reads: dead cells, logprobs of codes.
+    if channel == "spec":
+        read = [*range(8), 10, 11, 19, 22, 23, 24]
+        assert packed[0][read].tolist() == compact[0][read].tolist()
+        return
+    assert packed[0].tolist() == compact[0].tolist()
+    read = [0, 2, 4, 5, 6, 7] if channel == "topk" else range(24)
+    assert packed[2][read].tolist() == compact[2][read].tolist()
+    if channel == "spec_topk":
+        assert packed[1].tolist() == compact[1].tolist()
+
+
+def test_a_frame_of_more_requests_than_fastdeploys_tensors_hold(send):
+    send("spec", fp.encode(fp.Step.from_arrays("spec", [0] * 257, []), "compact"), 2)
+    x = fresh("spec")[0]
+    call("spec", [x])
+    assert x[:3].tolist() == [-2, 0, 2]

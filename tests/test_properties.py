@@ -134,7 +134,7 @@ def test_a_layout_that_is_too_small(case, other, dialect):
 @pytest.mark.parametrize("encode", [fp.encode, reference.encode], ids=["C", "reference"])
 def test_another_dialect(encode):
     step = fp.Step.from_arrays("plain", [1], [5])
-    with pytest.raises(ValueError, match="dialect 'dense' is not one of 'legacy', 'packed'"):
+    with pytest.raises(ValueError, match="dialect 'dense' is not one of 'packed', 'legacy', 'compact'"):
         encode(step if encode is fp.encode else ReferenceStep.from_step(step), "dense")
 
 

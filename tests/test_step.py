@@ -298,7 +298,7 @@ def test_encode_names_what_the_layout_cannot_carry(layout, text):
 
 
 def test_encode_needs_a_known_dialect(step):
-    with pytest.raises(ValueError, match="dialect 'dense' is not one of 'legacy', 'packed'"):
+    with pytest.raises(ValueError, match="dialect 'dense' is not one of 'packed', 'legacy', 'compact'"):
         fp.encode(step, "dense")
     with pytest.raises(TypeError):
         fp.encode(None)

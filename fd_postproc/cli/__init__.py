@@ -19,7 +19,7 @@ from ..errors import MalformedMessage
 from ..recording import RecordingError
 from .terminal import CommandError
 
-COMMANDS = ("demo", "inspect", "record", "replay", "bench")
+COMMANDS = ("demo", "inspect", "record", "replay", "bench", "doctor")
 
 _INTERRUPTED = 128 + 2
 

@@ -40,6 +40,7 @@ Different from FastDeploy on purpose:
 * A bad environment value raises ValueError; FastDeploy's ops abort the process.
 """
 
+from .dispatch import num_columns, save_output_normal, save_output_speculate
 from .receive import (
     get_output,
     get_output_ep,
@@ -66,8 +67,11 @@ __all__ = [
     "get_output_topk",
     "mtp_save_first_token",
     "mtp_save_first_token_with_topk",
+    "num_columns",
     "receive_stats",
     "save_output",
+    "save_output_normal",
+    "save_output_speculate",
     "save_output_topk",
     "save_stats",
     "speculate_get_output",

@@ -389,9 +389,13 @@ def _save(
 
 
 def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> _Sizes:
-    """Check the shapes against each other."""
+    """Check the shapes against each other.
+
+    As in FastDeploy, ``token_num_per_batch`` decides the batch where there is one, else the sampled tokens.
+    Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row a token.
+    """
     tokens = inputs["tokens"]
-    batch = inputs["counts"].size if "counts" in inputs else (tokens.shape or (0,))[0]
+    batch = inputs["counts"].size if "offsets" in inputs else (tokens.shape or (0,))[0]
     if len(tokens.shape) == 1 and tokens.size == batch:
         width = 1
     elif len(tokens.shape) == 2 and tokens.shape[0] == batch:
@@ -403,7 +407,8 @@ def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> _
     for role in _PER_REQUEST:
         if role in inputs and inputs[role].size < batch:
             name = given[role][0]
-            raise ValueError(f"{name} has {inputs[role].size} elements for a batch of {batch}")
+            whose = f"{given['tokens'][0]} has shape {list(tokens.shape)}"
+            raise ValueError(f"{name} has {inputs[role].size} elements for a batch of {batch} ({whose})")
     if "ids" not in inputs:
         return _Sizes(batch, width, 0, 1)
     ids, scores, ranks = (inputs[role] for role in ("ids", "scores", "ranks"))

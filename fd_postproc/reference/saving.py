@@ -256,20 +256,18 @@ def speculate_save_output_topk(
     message = _Message("spec_topk", len(numbers), ids.shape[1], dialect, layout)
     message.header(not_need_stop, message_id, message_flag)
     for i, number in enumerate(numbers):
-        count = 0 if chunked[i] else number
-        message.check_count(f"token_num_per_batch[{i}]", count, min(layout.max_draft, len(table[i])))
-        # A preempted request's slot is filled all the same.
-        message.put(message.struct.counts, i, [PREEMPTED if preempted[i] == 1 else count])
+        count, noise = 0 if chunked[i] else number, preempted[i] == 1
+        message.put(message.struct.counts, i, [PREEMPTED if noise else count])
+        bound, rows = min(layout.max_draft, len(table[i])), range(offsets[i], offsets[i] + max(count, 0))
+        # A preempted request's slot is filled all the same, if that can be done.
+        if noise and (count > bound or not _all_there(rows, ids, scores, ranks)):
+            continue
+        message.check_count(f"token_num_per_batch[{i}]", count, bound)
         for j in range(count):
             row = _logprob_row(offsets[i] + j, ids, scores, ranks)
-            tokens = [table[i][j], *ids[row].tolist()[1:]]
-            message.logprobs(
-                i,
-                j,
-                [_int32(n, f"row {row}") for n in tokens],
-                scores[row].tolist(),
-                _int32(ranks[row], "rank"),
-            )
+            tokens = [_int32(n, f"row {row}", noise) for n in [table[i][j], *ids[row].tolist()[1:]]]
+            rank = _int32(ranks[row], f"logprob_ranks[{row}]", noise)
+            message.logprobs(i, j, tokens, scores[row].tolist(), rank)
     return message.saved()
 
 
@@ -314,14 +312,19 @@ def mtp_save_first_token_with_topk(
     message.header(not_need_stop, message_id, message_flag)
     for i, number in enumerate(numbers):
         count = 0 if chunked[i] else number + 1 if number > 0 else number
-        message.check_count(f"token_num_per_batch[{i}] + 1", count, min(layout.max_draft, len(table[i])))
-        message.put(message.struct.counts, i, [PREEMPTED if preempted[i] == 1 else count])
+        noise = preempted[i] == 1
+        message.put(message.struct.counts, i, [PREEMPTED if noise else count])
+        bound, rows = min(layout.max_draft, len(table[i])), range(offsets[i], offsets[i] + (count > 0))
+        if noise and (count > bound or not _all_there(rows, ids, scores, ranks)):
+            continue
+        message.check_count(f"token_num_per_batch[{i}] + 1", count, bound)
         for j in range(count):
-            token = _int32(table[i][j], f"sampled_token_ids[{i}, {j}]")
+            token = _int32(table[i][j], f"sampled_token_ids[{i}, {j}]", noise)
             if j == 0:
                 row = _logprob_row(offsets[i], ids, scores, ranks)
-                others = [_int32(n, f"logprob_token_ids[{row}]") for n in ids[row].tolist()[1:]]
-                message.logprobs(i, 0, [token, *others], scores[row].tolist(), _int32(ranks[row], "rank"))
+                others = [_int32(n, f"logprob_token_ids[{row}]", noise) for n in ids[row].tolist()[1:]]
+                rank = _int32(ranks[row], f"logprob_ranks[{row}]", noise)
+                message.logprobs(i, 0, [token, *others], scores[row].tolist(), rank)
             else:
                 message.logprobs(i, j, [token] + [0] * (message.wire_cols - 1), [0.0] * message.wire_cols, 0)
     return message.saved()
@@ -406,6 +409,10 @@ def _int32(value: int, name: str, wrap: bool = False) -> int:
     if not -(1 << 31) <= value < 1 << 31:
         raise ValueError(f"{name} is {value}, which does not fit 32 bits")
     return value
+
+
+def _all_there(rows: range, *tensors: Any) -> bool:
+    return all(0 <= row < len(tensor) for row in rows for tensor in tensors)
 
 
 def _logprob_row(row: int, *tensors: Any) -> int:

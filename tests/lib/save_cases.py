@@ -125,14 +125,29 @@ def _logprobs(rng, batch, cols, counts, width):
     }
 
 
+def _spoil(rng, inputs):
+    """Numbers that do not fit, where nobody reads them: those of preempted requests."""
+    for i in np.flatnonzero(inputs["preempted_idx"] == 1):
+        kind = rng.integers(0, 4)
+        if kind == 0:
+            inputs["token_num_per_batch"][i] = 99
+        elif kind == 1:
+            inputs["cu_batch_token_offset"][i] = rng.choice([-5, 1 << 30])
+        elif kind == 2:
+            inputs["sampled_token_ids"][i] ^= 1 << 40
+    return inputs
+
+
 def _speculate_topk(rng, batch, cols, layout):
     width = int(rng.integers(1, layout.max_draft + 3))
-    return _logprobs(rng, batch, cols, _counts(rng, batch, min(width, layout.max_draft)), width)
+    counts = _counts(rng, batch, min(width, layout.max_draft))
+    return _spoil(rng, _logprobs(rng, batch, cols, counts, width))
 
 
 def _first_topk(rng, batch, cols, layout):
     width = int(rng.integers(1, layout.max_draft + 3))
-    return _logprobs(rng, batch, cols, _counts(rng, batch, min(width, layout.max_draft) - 1), width)
+    counts = _counts(rng, batch, min(width, layout.max_draft) - 1)
+    return _spoil(rng, _logprobs(rng, batch, cols, counts, width))
 
 
 _MAKERS = {

@@ -1,0 +1,257 @@
+"""Look at kernel limits, queues, keys and settings, and say what is wrong and what to do about it.
+
+Nothing is changed unless --remove is given: it removes queues whose last sender and last receiver are
+dead, after asking for each.  A process that has opened a queue but not used it yet cannot be seen: stop the
+service first.
+
+Exit status: 0 nothing is wrong (warnings may be there), 1 at least one error, with --strict also for a
+warning, 2 wrong usage.
+
+--json prints one object: "schema" (1), "version" of fd_postproc, "exit_status", "worst" ("ok", "info",
+"warning" or "error"), "limits" (msgmax, msgmnb, msgmni), "removed" (list of msqid), "findings".  A finding
+has "severity", "group", "code" (its kind; stays the same when texts change), "subject", "seen", "remedy"
+(list of lines), "msqid" (or null) and "data" (numbers; they depend on the code).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from .terminal import add_layout_option, console, note, positive_int
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from ..doctor import Finding, Scope, Snapshot
+
+HELP = "say what is wrong with queues, limits and settings, and what to do"
+EXAMPLES = """examples:
+  fd-postproc doctor                                     everything
+  fd-postproc doctor --queue-id 8002 --channel topk      one service; its channel settles more
+  fd-postproc doctor --stock --channel spec_topk         FastDeploy's own ops send: are the limits enough?
+  fd-postproc doctor --remove                            queues of dead processes, asking for each
+  fd-postproc doctor --json --strict                     for scripts
+"""
+
+SCHEMA = 1
+
+_TITLES = {
+    "limits": "Kernel limits",
+    "queues": "Queues",
+    "keys": "Keys",
+    "environment": "Environment",
+    "fastdeploy": "FastDeploy",
+    "cuda": "CUDA",
+}
+_STYLES = {"ok": "green", "info": "dim", "warning": "yellow", "error": "bold red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from .._core import CHANNELS
+    from .queue_io import QUEUE_HELP, queue_name
+
+    what = parser.add_argument_group("what to look at")
+    what.add_argument(
+        "--queue-id",
+        type=queue_name,
+        action="append",
+        default=[],
+        metavar="QUEUE",
+        help=f"only this queue, may be repeated: {QUEUE_HELP} (default: all that look like FastDeploy's)",
+    )
+    what.add_argument("--channel", choices=CHANNELS, help="what the service sends (default: unknown)")
+    what.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="DIRECTORY",
+        help="a directory that a service was started in, for the keys of channel spec; may be repeated",
+    )
+    load = parser.add_argument_group("what a step carries, for the sizes of our messages")
+    load.add_argument("--batch", type=positive_int, default=256, help="requests (default: 256)")
+    load.add_argument(
+        "--accepted", type=positive_int, default=2, help="accepted tokens, spec channels (default: 2)"
+    )
+    load.add_argument(
+        "--columns", type=positive_int, default=21, help="logprob columns, topk channels (default: 21)"
+    )
+    add_layout_option(parser)
+    parser.add_argument(
+        "--stock", action="store_true", help="FastDeploy's own ops send: too small limits are errors"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings, too")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--remove", action="store_true", help="remove what dead processes left, after asking")
+    parser.add_argument("--yes", action="store_true", help="with --remove: do not ask")
+
+
+def run(args: argparse.Namespace) -> int:
+    from .. import doctor
+
+    scope = _scope(args)
+    if args.yes and not args.remove:
+        args.usage_error("--yes is for --remove")
+    if args.remove and not args.yes and not sys.stdin.isatty():
+        args.usage_error("--remove asks for each queue, and there is no terminal to ask: give --yes")
+    snapshot = doctor.take(scope)
+    findings = doctor.examine(scope, snapshot)
+    if not args.json:
+        screen = console()
+        _draw(screen, findings, snapshot)
+    removed = _remove(snapshot, ask=not args.yes) if args.remove else []
+    findings = [finding for finding in findings if finding.msqid is None or finding.msqid not in removed]
+    worst = doctor.worst(findings)
+    status = int(worst == "error" or (args.strict and worst == "warning"))
+    if args.json:
+        _print_json(findings, snapshot, removed, worst, status)
+    return status
+
+
+def _scope(args: argparse.Namespace) -> Scope:
+    from .._core import CHANNELS
+    from ..doctor import Load, Scope
+    from ..layout import GPU
+
+    layout = args.layout or GPU
+    for name, value, most in (
+        ("--batch", args.batch, layout.max_batch),
+        ("--accepted", args.accepted, layout.max_draft),
+        ("--columns", args.columns, layout.top_k + 1),
+    ):
+        if value > most:
+            args.usage_error(f"{name} {value}: the layout holds at most {most}")
+    for path in args.path:
+        if not os.path.exists(path):
+            args.usage_error(f"--path {path}: no such directory")
+
+    def numbers(kind: str) -> frozenset[int]:
+        return frozenset(name.number for name in args.queue_id if name.kind == kind)
+
+    return Scope(
+        channels=(args.channel,) if args.channel else CHANNELS,
+        ids=numbers("id"),
+        keys=numbers("key"),
+        msqids=numbers("msqid"),
+        paths=tuple(args.path),
+        layout=layout,
+        load=Load(args.batch, args.accepted, args.columns),
+        stock=args.stock,
+    )
+
+
+def _draw(screen: Console, findings: Sequence[Finding], snapshot: Snapshot) -> None:
+    from .tables import plural
+
+    limits = snapshot.limits
+    titles = dict(_TITLES)
+    titles["limits"] += f": a message up to {limits.msgmax:,} bytes (kernel.msgmax), a new queue up to "
+    titles["limits"] += f"{limits.msgmnb:,} (kernel.msgmnb)"
+    for group, title in titles.items():
+        here = [finding for finding in findings if finding.group == group]
+        if not here:
+            continue
+        screen.print(title, style="bold", soft_wrap=not screen.is_terminal)
+        for i, finding in enumerate(here):
+            again = any(later.remedy == finding.remedy for later in here[i + 1 :])
+            _draw_finding(screen, finding, with_remedy=not again)
+        screen.print()
+    counts = [
+        plural(count, severity)
+        for severity in ("error", "warning")
+        if (count := sum(finding.severity == severity for finding in findings))
+    ]
+    screen.print(", ".join(counts) if counts else "Nothing is wrong.", style="bold")
+
+
+def _draw_finding(screen: Console, finding: Finding, *, with_remedy: bool) -> None:
+    from rich.text import Text
+
+    head = Text(f"{finding.severity:<8}", style=_STYLES[finding.severity])
+    _line(screen, head, Text(printable(f"{finding.subject}: {finding.seen}")), indent=2)
+    for step in finding.remedy if with_remedy else ():
+        _line(screen, Text("->"), Text(printable(step)), indent=11)
+
+
+def _line(screen: Console, head, text, indent: int) -> None:
+    """A hanging paragraph on a terminal; elsewhere one line, for grep."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    if not screen.is_terminal:
+        screen.print(" " * indent, head, " ", text, sep="", soft_wrap=True)
+        return
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(head, text)
+    screen.print(Padding(grid, (0, 0, 0, indent)))
+
+
+def printable(text: str) -> str:
+    """Text without control characters: process names and paths are anybody's."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _remove(snapshot: Snapshot, *, ask: bool) -> list[int]:
+    """Remove leftovers, telling on stderr what happens; numbers of the queues that are gone."""
+    from ..doctor import leftovers, remove_leftover
+    from ..errors import QueueError
+
+    found = leftovers(snapshot)
+    if not found:
+        note("No queue was left by dead processes.")
+    removed = []
+    for queue in found:
+        subject = printable(queue.subject)
+        if queue.doubt and not ask:
+            note(f"{subject}: kept, {queue.doubt}; without --yes you are asked")
+            continue
+        if ask and not _agreed(queue, subject):
+            continue
+        try:
+            kept = remove_leftover(queue)
+        except QueueError as error:
+            kept = str(error)
+        note(f"{subject}: {f'kept, {kept}' if kept else 'removed'}")
+        if not kept:
+            removed.append(queue.info.msqid)
+    return removed
+
+
+def _agreed(queue, subject: str) -> bool:
+    from .tables import plural
+
+    waiting = plural(queue.info.messages, "message")
+    users = printable(f"sender: {queue.sender}; receiver: {queue.receiver}")
+    doubt = f"; {queue.doubt}" if queue.doubt else ""
+    note(f"\n{subject}: {waiting}; {users}{doubt}")
+    print("Remove it? [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print(file=sys.stderr)
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _print_json(
+    findings: Sequence[Finding], snapshot: Snapshot, removed: list[int], worst: str, status: int
+) -> None:
+    import json
+    from dataclasses import asdict
+
+    from .._version import __version__
+
+    document = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "exit_status": status,
+        "worst": worst,
+        "limits": asdict(snapshot.limits),
+        "removed": removed,
+        "findings": [asdict(finding) for finding in findings],
+    }
+    print(json.dumps(document, indent=2))

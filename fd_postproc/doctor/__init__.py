@@ -1,0 +1,61 @@
+"""What is wrong with this machine's queues, limits and settings, as values; nothing is printed here.
+
+::
+
+    scope = Scope(channels=("topk",), ids=frozenset([8002]))
+    for finding in examine(scope):
+        print(finding.severity, finding.subject, finding.seen)
+
+Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`.  What they look at is read
+once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
+"""
+
+from __future__ import annotations
+
+from .environment import check_cuda, check_environment, check_fastdeploy
+from .findings import SEVERITIES, Finding, Load, Scope, worst
+from .keys import check_keys
+from .limits import check_limits
+from .queue_checks import check_queues
+from .removal import leftovers, remove_leftover
+from .snapshot import Snapshot, take
+
+__all__ = [
+    "SEVERITIES",
+    "Finding",
+    "Load",
+    "Scope",
+    "Snapshot",
+    "examine",
+    "leftovers",
+    "remove_leftover",
+    "take",
+    "worst",
+]
+
+
+def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> list[Finding]:
+    """Run all checks.
+
+    Parameters
+    ----------
+    scope : Scope, optional
+        Default: all channels, the configured queue id and all queues that look like FastDeploy's.
+    snapshot : Snapshot, optional
+        What to look at; default: what is there now.
+
+    Returns
+    -------
+    list of Finding
+        By group, in the order of the groups.
+    """
+    scope = scope or Scope()
+    snapshot = snapshot or take(scope)
+    return [
+        *check_limits(snapshot.limits, scope),
+        *check_queues(snapshot, scope),
+        *check_keys(snapshot, scope),
+        *check_environment(),
+        *check_fastdeploy(),
+        *check_cuda(),
+    ]

@@ -1,0 +1,169 @@
+"""Environment variables, the installed FastDeploy and its plug-ins, the CUDA driver.
+
+FastDeploy is never imported: that takes long, and may fail for reasons of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import queues
+from ..ops.environment import PEER, message_id, queue_mode, send_dialect
+from .findings import Finding, quantity
+
+PLUGIN_GROUPS = ("fastdeploy.token_processor_plugins", "fastdeploy.model_runner_plugins")
+
+# A file that FastDeploy has and the unrelated projects of similar names do not.
+_FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
+
+
+def _check_peer() -> None:
+    text = os.environ.get("FD_POSTPROC_PEER", "")
+    if text and PEER not in text.split(","):
+        raise ValueError(f"FD_POSTPROC_PEER={text!r} does not name {PEER}, all that this version understands")
+
+
+# Each raises ValueError if the variable's value is not valid.
+_VARIABLES: dict[str, Callable[[], object]] = {
+    "INFERENCE_MSG_QUEUE_ID": queues.queue_id_from_env,
+    "INFERENCE_MSG_ID": message_id,
+    "FD_POSTPROC_QUEUE_MODE": queue_mode,
+    "FD_POSTPROC_DIALECT": lambda: send_dialect(False, False),
+    "FD_POSTPROC_PEER": _check_peer,
+    "FD_POSTPROC_TRACE": lambda: None,
+}
+
+
+def check_environment() -> list[Finding]:
+    """Variables that are set and not valid; one line about those that are set."""
+    found, good = [], []
+    for name in sorted(os.environ):
+        if name not in _VARIABLES:
+            if name.startswith("FD_POSTPROC_"):
+                known = ", ".join(one for one in _VARIABLES if one.startswith("FD_"))
+                found.append(
+                    Finding(
+                        "warning",
+                        "environment",
+                        "variable-unknown",
+                        name,
+                        "is not a variable of fd_postproc: it has no effect",
+                        (f"known: {known}",),
+                    )
+                )
+            continue
+        try:
+            _VARIABLES[name]()
+        except ValueError as error:
+            seen = str(error).removeprefix(f"{name}=")
+            remedy = ("unset it, or give it a valid value (docs/environment.md)",)
+            found.append(Finding("error", "environment", "variable-invalid", name, seen, remedy))
+        else:
+            good.append(f"{name}={os.environ[name]}")
+    if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
+        seen = "FastDeploy uses ZeroMQ: nothing arrives on any of its queues"
+        found.append(
+            Finding(
+                "warning",
+                "environment",
+                "zeromq",
+                "FD_USE_GET_SAVE_OUTPUT_V1=1",
+                seen,
+                ("unset it to use the queues",),
+            )
+        )
+    if not found:
+        seen = ", ".join(good) if good else "INFERENCE_MSG_QUEUE_ID is not set: the queue id is 1"
+        found.append(Finding("ok", "environment", "environment", "variables", seen))
+    return found
+
+
+def check_fastdeploy() -> list[Finding]:
+    """Whether FastDeploy is installed, and which plug-ins it would take."""
+    found = [_installed()]
+    for group in PLUGIN_GROUPS:
+        found.append(_plugins(group, os.environ.get("FD_PLUGINS")))
+    return found
+
+
+def _installed() -> Finding:
+    distributions = []
+    for one in importlib.metadata.distributions():
+        name = (one.metadata["Name"] or "").lower()
+        if name.startswith("fastdeploy") and Path(str(one.locate_file(_FASTDEPLOY_FILE))).exists():
+            distributions.append((name, one.version))
+    if distributions:
+        seen = ", ".join(f"{name} {version}" for name, version in sorted(set(distributions)))
+        severity, code = "info", "fastdeploy"
+        if len(set(distributions)) > 1:
+            severity, code, seen = "warning", "fastdeploy-twice", f"installed more than once: {seen}"
+        return Finding(
+            severity, "fastdeploy", code, "FastDeploy", seen, data={"versions": sorted(set(distributions))}
+        )
+    spec = importlib.util.find_spec("fastdeploy")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder).parent / _FASTDEPLOY_FILE).exists():
+            seen = f"a source tree at {folder}, without a version"
+            return Finding("info", "fastdeploy", "fastdeploy", "FastDeploy", seen, data={"versions": []})
+    seen = "not installed for this Python"
+    return Finding("info", "fastdeploy", "fastdeploy-missing", "FastDeploy", seen, data={"versions": []})
+
+
+def _plugins(group: str, allowed: str | None) -> Finding:
+    """What FastDeploy's loader makes of a group: exactly one plug-in, else its own class, silently."""
+    names = None if allowed is None else allowed.split(",")
+    points = sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name)
+    chosen = [point for point in points if names is None or point.name in names]
+    ours = [point for point in points if point.value.partition(".")[0] == "fd_postproc"]
+    data = {
+        "group": group,
+        "plugins": [{"name": point.name, "value": point.value} for point in points],
+        "ours": bool(ours),
+        "active": len(chosen) == 1 and chosen[0] in ours,
+        "FD_PLUGINS": allowed,
+    }
+    subject = group.removeprefix("fastdeploy.")
+    listed = ", ".join(f"{point.name} ({point.value})" for point in points)
+    setting = "unset" if allowed is None else repr(allowed)
+    if not points:
+        seen = "no plug-in installed; this version of fd_postproc ships none yet"
+        return Finding("info", "fastdeploy", "plugin-none", subject, seen, data=data)
+    if len(chosen) > 1:
+        seen = (
+            f"FastDeploy takes one plug-in and finds {len(chosen)}: {listed}; it silently uses its own class"
+        )
+        remedy = (f"FD_PLUGINS={(ours or chosen)[0].name} (now {setting})",)
+        return Finding("warning", "fastdeploy", "plugin-several", subject, seen, remedy, data=data)
+    if not chosen:
+        seen = f"FD_PLUGINS={allowed!r} allows none of {quantity(len(points), 'plug-in')}: {listed}"
+        step = f"FD_PLUGINS={points[0].name} (names of entry points, with commas between)"
+        return Finding("warning", "fastdeploy", "plugin-not-allowed", subject, seen, (step,), data=data)
+    if ours:
+        seen = f"fd_postproc's: {chosen[0].name} (FD_PLUGINS {setting})"
+    else:
+        seen = (
+            f"another project's: {listed} (FD_PLUGINS {setting}); this version of fd_postproc ships none yet"
+        )
+    return Finding("info", "fastdeploy", "plugin", subject, seen, data=data)
+
+
+def check_cuda() -> list[Finding]:
+    """Whether a CUDA driver is there.  Nothing of fd_postproc uses one yet."""
+    unused = "this version of fd_postproc does not use CUDA"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        seen = f"no driver ({error}); {unused}"
+        return [Finding("info", "cuda", "cuda-missing", "CUDA", seen, data={"driver": None})]
+    version = ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        seen = f"libcuda.so.1 opens but does not tell its version; {unused}"
+        return [Finding("info", "cuda", "cuda", "CUDA", seen, data={"driver": None})]
+    text = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    seen = f"a driver for CUDA {text} is there; {unused}"
+    return [Finding("info", "cuda", "cuda", "CUDA", seen, data={"driver": text})]

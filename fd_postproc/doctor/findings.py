@@ -1,0 +1,120 @@
+"""What a check says, and what it is asked about."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._core import CHANNELS
+from ..layout import GPU, Layout
+
+SEVERITIES = ("ok", "info", "warning", "error")
+"""From nothing wrong to something that does not work, in this order."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was seen.
+
+    Attributes
+    ----------
+    severity : str
+        One of `SEVERITIES`.
+    group : str
+        ``"limits"``, ``"queues"``, ``"keys"``, ``"environment"``, ``"fastdeploy"`` or ``"cuda"``.
+    code : str
+        Name of the kind of finding, for programs; it stays the same when texts change.
+    subject, seen : str
+        What it is about and what was seen, for a person.
+    remedy : tuple of str
+        What to do, one step a line.
+    msqid : int or None
+        The queue it is about.
+    data : dict
+        The numbers in `seen`, for programs.
+    """
+
+    severity: str
+    group: str
+    code: str
+    subject: str
+    seen: str
+    remedy: tuple[str, ...] = ()
+    msqid: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def worst(findings: list[Finding]) -> str:
+    """The gravest severity among findings, ``"ok"`` if there are none."""
+    return max((finding.severity for finding in findings), key=SEVERITIES.index, default="ok")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step is expected to carry.
+
+    Attributes
+    ----------
+    batch, accepted, columns : int
+        Requests, accepted tokens of each (on channels with speculation), logprob columns (on channels with
+        logprobs).
+    """
+
+    batch: int = 256
+    accepted: int = 2
+    columns: int = 21
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to look at.
+
+    Attributes
+    ----------
+    channels : tuple of str
+        All, or the one that the service is known to use.
+    ids, keys, msqids : frozenset of int
+        Queues that the user named.  None named: the configured id, and every queue whose key looks like
+        FastDeploy's.
+    paths : tuple of str
+        Further directories that a service was started in.
+    layout : Layout
+    load : Load
+    stock : bool
+        FastDeploy's own ops send or receive, so full messages must fit.
+    """
+
+    channels: tuple[str, ...] = CHANNELS
+    ids: frozenset[int] = frozenset()
+    keys: frozenset[int] = frozenset()
+    msqids: frozenset[int] = frozenset()
+    paths: tuple[str, ...] = ()
+    layout: Layout = GPU
+    load: Load = Load()
+    stock: bool = False
+
+    @property
+    def named(self) -> bool:
+        """The user named queues."""
+        return bool(self.ids or self.keys or self.msqids)
+
+    @property
+    def settled(self) -> bool:
+        """The user named the channel."""
+        return len(self.channels) == 1
+
+
+def quantity(number: int, what: str) -> str:
+    """``1 queue``, ``2 queues``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def key_text(key: int) -> str:
+    """A key as ``ipcs`` prints it."""
+    return f"{key & 0xFFFFFFFF:#010x}"
+
+
+def quoted(path: str) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(path)

@@ -1,0 +1,253 @@
+"""Which processes use queues: whether the last user of a queue lives, who waits in one, where they work.
+
+Everything is read from /proc.  A process of another user, or of another PID namespace, may not be visible;
+what cannot be known is reported as such and never taken for dead.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .. import queues
+from ..errors import QueueError
+
+# System call numbers of msgsnd and msgrcv.  (Elsewhere only the kernel function's name tells.)
+_CALLS = {
+    "x86_64": {69: "send", 70: "receive"},
+    "aarch64": {189: "send", 188: "receive"},
+}.get(platform.machine(), {})
+_FUNCTIONS = {"do_msgsnd": "send", "do_msgrcv": "receive"}
+
+# The last use is known to the second, a start to the clock's tick: closer than this, nobody can tell.
+_CLOCK_SLACK = 2.0
+
+
+@dataclass(frozen=True)
+class User:
+    """Who sent to, or received from, a queue last.
+
+    Attributes
+    ----------
+    pid : int
+        0 if nobody, or if the process is not in this PID namespace.
+    used_at : int
+        Unix time, 0 if never.
+    state : str
+        ``"nobody"`` never used; ``"alive"``; ``"dead"``; ``"reused"`` dead, its number now belongs to a
+        process that started after the queue's last use; ``"elsewhere"`` in another PID namespace.
+    name : str
+        Name of the process that has this number now.
+    """
+
+    pid: int
+    used_at: int
+    state: str
+    name: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """It cannot use the queue any more."""
+        return self.state in ("dead", "reused")
+
+    @property
+    def may_live(self) -> bool:
+        """It lives, or nobody can tell."""
+        return self.state in ("alive", "elsewhere")
+
+    def __str__(self) -> str:
+        if self.state == "nobody":
+            return "nobody yet"
+        if self.state == "elsewhere":
+            return f"a process of another PID namespace, {age(self.used_at)}"
+        what = {
+            "alive": f"({self.name})",
+            "dead": "(dead)",
+            "reused": f"(dead; the number is now {self.name}'s)",
+        }[self.state]
+        return f"process {self.pid} {what}, {age(self.used_at)}"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A thread that is inside ``msgsnd`` or ``msgrcv`` at this moment.
+
+    Attributes
+    ----------
+    pid : int
+    name : str
+    doing : str
+        ``"send"`` or ``"receive"``.
+    msqid, size : int or None
+        The queue, and the bytes to send or the room for a message; None if the kernel does not let this
+        user see it.
+    """
+
+    pid: int
+    name: str
+    doing: str
+    msqid: int | None
+    size: int | None
+
+
+def age(when: int) -> str:
+    """How long ago a Unix time was."""
+    seconds = max(int(time.time()) - when, 0)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def last_user(pid: int, used_at: int) -> User:
+    """What became of the process that used a queue last.
+
+    Parameters
+    ----------
+    pid, used_at : int
+        As the kernel keeps them with the queue, both 0 if nobody used it.  Where only the number is 0, the
+        process is outside this PID namespace.
+    """
+    if not used_at:
+        return User(0, 0, "nobody")
+    if not pid:
+        return User(0, used_at, "elsewhere")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return User(pid, used_at, "dead")
+    except PermissionError:
+        pass  # somebody else's, but there
+    status = _status(pid)
+    if status is None:  # /proc may hide other users' processes
+        return User(pid, used_at, "alive", name(pid))
+    state, threads, started = status
+    if state in "ZX" and threads <= 1:
+        return User(pid, used_at, "dead")
+    if started > used_at + _CLOCK_SLACK:
+        return User(pid, used_at, "reused", name(pid))
+    return User(pid, used_at, "alive", name(pid))
+
+
+def _status(pid: int) -> tuple[str, int, float] | None:
+    """State letter, number of threads, and start as Unix time."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            # the name in parentheses may hold spaces and parentheses itself
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 20:
+        return None
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return fields[0], int(fields[17]), booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def name(pid: int) -> str:
+    """A process's short name."""
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            return file.read().strip() or "?"
+    except OSError:
+        return "?"
+
+
+def _ipc_namespace(of: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/{of}/ns/ipc")
+    except OSError:
+        return None
+
+
+def waiting() -> list[Waiting]:
+    """Threads of this IPC namespace that wait in a queue, as far as this user may see them."""
+    found: list[Waiting] = []
+    ours = _ipc_namespace("thread-self")
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or _ipc_namespace(entry) != ours:
+            continue
+        pid = int(entry)
+        found.extend(Waiting(pid, name(pid), *call) for call in _calls(pid))
+    return found
+
+
+def _calls(pid: int) -> Iterator[tuple[str, int | None, int | None]]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        here = f"/proc/{pid}/task/{thread}"
+        words = _read(f"{here}/syscall").split()
+        if len(words) > 3 and re.fullmatch("[0-9]+", words[0]):
+            if doing := _CALLS.get(int(words[0])):
+                yield doing, int(words[1], 16) & 0x7FFFFFFF, int(words[3], 16)
+        elif not words and (doing := _FUNCTIONS.get(_read(f"{here}/wchan"))):
+            yield doing, None, None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file that keys are made of, as a process sees it.
+
+    Attributes
+    ----------
+    kind : str
+        ``"shm"`` for /dev/shm, ``"cwd"`` for a working directory.
+    device, inode : int
+    path : str
+        For a person.
+    lookup : str
+        Path under which this process finds the same file.
+    """
+
+    kind: str
+    device: int
+    inode: int
+    path: str = field(compare=False)
+    lookup: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.path
+
+    def key(self, queue_id: int, ftok: str) -> int | None:
+        """The key that an id gives here; None if there is none (any more)."""
+        try:
+            return queues.queue_key(queue_id, self.lookup, ftok)
+        except (QueueError, ValueError):
+            return None
+
+
+def place(kind: str, lookup: str, path: str | None = None) -> Place | None:
+    """A file, shown as `path`; None if it cannot be looked at."""
+    try:
+        stat = os.stat(lookup)
+    except OSError:
+        return None
+    return Place(kind, stat.st_dev, stat.st_ino, path or lookup, lookup)
+
+
+def places_of(pid: int) -> list[Place]:
+    """Working directory and /dev/shm of another process."""
+    try:
+        cwd = os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        cwd = "?"
+    found = [
+        place("cwd", f"/proc/{pid}/cwd", cwd),
+        # a path through another process's root meets that process's mounts
+        place("shm", f"/proc/{pid}/root/dev/shm", "/dev/shm"),
+    ]
+    return [one for one in found if one is not None]

@@ -1,0 +1,210 @@
+"""Everything that the checks look at, read once; and whose queue a key belongs to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from .. import queues
+from ..queues import KernelLimits, QueueInfo
+from .findings import Scope, key_text
+from .processes import Place, User, Waiting, last_user, place, places_of, waiting
+
+CHANNELS_OF = {
+    "shm": tuple(channel for channel, path in queues.CHANNEL_PATHS.items() if path == "/dev/shm"),
+    "cwd": tuple(channel for channel, path in queues.CHANNEL_PATHS.items() if path == "./"),
+}
+"""Channels whose keys are made of /dev/shm, and of the working directory."""
+
+# FastDeploy's ids are TCP ports, in older versions plus a rank.  A key with a larger one is a coincidence.
+_LARGEST_ID = 65535 + 256
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A queue id, rule and place that give a queue's key.
+
+    Attributes
+    ----------
+    queue_id : int
+    ftok : str
+        Under ``"libc"`` ids that differ by 256 give one key; `queue_id` is one that the user named, else
+        the smallest.
+    place : Place
+    """
+
+    queue_id: int
+    ftok: str
+    place: Place
+
+    def __str__(self) -> str:
+        libc = " or 256 more" if self.ftok == "libc" else ""
+        return f"id {self.queue_id}{libc}, {self.place}"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue with what is known about it.
+
+    Attributes
+    ----------
+    info : QueueInfo
+    identities : tuple of Identity
+        Empty if nothing says that it is FastDeploy's.
+    named : bool
+        The user named its key or number.
+    sender, receiver : User
+        The last ones.
+    waiting : tuple of Waiting
+        Who is inside msgsnd or msgrcv.
+    """
+
+    info: QueueInfo
+    identities: tuple[Identity, ...]
+    named: bool
+    sender: User
+    receiver: User
+    waiting: tuple[Waiting, ...]
+
+    @property
+    def ours(self) -> bool:
+        """It carries FastDeploy's tokens, by its key or because the user says so."""
+        return self.named or bool(self.identities)
+
+    @property
+    def leftover(self) -> bool:
+        """Everybody who is known to have used it is dead, and nobody waits in it."""
+        users = [user for user in (self.sender, self.receiver) if user.state != "nobody"]
+        return bool(users) and all(user.gone for user in users) and not self.waiting
+
+    @property
+    def doubt(self) -> str | None:
+        """Why a leftover may have a user that cannot be seen; None if nothing speaks for it."""
+        if "nobody" in (self.sender.state, self.receiver.state):
+            return "only one side ever used it"
+        if self.info.mode & 0o066 and os.geteuid() != 0:
+            return "other users may use it, and only root sees whether one of them waits in it"
+        return None
+
+    def waits(self, doing: str) -> list[Waiting]:
+        return [one for one in self.waiting if one.doing == doing]
+
+    def channels(self, scope: Scope) -> tuple[str, ...]:
+        """Channels that it may carry."""
+        if self.named:
+            return scope.channels
+        possible = {channel for one in self.identities for channel in CHANNELS_OF[one.place.kind]}
+        return tuple(channel for channel in scope.channels if channel in possible)
+
+    @property
+    def subject(self) -> str:
+        who = f"{self.identities[0]}, " if self.identities else ""
+        return f"queue {self.info.msqid} ({who}key {key_text(self.info.key)})"
+
+    @property
+    def short(self) -> str:
+        who = f"id {self.identities[0].queue_id}" if self.identities else f"key {key_text(self.info.key)}"
+        return f"queue {self.info.msqid} ({who})"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was there at one moment.
+
+    Attributes
+    ----------
+    limits : KernelLimits
+    queues : list of Queue
+        Those in scope.
+    others : list of QueueInfo
+        Queues that are not FastDeploy's as far as one can tell.
+    places : dict
+        For each process that uses a queue in scope: its Places.
+    unseen : list of Waiting
+        Threads that wait in a queue which this user may not see.
+    """
+
+    limits: KernelLimits
+    queues: list[Queue]
+    others: list[QueueInfo] = field(default_factory=list)
+    places: dict[int, list[Place]] = field(default_factory=dict)
+    unseen: list[Waiting] = field(default_factory=list)
+
+
+def own_places(scope: Scope) -> list[Place]:
+    """/dev/shm, the working directory and the directories of the scope, as this process sees them."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = "./ (deleted)"
+    found = [place("shm", "/dev/shm"), place("cwd", "./", here)]
+    found += [place("cwd", path, os.path.realpath(path)) for path in scope.paths]
+    return [one for one in found if one is not None]
+
+
+def identities(key: int, places: list[Place], ids: frozenset[int]) -> tuple[Identity, ...]:
+    """All ids and places that give a key.
+
+    `ids` are those that are configured: each of them counts; of the others only those that are likely.
+    """
+    found = []
+    # Both rules keep the id's low bits in a place of their own.
+    read_back = {"custom": key & 0xFFFFF, "libc": key >> 24 & 0xFF}
+    for at in dict.fromkeys(places):
+        for ftok, guess in read_back.items():
+            for queue_id in [*sorted(ids), guess]:
+                likely = queue_id in ids or queue_id <= _LARGEST_ID
+                if likely and at.key(queue_id, ftok) == key:
+                    found.append(Identity(queue_id, ftok, at))
+                    break
+    return tuple(found)
+
+
+def configured_ids(scope: Scope) -> frozenset[int]:
+    """Ids that the user named, else that of the environment."""
+    if scope.named:
+        return scope.ids
+    try:
+        return frozenset([queues.queue_id_from_env()])
+    except ValueError:
+        return frozenset()  # the check of the environment says so
+
+
+def take(scope: Scope) -> Snapshot:
+    """Look at limits, queues and processes."""
+    infos = queues.list_queues()
+    sleepers = waiting()
+    here = own_places(scope)
+    ids = configured_ids(scope)
+    found: list[Queue] = []
+    others: list[QueueInfo] = []
+    places: dict[int, list[Place]] = {}
+    looked_at: dict[int, list[Place]] = {}
+    for info in infos:
+        named = info.msqid in scope.msqids or info.key in scope.keys
+        inside = tuple(one for one in sleepers if one.msqid == info.msqid)
+        sender = last_user(info.last_sender, info.sent_at)
+        receiver = last_user(info.last_receiver, info.received_at)
+        pids = {user.pid for user in (sender, receiver) if user.state == "alive"}
+        pids |= {one.pid for one in inside}
+        for pid in pids - looked_at.keys():
+            looked_at[pid] = places_of(pid)
+        # its users' places first: only some bits of an inode count, and ours may agree by chance
+        seen = [at for pid in sorted(pids) for at in looked_at[pid]] + here
+        known = identities(info.key, seen, ids) if info.key else ()
+        queue = Queue(info, known, named, sender, receiver, inside)
+        if not queue.ours:
+            others.append(info)
+        elif _in_scope(queue, scope):
+            found.append(queue)
+            places.update((pid, looked_at[pid]) for pid in pids)
+    unseen = [one for one in sleepers if one.msqid is None]
+    return Snapshot(queues.kernel_limits(), found, [] if scope.named else others, places, unseen)
+
+
+def _in_scope(queue: Queue, scope: Scope) -> bool:
+    if queue.named:
+        return True
+    if scope.named and not any(one.queue_id in scope.ids for one in queue.identities):
+        return False
+    return bool(queue.channels(scope))

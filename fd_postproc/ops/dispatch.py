@@ -1,0 +1,428 @@
+"""What a worker calls after sampling: from a step's tensors to the save op that carries them."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..layout import GPU, Layout
+from .save import (
+    mtp_save_first_token,
+    mtp_save_first_token_with_topk,
+    save_output,
+    save_output_topk,
+    speculate_save_output,
+    speculate_save_output_topk,
+)
+
+TARGET = 3
+DRAFT = 4
+
+
+def save_output_normal(
+    model_output: Any,
+    sampler_output: Any,
+    share_inputs: Any,
+    async_output_queue: Any = None,
+    save_each_rank: bool = False,
+    sampling_mask_async_queue: Any = None,
+    *,
+    layout: Layout = GPU,
+) -> None:
+    """Send a step without speculation: on ``topk`` if it has logprobs, else on ``plain``.
+
+    The positional arguments are those of FastDeploy's function of this name; `layout` is ours.
+
+    Parameters
+    ----------
+    model_output : object
+        Attributes read: ``not_need_stop``, ``mp_rank``, ``index_to_batch_id``, ``enable_pd_reorder``.
+        If the last is true, row i of every tensor belongs to slot ``index_to_batch_id[i]`` and is sent
+        there; if the map moves anything, a row that it does not name belongs to no request and is not sent.
+    sampler_output : object
+        ``logprobs_tensors``: None, or an object with ``logprob_token_ids``, ``logprobs`` and
+        ``selected_token_ranks``, one row per request.
+    share_inputs : mapping
+        ``sampled_token_ids``, int64 (batch, 1), or ``sampler_output.sampled_token_ids`` if it has none;
+        ``last_preempted_idx``, int32, set to 0 in place once the message is in the queue (also on ranks that
+        send nothing).
+    async_output_queue, sampling_mask_async_queue
+        Not used.
+    save_each_rank : bool
+        Not looked at: ranks above 0 send nothing.
+    layout : Layout, optional
+        Geometry of the receiver's build.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a tensor or a number in it does not fit, ``index_to_batch_id`` sends two rows to one slot or a row
+        beyond the layout, or the step has a sampling mask or logprobs that are still to be renormalised
+        (``logz_per_batch``), which FastDeploy's function handles and this one does not.  Nothing was sent,
+        and ``last_preempted_idx`` is as it was.
+    QueueError
+        If the message could not be sent; likewise.
+    """
+    _refuse_what_is_not_carried(sampler_output)
+    tokens = _sampled(share_inputs, sampler_output)
+    slots = _Slots(model_output, _rows(tokens), layout)
+    logprobs = sampler_output.logprobs_tensors
+    x = slots.place(tokens, "sampled_token_ids", empty=-1)
+    preempted = slots.place(share_inputs["last_preempted_idx"], "last_preempted_idx")
+    state = model_output.not_need_stop, preempted, model_output.mp_rank
+    if logprobs is None:
+        save_output(x, *state, save_each_rank, layout=layout)
+    else:
+        save_output_topk(
+            x,
+            slots.place(logprobs.logprob_token_ids, "logprob_token_ids", empty=-1),
+            slots.place(logprobs.logprobs, "logprobs"),
+            slots.place(logprobs.selected_token_ranks, "selected_token_ranks"),
+            *state,
+            layout=layout,
+        )
+    share_inputs["last_preempted_idx"][:] = 0
+
+
+def save_output_speculate(
+    sampler_output: Any,
+    model_output: Any,
+    share_inputs: Any,
+    proposer_share_inputs: Any,
+    local_rank: int,
+    tensor_parallel_rank: int,
+    save_each_rank: bool = False,
+    sampling_mask_async_queue: Any = None,
+    is_mtp_prefill: bool = False,
+    *,
+    message_flag: int = TARGET,
+    skip_chunk_prefill: bool | None = None,
+    layout: Layout = GPU,
+) -> None:
+    """Send a step of speculative decoding, or the first tokens of a prefill node.
+
+    The positional arguments are those of FastDeploy's ``save_output_specualate``; the others are ours.
+
+    ==================  =========================  ==================================
+    step                without logprobs           with logprobs
+    ==================  =========================  ==================================
+    target              ``speculate_save_output``  ``speculate_save_output_topk``
+    target, on a        ``mtp_save_first_token``   ``mtp_save_first_token_with_topk``
+    prefill node
+    draft               nothing                    ``speculate_save_output_topk``
+    ==================  =========================  ==================================
+
+    Parameters
+    ----------
+    sampler_output : object
+        ``logprobs_tensors``: None, or an object with ``logprob_token_ids``, ``logprobs`` and
+        ``selected_token_ranks``, one row per token; ``cu_batch_token_offset``, int32, the first row of each
+        request.  Of a draft message: the proposer's, with ``sampled_token_ids``.
+    model_output : object
+        As for `save_output_normal`.
+    share_inputs : mapping
+        Of a target message: ``accept_num_cpu``, ``seq_lens_decoder_cpu``, ``prompt_lens_cpu`` and the tokens,
+        ``accept_tokens_cpu``, or with logprobs ``sampled_token_ids`` (batch, width).
+        ``last_preempted_idx`` as for `save_output_normal`, but a draft message leaves it as it is: it is the
+        target message that tells the engine.
+    proposer_share_inputs : mapping or None
+        Read for prefill nodes and draft messages only; None for methods without a proposer (naive, ngram,
+        suffix).  Its attributes ``index_to_batch_id`` and ``enable_pd_reorder``, if it has them, hold for
+        its tensors; else those of `model_output` do.  Prefill node: ``base_model_draft_tokens``, and without
+        logprobs ``not_need_stop``, ``seq_lens_decoder``, ``prompt_lens``, ``step_idx``.  Draft message:
+        ``batch_token_num``, ``not_need_stop``, ``seq_lens_decoder``, ``prompt_lens``.
+    local_rank : int
+        The rank for ``mtp_save_first_token``; all other messages go by ``model_output.mp_rank``.
+    tensor_parallel_rank : int
+        A prefill node, and a draft message, are sent on rank 0 only.
+    save_each_rank : bool
+        Lets ranks above 0 send the first tokens of a prefill node.
+    sampling_mask_async_queue
+        Not used.
+    is_mtp_prefill : bool
+        Whether this is the prefill node of prefill-decode disaggregation with MTP.  Its message says one
+        token more for each request than was accepted: the first of those that the proposer drafted.
+    message_flag : {3, 4}, optional
+        3 target, 4 draft.  FastDeploy sends draft messages from its proposer; here a second call does.
+    skip_chunk_prefill : bool, optional
+        Whether requests in chunked prefill send no token.  Default: ``ENABLE_V1_KVCACHE_SCHEDULER`` of the
+        environment, a number; 1.  With logprobs they never do.
+    layout : Layout, optional
+        Geometry of the receiver's build.
+
+    Raises
+    ------
+    TypeError, ValueError, QueueError
+        As for `save_output_normal`; also if a prefill node or draft message has no proposer inputs.
+    """
+    _refuse_what_is_not_carried(sampler_output)
+    if message_flag not in (TARGET, DRAFT):
+        raise ValueError(f"message_flag = {message_flag} is neither {TARGET} (target) nor {DRAFT} (draft)")
+    logprobs = sampler_output.logprobs_tensors
+    is_draft = message_flag == DRAFT
+    if (is_draft or is_mtp_prefill) and tensor_parallel_rank == 0 and proposer_share_inputs is None:
+        what = "a draft message" if is_draft else "a prefill node's first token"
+        raise ValueError(f"{what} comes from proposer_share_inputs, which is None")
+    if is_draft:
+        if tensor_parallel_rank == 0 and logprobs is not None:
+            _save_draft(
+                sampler_output, model_output, share_inputs, proposer_share_inputs, save_each_rank, layout
+            )
+        return
+    if is_mtp_prefill and tensor_parallel_rank != 0:
+        pass  # rank 0 speaks for all
+    elif logprobs is not None:
+        _save_target(
+            sampler_output,
+            model_output,
+            share_inputs,
+            proposer_share_inputs if is_mtp_prefill else None,
+            save_each_rank,
+            layout,
+        )
+    else:
+        skip = _v1_scheduler() if skip_chunk_prefill is None else skip_chunk_prefill
+        if is_mtp_prefill:
+            _save_first(model_output, proposer_share_inputs, local_rank, save_each_rank, skip, layout)
+        else:
+            slots = _Slots(model_output, _rows(share_inputs["accept_tokens_cpu"]), layout)
+            speculate_save_output(
+                slots.named(share_inputs, "accept_tokens_cpu"),
+                slots.named(share_inputs, "accept_num_cpu"),
+                model_output.not_need_stop,
+                slots.named(share_inputs, "seq_lens_decoder_cpu"),
+                slots.named(share_inputs, "prompt_lens_cpu"),
+                slots.named(share_inputs, "last_preempted_idx"),
+                model_output.mp_rank,
+                save_each_rank,
+                skip,
+                layout=layout,
+            )
+    share_inputs["last_preempted_idx"][:] = 0
+
+
+def num_columns(requested: Iterable[int | None], layout: Layout = GPU) -> int:
+    """Logprob columns that a step needs: the most alternatives that a request asked for, and the token.
+
+    Parameters
+    ----------
+    requested : iterable of int or None
+        Alternatives ("top logprobs") that each request of the step asked for; None: no logprobs.
+    layout : Layout, optional
+        Geometry of the receiver's build.
+
+    Returns
+    -------
+    int
+        1 to ``layout.top_k + 1``.  1 also if nobody asked: a channel with logprobs always has the column of
+        the sampled tokens.
+
+    Raises
+    ------
+    ValueError
+        If a request asked for less than 0 (FastDeploy's -1, the whole vocabulary, does not fit a message) or
+        for more than ``layout.top_k``.
+    """
+    most = 0
+    for request, asked in enumerate(requested):
+        if asked is None:
+            continue
+        number = operator.index(asked)
+        if not 0 <= number <= layout.top_k:
+            raise ValueError(
+                f"request {request} asked for {number} top logprobs; a message carries 0 to {layout.top_k} "
+                "(top_k of the layout)"
+            )
+        most = max(most, number)
+    return most + 1
+
+
+# ---- One message each ------------------------------------------------------------------------------------
+
+
+def _save_target(
+    sampler_output: Any,
+    model_output: Any,
+    share_inputs: Any,
+    proposer: Any,
+    save_each_rank: bool,
+    layout: Layout,
+) -> None:
+    """Target tokens with logprobs; on a prefill node, where `proposer` is not None, with a draft token."""
+    counts = share_inputs["accept_num_cpu"]
+    batch = _rows(counts)
+    slots = _Slots(model_output, batch, layout)
+    if proposer is None:
+        tokens = slots.place(_first(_sampled(share_inputs, sampler_output), batch), "sampled_token_ids")
+    else:
+        drafted = _first(proposer["base_model_draft_tokens"], batch)
+        tokens = _Slots(_order_of(proposer, model_output), batch, layout).place(
+            drafted, "base_model_draft_tokens"
+        )
+    save = speculate_save_output_topk if proposer is None else mtp_save_first_token_with_topk
+    save(
+        tokens,
+        *_logprobs(sampler_output),
+        slots.place(counts, "accept_num_cpu"),
+        slots.place(sampler_output.cu_batch_token_offset, "cu_batch_token_offset"),
+        model_output.not_need_stop,
+        slots.named(share_inputs, "seq_lens_decoder_cpu"),
+        slots.named(share_inputs, "prompt_lens_cpu"),
+        slots.named(share_inputs, "last_preempted_idx"),
+        TARGET,
+        model_output.mp_rank,
+        save_each_rank,
+        layout=layout,
+    )
+
+
+def _save_first(
+    model_output: Any, proposer: Any, local_rank: int, save_each_rank: bool, skip: bool, layout: Layout
+) -> None:
+    slots = _Slots(_order_of(proposer, model_output), _rows(proposer["base_model_draft_tokens"]), layout)
+    mtp_save_first_token(
+        slots.named(proposer, "base_model_draft_tokens"),
+        proposer["not_need_stop"],
+        slots.named(proposer, "seq_lens_decoder"),
+        slots.named(proposer, "prompt_lens"),
+        slots.named(proposer, "step_idx"),
+        local_rank,
+        save_each_rank,
+        skip,
+        layout=layout,
+    )
+
+
+def _save_draft(
+    sampler_output: Any,
+    model_output: Any,
+    share_inputs: Any,
+    proposer: Any,
+    save_each_rank: bool,
+    layout: Layout,
+) -> None:
+    tokens = sampler_output.sampled_token_ids
+    batch = _rows(tokens)
+    slots = _Slots(_order_of(proposer, model_output), batch, layout)
+    speculate_save_output_topk(
+        slots.place(tokens, "sampled_token_ids"),
+        *_logprobs(sampler_output),
+        slots.place(_first(proposer["batch_token_num"], batch), "batch_token_num"),
+        slots.place(sampler_output.cu_batch_token_offset, "cu_batch_token_offset"),
+        proposer["not_need_stop"],
+        slots.named(proposer, "seq_lens_decoder"),
+        slots.named(proposer, "prompt_lens"),
+        slots.named(share_inputs, "last_preempted_idx"),
+        DRAFT,
+        model_output.mp_rank,
+        save_each_rank,
+        layout=layout,
+    )
+
+
+def _logprobs(sampler_output: Any) -> tuple[Any, Any, Any]:
+    """Rows stay where they are: they belong to requests through cu_batch_token_offset."""
+    logprobs = sampler_output.logprobs_tensors
+    return logprobs.logprob_token_ids, logprobs.logprobs, logprobs.selected_token_ranks
+
+
+# ---- From rows to slots ----------------------------------------------------------------------------------
+
+
+class _Slots:
+    """Where the rows of a step's tensors belong.
+
+    Prefill-decode reordering moves requests within the worker's tensors; the engine knows them by slot.
+
+    Parameters
+    ----------
+    order : object
+        ``index_to_batch_id`` (row: slot) and ``enable_pd_reorder``.
+    rows : int
+        Rows of this step.  What the map says of later ones does not matter.
+    """
+
+    def __init__(self, order: Any, rows: int, layout: Layout) -> None:
+        self.source: Any = None  # row of each slot, -1 where there is none; None: nothing was moved
+        moved: Mapping[int, int] = order.index_to_batch_id if order.enable_pd_reorder else {}
+        if not moved or all(row == slot for row, slot in moved.items()):
+            return
+        import numpy as np
+
+        row_of: dict[int, int] = {}
+        for row, slot in moved.items():
+            if not 0 <= row < rows:
+                continue
+            if not 0 <= slot < layout.max_batch:
+                raise ValueError(
+                    f"index_to_batch_id[{row}] = {slot} is no slot: a message has 0 to {layout.max_batch - 1}"
+                )
+            if slot in row_of:
+                raise ValueError(f"index_to_batch_id sends rows {row_of[slot]} and {row} both to slot {slot}")
+            row_of[slot] = row
+        size = max(rows, max(row_of, default=-1) + 1)
+        self.source = np.array([row_of.get(slot, -1) for slot in range(size)], np.intp)
+
+    def place(self, tensor: Any, name: str, empty: int = 0) -> Any:
+        """`tensor` by slot, with `empty` where no row belongs; itself if nothing was moved."""
+        if self.source is None:
+            return tensor
+        array = tensor.numpy() if hasattr(tensor, "data_ptr") else tensor
+        last = self.source.max(initial=-1)
+        if last >= len(array):
+            raise ValueError(f"{name} has {len(array)} rows, but row {last} of the step belongs to a request")
+        if not len(array):
+            return array
+        placed = array[self.source]
+        placed[self.source < 0] = empty
+        return placed
+
+    def named(self, tensors: Any, name: str) -> Any:
+        return self.place(tensors[name], name)
+
+
+def _order_of(proposer: Any, model_output: Any) -> Any:
+    """What tells the order of the proposer's tensors."""
+    return proposer if hasattr(proposer, "index_to_batch_id") else model_output
+
+
+def _rows(tensor: Any) -> int:
+    return int(tensor.shape[0]) if len(tensor.shape) else 0
+
+
+def _first(tensor: Any, rows: int) -> Any:
+    """Without the rows that a buffer for more requests has behind those of this step."""
+    return tensor[:rows] if _rows(tensor) > rows else tensor
+
+
+def _sampled(share_inputs: Any, sampler_output: Any) -> Any:
+    if "sampled_token_ids" in share_inputs:
+        return share_inputs["sampled_token_ids"]
+    return sampler_output.sampled_token_ids
+
+
+def _refuse_what_is_not_carried(sampler_output: Any) -> None:
+    """An engine that expects these would wait for ever, or get wrong numbers."""
+    if getattr(sampler_output, "sampling_mask", None) is not None:
+        raise ValueError(
+            "the step has a sampling mask, which travels beside the queue and is not sent here; "
+            "turn enable_keep_sampling_mask off"
+        )
+    if (
+        sampler_output.logprobs_tensors is not None
+        and getattr(sampler_output, "logz_per_batch", None) is not None
+    ):
+        raise ValueError(
+            "the logprobs are still to be renormalised with logz_per_batch; do that, then set it to None"
+        )
+
+
+def _v1_scheduler() -> bool:
+    """``ENABLE_V1_KVCACHE_SCHEDULER``, as FastDeploy's envs read it."""
+    text = os.environ.get("ENABLE_V1_KVCACHE_SCHEDULER", "1")
+    try:
+        return bool(int(text))
+    except ValueError:
+        raise ValueError(f"ENABLE_V1_KVCACHE_SCHEDULER={text!r} is not a number such as 0 or 1") from None
