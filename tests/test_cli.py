@@ -11,14 +11,13 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from importlib import resources
-from pathlib import Path
 
 import pytest
 import sysv_ipc
+from children import FD_POSTPROC, python
 
 import fd_postproc as fp
 from fd_postproc import _core, data, queues
@@ -27,7 +26,7 @@ from fd_postproc.errors import queue_error
 from fd_postproc.recording import Recording, RecordingWriter
 
 SHIPPED = resources.files(data)
-PROGRAM = [str(Path(sys.executable).with_name("fd-postproc"))]
+PROGRAM = [FD_POSTPROC]
 
 
 @pytest.fixture
@@ -131,7 +130,7 @@ def test_help_imports_neither_numpy_nor_rich():
         "with contextlib.suppress(SystemExit): main(['demo', '--help'])\n"
         "sys.exit(bool({'numpy', 'rich'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, cwd="/").returncode == 0
+    assert subprocess.run(python(code), stdout=subprocess.DEVNULL).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import json
 import os
 import pty
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 
 import pytest
 import sysv_ipc
+from children import FD_POSTPROC, python
 
 import fd_postproc as fp
 from fd_postproc import doctor, queues
@@ -23,7 +23,7 @@ from fd_postproc.doctor.limits import check_limits, example_step, fragments
 from fd_postproc.doctor.processes import Waiting
 from fd_postproc.queues import KernelLimits
 
-PROGRAM = [sys.executable, "-m", "fd_postproc", "doctor"]
+PROGRAM = [FD_POSTPROC, "doctor"]
 CLONE_NEWIPC = 0x08000000
 ID = 8002
 
@@ -65,9 +65,7 @@ def run(capsys):
 def by_hand(code, *arguments, **options):
     """Start another process with sysv_ipc and fd_postproc at hand."""
     source = f"import sys, time, sysv_ipc\nimport fd_postproc as fp\n{code}"
-    return subprocess.Popen(
-        [sys.executable, "-c", source, *map(str, arguments)], stdin=subprocess.PIPE, **options
-    )
+    return subprocess.Popen(python(source, *arguments), stdin=subprocess.PIPE, **options)
 
 
 def dead_user(key, code="q.send(b'x' * 100)\nq.receive()"):
@@ -335,7 +333,7 @@ def test_a_zombie_is_dead(queue, live_user):
 
 def in_namespaces(code, *arguments, flags):
     """Run code as root of new namespaces; skip where that is not permitted."""
-    command = ["unshare", *flags, sys.executable, "-c", code, *map(str, arguments)]
+    command = ["unshare", *flags, *python(code, *arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     if "unshare failed" in done.stderr or "unshare: " in done.stderr:
         pytest.skip(done.stderr.strip())

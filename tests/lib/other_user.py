@@ -2,9 +2,9 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
+from children import python
 
 
 def as_nobody(script):
@@ -12,4 +12,4 @@ def as_nobody(script):
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     code = f"import os; import fd_postproc as fp; os.setgid(65534); os.setuid(65534)\n{script}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
+    return subprocess.run(python(code), capture_output=True, text=True, timeout=60, cwd="/")
