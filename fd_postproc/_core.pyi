@@ -10,6 +10,7 @@ _Channel: TypeAlias = str  # one of CHANNELS
 _Dialect: TypeAlias = str  # "packed", "legacy" or "compact"
 
 CHANNELS: tuple[str, ...]
+LEAST_LIMIT: int
 
 def payload_size(channel: _Channel, layout: Layout = ...) -> int: ...
 def tensor_elements(channel: _Channel, layout: Layout = ...) -> tuple[int, int, int]: ...

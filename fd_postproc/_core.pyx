@@ -23,8 +23,8 @@ from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
 from fd_postproc._frames cimport (
-    FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut, fdf_free, fdf_piece,
-    fdf_sending,
+    FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut,
+    fdf_free, fdf_piece, fdf_sending,
 )
 from fd_postproc._pack cimport (
     FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,

@@ -19,6 +19,10 @@
 /* Room for the mtype in front of a payload. */
 #define FDF_MTYPE_SIZE ((int64_t)sizeof(long))
 
+/* The shortest limit that a frame can be cut to: a later piece's mtype and header are written over the end of
+ * the piece before it. */
+#define FDF_LEAST_LIMIT (FDW_FRAME_HEADER + FDF_MTYPE_SIZE + FDW_FRAME_HEADER)
+
 /* A message, or a frame in pieces, on its way out.  `message` holds mtype and payload. */
 typedef struct {
     uint8_t *message;
@@ -28,8 +32,8 @@ typedef struct {
     int32_t fragments;  /* 1: sent whole */
 } fdf_sending;
 
-/* Prepare to send `size` bytes of payload as messages of at most `limit`.  0, or -1 if the limit is too small:
- * a header would not fit into the piece before it, or there would be more pieces than it can number. */
+/* Prepare to send `size` bytes of payload as messages of at most `limit`.  0, or -1 if the limit is below
+ * FDF_LEAST_LIMIT, or so small that a header could not number the pieces. */
 static inline int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t limit)
 {
     const int64_t body = size - FDW_FRAME_HEADER;
@@ -41,7 +45,7 @@ static inline int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t l
     if (size <= limit)
         return 0;
     s->piece = limit - FDW_FRAME_HEADER;
-    if (s->piece < FDF_MTYPE_SIZE + FDW_FRAME_HEADER || (body + s->piece - 1) / s->piece > UINT16_MAX)
+    if (limit < FDF_LEAST_LIMIT || (body + s->piece - 1) / s->piece > UINT16_MAX)
         return -1;
     s->fragments = (int32_t)((body + s->piece - 1) / s->piece);
     return 0;

@@ -9,6 +9,7 @@ cdef extern from "_frames.h" nogil:
         FDF_NO_MEMORY
         FDF_MORE
         FDF_WHOLE
+        FDF_LEAST_LIMIT
 
     ctypedef struct fdf_sending:
         int64_t size

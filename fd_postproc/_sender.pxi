@@ -8,6 +8,7 @@ cdef dict _OP_NUMBERS = {
     "mtp_save_first_token": FDP_FIRST,
     "mtp_save_first_token_with_topk": FDP_FIRST_TOPK,
 }
+LEAST_LIMIT = FDF_LEAST_LIMIT  # bytes that one message must be able to hold for compact frames to get through
 cdef dict _REASONS = {
     FDP_TOO_MANY: "too many", FDP_TOO_NARROW: "too narrow", FDP_NO_ROW: "no row",
     FDP_TOKEN_WIDE: "token wide", FDP_ID_WIDE: "id wide", FDP_RANK_WIDE: "rank wide",
@@ -103,7 +104,7 @@ cdef class Sender:
         """dict: counters since construction.
 
         frames : steps sent; messages, bytes : what that took; fragments : messages that were a piece of a
-        frame; waits, wait_seconds : how often the queue was full, and how long that lasted.
+        frame; waits, wait_seconds : how often a call waited for room, and how long.
         """
         return {
             "frames": self.n_frames,
@@ -149,13 +150,15 @@ cdef class Sender:
         return 0
 
     cdef int _too_big(self, int64_t size, int64_t msgmax, int64_t msg_qbytes) except -1:
+        hint = ("" if self.dialect_number == FDW_COMPACT
+                else ", or let both ends run fd_postproc and send dialect 'compact'")
         which = (f"kernel.msgmax = {msgmax}" if msgmax <= msg_qbytes
                  else f"what this queue may hold (msg_qbytes = {msg_qbytes}, fixed when it was made)")
         error = MessageTooBig(
             E2BIG,
             f"{self._where()}: a {self.dialect} message of {size} bytes is more than {which}; raise "
             f"kernel.msgmax and kernel.msgmnb to {size} or more (sysctl -w, or docker run --sysctl) and make "
-            "the queue anew, or let both ends run fd_postproc and send dialect 'compact'")
+            f"the queue anew{hint}")
         error.size = size
         error.limit = min(msgmax, msg_qbytes)
         raise error
@@ -173,7 +176,7 @@ cdef class Sender:
                 raise ValueError(
                     f"{self._where()}: a piece of a frame may be no longer than FastDeploy's message, and "
                     f"the {self.stock_size} bytes of this layout are too few for one")
-            self._too_big(m.claimed, msgmax, msg_qbytes)
+            self._too_big(FDF_LEAST_LIMIT, msgmax, msg_qbytes)
         if compact:
             self.seq += 1  # also if it fails half-way: a number is never used again
         cdef int status
@@ -242,7 +245,7 @@ cdef class Sender:
         ------
         MessageTooBig
             If a packed or legacy message is longer than the kernel or the queue allows.  Compact frames are
-            cut to fit.
+            cut to fit, unless not even 136 bytes are allowed.
         QueueTimeout
             If the queue stayed full.  The step was not sent; if some pieces of it went out before, the
             receiver will drop and count them.

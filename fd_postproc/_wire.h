@@ -6,7 +6,7 @@
  *
  * A message is opened (fdw_open: every number it claims is checked against the layout and against the
  * bytes that arrived), then gathered into a block (fdw_gather) or widened into FastDeploy's receive
- * tensors (fdw_fill).  fdw_write goes the other way.  The four channels and their dialects differ only in
+ * tensors (fdw_fill).  fdw_plan and fdw_write_step go the other way.  The four channels and their dialects differ only in
  * the header words and in the strides that fdw_geometry_of returns; no loop below knows a channel by name
  * unless its content differs.
  *

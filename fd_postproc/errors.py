@@ -52,6 +52,8 @@ class MalformedMessage(ValueError):
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
         if self.field == "mtype":
             return f"message type {value}, expected {bound}; another program is writing to this queue"
+        if self.field == "fragment" and bound == 1 < value:
+            return f"a piece of a frame cut into {value}, expected {bound}: a Receiver puts pieces together"
         return f"{self.field} {value} of a compact frame, expected {bound}"
 
 
@@ -80,7 +82,7 @@ class QueueTimeout(QueueError):
 
 
 class MessageTooBig(QueueError):
-    """A message does not fit: the kernel's or queue's limit when sending, the layout when receiving.
+    """A message is longer than the kernel or the queue allows.
 
     Attributes
     ----------

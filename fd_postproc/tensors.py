@@ -32,9 +32,7 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
         If it is not in host memory, not contiguous, read-only or too small.
     """
     if hasattr(tensor, "data_ptr"):
-        place = _place(tensor)
-        if place is not None:
-            raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
+        _refuse_device(tensor, name)
         contiguous, address, read_only = tensor.is_contiguous(), tensor.data_ptr(), False
     elif hasattr(tensor, "__array_interface__"):
         contiguous = tensor.flags.c_contiguous
@@ -71,14 +69,32 @@ def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
         kind = type(tensor).__name__
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
     if hasattr(tensor, "data_ptr"):
-        place = _place(tensor)
-        if place is not None:
-            raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
+        _refuse_device(tensor, name)
         if _dtype_name(found) == dtype and tensor.is_contiguous():
             return tensor.data_ptr(), prod(tensor.shape), tensor
         tensor = tensor.numpy()
     array = _converted(tensor, name, dtype)
     return array.__array_interface__["data"][0], array.size, array
+
+
+def host_array(tensor: Any, name: str) -> Any:
+    """A tensor of host memory as a NumPy array that shares it.
+
+    Raises
+    ------
+    ValueError
+        If it is on a device: copying it here would block without anybody having asked for it.
+    """
+    if not hasattr(tensor, "data_ptr"):
+        return tensor
+    _refuse_device(tensor, name)
+    return tensor.numpy()
+
+
+def _refuse_device(tensor: Any, name: str) -> None:
+    place = _place(tensor)
+    if place is not None:
+        raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
 
 
 def _converted(array: Any, name: str, dtype: str) -> Any:
@@ -107,9 +123,7 @@ def host_flag(tensor: Any, name: str) -> bool:
         raise ValueError(f"{name} is empty")
     if not hasattr(tensor, "data_ptr"):  # NumPy
         return bool(tensor.item(0))
-    place = _place(tensor)
-    if place is not None:
-        raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
+    _refuse_device(tensor, name)
     return ctypes.c_bool.from_address(tensor.data_ptr()).value
 
 

@@ -1,6 +1,6 @@
 """Where FastDeploy's save ops read or write out of bounds, truncate or repeat: an error, and nothing is sent.
 
-The H-numbers are those of docs/wire-protocol.md, section 8.
+The H-numbers are those of docs/wire-protocol.md, section 10.
 """
 
 import numpy as np

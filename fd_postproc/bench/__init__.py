@@ -11,6 +11,7 @@ A contender is a function that builds its input, checks that its own answer is r
 workers of one comparison in turn, round after round; ``report.py`` prints.
 """
 
-QUESTIONS = ("decode", "unused", "lists", "views", "receive")
+QUESTIONS = ("decode", "unused", "lists", "views", "receive", "save", "frames")
+QUEUE_QUESTIONS = ("receive", "save", "frames")  # run in an IPC namespace of their own
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5

@@ -8,11 +8,11 @@ Give these objects the messages they were told of and no others: they would read
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from fd_postproc._sysv cimport fds_take
+from fd_postproc._sysv cimport fds_put_wait, fds_take
 from fd_postproc._wire cimport (
     FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
     fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout,
@@ -28,6 +28,27 @@ cdef extern from "_floor.h":
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
     void *flr_words(const flr_shape *s, const uint8_t *data) nogil
     object flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+
+cdef extern from "_stock.h" nogil:
+    ctypedef struct stk_inputs:
+        const int64_t *tokens
+        const int64_t *ids
+        const float *scores
+        const int64_t *ranks
+        const int32_t *counts
+        const int32_t *offsets
+        const int32_t *decoded
+        const int64_t *prompts
+        const int32_t *preempted
+        int32_t batch
+        int32_t width
+        int32_t cols
+        int32_t stop_flag
+        int32_t flag
+    int stk_save_output(int msqid, const stk_inputs *inputs)
+    int stk_save_output_topk(int msqid, const stk_inputs *inputs)
+    int stk_speculate_save_output(int msqid, const stk_inputs *inputs)
+    int stk_speculate_save_output_topk(int msqid, const stk_inputs *inputs)
 
 cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK}
 
@@ -163,3 +184,143 @@ cdef class Lists:
     def first(self, Py_ssize_t n):
         """(ids, scores, ranks) of the first n requests."""
         return flr_lists(&self.block, 0, min(n, self.batch), self.cols)
+
+
+cdef uintptr_t _numbers(dict arrays, str role):
+    """Address of an array's numbers; 0 if there is none."""
+    return arrays[role].__array_interface__["data"][0] if role in arrays else 0
+
+
+@cython.final
+cdef class Stock:
+    """FastDeploy's save op of a channel, restated; see _stock.h.
+
+    Parameters
+    ----------
+    channel : str
+    arrays : dict of str to numpy.ndarray
+        What `cases.Case.inputs` gives: ``tokens`` int64 (batch, width, which is 6 or more on ``spec``), and
+        where the channel has them ``ids`` int64 and ``scores`` float32 (rows, cols), ``ranks`` int64, and
+        per request ``counts``, ``offsets``, ``decoded``, ``preempted`` int32, ``prompts`` int64.  All
+        contiguous.
+    msqid : int
+    """
+
+    cdef stk_inputs inputs
+    cdef dict arrays  # owns what inputs points to
+    cdef int channel
+    cdef int msqid
+
+    def __init__(self, channel, dict arrays not None, int msqid):
+        self.arrays = arrays
+        self.channel = _CHANNELS[channel]
+        self.msqid = msqid
+        self.inputs.tokens = <const int64_t *>_numbers(arrays, "tokens")
+        self.inputs.ids = <const int64_t *>_numbers(arrays, "ids")
+        self.inputs.scores = <const float *>_numbers(arrays, "scores")
+        self.inputs.ranks = <const int64_t *>_numbers(arrays, "ranks")
+        self.inputs.counts = <const int32_t *>_numbers(arrays, "counts")
+        self.inputs.offsets = <const int32_t *>_numbers(arrays, "offsets")
+        self.inputs.decoded = <const int32_t *>_numbers(arrays, "decoded")
+        self.inputs.prompts = <const int64_t *>_numbers(arrays, "prompts")
+        self.inputs.preempted = <const int32_t *>_numbers(arrays, "preempted")
+        self.inputs.batch, self.inputs.width = arrays["tokens"].shape
+        self.inputs.cols = arrays["ids"].shape[1] if "ids" in arrays else 1
+        self.inputs.stop_flag = 1
+        self.inputs.flag = 3
+
+    def save(self):
+        """Fill the message and send it.  Returns 0, or minus errno."""
+        cdef int status
+        with nogil:
+            if self.channel == FDW_PLAIN:
+                status = stk_save_output(self.msqid, &self.inputs)
+            elif self.channel == FDW_TOPK:
+                status = stk_save_output_topk(self.msqid, &self.inputs)
+            elif self.channel == FDW_SPEC:
+                status = stk_speculate_save_output(self.msqid, &self.inputs)
+            else:
+                status = stk_speculate_save_output_topk(self.msqid, &self.inputs)
+        return status
+
+
+@cython.final
+cdef class Putter:
+    """Copies a payload into a message buffer and sends it.
+
+    Parameters
+    ----------
+    payload : bytes
+    mtype, msqid : int
+    """
+
+    cdef bytes payload
+    cdef int64_t size
+    cdef int msqid
+    cdef long *message
+
+    def __cinit__(self):
+        self.message = NULL
+
+    def __init__(self, bytes payload not None, long mtype, int msqid):
+        self.payload = payload
+        self.size = len(payload)
+        self.msqid = msqid
+        PyMem_RawFree(self.message)
+        self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.size)
+        if self.message == NULL:
+            raise MemoryError
+        self.message[0] = mtype
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.message)
+
+    def put(self):
+        """One message.  Returns 0, or minus errno."""
+        cdef int status
+        cdef const char *data = PyBytes_AS_STRING(self.payload)
+        with nogil:
+            memcpy(self.message + 1, data, self.size)
+            status = fds_put_wait(self.msqid, self.message, self.size, -1)
+        return status
+
+
+@cython.final
+cdef class Drain:
+    """Takes messages from a queue into one buffer and does nothing with them.
+
+    Parameters
+    ----------
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
+    """
+
+    cdef int msqid
+    cdef int64_t capacity
+    cdef long *message
+
+    def __cinit__(self):
+        self.message = NULL
+
+    def __init__(self, int msqid, int64_t capacity):
+        self.msqid = msqid
+        self.capacity = capacity
+        PyMem_RawFree(self.message)
+        self.message = <long *>PyMem_RawMalloc(sizeof(long) + capacity)
+        if self.message == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.message)
+
+    def take(self):
+        """One message.  Returns its payload bytes, or minus errno if there is none."""
+        cdef int64_t n
+        with nogil:
+            n = fds_take(self.msqid, self.message, self.capacity)
+        return n
+
+    def taken(self, Py_ssize_t n):
+        """(payload, mtype) of the last message, whose length was n."""
+        return PyBytes_FromStringAndSize(<char *>(self.message + 1), n), self.message[0]

@@ -16,10 +16,11 @@ from ..layout import GPU, Layout
 
 SEED = 20260
 VOCABULARY = 151_936
+ROOMY = (64 << 20, 64 << 20)  # kernel.msgmax and kernel.msgmnb; more than any message here
 SMALL_INTS = range(-5, 257)  # CPython keeps these: asking for one makes no object
 
 Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
-Dialect: TypeAlias = Literal["packed", "legacy"]
+Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,32 @@ class Case:
         """The step on the wire: as long as FastDeploy sends it, or ending after the last live slot."""
         payload = encode(self.step(), dialect, layout=layout)
         return payload.ljust(payload_size(self.channel, layout), b"\0") if full else payload
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """What a save op is given to send the step, by role: nobody is preempted or in chunked prefill.
+
+        Token tensors are as wide as a slot; ids and ranks are int64, as the sampler makes them.
+        """
+        step = self.step()
+        speculative = self.channel.startswith("spec")
+        tokens = np.zeros((self.batch, GPU.max_draft if speculative else 1), np.int64)
+        ids = np.asarray(step.ids, np.int64).reshape(-1, self.columns)
+        tokens[:, : self.accepted] = ids[:, 0].reshape(self.batch, self.accepted)
+        inputs = {
+            "tokens": tokens,
+            "not_need_stop": np.array([True]),
+            "preempted": np.zeros((self.batch, 1), np.int32),
+        }
+        if self.channel.endswith("topk"):
+            inputs["ids"] = ids
+            inputs["scores"] = np.array(step.scores, np.float32).reshape(-1, self.columns)
+            inputs["ranks"] = np.asarray(step.ranks, np.int64)
+        if speculative:
+            inputs["counts"] = np.array(step.counts, np.int32)
+            inputs["offsets"] = np.array(step.offsets, np.int32)
+            inputs["prompts"] = np.full((self.batch, 1), 100, np.int64)
+            inputs["decoded"] = np.full((self.batch, 1), 200, np.int32)
+        return inputs
 
 
 HEADLINE = tuple(Case(columns=columns) for columns in (1, 6, 21))
@@ -136,10 +163,14 @@ class Comparison:
         Label, unique within a question.
     contenders : mapping of str to callable
         Each builds its input, checks its answer and returns a `Ready`.
+    limits : mapping of str to (int, int), optional
+        kernel.msgmax and kernel.msgmnb that a contender gets in an IPC namespace of its own, where they are
+        not to be `ROOMY`.
     """
 
     case: str
     contenders: Mapping[str, Callable[[], Ready]]
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def timed(call: Callable[[], Any]) -> TimeFunction:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .._child import python_command
-from . import FULL_ROUNDS, QUESTIONS, QUICK_ROUNDS
+from . import FULL_ROUNDS, QUESTIONS, QUEUE_QUESTIONS, QUICK_ROUNDS
 from .cases import Comparison
 from .worker import UNAVAILABLE
 
@@ -170,7 +170,7 @@ def measure(
                 tick(f"{question}: {comparison.case}: {name}")
                 arguments = (question, comparison.case, name, f"--outside={outside}")
                 command = [
-                    *(prefix if question == "receive" else []),
+                    *(prefix if question in QUEUE_QUESTIONS else []),
                     *python_command(f"{__package__}.worker", *arguments),
                 ]
                 try:

@@ -11,29 +11,27 @@ import importlib
 import os
 import sys
 
-from .cases import Comparison, Ready, TimeFunction, Unavailable
+from .cases import ROOMY, Comparison, Ready, TimeFunction, Unavailable
 
 UNAVAILABLE = 3  # exit status; the reason is on stderr
-_ROOMY = 64 << 20
 
 
 def find(question: str, case: str) -> Comparison:
-    """The comparison with this label."""
+    """The comparison with this label; of a full run, since a quick one may leave contenders out."""
     module = importlib.import_module(f"{__package__}.{question}")
-    for quick in (True, False):
-        for comparison in module.comparisons(quick):
-            if comparison.case == case:
-                return comparison
+    for comparison in module.comparisons(False):
+        if comparison.case == case:
+            return comparison
     raise KeyError(f"question {question!r} has no case {case!r}")
 
 
-def raise_limits(outside: str) -> None:
-    """Raise the kernel's message limits, but only inside another IPC namespace than `outside`."""
+def set_limits(outside: str, limits: tuple[int, int] = ROOMY) -> None:
+    """Set kernel.msgmax and kernel.msgmnb, but only inside another IPC namespace than `outside`."""
     if os.readlink("/proc/self/ns/ipc") == outside:
         return
-    for name in ("msgmax", "msgmnb"):
+    for name, value in zip(("msgmax", "msgmnb"), limits, strict=True):
         with open(f"/proc/sys/kernel/{name}", "w") as file:
-            file.write(str(_ROOMY))
+            file.write(str(value))
 
 
 def loops_for(run: TimeFunction, min_time: float) -> int:
@@ -54,10 +52,12 @@ def main(argv: list[str] | None = None) -> int:
         "--min-time", type=float, required=True, help="seconds that one timing lasts at least"
     )
     args, for_pyperf = parser.parse_known_args(argv)
+    comparison = find(args.question, args.case)
+    contender = comparison.contenders[args.contender]
     if args.outside:
-        raise_limits(args.outside)
+        set_limits(args.outside, comparison.limits.get(args.contender, ROOMY))
     try:
-        ready = find(args.question, args.case).contenders[args.contender]()
+        ready = contender()
     except Unavailable as reason:
         print(reason, file=sys.stderr)
         return UNAVAILABLE

@@ -215,7 +215,10 @@ def _message(
             raise CommandError(_no_channel(payload, mtype, layout))
         channel, step, why = found[0]
         also = "".join(f"; also adds up as {other.channel} ({other.why})" for other in found[1:])
-        screen.print(f"The channel is a guess: {channel}, because {why}{also}.  --channel settles it.")
+        if step.dialect == "compact":
+            screen.print(f"A compact frame, number {step.seq} of its sender; its header names the channel.")
+        else:
+            screen.print(f"The channel is a guess: {channel}, because {why}{also}.  --channel settles it.")
         for refusal in full_size_refusals(payload, mtype, layout):
             screen.print(f"It has the length of a full {refusal.channel} message, too, but: {refusal}")
         screen.print()

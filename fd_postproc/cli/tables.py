@@ -99,7 +99,7 @@ def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
     rows = [("channel", step.channel), ("bytes", f"{size:,}"), ("mtype", str(mtype)), ("stop flag", stop)]
     if step.scores is not None:
         columns = (
-            "told by the header" if step.dialect == "packed" else "the layout's; the header does not tell"
+            "the layout's; the header does not tell" if step.dialect == "legacy" else "told by the header"
         )
         rows.append(("dialect", step.dialect or "none"))
         rows.append(("columns", f"{step.cols} ({columns})"))

@@ -36,6 +36,8 @@ _VARIABLES: dict[str, Callable[[], object]] = {
     "FD_POSTPROC_DIALECT": lambda: send_dialect(False, False),
     "FD_POSTPROC_PEER": _check_peer,
     "FD_POSTPROC_TRACE": lambda: None,
+    "FD_POSTPROC_FASTDEPLOY": lambda: None,
+    "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
 }
 
 

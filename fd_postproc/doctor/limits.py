@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core import Step, encode, payload_size
+from .._core import LEAST_LIMIT, Step, encode, payload_size
 from ..layout import Layout
 from ..queues import KernelLimits
 from .findings import Finding, Load, Scope
@@ -60,10 +60,12 @@ def need(channel: str, load: Load, layout: Layout) -> Need:
     return Need(channel, payload_size(channel, layout), size("packed"), size("compact"))
 
 
-def fragments(frame: int, limit: int) -> int:
-    """Messages that a compact frame takes where one may have `limit` bytes."""
+def fragments(frame: int, limit: int) -> int | None:
+    """Messages that a compact frame takes where one may have `limit` bytes; None if it is too few for any."""
     if frame <= limit:
         return 1
+    if limit < LEAST_LIMIT:
+        return None
     header = len(encode(Step.from_arrays("plain", [], []), "compact"))  # a frame that carries nothing
     return -(-(frame - header) // (limit - header))
 
@@ -124,5 +126,7 @@ def _packed(one: Need, room: int) -> str:
     return f"packed {one.packed:,} ({'fits' if one.packed <= room else 'too long'})"
 
 
-def _compact(size: int, messages: int) -> str:
+def _compact(size: int, messages: int | None) -> str:
+    if messages is None:
+        return f"compact {size:,} (needs messages of {LEAST_LIMIT} bytes or more)"
     return f"compact {size:,} (fits{f' in {messages} fragments' if messages > 1 else ''})"

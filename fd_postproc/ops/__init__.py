@@ -25,7 +25,7 @@ Save ops
 --------
 Each writes one message from host tensors and sends it.  Every byte that FastDeploy's op writes is the same,
 but the message ends after its last live slot, and with ``FD_POSTPROC_PEER=compact/1`` in the environment
-(set by the receiving side when it is fd_postproc) logprobs travel in compact frames, which need no raised
+(to be set where the receiving side is fd_postproc) logprobs travel in compact frames, which need no raised
 kernel limits.  ``FD_POSTPROC_DIALECT`` overrides.
 
 Different from FastDeploy on purpose:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..layout import GPU, Layout
+from ..tensors import host_array
 from .save import (
     mtp_save_first_token,
     mtp_save_first_token_with_topk,
@@ -369,7 +370,7 @@ class _Slots:
         """`tensor` by slot, with `empty` where no row belongs; itself if nothing was moved."""
         if self.source is None:
             return tensor
-        array = tensor.numpy() if hasattr(tensor, "data_ptr") else tensor
+        array = host_array(tensor, name)
         last = self.source.max(initial=-1)
         if last >= len(array):
             raise ValueError(f"{name} has {len(array)} rows, but row {last} of the step belongs to a request")

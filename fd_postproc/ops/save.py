@@ -354,14 +354,14 @@ def _save(
     ident = message_id()
     stop_flag = ident if host_flag(not_need_stop, "not_need_stop") else -ident
     stock_batch = layout.spec_batch if channel == "spec" else layout.max_batch
-    dialect = send_dialect(sizes.rows >= 0 and "ids" in inputs, sizes.batch > stock_batch)
+    dialect = send_dialect("ids" in inputs, sizes.batch > stock_batch)
+    _watch()
     idle = _idle.setdefault((channel, os.environ.get("INFERENCE_MSG_QUEUE_ID"), dialect, layout), [])
     try:
         sender = idle.pop()
     except IndexError:
         sender = Sender(channel, dialect=dialect, layout=layout, mode=queue_mode())
         _senders.append(sender)
-        _watch()
     gone = False
     try:
         fault = sender._save(
@@ -409,6 +409,10 @@ def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> _
             name = given[role][0]
             whose = f"{given['tokens'][0]} has shape {list(tokens.shape)}"
             raise ValueError(f"{name} has {inputs[role].size} elements for a batch of {batch} ({whose})")
+    if width != 1 and "counts" not in inputs and "steps" not in inputs:
+        raise ValueError(
+            f"{given['tokens'][0]} has shape {list(tokens.shape)}; it must have 1 column, the sampled token"
+        )
     if "ids" not in inputs:
         return _Sizes(batch, width, 0, 1)
     ids, scores, ranks = (inputs[role] for role in ("ids", "scores", "ranks"))
