@@ -15,13 +15,19 @@ from cpython.buffer cimport (
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.slice cimport PySlice_AdjustIndices
 from libc.math cimport isnan
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdlib cimport getenv
 from libc.string cimport memcmp, memcpy, memset
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
+from fd_postproc._dlpack cimport (
+    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_exchange, fdl_is_contiguous,
+    fdl_tensor,
+)
 from fd_postproc._frames cimport (
     FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut,
     fdf_free, fdf_piece, fdf_sending,

@@ -24,6 +24,51 @@ cdef class HostInput:
             PyBuffer_Release(&self.view)
 
 
+cdef bint _look(tensor, fdl_tensor *out) except -1:
+    """Ask a tensor where its memory is, if its framework offers DLPack's C exchange API."""
+    capsule = getattr(type(tensor), "__dlpack_c_exchange_api__", None)
+    if capsule is None or not PyCapsule_IsValid(capsule, FDL_CAPSULE):
+        return False
+    cdef fdl_exchange *exchange = <fdl_exchange *>PyCapsule_GetPointer(capsule, FDL_CAPSULE)
+    if exchange.major != 1:
+        return False
+    exchange.look(<PyObject *>tensor, out)
+    return True
+
+
+def host_flag(tensor, str name):
+    """The first element of a bool tensor in host memory, or a plain bool.
+
+    Raises
+    ------
+    TypeError
+        If it is no bool tensor.
+    ValueError
+        If it is empty, or not in host memory.
+    """
+    cdef fdl_tensor t
+    cdef Py_buffer view
+    if isinstance(tensor, bool):
+        return tensor
+    if PyObject_CheckBuffer(tensor):
+        PyObject_GetBuffer(tensor, &view, PyBUF_STRIDES | PyBUF_FORMAT)
+        try:
+            if view.format != NULL and view.format[0] == c"?" and view.len > 0:
+                return (<uint8_t *>view.buf)[0] != 0
+        finally:
+            PyBuffer_Release(&view)
+    elif (_look(tensor, &t) and t.device_type in (FDL_CPU, FDL_PINNED) and t.code == FDL_BOOL and t.bits == 8
+            and t.lanes == 1 and (t.ndim == 0 or t.shape[0] > 0)):
+        return (<uint8_t *>t.data)[t.byte_offset] != 0
+    return tensors.slow_flag(tensor, name)
+
+
+def environment_variable(str name):
+    """``os.environ.get(name)``, in a tenth of its time; the two are kept the same by Python."""
+    cdef const char *value = getenv(name.encode())
+    return None if value == NULL else os.fsdecode(<bytes>value)
+
+
 def host_input(tensor, str name, str dtype):
     """A tensor's memory as contiguous numbers of `dtype`; copied only if it is not that already.
 
@@ -49,6 +94,7 @@ def host_input(tensor, str name, str dtype):
     """
     cdef HostInput out = HostInput.__new__(HostInput)
     cdef char kind = c"f" if dtype == "float32" else c"l" if dtype == "int64" else c"i"
+    cdef fdl_tensor t
     cdef Py_ssize_t k
     if PyObject_CheckBuffer(tensor):
         PyObject_GetBuffer(tensor, &out.view, PyBUF_STRIDES | PyBUF_FORMAT)
@@ -61,6 +107,16 @@ def host_input(tensor, str name, str dtype):
             return out
         PyBuffer_Release(&out.view)
         out.holds_view = False
+    elif _look(tensor, &t) and t.device_type in (FDL_CPU, FDL_PINNED) and t.lanes == 1:
+        if (t.code == (FDL_FLOAT if kind == c"f" else FDL_INT) and t.bits == (64 if kind == c"l" else 32)
+                and fdl_is_contiguous(&t)):
+            out.keep = tensor
+            out.address = <uintptr_t>t.data + t.byte_offset
+            out.shape = tuple([t.shape[k] for k in range(t.ndim)])
+            out.size = 1
+            for k in range(t.ndim):
+                out.size *= t.shape[k]
+            return out
     out.shape = tuple(tensor.shape) if hasattr(tensor, "shape") else ()
     out.address, out.size, out.keep = tensors.slow_input(tensor, name, dtype)
     return out

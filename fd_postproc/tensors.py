@@ -112,10 +112,8 @@ def _converted(array: Any, name: str, dtype: str) -> Any:
     return np.ascontiguousarray(array, dtype=wanted)
 
 
-def host_flag(tensor: Any, name: str) -> bool:
-    """The first element of a bool tensor in host memory (or a plain bool)."""
-    if isinstance(tensor, bool):
-        return tensor
+def slow_flag(tensor: Any, name: str) -> bool:
+    """For `fd_postproc._core.host_flag`: a tensor that has to be asked step by step."""
     found = getattr(tensor, "dtype", None)
     if found is None or _dtype_name(found) != "bool":
         raise TypeError(f"{name} must be a bool tensor, not {found or type(tensor).__name__}")

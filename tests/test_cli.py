@@ -169,7 +169,7 @@ def test_wrong_usage_ends_with_2_and_names_the_value(run, arguments, why):
 # demo
 
 
-def test_demo_carries_what_fits_the_default_limits(run, own_namespace):
+def test_demo_carries_everything_under_the_default_limits(run, own_namespace):
     status, out, err = run("demo", "--repeat", "3")
     assert (status, err) == (0, "")
     assert "\x1b" not in out
@@ -178,8 +178,10 @@ def test_demo_carries_what_fits_the_default_limits(run, own_namespace):
     assert "messages  " in out
     assert " a second" in out
     if own_namespace:
-        assert "16 of 22 recorded messages" in out
-        assert len(re.findall("too big", out)) == 6
+        assert "22 of 22 recorded messages" in out
+        assert "6 of them went as compact frames" in flat(out)
+        assert len(re.findall("one message ", out)) == 16 + 1
+        assert "compact, 13 pieces" in out
         assert "kernel.msgmax=266252" in out
 
 
@@ -187,7 +189,7 @@ def test_demo_carries_everything_under_raised_limits(raised_limits, run):
     status, out, _ = run("demo", "--repeat", "2")
     assert status == 0
     assert "22 of 22 recorded messages" in out
-    assert "too big" not in out
+    assert "compact" not in out
     assert queues.list_queues() == []
 
 
@@ -231,19 +233,18 @@ def test_load_arrives_equal(run, own_namespace, load, channel):
     assert "\x1b" not in out
 
 
-def test_load_that_cannot_fit_says_what_can(run, own_namespace):
+def test_load_that_does_not_fit_one_message_goes_in_pieces(run, own_namespace):
     if not own_namespace:
         pytest.skip(
             "the numbers are those of the default limits, which need an IPC namespace of the test's own"
         )
-    status, out, err = run("demo", "--load", "256,2,21")
-    assert (status, out) == (1, "")
-    for part in "266,236 bytes", "8,192 bytes", "kernel.msgmax=266236", "largest batch that fits is 5":
-        assert part in err
-    assert run("demo", "--load", "5,2,21", "--steps", "2")[0] == 0
-    assert run("demo", "--load", "6,2,21", "--steps", "2")[0] == 1
-    _, _, err = run("demo", "--load", "1,1,1", "--channel", "topk")
-    assert "no batch fits: even one request takes 86,028 bytes" in err
+    status, out, err = run("demo", "--load", "256,2,21", "--steps", "20")
+    assert (status, err) == (0, "")
+    assert "20 steps came from process" in out
+    assert "Each went as compact, 11 pieces" in flat(out)
+    assert "it has 266,236 bytes, and one message may hold 8,192 bytes" in flat(out)
+    assert "pieces" not in run("demo", "--load", "5,2,21", "--steps", "2")[1]
+    assert "Each went as compact:" in flat(run("demo", "--load", "1,1,1", "--channel", "topk")[1])
 
 
 @pytest.mark.parametrize("load", ["513,1,1", "1,7,1", "1,1,22"])

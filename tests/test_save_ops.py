@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import sysv_ipc
+from children import python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from save_cases import CHANNELS, arguments, positional, random_inputs
@@ -459,3 +461,22 @@ def test_a_removed_queue_is_made_again(ops_queue):
         ops.save_output(*args)
     ops.save_output(*args)
     assert ops_queue.waiting() == 1
+
+
+def test_a_forked_child_watches_its_own_waits(ops_queue):
+    """No thread but the caller survives a fork."""
+    code = """
+import os, sys, threading, warnings
+import numpy as np
+from fd_postproc import ops
+def save():
+    ops.save_output(np.array([[5]]), True, np.zeros(1, np.int32), 0, False)
+    return "fd_postproc-watch" in [thread.name for thread in threading.enumerate()]
+assert save()
+warnings.simplefilter("ignore")  # Python 3.12 warns of forks with threads
+child = os.fork()
+if child == 0:
+    os._exit(0 if save() else 9)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run(python(code), timeout=60).returncode == 0

@@ -23,7 +23,7 @@ HELP = "measure this package beside a floor in C and other ways to do the same"
 EXAMPLES = f"""questions: {", ".join(QUESTIONS)}
 
 examples:
-  fd-postproc bench --quick                     all questions, few cases: about a minute
+  fd-postproc bench --quick                     all questions, few cases: two minutes at most
   fd-postproc bench decode lists                two questions, all cases
   fd-postproc bench --quick --json before.json  keep the timings; then, after a change:
   fd-postproc bench --quick --json after.json && python -m pyperf compare_to before.json after.json

@@ -2,7 +2,7 @@
 
 Without --load they are messages that FastDeploy's own ops sent, shipped with the package; every one
 that arrives is compared with the recording.  Queues are private to you (mode 0600) and removed at the end.
-Nothing needs root: a message too long for this machine's limits is named, with what would carry it.
+Nothing needs root: a message too long for this machine's limits goes as a compact frame, in pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from .._core import Receiver
+    from .._core import Receiver, Step
     from .queue_io import Room
     from .tables import Row
     from .transfer import Incoming
@@ -117,22 +117,25 @@ class _Rates:
 
 
 def _timed(incoming: Incoming, sequence: Iterator[Item], each: Callable[[], None] | None = None) -> _Rates:
+    def counted(name: str) -> float:
+        return sum(receiver.stats[name] for receiver in incoming.receivers.values())
+
     rates = _Rates()
-    waited = sum(receiver.stats["wait_seconds"] for receiver in incoming.receivers.values())
+    waited, received = counted("wait_seconds"), counted("bytes")
     start = None
     for item in sequence:
         step = incoming.next(item)
         if start is None:  # the first one waits for the process to start
             start = time.perf_counter()
-            waited = sum(receiver.stats["wait_seconds"] for receiver in incoming.receivers.values())
+            waited, received = counted("wait_seconds"), counted("bytes")
         else:
             rates.messages += 1
             rates.tokens += step.rows
-            rates.bytes += len(item.payload)
         if each:
             each()
     rates.seconds = time.perf_counter() - start if start is not None else 0.0
-    rates.waited = sum(receiver.stats["wait_seconds"] for receiver in incoming.receivers.values()) - waited
+    rates.waited = counted("wait_seconds") - waited
+    rates.bytes = int(counted("bytes") - received)
     return rates
 
 
@@ -148,7 +151,6 @@ def _microseconds(call: Callable[[], object]) -> float:
 
 
 def _recorded(args: argparse.Namespace) -> int:
-    from .queue_io import remedy
     from .tables import print_labels, print_table, step_rows
     from .transfer import Incoming, SenderProcess, private_queues
     from .workload import recorded_items
@@ -160,10 +162,9 @@ def _recorded(args: argparse.Namespace) -> int:
     items = list(recorded_items())
     with private_queues(list(CHANNELS)) as receivers:
         limits = _room_of(receivers)
-        fitting = [item for item in items if len(item.payload) <= limits.limit]
         orders = {
             "keys": {channel: receiver.key for channel, receiver in receivers.items()},
-            "names": [item.name for item in fitting],
+            "limit": limits.limit,
             "load": None,
             "pause": pause,
             "repeat": repeat,
@@ -172,11 +173,11 @@ def _recorded(args: argparse.Namespace) -> int:
         top = _top(args, screen)
         with SenderProcess(orders) as sender, _live_rows(screen, shown, live) as redraw:
             incoming = Incoming(receivers, sender)
-            for item in fitting:
+            for item in items:
                 step = incoming.next(item)
                 shown += ((item, row) for row in step_rows(step, top, args.rows))
                 redraw()
-            again = (item for _ in range(repeat) for item in fitting)
+            again = (item for _ in range(repeat) for item in items)
             rates = _timed(incoming, again)
     for logprobs in (False, True):
         some = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
@@ -189,17 +190,23 @@ def _recorded(args: argparse.Namespace) -> int:
     screen.print()
     if status == 0:
         screen.print(
-            f"{len(fitting)} of {len(items)} recorded messages were carried from process {sender.pid}, "
+            f"{len(items)} of {len(items)} recorded messages were carried from process {sender.pid}, "
             f"{repeat + 1} times each; every one arrived equal to what FastDeploy sent."
         )
-    too_big = [len(item.payload) for item in items if item not in fitting]
+    _tell_compact([len(item.payload) for item in items], limits, screen)
+    return status
+
+
+def _tell_compact(sizes: list[int], limits: Room, screen: Console) -> None:
+    """Say which messages went as compact frames, and what FastDeploy's own receiver would need."""
+    from .queue_io import remedy
+
+    too_big = [size for size in sizes if size > limits.limit]
     if too_big:
         screen.print(
-            f"{len(too_big)} did not fit: one message may hold {limits}. To carry them, "
-            f"{remedy(max(too_big))}. Smaller batches make spec_topk messages shorter; a topk message has "
-            "its ranks from byte 86,024 on, whatever its batch."
+            f"{len(too_big)} of them went as compact frames: one message may hold {limits}. That needs "
+            f"fd_postproc at both ends. To carry them to FastDeploy's own receiver, {remedy(max(too_big))}."
         )
-    return status
 
 
 def _top(args: argparse.Namespace, screen: Console) -> int:
@@ -238,12 +245,22 @@ def _messages_table(items: list[Item], limit: int, different: set[str]) -> Table
         step, size = item.step, len(item.payload)
         took = _microseconds(partial(decode, item.payload, step.channel))
         logprobs = step.scores is not None
-        outcome = "too big" if size > limit else "DIFFERENT" if item.name in different else "equal"
+        outcome = "DIFFERENT" if item.name in different else "equal"
+        sent = _as_frame(step, limit) if size > limit else "one message"
         numbers = [f"{n:,}" for n in (step.batch, step.rows, step.cols, item.recorded_size, size)]
         numbers[2] = numbers[2] if logprobs else ""
-        rows.append((item.name, (step.dialect or "") if logprobs else "", *numbers, outcome, f"{took:.1f}"))
-    columns = ["message", "dialect", "batch", "tokens", "cols", "recorded", "cut to", "arrived", "decode"]
-    return plain_table(columns, rows, right=(2, 3, 4, 5, 6, 8))
+        dialect = (step.dialect or "") if logprobs else ""
+        rows.append((item.name, dialect, *numbers, sent, outcome, f"{took:.1f}"))
+    sizes = ["batch", "tokens", "cols", "recorded", "cut to"]
+    columns = ["message", "dialect", *sizes, "sent as", "arrived", "decode"]
+    return plain_table(columns, rows, right=(2, 3, 4, 5, 6, 9))
+
+
+def _as_frame(step: Step, limit: int) -> str:
+    from .workload import pieces
+
+    count = pieces(step, limit)
+    return "compact" if count == 1 else f"compact, {count} pieces"
 
 
 @contextlib.contextmanager
@@ -287,10 +304,10 @@ def _synthetic(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     screen = console()
     with private_queues([channel]) as receivers:
-        _check_fits(items, load, channel, _room_of(receivers))
+        limits = _room_of(receivers)
         orders = {
             "keys": {channel: receivers[channel].key},
-            "names": [],
+            "limit": limits.limit,
             "load": {"channel": channel, "steps": steps, **asdict(load)},
             "pause": 0.0,
             "repeat": 0,
@@ -316,30 +333,12 @@ def _synthetic(args: argparse.Namespace) -> int:
         screen.print(
             f"{steps:,} steps came from process {sender.pid}; every one arrived equal to what was sent."
         )
+    if len(last.payload) > limits.limit:
+        screen.print(
+            f"Each went as {_as_frame(last.step, limits.limit)}: as one stock message it has "
+            f"{len(last.payload):,} bytes, and one message may hold {limits}."
+        )
     return status
-
-
-def _check_fits(items: list[Item], load: Load, channel: str, limits: Room) -> None:
-    """Refuse a step that the kernel would not carry, before anything waits for it."""
-    from .queue_io import remedy
-    from .tables import plural
-    from .workload import largest_batch
-
-    size = max(len(item.payload) for item in items)
-    if size <= limits.limit:
-        return
-    batch, fits = largest_batch(channel, load.accepted, load.columns, limits.limit)
-    step = f"{plural(load.batch, 'request')}, {load.accepted} accepted, {plural(load.columns, 'column')}"
-    what = f"one {channel} step of {step}"
-    smaller = (
-        f"the largest batch that fits is {batch} ({fits:,} bytes)"
-        if batch
-        else f"no batch fits: even one request takes {fits:,} bytes"
-    )
-    raise CommandError(
-        f"{what} takes {size:,} bytes, and one message may hold {limits}; {smaller}.\n"
-        f"To carry it, {remedy(size)}."
-    )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import sysv_ipc
 
+from .._core import Sender
+from ..errors import QueueError
 from ..recording import MAX_PAYLOAD
 from .workload import Item, recorded_items, synthetic_items
 
@@ -29,7 +31,10 @@ def main() -> int:
             channel: sysv_ipc.MessageQueue(key, max_message_size=MAX_PAYLOAD)
             for channel, key in orders["keys"].items()
         }
-    except sysv_ipc.ExistentialError:
+        frames = {
+            channel: Sender(channel, key=key, dialect="compact") for channel, key in orders["keys"].items()
+        }
+    except (sysv_ipc.ExistentialError, QueueError):
         return 1  # the parent has removed them: it was stopped
     threading.Thread(target=_watch_parent, args=(list(handles.values()),), daemon=True).start()
     if orders["load"]:
@@ -37,17 +42,24 @@ def main() -> int:
         sequence: Iterator[Item] = itertools.islice(itertools.cycle(items), orders["load"]["steps"])
         repeated: list[Item] = []
     else:
-        # Which messages fit is the parent's decision, made once.
-        repeated = [item for item in recorded_items() if item.name in orders["names"]]
+        repeated = list(recorded_items())
         sequence = iter(repeated)
+
+    def send(item: Item) -> None:
+        # What does not fit one message is the parent's decision, made once.
+        if len(item.payload) > orders["limit"]:
+            frames[item.step.channel].send(item.step)
+        else:
+            handles[item.step.channel].send(item.payload)
+
     try:
         for item in sequence:
-            handles[item.step.channel].send(item.payload)
+            send(item)
             if orders["pause"]:
                 time.sleep(orders["pause"])
         for _ in range(orders["repeat"]):
             for item in repeated:
-                handles[item.step.channel].send(item.payload)
+                send(item)
     except sysv_ipc.Error as error:
         print(f"sending {item.name}, {len(item.payload)} bytes: {error}", file=sys.stderr)
         return 1

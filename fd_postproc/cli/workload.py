@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import data
-from .._core import CHANNELS, Step, decode, encode
+from .._core import CHANNELS, LEAST_LIMIT, Step, decode, encode, payload_size
 from ..layout import GPU, Layout
 from ..recording import Recording
 
@@ -86,14 +86,12 @@ def synthetic_items(channel: str, batch: int, accepted: int, columns: int, steps
     return items
 
 
-def largest_batch(channel: str, accepted: int, columns: int, limit: int) -> tuple[int, int]:
-    """The largest batch whose message fits `limit` bytes, and that message's bytes; (0, bytes of batch 1)."""
+def pieces(step: Step, limit: int, layout: Layout = GPU) -> int:
+    """Messages that carry a step as a compact frame, where one may have `limit` bytes."""
+    from ..doctor.limits import fragments
 
-    def size(batch: int) -> int:
-        return len(encode(synthetic_step(channel, batch, accepted, columns)))
-
-    low, high = 0, GPU.spec_batch if channel == "spec" else GPU.max_batch
-    while low < high:  # sizes grow with the batch
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if size(middle) <= limit else (low, middle - 1)
-    return low, size(max(low, 1))
+    limit = min(limit, payload_size(step.channel, layout))
+    needed = fragments(len(encode(step, "compact", layout=layout)), limit)
+    if needed is None:
+        raise ValueError(f"one message may hold {limit} bytes; a compact frame needs at least {LEAST_LIMIT}")
+    return needed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from .._core import environment_variable
+
 DIALECTS = ("auto", "packed", "legacy", "compact")
 PEER = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process tells that it understands compact frames."""
@@ -27,7 +29,7 @@ def message_id() -> int:
 
     2 is taken: a get op reports "nothing there" by -2.  (FastDeploy's ops abort the process on a bad value.)
     """
-    text = os.environ.get("INFERENCE_MSG_ID")
+    text = environment_variable("INFERENCE_MSG_ID")
     if text is None:
         return 1
     if not re.fullmatch(r"\s*[0-9]{1,10}\s*", text) or int(text) >= 1 << 31 or int(text) == 2:
@@ -45,10 +47,12 @@ def send_dialect(has_logprobs: bool, too_many_for_stock: bool) -> str:
     too_many_for_stock : bool
         Whether the batch is beyond what FastDeploy's own message can hold.
     """
-    dialect = os.environ.get("FD_POSTPROC_DIALECT", "auto")
+    dialect = environment_variable("FD_POSTPROC_DIALECT")
+    if dialect is None:
+        dialect = "auto"
     if dialect not in DIALECTS:
         raise ValueError(f"FD_POSTPROC_DIALECT={dialect!r} is not one of {', '.join(DIALECTS)}")
     if dialect != "auto":
         return dialect
-    understood = PEER in os.environ.get("FD_POSTPROC_PEER", "").split(",")
+    understood = PEER in (environment_variable("FD_POSTPROC_PEER") or "").split(",")
     return "compact" if understood and (has_logprobs or too_many_for_stock) else "packed"

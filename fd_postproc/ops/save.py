@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from typing import Any, NamedTuple
 
-from .._core import HostInput, Sender, host_input
+from .._core import HostInput, Sender, environment_variable, host_flag, host_input
 from ..errors import QueueRemoved
 from ..layout import GPU, Layout
-from ..tensors import host_flag
 from .environment import message_id, queue_mode, send_dialect
 from .receive import add_stats
 
@@ -356,7 +354,7 @@ def _save(
     stock_batch = layout.spec_batch if channel == "spec" else layout.max_batch
     dialect = send_dialect("ids" in inputs, sizes.batch > stock_batch)
     _watch()
-    idle = _idle.setdefault((channel, os.environ.get("INFERENCE_MSG_QUEUE_ID"), dialect, layout), [])
+    idle = _idle.setdefault((channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout), [])
     try:
         sender = idle.pop()
     except IndexError:
