@@ -1,6 +1,5 @@
 """The doctor: every finding with the condition made for real, on private queues."""
 
-import ctypes
 import json
 import os
 import pty
@@ -26,19 +25,6 @@ from fd_postproc.queues import KernelLimits
 PROGRAM = [FD_POSTPROC, "doctor"]
 CLONE_NEWIPC = 0x08000000
 ID = 8002
-
-
-@pytest.fixture
-def namespace():
-    """An IPC namespace of the test's own: default limits, nobody else's queues."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/thread-self/ns/ipc") as outside:
-        if libc.unshare(CLONE_NEWIPC) != 0:
-            pytest.skip(f"needs an IPC namespace of its own: {os.strerror(ctypes.get_errno())}")
-        try:
-            yield
-        finally:
-            libc.setns(outside.fileno(), CLONE_NEWIPC)
 
 
 @pytest.fixture
@@ -118,7 +104,7 @@ def limit_findings(limits, **options):
     return {finding.subject: finding for finding in check_limits(limits, Scope(**options))}
 
 
-def test_default_limits_are_too_small_for_fastdeploys_logprobs(namespace):
+def test_default_limits_are_too_small_for_fastdeploys_logprobs(default_limits):
     found = limit_findings(queues.kernel_limits())
     assert {name: finding.severity for name, finding in found.items()} == {
         "plain": "ok",
@@ -156,7 +142,7 @@ def test_too_small_limits_are_errors_where_fastdeploys_ops_send():
     assert [found[channel].severity for channel in ("plain", "topk")] == ["ok", "error"]
 
 
-def test_msgmax_raised_alone_hangs(namespace, queue):
+def test_msgmax_raised_alone_hangs(default_limits, queue):
     with open("/proc/sys/kernel/msgmax", "w") as file:
         file.write("1048576")
     with pytest.raises(sysv_ipc.BusyError):
@@ -495,7 +481,7 @@ def test_a_queue_of_another_user(queue):
 # Keys
 
 
-def test_queues_are_recognised_by_their_keys(namespace, run):
+def test_queues_are_recognised_by_their_keys(default_limits, run):
     shm = queues.open_queue(queues.locate("topk", ID))
     spec = queues.open_queue(queues.locate("spec", ID))
     old = queues.open_queue(queues.locate("topk", ID, ftok="libc"))
@@ -533,7 +519,7 @@ def directories(parent, number):
     return list(found.values())[1:]
 
 
-def test_keys_of_another_directory(namespace, tmp_path):
+def test_keys_of_another_directory(default_limits, tmp_path):
     (folder,) = directories(tmp_path, 1)
     msqid = queues.open_queue(queues.locate("spec", ID, path=str(folder)))
     assert not [queue for queue in doctor.take(Scope()).queues if queue.info.msqid == msqid]
@@ -541,7 +527,7 @@ def test_keys_of_another_directory(namespace, tmp_path):
     assert [queue.info.msqid for queue in known] == [msqid]
 
 
-def test_two_sides_in_two_directories_never_meet(namespace, tmp_path, live_user):
+def test_two_sides_in_two_directories_never_meet(default_limits, tmp_path, live_user):
     first, second = directories(tmp_path, 2)
     sender = live_user(
         "fp.queues.open_queue(key := fp.queues.locate('spec', 8002))\n"
@@ -562,7 +548,7 @@ def test_two_sides_in_two_directories_never_meet(namespace, tmp_path, live_user)
     assert str(second) in found.seen
 
 
-def test_two_whole_services_with_one_id_are_no_split(namespace, tmp_path, live_user):
+def test_two_whole_services_with_one_id_are_no_split(default_limits, tmp_path, live_user):
     code = (
         "fp.queues.open_queue(key := fp.queues.locate('spec', 8002))\n"
         "q = sysv_ipc.MessageQueue(key)\nq.send(bytes(8))\nq.receive()"
@@ -575,7 +561,7 @@ def test_two_whole_services_with_one_id_are_no_split(namespace, tmp_path, live_u
     assert not [each for each in findings if each.code == "key-split"]
 
 
-def test_two_directories_only_matter_on_spec(namespace, tmp_path, live_user):
+def test_two_directories_only_matter_on_spec(default_limits, tmp_path, live_user):
     live_user("fp.Receiver('plain', 8002).receive()", cwd=tmp_path)
     queue = sysv_ipc.MessageQueue(queues.locate("plain", ID), sysv_ipc.IPC_CREAT)
     queue.send(b"\xff" * 5)  # malformed: the reader takes it and raises
@@ -592,7 +578,7 @@ def test_two_directories_only_matter_on_spec(namespace, tmp_path, live_user):
     assert "cwd-differs" not in codes
 
 
-def test_two_mounts_of_dev_shm(namespace, live_user):
+def test_two_mounts_of_dev_shm(default_limits, live_user):
     if subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode != 0:
         pytest.skip("needs a mount namespace")
     code = (
@@ -615,7 +601,7 @@ def test_two_mounts_of_dev_shm(namespace, live_user):
     assert "mounts of /dev/shm" in found[0].seen
 
 
-def test_ids_that_share_a_key(namespace):
+def test_ids_that_share_a_key(default_limits):
     def collisions(*ids):
         findings = doctor.examine(Scope(ids=frozenset(ids)))
         return [(found.severity, found.data["ftok"]) for found in findings if found.code == "key-collision"]
@@ -625,7 +611,7 @@ def test_ids_that_share_a_key(namespace):
     assert collisions(8002, 8003) == []
 
 
-def test_a_deleted_working_directory_is_shown_as_such(namespace, tmp_path, monkeypatch):
+def test_a_deleted_working_directory_is_shown_as_such(default_limits, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -643,7 +629,7 @@ print([(found.severity, found.subject) for found in doctor.examine() if found.co
     assert in_namespaces(code, flags=["-m"]).strip() == "[('error', '/dev/shm')]"
 
 
-def test_a_directory_with_the_key_of_dev_shm(namespace):
+def test_a_directory_with_the_key_of_dev_shm(default_limits):
     """Only 8 bits of the inode count: one of 256 directories there has the same."""
     queues.open_queue(queues.locate("plain", ID))
     wanted = os.stat("/dev/shm").st_ino & 0xFF
@@ -946,7 +932,7 @@ def test_a_queue_open_to_others_is_not_removed_unasked_without_root(run, queue):
     assert exists(queue)
 
 
-def test_unknown_queues_are_never_removed(namespace, run):
+def test_unknown_queues_are_never_removed(default_limits, run):
     foreign = sysv_ipc.MessageQueue(0x1234567, sysv_ipc.IPC_CREX)
     dead_user(foreign.key)
     run("--remove", "--yes")
@@ -983,7 +969,7 @@ def test_control_characters_of_process_names_are_not_printed(queue, live_user):
     assert "\x1b" not in done.stdout
 
 
-def test_hundreds_of_queues_stay_quick(namespace, run):
+def test_hundreds_of_queues_stay_quick(default_limits, run):
     for n in range(300):
         queues.open_queue(queues.locate("topk", 9000 + n))
         queues.open_queue(0x1234000 + n)

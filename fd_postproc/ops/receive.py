@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from .._core import Receiver, tensor_elements
+from .._core import Receiver, environment_variable, tensor_elements
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Layout
 from ..tensors import host_address
 from .environment import queue_mode
+from .pool import Pool
 
 log = logging.getLogger("fd_postproc")
 
@@ -170,10 +170,7 @@ def speculate_get_output_topk(
 
 def receive_stats() -> dict[str, int | float]:
     """Counters of all get ops of this process, summed; see `fd_postproc.Receiver.stats`."""
-    total = dict(_counted)
-    for receiver in list(_receivers):
-        add_stats(total, receiver.stats)
-    return total
+    return _receivers.stats()
 
 
 _ARGUMENT_NAMES = {
@@ -185,10 +182,7 @@ _ARGUMENT_NAMES = {
 _DTYPES = ("int64", "float32", "int64")
 _HEADER_WORDS = {"plain": 2, "topk": 2, "spec": 2, "spec_topk": 3}
 
-# A Receiver has one user at a time: a call takes an idle one, or makes one, and gives it back.
-_idle: dict[tuple[str, str | None, Layout], list[Receiver]] = {}
-_receivers: list[Receiver] = []
-_counted: dict[str, int | float] = {}  # counters of Receivers that are gone
+_receivers: Pool[Receiver] = Pool()
 _logged: set[tuple[str, str]] = set()
 
 
@@ -201,12 +195,8 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     for place, tensor in enumerate(tensors):
         name = _ARGUMENT_NAMES[channel][place]
         addresses[place] = host_address(tensor, name, _DTYPES[place], needed[place])
-    idle = _idle.setdefault((channel, os.environ.get("INFERENCE_MSG_QUEUE_ID"), layout), [])
-    try:
-        receiver = idle.pop()
-    except IndexError:
-        receiver = Receiver(channel, layout=layout, mode=queue_mode())
-        _receivers.append(receiver)
+    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), layout)
+    receiver = _receivers.take(which, lambda: Receiver(channel, layout=layout, mode=queue_mode()))
     gone = False
     try:
         if receiver._receive_into(*addresses, k + 1, wait):
@@ -218,17 +208,11 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
         _log_once(channel, "removed", str(error))
     finally:
         if gone:
-            _receivers.remove(receiver)
-            add_stats(_counted, receiver.stats)
+            _receivers.drop(receiver)
         else:
-            idle.append(receiver)
+            _receivers.give_back(which, receiver)
     words = (ctypes.c_int64 * _HEADER_WORDS[channel]).from_address(addresses[0])
     words[:] = [-2] + [0] * (len(words) - 1)
-
-
-def add_stats(total: dict[str, int | float], stats: dict[str, int | float]) -> None:
-    for name, value in stats.items():
-        total[name] = total.get(name, 0) + value
 
 
 def _log_once(channel: str, kind: str, text: str) -> None:

@@ -11,7 +11,7 @@ from .._core import HostInput, Sender, environment_variable, host_flag, host_inp
 from ..errors import QueueRemoved
 from ..layout import GPU, Layout
 from .environment import message_id, queue_mode, send_dialect
-from .receive import add_stats
+from .pool import Pool
 
 log = logging.getLogger("fd_postproc")
 
@@ -290,10 +290,7 @@ def flush(timeout: float | None = None) -> bool:
 
 def save_stats() -> dict[str, int | float]:
     """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`."""
-    total = dict(_counted)
-    for sender in list(_senders):
-        add_stats(total, sender.stats)
-    return total
+    return _senders.stats()
 
 
 # ---- From named tensors to the C loop -----------------------------------------------------------------
@@ -354,12 +351,8 @@ def _save(
     stock_batch = layout.spec_batch if channel == "spec" else layout.max_batch
     dialect = send_dialect("ids" in inputs, sizes.batch > stock_batch)
     _watch()
-    idle = _idle.setdefault((channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout), [])
-    try:
-        sender = idle.pop()
-    except IndexError:
-        sender = Sender(channel, dialect=dialect, layout=layout, mode=queue_mode())
-        _senders.append(sender)
+    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
+    sender = _senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
     gone = False
     try:
         fault = sender._save(
@@ -378,10 +371,9 @@ def _save(
         raise
     finally:
         if gone:
-            _senders.remove(sender)
-            add_stats(_counted, sender.stats)
+            _senders.drop(sender)
         else:
-            idle.append(sender)
+            _senders.give_back(which, sender)
     if fault is not None:
         raise ValueError(_say(op, given, sizes, *fault))
 
@@ -459,11 +451,7 @@ def _say(
     return f"{op}: {text}"
 
 
-# A Sender has one user at a time: a call takes an idle one, or makes one, and gives it back.
-_idle: dict[tuple[str, str | None, str, Layout], list[Sender]] = {}
-_senders: list[Sender] = []
-_counted: dict[str, int | float] = {}  # counters of Senders that are gone
-
+_senders: Pool[Sender] = Pool()
 _WATCH_SECONDS = 10.0
 _watcher: threading.Thread | None = None
 
@@ -479,7 +467,7 @@ def _watch() -> None:
 def _tell_who_waits() -> None:
     while True:
         time.sleep(_WATCH_SECONDS)
-        for sender in list(_senders):
+        for sender in list(_senders.members):
             waited = sender.waiting_seconds
             if waited >= _WATCH_SECONDS:
                 log.warning(

@@ -1,0 +1,56 @@
+"""Receivers and Senders that the ops keep between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from .._core import Receiver, Sender
+
+End = TypeVar("End", Receiver, Sender)
+
+
+class Pool(Generic[End]):
+    """Ends of queues, each used by one call at a time.
+
+    A call takes an idle one, or makes one, and gives it back; so there are never more than calls at a time.
+
+    Attributes
+    ----------
+    members : list
+        All that exist, idle or not.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[End] = []
+        self._idle: dict[Hashable, list[End]] = {}
+        self._gone: dict[str, int | float] = {}  # counters of those that were dropped
+
+    def take(self, key: Hashable, make: Callable[[], End]) -> End:
+        """One for the queue and settings that `key` names."""
+        try:
+            return self._idle[key].pop()
+        except (KeyError, IndexError):
+            end = make()
+            self.members.append(end)
+            return end
+
+    def give_back(self, key: Hashable, end: End) -> None:
+        self._idle.setdefault(key, []).append(end)
+
+    def drop(self, end: End) -> None:
+        """Keep it no more: its queue is gone.  Its counters stay."""
+        self.members.remove(end)
+        _add(self._gone, end.stats)
+
+    def stats(self) -> dict[str, int | float]:
+        """All counters, summed."""
+        total = dict(self._gone)
+        for end in list(self.members):
+            _add(total, end.stats)
+        return total
+
+
+def _add(total: dict[str, int | float], stats: dict[str, int | float]) -> None:
+    for name, value in stats.items():
+        total[name] = total.get(name, 0) + value
