@@ -371,7 +371,7 @@ def test_a_full_queue(plain, queue, step):
     assert "the other side is not reading" in str(caught.value)
     assert queue.current_messages == plain.stats["frames"] == fitted
     assert plain.stats["waits"] >= 1
-    assert plain.stats["wait_seconds"] >= 0.05
+    assert plain.stats["wait_seconds"] >= 0.04  # what passes between two waits is not counted
     queue.receive()
     plain.send(step, 0)
     assert queue.current_messages == fitted

@@ -310,7 +310,17 @@ _DTYPES = {
 _PER_REQUEST = ("counts", "offsets", "decoded", "prompts", "preempted", "steps")
 
 
-def _with_logprobs(tokens, ids, scores, ranks, counts, offsets, decoded, prompts, preempted):
+def _with_logprobs(
+    tokens: Any,
+    ids: Any,
+    scores: Any,
+    ranks: Any,
+    counts: Any,
+    offsets: Any,
+    decoded: Any,
+    prompts: Any,
+    preempted: Any,
+) -> dict[str, tuple[str, Any]]:
     return {
         "tokens": ("sampled_token_ids", tokens),
         "ids": ("logprob_token_ids", ids),
