@@ -173,7 +173,7 @@ static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout
     }
     if (fdw_plan(m, layout, channel, dialect, s->batch, (int32_t)rows, cols, &wire) < 0)
         return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
-    for (int32_t i = 0; i < s->batch; i++) {
+    for (int32_t i = 0; dialect != FDW_COMPACT && i < s->batch; i++) { /* a frame's length is known by now */
         fdp_request r;
         fdp_look(s, i, &r);
         if (fdw_plan_request(m, i, r.count, &wire) < 0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._core import HostInput, Sender, environment_variable, host_flag, host_input
 from ..errors import QueueRemoved
@@ -334,13 +335,6 @@ def _with_logprobs(
     }
 
 
-class _Sizes(NamedTuple):
-    batch: int
-    width: int  # columns of the sampled tokens
-    rows: int  # logprob rows
-    cols: int  # logprob columns
-
-
 def _save(
     op: str,
     channel: str,
@@ -353,13 +347,13 @@ def _save(
 ) -> None:
     """Send what the save op `op` was given: {role: (argument's name, tensor)}."""
     inputs = {role: host_input(tensor, name, _DTYPES[role]) for role, (name, tensor) in given.items()}
-    sizes = _sizes(given, inputs)
+    batch, width, rows, cols = _sizes(given, inputs)
     if not 0 <= flag <= 255:
         raise ValueError(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
     ident = message_id()
     stop_flag = ident if host_flag(not_need_stop, "not_need_stop") else -ident
     stock_batch = layout.spec_batch if channel == "spec" else layout.max_batch
-    dialect = send_dialect("ids" in inputs, sizes.batch > stock_batch)
+    dialect = send_dialect("ids" in inputs, batch > stock_batch)
     _watch()
     which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
     sender = _senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
@@ -368,10 +362,10 @@ def _save(
         fault = sender._save(
             op,
             inputs,
-            sizes.batch,
-            sizes.cols,
-            sizes.width,
-            sizes.rows,
+            batch,
+            cols,
+            width,
+            rows,
             stop_flag=stop_flag,
             flag=flag,
             skip_prefill=skip_prefill,
@@ -385,11 +379,13 @@ def _save(
         else:
             _senders.give_back(which, sender)
     if fault is not None:
-        raise ValueError(_say(op, given, sizes, *fault))
+        raise ValueError(_say(op, given, width, cols, *fault))
 
 
-def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> _Sizes:
+def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> tuple[int, int, int, int]:
     """Check the shapes against each other.
+
+    Returns the batch, the columns of the sampled tokens, and the rows and columns of the logprobs.
 
     As in FastDeploy, ``token_num_per_batch`` decides the batch where there is one, else the sampled tokens.
     Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row a token.
@@ -414,18 +410,25 @@ def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> _
             f"{given['tokens'][0]} has shape {list(tokens.shape)}; it must have 1 column, the sampled token"
         )
     if "ids" not in inputs:
-        return _Sizes(batch, width, 0, 1)
+        return batch, width, 0, 1
     ids, scores, ranks = (inputs[role] for role in ("ids", "scores", "ranks"))
     if len(ids.shape) != 2 or ids.shape[1] < 1:
         raise ValueError(f"{given['ids'][0]} has shape {list(ids.shape)}; it must be (rows, columns)")
     if scores.shape != ids.shape:
         names = f"{given['scores'][0]} has shape {list(scores.shape)}, {given['ids'][0]}"
         raise ValueError(f"{names} {list(ids.shape)}; they must be the same")
-    return _Sizes(batch, width, min(ids.shape[0], ranks.size), ids.shape[1])
+    return batch, width, min(ids.shape[0], ranks.size), ids.shape[1]
 
 
 def _say(
-    op: str, given: dict[str, tuple[str, Any]], sizes: _Sizes, reason: str, index: int, value: int, bound: int
+    op: str,
+    given: dict[str, tuple[str, Any]],
+    width: int,
+    cols: int,
+    reason: str,
+    index: int,
+    value: int,
+    bound: int,
 ) -> str:
     """Words for what the C loop refused; the reasons are those of enum fdp_reason in _pack.h."""
 
@@ -449,9 +452,9 @@ def _say(
             f"have {bound} rows"
         )
     elif reason == "token wide":
-        text = f"{element('tokens', sizes.width)} = {value} {narrow}"
+        text = f"{element('tokens', width)} = {value} {narrow}"
     elif reason == "id wide":
-        text = f"{element('ids', sizes.cols)} = {value} {narrow}"
+        text = f"{element('ids', cols)} = {value} {narrow}"
     elif reason == "rank wide":
         text = f"{name('ranks')}[{index}] = {value} {narrow}"
     elif reason == "batch":
@@ -463,15 +466,15 @@ def _say(
 
 _senders: Pool[Sender] = Pool()
 _WATCH_SECONDS = 10.0
-_watcher: threading.Thread | None = None
+_watched_pid = 0
 
 
 def _watch() -> None:
     """Have a thread that says so when a call waits for room.  After a fork there is none: start one anew."""
-    global _watcher
-    if _watcher is None or not _watcher.is_alive():
-        _watcher = threading.Thread(target=_tell_who_waits, name="fd_postproc-watch", daemon=True)
-        _watcher.start()
+    global _watched_pid
+    if _watched_pid != os.getpid():
+        _watched_pid = os.getpid()
+        threading.Thread(target=_tell_who_waits, name="fd_postproc-watch", daemon=True).start()
 
 
 def _tell_who_waits() -> None:
