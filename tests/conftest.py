@@ -7,6 +7,7 @@ that takes ``received_golden`` for each that FastDeploy's own receiver got, too.
 import contextlib
 import ctypes
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -24,6 +25,16 @@ import fd_postproc as fp
 from fd_postproc import queues, reference
 
 CLONE_NEWIPC = 0x08000000
+
+# The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
+_queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
+
+
+@pytest.fixture
+def queue_id():
+    """A queue id that no other test has."""
+    return next(_queue_ids)
+
 
 # The suite is quick and the same every time; "pytest --hypothesis-profile=thorough" searches anew.
 hypothesis.settings.register_profile(
@@ -111,9 +122,9 @@ def default_limits():
 
 
 @pytest.fixture
-def ops_queue(monkeypatch):
+def ops_queue(monkeypatch, queue_id):
     """The private queues that `fd_postproc.ops` use during the test: an `OpsQueue`."""
-    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(random.SystemRandom().randrange(1 << 16, 1 << 20)))
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(queue_id))
     for name in ("INFERENCE_MSG_ID", "FD_POSTPROC_DIALECT", "FD_POSTPROC_PEER", "FD_POSTPROC_QUEUE_MODE"):
         monkeypatch.delenv(name, raising=False)
     queue = OpsQueue()

@@ -42,9 +42,9 @@ def call(channel, tensors, wait=True, rank=0, k=K, each=False):
 
 
 @pytest.fixture
-def send(monkeypatch):
+def send(monkeypatch, queue_id):
     """A function that sends a payload to the queue that the ops of a channel will read."""
-    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(int.from_bytes(os.urandom(2), "little") + (1 << 16)))
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(queue_id))
     made = []
 
     def send(channel, payload, mtype=1):
