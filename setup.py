@@ -32,13 +32,16 @@ def extension(name, source, depends=()):
     return ext
 
 
-HEADERS = sorted(glob("fd_postproc/*.h") + glob("fd_postproc/*.px[di]") + glob("fd_postproc/bench/*.h"))
+HEADERS = sorted(
+    path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)
+)
 
 setup(
     # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
     options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
+        extension("fd_postproc.fastdeploy._results", "fd_postproc/fastdeploy/_results.pyx", HEADERS),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
     ],
 )
