@@ -15,6 +15,8 @@ cdef class DictMaker:
     plain_only : bool
         Whether a value that is no number, text, bool or None makes `of` give up: upstream copies such
         values deeply.
+    nested : collection of str
+        Keys whose values, unless None, are turned into dictionaries by their own ``to_dict``.
     """
 
     cdef SlotCopier slots
@@ -24,15 +26,17 @@ cdef class DictMaker:
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
     cdef bint plain_only
+    cdef frozenset nested
 
     def __init__(self, SlotCopier slots not None, dict keys not None, dict template not None,
-                 bint plain_only=False):
+                 bint plain_only=False, nested=()):
         self.slots = slots
         self.keys = tuple(keys)
         self.template = {key: template[key] for key in keys}
         self.usual = tuple(self.template.values())
         self.n = len(self.keys)
         self.plain_only = plain_only
+        self.nested = frozenset(nested)
         PyMem_Free(self.offsets)
         self.offsets = <Py_ssize_t *>PyMem_Malloc(max(self.n, 1) * sizeof(Py_ssize_t))
         if self.offsets == NULL:
@@ -56,7 +60,11 @@ cdef class DictMaker:
                 continue
             if value == NULL or (self.plain_only and not _is_plain(value)):
                 return None
-            PyDict_SetItem(made, <object>PyTuple_GET_ITEM(self.keys, i), <object>value)
+            key = <object>PyTuple_GET_ITEM(self.keys, i)
+            content = <object>value
+            if self.nested and content is not None and key in self.nested:
+                content = content.to_dict()
+            PyDict_SetItem(made, key, content)
         return made
 
 

@@ -100,13 +100,13 @@ cdef class Plan:
         try:
             put(output, self.o_index, index)
             put(output, self.o_send, send_idx)
-            give(output, self.o_tokens, _new_list(0))
-            give(output, self.o_drafts, _new_list(0))
+            give(output, self.o_tokens, _untrack(_new_list(0)))
+            give(output, self.o_drafts, _untrack(_new_list(0)))
             result = self.results.copy(<PyObject *>self.result)
             put(result, self.r_outputs, <object>output)
             put(result, self.r_request_id, request_id)
             put(result, self.r_type, output_type)
-            give(result, self.r_prompt_ids, _new_list(0))
+            give(result, self.r_prompt_ids, _untrack(_new_list(0)))
         except:  # noqa: E722 - out of memory
             _drop_if_any(result)
             raise
@@ -119,13 +119,20 @@ cdef class Plan:
         cdef fdw_block *b = &step.at.block
         cdef PyObject *made = _new_tuple(self.lists, 3)
         try:
-            _set_tuple_item(made, 0, _int_rows(b.ids + first * cols, cols, rows, cols))
-            _set_tuple_item(made, 1, _float_rows(b.scores + first * cols, cols, rows, cols))
-            _set_tuple_item(made, 2, _int_row(b.ranks + first, 1, rows))
+            _set_tuple_item(made, 0, _untrack_rows(_int_rows(b.ids + first * cols, cols, rows, cols)))
+            _set_tuple_item(made, 1, _untrack_rows(_float_rows(b.scores + first * cols, cols, rows, cols)))
+            _set_tuple_item(made, 2, _untrack(_int_row(b.ranks + first, 1, rows)))
         except:  # noqa: E722
             _drop(made)
             raise
-        return made
+        return _untrack(made)
+
+
+cdef inline PyObject *_untrack_rows(PyObject *rows) noexcept:
+    cdef Py_ssize_t j
+    for j in range(PyList_GET_SIZE(<object>rows)):
+        _untrack(PyList_GET_ITEM(<object>rows, j))
+    return _untrack(rows)
 
 
 cdef extern from *:
@@ -155,14 +162,12 @@ cdef class Sums:
     cdef int64_t heads[_MOST_HEADS]
     cdef Py_ssize_t n_heads
 
-    def __init__(self, processor, metrics):
+    def __init__(self, processor):
         self.processor = processor
         memset(self.hits, 0, sizeof(self.hits))
         memset(self.heads, 0, sizeof(self.heads))
-        if metrics is not None:
-            self._fuse(metrics.time_per_output_token, metrics.generation_tokens_total)
 
-    def _fuse(self, histogram, counter):
+    def fuse(self, histogram, counter):
         """Take the histogram apart, if it is prometheus_client's, without labels."""
         bounds = getattr(histogram, "_upper_bounds", None)
         buckets = getattr(histogram, "_buckets", None)
@@ -186,29 +191,32 @@ cdef class Sums:
                 return
 
     def flush(self):
-        """Add everything, and begin again from zero."""
+        """Add everything, and begin again from zero.  Whatever raises loses what was to be added, at most."""
         cdef Py_ssize_t i
+        cdef int64_t n
+        cdef int64_t gaps = self.n_gaps, tokens = self.n_tokens, steps = self.n_steps, heads = self.n_heads
+        cdef double total = self.gap_sum
+        self.n_gaps = self.n_tokens = self.n_steps = self.n_heads = 0
+        self.gap_sum = 0.0
         processor = self.processor
-        if self.n_gaps:
-            self.gaps._sum.inc(self.gap_sum)
-            for i in range(self.n_bounds):
-                if self.hits[i]:
-                    self.buckets[i].inc(self.hits[i])
-                    self.hits[i] = 0
-            self.gap_sum = 0.0
-            self.n_gaps = 0
-        if self.n_steps:
-            processor.total_step += self.n_steps
-            processor.number_of_output_tokens += self.n_tokens
-            if self.gaps is not None:
-                self.tokens.inc(self.n_tokens)
-            self.n_steps = self.n_tokens = 0
-        if self.n_heads:
+        if steps:
+            processor.total_step += steps
+            processor.number_of_output_tokens += tokens
+        if heads:
             table = processor.accept_token_num_per_head
-            for i in range(self.n_heads):
-                table[i] += self.heads[i]
+            for i in range(heads):
+                n = self.heads[i]
                 self.heads[i] = 0
-            self.n_heads = 0
+                table[i] += n
+        if self.gaps is not None and steps:
+            self.tokens.inc(tokens)
+        if gaps:
+            self.gaps._sum.inc(total)
+            for i in range(self.n_bounds):
+                n = self.hits[i]
+                self.hits[i] = 0
+                if n:
+                    self.buckets[i].inc(n)
 
 
 @cython.final
@@ -244,18 +252,17 @@ cdef class Batch:
         self.masks = masks
         manager = processor.resource_manager
         self.stop_flags, self.tasks = manager.stop_flags, manager.tasks_list
-        self._look_around(manager)
+        self.sums = Sums(processor)
+        processor.aside("the quick way", self._look_around, manager)
 
     def _look_around(self, manager):
         """Decide whether any request may be handled here, by what FastDeploy looks at in every step."""
         processor, fd = self.processor, self.plan.fd
-        counter = processor.tokens_counter
         steady = processor.steady_mode()
-        if steady is None or type(counter) not in (dict, Counter) or not self.plan.inline_stamps:
-            self.sums = Sums(processor, None)
+        if steady is None or not self.plan.inline_stamps:
             return
-        self.sums = Sums(processor, steady.metrics)
-        self.counter = counter
+        if steady.metrics is not None:
+            self.sums.fuse(steady.metrics.time_per_output_token, steady.metrics.generation_tokens_total)
         if self.sums.gaps is None:
             self.record = processor._record_metrics
         self.decode_log = steady.decode_log
@@ -271,6 +278,8 @@ cdef class Batch:
             self.most_heads = min(fd.MAX_DRAFT_TOKENS, _MOST_HEADS)
         self.now = fd.time.time()
         self.clock = self.now
+        counter = processor.tokens_counter
+        self.counter = counter if type(counter) in (dict, Counter) else None
 
     def results(self):
         """list of results, in slot order.  A request that fails does not disturb the others."""
@@ -290,14 +299,19 @@ cdef class Batch:
             try:
                 result = self._steady(i, task)
                 if result is None:
-                    self.sums.flush()
+                    self._add_up()
                     result = self.processor.advance(i, task, step.at.block.counts[i], self)
             except Exception as error:
                 result = self.processor.give_up(i, task, error)
             if result is not None:
                 made.append(result)
-        self.sums.flush()
+        self._add_up()
         return made
+
+    cdef int _add_up(self) except -1:
+        if self.sums.n_steps:
+            self.processor.aside("metrics of a step", self.sums.flush)
+        return 0
 
     cdef object _steady(self, Py_ssize_t i, task):
         """The result of a request in its steady state; None, and nothing touched, if it is not."""
@@ -384,8 +398,7 @@ cdef class Batch:
         return 0
 
     cdef int _log_decoding(self, task, int32_t count) except -1:
-        if self.processor._is_decode_stage(task):
-            self.decode_log(count)
+        self.processor.aside("the scheduler's log", self.processor.log_decoding, self.decode_log, task, count)
         return 0
 
     cdef int _stamp(self, PyObject *stamps) except -1:
@@ -403,7 +416,7 @@ cdef class Batch:
     cdef int _record(self, task, dict own, last, list tokens) except -1:
         """What _record_metrics does; its updates of the metrics are summed up."""
         if self.record is not None:
-            self.record(task, self.now, tokens)
+            self.processor.aside("metrics of a step", self.record, task, self.now, tokens)
             return 0
         if last is not None:
             self.sums.observe(self.clock - PyFloat_AS_DOUBLE(last))
@@ -418,12 +431,12 @@ cdef class Batch:
         cdef PyObject *row
         cdef PyObject *token
         if b.scores == NULL:
-            tokens = _owned(_int_row(b.ids + first, 1, count))
+            tokens = _owned(_untrack(_int_row(b.ids + first, 1, count)))
             put(output, plan.o_tokens, tokens)
             return tokens
         cdef PyObject *lists = plan._lists(self.step, first, count)
         give(output, plan.o_top, lists)
-        tokens = _owned(_new_list(count))
+        tokens = _owned(_untrack(_new_list(count)))
         for j in range(count):
             row = PyList_GET_ITEM(<object>PyTuple_GET_ITEM(<object>lists, 0), j)
             token = PyList_GET_ITEM(<object>row, 0)

@@ -11,7 +11,12 @@ class SlotCopier:
 
 class DictMaker:
     def __init__(
-        self, slots: SlotCopier, keys: dict[str, str], template: dict[str, Any], plain_only: bool = False
+        self,
+        slots: SlotCopier,
+        keys: dict[str, str],
+        template: dict[str, Any],
+        plain_only: bool = False,
+        nested: Iterable[str] = (),
     ) -> None: ...
     def of(self, o: Any) -> dict[str, Any] | None: ...
 

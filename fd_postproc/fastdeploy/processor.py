@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
 from types import SimpleNamespace
 from typing import Any
 
+from .. import queues
 from .._core import Receiver, Step, step_from_tensors
 from ..errors import MalformedMessage, QueueError, QueueRemoved
 from ..layout import Layout
@@ -217,4 +219,15 @@ class ProcessorMixin:
             began = self.timestamp_for_alive_before_handle_batch
             if self.timestamp_for_alive_after_handle_batch is None and began is not None:
                 return self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
-            return not self.engine_output_token_hang
+            return not (self.engine_output_token_hang or self._sender_is_gone())
+
+    def _sender_is_gone(self: Any) -> bool:
+        """Whether requests are running, but the process that sent the last message is not."""
+        receiver = self._receiver
+        if receiver is None or not any(task is not None for task in self.resource_manager.tasks_list):
+            return False
+        try:
+            sender = queues.inspect_queue(receiver.msqid).last_sender
+        except QueueError:
+            return False
+        return sender > 0 and not os.path.exists(f"/proc/{sender}")

@@ -122,25 +122,12 @@ def _fast_to_dict(base: type, copier: SlotCopier, filled: Any, plain_only: bool)
         if value not in slot_of:
             return upstream  # a value that is made, not kept: only FastDeploy knows how
         keys[key] = slot_of[value]
-    maker = DictMaker(copier, keys, dict.fromkeys(keys), plain_only)
     nested = [key for key in NESTED if keys.get(key) == key]
+    quick = DictMaker(copier, keys, dict.fromkeys(keys), plain_only, nested).of
 
-    if not nested:
-
-        def to_dict(self: Any) -> dict[str, Any]:
-            made = maker.of(self)
-            return upstream(self) if made is None else made
-
-    else:
-
-        def to_dict(self: Any) -> dict[str, Any]:
-            made = maker.of(self)
-            if made is None:
-                return upstream(self)
-            for key in nested:
-                if made[key] is not None:
-                    made[key] = made[key].to_dict()
-            return made
+    def to_dict(self: Any) -> dict[str, Any]:
+        made = quick(self)
+        return upstream(self) if made is None else made
 
     to_dict.__doc__ = upstream.__doc__
     return to_dict

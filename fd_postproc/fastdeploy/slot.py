@@ -37,7 +37,7 @@ class SlotMixin:
     plan: Any
 
     def advance(self: Any, slot: int, task: Any, code: int, batch: Batch) -> Any:
-        """Advance one request by what a step has for it; `code` is the step's count for it, or the code instead.
+        """Advance one request by what a step has for it; `code` is its count there, or the code instead.
 
         Returns
         -------
@@ -54,8 +54,9 @@ class SlotMixin:
         if tokens is None or (role == "decode" and self._is_left(name)):
             return None
         kind = Kind(in_pair and role == "prefill", in_pair and role == "decode", code == self._recovery)
-        if self.scheduler_metrics_logger and self._is_decode_stage(task):
-            self.scheduler_metrics_logger.on_decode_tokens(len(tokens))
+        if self.scheduler_metrics_logger:
+            log = self.scheduler_metrics_logger.on_decode_tokens
+            self.aside("the scheduler's log", self.log_decoding, log, task, len(tokens))
         if task.get("prefill_chunk_info", None) is not None and self._is_within_chunks(task):
             return None
 
@@ -91,7 +92,8 @@ class SlotMixin:
         """The accepted tokens, or the recovery mark alone, or None."""
         fd = self.fd
         if self.cfg.speculative_config.method:
-            self._record_speculative_decoding_accept_num_per_request(name, code)
+            record = self._record_speculative_decoding_accept_num_per_request
+            self.aside("speculative statistics", record, name, code)
         if code == self._preempted:
             fd.llm_logger.info(f"request {name}: the worker has let it go")
             if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
@@ -119,6 +121,11 @@ class SlotMixin:
             return False
         manager = self.resource_manager
         return name in manager.to_be_rescheduled_request_id_set or name in manager.to_be_aborted_req_id_set
+
+    def log_decoding(self: Any, log: Callable[[int], None], task: Any, tokens: int) -> None:
+        """Tell the scheduler's log of tokens, if the request is past its prefill."""
+        if self._is_decode_stage(task):
+            log(tokens)
 
     @staticmethod
     def _is_within_chunks(task: Any) -> bool:
@@ -182,7 +189,7 @@ class SlotMixin:
     # ---- what must not disturb a request -----------------------------------------------------------
 
     def aside(self: Any, what: str, call: Callable[..., Any], *arguments: Any) -> bool:
-        """Call something that serves metrics, logs or traces; False if it raised, which is logged once a kind."""
+        """Call what serves metrics, logs or traces; False if it raised, which is logged once a kind."""
         failure = None
         try:
             call(*arguments)
@@ -242,7 +249,7 @@ class SlotMixin:
         return result
 
     def _release(self: Any, slot: int, task: Any, result: Any) -> None:
-        """Free the slot and whatever is kept about the request.  A failure is logged: the client is told anyhow."""
+        """Free the slot and forget the request.  A failure is logged: the client is told anyhow."""
         name = task.request_id
         self.aside("recycling a request", self._recycle_resources, name, slot, task, result, False)
         self.forget(name)
