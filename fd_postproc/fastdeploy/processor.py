@@ -15,6 +15,7 @@ from ..errors import MalformedMessage, QueueError, QueueRemoved
 from ..layout import Layout
 from ..ops.environment import queue_mode
 from ._results import Batch
+from .counters import Counters, Reports
 from .finish import POLL, FinishMixin
 from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
 from .shapes import plan_of
@@ -66,9 +67,6 @@ class ProcessorMixin:
     plan: Any
     layout: Layout
 
-    malformed = 0
-    failed_requests = 0
-    lost_steps = 0
     _receiver: Receiver | None = None
     _stopping = False
 
@@ -82,6 +80,11 @@ class ProcessorMixin:
     def complained(self) -> set[str]:
         """Kinds of failures that were logged already."""
         return self.__dict__.setdefault("_complained", set())
+
+    @property
+    def counters(self) -> Counters:
+        """What this object has done, and how long it took."""
+        return self.__dict__.setdefault("_counters", Counters())
 
     # ---- one step ------------------------------------------------------------------------------------
 
@@ -106,11 +109,14 @@ class ProcessorMixin:
             return
         masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
+        began = time.perf_counter()
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
             self.aside("gauges of a step", self._record_speculative_decoding_metrics, step.counts)
             self.sweep()
+        built = time.perf_counter()
         self.postprocess(results, output_type)
+        self.counters.add_step(len(results), built - began, time.perf_counter() - built)
 
     def _sampling_masks(self: Any) -> dict[int, Any]:
         """One blocking read a step, if the feature is on."""
@@ -145,6 +151,7 @@ class ProcessorMixin:
         tracing = getattr(self.fd, "tracing", None)
         if tracing is not None:
             tracing.trace_set_thread_info("Token Processor")
+        reports = Reports(self.counters, self.fd.llm_logger)
         while not self._stopping:
             try:
                 step = self._next_step()
@@ -152,18 +159,19 @@ class ProcessorMixin:
                     self.between_steps()
                 else:
                     self._handle(step)
+                reports.refresh()
             except QueueRemoved as error:
                 self._receiver = None  # the next round makes a new queue
                 if not self._stopping:
                     self.fd.llm_logger.error(f"fd_postproc: {error}; a new queue is made")
             except MalformedMessage as error:
-                self.malformed += 1
+                self.counters.malformed += 1
                 self.fd.llm_logger.error(f"fd_postproc: a message was refused: {error}")
             except QueueError as error:
                 self.fd.llm_logger.error(f"fd_postproc: {error}")
                 time.sleep(1.0)  # permanent, most likely: do not fill the log
             except Exception as error:
-                self.lost_steps += 1
+                self.counters.lost_steps += 1
                 text = f"{type(error).__name__}: {error} {traceback.format_exc()}"
                 self.fd.llm_logger.error(f"fd_postproc: a step was lost: {text}")
 
@@ -171,8 +179,13 @@ class ProcessorMixin:
         """Wait for a step; None if something else has to be seen to meanwhile."""
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
+            self.counters.receiver = self._receiver
         timeout = POLL if self.transfers else PATIENCE if self._batch_result_buffer is not None else None
-        return self._receiver.receive(timeout)
+        began = time.perf_counter()
+        try:
+            return self._receiver.receive(timeout)
+        finally:
+            self.counters.receive_seconds += time.perf_counter() - began
 
     def _handle(self: Any, step: Step) -> None:
         """Process a step, and keep the stamps by which `healthy` judges."""

@@ -233,7 +233,7 @@ class SlotMixin:
         """End a request whose step raised; the result that tells its client."""
         name = getattr(task, "request_id", None)
         place = traceback.extract_tb(error.__traceback__)[-1:] or [None]
-        self.failed_requests += 1
+        self.counters.failed_requests += 1
         text = f"{type(error).__name__}: {error}"
         details = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.fd.llm_logger.error(f"fd_postproc: request {name} (slot {slot}) ends with an error: {details}")
