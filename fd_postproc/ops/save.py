@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from .._core import HostInput, Sender, environment_variable, host_flag, host_input
-from ..errors import QueueRemoved
+from ..errors import QueueRemoved, UnfitNumber
 from ..layout import GPU, Layout
 from .environment import message_id, queue_mode, send_dialect
 from .pool import Pool
@@ -349,7 +349,7 @@ def _save(
     inputs = {role: host_input(tensor, name, _DTYPES[role]) for role, (name, tensor) in given.items()}
     batch, width, rows, cols = _sizes(given, inputs)
     if not 0 <= flag <= 255:
-        raise ValueError(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
+        raise UnfitNumber(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
     ident = message_id()
     stop_flag = ident if host_flag(not_need_stop, "not_need_stop") else -ident
     stock_batch = layout.spec_batch if channel == "spec" else layout.max_batch
@@ -379,7 +379,7 @@ def _save(
         else:
             _senders.give_back(which, sender)
     if fault is not None:
-        raise ValueError(_say(op, given, width, cols, *fault))
+        raise UnfitNumber(_say(op, given, width, cols, *fault))
 
 
 def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> tuple[int, int, int, int]:
