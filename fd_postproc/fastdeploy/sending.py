@@ -92,22 +92,30 @@ class SaveOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
-            return self.original(*args, **kwargs)
+            return self._stock(args, kwargs)
         at = self.signature
         if kwargs or len(args) != at.arguments:
-            self._tell_other_form(len(args) + len(kwargs))
-            return self.original(*args, **kwargs)
+            self._tell_other_form(args, kwargs)
+            return self._stock(args, kwargs)
         if args[at.rank] > 0 and not (at.every_rank and args[at.every_rank]):
-            return self.original(*args)  # sends nothing, or in some builds of FastDeploy does
+            return self._stock(args)  # sends nothing, or in some builds of FastDeploy does
         try:
             if self._state == "new":
-                return self._first(args)
-            return self._send(args)
+                dialect = self._dialect(_rows(args[at.batch]))
+                self._check_room(args, dialect)
+            result = self._send(args)
         except UnfitNumber:
             raise
         except (Refusal, *_REFUSALS) as error:
             self._leave(error, args)
-            return self.original(*args)
+            return self._stock(args)
+        if self._state == "new":
+            self._state = "own"
+            fastdeploy_log().info(
+                "fd_postproc: worker side active: %s sends %s on channel %s",
+                self.__name__, _FORMS[dialect], at.channel,
+            )  # fmt: skip
+        return result
 
     def _send(self, args: tuple[Any, ...]) -> Any:
         try:
@@ -115,17 +123,10 @@ class SaveOp:
         except QueueRemoved:  # nothing was sent; our op makes a new queue
             return self._own(*args)
 
-    def _first(self, args: tuple[Any, ...]) -> Any:
-        channel, batch = self.signature.channel, _rows(args[self.signature.batch])
-        dialect = self._dialect(batch)
-        self._check_room(batch, dialect)
-        result = self._send(args)
-        self._state = "own"
-        fastdeploy_log().info(
-            "fd_postproc: worker side active: %s sends %s on channel %s",
-            self.__name__, _FORMS[dialect], channel,
-        )  # fmt: skip
-        return result
+    def _stock(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """FastDeploy's own op, after whatever our ops have not sent yet."""
+        ops.flush()
+        return self.original(*args, **(kwargs or {}))
 
     def _dialect(self, batch: int) -> str:
         """Dialect that will be spoken."""
@@ -133,9 +134,8 @@ class SaveOp:
         logprobs = channel.endswith("topk")
         slots = GPU.spec_batch if channel == "spec" else GPU.max_batch
         dialect = send_dialect(logprobs, batch > slots)
-        if not same_keys(
-            self._get_output_ep
-        ):  # also if the engine is ours: a step may still be left to FastDeploy
+        # Also if the engine side is ours: a later step may have to be left to FastDeploy's op.
+        if not same_keys(self._get_output_ep):
             raise Refusal("this build of FastDeploy makes the keys of queues by another rule")
         if logprobs and dialect == "packed" and environment_variable("FD_POSTPROC_DIALECT") in (None, "auto"):
             reads = stock_dialect(channel)
@@ -148,26 +148,29 @@ class SaveOp:
         """Have FastDeploy's op send from now on."""
         self._state = "original"
         fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
-        self._check_room(_rows(args[self.signature.batch]), None)
+        self._check_room(args, None)
 
-    def _check_room(self, batch: int, dialect: str | None) -> None:
-        """Once for each dialect.  A step is sent even if the check cannot be made."""
+    def _check_room(self, args: tuple[Any, ...], dialect: str | None) -> None:
+        """Once for each dialect; None: FastDeploy's op.  No step is lost if it cannot be made."""
         if dialect in self._checked:
             return
         self._checked.add(dialect)
-        log = fastdeploy_log()
+        log, at = fastdeploy_log(), self.signature
         try:
-            check_room(self.signature.channel, batch, dialect, log)
-        except (OSError, ValueError) as error:
+            check_room(at.channel, _rows(args[at.batch]), dialect, log)
+        except (IndexError, OSError, ValueError) as error:
             log.debug("fd_postproc: the limits were not looked at: %s", error)
 
-    def _tell_other_form(self, given: int) -> None:
-        if given not in self._told:
-            self._told.add(given)
-            fastdeploy_log().warning(
-                "fd_postproc: calls of %s with %d arguments are left to FastDeploy's own op: ours takes %d",
-                self.__name__, given, self.signature.arguments,
-            )  # fmt: skip
+    def _tell_other_form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = len(args) + len(kwargs)
+        if given in self._told:
+            return
+        self._told.add(given)
+        fastdeploy_log().warning(
+            "fd_postproc: calls of %s with %d arguments are left to FastDeploy's own op: ours takes %d",
+            self.__name__, given, self.signature.arguments,
+        )  # fmt: skip
+        self._check_room(args, None)
 
 
 def _rows(tensor: Any) -> int:
