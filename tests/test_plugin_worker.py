@@ -611,9 +611,7 @@ def test_nothing_is_said_where_all_fits(channel, raised_limits, double, plugged,
     assert not lines(log, "ERROR")
 
 
-def test_drafts_of_another_form_are_checked_for_room(
-    default_limits, double, plugged, monkeypatch, log
-):
+def test_drafts_of_another_form_are_checked_for_room(default_limits, double, plugged, monkeypatch, log):
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     cuda = double.spec_decode__mtp_cuda
     monkeypatch.setattr(cuda.speculate_save_output_topk, "original", lambda *arguments: None)
