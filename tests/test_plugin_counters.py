@@ -22,13 +22,20 @@ def test_totals_are_summed_over_steps():
     totals.add_step(256, 0.5, 0.25)
     totals.add_step(1, 0.5, 0.25)
     found = totals.as_dict()
-    assert (found["steps"], found["results"], found["build_seconds"], found["put_seconds"]) == (2, 257, 1.0, 0.5)
+    assert (found["steps"], found["results"], found["build_seconds"], found["put_seconds"]) == (
+        2,
+        257,
+        1.0,
+        0.5,
+    )
     assert found["wait_seconds"] == 0.0  # no receiver yet
 
 
 def test_a_line_names_every_total():
     line = Counters().line()
-    assert "0 lost steps" in line and "0 failed requests" in line and "build 0.000 s" in line
+    assert "0 lost steps" in line
+    assert "0 failed requests" in line
+    assert "build 0.000 s" in line
 
 
 def test_exported_counters_follow_once_in_a_period(clock):
@@ -54,7 +61,8 @@ def test_the_log_gets_a_line_when_it_is_time(clock, monkeypatch, caplog):
     assert caplog.messages == []
     clock[0] += 60
     reports.refresh()
-    assert len(caplog.messages) == 1 and "0 steps" in caplog.messages[0]
+    assert len(caplog.messages) == 1
+    assert "0 steps" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("text", ["often", "0", "-1", "nan"])
