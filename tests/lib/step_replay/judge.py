@@ -10,15 +10,23 @@ DELIVERY = ("put", "buffered", "raised", "mask_reads")
 
 
 class Judged(Replay):
-    """A replay in which the model is asked before each event and the ledger is kept after it."""
+    """A replay in which the model is asked before each event and the ledger is kept after it.
 
-    def __init__(self, trace, cls, deliver, **options):
-        super().__init__(trace, cls, deliver)
-        self._options = options
+    Parameters
+    ----------
+    columns_needed : bool, optional
+        Of `Model`.
+    **options
+        Of `Replay`.
+    """
+
+    def __init__(self, trace, cls, deliver, columns_needed=False, **options):
+        super().__init__(trace, cls, deliver, **options)
+        self._columns_needed = columns_needed
 
     def _build(self):
         super()._build()
-        self.model, self.ledger = Model(self, **self._options), Ledger(self)
+        self.model, self.ledger = Model(self, self._columns_needed), Ledger(self)
 
     def _apply(self, event):
         super()._apply(event)
@@ -106,7 +114,7 @@ def faults(trace, cls, deliver, **options):
     cls, deliver
         As of `Replay`.
     **options
-        Of `Model`.
+        Of `Judged`.
     """
     recorded, drifting, cleared = True, False, False
     with Judged(trace, cls, deliver, **options) as replay:

@@ -92,7 +92,7 @@ class Recorder:
             processor.timestamp_for_alive_before_handle_batch,
             processor.timestamp_for_alive_after_handle_batch,
         ]
-        record["metrics"] = self.samples.update()
+        record["metrics"] = [] if replay.number % replay.metrics_every else self.samples.update()
         return record
 
     def end(self):

@@ -37,5 +37,8 @@ def trace_names(folder=FOLDER):
 
 
 def payload(event):
-    """The bytes of a message event."""
-    return zlib.decompress(base64.b64decode(event["message"]))
+    """The bytes of a message event; a trace that was not read from a file may hold them as they are."""
+    message = event["message"]
+    if isinstance(message, bytes):
+        return message
+    return zlib.decompress(base64.b64decode(message))
