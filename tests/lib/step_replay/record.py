@@ -25,7 +25,7 @@ class Samples:
         """Samples that changed since the last call, from 0 at first: [name, labels, value]."""
         changed = []
         for collector in main_process_metrics.collectors():
-            stored = [value.get() for value in stored_values(collector)]
+            stored = [value._value for value in stored_values(collector)]  # get() locks, 20 times slower
             if self.stored.get(collector) == stored:
                 continue
             self.stored[collector] = stored

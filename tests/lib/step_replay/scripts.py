@@ -294,7 +294,7 @@ def recorded(script, cls, deliver, **options):
             after = {key: value for key, value in step.actual.items() if key != "op"}
             step.event["after"] = json.loads(json.dumps(after))
             if step.actual["raised"]:
-                step.event["upstream_defect"] = f"raised {step.actual['raised']}"
+                step.event["upstream_defect"] = f"the step raised {step.actual['raised']}"
             elif writing.verdict or "clear_data" in step.event:
                 step.event["upstream_defect"] = "delivery"
                 may_differ = writing.model.pairing or "clear_data" in step.event

@@ -37,8 +37,7 @@ def trace_names(folder=FOLDER):
 
 
 def payload(event):
-    """The bytes of a message event; a trace that was not read from a file may hold them as they are."""
-    message = event["message"]
-    if isinstance(message, bytes):
-        return message
-    return zlib.decompress(base64.b64decode(message))
+    """The bytes of a message event; unpacked once."""
+    if isinstance(event["message"], str):
+        event["message"] = zlib.decompress(base64.b64decode(event["message"]))
+    return event["message"]
