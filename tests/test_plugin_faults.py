@@ -254,11 +254,10 @@ def test_a_task_with_an_odd_attribute(rig, name, value, harmless):
     setattr(rig.requests["culprit"], name, value)
     tokens = {0: [50], 1: [51, END], 2: [52, END]}
     results = rig.step(tokens)
-    results["culprit"] = results.pop(rig.requests["culprit"].request_id, results.get("culprit"))
     if name == "request_id":
-        assert all(result.finished for result in results["culprit"])
-    elif name == "eos_token_ids" and value == []:
-        assert results["culprit"][0].outputs.token_ids == [51, END]
+        assert "culprit" not in results  # nobody can be told
+    elif name == "eos_token_ids" and not harmless and value != 7:
+        assert results["culprit"][0].outputs.token_ids == [51, END]  # no token ends it
     else:
         check_culprit(rig, results, tokens[AT_FAULT])
     if harmless:
@@ -283,6 +282,29 @@ def test_a_scheduler_that_raises_loses_its_own_batch_only(rig, draft_logprobs):
     for name in NAMES:
         assert results[name][-1].outputs.send_idx == counters[name]
     assert [len(rig.requests[name].output_token_ids) for name in NAMES] == [4] * 3
+
+
+@pytest.mark.parametrize("second", ["target", "end", "draft", "abort"])
+def test_a_waiting_batch_that_cannot_be_put_takes_no_other_with_it(rig, second):
+    rig = rig(enable_draft_logprob=True)  # its first step waits for its draft
+    put, failures = rig.sink.put_results, [Planted("planted by a test")]
+
+    def fail_once(results):
+        if failures:
+            raise failures.pop()
+        put(results)
+
+    rig.sink.put_results = fail_once
+    rig.manager.to_be_aborted_req_id_set.add("culprit")
+    tokens = {0: [50], 1: {"end": [END], "abort": -9}.get(second, [51]), 2: [52]}
+    flag = 4 if second == "draft" else 3
+    first = rig.step(tokens, flag=flag)
+    later = rig.step({0: [60], 2: [END]})
+    told = {name: [*first.get(name, ()), *later.get(name, ())] for name in NAMES}
+    assert [result.outputs.token_ids for result in told["c"]] == [[52], [END]][second == "draft" :]
+    assert [result.outputs.token_ids for result in told["a"]] == [[50], [60]][second == "draft" :]
+    if second in ("end", "abort"):
+        assert [result.finished for result in told["culprit"]] == [True]
 
 
 @pytest.mark.parametrize("masks", [None, [], "masks", {1: 7}, {"1": [7]}, raising])
@@ -350,7 +372,7 @@ def test_an_error_result_reaches_a_client_like_any_other(rig):
     """It is an instance of FastDeploy's class, goes through its scheduler's wrapping, and packs."""
     msgpack = pytest.importorskip("msgpack")
     rig = rig("spec_topk")
-    rig.requests["culprit"].eos_token_ids = None
+    rig.requests["culprit"].output_token_ids = None
     (result,) = rig.step()["culprit"]
     assert isinstance(result, imported("fastdeploy.engine.request").RequestOutput)
     told = msgpack.unpackb(msgpack.packb(result.to_dict()))
