@@ -112,8 +112,15 @@ class Rig:
             self.channel, counts, ids, scores, np.array([token % 7 for token in flat], int), flag=flag
         )
 
+    def process(self, tokens, **options):
+        """Process one step as the receive loop does; the results are with the sink."""
+        try:
+            self.processor._process_step(self.message(tokens, **options))
+        except Exception as error:
+            self.escaped.append(error)
+
     def step(self, tokens=None, **options):
-        """Process one step as the receive loop does; the results by request id, in the order of puts.
+        """The same; returns the results by request id, in the order of puts.
 
         Without `tokens` every slot with a task gets a new one.
         """
@@ -122,10 +129,7 @@ class Rig:
                 slot: [next(self._tokens)] for slot, task in enumerate(self.manager.tasks_list) if task is not None
             }
         put = len(self.sink.puts)
-        try:
-            self.processor._process_step(self.message(tokens, **options))
-        except Exception as error:
-            self.escaped.append(error)
+        self.process(tokens, **options)
         by_name = {}
         for result in itertools.chain(*self.sink.puts[put:]):
             by_name.setdefault(result.request_id, []).append(result)
