@@ -54,8 +54,14 @@ class PairingMixin:
     def deliver_waiting(self: Any) -> None:
         """Put the results that wait for their draft, as they are."""
         waiting, self._batch_result_buffer = self._batch_result_buffer, None
-        if waiting is not None:
+        if waiting is None:
+            return
+        try:
             self.cached_generated_tokens.put_results(waiting)
+        except Exception as error:  # what comes after it must go out all the same
+            self.fd.llm_logger.error(
+                f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"
+            )
 
     def _put_abort_results(self: Any, task: Any) -> None:
         """Deliver the end of an aborted request, after what waits: tokens keep their order."""

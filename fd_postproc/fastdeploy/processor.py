@@ -124,8 +124,13 @@ class ProcessorMixin:
             return {}
         if not hasattr(self, "sampling_mask_zmq_server"):
             return {}
-        _, masks = self.sampling_mask_zmq_server.receive_pyobj_once(block=True)
-        return masks if isinstance(masks, dict) else {}
+        received: list[Any] = []
+
+        def receive() -> None:
+            received.append(self.sampling_mask_zmq_server.receive_pyobj_once(block=True)[1])
+
+        self.aside("receiving sampling masks", receive)
+        return received[0] if received and isinstance(received[0], dict) else {}
 
     def steady_mode(self: Any) -> SimpleNamespace | None:
         """What the batch loop may do itself in this step; None if every request must be looked at closely."""
