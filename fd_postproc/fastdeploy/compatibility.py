@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .canned import PREEMPTED, SCRIPTS, Message, Script
 from .sandbox import Sandbox, _is_library
-from .trial import COLUMNS, DRAFTS, SLOTS, SPEC_SLOTS, Trial
+from .trial import Trial
 
 ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")
 """Names of the resource manager's set of requests that are to be aborted, newest first."""
@@ -27,8 +27,8 @@ ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")
 _NEEDED = (
     *("TokenProcessor", "Request", "RequestMetrics", "RequestOutput", "CompletionOutput", "RequestStatus"),
     *("LogprobsLists", "SpeculateMetrics", "main_process_metrics"),
+    *("MAX_BSZ", "MAX_DRAFT_TOKENS", "SPECULATE_MAX_BSZ", "K", "RECOVERY_STOP_SIGNAL"),
 )
-_SIZES = {"MAX_BSZ": SLOTS, "MAX_DRAFT_TOKENS": DRAFTS, "SPECULATE_MAX_BSZ": SPEC_SLOTS, "K": COLUMNS - 1}
 _SLACK = 0.5  # seconds, besides those that the trial takes
 _PATIENCE = 15.0  # seconds; stamps of scratch requests lie further apart
 
@@ -46,12 +46,15 @@ class Verdict:
         What this FastDeploy has that others do not, in plain words.
     seconds : float
         How long the check took.
+    forced : bool
+        Compatible only because ``FD_POSTPROC_FORCE`` says so; the reason tells the difference.
     """
 
     compatible: bool
     reason: str
     features: tuple[str, ...] = ()
     seconds: float = 0.0
+    forced: bool = False
 
 
 _verdicts: weakref.WeakKeyDictionary[Any, Verdict] = weakref.WeakKeyDictionary()
@@ -109,10 +112,6 @@ def contract_gap(module: Any) -> str | None:
             return f"{module.__name__} has no {name}; served are FastDeploy 2.4 to 2.6"
     if not hasattr(module.RequestMetrics, "record_recv_token"):
         return "RequestMetrics has no record_recv_token, so this FastDeploy is older than 2.4"
-    for name, size in _SIZES.items():
-        found = getattr(module, name, None)
-        if found != size:
-            return f"{name} is {found}, and this package's layout has {size}"
     return None
 
 

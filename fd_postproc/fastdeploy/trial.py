@@ -16,7 +16,6 @@ from ..tensors import host_address
 from .canned import END, Message, Script
 from .sandbox import Sandbox
 
-COLUMNS, DRAFTS, SLOTS, SPEC_SLOTS = 21, 6, 512, 256
 HEADS = 2  # drafts a step in the speculative scripts
 
 # Seconds before now.  So far apart that a wrong stamp cannot hide in the time that the trial takes.
@@ -108,7 +107,7 @@ class Trial:
                 self.manager.to_be_rescheduled_request_id_set.add(request_id(slot))
             for slot in message.aborted:
                 self.manager.aborted.add(request_id(slot))
-            fill(self.processor, self.script, message, self.packed)
+            fill(self.processor, self.box.module, self.script, message, self.packed)
             before = len(self.scheduler.put)
             self.processor._process_batch_output()
             seen += self._results(where, self.scheduler.put[before:])
@@ -360,7 +359,9 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return [_frozen(item) for item in value]
     if isinstance(value, tuple):
-        return (type(value).__name__, *map(_frozen, value))
+        names = getattr(value, "_fields", range(len(value)))
+        parts = dict(zip(names, map(_frozen, value), strict=True))
+        return {"class": type(value).__name__, **parts}
     return value
 
 
@@ -385,8 +386,9 @@ def _task_state(task: Any) -> dict[str, Any]:
 # ---- the message -------------------------------------------------------------------------------------
 
 
-def fill(processor: Any, script: Script, message: Message, packed: bool) -> None:
+def fill(processor: Any, fd: Any, script: Script, message: Message, packed: bool) -> None:
     """Write a message into the tensors, as FastDeploy's receive op does."""
+    most_columns, drafts = fd.K + 1, fd.MAX_DRAFT_TOKENS
     tokens = _flat(processor.output_tokens, "int64")
     batch = len(message.slots)
     rows = [slot if isinstance(slot, tuple) else () for slot in message.slots]
@@ -399,11 +401,11 @@ def fill(processor: Any, script: Script, message: Message, packed: bool) -> None
     if script.channel == "spec":
         tokens[1] = batch
         tokens[2 : 2 + batch] = codes
-        ids = tokens[2 + SPEC_SLOTS :].reshape(SPEC_SLOTS, DRAFTS)
+        ids = tokens[2 + fd.SPECULATE_MAX_BSZ :].reshape(fd.SPECULATE_MAX_BSZ, drafts)
         for slot, row in enumerate(rows):
             ids[slot, : len(row)] = row
         return
-    columns = message.columns if packed else COLUMNS
+    columns = message.columns if packed else most_columns
     scores, ranks = _flat(processor.output_scores, "float32"), _flat(processor.output_ranks, "int64")
     if script.channel == "topk":
         tokens[1] = batch | columns << 16 if packed else batch
@@ -420,9 +422,9 @@ def fill(processor: Any, script: Script, message: Message, packed: bool) -> None
     tokens[2] = batch
     tokens[3 : 3 + batch] = codes
     _write(
-        tokens[3 + SLOTS :].reshape(SLOTS, DRAFTS, COLUMNS),
-        scores.reshape(SLOTS, DRAFTS, COLUMNS),
-        ranks.reshape(SLOTS, DRAFTS),
+        tokens[3 + fd.MAX_BSZ :].reshape(fd.MAX_BSZ, drafts, most_columns),
+        scores.reshape(fd.MAX_BSZ, drafts, most_columns),
+        ranks.reshape(fd.MAX_BSZ, drafts),
         rows,
         columns,
     )
