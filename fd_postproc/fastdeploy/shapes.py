@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -150,7 +149,7 @@ def _reduce_to(base: type, names: list[str]) -> Any:
 
     def reduce(self: Any, protocol: int = 2) -> tuple[Any, ...]:
         state = vars(self) if has_dict else {n: getattr(self, n) for n in names if hasattr(self, n)}
-        return copyreg.__newobj__, (base,), (state if has_dict else (None, state))  # type: ignore[attr-defined]
+        return object.__new__, (base,), (state if has_dict else (None, state))
 
     return reduce
 
