@@ -67,7 +67,7 @@ def announce_peer(active: bool) -> None:
         os.environ.pop(PEER, None)
 
 
-def settle(processor: Any, module: Any) -> Verdict:
+def settle(processor: Any, module: Any, stock: type) -> Verdict:
     """Decide for a token processor that was just constructed; one that stands aside becomes FastDeploy's own.
 
     Parameters
@@ -76,12 +76,14 @@ def settle(processor: Any, module: Any) -> Verdict:
         An instance of our class; its ``cfg`` is set.
     module : module
         ``fastdeploy.output.token_processor``.
+    stock : type
+        FastDeploy's class, of which ours is a subclass.
     """
     verdict = decide(module, processor.cfg)
     announce_peer(verdict.compatible)
     log = module.llm_logger
     if not verdict.compatible:
-        processor.__class__ = module.TokenProcessor
+        processor.__class__ = stock
         log.warning(
             f"fd_postproc stands aside, FastDeploy's own token processor is used: {verdict.reason}. "
             f"'fd-postproc doctor' tells more"

@@ -27,6 +27,10 @@ from .private_metrics import PrivateMetrics
 
 _FASTDEPLOY = "fastdeploy"
 _DATA_MODULES = ("fastdeploy.engine", "fastdeploy.worker.output", "fastdeploy.entrypoints", "fastdeploy.config")
+_RESULTS = (
+    *("Request", "RequestOutput", "CompletionOutput", "RequestMetrics", "SpeculateMetrics", "LogprobsLists"),
+    *("PoolingOutput", "PoolingRequestOutput"),
+)
 _MOST_SLEEPS = 50
 
 
@@ -101,7 +105,7 @@ class Sandbox:
             return self._remember(value, self.metrics)
         if name == "trace_print":
             return self._trace
-        if name == "__builtins__":
+        if name == "__builtins__" or name in _RESULTS:
             return value
         for kind, make in self._rules():
             if kind(value):
