@@ -9,7 +9,8 @@ import pytest
 from children import python
 from quiet import Double, imported
 
-from fd_postproc.fastdeploy import activation, entry, switches
+from fd_postproc.doctor.environment import check_environment
+from fd_postproc.fastdeploy import activation, entry, options
 from fd_postproc.fastdeploy.compatibility import Verdict
 
 pytestmark = pytest.mark.framework
@@ -182,13 +183,23 @@ def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypat
 # ---- The decision ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "on"), [("1", True), ("yes", True), ("", False), ("0", False), ("Off", False), (" no ", False)]
-)
-def test_what_counts_as_on(monkeypatch, value, on):
-    monkeypatch.setenv(switches.FORCE, value)
-    assert switches.is_on(switches.FORCE) is on
-    assert switches.is_on(switches.FORCE, default=True) is on
+@pytest.mark.parametrize("name", [options.DISABLE, options.FORCE, options.KEEP_STALE])
+def test_only_1_is_on(monkeypatch, name):
+    assert not options.is_on(name)
+    for value, on in ("1", True), (" 1 ", True), ("", False), ("0", False), ("yes", False):
+        monkeypatch.setenv(name, value)
+        assert options.is_on(name) is on
+
+
+@pytest.mark.parametrize(("name", "good"), [("FORCE", "1"), ("KEEP_STALE", "0"), ("GC", "off")])
+def test_doctor_knows_the_variables_and_refuses_other_values(monkeypatch, name, good):
+    name = f"FD_POSTPROC_{name}"
+    monkeypatch.setenv(name, good)
+    assert [f"{name}={good}" in finding.seen for finding in check_environment()] == [True]
+    monkeypatch.setenv(name, "perhaps")
+    (found,) = check_environment()
+    assert (found.code, found.severity) == ("variable-invalid", "error")
+    assert "'perhaps' is not one of" in found.seen
 
 
 def test_another_platforms_messages_are_not_read(stock, monkeypatch):

@@ -1,4 +1,4 @@
-"""Whether our token processor does what the installed FastDeploy's does: the plug-in's own check, in a child process."""
+"""Does our token processor do what the installed FastDeploy's does?  The plug-in's own check, in a child."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .._child import python_command
 from ..fastdeploy.report import MARK, TREE
-from ..fastdeploy.switches import DISABLE, FORCE, is_on
+from ..fastdeploy.options import DISABLE, FORCE, is_on
 from .environment import check_fastdeploy
 from .findings import Finding
 

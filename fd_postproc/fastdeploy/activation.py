@@ -9,7 +9,7 @@ from typing import Any
 from .._version import __version__
 from ..ops.environment import PEER as COMPACT
 from .compatibility import Verdict, check
-from .switches import DISABLE, FORCE, PEER, is_on
+from .options import DISABLE, FORCE, PEER, is_on
 
 _OTHER_PLATFORMS = ("xpu", "iluvatar", "gcu", "intel_hpu")  # whose ops are not those of the CUDA build
 
@@ -26,7 +26,7 @@ def decide(module: Any, cfg: Any) -> Verdict:
     Returns
     -------
     Verdict
-        `compatible` is the decision; with ``FD_POSTPROC_FORCE`` the reason may tell of a difference nevertheless.
+        `compatible` is the decision; if `forced`, the reason tells of a difference nevertheless.
         Never raises.
     """
     try:
@@ -90,8 +90,8 @@ def settle(processor: Any, module: Any, stock: type) -> Verdict:
         )
     elif verdict.forced:
         log.warning(
-            f"fd_postproc {__version__} is active because {FORCE} is set, although it differs from FastDeploy's "
-            f"own token processor: {verdict.reason}"
+            f"fd_postproc {__version__} is active because {FORCE} is set, although it differs from "
+            f"FastDeploy's own token processor: {verdict.reason}"
         )
     else:
         log.info(

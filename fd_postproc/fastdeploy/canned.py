@@ -140,39 +140,76 @@ _TRANSFERS = {0: "finished", 1: "failed"}
 
 SCRIPTS: tuple[Script, ...] = (
     Script("plain tokens", "plain", _LIFE, _SAMPLED, decode_log=True, caching=True),
-    Script("plain tokens, V0 scheduler", "plain", (*_LIFE[:7], CHUNKED), (
-        Message(_tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, (18,)), stopped=(4,)),
-        Message(_tokens((21,), (END,), 0, 0, 0, 0, 0, (28,))),
-    ), v1=False),
+    Script(
+        "plain tokens, V0 scheduler",
+        "plain",
+        (*_LIFE[:7], CHUNKED),
+        (
+            Message(_tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, (18,)), stopped=(4,)),
+            Message(_tokens((21,), (END,), 0, 0, 0, 0, 0, (28,))),
+        ),
+        v1=False,
+    ),
     Script("plain tokens, decode role", "plain", _DECODE, _PAIR, role="decode"),
-    Script("plain tokens, prefill role", "plain", (PREFILL, PREFILL, GOES_ON), (
-        Message(_tokens((11,), (12,), (13,))),
-    ), role="prefill", transfers=_TRANSFERS),
+    Script(
+        "plain tokens, prefill role",
+        "plain",
+        (PREFILL, PREFILL, GOES_ON),
+        (Message(_tokens((11,), (12,), (13,))),),
+        role="prefill",
+        transfers=_TRANSFERS,
+    ),
     Script("logprobs", "topk", _LIFE, _SAMPLED),
     Script("logprobs, internal adapter", "topk", _LIFE, _SAMPLED, adapter=True),
-    Script("logprobs, sampling masks", "topk", (FIRST, GOES_ON), (
-        Message(_tokens((11,), (END,)), columns=2),
-    ), masks=True),
+    Script(
+        "logprobs, sampling masks",
+        "topk",
+        (FIRST, GOES_ON),
+        (Message(_tokens((11,), (END,)), columns=2),),
+        masks=True,
+    ),
     Script("logprobs, decode role", "topk", _DECODE, _PAIR, role="decode"),
     Script("speculation", "spec", _LIFE, _ACCEPTED, decode_log=True),
     Script("speculation, ngram", "spec", _LIFE, _ACCEPTED, method="ngram", adapter=True),
-    Script("speculation, V0 scheduler", "spec", (*_LIFE[:7], CHUNKED), (
-        Message(_tokens((11, 12), (13,), (16, END), (1,), (1,), (17,), 0, (18,)), stopped=(4,)),
-        Message(_tokens((21,), (22, END), 0, 0, 0, RECOVERY, 0, (28, 29))),
-    ), v1=False),
+    Script(
+        "speculation, V0 scheduler",
+        "spec",
+        (*_LIFE[:7], CHUNKED),
+        (
+            Message(_tokens((11, 12), (13,), (16, END), (1,), (1,), (17,), 0, (18,)), stopped=(4,)),
+            Message(_tokens((21,), (22, END), 0, 0, 0, RECOVERY, 0, (28, 29))),
+        ),
+        v1=False,
+    ),
     Script("speculation, decode role", "spec", _DECODE, _PAIR_ACCEPTED, role="decode"),
-    Script("speculation, prefill role", "spec", (PREFILL, PREFILL), (
-        Message(_tokens((11, 12), (13,))),
-    ), role="prefill", transfers=_TRANSFERS),
+    Script(
+        "speculation, prefill role",
+        "spec",
+        (PREFILL, PREFILL),
+        (Message(_tokens((11, 12), (13,))),),
+        role="prefill",
+        transfers=_TRANSFERS,
+    ),
     Script("speculation with logprobs", "spec_topk", _LIFE, _ACCEPTED),
-    Script("speculation with logprobs, prefill role", "spec_topk", (PREFILL, PREFILL), (
-        Message(_tokens((11, 12), (13,)), columns=2),
-    ), role="prefill", transfers=_TRANSFERS),
-    Script("speculation with draft logprobs", "spec_topk", (RICH, GOES_ON), (
-        Message(_tokens((11, 12), (13,)), columns=3),
-        Message(_tokens((14, 15), (16,)), columns=3, flag=DRAFT),
-        Message(_tokens((21,), (22, 23)), columns=2),
-        Message(_tokens((24,), (25,)), columns=2, flag=DRAFT),
-        Message(_tokens((31,), (END,)), columns=2),
-    ), draft_logprobs=True),
+    Script(
+        "speculation with logprobs, prefill role",
+        "spec_topk",
+        (PREFILL, PREFILL),
+        (Message(_tokens((11, 12), (13,)), columns=2),),
+        role="prefill",
+        transfers=_TRANSFERS,
+    ),
+    Script(
+        "speculation with draft logprobs",
+        "spec_topk",
+        (RICH, GOES_ON),
+        (
+            Message(_tokens((11, 12), (13,)), columns=3),
+            Message(_tokens((14, 15), (16,)), columns=3, flag=DRAFT),
+            Message(_tokens((21,), (22, 23)), columns=2),
+            Message(_tokens((24,), (25,)), columns=2, flag=DRAFT),
+            Message(_tokens((31,), (END,)), columns=2),
+        ),
+        draft_logprobs=True,
+    ),
 )

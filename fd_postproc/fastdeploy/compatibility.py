@@ -1,4 +1,4 @@
-"""Does our class do what the installed FastDeploy's own class does?  Decided by trying both, never by version.
+"""Does our class do what the installed FastDeploy's own does?  Decided by trying both, never by version.
 
 ::
 
@@ -310,9 +310,7 @@ def difference(expected: Any, actual: Any, slack: float, near: bool = False) -> 
     elif isinstance(expected, (list, tuple)):
         if len(expected) != len(actual):
             return f": {len(expected)} entries are expected, ours has {len(actual)}: {_short(actual)}"
-        pairs = [
-            (f"[{i}]", *both, near) for i, both in enumerate(zip(expected, actual, strict=True))
-        ]
+        pairs = [(f"[{i}]", *both, near) for i, both in enumerate(zip(expected, actual, strict=True))]
     elif isinstance(expected, float):
         room = slack if near else 1e-9 * abs(expected)
         return None if _close(expected, actual, room) else f": {expected!r} is expected, ours is {actual!r}"

@@ -12,7 +12,7 @@ import logging
 import os
 from typing import Any
 
-from .switches import DISABLE, PEER, is_on
+from .options import DISABLE, PEER, is_on
 
 GROUP = "fastdeploy.token_processor_plugins"
 NAME = "fd_postproc"
@@ -44,8 +44,8 @@ def token_processor() -> type:
     except Exception as error:
         os.environ.pop(PEER, None)
         log.error(
-            f"fd_postproc cannot make its token processor ({type(error).__name__}: {error}): FastDeploy's own "
-            "is used; 'fd-postproc doctor' tells more"
+            f"fd_postproc cannot make its token processor ({type(error).__name__}: {error}): FastDeploy's "
+            "own is used; 'fd-postproc doctor' tells more"
         )
         return module.TokenProcessor
 
@@ -72,7 +72,9 @@ def _other_plug_in(log: Any) -> type | None:
             try:
                 made = point.load()()
             except Exception as error:
-                log.warning(f"fd_postproc: the plug-in {point.name} does not load ({error!r}); it is passed over")
+                log.warning(
+                    f"fd_postproc passes over the plug-in {point.name}, which does not load: {error!r}"
+                )
                 continue
             log.info(
                 f"fd_postproc hands over to the token-processor plug-in {point.name} ({point.value}); to use "

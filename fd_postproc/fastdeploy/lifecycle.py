@@ -1,4 +1,4 @@
-"""What happens before the first step: the decision, the word to the workers, stale messages, the collector."""
+"""What happens before the first step: the decision, the word to workers, stale messages, the collector."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ class LifecycleMixin:
     def warm_up(self: Any) -> None:
         """A step is done."""
         if self.warmup is not None and self.warmup.left and self.warmup.step():
-            self.fd.llm_logger.info("fd_postproc: warmed up, what lives by now is left out of garbage collection")
+            self.fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")

@@ -1,4 +1,4 @@
-"""Program that tries our class beside the installed FastDeploy's and prints what came of it as one line of JSON.
+"""Program that tries our class beside the installed FastDeploy's and prints the outcome as one line of JSON.
 
 A process of its own, because importing FastDeploy takes seconds and changes the process that does it.
 """

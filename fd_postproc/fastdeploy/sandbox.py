@@ -26,7 +26,7 @@ from typing import Any
 from .private_metrics import PrivateMetrics
 
 _FASTDEPLOY = "fastdeploy"
-_DATA_MODULES = ("fastdeploy.engine", "fastdeploy.worker.output", "fastdeploy.entrypoints", "fastdeploy.config")
+_DATA_MODULES = tuple(f"fastdeploy.{name}" for name in ("engine", "worker.output", "entrypoints", "config"))
 _RESULTS = (
     *("Request", "RequestOutput", "CompletionOutput", "RequestMetrics", "SpeculateMetrics", "LogprobsLists"),
     *("PoolingOutput", "PoolingRequestOutput"),

@@ -4,9 +4,9 @@ A queue outlives the processes that use it, and its number comes from a port, so
 the last one left: tokens of requests that nobody knows, in slots that others have by then.
 
 When the token processor is constructed, this service's worker has not been started: whatever waits then is
-stale.  But that is known to be the right queue only if the environment already names one of the configuration's
-ports; FastDeploy's versions differ in when they set it.  Else run() looks again, when a worker may be there, and
-goes by age: the kernel keeps no age of a message, only time and process of the last one that was sent.
+stale.  But that is known to be the right queue only if the environment already names one of the
+configuration's ports; FastDeploy's versions differ in when they set it.  Else run() looks, when a worker may
+be there, and goes by age: the kernel keeps no age of a message, only time and process of the last one sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import sysv_ipc
 
 from .. import queues
-from .switches import KEEP_STALE, is_on
+from .options import KEEP_STALE, is_on
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 
@@ -65,7 +65,8 @@ class StaleMessages:
         except sysv_ipc.ExistentialError:
             return 0  # nobody has made it yet
         except Exception as error:
-            self.log.warning(f"fd_postproc: looking for stale messages failed: {type(error).__name__}: {error}")
+            what = f"{type(error).__name__}: {error}"
+            self.log.warning(f"fd_postproc: looking for stale messages failed: {what}")
             return 0
 
     def _drain(self, queue: sysv_ipc.MessageQueue, everything: bool) -> int:
@@ -73,7 +74,8 @@ class StaleMessages:
         if not waiting:
             return 0
         sent = time.strftime("%F %T", time.localtime(queue.last_send_time))
-        what = f"queue {queue.id} holds {waiting} messages, the last sent {sent} by process {queue.last_send_pid}"
+        last = f"the last sent {sent} by process {queue.last_send_pid}"
+        what = f"queue {queue.id} holds {waiting} messages, {last}"
         if is_on(KEEP_STALE):
             self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
             return 0

@@ -151,7 +151,7 @@ class Trial:
         }
 
     def _known(self, table: Any) -> Any:
-        """A table without requests that were aborted: FastDeploy's class never frees what it knows of them."""
+        """A table without requests that were let go: FastDeploy's class never frees what it has of them."""
         if not isinstance(table, dict):
             return list(table) if isinstance(table, list) else table
         return {name: table[name] for name in sorted(table) if name not in self.manager.gone}
@@ -167,8 +167,10 @@ class Trial:
             ],
             "pickled": [self._pickled(result) for _, result, _ in self.kept[-2:]],
             "stamps": {
-                "metrics": [{name: getattr(task.metrics, name) for name in _fields(type(task.metrics))}
-                            for task in self.tasks]
+                "metrics": [
+                    {name: getattr(task.metrics, name) for name in _fields(type(task.metrics))}
+                    for task in self.tasks
+                ]
             },
         }
 
@@ -368,10 +370,12 @@ def _frozen(value: Any) -> Any:
 def _numbers(result: Any) -> Any:
     """What a later step could change by mistake."""
     outputs, metrics = result.outputs, result.metrics
-    return _frozen([
-        *(outputs.token_ids, outputs.send_idx, outputs.logprob, outputs.top_logprobs),
-        getattr(metrics, "engine_recv_latest_token_time", None),
-    ])
+    return _frozen(
+        [
+            *(outputs.token_ids, outputs.send_idx, outputs.logprob, outputs.top_logprobs),
+            getattr(metrics, "engine_recv_latest_token_time", None),
+        ]
+    )
 
 
 def _task_state(task: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Python's garbage collector after warm-up: what lives for ever is not walked through again and again.
 
-With Paddle imported a full collection takes a tenth of a second, in the middle of a step.  ``gc.freeze`` takes
-everything that is there out of the collector's sight.
+With Paddle imported a full collection takes a tenth of a second, in the middle of a step.  ``gc.freeze``
+takes everything that is there out of the collector's sight.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from .switches import GC, is_on
+from .options import tends_garbage
 
 STEPS = 64  # steps with work until everything that is made once has been made
 
@@ -27,10 +27,10 @@ class Warmup:
     """
 
     def __init__(self, steps: int = STEPS) -> None:
-        self.left = steps if is_on(GC, default=True) else 0
+        self.left = steps if tends_garbage() else 0
 
     def begin(self) -> None:
-        """Collect what is garbage before the first request comes, when nobody waits: frozen, it would stay."""
+        """Collect garbage before the first request comes, when nobody waits: frozen, it would stay."""
         if self.left:
             gc.collect()
 
