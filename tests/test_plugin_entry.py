@@ -75,8 +75,8 @@ def test_the_engine_loads_our_class_and_the_workers_are_told():
     assert told["loaded"]
     assert not told["stock"]
     assert told["peer"] == "compact/1"
-    (line,) = [line for line in told["lines"] if "is active" in line]
-    assert line.startswith("INFO fd_postproc ")
+    (line,) = [line for line in told["lines"] if "active" in line]
+    assert line.startswith("INFO fd_postproc: engine side active")
     assert "equal in" in line
     assert "columns in the header of topk and spec_topk" in line
 
@@ -86,7 +86,7 @@ def test_disabled_it_is_fastdeploys_class_from_the_start():
     assert not told["loaded"]
     assert told["stock"]
     assert told["peer"] is None
-    assert any("switched off by FD_POSTPROC_DISABLE" in line for line in told["lines"])
+    assert any("engine side off: FD_POSTPROC_DISABLE is set" in line for line in told["lines"])
 
 
 def test_a_class_that_differs_stands_aside_and_names_the_difference():
@@ -118,7 +118,7 @@ def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
     assert not told["loaded"]
     assert told["peer"] is None
     (line,) = [line for line in told["lines"] if line.startswith("ERROR")]
-    assert "cannot make its token processor" in line
+    assert "ours cannot be made here: " in line
 
 
 def test_the_entry_points_module_loads_the_standard_library_and_this_package_only():

@@ -4,11 +4,13 @@ import gc
 import os
 import subprocess
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 import sysv_ipc
 from children import python
+from quiet import imported
 
 from fd_postproc import queues
 from fd_postproc.fastdeploy import stale, warmup
@@ -200,3 +202,30 @@ print(gc.get_freeze_count() > 1000)
         env={name: value for name, value in os.environ.items() if name != "FD_POSTPROC_GC"},
     )
     assert told.stdout.split() == ["0", "True"]
+
+
+# ---- In the token processor ------------------------------------------------------------------------------
+
+
+@pytest.mark.framework
+def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monkeypatch):
+    module = imported("fastdeploy.output.token_processor")
+    make_class = imported("fd_postproc.fastdeploy.processor").make_class
+    monkeypatch.setenv("FD_POSTPROC_PEER", "")
+    cfg = imported("fastdeploy.config").FDConfig()
+    cfg.model_config.enable_logprob = True
+    cfg.parallel_config.local_engine_worker_queue_port = queue_id
+    processor = make_class(module)(cfg, SimpleNamespace(put_results=None), None, None)
+    assert processor.stale.count == 3
+    queue.send(b"too short")
+    processor.set_resource_manager(SimpleNamespace(stop_flags=[], tasks_list=[]))
+    processor.run()
+    while not processor.malformed:
+        time.sleep(0.001)
+    processor.stop(timeout=10)
+    assert processor.stale.count == 3
+    for _ in range(warmup.STEPS):
+        processor.warm_up()
+    assert len(freezes) == 1
+    bare = type(processor).__new__(type(processor))
+    bare.warm_up()

@@ -8,8 +8,8 @@ import subprocess
 from typing import Any
 
 from .._child import python_command
-from ..fastdeploy.report import MARK, TREE
 from ..fastdeploy.options import DISABLE, FORCE, is_on
+from ..fastdeploy.report import MARK, TREE
 from .environment import check_fastdeploy
 from .findings import Finding
 

@@ -85,17 +85,18 @@ def settle(processor: Any, module: Any, stock: type) -> Verdict:
     if not verdict.compatible:
         processor.__class__ = stock
         log.warning(
-            f"fd_postproc stands aside, FastDeploy's own token processor is used: {verdict.reason}. "
-            f"'fd-postproc doctor' tells more"
+            "fd_postproc: engine side stands aside, FastDeploy's own token processor is used: "
+            f"{verdict.reason}"
         )
     elif verdict.forced:
         log.warning(
-            f"fd_postproc {__version__} is active because {FORCE} is set, although it differs from "
-            f"FastDeploy's own token processor: {verdict.reason}"
+            f"fd_postproc: engine side active ({__version__}) because {FORCE} is set, although it differs "
+            f"from FastDeploy's own token processor: {verdict.reason}"
         )
     else:
         log.info(
-            f"fd_postproc {__version__} is active: it receives the tokens and makes the results "
-            f"({verdict.reason}, {verdict.seconds * 1e3:.0f} ms; {', '.join(verdict.features)})"
+            f"fd_postproc: engine side active ({__version__}): receives the tokens and makes the results; "
+            f"{verdict.reason} with FastDeploy's own class ({verdict.seconds * 1e3:.0f} ms); this FastDeploy "
+            f"has: {', '.join(verdict.features)}"
         )
     return verdict

@@ -31,7 +31,7 @@ def token_processor() -> type:
     log = getattr(module, "llm_logger", logging.getLogger(NAME))
     if is_on(DISABLE):
         os.environ.pop(PEER, None)
-        log.info(f"fd_postproc is switched off by {DISABLE}: FastDeploy's own token processor is used")
+        log.info(f"fd_postproc: engine side off: {DISABLE} is set")
         return module.TokenProcessor
     other = _other_plug_in(log)
     if other is not None:
@@ -44,8 +44,8 @@ def token_processor() -> type:
     except Exception as error:
         os.environ.pop(PEER, None)
         log.error(
-            f"fd_postproc cannot make its token processor ({type(error).__name__}: {error}): FastDeploy's "
-            "own is used; 'fd-postproc doctor' tells more"
+            "fd_postproc: engine side stands aside, FastDeploy's own token processor is used: ours cannot be "
+            f"made here: {type(error).__name__}: {error}"
         )
         return module.TokenProcessor
 
@@ -73,12 +73,12 @@ def _other_plug_in(log: Any) -> type | None:
                 made = point.load()()
             except Exception as error:
                 log.warning(
-                    f"fd_postproc passes over the plug-in {point.name}, which does not load: {error!r}"
+                    f"fd_postproc: the plug-in {point.name} is passed over, it does not load: {error!r}"
                 )
                 continue
             log.info(
-                f"fd_postproc hands over to the token-processor plug-in {point.name} ({point.value}); to use "
-                f"fd_postproc instead, leave {point.name} out of FD_PLUGINS"
+                f"fd_postproc: engine side hands over to the plug-in {point.name} ({point.value}); to use "
+                f"ours instead, leave {point.name} out of FD_PLUGINS"
             )
             return made
     finally:
