@@ -6,6 +6,7 @@ FastDeploy is never imported: that takes long, and may fail for reasons of its o
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import queues
+from ..fastdeploy import options
 from ..ops.environment import PEER, message_id, queue_mode, send_dialect
 from .findings import Finding
 from .plugins import check_plugins
@@ -38,6 +40,10 @@ _VARIABLES: dict[str, Callable[[], object]] = {
     "FD_POSTPROC_TRACE": lambda: None,
     "FD_POSTPROC_FASTDEPLOY": lambda: None,
     "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
+    **{
+        name: functools.partial(options.check, name)
+        for name in (options.FORCE, options.KEEP_STALE, options.GC)
+    },
 }
 
 

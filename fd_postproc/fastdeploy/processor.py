@@ -17,6 +17,7 @@ from ..ops.environment import queue_mode
 from ._results import Batch
 from .counters import Counters, Reports
 from .finish import POLL, FinishMixin
+from .lifecycle import LifecycleMixin
 from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
 from .shapes import plan_of
 from .slot import SlotMixin
@@ -53,7 +54,8 @@ def make_class(module: Any) -> type:
         "__module__": __name__,
         "__doc__": ProcessorMixin.__doc__,
     }
-    return type("TokenProcessor", (ProcessorMixin, SlotMixin, FinishMixin, PairingMixin, stock), body)
+    bases = (LifecycleMixin, ProcessorMixin, SlotMixin, FinishMixin, PairingMixin, stock)
+    return type("TokenProcessor", bases, body)
 
 
 class ProcessorMixin:
@@ -204,6 +206,7 @@ class ProcessorMixin:
                 self.timestamp_for_alive_before_handle_batch = None
                 self.timestamp_for_alive_after_handle_batch = self.fd.time.time()
         self.serve_transfers()
+        self.warm_up()
 
     def between_steps(self: Any) -> None:
         """See to what waits, when no message has come for a while."""
