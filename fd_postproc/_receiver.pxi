@@ -25,7 +25,7 @@ cdef class Receiver:
     queues do: unread messages wait for the next one, until `remove`.
 
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
-    by side.
+    by side.  After a fork parent and child may both go on with it, but each message reaches only one.
 
     Parameters
     ----------
@@ -61,6 +61,8 @@ cdef class Receiver:
     cdef bint busy
     cdef bint closed
     cdef bint removed
+    cdef bint held           # `opened` is a message that nobody has got yet: memory was short
+    cdef int forks           # of this process's line when the last call began
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_assembly frames  # what came of compact frames that are in pieces
@@ -80,6 +82,7 @@ cdef class Receiver:
         self.layout = layout
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
+        self.forks = fds_forks
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
         if self.message == NULL:
@@ -113,6 +116,11 @@ cdef class Receiver:
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
             raise ValueError("the Receiver is closed")
+        if self.forks != fds_forks:
+            self.forks = fds_forks
+            if self.busy:  # another thread was at work, and is not here: what it left is of no use, nor safe
+                self.busy = self.held = False
+                memset(&self.frames, 0, sizeof(self.frames))
         if self.busy:
             raise ReceiverBusy(
                 f"this Receiver (queue {self.msqid}) is in use by another call; "
@@ -143,7 +151,7 @@ cdef class Receiver:
             status = FDF_REFUSED
         else:
             status = FDF_WHOLE
-        if status != FDF_WHOLE and status != FDF_MORE:
+        if status == FDF_REFUSED or status == _WRONG_MTYPE:
             self.n_malformed += 1
         return status
 
@@ -270,6 +278,9 @@ cdef class Receiver:
             If the kernel refuses.
         ReceiverBusy
             If another thread is in a call of this Receiver.
+        MemoryError
+            If there is no memory for the step, which the next call returns; or none for the first piece of
+            a frame, which is lost and will be counted as incomplete.
         ValueError
             If the Receiver is closed.  (close() does not wake a thread that already waits.)
 
@@ -282,7 +293,12 @@ cdef class Receiver:
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
         try:
-            return _gathered(&self.opened) if self._next(deadline, False) > 0 else None
+            if not self.held and self._next(deadline, False) < 0:
+                return None
+            self.held = True
+            step = _gathered(&self.opened)
+            self.held = False
+            return step
         finally:
             self.busy = False
 
@@ -298,8 +314,9 @@ cdef class Receiver:
         to.ranks = <int64_t *>ranks
         self._enter()
         try:
-            if self._next(-1 if wait else 0, True) < 0:
+            if not self.held and self._next(-1 if wait else 0, True) < 0:
                 return False
+            self.held = False
             with nogil:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
             if status < 0:  # a frame may hold more requests than FastDeploy's tensors
