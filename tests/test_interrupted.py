@@ -19,7 +19,9 @@ sender = fp.Sender("spec_topk", key=key, dialect="compact")
 receiver = fp.Receiver("spec_topk", key=key)
 """
 
-SENDING = TRAFFIC + """
+SENDING = (
+    TRAFFIC
+    + """
 got = []
 reader = threading.Thread(target=lambda: got.extend(receiver.receive(20) for _ in range(steps)))
 reader.start()
@@ -27,8 +29,11 @@ for n in range(steps):
     sender.send(step(n), TIMEOUT)
 reader.join()
 """
+)
 
-RECEIVING = TRAFFIC + """
+RECEIVING = (
+    TRAFFIC
+    + """
 def send():
     for n in range(steps):
         sender.send(step(n), 20)
@@ -37,6 +42,7 @@ writer.start()
 got = [receiver.receive(TIMEOUT) for _ in range(steps)]
 writer.join()
 """
+)
 
 CHECK = """
 assert [s.seq for s in got] == list(range(steps))
