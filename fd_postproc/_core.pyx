@@ -49,6 +49,13 @@ from fd_postproc._wire cimport (
 )
 
 import os
+import sys
+
+# Not a promise that nobody has kept: the flags that guard a Receiver or Sender are set under the GIL.
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: leave them out, and Python turns "
+        "it on for this import")
 
 from . import queues, tensors
 from .errors import MalformedMessage, MessageTooBig, ReceiverBusy, SenderBusy, queue_error

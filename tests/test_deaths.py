@@ -9,6 +9,7 @@ import time
 import pytest
 from children import python
 from random_steps import random_step
+from sending import fill
 
 import fd_postproc as fp
 from fd_postproc import reference
@@ -215,9 +216,7 @@ def test_a_fork_while_another_thread_waits(default_limits, queue):
 def test_a_fork_while_another_thread_waits_for_room(default_limits, queue):
     step = fp.Step.from_arrays("plain", [1], [5])
     sender = fp.Sender("plain", key=queue.key, dialect="compact")
-    with pytest.raises(fp.QueueTimeout):
-        while True:
-            sender.send(step, 0)
+    fill(sender, step)
     waits = sender.stats["waits"]
     thread = threading.Thread(target=sender.send, args=(step,))
     thread.start()

@@ -14,7 +14,8 @@ seen = []
 signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
 def step(n):
     rows = n % 200
-    return fp.Step.from_arrays("spec_topk", [2] * rows, [[n, n + 1]] * (2 * rows), [[-1, -2]] * (2 * rows), [n] * (2 * rows))
+    ids, scores = [[n, n + 1]] * (2 * rows), [[-1, -2]] * (2 * rows)
+    return fp.Step.from_arrays("spec_topk", [2] * rows, ids, scores, [n] * (2 * rows))
 sender = fp.Sender("spec_topk", key=key, dialect="compact")
 receiver = fp.Receiver("spec_topk", key=key)
 """

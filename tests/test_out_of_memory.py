@@ -1,7 +1,7 @@
 """Memory that runs out at every allocation in turn: MemoryError, nothing lost, nothing leaked, no crash.
 
-Each script runs in a child process.  ``_testcapi.set_nomemory`` makes Python's own allocators fail, those that
-the core uses for Steps and buffers among them; `setrlimit` the C library's, which frames in pieces are kept in.
+Each script runs in a child process.  ``_testcapi.set_nomemory`` makes Python's own allocators fail, those
+that the core uses for Steps and buffers among them; `setrlimit` the C library's, where frames in pieces live.
 """
 
 import subprocess
