@@ -124,8 +124,9 @@ class Reports:
         self.first_kib = self.first_kib or self.last_kib
         if self.aloud:
             minutes = (now - self.began) / 60
+            rate = received / minutes / 60
             print(
-                f"{minutes:.0f} min: {received:,} steps ({received / minutes / 60:,.0f}/s), {lost} lost by kills, "
+                f"{minutes:.0f} min: {received:,} steps ({rate:,.0f}/s), {lost} lost by kills, "
                 f"{stats['bytes'] >> 20:,} MiB in {stats['messages']:,} messages; "
                 f"receiver {self.last_kib:,} KiB, sender {resident_kib(sender):,} KiB",
                 flush=True,
