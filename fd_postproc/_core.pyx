@@ -22,6 +22,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport getenv
 from libc.string cimport memcmp, memcpy, memset
 
+from fd_postproc._counter cimport fdc_add, fdc_read, fdc_set
 from fd_postproc._dlpack cimport (
     FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_exchange, fdl_is_contiguous,
     fdl_tensor,

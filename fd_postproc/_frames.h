@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#include "_counter.h"
 #include "_wire.h"
 
 /* ---- Cutting ---------------------------------------------------------------------------------------- */
@@ -139,7 +140,7 @@ static inline void fdf_count_lost(fdf_assembly *a, uint64_t sender, uint64_t seq
     }
     entry->sender = sender;
     entry->seq = seq;
-    a->incomplete++;
+    fdc_add(&a->incomplete, 1);
 }
 
 static inline void fdf_give_up(fdf_assembly *a, fdf_frame *f)
@@ -207,7 +208,7 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
             fdf_give_up(a, f); /* its sender has gone on to another */
         return fdw_open_frame(m, layout, channel, data, size, fault) < 0 ? FDF_REFUSED : FDF_WHOLE;
     }
-    a->fragments++;
+    fdc_add(&a->fragments, 1);
     if (h.fragment == 0) {
         if (size > (int64_t)h.total)
             return fdw_refuse(fault, FDW_LENGTH, -1, size, h.total);

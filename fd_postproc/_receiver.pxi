@@ -102,15 +102,15 @@ cdef class Receiver:
         queue empty, and how long it then waited; stale : always 0 here.
         """
         return {
-            "messages": self.n_messages,
-            "bytes": self.n_bytes,
-            "malformed": self.n_malformed,
-            "oversized": self.n_oversized,
+            "messages": fdc_read(&self.n_messages),
+            "bytes": fdc_read(&self.n_bytes),
+            "malformed": fdc_read(&self.n_malformed),
+            "oversized": fdc_read(&self.n_oversized),
             "stale": 0,
-            "fragments": self.frames.fragments,
-            "incomplete": self.frames.incomplete,
-            "waits": self.n_waits,
-            "wait_seconds": self.waited_ns * 1e-9,
+            "fragments": fdc_read(&self.frames.fragments),
+            "incomplete": fdc_read(&self.frames.incomplete),
+            "waits": fdc_read(&self.n_waits),
+            "wait_seconds": fdc_read(&self.waited_ns) * 1e-9,
         }
 
     cdef int _enter(self) except -1:
@@ -139,8 +139,8 @@ cdef class Receiver:
         """
         cdef long mtype = self.message[0]
         cdef int status
-        self.n_messages += 1
-        self.n_bytes += size
+        fdc_add(&self.n_messages, 1)
+        fdc_add(&self.n_bytes, size)
         if mtype == FDW_MTYPE_COMPACT:
             status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
                                 fds_now(), &self.opened, &self.fault)
@@ -152,7 +152,7 @@ cdef class Receiver:
         else:
             status = FDF_WHOLE
         if status == FDF_REFUSED or status == _WRONG_MTYPE:
-            self.n_malformed += 1
+            fdc_add(&self.n_malformed, 1)
         return status
 
     # Line tracing must stay out of here: a tracer would run the signal's handler itself, between the
@@ -175,7 +175,7 @@ cdef class Receiver:
                     if deadline > began + _SLICE_NS:
                         until = began + _SLICE_NS
                     n = fds_wait(self.msqid, self.message, self.capacity, until)
-                    self.waited_ns += fds_now() - began
+                    fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
                     break
                 status[0] = self._take_in(n)
@@ -191,7 +191,7 @@ cdef class Receiver:
         cdef int status = FDF_MORE
         cdef int64_t n = self._wait(0, &status)
         if n == -ENOMSG and deadline != 0:
-            self.n_waits += 1
+            fdc_add(&self.n_waits, 1)
             n = self._wait(deadline, &status)
         while True:
             if n == -E2BIG:
@@ -247,9 +247,9 @@ cdef class Receiver:
                 return n
         finally:
             PyMem_RawFree(message)
-        self.n_messages += 1
-        self.n_bytes += n
-        self.n_oversized += 1
+        fdc_add(&self.n_messages, 1)
+        fdc_add(&self.n_bytes, n)
+        fdc_add(&self.n_oversized, 1)
         raise _too_long(self.channel_number, n, self.capacity)
 
     def receive(self, timeout=None):
@@ -320,7 +320,7 @@ cdef class Receiver:
             with nogil:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
             if status < 0:  # a frame may hold more requests than FastDeploy's tensors
-                self.n_malformed += 1
+                fdc_add(&self.n_malformed, 1)
                 self.fault.field = FDW_BATCH
                 self.fault.index = -1
                 self.fault.value = self.opened.batch
@@ -364,7 +364,7 @@ cdef class Receiver:
     def __repr__(self):
         state = " closed" if self.closed else ""
         where = f"queue {self.msqid}, key {self.key:#x}"
-        return f"<Receiver {self.channel}{state}: {where}, {self.n_messages} messages>"
+        return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
 
 
 def peek(int msqid, long index=0):

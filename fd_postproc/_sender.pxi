@@ -107,12 +107,12 @@ cdef class Sender:
         frame; waits, wait_seconds : how often a call waited for room, and how long.
         """
         return {
-            "frames": self.n_frames,
-            "messages": self.n_messages,
-            "bytes": self.n_bytes,
-            "fragments": self.n_fragments,
-            "waits": self.n_waits,
-            "wait_seconds": self.waited_ns * 1e-9,
+            "frames": fdc_read(&self.n_frames),
+            "messages": fdc_read(&self.n_messages),
+            "bytes": fdc_read(&self.n_bytes),
+            "fragments": fdc_read(&self.n_fragments),
+            "waits": fdc_read(&self.n_waits),
+            "wait_seconds": fdc_read(&self.waited_ns) * 1e-9,
         }
 
     @property
@@ -125,7 +125,7 @@ cdef class Sender:
     @property
     def waiting_seconds(self):
         """float: how long the call that is under way has waited for room; 0.0 if it does not."""
-        cdef int64_t since = self.waiting_since
+        cdef int64_t since = fdc_read(&self.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0
 
     cdef int64_t _limit(self, int64_t *msgmax, int64_t *msg_qbytes) except -1:
@@ -193,9 +193,9 @@ cdef class Sender:
                     raise queue_error(EAGAIN, f"{self._where()}: it stayed full for the whole timeout")
             elif status != -EINTR:
                 raise queue_error(-status, self._where())
-        self.n_frames += 1
+        fdc_add(&self.n_frames, 1)
         if self.sending.fragments > 1:
-            self.n_fragments += self.sending.fragments
+            fdc_add(&self.n_fragments, self.sending.fragments)
         return 0
 
     # No line tracing: see Receiver._wait.
@@ -217,19 +217,19 @@ cdef class Sender:
                 if status == -EAGAIN and deadline != 0:
                     began = fds_now()
                     if self.waiting_since == 0:  # else a signal or a slice's end interrupted the same wait
-                        self.n_waits += 1
-                        self.waiting_since = began
+                        fdc_add(&self.n_waits, 1)
+                        fdc_set(&self.waiting_since, began)
                     until = began + _SLICE_NS
                     if 0 < deadline < until:
                         until = deadline
                     status = fds_put_wait(self.msqid, message, size, self.waiting_since, until)
-                    self.waited_ns += fds_now() - began
+                    fdc_add(&self.waited_ns, fds_now() - began)
                 if status < 0:
                     break
-                self.waiting_since = 0
+                fdc_set(&self.waiting_since, 0)
                 self.sending.next += 1
-                self.n_messages += 1
-                self.n_bytes += size
+                fdc_add(&self.n_messages, 1)
+                fdc_add(&self.n_bytes, size)
         if status == -EINTR or status == -EAGAIN:
             PyErr_CheckSignals()
         return status
@@ -284,7 +284,7 @@ cdef class Sender:
                 raise AssertionError("a planned message did not fit its own length")
             self._send(&m, deadline)
         finally:
-            self.waiting_since = 0
+            fdc_set(&self.waiting_since, 0)
             self.busy = False
 
     def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None):
@@ -342,7 +342,7 @@ cdef class Sender:
                 return _REASONS[fault.reason], fault.index, fault.value, fault.bound
             self._send(&m, -1)
         finally:
-            self.waiting_since = 0
+            fdc_set(&self.waiting_since, 0)
             self.busy = False
 
     def close(self):
@@ -358,4 +358,4 @@ cdef class Sender:
     def __repr__(self):
         state = " closed" if self.closed else ""
         where = f"queue {self.msqid}, key {self.key:#x}"
-        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {self.n_frames} steps>"
+        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.n_frames)} steps>"
