@@ -48,6 +48,7 @@ static fdw_step gathered(const fdw_message *m)
     INSIST(s.block.offsets[0] == 0 && s.block.offsets[m->batch] == m->rows);
     for (int32_t i = 0; i < m->batch; i++) {
         const int32_t count = s.block.counts[i];
+        INSIST(count <= m->at.depth);
         INSIST(s.block.offsets[i + 1] - s.block.offsets[i] == (count > 0 ? count : 0));
     }
     return s;

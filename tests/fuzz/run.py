@@ -38,6 +38,10 @@ def fuzz(target, clang, seconds, keep):
         )
         if found.returncode == 0 and keep:
             subprocess.run([program, *options, "-merge=1", merged, known], check=True, capture_output=True)
+            for seed in known.glob(
+                "seed*"
+            ):  # though others reach the same lines: a bug in one may show here only
+                shutil.copy(seed, merged)
             pack(target, merged)
             print(f"{target}: {len(list(merged.iterdir()))} inputs kept")
         return found.returncode

@@ -60,6 +60,28 @@ def gate_seeds():
         yield gate(channel, layout, *messages)[:LONGEST]
 
 
+def almost_seeds():
+    """One number beyond its bound, or a piece that is not the one that is due."""
+    for channel, layout in itertools.product(("spec", "spec_topk"), LAYOUTS[:3]):
+        step = random_step(channel, 1, batch=1, accepted=layout.max_draft, layout=layout)
+        at = 12 if channel == "spec_topk" else 8
+        payload = bytearray(fp.encode(step, layout=layout)) + bytes(200)
+        payload[at] += 1
+        yield gate(channel, layout, (bytes(payload), False))
+    for channel, layout in itertools.product(CHANNELS, LAYOUTS[:3]):
+        step = random_step(channel, 1, batch=layout.max_batch, layout=layout)
+        whole = reference.encode_frame(reference.ReferenceStep.from_step(step), sender=1, seq=1)
+        first, *rest = reference.split(whole, 64 + max(4, (len(whole) - 64) // 3))
+        for pieces in (
+            [first, *rest[:-1], rest[-1] + bytes(40)],
+            [first + bytes(40), *rest],
+            [first, *rest[1:], rest[0]],
+            [first, first, *rest],
+            [*rest, first],
+        ):
+            yield gate(channel, layout, *((piece, True) for piece in pieces))[:LONGEST]
+
+
 def pack_seeds():
     for op, dialect, seed in itertools.product(range(6), range(3), range(3)):
         rng = random.Random(seed)
@@ -81,7 +103,7 @@ def pack_seeds():
 
 
 def main():
-    for name, seeds in ("gate", gate_seeds()), ("pack", pack_seeds()):
+    for name, seeds in ("gate", itertools.chain(gate_seeds(), almost_seeds())), ("pack", pack_seeds()):
         folder = Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(seeds):
