@@ -1,5 +1,6 @@
 """The plug-in's check of itself: both classes on canned steps, in a sandbox."""
 
+import enum
 import importlib.util
 import os
 import sys
@@ -221,6 +222,26 @@ def test_an_older_fastdeploy_is_not_served(variant, monkeypatch):
 def test_requests_without_stamps_of_their_own_are_not_served(variant):
     variant.RequestMetrics = type("RequestMetrics", (), {})
     assert "older than 2.4" in compare(variant, same).reason
+
+
+def test_requests_of_another_form_can_be_made(variant):
+    """Arguments without a default, others missing, no status of a prefill that is running."""
+
+    class Request(variant.Request):
+        def __init__(self, request_id, sampling_params, prompt_token_ids_len, eos_token_ids, metrics):
+            super().__init__(
+                request_id,
+                prompt_token_ids_len=prompt_token_ids_len,
+                eos_token_ids=eos_token_ids,
+                metrics=metrics,
+                sampling_params=sampling_params,
+            )
+
+    variant.Request = Request
+    variant.RequestStatus = enum.Enum("RequestStatus", "RUNNING RUNNING_DECODE")
+    variant.RequestStatus.RUNNING_PREFILL = None
+    verdict = compare(variant, same)
+    assert verdict.compatible, verdict.reason
 
 
 def test_headers_without_columns_are_recognised_and_served(variant):

@@ -25,7 +25,7 @@ ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")
 """Names of the resource manager's set of requests that are to be aborted, newest first."""
 
 _NEEDED = (
-    *("TokenProcessor", "Request", "RequestMetrics", "RequestOutput", "CompletionOutput", "RequestStatus"),
+    *("TokenProcessor", "Request", "RequestMetrics", "RequestOutput", "CompletionOutput"),
     *("LogprobsLists", "SpeculateMetrics", "main_process_metrics"),
     *("MAX_BSZ", "MAX_DRAFT_TOKENS", "SPECULATE_MAX_BSZ", "K", "RECOVERY_STOP_SIGNAL"),
 )

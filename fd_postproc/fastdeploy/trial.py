@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import pickle
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ _STAMPS = {
     "inference_start_time": 600.0,
     "decode_inference_start_time": 500.0,
 }
+_AS_GIVEN = ("messages", "multimodal_inputs", "ic_req_data", "disaggregate_info")
 _LAST_TOKEN, _BETWEEN_STEPS = 3.0, 0.03
 _TABLES = (
     *("total_step", "number_of_output_tokens", "num_draft_tokens", "num_accepted_tokens"),
@@ -314,31 +316,41 @@ def make_task(box: Sandbox, slot: int, differing: dict[str, Any]) -> Any:
         prompt_token_ids_len=3,
         eos_token_ids=[END],
         metrics=metrics,
-        **{
-            name: differing[name]
-            for name in ("messages", "multimodal_inputs", "ic_req_data", "disaggregate_info")
-            if name in differing
-        },
+        **{name: differing[name] for name in _AS_GIVEN if name in differing},
     )
     task.num_cached_tokens = differing.get("num_cached_tokens", 0)
     task.num_computed_tokens = 3
     task.block_tables = [1, 2]
-    task.status = getattr(fd.RequestStatus, differing.get("status", "RUNNING"))
+    known = _statuses(fd)
+    task.status = getattr(known, differing.get("status", "RUNNING"), getattr(known, "RUNNING", None))
     if "prefill_chunk_info" in differing:
         task.prefill_chunk_info = list(differing["prefill_chunk_info"])
     return task
 
 
 def _made(cls: type, **arguments: Any) -> Any:
-    """An instance; what older versions want besides is None."""
-    return cls(**{**dict.fromkeys(_wanted(cls)), **arguments})
+    """An instance.  What older versions want besides is None; what they do not take is set afterwards."""
+    known, wanted = _parameters(cls)
+    taken = {name: value for name, value in arguments.items() if name in known}
+    made = cls(**{**dict.fromkeys(wanted), **taken})
+    for name in arguments.keys() - taken.keys():
+        setattr(made, name, arguments[name])
+    return made
 
 
 @functools.lru_cache(maxsize=8)
-def _wanted(cls: type) -> tuple[str, ...]:
-    """Names of the arguments that have no default."""
-    parameters = inspect.signature(cls).parameters.values()
-    return tuple(one.name for one in parameters if one.default is one.empty and one.kind < one.VAR_KEYWORD)
+def _parameters(cls: type) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Names of a class's arguments, and of those that have no default."""
+    parameters = [one for one in inspect.signature(cls).parameters.values() if one.kind < one.VAR_KEYWORD]
+    return (
+        frozenset(one.name for one in parameters),
+        tuple(one.name for one in parameters if one.default is one.empty),
+    )
+
+
+def _statuses(fd: Any) -> Any:
+    """RequestStatus, which older token processors do not import."""
+    return getattr(fd, "RequestStatus", None) or sys.modules[fd.Request.__module__].RequestStatus
 
 
 def _fields(cls: type) -> Any:
