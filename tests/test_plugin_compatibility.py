@@ -11,7 +11,9 @@ import pytest
 from quiet import Double, imported
 
 from fd_postproc.fastdeploy import compatibility
-from fd_postproc.fastdeploy.compatibility import Facts, compare, difference
+from fd_postproc.fastdeploy.compatibility import compare
+from fd_postproc.fastdeploy.differences import difference
+from fd_postproc.fastdeploy.facts import Facts
 from fd_postproc.fastdeploy.private_metrics import PrivateMetrics, private_copy
 from fd_postproc.fastdeploy.sandbox import SILENT, Sandbox
 
@@ -279,8 +281,11 @@ def test_the_older_name_of_the_aborted_set_is_found(variant):
         (variant.TokenProcessor,),
         {"_let_go": let_go, "_is_discarded": is_discarded, "__module__": __name__},
     )
-    names = compatibility._names_in(variant.TokenProcessor)
-    assert "abort_req_ids_set" in names
+    facts = Facts.of(variant, Sandbox(variant))
+    assert facts.abort_set == "abort_req_ids_set"
+    verdict = compare(variant, same)
+    assert verdict.compatible, verdict.reason
+    assert "aborts by abort_req_ids_set" in verdict.features
 
 
 def labelled(variant):
