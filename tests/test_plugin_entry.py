@@ -230,3 +230,13 @@ def test_the_peer_is_announced_and_withdrawn(monkeypatch):
     activation.announce_peer(False)
     assert "FD_POSTPROC_PEER" not in os.environ
     activation.announce_peer(False)
+
+
+def test_a_build_with_other_keys_is_left_alone(stock, monkeypatch):
+    """Its workers would send into a queue that our receiver never opens."""
+    ops = imported("fastdeploy.model_executor.ops.gpu")
+    assert activation.decide(stock, None).compatible
+    monkeypatch.setattr(ops, "get_output_ep", lambda tensor, rank, wait: None)
+    verdict = activation.decide(stock, None)
+    assert not verdict.compatible
+    assert verdict.reason == activation.OTHER_KEYS

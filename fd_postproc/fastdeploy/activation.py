@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import replace
 from typing import Any
 
 from .._version import __version__
 from ..ops.environment import PEER as COMPACT
+from .build import same_keys
 from .compatibility import Verdict, check
 from .options import DISABLE, FORCE, PEER, is_on
 
+OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
 _OTHER_PLATFORMS = ("xpu", "iluvatar", "gcu", "intel_hpu")  # whose ops are not those of the CUDA build
 
 
@@ -36,6 +39,8 @@ def decide(module: Any, cfg: Any) -> Verdict:
         from .processor import make_class
 
         verdict = check(module, make_class)
+        if verdict.compatible and not _has_our_queues():
+            verdict = replace(verdict, compatible=False, reason=OTHER_KEYS)
     except Exception as error:
         return Verdict(False, f"cannot tell: {type(error).__name__}: {error}")
     if not verdict.compatible and is_on(FORCE):
@@ -54,6 +59,12 @@ def _not_served(module: Any) -> str | None:
         if getattr(platform, f"is_{name}", bool)():
             return f"the platform is {name}, and its messages are not those of the CUDA build"
     return None
+
+
+def _has_our_queues() -> bool:
+    """Whether FastDeploy's ops, by which stock workers send, find the queue that our receiver opens."""
+    ops = importlib.import_module("fastdeploy.model_executor.ops.gpu")
+    return same_keys(getattr(ops, "get_output_ep", None))
 
 
 def announce_peer(active: bool) -> None:
