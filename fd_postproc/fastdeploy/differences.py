@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import math
 from typing import Any
 
@@ -16,6 +17,8 @@ def difference(expected: Any, actual: Any, slack: float, near: bool = False) -> 
     near : bool, optional
         The values are stamps or made from them: in entries named ``metrics`` or after a time.
     """
+    if _same_bytes(expected, actual):
+        return None
     if type(expected) is not type(actual):
         return f": {_short(expected)} is expected, ours is {_short(actual)}"
     if isinstance(expected, dict):
@@ -39,6 +42,14 @@ def difference(expected: Any, actual: Any, slack: float, near: bool = False) -> 
         if found:
             return place + found
     return None
+
+
+def _same_bytes(expected: Any, actual: Any) -> bool:
+    """A quick yes for most; marshal tells types and signs of zero apart, and version 2 has no references."""
+    try:
+        return marshal.dumps(expected, 2) == marshal.dumps(actual, 2)
+    except ValueError:
+        return False
 
 
 def _of_times(key: Any) -> bool:

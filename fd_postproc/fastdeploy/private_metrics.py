@@ -14,6 +14,7 @@ BY_NAME = ("obs_value", "inc_value", "set_value")
 """How FastDeploy updates labelled metrics (its pull request #7865)."""
 
 SPECULATIVE = "spec_decode_"
+_OWN = "_values_of_the_trial"  # attribute of a copy
 _HEADS = "spec_decode_draft_single_head_acceptance_rate"
 
 
@@ -145,8 +146,12 @@ def private_copy(metric: Any) -> Any:
     def zero() -> Any:
         return fresh(None, "", "", (), (), "")
 
-    for name, value in _values(metric).items():
-        made.__dict__[name] = [zero() for _ in value] if isinstance(value, list) else zero()
+    own = {
+        name: [zero() for _ in value] if isinstance(value, list) else zero()
+        for name, value in _values(metric).items()
+    }
+    made.__dict__.update(own)
+    made.__dict__[_OWN] = own
     return made
 
 
@@ -158,6 +163,9 @@ def _is_value(value: Any) -> bool:
 
 def _values(metric: Any) -> dict[str, Any]:
     """The values of a metric by attribute: one, or a list of them."""
+    own = vars(metric).get(_OWN)
+    if own is not None:
+        return own
     return {
         name: value
         for name, value in vars(metric).items()
