@@ -1,6 +1,6 @@
 """Environment variables, the installed FastDeploy, the CUDA driver.
 
-FastDeploy is never imported: that takes long, and may fail for reasons of its own.
+FastDeploy is not imported here: that takes long, and may fail for reasons of its own (see `trial`).
 """
 
 from __future__ import annotations
