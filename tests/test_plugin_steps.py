@@ -39,6 +39,33 @@ def test_random_step_traces_replay_through_tensors(name):
     assert faults_of(name, plugin_class(), "through_tensors") == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "plain_h_empty_batch",
+            "plain_h_pd_prefill",
+            "plain_h_finish_delay",
+            "topk_h_preempt_v1",
+            "topk_h_cols_0",
+        ),
+        *("spec_h_eos_position", "spec_h_count_7", "topk_h_columns", "spec_topk_h_draft_missing"),
+        *("spec_topk_h_draft_gone_between", "spec_topk_h_clear_data", "spec_topk_r900_n64"),
+    ],
+)
+def test_step_traces_through_a_queue_and_the_receive_loop(name, raised_limits, ops_queue):
+    if name not in NAMES:
+        pytest.skip(f"{name} is not among the traces")
+    judge, loop = imported("step_replay.judge"), imported("step_replay.queue_loop").QueueLoop()
+    try:
+        lines = judge.faults(Trace.load(name), loop.watched(plugin_class()), loop, ignore=("op",))
+    finally:
+        loop.close()
+    assert lines == []
+    assert loop.processor.counters.malformed == (name == "spec_h_count_7")
+    assert loop.processor.counters.lost_steps == 0
+
+
 # ---- The judges notice ---------------------------------------------------------------------------------
 
 

@@ -150,9 +150,7 @@ def _reduce_to(base: type, names: list[str]) -> Any:
 
     def reduce(self: Any, protocol: int = 2) -> tuple[Any, ...]:
         state = vars(self) if has_dict else {n: getattr(self, n) for n in names if hasattr(self, n)}
-        # Not __newobj__: pickle refuses it for another class than the object's own.
-        made = copyreg._reconstructor  # type: ignore[attr-defined]
-        return made, (base, object, None), (state if has_dict else (None, state))
+        return object.__new__, (base,), (state if has_dict else (None, state))
 
     return reduce
 

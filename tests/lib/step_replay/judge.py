@@ -5,7 +5,7 @@ from step_replay.model import DRAFT, Model, as_told
 from step_replay.replay import Replay
 from step_replay.traces import payload
 
-STAMPS = ("op", "health")  # the receive loop's
+LOOP = ("op", "health")  # the receive loop's doings
 MARKS = (
     "a draft message over a slot without a task raises",
     "a draft with no buffered target puts an empty list",
@@ -21,7 +21,7 @@ MARKS = (
     "the step raised",
     "two targets without a draft between them",
 )
-DELIVERY = ("put", "buffered", "raised", "mask_reads")
+DELIVERY = ("put", "buffered", "raised", "mask_reads", "health")
 
 
 class Judged(Replay):
@@ -119,7 +119,7 @@ class Ledger:
         return self.lines
 
 
-def faults(trace, cls, deliver, **options):
+def faults(trace, cls, deliver, ignore=LOOP, **options):
     """Lines that say what is wrong in the first wrong step, or at the end.
 
     Parameters
@@ -128,6 +128,8 @@ def faults(trace, cls, deliver, **options):
         Its marks say where the recording is not to be repeated.
     cls, deliver
         As of `Replay`.
+    ignore : tuple of str, optional
+        Parts of the recording that `deliver` has no share in.
     **options
         Of `Judged`.
     """
@@ -145,7 +147,7 @@ def faults(trace, cls, deliver, **options):
             if step.expected["raised"] and step.event.get("kind") != "draft":
                 recorded = False  # the recorded state is another one from here on
             if recorded:
-                ignored = (*STAMPS, *DELIVERY) if drifting else STAMPS
+                ignored = (*ignore, *DELIVERY) if drifting else ignore
                 if cleared:
                     ignored = (*ignored, "spec_tables")  # upstream keeps those of what it clears
                 lines += differences(step.expected, step.actual, ignore=ignored, sum_tolerance=1e-9)
