@@ -144,7 +144,9 @@ def members(cls, stubs):
         if isinstance(member, (classmethod, staticmethod)):
             member = getattr(cls, name)
         text = documentation(member)
-        if not text or "Alias for field" in text or isinstance(member, (int, str, float)):
+        if not text or not (inspect.isroutine(member) or inspect.isdatadescriptor(member)):
+            continue  # a field's default
+        if "Alias for field" in text:
             continue
         yield signature(f".{name}", member, stubs) if callable(member) else f".{name}", text
 
