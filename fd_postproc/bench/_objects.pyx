@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False, binding=False
+"""The floor of making results: the same Python objects by bare C-API calls."""
+cimport cython
+from cpython.object cimport PyTypeObject
+
+cdef extern from "_objects.h":
+    ctypedef struct obj_classes:
+        pass
+    bint obj_learn(obj_classes *all, PyTypeObject *type, void *names)
+    object obj_make(const obj_classes *all, object o)
+
+
+@cython.final
+cdef class Objects:
+    """Makes a graph of Python objects again; see _objects.h for what is new in it and what is shared.
+
+    Parameters
+    ----------
+    original : object
+        Lists and dicts, and instances of `classes` in them.
+    classes : dict of type to tuple of str
+        Classes whose instances are made anew, with the names that their instances keep in a dict; what they
+        keep in slots is found.  Named tuples are classes without names.
+
+    Raises
+    ------
+    ValueError
+        If there are more than 16 classes, or a class has more than 64 slots.
+    """
+
+    cdef obj_classes classes
+    cdef dict names  # owns what classes borrows
+    cdef object original
+
+    def __init__(self, original, dict classes not None):
+        self.original = original
+        self.names = dict(classes)
+        for cls, names in self.names.items():
+            if not obj_learn(&self.classes, <PyTypeObject *>cls, <void *>names if names else NULL):
+                raise ValueError(f"no room for {cls.__qualname__}: 16 classes of 64 slots at most")
+
+    def make(self):
+        """The objects, new."""
+        return obj_make(&self.classes, self.original)
