@@ -19,7 +19,7 @@ typedef struct {
     PyTypeObject *type;
     Py_ssize_t slots;
     Py_ssize_t offsets[OBJ_SLOTS];
-    PyObject *names; /* of attributes in the instance's dict; NULL if it has none; borrowed */
+    int has_dict; /* its instances keep attributes in a dict, too */
 } obj_class;
 
 typedef struct {
@@ -28,13 +28,13 @@ typedef struct {
 } obj_classes;
 
 /* Learn a class and its slots; 0 if there is no room. */
-static inline int obj_learn(obj_classes *all, PyTypeObject *type, PyObject *names)
+static inline int obj_learn(obj_classes *all, PyTypeObject *type, int has_dict)
 {
     if (all->known == OBJ_CLASSES)
         return 0;
     obj_class *one = &all->classes[all->known++];
     one->type = type;
-    one->names = names;
+    one->has_dict = has_dict;
     one->slots = 0;
     PyObject *mro = type->tp_mro;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); i++) {
@@ -67,14 +67,18 @@ static inline PyObject *obj_instance(const obj_classes *all, const obj_class *c,
         PyObject *held = *(PyObject **)((char *)o + c->offsets[k]);
         *(PyObject **)((char *)made + c->offsets[k]) = held == NULL ? NULL : obj_make(all, held);
     }
-    if (c->names != NULL) {
-        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(c->names); k++) {
-            PyObject *name = PyTuple_GET_ITEM(c->names, k);
-            PyObject *held = PyObject_GenericGetAttr(o, name), *value = obj_make(all, held);
-            PyObject_GenericSetAttr(made, name, value);
-            Py_DECREF(held);
-            Py_DECREF(value);
+    if (c->has_dict) {
+        PyObject *held = PyObject_GenericGetDict(o, NULL), *dict = PyDict_Copy(held), *key, *value;
+        Py_ssize_t at = 0;
+        while (PyDict_Next(held, &at, &key, &value)) {
+            PyObject *own = obj_make(all, value);
+            if (own != value)
+                PyDict_SetItem(dict, key, own);
+            Py_DECREF(own);
         }
+        PyObject_GenericSetDict(made, dict, NULL);
+        Py_DECREF(dict);
+        Py_DECREF(held);
     }
     return made;
 }

@@ -7,7 +7,7 @@ from cpython.object cimport PyTypeObject
 cdef extern from "_objects.h":
     ctypedef struct obj_classes:
         pass
-    bint obj_learn(obj_classes *all, PyTypeObject *type, void *names)
+    bint obj_learn(obj_classes *all, PyTypeObject *type, bint has_dict)
     object obj_make(const obj_classes *all, object o)
 
 
@@ -19,9 +19,8 @@ cdef class Objects:
     ----------
     original : object
         Lists and dicts, and instances of `classes` in them.
-    classes : dict of type to tuple of str
-        Classes whose instances are made anew, with the names that their instances keep in a dict; what they
-        keep in slots is found.  Named tuples are classes without names.
+    classes : dict of type to bool
+        Classes whose instances are made anew, named tuples among them, and whether an instance has a dict.
 
     Raises
     ------
@@ -30,14 +29,14 @@ cdef class Objects:
     """
 
     cdef obj_classes classes
-    cdef dict names  # owns what classes borrows
+    cdef dict known  # owns the classes
     cdef object original
 
     def __init__(self, original, dict classes not None):
         self.original = original
-        self.names = dict(classes)
-        for cls, names in self.names.items():
-            if not obj_learn(&self.classes, <PyTypeObject *>cls, <void *>names if names else NULL):
+        self.known = dict(classes)
+        for cls, has_dict in self.known.items():
+            if not obj_learn(&self.classes, <PyTypeObject *>cls, has_dict):
                 raise ValueError(f"no room for {cls.__qualname__}: 16 classes of 64 slots at most")
 
     def make(self):

@@ -155,8 +155,8 @@ class Ready:
         Python objects made by one call.
     close : callable, optional
         Undoes what outlives the process.
-    steps : int, optional
-        Time single calls, so many of them, instead of loops.
+    single : bool, optional
+        Time single calls, many of them, instead of loops.
     facts : callable, optional
         Called after the timings; what it returns is noted beside them (a dict of str to numbers).
     """
@@ -165,7 +165,7 @@ class Ready:
     bytes: int = 0
     objects: int = 0
     close: Callable[[], Any] = field(default=lambda: None)
-    steps: int = 0
+    single: bool = False
     facts: Callable[[], dict[str, Any]] = field(default=dict)
 
 

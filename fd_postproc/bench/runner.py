@@ -46,19 +46,22 @@ class Effort:
         Timings in each process, after one that is thrown away.
     min_time : float
         Seconds that one timing lasts at least; it sets the loop count.
+    single : int
+        Calls that are timed one by one, where a question wants that.
     """
 
     rounds: int
     values: int
     min_time: float
+    single: int
 
     def rounds_of(self, comparison: Comparison) -> int:
         """Processes for each contender of this comparison, which may ask for fewer."""
         return min(self.rounds, comparison.rounds or self.rounds)
 
 
-QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.01)
-FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02)
+QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.01, single=1000)
+FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02, single=2000)
 
 
 class Result:
@@ -214,6 +217,11 @@ class Server:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy need not start threads here
         )
 
+    def wait(self) -> None:
+        """Until it has loaded; what kept it from that is told when it is first asked."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
     def time(self, order: dict[str, Any]) -> dict[str, Any]:
         """Have a contender timed."""
         assert self._process.stdin is not None
@@ -268,10 +276,13 @@ def measure(
         servers: list[Server] = []  # one a round: no two rounds share a memory layout
         try:
             for _, comparison in group:
-                while len(servers) < effort.rounds_of(comparison):
-                    servers.append(
-                        Server(question, prefix if in_namespace else [], outside if in_namespace else "")
-                    )
+                new = [
+                    Server(question, prefix if in_namespace else [], outside if in_namespace else "")
+                    for _ in range(effort.rounds_of(comparison) - len(servers))
+                ]
+                servers += new
+                for server in new:
+                    server.wait()
                 yield question, _compare(question, comparison, servers, effort, tick)
         finally:
             for server in servers:
@@ -300,6 +311,7 @@ def _compare(
                     "contender": name,
                     "min_time": effort.min_time,
                     "values": effort.values,
+                    "single": effort.single,
                 }
             )
             said = answer["errors"].strip()

@@ -8,6 +8,7 @@ come as lines of JSON on stdin, answers go as lines of JSON to stdout.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import io
@@ -21,6 +22,7 @@ from typing import Any
 
 from .cases import ROOMY, Comparison, Ready, TimeFunction, Unavailable
 
+READY = "ready"
 UNAVAILABLE = 3  # exit status; the reason is on stderr
 
 
@@ -50,8 +52,8 @@ def loops_for(run: TimeFunction, min_time: float) -> int:
     return loops
 
 
-def measure(name: str, ready: Ready, min_time: float, values: int) -> Any:
-    """Time a contender with pyperf: `values` timings after one that is thrown away.
+def measure(name: str, ready: Ready, min_time: float, values: int, single: int) -> Any:
+    """Time a contender with pyperf: `values` timings after one that is thrown away, or `single` calls.
 
     Returns
     -------
@@ -63,8 +65,8 @@ def measure(name: str, ready: Ready, min_time: float, values: int) -> Any:
     # collection takes milliseconds and would fall on some contenders and not on others.
     gc.collect()
     gc.freeze()
-    if ready.steps:
-        arguments = ["--loops=1", f"-w{ready.steps // 20 + 1}", f"-n{ready.steps}"]
+    if ready.single:
+        arguments = ["--loops=1", f"-w{single // 20 + 1}", f"-n{single}"]
     else:
         arguments = [f"--loops={loops_for(ready.run, min_time)}", "-w1", f"-n{values}"]
     runner = pyperf.Runner()
@@ -84,7 +86,7 @@ def answer(question: str, outside: str, order: dict[str, Any]) -> str:
     ready = contender()
     try:
         name = f"{question}/{order['case']}/{order['contender']}"
-        measured = measure(name, ready, order["min_time"], order["values"])
+        measured = measure(name, ready, order["min_time"], order["values"], order["single"])
     finally:
         ready.close()
     text = io.StringIO()
@@ -130,6 +132,10 @@ def in_child(question: str, outside: str, order: dict[str, Any]) -> dict[str, An
     return {"status": os.waitstatus_to_exitcode(status), "benchmark": benchmark, "errors": said}
 
 
+def nothing_to_load() -> None:
+    """What a question loads that names no `load`."""
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question")
@@ -138,12 +144,12 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner says when to stop; a child may be interrupted
     module = importlib.import_module(f"{__package__}.{args.question}")
     importlib.import_module("pyperf")
-    load = getattr(module, "load", None)
-    if load is not None:
-        load()
+    with contextlib.suppress(Unavailable):  # every contender will say it again
+        getattr(module, "load", nothing_to_load)()
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy these pages
     answers = os.fdopen(os.dup(1), "w")
+    print(READY, file=answers, flush=True)
     for line in sys.stdin:
         json.dump(in_child(args.question, args.outside, json.loads(line)), answers)
         answers.write("\n")
