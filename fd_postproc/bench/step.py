@@ -77,10 +77,12 @@ def _floor(case: LoadCase) -> Ready:
 def result_objects(results: list[Any]) -> Objects:
     """The floor of a step's results."""
     classes: dict[type, bool] = {}
-    todo = [results[0]]
+    todo = list(results[:1])
     while todo:
         one = todo.pop()
-        if type(one).__module__ != "builtins" and type(one) not in classes:
+        if isinstance(one, (list, dict)):
+            todo += one.values() if isinstance(one, dict) else one[:1]
+        elif type(one).__module__ != "builtins" and type(one) not in classes:
             classes[type(one)] = hasattr(one, "__dict__")
             todo += one if isinstance(one, tuple) else attributes(one).values()
     return Objects(results, classes)
