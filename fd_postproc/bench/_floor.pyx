@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from fd_postproc._sysv cimport fds_put_wait, fds_take
+from fd_postproc._sysv cimport fds_put_wait, fds_take, fds_wait
 from fd_postproc._wire cimport (
     FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
     fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout,
@@ -63,10 +63,10 @@ cdef extern from "_stock.h" nogil:
         int64_t *tokens
         float *scores
         int64_t *ranks
-    int64_t stk_get_output(int msqid, const stk_tensors *to)
-    int64_t stk_get_output_topk(int msqid, const stk_tensors *to)
-    int64_t stk_speculate_get_output(int msqid, const stk_tensors *to)
-    int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to)
+    int64_t stk_get_output(int msqid, const stk_tensors *to, bint wait)
+    int64_t stk_get_output_topk(int msqid, const stk_tensors *to, bint wait)
+    int64_t stk_speculate_get_output(int msqid, const stk_tensors *to, bint wait)
+    int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to, bint wait)
 
 cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK}
 
@@ -273,14 +273,18 @@ cdef class StockGet:
         As large as the channel's get op wants them: int64 tokens, and where the channel has them float32
         scores and int64 ranks.
     msqid : int
+    wait : bool, optional
+        Wait for a message.
     """
 
     cdef stk_tensors to
     cdef tuple tensors  # owns what `to` points to
     cdef int channel
     cdef int msqid
+    cdef bint wait
 
-    def __init__(self, channel, tuple tensors not None, int msqid):
+    def __init__(self, channel, tuple tensors not None, int msqid, bint wait=False):
+        self.wait = wait
         self.tensors = tensors
         self.channel = _CHANNELS[channel]
         self.msqid = msqid
@@ -294,13 +298,13 @@ cdef class StockGet:
         cdef int64_t got
         with nogil:
             if self.channel == FDW_PLAIN:
-                got = stk_get_output(self.msqid, &self.to)
+                got = stk_get_output(self.msqid, &self.to, self.wait)
             elif self.channel == FDW_TOPK:
-                got = stk_get_output_topk(self.msqid, &self.to)
+                got = stk_get_output_topk(self.msqid, &self.to, self.wait)
             elif self.channel == FDW_SPEC:
-                got = stk_speculate_get_output(self.msqid, &self.to)
+                got = stk_speculate_get_output(self.msqid, &self.to, self.wait)
             else:
-                got = stk_speculate_get_output_topk(self.msqid, &self.to)
+                got = stk_speculate_get_output_topk(self.msqid, &self.to, self.wait)
         return got
 
 
@@ -434,6 +438,13 @@ cdef class Drain:
             n = fds_take(self.msqid, self.message, self.capacity)
         return n
 
+    def wait(self):
+        """The same, once there is one."""
+        cdef int64_t n
+        with nogil:
+            n = fds_wait(self.msqid, self.message, self.capacity, -1)
+        return n
+
     def take_copy(self):
         """The same, with the payload copied into a block of memory and that freed."""
         cdef int64_t n
@@ -449,3 +460,24 @@ cdef class Drain:
     def taken(self, Py_ssize_t n):
         """(payload, mtype) of the last message, whose length was n."""
         return PyBytes_FromStringAndSize(<char *>(self.message + 1), n), self.message[0]
+
+
+@cython.final
+cdef class Copier:
+    """Copies bytes, and the copy back.
+
+    Parameters
+    ----------
+    payload : bytes
+    """
+
+    cdef bytes payload
+
+    def __init__(self, bytes payload not None):
+        self.payload = payload
+
+    def there_and_back(self):
+        """A copy of a copy."""
+        cdef Py_ssize_t size = len(self.payload)
+        there = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.payload), size)
+        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(there), size)

@@ -147,12 +147,12 @@ typedef struct {
     int64_t *ranks;
 } stk_tensors;
 
-#define STK_TAKE(msqid, m) fds_take(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)))
+#define STK_TAKE(msqid, m, wait) fds_wait(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)), (wait) ? -1 : 0)
 
-static inline int64_t stk_get_output(int msqid, const stk_tensors *to)
+static inline int64_t stk_get_output(int msqid, const stk_tensors *to, int wait)
 {
     static stk_plain_message m;
-    const int64_t got = STK_TAKE(msqid, m);
+    const int64_t got = STK_TAKE(msqid, m, wait);
     if (got < 0)
         return got;
     for (int32_t i = 0; i < m.words[1] + 2; i++)
@@ -160,10 +160,10 @@ static inline int64_t stk_get_output(int msqid, const stk_tensors *to)
     return got;
 }
 
-static inline int64_t stk_get_output_topk(int msqid, const stk_tensors *to)
+static inline int64_t stk_get_output_topk(int msqid, const stk_tensors *to, int wait)
 {
     static stk_topk_message m;
-    const int64_t got = STK_TAKE(msqid, m);
+    const int64_t got = STK_TAKE(msqid, m, wait);
     if (got < 0)
         return got;
     const int32_t batch = m.words[1] & 0xFFFF, cols = m.words[1] >> 16;
@@ -180,10 +180,10 @@ static inline int64_t stk_get_output_topk(int msqid, const stk_tensors *to)
     return got;
 }
 
-static inline int64_t stk_speculate_get_output(int msqid, const stk_tensors *to)
+static inline int64_t stk_speculate_get_output(int msqid, const stk_tensors *to, int wait)
 {
     static stk_spec_message m;
-    const int64_t got = STK_TAKE(msqid, m);
+    const int64_t got = STK_TAKE(msqid, m, wait);
     if (got < 0)
         return got;
     for (int32_t i = 0; i < 2 + STK_SPEC_BATCH * (1 + STK_DRAFT); i++)
@@ -191,10 +191,10 @@ static inline int64_t stk_speculate_get_output(int msqid, const stk_tensors *to)
     return got;
 }
 
-static inline int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to)
+static inline int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to, int wait)
 {
     static stk_spec_topk_message m;
-    const int64_t got = STK_TAKE(msqid, m);
+    const int64_t got = STK_TAKE(msqid, m, wait);
     if (got < 0)
         return got;
     const int32_t batch = m.words[2], cols = m.words[1] >> 8;

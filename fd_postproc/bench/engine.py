@@ -21,6 +21,7 @@ from .processors import (
     loaded,
     names,
     processor_class,
+    step_call,
     token_processor_module,
 )
 from .queued import taken
@@ -89,8 +90,10 @@ def _engine(name: str, module: Any, case: LoadCase) -> tuple[Any, Callable[[], b
     scheduler = Scheduler()
     work.processor.cached_generated_tokens = scheduler
 
+    step = step_call(work)
+
     def call() -> bytes:
-        work.step()
+        step()
         packed: bytes = packb([[result.to_dict() for result in one] for one in scheduler.get_results()])
         return packed
 

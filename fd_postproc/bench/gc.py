@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from .cases import HEADLINE, Case, Comparison, Ready
-from .processors import RESTATED, load_case, loaded, names, token_processor_module
+from .processors import RESTATED, load_case, loaded, names, step_call, token_processor_module
 
 ABOUT = (
     "single steps with the garbage collector on; frozen: gc.freeze() after warm-up; "
@@ -65,6 +65,7 @@ class Queue:
 def _make(name: str, case: Any, frozen: bool) -> Ready:
     work = loaded(name, token_processor_module(), case)
     work.processor.cached_generated_tokens = Queue()
+    step = step_call(work)
     pauses = Pauses()
     gc.callbacks.append(pauses)
     work.reset()
@@ -72,7 +73,6 @@ def _make(name: str, case: Any, frozen: bool) -> Ready:
     def run(loops: int) -> float:
         if not frozen:
             gc.unfreeze()
-        step = work.step
         began = perf_counter()
         for _ in range(loops):
             step()

@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import numpy as np
 
 import fd_postproc
 
+from .._core import step_from_tensors
+from ..fastdeploy.processor import make_class
 from .baseline import StockStep, bind
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load, flat_view
@@ -28,6 +31,7 @@ DOUBLE = Path("tests", "fastdeploy_double")
 
 CLASSES: dict[str, Callable[[Any], type]] = {
     RESTATED: bind,
+    OURS: make_class,
 }
 
 
@@ -115,12 +119,26 @@ def cases(quick: bool) -> Iterator[Case]:
     yield from (Case("plain", b, 1, 1) for b in (1, 32, 256, 512))
 
 
-def loaded(name: str, module: Any, case: LoadCase, classes: dict[str, type] | None = None) -> Load:
+def loaded(name: str, module: Any, case: LoadCase) -> Load:
     """A token processor with a full batch, whose results have been compared with the message."""
     load = Load(module, processor_class(name, module), case)
+    load.processor.enable_draft_logprob = False  # a draft's results are given out, not added to a target's
     load.step()
     check(holds_message(load), "the results hold something else than the message")
     return load
+
+
+def step_call(load: Load) -> Callable[[], Any]:
+    """What the receive loop calls for each message: ours has it as a Step, FastDeploy's in its tensors."""
+    processor = load.processor
+    if not hasattr(processor, "_process_step"):
+        return load.step
+    tensors = [processor.output_tokens]
+    if load.case.logprobs:
+        tensors += [processor.output_scores, processor.output_ranks]
+    return partial(
+        processor._process_step, step_from_tensors(processor.channel, *tensors, layout=processor.layout)
+    )
 
 
 def comparable(results: list[Any]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from ._objects import Objects
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load
-from .cases import Comparison, Ready, attributes, check, objects_in, timed
+from .cases import Comparison, Ready, TimeFunction, attributes, check, objects_in, timed
 from .processors import (
     OURS,
     RESTATED,
@@ -19,12 +19,11 @@ from .processors import (
     load_case,
     loaded,
     names,
+    step_call,
     token_processor_module,
 )
 
-ABOUT = (
-    "the token processor's step in steady decode: a message in the tensors -> results given to the scheduler"
-)
+ABOUT = "the token processor's step in steady decode: a received message -> results given to the scheduler"
 REFERENCE = "floor"
 BASELINE = RESTATED
 
@@ -40,6 +39,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
 
 def _comparison(label: str, case: LoadCase) -> Comparison:
     contenders = {name: partial(_make, name, case) for name in names()}
+    contenders[f"{OURS}, from tensors"] = partial(_from_tensors, case)
     contenders["floor"] = partial(_floor, case)
     return Comparison(label, contenders)
 
@@ -53,12 +53,18 @@ def _make(name: str, case: LoadCase) -> Ready:
     return Ready(steps_of(work), objects=objects_in(work.sink.last))
 
 
-def steps_of(work: Load) -> Any:
+def _from_tensors(case: LoadCase) -> Ready:
+    """With FastDeploy's get op before it, as in FastDeploy's own tests."""
+    work = loaded(OURS, token_processor_module(), case)
+    return Ready(steps_of(work, work.step))
+
+
+def steps_of(work: Load, call: Callable[[], Any] | None = None) -> TimeFunction:
     """Loop count -> seconds of so many steps; requests are made young again before, untimed."""
+    step = call or step_call(work)
 
     def run(loops: int) -> float:
         work.reset()
-        step = work.step
         began = perf_counter()
         for _ in range(loops):
             step()
