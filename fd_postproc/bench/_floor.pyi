@@ -28,9 +28,7 @@ class Stock:
 
 @final
 class StockGet:
-    def __init__(
-        self, channel: str, tensors: tuple[Any, ...], msqid: int, wait: bool = False
-    ) -> None: ...
+    def __init__(self, channel: str, tensors: tuple[Any, ...], msqid: int, wait: bool = False) -> None: ...
     def get(self) -> int: ...
 
 @final

@@ -279,9 +279,7 @@ def _make(case: Case, way: str, in_turn: bool) -> Ready:
     return Ready((each_awaited if in_turn else back_to_back)(peer, send), close=close)
 
 
-def main(
-    channel: Channel, batch: str, accepted: str, columns: str, way: str, key: str, path: str
-) -> None:
+def main(channel: Channel, batch: str, accepted: str, columns: str, way: str, key: str, path: str) -> None:
     """Receive lists for a `Peer`."""
     case = Case(channel, int(batch), int(accepted), int(columns))
     queue = sysv_ipc.MessageQueue(int(key), max_message_size=1 << 20)

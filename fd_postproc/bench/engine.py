@@ -28,7 +28,7 @@ from .queued import taken
 from .step import result_objects, steps_of
 
 ABOUT = (
-    "a message in the tensors -> the bytes for the client: results, the scheduler's two debug texts, to_dict, "
+    "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict, "
     "msgpack; parts: where that goes, and the get op before it"
 )
 REFERENCE = "floor"

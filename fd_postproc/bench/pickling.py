@@ -14,7 +14,9 @@ from .._core import Step, decode, encode
 from . import _floor
 from .cases import HEADLINE, Case, Comparison, Ready, Unavailable, check, step_bytes, timed
 
-ABOUT = "a step -> bytes -> the step again; peers: its arrays or its nested lists; floor: the bytes copied twice"
+ABOUT = (
+    "a step -> bytes -> the step again; peers: its arrays or its nested lists; floor: the bytes copied twice"
+)
 REFERENCE = "floor"
 
 

@@ -36,7 +36,7 @@ CLASSES: dict[str, Callable[[Any], type]] = {
 
 
 def names() -> list[str]:
-    """The token processors that can be compared here; FastDeploy's own only where it is named or installed."""
+    """The token processors to compare; FastDeploy's own only where it is installed or named."""
     return ["FastDeploy", *CLASSES] if _has_real() else list(CLASSES)
 
 

@@ -40,7 +40,9 @@ _FRAMES_MORE = (
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
     for case in (HEADLINE[0], HEADLINE[-1]) if quick else HEADLINE + _FRAMES_MORE:
-        yield _comparison(case, "compact", lists=case in HEADLINE)
+        yield _comparison(case, "compact")
+        if case in HEADLINE:
+            yield _to_lists(case)
     for case in _SMALL if quick else _SMALL + _SMALL_MORE:
         yield _comparison(case, "packed")
     for case in () if quick else HEADLINE:
@@ -48,19 +50,27 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     yield _comparison(HEADLINE[-1], "packed", full=True)
 
 
-def _comparison(case: Case, dialect: Dialect, full: bool = False, lists: bool = False) -> Comparison:
+def _comparison(case: Case, dialect: Dialect, full: bool = False) -> Comparison:
     contenders: dict[str, Callable[..., Taking]] = {
         "fd_postproc": partial(_ours, dialect=dialect, full=full),
         BASELINE: _stock,
         "floor": _arrays if dialect == "compact" else partial(_rows, full=full),
         "sysv_ipc + decode": partial(_sysv_ipc, dialect=dialect, full=full),
     }
-    if lists:
-        contenders["fd_postproc, to lists"] = partial(_ours_to_lists, dialect=dialect)
-        contenders["sysv_ipc + struct, to lists"] = _struct_to_lists
     size = "full size" if full else dialect
     return Comparison(
         f"{case}, {size}", {name: partial(taken, case, one) for name, one in contenders.items()}
+    )
+
+
+def _to_lists(case: Case) -> Comparison:
+    ways: dict[str, Callable[..., Taking]] = {
+        "fd_postproc": _ours_to_lists,
+        "floor": _arrays_to_lists,
+        "sysv_ipc + struct": _struct_to_lists,
+    }
+    return Comparison(
+        f"{case}, and on to lists", {name: partial(taken, case, way) for name, way in ways.items()}
     )
 
 
@@ -73,7 +83,7 @@ def _ours(queue: sysv_ipc.MessageQueue, case: Case, *, dialect: Dialect, full: b
     return Taking(receiver.receive, lambda got: got == step, *_message(case, dialect, full))
 
 
-def _ours_to_lists(queue: sysv_ipc.MessageQueue, case: Case, *, dialect: Dialect) -> Taking:
+def _ours_to_lists(queue: sysv_ipc.MessageQueue, case: Case) -> Taking:
     receive, lists = Receiver(case.channel, key=queue.key).receive, case.step().tolists()
 
     def call() -> Any:
@@ -81,15 +91,26 @@ def _ours_to_lists(queue: sysv_ipc.MessageQueue, case: Case, *, dialect: Dialect
         assert step is not None
         return step.tolists()
 
-    return Taking(call, lambda got: got == lists, *_message(case, dialect), objects_in(lists))
+    return Taking(call, lambda got: got == lists, *_message(case, "compact"), objects_in(lists))
+
+
+def _arrays_to_lists(queue: sysv_ipc.MessageQueue, case: Case) -> Taking:
+    """The lists are made from arrays that were there before."""
+    payload, mtype = _message(case, "compact")
+    take, lists = _floor.Drain(queue.id, len(payload)).take_copy, _floor.Lists(case.step())
+    right = case.step().tolists()
+
+    def call() -> Any:
+        take()
+        return lists.make()
+
+    return Taking(call, lambda got: got == right, payload, mtype, objects_in(right))
 
 
 def _rows(queue: sysv_ipc.MessageQueue, case: Case, *, full: bool) -> Taking:
     taker = _floor.Taker(_floor.Rows(case.step(), GPU), queue.id, payload_size(case.channel))
     payload, mtype = _message(case, "packed", full)
-    return Taking(
-        taker.take, lambda n: n == len(payload) and taker.taken()[:n] == payload, payload, mtype, 0
-    )
+    return Taking(taker.take, lambda n: n == len(payload) and taker.taken()[:n] == payload, payload, mtype, 0)
 
 
 def _arrays(queue: sysv_ipc.MessageQueue, case: Case) -> Taking:

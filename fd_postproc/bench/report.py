@@ -67,7 +67,9 @@ def columns(question: str, before: dict[tuple[str, str, str], Result] | None = N
     if reference:
         shown.append(Column(f"/ {reference}", lambda one, among: _ratio(one, among.results.get(reference))))
     if before is not None:
-        shown.append(Column("/ before", lambda one, among: _since(one, before.get(_key(question, among, one)))))
+        shown.append(
+            Column("/ before", lambda one, among: _since(one, before.get(_key(question, among, one))))
+        )
     return [
         *shown,
         Column("bytes", lambda one, _: f"{one.message_bytes:,}" if one.message_bytes else ""),
@@ -92,7 +94,9 @@ def _fact(result: Result, name: str) -> str:
 
 
 def _share_in_gc(result: Result) -> str:
-    timed = sum(result.values) + sum(sum(value for _, value in run.warmups) for run in result.benchmark.get_runs())
+    timed = sum(result.values) + sum(
+        sum(value for _, value in run.warmups) for run in result.benchmark.get_runs()
+    )
     return f"{100 * result.facts.get('gc_total', 0) / timed:.1f} %"
 
 

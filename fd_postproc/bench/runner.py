@@ -206,7 +206,7 @@ class Server:
     """A process that has loaded a question's modules and forks one for each contender; see `worker`."""
 
     def __init__(self, question: str, prefix: list[str], outside: str) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115: closed by close()
         command = [*prefix, *python_command(f"{__package__}.worker", question, f"--outside={outside}")]
         self._process = subprocess.Popen(
             command,
@@ -359,3 +359,17 @@ def load(path: os.PathLike[str]) -> Found:
         one = found.setdefault((question, case), Compared(case, {}))
         one.results[contender] = Result(benchmark)
     return [(question, compared) for (question, _), compared in found.items()]
+
+
+MACHINE = ("cpu_model_name", "python_version", "platform")
+
+
+def differences(before: Found, now: Found) -> list[str]:
+    """In what two runs cannot be compared: "cpu_model_name (x, now y)"."""
+    then, later = (
+        [result.facts for _, one in run for result in one.results.values()] for run in (before, now)
+    )
+    if not then or not later:
+        return []
+    pairs = ((name, then[0].get(name), later[0].get(name)) for name in MACHINE)
+    return [f"{name} ({old}, now {new})" for name, old, new in pairs if old != new]

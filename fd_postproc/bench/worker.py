@@ -1,8 +1,8 @@
 """Times contenders of one question: ``python -m fd_postproc.bench.worker QUESTION``.
 
-Started by `runner`.  This process loads what the question needs, and forks a process for each contender
-that it is asked for, so that nothing is loaded twice and yet no contender leaves anything to the next.  Orders
-come as lines of JSON on stdin, answers go as lines of JSON to stdout.
+Started by `runner`.  This process loads what the question needs, and forks a process for each contender that
+it is asked for, so that nothing is loaded twice and yet no contender leaves anything to the next.
+Orders come as lines of JSON on stdin, answers go as lines of JSON to stdout.
 """
 
 from __future__ import annotations
