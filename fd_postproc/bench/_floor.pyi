@@ -1,7 +1,10 @@
+from collections.abc import Callable
 from typing import Any, final
 
 from .._core import Step
 from ..layout import Layout
+
+def counted(call: Callable[[], Any]) -> Any: ...
 
 @final
 class Rows:

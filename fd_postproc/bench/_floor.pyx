@@ -27,6 +27,7 @@ cdef extern from "_floor.h":
         int32_t cols
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
     void *flr_words(const flr_shape *s, const uint8_t *data) nogil
+    object flr_counted(object call)
     object flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
     ctypedef struct flr_tensors:
         int64_t *tokens
@@ -481,3 +482,8 @@ cdef class Copier:
         cdef Py_ssize_t size = len(self.payload)
         there = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.payload), size)
         return PyBytes_FromStringAndSize(PyBytes_AS_STRING(there), size)
+
+
+def counted(call):
+    """Call something where `instructions` counts."""
+    return flr_counted(call)

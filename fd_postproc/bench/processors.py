@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 import sys
 import warnings
@@ -84,7 +83,6 @@ def token_processor_module() -> Any:
         raise Unavailable(
             f"needs FastDeploy's classes, or their double and Paddle, prometheus_client and msgpack: {error}"
         ) from None
-    logging.getLogger("fastdeploy").setLevel(logging.INFO)
     return module
 
 

@@ -206,7 +206,7 @@ class Server:
     """A process that has loaded a question's modules and forks one for each contender; see `worker`."""
 
     def __init__(self, question: str, prefix: list[str], outside: str) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115: closed by close()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         command = [*prefix, *python_command(f"{__package__}.worker", question, f"--outside={outside}")]
         self._process = subprocess.Popen(
             command,

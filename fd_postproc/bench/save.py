@@ -43,9 +43,7 @@ _MORE = (
     Case("plain", 512, 1, 1),
 )
 
-_OPS: dict[
-    str, tuple[Callable[..., Any], tuple[str | int, ...]]
-] = {  # the op; its arguments, tensors by role
+OPS: dict[str, tuple[Callable[..., Any], tuple[str | int, ...]]] = {  # the op; its arguments, tensors by role
     "plain": (ops.save_output, ("tokens", "not_need_stop", "preempted", 0, 0)),
     "topk": (
         ops.save_output_topk,
@@ -168,7 +166,7 @@ def _op(
         paddle = importlib.import_module(framework)
         place = paddle.CPUPlace()
         tensors = {role: paddle.to_tensor(array, place=place) for role, array in tensors.items()}
-    op, wanted = _OPS[case.channel]
+    op, wanted = OPS[case.channel]
     arguments = [tensors[one] if isinstance(one, str) else one for one in wanted]
     return lambda: op(*arguments)
 
