@@ -43,5 +43,6 @@ setup(
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
         extension("fd_postproc.fastdeploy._results", "fd_postproc/fastdeploy/_results.pyx", HEADERS),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
+        extension("fd_postproc.bench._objects", "fd_postproc/bench/_objects.pyx", HEADERS),
     ],
 )

@@ -11,17 +11,19 @@ import sys
 import numpy as np
 import pytest
 import sysv_ipc
+from quiet import imported
 from rich.console import Console
 
 import fd_postproc as fp
 from fd_postproc import reference
-from fd_postproc.bench import QUESTIONS, _floor, cases, frames, report, runner, save, worker
+from fd_postproc.bench import QUESTIONS, _floor, cases, frames, peer, report, runner, save, worker
 from fd_postproc.cli import bench as command
 
 pyperf = pytest.importorskip("pyperf")
 
 QUICK = runner.plan(QUESTIONS, quick=True)
-SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4)
+NEED_FASTDEPLOY = ("step", "engine", "gc")
+SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +39,48 @@ def make_and_run(comparison):
     for name, contender in comparison.contenders.items():
         if name in comparison.limits:  # this test is in an IPC namespace of its own
             worker.set_limits("", comparison.limits[name])
-        ready = contender()
+        try:
+            ready = contender()
+        except cases.Unavailable as reason:
+            assert "pip install" in str(reason)
+            continue
         try:
             assert ready.run(1) > 0
         finally:
             ready.close()
 
 
-@pytest.mark.parametrize(("question", "comparison"), QUICK, ids=lambda x: getattr(x, "case", x))
+def name_of(argument):
+    return getattr(argument, "case", argument)
+
+
+LIGHT = [pair for pair in QUICK if pair[0] not in NEED_FASTDEPLOY]
+HEAVY = [pair for pair in QUICK if pair[0] in NEED_FASTDEPLOY]
+
+
+@pytest.mark.parametrize(("question", "comparison"), LIGHT, ids=name_of)
 def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
     make_and_run(comparison)
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize(("question", "comparison"), HEAVY, ids=name_of)
+def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
+    metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
+    try:
+        make_and_run(comparison)
+    finally:
+        metrics.reset()
+
+
+@pytest.mark.framework
+def test_the_parts_of_the_engines_step_run(raised_limits):
+    metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
+    try:
+        comparison = worker.find("engine", "spec_topk b256 a2 c1, parts")
+        make_and_run(comparison)
+    finally:
+        metrics.reset()
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -112,7 +146,7 @@ def test_measured_in_turn_and_reported(tmp_path):
     screen = Console(file=io.StringIO(), width=200)
     screen.print(*report.report(found))
     text = screen.file.getvalue()
-    assert "x floor" in text
+    assert "/ floor" in text
     assert "530,448" in text
 
     runner.save(found, tmp_path / "timings.json")
@@ -136,7 +170,8 @@ def test_what_cannot_run_says_why(monkeypatch):
     todo = [pair for pair in QUICK if pair[1].case.endswith("full size")]
     ticks = []
     found = list(runner.measure(todo, SHORTEST, ticks.append))
-    assert "530448 bytes do not fit a queue here" in found[0][1].skipped
+    assert all("530448 bytes do not fit a queue here" in why for why in found[0][1].missing.values())
+    assert len(found[0][1].missing) == len(todo[0][1].contenders)
     assert len(ticks) == 2 * len(todo[0][1].contenders)
     screen = Console(file=io.StringIO(), width=200)
     screen.print(*report.report(found))
@@ -182,7 +217,7 @@ def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_key, c
     assert _floor.Stock(channel, inputs, queue.id).save() == 0
     payload, mtype = queue.receive(block=False)
     assert (len(payload), mtype) == (len(case.message()), 1)
-    op, wanted = save._OPS[channel]
+    op, wanted = save.OPS[channel]
     arguments = [inputs[one] if isinstance(one, str) else one for one in wanted]
     expected = getattr(reference, op.__name__)(*arguments, dialect="packed")
     assert expected.written
@@ -215,27 +250,31 @@ def test_another_message_is_not_timed(monkeypatch):
         sysv_ipc.MessageQueue(made[0].key)
 
 
+def peer_of(case, key):
+    return peer.Peer("fd_postproc.bench.frames", *frames.shape_of(case), key)
+
+
 def test_the_receiving_process_knows_a_wrong_step(queue_key):
     case, other = cases.Case(batch=3, columns=1), cases.Case(batch=3, columns=2)
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    peer = frames.Peer(case, queue.key)
+    receiving = peer_of(case, queue.key)
     sender = fp.Sender(case.channel, key=queue.key, dialect="compact")
     for step, right in (case.step(), True), (other.step(), False):
-        peer.expect(1, 1)
+        receiving.expect(1, 1)
         sender.send(step)
-        assert peer.answer() == right
-    peer.close()
+        assert receiving.answer() == right
+    receiving.close()
 
 
 def test_a_receiving_process_that_fails_is_told_of_and_frees_the_sender(queue_key, capfd):
     case = cases.Case(batch=3, columns=1)
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    peer = frames.Peer(case, queue.key)
-    peer.expect(1, 1)
+    receiving = peer_of(case, queue.key)
+    receiving.expect(1, 1)
     queue.send(b"not a frame", type=2)
     with pytest.raises(RuntimeError, match="ended with status 1"):
-        peer.answer()
-    peer.close()
+        receiving.answer()
+    receiving.close()
     assert "MalformedMessage" in capfd.readouterr().err
     with pytest.raises(sysv_ipc.ExistentialError):
         sysv_ipc.MessageQueue(queue_key)

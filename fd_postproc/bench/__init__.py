@@ -3,15 +3,25 @@
 ``cases.py`` makes every input.  Each question is one file (``decode.py``, ``lists.py``, ...) that offers
 
 * ``ABOUT``, one line saying what is measured,
-* ``REFERENCE``, the contender that the others are divided by,
+* ``REFERENCE``, the contender that the others are divided by, mostly the floor,
+* ``BASELINE``, optional: the contender that does it as FastDeploy does,
+* ``TAIL``, optional: true if the slowest calls matter,
+* ``load()``, optional: imports what the contenders need, once for all of them,
 * ``comparisons(quick)``, the `Comparison`s to make.
 
 A contender is a function that builds its input, checks that its own answer is right, and returns a
-`Ready`.  ``worker.py`` times one contender in one fresh process, with pyperf; ``runner.py`` starts the
-workers of one comparison in turn, round after round; ``report.py`` prints.
+`Ready`.  ``worker.py`` times one contender in one fresh process, with pyperf; ``runner.py`` has the
+contenders of one comparison timed in turn, round after round; ``report.py`` prints and ``plots.py`` draws.
 """
 
-QUESTIONS = ("decode", "unused", "lists", "views", "receive", "save", "frames")
-QUEUE_QUESTIONS = ("receive", "save", "frames")  # run in an IPC namespace of their own
+QUESTIONS = (
+    *("decode", "unused", "lists", "views", "pickling"),
+    *("receive", "gets", "save", "frames", "endtoend"),
+    *("step", "engine", "gc"),
+)
+QUEUE_QUESTIONS = (  # run in an IPC namespace of their own
+    *("receive", "gets", "save", "frames", "endtoend"),
+    "engine",
+)
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5

@@ -9,10 +9,10 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from fd_postproc._sysv cimport fds_put_wait, fds_take
+from fd_postproc._sysv cimport fds_put_wait, fds_take, fds_wait
 from fd_postproc._wire cimport (
     FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
     fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout,
@@ -27,7 +27,18 @@ cdef extern from "_floor.h":
         int32_t cols
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
     void *flr_words(const flr_shape *s, const uint8_t *data) nogil
+    object flr_counted(object call)
     object flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+    ctypedef struct flr_tensors:
+        int64_t *tokens
+        float *scores
+        int64_t *ranks
+        int32_t first
+        int32_t row
+        int32_t slot
+        int32_t header[3]
+        int32_t words
+    void flr_spread(const flr_shape *s, const uint8_t *arrays, const flr_tensors *to) nogil
 
 cdef extern from "_stock.h" nogil:
     ctypedef struct stk_inputs:
@@ -49,6 +60,14 @@ cdef extern from "_stock.h" nogil:
     int stk_save_output_topk(int msqid, const stk_inputs *inputs)
     int stk_speculate_save_output(int msqid, const stk_inputs *inputs)
     int stk_speculate_save_output_topk(int msqid, const stk_inputs *inputs)
+    ctypedef struct stk_tensors:
+        int64_t *tokens
+        float *scores
+        int64_t *ranks
+    int64_t stk_get_output(int msqid, const stk_tensors *to, bint wait)
+    int64_t stk_get_output_topk(int msqid, const stk_tensors *to, bint wait)
+    int64_t stk_speculate_get_output(int msqid, const stk_tensors *to, bint wait)
+    int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to, bint wait)
 
 cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK}
 
@@ -245,6 +264,105 @@ cdef class Stock:
 
 
 @cython.final
+cdef class StockGet:
+    """FastDeploy's get op of a channel, restated; see _stock.h.
+
+    Parameters
+    ----------
+    channel : str
+    tensors : tuple of numpy.ndarray
+        As large as the channel's get op wants them: int64 tokens, and where the channel has them float32
+        scores and int64 ranks.
+    msqid : int
+    wait : bool, optional
+        Wait for a message.
+    """
+
+    cdef stk_tensors to
+    cdef tuple tensors  # owns what `to` points to
+    cdef int channel
+    cdef int msqid
+    cdef bint wait
+
+    def __init__(self, channel, tuple tensors not None, int msqid, bint wait=False):
+        self.wait = wait
+        self.tensors = tensors
+        self.channel = _CHANNELS[channel]
+        self.msqid = msqid
+        addresses = [tensor.__array_interface__["data"][0] for tensor in tensors] + [0, 0]
+        self.to.tokens = <int64_t *><uintptr_t>addresses[0]
+        self.to.scores = <float *><uintptr_t>addresses[1]
+        self.to.ranks = <int64_t *><uintptr_t>addresses[2]
+
+    def get(self):
+        """Take a message.  Returns its payload bytes, or minus errno."""
+        cdef int64_t got
+        with nogil:
+            if self.channel == FDW_PLAIN:
+                got = stk_get_output(self.msqid, &self.to, self.wait)
+            elif self.channel == FDW_TOPK:
+                got = stk_get_output_topk(self.msqid, &self.to, self.wait)
+            elif self.channel == FDW_SPEC:
+                got = stk_speculate_get_output(self.msqid, &self.to, self.wait)
+            else:
+                got = stk_speculate_get_output_topk(self.msqid, &self.to, self.wait)
+        return got
+
+
+@cython.final
+cdef class Spreader:
+    """Takes a compact frame and spreads its arrays over a get op's tensors.
+
+    Parameters
+    ----------
+    step : Step
+        What the frame holds; on a channel with logprobs.
+    tensors : tuple of numpy.ndarray
+        Tokens, scores, ranks.
+    header : tuple of int
+        The first elements of the token tensor.
+    arrays : int
+        Where in the payload the arrays begin.
+    msqid, capacity : int
+        Queue, and payload bytes of the frame.
+    """
+
+    cdef flr_shape shape
+    cdef flr_tensors to
+    cdef tuple tensors
+    cdef int64_t arrays
+    cdef Drain drain
+
+    def __init__(self, step, tuple tensors not None, tuple header not None, int64_t arrays, int msqid,
+                 int64_t capacity):
+        cdef bint speculative = step.channel == "spec_topk"
+        self.shape.batch = step.batch
+        self.shape.rows = step.rows
+        self.shape.cols = step.cols
+        self.tensors = tensors
+        self.arrays = arrays
+        self.drain = Drain(msqid, capacity)
+        self.to.tokens = <int64_t *><uintptr_t>tensors[0].__array_interface__["data"][0]
+        self.to.scores = <float *><uintptr_t>tensors[1].__array_interface__["data"][0]
+        self.to.ranks = <int64_t *><uintptr_t>tensors[2].__array_interface__["data"][0]
+        self.to.words = len(header)
+        for k, word in enumerate(header):
+            self.to.header[k] = word
+        self.to.slot = 6 if speculative else 1
+        self.to.row = 21 if speculative else step.cols
+        self.to.first = 3 + 512 if speculative else 2
+
+    def get(self):
+        """Take a frame.  Returns its payload bytes, or minus errno."""
+        cdef int64_t got
+        with nogil:
+            got = fds_take(self.drain.msqid, self.drain.message, self.drain.capacity)
+            if got >= 0:
+                flr_spread(&self.shape, <const uint8_t *>(self.drain.message + 1) + self.arrays, &self.to)
+        return got
+
+
+@cython.final
 cdef class Putter:
     """Copies a payload into a message buffer and sends it.
 
@@ -321,6 +439,51 @@ cdef class Drain:
             n = fds_take(self.msqid, self.message, self.capacity)
         return n
 
+    def wait(self):
+        """The same, once there is one."""
+        cdef int64_t n
+        with nogil:
+            n = fds_wait(self.msqid, self.message, self.capacity, -1)
+        return n
+
+    def take_copy(self):
+        """The same, with the payload copied into a block of memory and that freed."""
+        cdef int64_t n
+        cdef void *block
+        with nogil:
+            n = fds_take(self.msqid, self.message, self.capacity)
+            if n >= 0:
+                block = malloc(n)
+                memcpy(block, self.message + 1, n)
+                free(block)
+        return n
+
     def taken(self, Py_ssize_t n):
         """(payload, mtype) of the last message, whose length was n."""
         return PyBytes_FromStringAndSize(<char *>(self.message + 1), n), self.message[0]
+
+
+@cython.final
+cdef class Copier:
+    """Copies bytes, and the copy back.
+
+    Parameters
+    ----------
+    payload : bytes
+    """
+
+    cdef bytes payload
+
+    def __init__(self, bytes payload not None):
+        self.payload = payload
+
+    def there_and_back(self):
+        """A copy of a copy."""
+        cdef Py_ssize_t size = len(self.payload)
+        there = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.payload), size)
+        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(there), size)
+
+
+def counted(call):
+    """Call something where `instructions` counts."""
+    return flr_counted(call)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * FastDeploy's save ops, restated from docs/wire-protocol.md for CPU tensors: what their loops and their one
- * blocking msgsnd cost, without Paddle around them.
+ * FastDeploy's save and get ops, restated from docs/wire-protocol.md for CPU tensors: what their loops and their one
+ * system call cost, without Paddle around them.
  *
  * Like the originals, each has a static message, zero at first and then reused, sends all of it, narrows by a C
  * cast and checks nothing: a yardstick for inputs known to be good.  Packed dialect; GPU layout.
@@ -137,6 +137,83 @@ static inline int stk_speculate_save_output_topk(int msqid, const stk_inputs *in
         }
     }
     return STK_SEND(msqid, m);
+}
+
+/* ---- Get ops: one message into the caller's int64 and float32 tensors ---- */
+
+typedef struct {
+    int64_t *tokens;
+    float *scores;
+    int64_t *ranks;
+} stk_tensors;
+
+#define STK_TAKE(msqid, m, wait) fds_wait(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)), (wait) ? -1 : 0)
+
+static inline int64_t stk_get_output(int msqid, const stk_tensors *to, int wait)
+{
+    static stk_plain_message m;
+    const int64_t got = STK_TAKE(msqid, m, wait);
+    if (got < 0)
+        return got;
+    for (int32_t i = 0; i < m.words[1] + 2; i++)
+        to->tokens[i] = m.words[i];
+    return got;
+}
+
+static inline int64_t stk_get_output_topk(int msqid, const stk_tensors *to, int wait)
+{
+    static stk_topk_message m;
+    const int64_t got = STK_TAKE(msqid, m, wait);
+    if (got < 0)
+        return got;
+    const int32_t batch = m.words[1] & 0xFFFF, cols = m.words[1] >> 16;
+    to->tokens[0] = m.words[0];
+    to->tokens[1] = m.words[1];
+    for (int32_t i = 0; i < batch; i++) {
+        for (int32_t k = 0; k < cols; k++) {
+            const int32_t at = cols * i + k;
+            to->tokens[2 + at] = m.words[2 + at];
+            to->scores[at] = m.scores[at];
+        }
+        to->ranks[i] = m.ranks[i];
+    }
+    return got;
+}
+
+static inline int64_t stk_speculate_get_output(int msqid, const stk_tensors *to, int wait)
+{
+    static stk_spec_message m;
+    const int64_t got = STK_TAKE(msqid, m, wait);
+    if (got < 0)
+        return got;
+    for (int32_t i = 0; i < 2 + STK_SPEC_BATCH * (1 + STK_DRAFT); i++)
+        to->tokens[i] = m.words[i];
+    return got;
+}
+
+static inline int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to, int wait)
+{
+    static stk_spec_topk_message m;
+    const int64_t got = STK_TAKE(msqid, m, wait);
+    if (got < 0)
+        return got;
+    const int32_t batch = m.words[2], cols = m.words[1] >> 8;
+    int64_t *tokens = to->tokens + 3 + STK_BATCH;
+    for (int32_t i = 0; i < 3; i++)
+        to->tokens[i] = m.words[i];
+    for (int32_t i = 0; i < batch; i++) {
+        const stk_slot *slot = &m.slots[i];
+        to->tokens[3 + i] = m.words[3 + i];
+        for (int32_t j = 0; j < m.words[3 + i]; j++) {
+            const int32_t row = STK_COLUMNS * (STK_DRAFT * i + j);
+            for (int32_t k = 0; k < cols; k++) {
+                tokens[row + k] = slot->tokens[STK_COLUMNS * j + k];
+                to->scores[row + k] = slot->scores[STK_COLUMNS * j + k];
+            }
+            to->ranks[STK_DRAFT * i + j] = slot->ranks[j];
+        }
+    }
+    return got;
 }
 
 #endif

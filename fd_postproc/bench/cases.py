@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import product, repeat
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from .._core import CHANNELS, Step, encode, payload_size
+from .._core import CHANNELS, Step, encode, payload_size, tensor_elements
 from ..layout import GPU, Layout
 
 SEED = 20260
@@ -21,6 +23,9 @@ SMALL_INTS = range(-5, 257)  # CPython keeps these: asking for one makes no obje
 
 Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
 Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
+
+
+_LABEL = re.compile(r"(plain|topk|spec|spec_topk) b(\d+)(?: a(\d+))?(?: c(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,16 @@ class Case:
         if self.channel.endswith("topk"):
             parts.append(f"c{self.columns}")
         return " ".join(parts)
+
+    @classmethod
+    def parse(cls, label: str) -> Case | None:
+        """The case that has this label; None if none has."""
+        found = _LABEL.fullmatch(label)
+        if found is None:
+            return None
+        channel, batch, accepted, columns = found.groups()
+        case = cls(channel, int(batch), int(accepted or 1), int(columns or 1))  # type: ignore[arg-type]
+        return case if str(case) == label else None
 
     def step(self) -> Step:
         """The step, always the same for the same case."""
@@ -95,6 +110,15 @@ class Case:
             inputs["prompts"] = np.full((self.batch, 1), 100, np.int64)
             inputs["decoded"] = np.full((self.batch, 1), 200, np.int32)
         return inputs
+
+
+def tensors_of(channel: Channel) -> tuple[np.ndarray, ...]:
+    """What a get op of the channel is given: flat arrays, filled as FastDeploy's engine fills them."""
+    sizes = tensor_elements(channel, GPU)
+    filled = ((np.int64, 2), (np.float32, 0), (np.int64, 0))
+    return tuple(
+        np.full(size, value, dtype) for size, (dtype, value) in zip(sizes, filled, strict=False) if size
+    )
 
 
 HEADLINE = tuple(Case(columns=columns) for columns in (1, 6, 21))
@@ -145,12 +169,18 @@ class Ready:
         Python objects made by one call.
     close : callable, optional
         Undoes what outlives the process.
+    single : bool, optional
+        Time single calls, many of them, instead of loops.
+    facts : callable, optional
+        Called after the timings; what it returns is noted beside them (a dict of str to numbers).
     """
 
     run: TimeFunction
     bytes: int = 0
     objects: int = 0
     close: Callable[[], Any] = field(default=lambda: None)
+    single: bool = False
+    facts: Callable[[], dict[str, Any]] = field(default=dict)
 
 
 @dataclass(frozen=True)
@@ -166,11 +196,14 @@ class Comparison:
     limits : mapping of str to (int, int), optional
         kernel.msgmax and kernel.msgmnb that a contender gets in an IPC namespace of its own, where they are
         not to be `ROOMY`.
+    rounds : int, optional
+        Processes for each contender at most; 0 is as many as there are rounds.
     """
 
     case: str
     contenders: Mapping[str, Callable[[], Ready]]
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rounds: int = 0
 
 
 def timed(call: Callable[[], Any]) -> TimeFunction:
@@ -215,17 +248,33 @@ def gc_unfrozen(run: TimeFunction) -> TimeFunction:
 
 
 def objects_in(result: Any) -> int:
-    """Python objects in a result: containers and numbers, less the small ints that CPython keeps."""
+    """Python objects in a result: containers and numbers, less the small ints that CPython keeps.
+
+    Objects of classes count with what they hold; strings do not count, for they are shared.
+    """
     seen: set[int] = set()
     todo = [result]
     while todo:
         o = todo.pop()
-        if o is None or id(o) in seen or (type(o) is int and o in SMALL_INTS):
+        if o is None or isinstance(o, (str, bool, Enum)) or id(o) in seen:
+            continue
+        if type(o) is int and o in SMALL_INTS:
             continue
         seen.add(id(o))
-        if isinstance(o, (list, tuple)):
+        if isinstance(o, dict):
+            todo.extend(o.values())
+        elif isinstance(o, (list, tuple)):
             todo.extend(o)
+        elif not isinstance(o, (int, float, bytes)):
+            todo.extend(attributes(o).values())
     return len(seen)
+
+
+def attributes(o: Any) -> dict[str, Any]:
+    """An object's attributes, those in slots and those in its dict."""
+    slots = (name for cls in type(o).__mro__ for name in getattr(cls, "__slots__", ()))
+    held = {name: getattr(o, name) for name in slots if hasattr(o, name)}
+    return {**held, **getattr(o, "__dict__", {})}
 
 
 def step_bytes(step: Step) -> bytes:

@@ -6,27 +6,19 @@ with this module is that second process.
 
 from __future__ import annotations
 
-import os
-import signal
-import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from time import perf_counter
 
 import sysv_ipc
 
-from .._child import python_command
-from .._core import Receiver, Sender
+from .._core import Receiver, Sender, Step
 from ..queues import kernel_limits
 from .cases import Case, Channel, Comparison, Dialect, Ready, Unavailable, check
+from .peer import Peer, back_to_back, each_awaited, serve
 
 ABOUT = "one step from a sending process to a receiving one, by what one message may hold"
 REFERENCE = "one message"
-
-PATIENCE = 60  # seconds after which the receiving process gives up
-_ORDER = struct.Struct("=qq")  # steps to be received; answer after so many of them
 
 # kernel.msgmax and kernel.msgmnb.  A queue of 4 MiB lets the sender run ahead by several messages without
 # filling the caches with those that wait.
@@ -71,7 +63,7 @@ def _make(case: Case, dialect: Dialect, limits: tuple[int, int], in_turn: bool) 
     queue = sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX, mode=0o600)
     step = case.step()
     sender = Sender(case.channel, key=queue.key, dialect=dialect)
-    peer = Peer(case, queue.key)
+    peer = Peer(__name__, *shape_of(case), queue.key)
     try:
         peer.expect(1, 1)
         sender.send(step)
@@ -81,90 +73,29 @@ def _make(case: Case, dialect: Dialect, limits: tuple[int, int], in_turn: bool) 
         peer.close()
         raise
 
-    def back_to_back(loops: int) -> float:
-        send = sender.send
-        began = perf_counter()
-        peer.expect(loops, loops)
-        for _ in range(loops):
-            send(step)
-        check(peer.answer(), "another step came out")
-        return perf_counter() - began
-
-    def each_awaited(loops: int) -> float:
-        send, answer, right = sender.send, peer.answer, True
-        peer.expect(loops, 1)
-        began = perf_counter()
-        for _ in range(loops):
-            send(step)
-            right &= answer()
-        took = perf_counter() - began
-        check(right, "another step came out")
-        return took
-
     def close() -> None:
         queue.remove()
         peer.close()
 
-    return Ready(
-        each_awaited if in_turn else back_to_back, len(case.message(full=False, dialect=dialect)), close=close
-    )
+    ways = each_awaited if in_turn else back_to_back
+    run = ways(peer, partial(sender.send, step))
+    return Ready(run, len(case.message(full=False, dialect=dialect)), close=close)
 
 
-class Peer:
-    """The receiving process."""
-
-    def __init__(self, case: Case, key: int) -> None:
-        shape = (case.channel, case.batch, case.accepted, case.columns, key)
-        orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
-        self._process = subprocess.Popen(
-            python_command(__name__, *map(str, shape)), stdin=orders, stdout=answers
-        )
-        os.close(orders)
-        os.close(answers)
-
-    def expect(self, steps: int, answer_every: int) -> None:
-        """Tell it how many steps will come, and after how many of them to answer."""
-        os.write(self._orders, _ORDER.pack(steps, answer_every))
-
-    def answer(self) -> bool:
-        """Wait for its word: whether the step that came last was the right one."""
-        word = os.read(self._answers, 1)
-        if not word:
-            raise RuntimeError(f"the receiving process ended with status {self._process.wait()}")
-        return word == b"="
-
-    def close(self) -> None:
-        os.close(self._orders)
-        self._process.wait()
-        os.close(self._answers)
+def shape_of(case: Case) -> tuple[str, int, int, int]:
+    """A case for a command line."""
+    return case.channel, case.batch, case.accepted, case.columns
 
 
 def main(channel: Channel, batch: str, accepted: str, columns: str, key: str) -> None:
-    """Receive as many steps as are announced on stdin, and answer on stdout."""
+    """Receive steps for a `Peer`."""
     right = Case(channel, int(batch), int(accepted), int(columns)).step()
     receiver = Receiver(channel, key=int(key))
-    receive = receiver.receive
-    signal.signal(signal.SIGALRM, _give_up)
-    try:
-        while order := os.read(0, _ORDER.size):
-            steps, every = _ORDER.unpack(order)
-            signal.alarm(PATIENCE)  # the sender may be dead
-            for number in range(1, steps + 1):
-                step = receive()
-                if number % every:
-                    continue
-                # Of steps that are each awaited only the last is compared, to keep that out of the times.
-                is_right = step == right if number == steps else step is not None and step.rows == right.rows
-                os.write(1, b"=" if is_right else b"!")
-            signal.alarm(0)
-    except BaseException:
-        receiver.remove()  # or the sender might wait for ever
-        raise
 
+    def is_right(step: Step | None, last: bool) -> bool:
+        return step == right if last else step is not None and step.rows == right.rows
 
-def _give_up(*_: object) -> None:
-    raise TimeoutError(f"no step for {PATIENCE} s")
+    serve(receiver.receive, is_right, receiver.remove)
 
 
 if __name__ == "__main__":

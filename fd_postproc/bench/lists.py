@@ -26,7 +26,7 @@ from .cases import (
 
 ABOUT = "Step.tolists(): ids, scores and ranks as nested lists; the Step is there already"
 REFERENCE = "floor"
-
+BASELINE = "FastDeploy restated"
 
 _MORE = (
     *(Case(batch=batch, columns=columns) for batch in (1, 32, 512) for columns in (1, 6, 21)),
@@ -41,8 +41,8 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
             "floor": partial(_make, case, _bare_calls),
         }
         if case in HEADLINE:
-            contenders["numpy tolist"] = partial(_make, case, _numpy)
-            contenders["numpy element by element"] = partial(_make, case, _elements)
+            contenders[BASELINE] = partial(_make, case, _fastdeploy)
+            contenders |= {name: partial(_make, case, peer) for name, peer in _PEERS.items()}
         yield Comparison(str(case), contenders)
     case = HEADLINE[-1]
     for name, condition in {"gc off": gc_off, "heap not frozen": gc_unfrozen}.items():
@@ -113,3 +113,83 @@ def _elements(step: Step) -> Callable[[], Any]:
         )
 
     return call
+
+
+def _fastdeploy(step: Step) -> Callable[[], Any]:
+    """Lists of all six draft positions of every slot, from the tensors that its get op fills."""
+    batch, cols = step.batch, step.cols
+    slots = (batch, 6, 21)
+    live = np.arange(6) < np.asarray(step.counts)[:, None]
+    shape = (step.rows, cols)
+    tokens, values, places = np.zeros(slots, np.int64), np.zeros(slots, np.float32), np.zeros((batch, 6), int)
+    tokens[live, :cols] = np.asarray(step.ids).reshape(shape)
+    values[live, :cols] = np.asarray(step.scores).reshape(shape)
+    places[live] = np.asarray(step.ranks)
+    counts = step.counts
+
+    def call() -> tuple[list, ...]:
+        ids, scores = tokens[:, :, :cols].tolist(), values[:, :, :cols].tolist()
+        ranks = places.tolist()
+        return tuple(
+            [part[:n] for part, n in zip(parts, counts, strict=True)] for parts in (ids, scores, ranks)
+        )
+
+    return call
+
+
+def _vllm(step: Step) -> Callable[[], Any]:
+    """As vLLM's engine: arrays are sliced for each request, and each row becomes lists on its own."""
+    shape = (step.rows, step.cols)
+    ids, scores = np.asarray(step.ids).reshape(shape), np.asarray(step.scores).reshape(shape)
+    ranks, offsets, counts = np.asarray(step.ranks), step.offsets.tolist(), step.counts
+
+    def call() -> tuple[list, ...]:
+        sliced = [
+            (ids[a : a + n], scores[a : a + n], ranks[a : a + n])
+            for a, n in zip(offsets, counts, strict=False)
+        ]
+        all_ids, all_scores, all_ranks = [], [], []
+        for some_ids, some_scores, some_ranks in sliced:
+            rows = [
+                (row_ids.tolist(), row_scores.tolist(), rank.tolist())
+                for row_ids, row_scores, rank in zip(some_ids, some_scores, some_ranks, strict=True)
+            ]
+            all_ids.append([row[0] for row in rows])
+            all_scores.append([row[1] for row in rows])
+            all_ranks.append([row[2] for row in rows])
+        return all_ids, all_scores, all_ranks
+
+    return call
+
+
+def _sglang(step: Step) -> Callable[[], Any]:
+    """As SGLang's scheduler: each row of the batch becomes lists, then requests take theirs one by one."""
+    shape = (step.rows, step.cols)
+    ids, scores = list(np.asarray(step.ids).reshape(shape)), list(np.asarray(step.scores).reshape(shape))
+    ranks, counts = np.asarray(step.ranks), step.counts
+
+    def call() -> tuple[list, ...]:
+        id_rows, score_rows = [row.tolist() for row in ids], [row.tolist() for row in scores]
+        places, at = ranks.tolist(), 0
+        all_ids, all_scores, all_ranks = [], [], []
+        for n in counts:
+            some_ids, some_scores, some_ranks = [], [], []
+            for _ in range(n):
+                some_ids.append(id_rows[at])
+                some_scores.append(score_rows[at])
+                some_ranks.append(places[at])
+                at += 1
+            all_ids.append(some_ids)
+            all_scores.append(some_scores)
+            all_ranks.append(some_ranks)
+        return all_ids, all_scores, all_ranks
+
+    return call
+
+
+_PEERS = {
+    "numpy tolist": _numpy,
+    "numpy element by element": _elements,
+    "vLLM's way restated": _vllm,
+    "SGLang's way restated": _sglang,
+}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from .runner import Compared, Result
+from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
 
@@ -24,59 +27,154 @@ def _three(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def table(question: str, compared: list[Compared]) -> Table:
-    """One question's results.
+class Column(NamedTuple):
+    """A heading, and the text of a cell: "" if there is none."""
 
-    Ratios are medians over rounds, each round's contenders having run one after the other; those of the best
-    divide the two fastest timings of all.  Columns without content are left out.
+    heading: str
+    cell: Callable[[Result, Compared], str]
+
+
+def columns(question: str, before: dict[tuple[str, str, str], Result] | None = None) -> list[Column]:
+    """The columns of a question's table.
+
+    Ratios are medians over rounds, each round's contenders having run one after the other.
+
+    Parameters
+    ----------
+    question : str
+    before : dict of (question, case, contender) to Result, optional
+        An earlier run to compare with.
     """
     module = importlib.import_module(f"{__package__}.{question}")
-    reference = module.REFERENCE
-    headings = ("median", "spread", "best", f"x {reference}", "x best", f"x {OURS}", "bytes", "objects")
-    cells = {
-        (one.case, name): _cells(result, one.results.get(reference), one.results.get(OURS))
-        for one in compared
-        for name, result in one.results.items()
-        if not one.skipped
-    }
-    used = [i for i in range(len(headings)) if any(row[i] for row in cells.values())]
-    out = Table(title=f"{question}: {module.ABOUT}", title_justify="left", pad_edge=False)
-    out.add_column("case")
-    out.add_column("contender")
-    for i in used:
-        out.add_column(headings[i], justify="right", no_wrap=True)
-    for one in compared:
-        if one.skipped:
-            out.add_row(one.case, f"not run: {one.skipped}", end_section=True)
-            continue
-        last = list(one.results)[-1]
-        for name in one.results:
-            out.add_row(
-                one.case if name == next(iter(one.results)) else "",
-                name,
-                *(cells[one.case, name][i] for i in used),
-                end_section=name == last,
-                style="bold" if name == OURS else None,
-            )
-    return out
-
-
-def _cells(result: Result, reference: Result | None, ours: Result | None) -> list[str]:
+    reference, baseline = module.REFERENCE, getattr(module, "BASELINE", "")
+    tail = getattr(module, "TAIL", False)
+    shown = [Column("median", lambda one, _: seconds(one.median))]
+    if tail:
+        shown += [
+            Column("p99", lambda one, _: seconds(one.percentile(0.99))),
+            Column("p99.9", lambda one, _: seconds(one.percentile(0.999))),
+            Column("longest", lambda one, _: seconds(one.longest)),
+            Column("longest gc", lambda one, _: _fact(one, "gc_longest")),
+            Column("in gc", lambda one, _: _share_in_gc(one)),
+        ]
+    else:
+        shown += [
+            Column("spread", lambda one, _: f"{100 * one.spread:.0f} %"),
+            Column("best", lambda one, _: seconds(one.best)),
+        ]
+    if baseline:
+        shown.append(Column("speed-up", lambda one, among: _ratio(among.results.get(baseline), one, "x")))
+    if reference:
+        shown.append(Column(f"/ {reference}", lambda one, among: _ratio(one, among.results.get(reference))))
+    if before is not None:
+        shown.append(
+            Column("/ before", lambda one, among: _since(one, before.get(_key(question, among, one))))
+        )
     return [
-        seconds(result.median),
-        f"{100 * result.spread:.0f} %",
-        seconds(result.best),
-        f"{result.ratio(reference):.2f}" if reference else "",
-        f"{result.best / reference.best:.2f}" if reference else "",
-        f"{result.ratio(ours):.2f}" if ours else "",
-        f"{result.message_bytes:,}" if result.message_bytes else "",
-        f"{result.objects:,}" if result.objects else "",
+        *shown,
+        Column("bytes", lambda one, _: f"{one.message_bytes:,}" if one.message_bytes else ""),
+        Column("objects", lambda one, _: f"{one.objects:,}" if one.objects else ""),
     ]
 
 
-def report(found: list[tuple[str, Compared]]) -> list[RenderableType]:
-    """Tables of all questions, in the order in which they were asked."""
-    by_question: dict[str, list[Compared]] = {}
+def _key(question: str, compared: Compared, result: Result) -> tuple[str, str, str]:
+    return question, compared.case, next(name for name, one in compared.results.items() if one is result)
+
+
+def _ratio(one: Result | None, other: Result | None, unit: str = "") -> str:
+    return f"{_three(one.ratio(other))}{unit}" if one and other else ""
+
+
+def _since(now: Result, then: Result | None) -> str:
+    return f"{now.median / then.median:.2f}" if then else ""
+
+
+def _fact(result: Result, name: str) -> str:
+    return seconds(result.facts[name]) if result.facts.get(name) else "none"
+
+
+def _share_in_gc(result: Result) -> str:
+    timed = sum(result.values) + sum(
+        sum(value for _, value in run.warmups) for run in result.benchmark.get_runs()
+    )
+    return f"{100 * result.facts.get('gc_total', 0) / timed:.1f} %"
+
+
+def by_question(found: Found) -> dict[str, list[Compared]]:
+    """What was found, in the order in which it was asked."""
+    sorted_out: dict[str, list[Compared]] = {}
     for question, compared in found:
-        by_question.setdefault(question, []).append(compared)
-    return [table(question, compared) for question, compared in by_question.items()]
+        sorted_out.setdefault(question, []).append(compared)
+    return sorted_out
+
+
+def earlier(found: Found) -> dict[tuple[str, str, str], Result]:
+    """An earlier run, to look results up in."""
+    return {
+        (question, compared.case, name): result
+        for question, compared in found
+        for name, result in compared.results.items()
+    }
+
+
+def rows(question: str, compared: list[Compared], shown: list[Column]) -> list[list[str]]:
+    """Cells: case, contender, then one for each column.  The case is given once."""
+    lines = []
+    for one in compared:
+        label = one.case
+        for name, result in one.results.items():
+            lines.append([label, name, *(column.cell(result, one) for column in shown)])
+            label = ""
+        reasons = dict.fromkeys(one.missing.values())
+        for reason in reasons:
+            names = [name for name, why in one.missing.items() if why == reason]
+            everything = not one.results and len(reasons) == 1
+            who = "" if everything else ", ".join(names) + ": "
+            lines.append([label, f"{who}not run: {reason}", *("" for _ in shown)])
+            label = ""
+    return lines
+
+
+def table(
+    question: str, compared: list[Compared], before: dict[tuple[str, str, str], Result] | None = None
+) -> Table:
+    """One question's results for a terminal.  Columns without content are left out."""
+    module = importlib.import_module(f"{__package__}.{question}")
+    shown = columns(question, before)
+    cells = rows(question, compared, shown)
+    used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
+    out = Table(title=Text(f"{question}: {module.ABOUT}"), title_justify="left", pad_edge=False)
+    out.add_column("case")
+    out.add_column("contender")
+    for i in used:
+        out.add_column(shown[i].heading, justify="right", no_wrap=True)
+    for line, following in zip(cells, [*cells[1:], None], strict=True):
+        out.add_row(
+            *map(Text, (line[0], line[1])),
+            *(line[2 + i] for i in used),
+            end_section=following is None or bool(following[0]),
+            style="bold" if line[1] == OURS else None,
+        )
+    return out
+
+
+def report(found: Found, before: Found | None = None) -> list[RenderableType]:
+    """Tables of all questions, in the order in which they were asked."""
+    then = None if before is None else earlier(before)
+    return [table(question, compared, then) for question, compared in by_question(found).items()]
+
+
+def markdown(question: str, compared: list[Compared]) -> str:
+    """One question's results for a page."""
+    shown = columns(question)
+    cells = rows(question, compared, shown)
+    used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
+    headings = ["case", "contender", *(shown[i].heading for i in used)]
+    lines = [
+        "| " + " | ".join(headings) + " |",
+        "|---|---|" + "---:|" * len(used),
+    ]
+    for line in cells:
+        name = f"**{line[1]}**" if line[1] == OURS else line[1]
+        lines.append("| " + " | ".join([line[0], name, *(line[2 + i] for i in used)]) + " |")
+    return "\n".join(lines)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from .._child import python_command
 from . import FULL_ROUNDS, QUESTIONS, QUEUE_QUESTIONS, QUICK_ROUNDS
@@ -40,18 +46,24 @@ class Effort:
         Timings in each process, after one that is thrown away.
     min_time : float
         Seconds that one timing lasts at least; it sets the loop count.
+    single : int
+        Calls that are timed one by one, where a question wants that.
     """
 
     rounds: int
     values: int
     min_time: float
+    single: int
+
+    def rounds_of(self, comparison: Comparison) -> int:
+        """Processes for each contender of this comparison, which may ask for fewer."""
+        return min(self.rounds, comparison.rounds or self.rounds)
 
 
-QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.02)
-FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.03)
+QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.01, single=1000)
+FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02, single=2000)
 
 
-@dataclass
 class Result:
     """The timings of one contender.
 
@@ -59,41 +71,96 @@ class Result:
     ----------
     benchmark : pyperf.Benchmark
         All of them; one run for each round.
-    rounds : list of float
-        Median of each round, in seconds.
     """
 
-    benchmark: pyperf.Benchmark
-    message_bytes: int
-    objects: int
-    rounds: list[float] = field(default_factory=list)
+    def __init__(self, benchmark: pyperf.Benchmark) -> None:
+        self.benchmark = benchmark
+
+    @cached_property
+    def values(self) -> tuple[float, ...]:
+        """All timings, in seconds."""
+        return tuple(self.benchmark.get_values())
+
+    @cached_property
+    def rounds(self) -> list[float]:
+        """Median of each round, in seconds."""
+        return [statistics.median(run.values) for run in self.benchmark.get_runs()]
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What pyperf and the contender noted beside the timings."""
+        noted: dict[str, Any] = self.benchmark.get_metadata()
+        return noted
 
     @property
+    def message_bytes(self) -> int:
+        return int(self.facts.get("message_bytes", 0))
+
+    @property
+    def objects(self) -> int:
+        return int(self.facts.get("objects_made", 0))
+
+    @cached_property
     def median(self) -> float:
-        return statistics.median(self.benchmark.get_values())
+        return statistics.median(self.values)
 
     @property
     def best(self) -> float:
-        return min(self.benchmark.get_values())
+        return min(self.values)
+
+    @property
+    def longest(self) -> float:
+        return max(self.values)
 
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a part of the median."""
-        low, _, high = statistics.quantiles(self.benchmark.get_values(), n=4)
+        low, _, high = statistics.quantiles(self.values, n=4)
         return (high - low) / 2 / self.median
+
+    def percentile(self, part: float) -> float:
+        """The shortest time that this part of the timings did not exceed."""
+        ordered = sorted(self.values)
+        return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)]
 
     def ratio(self, other: Result) -> float:
         """Median over the rounds of this contender's time by the other's in the same round."""
         return statistics.median(a / b for a, b in zip(self.rounds, other.rounds, strict=True))
 
+    def ratio_of_best(self, other: Result) -> float:
+        """This contender's fastest timing by the other's: what a busy machine disturbs least."""
+        return self.best / other.best
+
 
 @dataclass
 class Compared:
-    """One comparison, measured: a result for each contender, or why there is none."""
+    """One comparison, measured: a result for each contender, or why there is none.
+
+    Attributes
+    ----------
+    case : str
+    results : dict of str to Result
+    missing : dict of str to str
+        Contenders that could not run, and why.
+    """
 
     case: str
     results: dict[str, Result]
-    skipped: str | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, text: str) -> None:
+        """Take a round of a contender, as pyperf's JSON."""
+        import pyperf
+
+        got = pyperf.Benchmark.loads(text)
+        if name in self.results:
+            got_before = self.results[name].benchmark
+            got_before.add_runs(got)
+            got = got_before
+        self.results[name] = Result(got)
+
+
+Found = list[tuple[str, Compared]]
 
 
 def require_pyperf() -> None:
@@ -135,6 +202,49 @@ def plan(questions: tuple[str, ...], quick: bool) -> list[tuple[str, Comparison]
     ]
 
 
+class Server:
+    """A process that has loaded a question's modules and forks one for each contender; see `worker`."""
+
+    def __init__(self, question: str, prefix: list[str], outside: str) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        command = [*prefix, *python_command(f"{__package__}.worker", question, f"--outside={outside}")]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy need not start threads here
+        )
+
+    def wait(self) -> None:
+        """Until it has loaded; what kept it from that is told when it is first asked."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def time(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Have a contender timed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        status = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip()
+        return {"status": status or 1, "errors": said or f"exit status {status}"}
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._errors.close()
+
+
 def measure(
     todo: list[tuple[str, Comparison]], effort: Effort, tick: Callable[[str], None] = lambda label: None
 ) -> Iterator[tuple[str, Compared]]:
@@ -146,7 +256,7 @@ def measure(
         From `plan`.
     effort : Effort
     tick : callable, optional
-        Called before every process with what it measures.
+        Called before every timing with what is timed.
 
     Yields
     ------
@@ -161,76 +271,105 @@ def measure(
     require_pyperf()
     prefix = own_namespace()
     outside = os.readlink("/proc/self/ns/ipc") if prefix else ""
-    for question, comparison in todo:
-        done = Compared(comparison.case, {})
-        for turn in range(effort.rounds):
-            names = list(comparison.contenders)
-            first = turn % len(names)  # no contender is always the first after a pause
-            for name in names[first:] + names[:first]:
-                tick(f"{question}: {comparison.case}: {name}")
-                arguments = (question, comparison.case, name, f"--outside={outside}")
-                command = [
-                    *(prefix if question in QUEUE_QUESTIONS else []),
-                    *python_command(f"{__package__}.worker", *arguments),
+    for question, group in groupby(todo, key=itemgetter(0)):
+        in_namespace = question in QUEUE_QUESTIONS
+        servers: list[Server] = []  # one a round: no two rounds share a memory layout
+        try:
+            for _, comparison in group:
+                new = [
+                    Server(question, prefix if in_namespace else [], outside if in_namespace else "")
+                    for _ in range(effort.rounds_of(comparison) - len(servers))
                 ]
-                try:
-                    _one_round(command, effort, done.results, name)
-                except _Skip as reason:
-                    done.skipped = str(reason)
-                    break
-            if done.skipped:
-                for _ in range(effort.rounds * len(names) - 1):
-                    tick("")
-                break
-        yield question, done
+                servers += new
+                for server in new:
+                    server.wait()
+                yield question, _compare(question, comparison, servers, effort, tick)
+        finally:
+            for server in servers:
+                server.close()
 
 
-class _Skip(Exception):
-    pass
+def _compare(
+    question: str,
+    comparison: Comparison,
+    servers: list[Server],
+    effort: Effort,
+    tick: Callable[[str], None],
+) -> Compared:
+    done = Compared(comparison.case, {})
+    names = list(comparison.contenders)
+    rounds = effort.rounds_of(comparison)
+    for turn in range(rounds):
+        first = turn % len(names)  # no contender is always the first after a pause
+        for name in names[first:] + names[:first]:
+            tick(f"{question}: {comparison.case}: {name}")
+            if name in done.missing:
+                continue
+            answer = servers[turn].time(
+                {
+                    "case": comparison.case,
+                    "contender": name,
+                    "min_time": effort.min_time,
+                    "values": effort.values,
+                    "single": effort.single,
+                }
+            )
+            said = answer["errors"].strip()
+            if answer["status"] == UNAVAILABLE:
+                done.missing[name] = said
+            elif answer["status"]:
+                what = said or f"exit status {answer['status']}"
+                raise BenchmarkFailed(f"{question} / {comparison.case} / {name}: {what}")
+            else:
+                done.add(name, answer["benchmark"])
+    done.results = {name: done.results[name] for name in names if name in done.results}
+    return done
 
 
-def _one_round(command: list[str], effort: Effort, results: dict[str, Result], name: str) -> None:
-    got = _worker([*command, f"--min-time={effort.min_time}", "-w1", f"-n{effort.values}"])
-    known = results.get(name)
-    if known is None:
-        metadata = got.get_metadata()
-        known = results[name] = Result(got, metadata["message_bytes"], metadata["objects_made"])
-    else:
-        known.benchmark.add_runs(got)
-    known.rounds.append(got.median())
-
-
-def _worker(command: list[str]) -> pyperf.Benchmark:
-    import pyperf
-
-    read_end, write_end = os.pipe()
-    with (
-        os.fdopen(read_end) as pipe,
-        subprocess.Popen(
-            [*command, "--worker", f"--pipe={write_end}"],
-            pass_fds=[write_end],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy need not start threads here
-        ) as process,
-    ):
-        os.close(write_end)
-        answer = pipe.read()
-        _, errors = process.communicate()
-    if process.returncode == UNAVAILABLE:
-        raise _Skip(errors.strip())
-    if process.returncode:
-        what = " / ".join(command[command.index("-c") + 2 :][:3])  # question, case, contender
-        raise BenchmarkFailed(f"{what}: {errors.strip() or f'exit status {process.returncode}'}")
-    return pyperf.Benchmark.loads(answer)
-
-
-def save(found: list[tuple[str, Compared]], path: os.PathLike[str]) -> None:
-    """Write all timings as a pyperf suite; ``python -m pyperf compare_to`` reads it."""
+def save(found: Found, path: os.PathLike[str]) -> None:
+    """Write all timings as a pyperf suite; ``python -m pyperf compare_to`` reads it, and so does `load`."""
     import pyperf
 
     benchmarks = [result.benchmark for _, compared in found for result in compared.results.values()]
     if benchmarks:
         pyperf.BenchmarkSuite(benchmarks).dump(os.fspath(path))
+
+
+def load(path: os.PathLike[str]) -> Found:
+    """Read what `save` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the file holds something else.
+    """
+    require_pyperf()
+    import pyperf
+
+    try:
+        suite = pyperf.BenchmarkSuite.load(os.fspath(path))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no timings of fd-postproc bench: {error}") from None
+    found: dict[tuple[str, str], Compared] = {}
+    for benchmark in suite:
+        question, _, rest = benchmark.get_name().partition("/")
+        case, _, contender = rest.rpartition("/")
+        if question not in QUESTIONS or not case:
+            raise ValueError(f"{path}: {benchmark.get_name()!r} is no timing of fd-postproc bench")
+        one = found.setdefault((question, case), Compared(case, {}))
+        one.results[contender] = Result(benchmark)
+    return [(question, compared) for (question, _), compared in found.items()]
+
+
+MACHINE = ("cpu_model_name", "python_version", "platform")
+
+
+def differences(before: Found, now: Found) -> list[str]:
+    """In what two runs cannot be compared: "cpu_model_name (x, now y)"."""
+    then, later = (
+        [result.facts for _, one in run for result in one.results.values()] for run in (before, now)
+    )
+    if not then or not later:
+        return []
+    pairs = ((name, then[0].get(name), later[0].get(name)) for name in MACHINE)
+    return [f"{name} ({old}, now {new})" for name, old, new in pairs if old != new]

@@ -19,12 +19,14 @@ import sysv_ipc
 
 from .. import ops
 from .._core import Receiver, Sender, payload_size
-from ..queues import kernel_limits, locate
+from ..queues import locate
 from . import _floor
-from .cases import HEADLINE, Case, Comparison, Dialect, Ready, Unavailable, check
+from .cases import HEADLINE, Case, Comparison, Dialect, Ready, check
+from .queued import fits
 
 ABOUT = "a save op, from CPU tensors to a message in the queue"
 REFERENCE = "floor"
+BASELINE = "FastDeploy's op restated"
 
 _SPEC = Case("spec", columns=1)
 _PLAIN = Case("plain", accepted=1, columns=1)
@@ -41,9 +43,7 @@ _MORE = (
     Case("plain", 512, 1, 1),
 )
 
-_OPS: dict[
-    str, tuple[Callable[..., Any], tuple[str | int, ...]]
-] = {  # the op; its arguments, tensors by role
+OPS: dict[str, tuple[Callable[..., Any], tuple[str | int, ...]]] = {  # the op; its arguments, tensors by role
     "plain": (ops.save_output, ("tokens", "not_need_stop", "preempted", 0, 0)),
     "topk": (
         ops.save_output_topk,
@@ -65,7 +65,7 @@ _OPS: dict[
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
     for case in (HEADLINE[0], HEADLINE[-1]) if quick else HEADLINE + _MORE:
-        yield _comparison(case, paddle=not quick and case in HEADLINE and _has_paddle())
+        yield _comparison(case, paddle=not quick and case in HEADLINE and has_paddle())
 
 
 def _comparison(case: Case, paddle: bool) -> Comparison:
@@ -77,15 +77,21 @@ def _comparison(case: Case, paddle: bool) -> Comparison:
     if paddle:
         contenders["fd_postproc, Paddle tensors"] = partial(_op, dialect=own, framework="paddle")
     contenders["Sender.send of a Step"] = partial(_sender, dialect=own)
-    contenders["FastDeploy's op restated"] = _stock
+    contenders[BASELINE] = _stock
     contenders["floor"] = partial(_floor_of, dialect=own)
     if has_logprobs:
         contenders["floor, packed"] = partial(_floor_of, dialect="packed")
     return Comparison(str(case), {name: partial(_make, case, one) for name, one in contenders.items()})
 
 
-def _has_paddle() -> bool:
+def has_paddle() -> bool:
+    """Whether Paddle is installed."""
     return importlib.util.find_spec("paddle") is not None
+
+
+def new_queue_id() -> str:
+    """An id that nobody has."""
+    return str(random.SystemRandom().randrange(1 << 16, 1 << 20))
 
 
 class Environment:
@@ -111,17 +117,10 @@ _Contender = Callable[[sysv_ipc.MessageQueue, Case], Callable[[], Any]]
 
 
 def _make(case: Case, contender: _Contender) -> Ready:
-    limits = kernel_limits()
     stock = payload_size(case.channel)
-    if stock > min(limits.msgmax, limits.msgmnb):
-        raise Unavailable(
-            f"FastDeploy's op sends {stock} bytes, which do not fit a queue here (msgmax {limits.msgmax}, "
-            f"msgmnb {limits.msgmnb}), and no IPC namespace of its own could be made: run as root, or raise "
-            "both sysctls"
-        )
-    queue_id = str(random.SystemRandom().randrange(1 << 16, 1 << 20))
+    fits(stock)
     environment = Environment(
-        INFERENCE_MSG_QUEUE_ID=queue_id, INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT=None
+        INFERENCE_MSG_QUEUE_ID=new_queue_id(), INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT=None
     )
     try:
         queue = sysv_ipc.MessageQueue(locate(case.channel), sysv_ipc.IPC_CREX, mode=0o600)
@@ -167,7 +166,7 @@ def _op(
         paddle = importlib.import_module(framework)
         place = paddle.CPUPlace()
         tensors = {role: paddle.to_tensor(array, place=place) for role, array in tensors.items()}
-    op, wanted = _OPS[case.channel]
+    op, wanted = OPS[case.channel]
     arguments = [tensors[one] if isinstance(one, str) else one for one in wanted]
     return lambda: op(*arguments)
 

@@ -17,16 +17,20 @@ from .terminal import CommandError, console, note, positive_int
 
 if TYPE_CHECKING:
     from ..bench.cases import Comparison
-    from ..bench.runner import Compared, Effort
+    from ..bench.runner import Effort, Found
 
 HELP = "measure this package beside a floor in C and other ways to do the same"
 EXAMPLES = f"""questions: {", ".join(QUESTIONS)}
 
+columns: spread is half the distance between the quartiles; speed-up is the time of FastDeploy's way divided
+by this one's; "/ floor" is this one's time divided by that of C that does the same and checks nothing.
+
 examples:
-  fd-postproc bench --quick                     all questions, few cases: two minutes at most
-  fd-postproc bench decode lists                two questions, all cases
-  fd-postproc bench --quick --json before.json  keep the timings; then, after a change:
-  fd-postproc bench --quick --json after.json && python -m pyperf compare_to before.json after.json
+  fd-postproc bench --quick                       all questions, few cases: two minutes at most
+  fd-postproc bench decode lists                  two questions, all cases
+  fd-postproc bench step engine --plot pictures   and pictures of them (needs matplotlib)
+  fd-postproc bench --quick --json before.json    keep the timings; then, after a change:
+  fd-postproc bench --quick --compare before.json
 """
 
 
@@ -45,23 +49,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"processes for each contender (default: {FULL_ROUNDS}, or {QUICK_ROUNDS} with --quick)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all timings in pyperf's format")
+    parser.add_argument(
+        "--compare", type=Path, metavar="FILE", help="also show the times divided by those that --json wrote"
+    )
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="also draw pictures, as PNG and SVG")
 
 
 def run(args: argparse.Namespace) -> int:
     """Progress on stderr, tables on stdout."""
-    from ..bench import report, runner
+    from ..bench import plots, report, runner
 
     if args.json and args.json.exists():
         raise CommandError(f"{args.json} is there already: move it, or name another file")
     try:
         runner.require_pyperf()
+        if args.plot:
+            plots.require_matplotlib()
+        before = runner.load(args.compare) if args.compare else None
         todo = runner.plan(tuple(args.questions) or QUESTIONS, args.quick)
-    except (ModuleNotFoundError, ValueError) as error:
+    except (ModuleNotFoundError, ValueError, OSError) as error:
         raise CommandError(str(error)) from None
     effort = runner.QUICK if args.quick else runner.FULL
     if args.rounds:
         effort = replace(effort, rounds=args.rounds)
-    found: list[tuple[str, Compared]] = []
+    found: Found = []
     complete = True
     try:
         _measure(todo, effort, found)
@@ -73,14 +84,20 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, 140)
-    for table in report.report(found):
+    for table in report.report(found, before):
         screen.print(table)
+    if before is not None:
+        for difference in runner.differences(before, found):
+            note(f"fd-postproc bench: {args.compare} was measured with another {difference}")
     if args.json and found:
         runner.save(found, args.json)
+    if args.plot and found:
+        for path in plots.draw(found, args.plot):
+            note(f"fd-postproc bench: {path}")
     return 0 if complete else 130
 
 
-def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: list[tuple[str, Compared]]) -> None:
+def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: Found) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -88,7 +105,7 @@ def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: list[tup
 
     look = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*look, console=Console(stderr=True, markup=False), transient=True) as progress:
-        bar = progress.add_task("", total=effort.rounds * sum(len(c.contenders) for _, c in todo))
+        bar = progress.add_task("", total=sum(effort.rounds_of(c) * len(c.contenders) for _, c in todo))
 
         def tick(label: str) -> None:
             progress.update(bar, advance=1, description=label)

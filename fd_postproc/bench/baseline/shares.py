@@ -137,20 +137,35 @@ def shares(module: Any, stock: type, case: Case, steps: int, passes: int) -> tup
     return whole, {**parts, "remainder": 100 * best[len(REMOVALS)] / whole}
 
 
-def _median(module: Any, stock: type, case: Case, removed: int, steps: int) -> float:
-    """Median of a step without the first `removed` parts."""
+def stripped(module: Any, stock: type, case: Case, removed: int) -> tuple[Load, Callable[[], None]]:
+    """A load without the first `removed` parts of REMOVALS, and what puts them back."""
     names = SimpleNamespace(**vars(module))
     load = Load(module, type("Profiled", (stock,), {"fd": names}), case)
-    undo: list[tuple[type, str, Any]] = []
+    patched: list[tuple[type, str, Any]] = []
 
     def patch(owner: type, name: str, value: Any) -> None:
-        undo.append((owner, name, owner.__dict__[name]))
+        patched.append((owner, name, owner.__dict__[name]))
         setattr(owner, name, value)
+
+    def restore() -> None:
+        for owner, name, value in patched:
+            setattr(owner, name, value)
+        load.processor._finalizer()
 
     try:
         for removal in list(REMOVALS.values())[:removed]:
             removal(load, names, patch)
         load.reset()
+    except BaseException:
+        restore()
+        raise
+    return load, restore
+
+
+def _median(module: Any, stock: type, case: Case, removed: int, steps: int) -> float:
+    """Median of a step without the first `removed` parts."""
+    load, restore = stripped(module, stock, case, removed)
+    try:
         gc.collect()
         gc.disable()
         samples = []
@@ -162,9 +177,7 @@ def _median(module: Any, stock: type, case: Case, removed: int, steps: int) -> f
         return statistics.median(samples)
     finally:
         gc.enable()
-        for owner, name, value in undo:
-            setattr(owner, name, value)
-        load.processor._finalizer()
+        restore()
 
 
 def report(module: Any, stock: type, steps: int, passes: int) -> str:

@@ -1,0 +1,81 @@
+"""Measure everything and rewrite the tables and pictures of RESULTS.md and of the README.
+
+    python benchmarks/make_results.py                    measures (half an hour), then writes
+    python benchmarks/make_results.py --from FILE        writes what `fd-postproc bench --json FILE` measured
+
+Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ... ``<!-- /bench -->`` stays.
+"""
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fd_postproc.bench import plots, report, runner, targets
+
+HERE = Path(__file__).parent
+PICTURES = HERE / "plots"
+MARKED = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+
+
+def blocks(found):
+    """Text for each marker: a table for each question, the targets, the machine."""
+    made = {
+        question: report.markdown(question, compared)
+        for question, compared in report.by_question(found).items()
+    }
+    return {**made, "targets": targets.markdown(found), "machine": machine(found)}
+
+
+def machine(found):
+    """What pyperf noted, in a sentence."""
+    facts = next(iter(found[0][1].results.values())).facts
+    loads = [
+        float(result.facts["load_avg_1min"])
+        for _, one in found
+        for result in one.results.values()
+        if "load_avg_1min" in result.facts
+    ]
+    load = f"  Load average while measuring: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+    return (
+        f"{facts.get('cpu_model_name', platform.processor())}, {facts.get('cpu_count')} cores; "
+        f"{facts.get('platform')}; CPython {facts.get('python_version', '').split()[0]} "
+        f"({facts.get('python_compiler', platform.python_compiler())}); "
+        f"{facts.get('date', '')[:10]}.{load}"
+    )
+
+
+def fill(page, texts):
+    """Put the texts between their markers; markers without a text keep what they have."""
+
+    def text_of(match):
+        opening, name, closing = match.groups()
+        return f"{opening}\n{texts[name]}\n\n{closing}" if name in texts else match[0]
+
+    page.write_text(MARKED.sub(text_of, page.read_text()))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--from", dest="source", type=Path, help="timings that exist already")
+    source = parser.parse_args().source
+    with tempfile.TemporaryDirectory() as folder:
+        if source is None:
+            source = Path(folder, "timings.json")
+            command = [sys.executable, "-P", "-m", "fd_postproc", "bench", "--json", os.fspath(source)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found = runner.load(source)
+    plots.draw(found, PICTURES)
+    texts = blocks(found)
+    for page in (HERE / "RESULTS.md", HERE.parent / "README.md"):
+        fill(page, texts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+from typing import Any, final
+
+@final
+class Objects:
+    def __init__(self, original: Any, classes: dict[type, bool]) -> None: ...
+    def make(self) -> Any: ...

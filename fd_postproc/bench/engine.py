@@ -1,0 +1,188 @@
+"""All that the engine process does with a received step: results, the scheduler's texts, to_dict, msgpack."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from . import receive
+from .baseline.shares import REMOVALS, stripped
+from .baseline.workload import Case as LoadCase
+from .cases import Case, Comparison, Ready, check, objects_in, timed
+from .processors import (
+    CLASSES,
+    OURS,
+    RESTATED,
+    cases,
+    comparable,
+    load_case,
+    loaded,
+    names,
+    processor_class,
+    step_call,
+    token_processor_module,
+)
+from .queued import taken
+from .step import result_objects, steps_of
+
+ABOUT = (
+    "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict, "
+    "msgpack; parts: where that goes, and the get op before it"
+)
+REFERENCE = "floor"
+BASELINE = RESTATED
+
+load = token_processor_module
+
+# What a part of the restated step is: the parts of `shares.REMOVALS` up to here, less those before.
+STEP_PARTS = {
+    "text of every result": 1,
+    "metrics": 4,
+    "look-ups and acceptance tables": 8,
+    "tensors to lists": 11,
+}
+RESULTS, TEXTS, DICTS, PACK, GET = "results", "scheduler's texts", "to_dict", "msgpack", "get op"
+PARTS = (GET, RESULTS, TEXTS, DICTS, PACK)
+
+
+def comparisons(quick: bool) -> Iterator[Comparison]:
+    for case in cases(quick):
+        contenders = {name: partial(_total, name, load_case(case)) for name in names()}
+        yield Comparison(str(case), {**contenders, "floor": partial(_floor, load_case(case))})
+    for case in () if quick else cases(True):
+        yield Comparison(f"{case}, parts", _parts(case))
+
+
+class Scheduler:
+    """FastDeploy's, as far as it costs: the text of all results when they come and when they go."""
+
+    def __init__(self) -> None:
+        self.last: list[Any] = []
+
+    def put_results(self, results: list[Any]) -> None:
+        _ = f"results of a step: {results}"  # made whether or not anybody reads it, as upstream
+        self.last = results
+
+    def get_results(self) -> list[list[Any]]:
+        """A list for each request."""
+        results = {result.request_id: [result] for result in self.last}
+        _ = f"results fetched: {results}"
+        return list(results.values())
+
+
+def texts(results: list[Any]) -> Callable[[], Any]:
+    """What the scheduler formats."""
+    scheduler = Scheduler()
+
+    def call() -> list[list[Any]]:
+        scheduler.put_results(results)
+        return scheduler.get_results()
+
+    return call
+
+
+def _engine(name: str, module: Any, case: LoadCase) -> tuple[Any, Callable[[], bytes]]:
+    """A load, and a call that takes its message all the way."""
+    packb = importlib.import_module("msgpack").packb
+    work = loaded(name, module, case)
+    scheduler = Scheduler()
+    work.processor.cached_generated_tokens = scheduler
+
+    step = step_call(work)
+
+    def call() -> bytes:
+        step()
+        packed: bytes = packb([[result.to_dict() for result in one] for one in scheduler.get_results()])
+        return packed
+
+    return work, call
+
+
+def _total(name: str, case: LoadCase) -> Ready:
+    module = token_processor_module()
+    work, call = _engine(name, module, case)
+    packed = call()
+    check(seen(packed) == seen(_engine(RESTATED, module, case)[1]()), "a client would see something else")
+    run = timed(call)
+
+    def young(loops: int) -> float:
+        work.reset()
+        return run(loops)
+
+    return Ready(young, len(packed), objects_in(work.processor.cached_generated_tokens.last))
+
+
+def seen(packed: bytes) -> list[Any]:
+    """What a client unpacks, without the times in the metrics."""
+    steps: list[list[Any]] = importlib.import_module("msgpack").unpackb(packed)
+    for (one,) in steps:
+        one["metrics"] = one["metrics"] and list(one["metrics"])
+        one["outputs"]["send_idx"] = None  # grows from step to step
+    return steps
+
+
+def _floor(case: LoadCase) -> Ready:
+    """The same results and dicts by bare C-API calls, and msgpack's own encoder."""
+    packb = importlib.import_module("msgpack").packb
+    results = loaded(RESTATED, token_processor_module(), case).sink.last
+    made = result_objects(results)
+    dicts = result_objects([[result.to_dict()] for result in results])
+    check(comparable(made.make()) == comparable(results), "the floor makes other objects")
+    packed = packb(dicts.make())
+    check(seen(packed) == seen(packb([[result.to_dict()] for result in results])), "the floor packs others")
+
+    def call() -> bytes:
+        made.make()
+        out: bytes = packb(dicts.make())
+        return out
+
+    return Ready(timed(call), len(packed), objects_in(results))
+
+
+# ---- Parts ------------------------------------------------------------------------------------------------
+
+
+def _parts(case: Case) -> dict[str, Callable[[], Ready]]:
+    one = load_case(case)
+    contenders: dict[str, Callable[[], Ready]] = {}
+    for name in CLASSES:
+        contenders |= {f"{name}: {part}": partial(_part, name, one, part) for part in PARTS[1:]}
+    contenders |= {f"floor: {part}": partial(_floor_part, one, part) for part in (RESULTS, DICTS)}
+    for part, removed in STEP_PARTS.items():
+        contenders[f"{RESTATED}: {RESULTS}, less {part}"] = partial(_less, one, removed)
+    contenders[f"{RESTATED}: {GET}"] = partial(taken, case, receive._stock)
+    contenders[f"{OURS}: {GET}"] = partial(taken, case, partial(receive._ours, dialect="compact", full=False))
+    contenders[f"floor: {GET}"] = partial(taken, case, receive._arrays)
+    return contenders
+
+
+def _part(name: str, case: LoadCase, part: str) -> Ready:
+    work = loaded(name, token_processor_module(), case)
+    if part == RESULTS:
+        return Ready(steps_of(work))
+    results = work.sink.last
+    if part == TEXTS:
+        return Ready(timed(texts(results)))
+    if part == DICTS:
+        return Ready(timed(lambda: [result.to_dict() for result in results]))
+    dicts = [result.to_dict() for result in results]
+    return Ready(timed(partial(importlib.import_module("msgpack").packb, dicts)))
+
+
+def _floor_part(case: LoadCase, part: str) -> Ready:
+    results = loaded(RESTATED, token_processor_module(), case).sink.last
+    made = result_objects(results if part == RESULTS else [result.to_dict() for result in results])
+    return Ready(timed(made.make))
+
+
+def _less(case: LoadCase, removed: int) -> Ready:
+    """The restated step without its first parts; what is left still makes all results."""
+    assert removed <= len(REMOVALS)
+    module = token_processor_module()
+    loaded(RESTATED, module, case)  # the first step makes metrics that stand-ins would lack
+    work, restore = stripped(module, processor_class(RESTATED, module), case, removed)
+    work.step()
+    check(len(work.sink.last) == case.batch, "results are missing")
+    return Ready(steps_of(work), close=restore)
