@@ -83,6 +83,7 @@ cdef class Plan:
     def new_result(self, index, send_idx, request_id, output_type, metrics):
         """A result without tokens."""
         result = _taken_over(self._result(index, send_idx, request_id, output_type))
+        give(at_offset(<PyObject *>result, self.r_outputs)[0], self.o_tokens, _untrack(_new_list(0)))
         put(<PyObject *>result, self.r_metrics, metrics)
         return result
 
@@ -95,12 +96,12 @@ cdef class Plan:
         return _taken_over(self._lists(step, first, rows))
 
     cdef PyObject *_result(self, index, send_idx, request_id, output_type) except NULL:
+        """A result whose output has no list of tokens yet."""
         cdef PyObject *output = self.outputs.copy(<PyObject *>self.output)
         cdef PyObject *result = NULL
         try:
             put(output, self.o_index, index)
             put(output, self.o_send, send_idx)
-            give(output, self.o_tokens, _untrack(_new_list(0)))
             give(output, self.o_drafts, _untrack(_new_list(0)))
             result = self.results.copy(<PyObject *>self.result)
             put(result, self.r_outputs, <object>output)
@@ -446,6 +447,14 @@ cdef class Batch:
         row = PyList_GET_ITEM(<object>PyTuple_GET_ITEM(<object>lists, 1), count - 1)
         put(output, plan.o_logprob, <object>PyList_GET_ITEM(<object>row, 0))
         return tokens
+
+
+def live_requests(Step step not None):
+    """Requests of a step that have an accepted token."""
+    cdef Py_ssize_t i, live = 0
+    for i in range(step.at.batch):
+        live += step.at.block.counts[i] > 0
+    return live
 
 
 cdef inline object _got(d, key):

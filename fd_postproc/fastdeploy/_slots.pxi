@@ -17,6 +17,8 @@ cdef extern from "Python.h":
         newfunc tp_new
         Py_ssize_t tp_basicsize
 
+    PyTypeObject *Py_TYPE(object o) noexcept
+    int PyType_IsSubtype(PyTypeObject *derived, PyTypeObject *base) noexcept
     void PyObject_GC_UnTrack(PyObject *o) noexcept
     void _take "Py_INCREF"(PyObject *o) noexcept
     void _take_if_any "Py_XINCREF"(PyObject *o) noexcept
@@ -82,6 +84,7 @@ cdef class SlotCopier:
     """
 
     cdef readonly type cls
+    cdef type base           # the next class that has the slots as well, if there is one
     cdef readonly tuple names
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
@@ -101,15 +104,18 @@ cdef class SlotCopier:
         for i in range(self.n):
             self.offsets[i] = slot_offset(cls, self.names[i])
             self.reach = max(self.reach, self.offsets[i] + <Py_ssize_t>sizeof(void *))
+        self.base = cls.__base__
+        if (<PyTypeObject *>self.base).tp_basicsize < self.reach:
+            self.base = cls
 
     def __dealloc__(self):
         PyMem_Free(self.offsets)
 
     cdef bint fits(self, PyObject *pattern) noexcept:
         """Whether an object has these slots: an instance of `cls`, or of a base that has them all."""
-        cdef type kind = type(<object>pattern)
-        return kind is self.cls or (issubclass(self.cls, kind)
-                                    and (<PyTypeObject *>kind).tp_basicsize >= self.reach)
+        cdef PyTypeObject *kind = Py_TYPE(<object>pattern)
+        return (kind == <PyTypeObject *>self.cls or kind == <PyTypeObject *>self.base
+                or (PyType_IsSubtype(<PyTypeObject *>self.cls, kind) and kind.tp_basicsize >= self.reach))
 
     cdef PyObject *copy(self, PyObject *pattern) except NULL:
         """A new reference.  `pattern` must fit."""

@@ -17,6 +17,7 @@ from ..ops.environment import queue_mode
 from ._results import Batch
 from .counters import Counters, Reports
 from .finish import POLL, FinishMixin
+from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
 from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
 from .shapes import plan_of
@@ -54,7 +55,7 @@ def make_class(module: Any) -> type:
         "__module__": __name__,
         "__doc__": ProcessorMixin.__doc__,
     }
-    bases = (LifecycleMixin, ProcessorMixin, SlotMixin, FinishMixin, PairingMixin, stock)
+    bases = (LifecycleMixin, ProcessorMixin, SlotMixin, FinishMixin, GaugesMixin, PairingMixin, stock)
     return type("TokenProcessor", bases, body)
 
 
@@ -114,7 +115,7 @@ class ProcessorMixin:
         began = time.perf_counter()
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
-            self.aside("gauges of a step", self._record_speculative_decoding_metrics, step.counts)
+            self.aside("gauges of a step", self.set_gauges, step)
             self.sweep()
         built = time.perf_counter()
         self.postprocess(results, output_type)
