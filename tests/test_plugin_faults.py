@@ -466,7 +466,7 @@ def test_a_malformed_message_changes_nothing(rig):
 
 
 def test_tables_do_not_grow_for_ever(rig):
-    """Aborted requests leave theirs behind, as FastDeploy's class has it; they are swept once there are many."""
+    """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
     rig = rig("spec")
     processor, most = rig.processor, imported("fd_postproc.fastdeploy.slot").MOST_REQUESTS
     for i in range(most + 10):

@@ -67,7 +67,7 @@ class Manager(SimpleNamespace):
             calls=[],
         )
 
-    def note(name, value=None):  # noqa: N805  a maker of methods
+    def note(name, value=None):
         def method(self, *arguments):
             self.calls.append((name, *(getattr(each, "request_id", each) for each in arguments)))
             return value
@@ -255,7 +255,7 @@ def outcome(cls, channel, change=None, steps=STEPS, make=bare_task):
         mock.patch.object(module(), "main_process_metrics", Recorder(calls)),
         mock.patch.object(module(), "trace_print", Recorder(calls, "trace_print")),
         mock.patch.object(module(), "time", SimpleNamespace(time=lambda: CLOCK, sleep=None)),
-        mock.patch.object(time, "time", lambda: CLOCK),
+        mock.patch.object(time, "time", return_value=CLOCK),
     ):
         try:
             if change is not None:
@@ -328,7 +328,9 @@ def test_what_fastdeploys_class_does_not_ask_of_others_ours_does_not(channel, pa
     outcome(stock_class(), channel, names)
     fails = 0
     for i, name in seen:
-        stock = assert_as_good(channel, lambda processor, i=i, name=name: delattr(holders(processor)[i], name))
+        stock = assert_as_good(
+            channel, lambda processor, i=i, name=name: delattr(holders(processor)[i], name)
+        )
         fails += "failed" in stock
     assert 0 < fails < len(seen)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from dataclasses import fields, is_dataclass
 from typing import Any
 
