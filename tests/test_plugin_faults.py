@@ -206,6 +206,103 @@ def test_a_transfer_that_raises_on_a_prefill_instance(rig, what):
     assert rig.escaped == []
 
 
+# ---- A transfer that takes long ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def prefilling(rig):
+    """A prefill instance; only the culprit's cache has to be transferred, and nobody says how that goes."""
+    rig = rig("spec", warm=False, splitwise_role="prefill")
+    rig.requests["culprit"].disaggregate_info = {"role": "prefill"}
+    results = rig.step({0: [50], 1: [51, 53], 2: [52]})
+    assert {*results} == {"a", "c"}
+    assert not rig.has_left("culprit", AT_FAULT)
+    return rig
+
+
+def test_a_slow_transfer_keeps_nobody_else_waiting(prefilling):
+    rig = prefilling
+    for turn in range(3):
+        results = rig.step({0: [60 + turn], 1: [70 + turn], 2: [80 + turn]})
+        assert {*results} == {"a", "c"}
+        assert [results[name][0].outputs.send_idx for name in ("a", "c")] == [1 + turn] * 2
+    assert rig.requests["culprit"].output_token_ids == [51]
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["someone else", "finished"]], [["culprit", "finished"]]]
+    rig.processor.serve_transfers()
+    assert rig.sink.puts == []
+    rig.processor.serve_transfers()
+    ((result,),) = rig.sink.puts
+    assert (result.request_id, result.finished, result.error_code) == ("culprit", True, 200)
+    assert (result.outputs.token_ids, result.outputs.draft_token_ids) == ([51], [51, 53])
+    assert [call[1] for call in rig.connector.sent] == [{"role": "prefill"}]
+    assert rig.has_left("culprit", AT_FAULT)
+    assert rig.escaped == []
+
+
+def test_a_transfer_that_fails_late(prefilling):
+    rig = prefilling
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "no route"]]]
+    rig.processor.serve_transfers()
+    ((result,),) = rig.sink.puts
+    assert (result.finished, result.error_code) == (True, 501)
+    assert "no route" in result.error_msg
+    assert rig.has_left("culprit", AT_FAULT)
+
+
+@pytest.mark.parametrize("what", ["get_finished_req", "send_first_token", "finish_requests_async"])
+def test_a_late_transfer_whose_end_raises(prefilling, what):
+    """Its client is told once, whatever happens, and the next steps are as ever."""
+    rig = prefilling
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    holders = {"get_finished_req": rig.transfers, "send_first_token": rig.connector}
+    with mock.patch.object(holders.get(what, rig.manager), what, raising), contextlib.suppress(Planted):
+        rig.processor.serve_transfers()
+    with contextlib.suppress(Planted):
+        rig.processor.serve_transfers()
+    assert [[result.request_id for result in results] for results in rig.sink.puts] == [["culprit"]]
+    assert rig.sink.puts[0][0].finished
+    assert rig.processor.transfers == {}
+    assert {*rig.step({0: [60], 2: [61]})} == {"a", "c"}
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, taken_over):
+    """Its slot may be another's by then, which must not be freed; nothing is kept about it for ever."""
+    rig = prefilling
+    manager = rig.manager
+    manager.stop_flags[AT_FAULT], manager.tasks_list[AT_FAULT] = True, None
+    manager.requests.pop("culprit"), manager.req_dict.pop("culprit")
+    if taken_over:
+        rig.insert("next", AT_FAULT)
+    tokens = {0: [60], 1: [61], 2: [62]} if taken_over else {0: [60], 2: [62]}
+    results = rig.step(tokens)
+    rig.processor.serve_transfers()
+    assert {*results} == ({"a", "c", "next"} if taken_over else {"a", "c"})
+    assert rig.processor.transfers == {}
+    if taken_over:
+        assert manager.tasks_list[AT_FAULT].request_id == "next"
+        assert rig.step({1: [63]})["next"][0].outputs.send_idx == 1
+    assert rig.escaped == []
+
+
+def test_an_abort_while_a_transfer_is_under_way(prefilling):
+    rig = prefilling
+    rig.manager.to_be_aborted_req_id_set.add("culprit")
+    results = rig.step({0: [60], 1: -9, 2: [62]})
+    assert [(result.finished, result.error_msg) for result in results["culprit"]] == [(True, "Aborted")]
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    rig.processor.serve_transfers()
+    assert rig.sink.puts == []
+    assert rig.processor.transfers == {}
+    assert rig.manager.tasks_list[AT_FAULT] is None
+
+
+# ---- Odd tasks ---------------------------------------------------------------------------------------
+
 ATTRIBUTES = (
     *("metrics", "eos_token_ids", "output_token_ids", "status", "messages", "trace_carrier", "ic_req_data"),
     *("disaggregate_info", "multimodal_inputs", "prompt_token_ids_len", "num_cached_tokens"),
@@ -366,6 +463,21 @@ def test_a_malformed_message_changes_nothing(rig):
         assert rig.sink.puts == []
         assert rig.processor.tokens_counter == before
     check_others(rig, rig.step({0: [50], 1: [51], 2: [52]}), {0: [50], 1: [51], 2: [52]})
+
+
+def test_tables_do_not_grow_for_ever(rig):
+    """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
+    rig = rig("spec")
+    processor, most = rig.processor, imported("fd_postproc.fastdeploy.slot").MOST_REQUESTS
+    for i in range(most + 10):
+        processor.tokens_counter[f"gone-{i}"] = 3
+        processor.total_step_per_request[f"gone-{i}"] = 3
+        processor.accept_token_num_per_head_per_request[f"gone-{i}"] = [3] * 6
+    results = rig.step()
+    assert [results[name][0].outputs.send_idx for name in NAMES] == [1] * 3
+    for table in ("tokens_counter", "total_step_per_request", "accept_token_num_per_head_per_request"):
+        assert {*getattr(processor, table)} == {*NAMES}
+    assert [result.outputs.send_idx for name in NAMES for result in rig.step()[name]] == [2, 3, 4]
 
 
 def test_an_error_result_reaches_a_client_like_any_other(rig):

@@ -165,11 +165,20 @@ class FinishMixin:
         """Put the results whose transfer has ended meanwhile."""
         if not self.transfers:
             return
-        self._ask_for_transfers()
-        done = []
-        for name in [name for name in self.transfers if name in self.prefill_result_status]:
-            slot, task, result = self.transfers.pop(name)
-            self._send_first_token(task, result)
-            done.append(self._recycled(slot, task, result))
+        self.aside("asking for cache transfers", self._ask_for_transfers)
+        tasks, done = self.resource_manager.tasks_list, []
+        for name, (slot, task, result) in list(self.transfers.items()):
+            if tasks[slot] is not task:
+                # Aborted, or taken away by FastDeploy's other threads, who have seen to its client; the
+                # slot may be another request's by now.
+                del self.transfers[name]
+                self.fd.llm_logger.info(f"request {name}: gone while its cache transfer was under way")
+            elif name in self.prefill_result_status:
+                del self.transfers[name]
+                try:
+                    self._send_first_token(task, result)
+                    done.append(self._recycled(slot, task, result))
+                except Exception as error:
+                    done.append(self.give_up(slot, task, error))
         if done:
             self.cached_generated_tokens.put_results(done)

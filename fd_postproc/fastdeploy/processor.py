@@ -143,14 +143,21 @@ class ProcessorMixin:
             return None
         role = self.cfg.scheduler_config.splitwise_role
         logger = self.scheduler_metrics_logger
-        own = self._record_metrics.__func__ is getattr(self.stock, "_record_metrics", None)
+        speculative = bool(self.cfg.speculative_config.method)
+        if speculative and not self._is_stock("_record_speculative_decoding_accept_num_per_request"):
+            return None
         return SimpleNamespace(
-            metrics=self.fd.main_process_metrics if own else None,
+            metrics=self.fd.main_process_metrics if self._is_stock("_record_metrics") else None,
             decode_log=logger.on_decode_tokens if logger else None,
             decode_role=role == "decode",
             v1=bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
-            speculative=bool(self.cfg.speculative_config.method),
+            speculative=speculative,
         )
+
+    def _is_stock(self: Any, name: str) -> bool:
+        """Whether a method is FastDeploy's own, neither overridden nor replaced on this object."""
+        method = getattr(getattr(self, name), "__func__", None)
+        return method is not None and method is getattr(self.stock, name, None)
 
     # ---- receiving -----------------------------------------------------------------------------------
 

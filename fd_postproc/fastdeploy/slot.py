@@ -45,7 +45,7 @@ class SlotMixin:
             None if there is nothing to tell the client.
         """
         name, role = task.request_id, self.cfg.scheduler_config.splitwise_role
-        if name in self.transfers:
+        if name in self.transfers and code != self._preempted:
             return None
         in_pair = task.disaggregate_info is not None
         rid = name.split("_")[0]

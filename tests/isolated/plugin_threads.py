@@ -1,6 +1,7 @@
 """Run in a fresh interpreter: steps, while FastDeploy's other threads change what they are made of.
 
-Usage: plugin_threads.py CHANNEL STEPS SEED.  Prints a JSON object with what was seen; raises if anything is lost.
+Usage: plugin_threads.py CHANNEL STEPS SEED.  Prints what was seen as JSON; raises if anything
+is lost.
 
 Steps come decoded, no tensor is touched: Paddle is not loaded, so that this also runs where Paddle cannot,
 under the sanitizers.

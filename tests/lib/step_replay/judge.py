@@ -1,5 +1,7 @@
 """Replays a trace on a class and judges each step: by the recording where it stands, by the model always."""
 
+from itertools import chain
+
 from step_replay.compare import differences
 from step_replay.model import DRAFT, Model, as_told
 from step_replay.replay import Replay
@@ -58,7 +60,7 @@ class Judged(Replay):
         puts = [[as_told(result) for result in results] for results in actual["put"]]
         self.ledger.enter(puts)
         if "clear_data" in event:  # how many calls it makes is its own business
-            puts, outcome.puts = [sum(puts, [])], [sum(outcome.puts, [])]
+            puts, outcome.puts = [[*chain(*puts)]], [[*chain(*outcome.puts)]]
         told = {
             "put": puts,
             "rm_calls": actual["rm_calls"],

@@ -117,7 +117,7 @@ class Script:
     def events(self):
         """What happens, one event after the other."""
         waiting, rng = list(self.names), self.rng
-        for step in range(self.steps):
+        for _ in range(self.steps):
             self.clock += rng.choice((0.0, 0.004, 0.02, 0.3, 1.1))
             yield from self._inserts(waiting)
             yield from self._disturbances()
