@@ -7,12 +7,13 @@ from typing import Any
 from .._core import Step
 from ._results import live_requests
 
+RECORD = "_record_speculative_decoding_metrics"
+
 
 class GaugesMixin:
     """`set_gauges`: ``_record_speculative_decoding_metrics`` without a Python loop over the batch."""
 
     fd: Any
-    stock: Any
 
     def set_gauges(self: Any, step: Step) -> None:
         """Tell of acceptance so far; stopped and empty slots of the message count too, as in FastDeploy.
@@ -20,16 +21,11 @@ class GaugesMixin:
         FastDeploy's own method is called if somebody has put another one in its place, and the first time,
         when it also makes the gauges.
         """
-        record, fd = self._record_speculative_decoding_metrics, self.fd
+        fd = self.fd
         metrics, config = fd.main_process_metrics, self.cfg.speculative_config
-        stock = getattr(self.stock, "_record_speculative_decoding_metrics", None)
-        gauges = vars(metrics) if hasattr(metrics, "__dict__") else {}
-        if (
-            getattr(record, "__func__", None) is not stock
-            or "spec_decode_draft_acceptance_rate" not in gauges
-            or hasattr(type(metrics), "set_value")
-        ):
-            record(step.counts)
+        made = "spec_decode_draft_acceptance_rate" in getattr(metrics, "__dict__", ())
+        if not made or not self._is_stock(RECORD) or hasattr(type(metrics), "set_value"):
+            getattr(self, RECORD)(step.counts)
             return
         heads = self.accept_token_num_per_head
         emitted = sum(heads)
