@@ -71,8 +71,8 @@ def same_keys(get_output_ep: Callable[..., Any] | None) -> bool:
     """
     if not callable(get_output_ep):
         return False
-    try:
-        return _asks_for_our_key(get_output_ep)
+    try:  # twice: another program may have removed the queue of the first attempt
+        return _asks_for_our_key(get_output_ep) or _asks_for_our_key(get_output_ep)
     except (OSError, ValueError, sysv_ipc.Error):
         return False
 
