@@ -16,6 +16,8 @@ import sysv_ipc
 
 from ..queues import CHANNEL_PATHS, queue_key
 
+_tried: set[int] = set()  # ids that ops of this process were asked for
+
 # The packed dialects put the number of columns above these bits of a header word.
 _SHIFTS = {"topk": 16, "spec_topk": 8}
 
@@ -96,7 +98,11 @@ def _unused_id() -> tuple[int, int, list[int]]:
     path = CHANNEL_PATHS["plain"]
     found = os.stat(path)
     while True:
-        queue_id = random.SystemRandom().randrange(1 << 16, 1 << 20)  # above FastDeploy's own: they are ports
+        # Above FastDeploy's own, which are ports.  Never one twice: ops may keep what they have opened.
+        queue_id = random.SystemRandom().randrange(3 << 18, 1 << 20)
+        if queue_id in _tried:
+            continue
+        _tried.add(queue_id)
         ours = queue_key(queue_id, path)
         wide = (found.st_dev & 0xFF) << 24 | (found.st_ino & 0xFF) << 16 | queue_id & 0xFFFF
         others = [queue_key(queue_id, path, "libc"), wide - (1 << 32) if wide >= 1 << 31 else wide]
