@@ -9,9 +9,12 @@ CFLAGS, LDFLAGS
 """
 
 import os
+import runpy
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 trace = os.environ.get("FD_POSTPROC_TRACE") == "1"
 # Debug information is most of a small extension's size: keep it only where somebody asked for it.
@@ -32,9 +35,25 @@ def extension(name, source, depends=()):
     return ext
 
 
+class BuildExt(build_ext):
+    """Embeds the kernel: fdk_ptx.h holds cuda/pack.ptx as a C string."""
+
+    def run(self):
+        ptx = runpy.run_path("cuda/compile_ptx.py")["committed_ptx"]()
+        lines = [line.replace("\\", "\\\\").replace('"', '\\"') for line in ptx.splitlines()]
+        text = "".join(f'    "{line}\\n"\n' for line in lines)
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fdk_ptx.h").write_text(f"static const char fdk_ptx[] =\n{text};\n")
+        for ext in self.extensions:
+            ext.include_dirs.append(str(folder))
+        super().run()
+
+
 HEADERS = sorted(glob("fd_postproc/*.h") + glob("fd_postproc/*.px[di]") + glob("fd_postproc/bench/*.h"))
 
 setup(
+    cmdclass={"build_ext": BuildExt},
     # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
     options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
