@@ -21,16 +21,20 @@ trace = os.environ.get("FD_POSTPROC_TRACE") == "1"
 keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
 
 
-def extension(name, source, depends=()):
+def extension(name, source, depends=(), libraries=()):
     ext = Extension(
         name,
         sources=[source],
         depends=list(depends),
-        include_dirs=["fd_postproc"],
+        include_dirs=["fd_postproc", "cuda"],
+        libraries=list(libraries),
         extra_compile_args=["-O3", *([] if keep_debug else ["-g0"])],
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
         define_macros=[("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if trace else [],
     )
+    ext.cython_include_dirs = [
+        "."
+    ]  # cuda/ is no package: its source finds the package's .pxd files from here
     ext.cython_directives = {"linetrace": trace, "profile": trace}
     return ext
 
@@ -50,6 +54,7 @@ class BuildExt(build_ext):
         super().run()
 
 
+KERNEL = [*sorted(glob("cuda/*.h")), "cuda/pack.ptx"]
 HEADERS = sorted(glob("fd_postproc/*.h") + glob("fd_postproc/*.px[di]") + glob("fd_postproc/bench/*.h"))
 
 setup(
@@ -58,6 +63,8 @@ setup(
     options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
+        # dlopen and threads are in libraries of their own where glibc is older than 2.34.
+        extension("fd_postproc._save", "cuda/_save.pyx", HEADERS + KERNEL, ["dl", "pthread"]),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
     ],
 )

@@ -25,8 +25,8 @@ from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
 from fd_postproc._dlpack cimport (
-    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_exchange, fdl_is_contiguous,
-    fdl_tensor,
+    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, FDL_PINNED, fdl_exchange,
+    fdl_is_contiguous, fdl_tensor,
 )
 from fd_postproc._frames cimport (
     FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut,
@@ -50,10 +50,11 @@ from fd_postproc._wire cimport (
     fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_write_step,
 )
 
+import math
 import os
 
 from . import queues, tensors
-from .errors import MalformedMessage, MessageTooBig, ReceiverBusy, SenderBusy, queue_error
+from .errors import MalformedMessage, ReceiverBusy, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
 
 include "_names.pxi"
@@ -62,4 +63,5 @@ include "_step.pxi"
 include "_codec.pxi"
 include "_receiver.pxi"
 include "_host.pxi"
+include "_device.pxi"
 include "_sender.pxi"
