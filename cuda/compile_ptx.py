@@ -79,7 +79,9 @@ def compile_ptx() -> str:
     def call(name: str, *args: object) -> None:
         status = getattr(nvrtc, name)(*args)
         if status != 0:
-            raise RuntimeError(f"{name}: {nvrtc.nvrtcGetErrorString(status).decode()}\n{text_of('ProgramLog')}")
+            raise RuntimeError(
+                f"{name}: {nvrtc.nvrtcGetErrorString(status).decode()}\n{text_of('ProgramLog')}"
+            )
 
     def text_of(what: str) -> str:
         size = ctypes.c_size_t()
