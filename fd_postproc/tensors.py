@@ -166,7 +166,8 @@ def _dtype_name(dtype: Any) -> str:
 
 # ---- On a CUDA device --------------------------------------------------------------------------------
 
-_TYPESTRS = {"<i8": "int64", "<i4": "int32", "<f4": "float32"}
+_TYPESTRS = {"<i8": "int64", "<i4": "int32", "<f4": "float32", "|b1": "bool"}
+_ITEM_SIZES = {"int64": 8, "int32": 4, "float32": 4, "bool": 1}
 
 
 def device_view(
@@ -185,7 +186,7 @@ def device_view(
         shape = tuple(interface["shape"])
         device = _cupy_device(tensor)
         found = device_dtype(_TYPESTRS.get(interface["typestr"], interface["typestr"]), name, dtype, device)
-        item = 8 if found == "int64" else 4
+        item = _ITEM_SIZES[found]
         bytes_apart = interface.get("strides")
         if bytes_apart is None:
             strides = contiguous_strides(shape)
