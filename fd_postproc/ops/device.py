@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import time
 from collections import deque
 from typing import Any
@@ -32,6 +33,7 @@ lanes: list[Any] = []
 _open: dict[tuple[Any, ...], Any] = {}  # those in use
 _records: deque[tuple[int, Any, Any, Any]] = deque()  # saves under way; keeps their tensors alive
 _errors: list[Exception] = []
+_left = False
 _keeps_all = False  # the driver failed: nobody knows what the device still reads
 
 waiting.append(lanes)
@@ -159,12 +161,18 @@ def _extension() -> Any:
         extension.start(cuda_buffers())
         _save = extension
         atexit.register(_leave)
+        if "multiprocessing.util" in sys.modules:  # its processes end without atexit
+            sys.modules["multiprocessing.util"].Finalize(None, _leave, exitpriority=100)
         os.register_at_fork(after_in_child=_errors.clear)
     return _save
 
 
 def _leave() -> None:
     """At the interpreter's end: what is under way gets some time, and what went wrong is told."""
+    global _left
+    if _left:
+        return
+    _left = True
     left = _save.stop(int(EXIT_SECONDS * 1e9))
     _collect_errors()
     for error in _errors:

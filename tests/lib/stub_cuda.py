@@ -5,7 +5,6 @@ Must be loaded before `fd_postproc._save` opens the driver: the dynamic loader t
 """
 
 import ctypes
-import functools
 import subprocess
 import tempfile
 import types
@@ -27,9 +26,14 @@ def build(folder):
     return built
 
 
-@functools.cache
+_loaded = None
+
+
 def load(path=None):
-    """The library in this process."""
+    """The library in this process: built, or at `path` the first time."""
+    global _loaded
+    if _loaded is not None:
+        return _loaded
     if path is None:
         with tempfile.TemporaryDirectory() as folder:
             return load(str(build(folder)))
@@ -38,6 +42,7 @@ def load(path=None):
         getattr(stub, name).restype = ctypes.c_void_p
     for name in "stub_live_pinned", "stub_live_events":
         getattr(stub, name).restype = ctypes.c_size_t
+    _loaded = stub
     return stub
 
 
