@@ -1,8 +1,8 @@
 """Compile the kernel to PTX: ``python cuda/compile_ptx.py`` writes ``cuda/pack.ptx``.
 
 Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.  It takes NVRTC 11.8
-(``pip install nvidia-cuda-nvrtc-cu11==11.8.89``), so that drivers from 520 up accept the PTX; a newer compiler's
-would ask for a newer driver.
+(``pip install nvidia-cuda-nvrtc-cu11==11.8.89``), so that drivers from 520 up accept the PTX; a newer
+compiler's would ask for a newer driver.
 """
 
 from __future__ import annotations

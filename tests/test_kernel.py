@@ -227,7 +227,7 @@ def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
     assert call.on_device().fault == call.on_cpu().fault
 
 
-# ---- Numbers that only the device knows ----------------------------------------------------------------------
+# ---- Numbers that only the device knows --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -56,7 +56,7 @@ class _Call(ctypes.Structure):
         ("layout", ctypes.c_int32 * 4),
         *[
             (name, ctypes.c_int32)
-            for name in "op dialect batch cols stop_flag flag skip_prefill capacity".split()
+            for name in ["op", "dialect", "batch", "cols", "stop_flag", "flag", "skip_prefill", "capacity"]
         ],
         ("width", ctypes.c_int64),
         ("rows", ctypes.c_int64),
