@@ -430,7 +430,7 @@ def _say(
     value: int,
     bound: int,
 ) -> str:
-    """Words for what the C loop refused; the reasons are those of enum fdp_reason in _pack.h."""
+    """Words for what the C loop refused; the reasons are those of enum fdp_reason in _request.h."""
 
     def name(role: str) -> str:
         return given[role][0] if role in given else role
