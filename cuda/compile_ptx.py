@@ -1,8 +1,8 @@
-"""Compile the kernel to PTX: ``python cuda/compile_ptx.py`` writes ``cuda/pack.ptx``.
+"""Compile the kernel to PTX: ``python cuda/compile_ptx.py [FILE]`` writes ``cuda/pack.ptx``, or FILE.
 
 Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.  It takes NVRTC 11.8
-(``pip install nvidia-cuda-nvrtc-cu11==11.8.89``), so that drivers from 520 up accept the PTX; a newer compiler's
-would ask for a newer driver.
+(``pip install nvidia-cuda-nvrtc-cu11==11.8.89``), so that drivers from 520 up accept the PTX; a newer
+compiler's would ask for a newer driver.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -46,8 +47,8 @@ def committed_ptx() -> str:
     return ptx
 
 
-def load_nvrtc() -> ctypes.CDLL:
-    """NVRTC from its PyPI package.
+def nvrtc_path() -> Path:
+    """Where the PyPI package has put NVRTC.
 
     Raises
     ------
@@ -55,10 +56,10 @@ def load_nvrtc() -> ctypes.CDLL:
         If it is not installed.
     """
     spec = importlib.util.find_spec("nvidia")
-    for parent in spec.submodule_search_locations or [] if spec else []:
+    for parent in (spec and spec.submodule_search_locations) or []:
         path = Path(parent) / "cuda_nvrtc" / "lib" / LIBRARY
         if path.exists():
-            return ctypes.CDLL(str(path))
+            return path
     raise ImportError(f"{LIBRARY} not found: pip install {PACKAGE}")
 
 
@@ -72,7 +73,7 @@ def compile_ptx() -> str:
     RuntimeError
         If it does not accept the sources; the text is its log.
     """
-    nvrtc = load_nvrtc()
+    nvrtc = ctypes.CDLL(str(nvrtc_path()))
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
     program = ctypes.c_void_p()
 
@@ -111,4 +112,4 @@ def compile_ptx() -> str:
 
 
 if __name__ == "__main__":
-    PTX.write_text(compile_ptx())
+    Path(*sys.argv[1:] or [PTX]).write_text(compile_ptx())

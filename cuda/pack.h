@@ -125,7 +125,7 @@ typedef struct {
     int32_t bad;        /* first request that has to be refused; FDP_MOST: none */
 } fdk_part;
 
-#define FDK_GROUP 32 /* parts that are summed up by one thread */
+#define FDK_GROUP 16 /* parts that one thread sums up: about the root of a block, so that no thread has many */
 
 typedef struct {
     fdk_part *whole;

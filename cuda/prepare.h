@@ -100,15 +100,11 @@ static inline void fdk_prepare_header(fdk_job *job, const fdw_message *planned)
 static inline int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect,
                               uint64_t seq, uint64_t sender, int64_t capacity, fdp_fault *fault)
 {
-    const int channel = fdp_channel(s->op);
     fdw_geometry none, request, row;
     fdw_message m;
-    fdw_fault wire;
     memset(job, 0, sizeof *job);
-    if (fdw_plan(&m, layout, channel, dialect, s->batch, 0, s->cols, &wire) < 0)
-        return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
-    m.stop_flag = s->stop_flag;
-    m.flag = channel == FDW_SPEC_TOPK ? s->flag : 0;
+    if (fdp_plan_message(&m, s, layout, dialect, 0, fault) < 0)
+        return -1;
     m.seq = seq;
     m.sender = sender;
     none = fdk_geometry(layout, &m, 0, 0);
@@ -120,7 +116,7 @@ static inline int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layou
     job->cols = s->cols;
     job->wire_cols = m.cols;
     job->compact = dialect == FDW_COMPACT;
-    job->has_logprobs = fdw_has_logprobs(channel);
+    job->has_logprobs = fdw_has_logprobs(m.channel);
     job->clear_counts = s->op == FDP_SPECULATE && !job->compact;
     job->counts_at = (int32_t)(none.counts < 0 ? -1 : none.counts / 4);
     job->capacity = (int32_t)(capacity / 4);

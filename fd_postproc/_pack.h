@@ -72,34 +72,40 @@ static inline fdp_given fdp_read(const fdp_source *s, int32_t i)
     return g;
 }
 
+/* The same as fdw_plan, for a save op. */
+static inline int fdp_plan_message(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
+                                   int32_t rows, fdp_fault *fault)
+{
+    const int channel = fdp_channel(s->op);
+    fdw_fault wire;
+    if (fdw_plan(m, layout, channel, dialect, s->batch, rows, s->cols, &wire) < 0)
+        return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
+    m->stop_flag = s->stop_flag;
+    m->flag = channel == FDW_SPEC_TOPK ? s->flag : 0;
+    return 0;
+}
+
 /* Check the tensors against each other and against the layout, and plan the message: *m gets its header, its
  * length (m->claimed) and its rows. */
 static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
                            fdp_fault *fault)
 {
-    const int channel = fdp_channel(s->op);
     const fdp_terms terms = fdp_terms_of(s);
-    const int32_t cols = s->cols;
     fdw_fault wire;
     int64_t rows = 0;
+    if (fdp_plan_message(m, s, layout, dialect, 0, fault) < 0)
+        return -1;
     for (int32_t i = 0; i < s->batch; i++) {
         const fdp_given g = fdp_read(s, i);
         const fdp_request r = fdp_decide(&terms, i, &g);
         if (fdp_check(&terms, i, &g, &r, fault) < 0)
             return -1;
-        rows += r.count > 0 ? r.count : 0;
-    }
-    if (fdw_plan(m, layout, channel, dialect, s->batch, (int32_t)rows, cols, &wire) < 0)
-        return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
-    for (int32_t i = 0; dialect != FDW_COMPACT && i < s->batch; i++) { /* a frame's length is known by now */
-        const fdp_given g = fdp_read(s, i);
-        const fdp_request r = fdp_decide(&terms, i, &g);
         if (fdw_plan_request(m, i, r.count, &wire) < 0)
             return fdp_refuse(fault, FDP_TOO_MANY, i, wire.value, wire.bound);
+        rows += r.count > 0 ? r.count : 0;
     }
-    m->stop_flag = s->stop_flag;
-    m->flag = channel == FDW_SPEC_TOPK ? s->flag : 0;
-    return 0;
+    m->rows = (int32_t)rows;
+    return dialect == FDW_COMPACT ? fdp_plan_message(m, s, layout, dialect, m->rows, fault) : 0;
 }
 
 /* Narrow n numbers into a message; the index of one that does not fit 32 bits, or -1. */

@@ -281,7 +281,7 @@ cdef class Sender:
 
         `inputs` holds a HostInput for each role; the caller has checked that their sizes fit each other.
         None, or (reason, index, value, bound) if a number in them does not fit; then nothing was sent.
-        The reasons are explained at enum fdp_reason in _pack.h.
+        The reasons are explained at enum fdp_reason in _request.h.
         """
         cdef fdp_source s
         cdef fdp_fault fault

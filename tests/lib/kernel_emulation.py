@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import shlex
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -56,7 +57,7 @@ class _Call(ctypes.Structure):
         ("layout", ctypes.c_int32 * 4),
         *[
             (name, ctypes.c_int32)
-            for name in "op dialect batch cols stop_flag flag skip_prefill capacity".split()
+            for name in ["op", "dialect", "batch", "cols", "stop_flag", "flag", "skip_prefill", "capacity"]
         ],
         ("width", ctypes.c_int64),
         ("rows", ctypes.c_int64),
@@ -93,11 +94,8 @@ class _Result(ctypes.Structure):
 def compiler():
     """The C compiler's command, or None if there is none."""
     for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc"):
-        words = shlex.split(command or "")[:1]
-        if (
-            words
-            and subprocess.run(["sh", "-c", 'command -v "$0"', *words], capture_output=True).returncode == 0
-        ):
+        words = shlex.split(command or "")
+        if words and shutil.which(words[0]):
             return words
     return None
 
@@ -106,7 +104,7 @@ def compiler():
 def library():
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "emulation.so"
-        flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        flags = ["-std=c11", "-O2", "-shared", "-fPIC", *shlex.split(os.environ.get("CFLAGS", ""))]
         headers = ["-I", ROOT / "cuda", "-I", ROOT / "fd_postproc"]
         subprocess.run([*compiler(), *flags, *headers, SOURCE, "-o", built], check=True)
         emulation = ctypes.CDLL(str(built))
