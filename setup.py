@@ -32,9 +32,7 @@ def extension(name, source, depends=(), libraries=()):
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
         define_macros=[("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if trace else [],
     )
-    ext.cython_include_dirs = [
-        "."
-    ]  # cuda/ is no package: its source finds the package's .pxd files from here
+    ext.cython_include_dirs = ["."]  # cuda/ is no package; its source finds the package's .pxd files here
     ext.cython_directives = {"linetrace": trace, "profile": trace}
     return ext
 
@@ -55,7 +53,9 @@ class BuildExt(build_ext):
 
 
 KERNEL = [*sorted(glob("cuda/*.h")), "cuda/pack.ptx"]
-HEADERS = sorted(glob("fd_postproc/*.h") + glob("fd_postproc/*.px[di]") + glob("fd_postproc/bench/*.h"))
+HEADERS = sorted(
+    path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)
+)
 
 setup(
     cmdclass={"build_ext": BuildExt},
@@ -65,6 +65,7 @@ setup(
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
         # dlopen and threads are in libraries of their own where glibc is older than 2.34.
         extension("fd_postproc._save", "cuda/_save.pyx", HEADERS + KERNEL, ["dl", "pthread"]),
+        extension("fd_postproc.fastdeploy._results", "fd_postproc/fastdeploy/_results.pyx", HEADERS),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
     ],
 )

@@ -47,7 +47,7 @@ from fd_postproc._wire cimport (
     FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft,
     fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_layout,
     fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements,
-    fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_write_step,
+    fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
 )
 
 import math
@@ -64,4 +64,5 @@ include "_codec.pxi"
 include "_receiver.pxi"
 include "_host.pxi"
 include "_device.pxi"
+include "_tensors.pxi"
 include "_sender.pxi"

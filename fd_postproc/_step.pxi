@@ -54,6 +54,18 @@ cdef bint _same_scores(const float *a, const float *b, Py_ssize_t n) noexcept no
     return True
 
 
+cdef int _check_index(Step step, Py_ssize_t i) except -1:
+    if not 0 <= i < step.at.batch:
+        raise IndexError(f"request {i} of a step of {step.at.batch}")
+    return 0
+
+
+cdef int _check_logprobs(Step step) except -1:
+    if step.at.block.scores == NULL:
+        raise ValueError(f"channel {step.channel!r} carries no logprobs")
+    return 0
+
+
 @cython.final
 @cython.freelist(8)
 cdef class Step:
@@ -80,9 +92,7 @@ cdef class Step:
         The sender's number of this frame, from 0; None on FastDeploy's own dialects, which have none.
     """
 
-    cdef fdw_step at
-    cdef int dialect_number
-    cdef void *memory
+    # Its C attributes are declared in _core.pxd, for the extensions that read them.
 
     def __init__(self):
         raise TypeError("a Step is made by decode(), Receiver.receive() or Step.from_arrays()")
@@ -154,16 +164,6 @@ cdef class Step:
             return None
         return _part(self, self.at.block.ranks, "i", self.at.rows)
 
-    cdef int _check_index(self, Py_ssize_t i) except -1:
-        if not 0 <= i < self.at.batch:
-            raise IndexError(f"request {i} of a step of {self.at.batch}")
-        return 0
-
-    cdef int _check_logprobs(self) except -1:
-        if self.at.block.scores == NULL:
-            raise ValueError(f"channel {self.channel!r} carries no logprobs")
-        return 0
-
     def token_ids(self, Py_ssize_t i):
         """Accepted tokens of request `i`, in order; empty if its count is 0 or a code.
 
@@ -176,7 +176,7 @@ cdef class Step:
         IndexError
             If `i` is not in ``range(batch)``.
         """
-        self._check_index(i)
+        _check_index(self, i)
         cdef int32_t first = self.at.block.offsets[i]
         return _owned(_int_row(self.at.block.ids + <int64_t>first * self.at.cols, self.at.cols,
                                self.at.block.offsets[i + 1] - first))
@@ -196,8 +196,8 @@ cdef class Step:
         ValueError
             If the channel carries no logprobs.
         """
-        self._check_index(i)
-        self._check_logprobs()
+        _check_index(self, i)
+        _check_logprobs(self)
         cdef int32_t first = self.at.block.offsets[i]
         return _view(self, first, self.at.block.offsets[i + 1] - first, 0, self.at.cols)
 

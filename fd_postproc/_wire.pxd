@@ -32,6 +32,7 @@ cdef extern from "_wire.h" nogil:
         int32_t slots
         int32_t depth
         int32_t width
+        int64_t counts
         int64_t size
 
     ctypedef struct fdw_message:
@@ -80,6 +81,7 @@ cdef extern from "_wire.h" nogil:
         int64_t size
 
     bint fdw_has_logprobs(int channel)
+    int32_t fdw_width(const fdw_layout *layout, int channel)
     fdw_geometry fdw_geometry_of(const fdw_layout *layout, int channel, int dialect, int32_t cols)
     int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                  fdw_fault *fault)

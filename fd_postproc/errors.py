@@ -57,6 +57,10 @@ class MalformedMessage(ValueError):
         return f"{self.field} {value} of a compact frame, expected {bound}"
 
 
+class UnfitNumber(ValueError):
+    """A number in a tensor does not fit its place in a message; nothing was sent."""
+
+
 class QueueError(OSError):
     """A System V queue operation failed.
 

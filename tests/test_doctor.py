@@ -1,5 +1,6 @@
 """The doctor: every finding with the condition made for real, on private queues."""
 
+import importlib.metadata
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ from fd_postproc.cli import main
 from fd_postproc.doctor import Load, Scope, removal
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from fd_postproc.doctor.limits import check_limits, example_step, fragments
+from fd_postproc.doctor.plugins import NAME, WORKER_GROUP
 from fd_postproc.doctor.processes import Waiting
 from fd_postproc.queues import KernelLimits
 
@@ -732,21 +734,66 @@ def test_two_fastdeploys(site):
     assert fastdeploy_codes()[0] == "fastdeploy-twice"
 
 
-def test_plugins(site, monkeypatch):
-    assert fastdeploy_codes()[1:] == ["plugin-none", "plugin-none"]
-    assert "ships none yet" in check_fastdeploy()[1].seen
+ENGINE_POINT = "[fastdeploy.token_processor_plugins]\nfd_postproc = fd_postproc.plugin:get\n"
+WORKER_POINT = "[fastdeploy.model_register_plugins]\nfd_postproc = fd_postproc.plugin:register\n"
+
+
+@pytest.fixture
+def no_plugins(monkeypatch):
+    """As if nothing were installed but what the test installs."""
+    real = importlib.metadata.entry_points
+
+    def entry_points(group):
+        return [point for point in real(group=group) if ":" in point.value and point.dist.version == "1"]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.delenv("FD_POSTPROC_DISABLE", raising=False)
+
+
+def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
+    assert fastdeploy_codes()[1] == "plugin-none"
     site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
     assert fastdeploy_codes()[1] == "plugin"
     assert "another project's: another (other:get)" in check_fastdeploy()[1].seen
-    site("ours", "1", "[fastdeploy.token_processor_plugins]\nfd_postproc = fd_postproc.plugin:get\n")
+    site("ours", "1", ENGINE_POINT)
     found = check_fastdeploy()[1]
     assert (found.code, found.severity) == ("plugin-several", "warning")
     assert "FD_PLUGINS=fd_postproc" in found.remedy[0]
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
     found = check_fastdeploy()[1]
     assert (found.code, found.data["active"]) == ("plugin", True)
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    found = check_fastdeploy()[1]
+    assert (found.code, found.data["active"]) == ("plugin-disabled", False)
     monkeypatch.setenv("FD_PLUGINS", "nothing")
     assert fastdeploy_codes()[1] == "plugin-not-allowed"
+    assert "FD_PLUGINS=fd_postproc" in check_fastdeploy()[1].remedy[0]
+
+
+def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
+    found = check_fastdeploy()[2]
+    assert (found.code, found.severity, found.data["active"]) == ("worker-missing", "warning", False)
+    site("other", "1", "[fastdeploy.model_register_plugins]\nanother = other:get\n")
+    assert fastdeploy_codes()[2] == "worker-missing"
+    site("ours", "1", WORKER_POINT)
+    found = check_fastdeploy()[2]
+    assert (found.code, found.data["active"]) == ("worker", True)
+    assert "FD_PLUGINS is unset" in found.seen
+    for names, remedy in ("another", "FD_PLUGINS=another,fd_postproc"), ("", "FD_PLUGINS=fd_postproc"):
+        monkeypatch.setenv("FD_PLUGINS", names)
+        found = check_fastdeploy()[2]
+        assert (found.code, found.remedy, found.data["active"]) == ("worker-not-allowed", (remedy,), False)
+    monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
+    found = check_fastdeploy()[2]
+    assert (found.code, found.severity, found.data["active"]) == ("worker", "info", True)
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    found = check_fastdeploy()[2]
+    assert (found.code, found.data["active"]) == ("worker-disabled", False)
+
+
+def test_our_entry_point_is_installed_and_loads():
+    [point] = [one for one in importlib.metadata.entry_points(group=WORKER_GROUP) if one.name == NAME]
+    assert callable(point.load())
 
 
 def test_cuda_is_one_line():

@@ -84,6 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stock", action="store_true", help="FastDeploy's own ops send: too small limits are errors"
     )
+    parser.add_argument(
+        "--no-trial",
+        action="store_true",
+        help="do not try our token processor beside the installed FastDeploy's (imports FastDeploy: seconds)",
+    )
     parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings, too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--remove", action="store_true", help="remove what dead processes left, after asking")
@@ -141,6 +146,7 @@ def _scope(args: argparse.Namespace) -> Scope:
         layout=layout,
         load=Load(args.batch, args.accepted, args.columns),
         stock=args.stock,
+        trial=not args.no_trial,
     )
 
 

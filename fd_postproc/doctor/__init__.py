@@ -6,8 +6,8 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`.  What they look at is read
-once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `trial`.  What they look at is
+read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .limits import check_limits
 from .queue_checks import check_queues
 from .removal import leftovers, remove_leftover
 from .snapshot import Snapshot, take
+from .trial import check_trial
 
 __all__ = [
     "SEVERITIES",
@@ -57,5 +58,6 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_keys(snapshot, scope),
         *check_environment(),
         *check_fastdeploy(),
+        *(check_trial() if scope.trial else ()),
         *check_cuda(),
     ]

@@ -1,4 +1,4 @@
-"""Environment variables, the installed FastDeploy and its plug-ins, the CUDA driver.
+"""Environment variables, the installed FastDeploy, the CUDA driver.
 
 FastDeploy is never imported: that takes long, and may fail for reasons of its own.
 """
@@ -6,6 +6,7 @@ FastDeploy is never imported: that takes long, and may fail for reasons of its o
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -13,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import queues
+from ..fastdeploy import options
 from ..ops.environment import PEER, message_id, queue_mode, send_dialect
-from .findings import Finding, quantity
-
-PLUGIN_GROUPS = ("fastdeploy.token_processor_plugins", "fastdeploy.model_runner_plugins")
+from .findings import Finding
+from .plugins import check_plugins
 
 # A file that FastDeploy has and the unrelated projects of similar names do not.
 _FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
@@ -35,9 +36,14 @@ _VARIABLES: dict[str, Callable[[], object]] = {
     "FD_POSTPROC_QUEUE_MODE": queue_mode,
     "FD_POSTPROC_DIALECT": lambda: send_dialect(False, False),
     "FD_POSTPROC_PEER": _check_peer,
+    "FD_POSTPROC_DISABLE": lambda: None,
     "FD_POSTPROC_TRACE": lambda: None,
     "FD_POSTPROC_FASTDEPLOY": lambda: None,
     "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
+    **{
+        name: functools.partial(options.check, name)
+        for name in (options.FORCE, options.KEEP_STALE, options.GC)
+    },
 }
 
 
@@ -86,11 +92,8 @@ def check_environment() -> list[Finding]:
 
 
 def check_fastdeploy() -> list[Finding]:
-    """Whether FastDeploy is installed, and which plug-ins it would take."""
-    found = [_installed()]
-    for group in PLUGIN_GROUPS:
-        found.append(_plugins(group, os.environ.get("FD_PLUGINS")))
-    return found
+    """Whether FastDeploy is installed, and what it makes of the plug-ins."""
+    return [_installed(), *check_plugins()]
 
 
 def _installed() -> Finding:
@@ -114,44 +117,6 @@ def _installed() -> Finding:
             return Finding("info", "fastdeploy", "fastdeploy", "FastDeploy", seen, data={"versions": []})
     seen = "not installed for this Python"
     return Finding("info", "fastdeploy", "fastdeploy-missing", "FastDeploy", seen, data={"versions": []})
-
-
-def _plugins(group: str, allowed: str | None) -> Finding:
-    """What FastDeploy's loader makes of a group: exactly one plug-in, else its own class, silently."""
-    names = None if allowed is None else allowed.split(",")
-    points = sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name)
-    chosen = [point for point in points if names is None or point.name in names]
-    ours = [point for point in points if point.value.partition(".")[0] == "fd_postproc"]
-    data = {
-        "group": group,
-        "plugins": [{"name": point.name, "value": point.value} for point in points],
-        "ours": bool(ours),
-        "active": len(chosen) == 1 and chosen[0] in ours,
-        "FD_PLUGINS": allowed,
-    }
-    subject = group.removeprefix("fastdeploy.")
-    listed = ", ".join(f"{point.name} ({point.value})" for point in points)
-    setting = "unset" if allowed is None else repr(allowed)
-    if not points:
-        seen = "no plug-in installed; this version of fd_postproc ships none yet"
-        return Finding("info", "fastdeploy", "plugin-none", subject, seen, data=data)
-    if len(chosen) > 1:
-        seen = (
-            f"FastDeploy takes one plug-in and finds {len(chosen)}: {listed}; it silently uses its own class"
-        )
-        remedy = (f"FD_PLUGINS={(ours or chosen)[0].name} (now {setting})",)
-        return Finding("warning", "fastdeploy", "plugin-several", subject, seen, remedy, data=data)
-    if not chosen:
-        seen = f"FD_PLUGINS={allowed!r} allows none of {quantity(len(points), 'plug-in')}: {listed}"
-        step = f"FD_PLUGINS={points[0].name} (names of entry points, with commas between)"
-        return Finding("warning", "fastdeploy", "plugin-not-allowed", subject, seen, (step,), data=data)
-    if ours:
-        seen = f"fd_postproc's: {chosen[0].name} (FD_PLUGINS {setting})"
-    else:
-        seen = (
-            f"another project's: {listed} (FD_PLUGINS {setting}); this version of fd_postproc ships none yet"
-        )
-    return Finding("info", "fastdeploy", "plugin", subject, seen, data=data)
 
 
 def check_cuda() -> list[Finding]:

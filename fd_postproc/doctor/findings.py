@@ -83,6 +83,8 @@ class Scope:
     load : Load
     stock : bool
         FastDeploy's own ops send or receive, so full messages must fit.
+    trial : bool
+        Try our token processor beside the installed FastDeploy's, which takes as long as importing that.
     """
 
     channels: tuple[str, ...] = CHANNELS
@@ -93,6 +95,7 @@ class Scope:
     layout: Layout = GPU
     load: Load = Load()
     stock: bool = False
+    trial: bool = True
 
     @property
     def named(self) -> bool:

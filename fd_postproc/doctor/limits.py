@@ -70,13 +70,18 @@ def fragments(frame: int, limit: int) -> int | None:
     return -(-(frame - header) // (limit - header))
 
 
-def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
-    """How to let FastDeploy's own messages of `full` bytes through; limits are never lowered."""
+def wanted_limits(full: int, limits: KernelLimits) -> tuple[str, str]:
+    """Settings that let FastDeploy's own messages of `full` bytes through; limits are never lowered."""
     largest = max(_MSGMAX, 1 << (full - 1).bit_length())
-    wanted = (
+    return (
         f"kernel.msgmax={max(limits.msgmax, largest)}",
         f"kernel.msgmnb={max(limits.msgmnb, _MSGMNB)}",
     )
+
+
+def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
+    """How to let FastDeploy's own messages of `full` bytes through."""
+    wanted = wanted_limits(full, limits)
     return (
         f"if FastDeploy's own ops send, as root: sysctl -w {' '.join(wanted)}",
         f"in Docker: docker run {' '.join('--sysctl ' + one for one in wanted)} "

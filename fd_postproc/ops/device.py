@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
-from ..errors import CudaError, QueueError, QueueRemoved, queue_error, too_big
+from ..errors import CudaError, QueueError, QueueRemoved, UnfitNumber, queue_error, too_big
 from ..layout import Layout
 from ..tensors import OnDevice, device_view
 from .arguments import ARGUMENTS, CHANNELS, Sizes, say
@@ -105,7 +105,7 @@ def launch(
         stream=stream,
     )
     if fault is not None:
-        raise ValueError(say(job.op, job.width, job.cols, *fault))
+        raise UnfitNumber(say(job.op, job.width, job.cols, *fault))
     _records.append((ticket, job, lane, keep))
     _forget_finished()
 
@@ -250,5 +250,5 @@ def _exception(kind: str, details: Any, job: Any, lane: Any) -> Exception:
     if kind == "layout":
         return ValueError(f"{where}: the layout's full message is shorter than a piece of a frame must be")
     if kind == "refused":
-        return ValueError(f"an earlier save was not sent: {say(job.op, job.width, job.cols, *details)}")
+        return UnfitNumber(f"an earlier save was not sent: {say(job.op, job.width, job.cols, *details)}")
     return AssertionError(f"{where}: the kernel claims {details[0]} bytes, {details[1]} is the most")

@@ -12,7 +12,7 @@ from .._core import (
     on_device,
     tensor_input,
 )
-from ..errors import QueueRemoved
+from ..errors import QueueRemoved, UnfitNumber
 from ..layout import GPU, Layout
 from ..tensors import ROLES
 from . import device
@@ -356,7 +356,7 @@ def _save(
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
     if not 0 <= flag <= 255:
-        raise ValueError(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
+        raise UnfitNumber(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
     if on_device(inputs):
         device.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
     else:
@@ -405,7 +405,7 @@ def send_host(
         else:
             _senders.give_back(which, sender)
     if fault is not None:
-        raise ValueError(say(op, width, cols, *fault))
+        raise UnfitNumber(say(op, width, cols, *fault))
 
 
 _senders: Pool[Sender] = Pool()

@@ -75,10 +75,13 @@ class Replay:
     deliver : callable, optional
         ``deliver(replay, event)`` gives a ``message`` or ``empty_receive`` event to ``replay.processor``,
         runs one step as the receive loop does, and returns the name of the receive op that was used.
+    metrics_every : int, optional
+        In which steps the metrics are collected, which is slow: in all of them, or in each nth.
     """
 
-    def __init__(self, trace, cls, deliver=deliver_through_loop):
-        self.trace, self.cls, self.deliver = trace, cls, deliver
+    def __init__(self, trace, cls, deliver=deliver_through_loop, metrics_every=1):
+        self.trace, self.cls, self.deliver, self.metrics_every = trace, cls, deliver, metrics_every
+        self.number = 0
         self.clock = 0.0
         self.raised = None
 
@@ -156,15 +159,14 @@ class Replay:
 
     def steps(self):
         """Walk through the events; a Step for each that has a record."""
-        number = 0
         for event in self.trace.events:
             if any(kind in event for kind in SETTLING):
                 self.manager.settle()
             if "after" not in event:
                 self._apply(event)
                 continue
-            yield Step(number, event, {"op": event.get("op"), **event["after"]}, self._step(event))
-            number += 1
+            yield Step(self.number, event, {"op": event.get("op"), **event["after"]}, self._step(event))
+            self.number += 1
 
     def end(self):
         """(recorded, replayed) state at the end."""

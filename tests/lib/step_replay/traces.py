@@ -37,5 +37,7 @@ def trace_names(folder=FOLDER):
 
 
 def payload(event):
-    """The bytes of a message event."""
-    return zlib.decompress(base64.b64decode(event["message"]))
+    """The bytes of a message event; unpacked once."""
+    if isinstance(event["message"], str):
+        event["message"] = zlib.decompress(base64.b64decode(event["message"]))
+    return event["message"]

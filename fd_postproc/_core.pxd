@@ -1,0 +1,8 @@
+# What other extensions of the package may use of `_core`: the content of a Step.
+from fd_postproc._wire cimport fdw_step
+
+
+cdef class Step:
+    cdef fdw_step at
+    cdef int dialect_number
+    cdef void *memory

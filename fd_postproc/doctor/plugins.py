@@ -1,0 +1,104 @@
+"""Which side of the plug-in a FastDeploy started here would use.
+
+Only what is installed and set is looked at; FastDeploy is not imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+from ..fastdeploy.switches import disabled
+from .findings import Finding, quantity
+
+ENGINE_GROUP = "fastdeploy.token_processor_plugins"  # takes one plug-in at most
+WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number
+NAME = "fd_postproc"  # of our entry points
+
+_DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
+
+
+def check_plugins() -> list[Finding]:
+    """One finding for the engine side, one for the worker side."""
+    allowed = os.environ.get("FD_PLUGINS")
+    return [_engine(allowed), _worker(allowed)]
+
+
+def _points(group: str) -> list[importlib.metadata.EntryPoint]:
+    return sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name)
+
+
+def _is_ours(point: importlib.metadata.EntryPoint) -> bool:
+    return point.value.partition(".")[0] == "fd_postproc"
+
+
+def _engine(allowed: str | None) -> Finding:
+    """What FastDeploy's loader makes of a group that takes one plug-in: else its own class, silently."""
+    names = None if allowed is None else allowed.split(",")
+    points = _points(ENGINE_GROUP)
+    chosen = [point for point in points if names is None or point.name in names]
+    ours = [point for point in points if _is_ours(point)]
+    active = len(chosen) == 1 and chosen[0] in ours and not disabled()
+    data = {
+        "group": ENGINE_GROUP,
+        "plugins": [{"name": point.name, "value": point.value} for point in points],
+        "ours": bool(ours),
+        "active": active,
+        "FD_PLUGINS": allowed,
+    }
+    listed = ", ".join(f"{point.name} ({point.value})" for point in points)
+    setting = "unset" if allowed is None else repr(allowed)
+
+    def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
+        return Finding(severity, "fastdeploy", code, "engine side", seen, remedy, data=data)
+
+    if not points:
+        return finding(
+            "info", "plugin-none", "no plug-in installed: FastDeploy's own token processor is used"
+        )
+    if len(chosen) > 1:
+        seen = (
+            f"FastDeploy takes one plug-in and finds {len(chosen)}: {listed}; it silently uses its own class"
+        )
+        step = f"FD_PLUGINS={(ours or chosen)[0].name} (now {setting})"
+        return finding("warning", "plugin-several", seen, step)
+    if not chosen:
+        seen = f"FD_PLUGINS={allowed!r} allows none of {quantity(len(points), 'plug-in')}: {listed}"
+        step = f"FD_PLUGINS={(ours or points)[0].name} (names of entry points, with commas between)"
+        return finding("warning", "plugin-not-allowed", seen, step)
+    if chosen[0] not in ours:
+        return finding("info", "plugin", f"another project's: {listed} (FD_PLUGINS {setting})")
+    if disabled():
+        return finding("info", "plugin-disabled", _DISABLED, "unset FD_POSTPROC_DISABLE")
+    return finding("info", "plugin", f"fd_postproc's: {chosen[0].name} (FD_PLUGINS {setting})")
+
+
+def _worker(allowed: str | None) -> Finding:
+    """Whether the workers load ours; others of the group do not matter."""
+    points = [point for point in _points(WORKER_GROUP) if _is_ours(point)]
+    loaded = bool(points) and (allowed is None or NAME in allowed.split(","))
+    data = {
+        "group": WORKER_GROUP,
+        "plugins": [{"name": point.name, "value": point.value} for point in points],
+        "ours": bool(points),
+        "active": loaded and not disabled(),
+        "FD_PLUGINS": allowed,
+    }
+
+    def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
+        return Finding(severity, "fastdeploy", code, "worker side", seen, remedy, data=data)
+
+    if not points:
+        seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
+        return finding("warning", "worker-missing", seen, "pip install fd-postproc")
+    if not loaded:
+        seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy's own save ops send"
+        step = f"FD_PLUGINS={','.join(filter(None, [allowed, NAME]))}"
+        return finding("warning", "worker-not-allowed", seen, step)
+    if disabled():
+        return finding("info", "worker-disabled", f"off: {_DISABLED}", "unset FD_POSTPROC_DISABLE")
+    seen = "on: the workers' save ops are fd_postproc's"
+    if allowed is None:
+        seen += " (FD_PLUGINS is unset: some versions of FastDeploy load no plug-in then)"
+        return finding("info", "worker", seen, f"to be sure: FD_PLUGINS={NAME}")
+    return finding("info", "worker", f"{seen} (FD_PLUGINS {allowed!r})")

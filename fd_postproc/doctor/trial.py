@@ -1,0 +1,77 @@
+"""Does our token processor do what the installed FastDeploy's does?  The plug-in's own check, in a child."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+from .._child import python_command
+from ..fastdeploy.options import DISABLE, FORCE, is_on
+from ..fastdeploy.report import MARK, TREE
+from .environment import check_fastdeploy
+from .findings import Finding
+
+_PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
+
+
+def check_trial() -> list[Finding]:
+    """One finding: the verdict, or why there is none."""
+    installed = any(finding.data.get("versions") for finding in check_fastdeploy())
+    if not installed and not os.environ.get(TREE):
+        seen = f"not tried: FastDeploy is not installed ({TREE}=PATH names a source tree)"
+        return [_finding("info", "plugin-untried", seen)]
+    try:
+        told = report()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return [_finding("warning", "plugin-unknown", f"the trial failed: {error}")]
+    if "error" in told:
+        remedy = ("mend the installation: FastDeploy itself will not start, either",)
+        return [_finding("warning", "plugin-unknown", told["error"], remedy)]
+    return [_judged(told["verdict"])]
+
+
+def report() -> dict[str, Any]:
+    """What the child process found.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        If it takes longer than five minutes.
+    ValueError
+        If it ends without an answer; the text has its last words.
+    """
+    command = python_command("fd_postproc.fastdeploy.report")
+    child = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE, stdin=subprocess.DEVNULL
+    )
+    for line in reversed(child.stdout.splitlines()):
+        if line.startswith(MARK):
+            return json.loads(line.removeprefix(MARK))
+    last = (child.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    raise ValueError(f"the child process ended with status {child.returncode}: {last}")
+
+
+def _judged(verdict: dict[str, Any]) -> Finding:
+    has = "; ".join(verdict["features"]) or "unknown"
+    data = {"verdict": verdict}
+    if not verdict["compatible"]:
+        forced = is_on(FORCE)
+        then = f"it is used all the same ({FORCE} is set)" if forced else "FastDeploy's own class is used"
+        remedy = (
+            "report the difference, with FastDeploy's version",
+            f"{FORCE}=1 uses it all the same: what clients get may differ in this point",
+        )
+        seen = f"differs from this FastDeploy's, {then}: {verdict['reason']} (FastDeploy has: {has})"
+        return _finding("warning", "plugin-differs", seen, remedy[:1] if forced else remedy, data)
+    seen = f"{verdict['reason']}, {verdict['seconds'] * 1e3:.0f} ms (FastDeploy has: {has})"
+    if is_on(DISABLE):
+        return _finding("info", "plugin-disabled", f"{seen}; switched off by {DISABLE}", (), data)
+    return _finding("ok", "plugin-compatible", seen, (), data)
+
+
+def _finding(
+    severity: str, code: str, seen: str, remedy: tuple[str, ...] = (), data: dict[str, Any] | None = None
+) -> Finding:
+    return Finding(severity, "fastdeploy", code, "our token processor", seen, remedy, data=data or {})

@@ -1,0 +1,1 @@
+"""The FastDeploy plug-in: the only place that knows FastDeploy's classes."""

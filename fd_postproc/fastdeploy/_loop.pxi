@@ -1,0 +1,478 @@
+# The batch loop: results of a step.
+
+# Counted in C during a step, given to FastDeploy's attributes and metrics at its end.
+cdef enum:
+    _MOST_BUCKETS = 64
+    _MOST_HEADS = 64
+
+
+@cython.final
+cdef class Plan:
+    """What the batch loop knows of FastDeploy's classes; made once for a class by `shapes.plan_of`.
+
+    Parameters
+    ----------
+    fd : module
+        With the names of ``fastdeploy.output.token_processor``.
+    results, outputs, metrics : SlotCopier
+        Of our subclasses of RequestOutput, CompletionOutput and RequestMetrics.
+    result, output : object
+        Instances whose values every new one begins with.
+    inline_stamps : bool
+        Whether ``RequestMetrics.record_recv_token`` sets just the four stamps that are known here.
+    """
+
+    cdef readonly object fd
+    cdef readonly SlotCopier results
+    cdef readonly SlotCopier outputs
+    cdef readonly SlotCopier metrics
+    cdef readonly object result
+    cdef readonly object output
+    cdef readonly bint inline_stamps
+    cdef type request
+    cdef type lists
+    cdef object running_prefill
+    cdef object running_decode
+    cdef Py_ssize_t r_request_id, r_prompt_ids, r_type, r_outputs, r_metrics, r_cached, r_req_data, r_length
+    cdef Py_ssize_t o_index, o_send, o_tokens, o_drafts, o_logprob, o_top, o_draft_top
+    cdef Py_ssize_t m_arrival, m_start, m_latest, m_latest_too, m_execute, m_forward
+
+    def __init__(self, fd, SlotCopier results not None, SlotCopier outputs not None,
+                 SlotCopier metrics not None, result, output, bint inline_stamps):
+        self.fd = fd
+        self.results, self.outputs, self.metrics = results, outputs, metrics
+        self.result, self.output = result, output
+        self.inline_stamps = inline_stamps
+        self.request = fd.Request
+        self.lists = fd.LogprobsLists
+        if self.lists.__bases__ != (tuple,) or self.lists._fields != (
+                "logprob_token_ids", "logprobs", "sampled_token_ranks"):
+            raise TypeError("LogprobsLists is not the named tuple of three lists that is known here")
+        status = getattr(fd, "RequestStatus", None)
+        self.running_prefill = getattr(status, "RUNNING_PREFILL", None)
+        self.running_decode = getattr(status, "RUNNING_DECODE", None)
+        cdef type cls = results.cls
+        self.r_request_id = slot_offset(cls, "request_id")
+        self.r_prompt_ids = slot_offset(cls, "prompt_token_ids")
+        self.r_type = slot_offset(cls, "output_type")
+        self.r_outputs = slot_offset(cls, "outputs")
+        self.r_metrics = slot_offset(cls, "metrics")
+        self.r_cached = slot_offset(cls, "num_cached_tokens")
+        self.r_req_data = slot_offset(cls, "ic_req_data")
+        self.r_length = slot_offset(cls, "prompt_token_ids_len")
+        cls = outputs.cls
+        self.o_index = slot_offset(cls, "index")
+        self.o_send = slot_offset(cls, "send_idx")
+        self.o_tokens = slot_offset(cls, "token_ids")
+        self.o_drafts = slot_offset(cls, "draft_token_ids")
+        self.o_logprob = slot_offset(cls, "logprob")
+        self.o_top = slot_offset(cls, "top_logprobs")
+        self.o_draft_top = slot_offset(cls, "draft_top_logprobs")
+        cls = metrics.cls
+        self.m_arrival = slot_offset(cls, "arrival_time")
+        self.m_start = slot_offset(cls, "inference_start_time")
+        self.m_latest = slot_offset(cls, "engine_recv_latest_token_time")
+        self.m_latest_too = slot_offset(cls, "llm_engine_recv_latest_token_timestamp")
+        self.m_execute = slot_offset(cls, "model_execute_time")
+        self.m_forward = slot_offset(cls, "model_forward_time")
+
+    def copy_metrics(self, metrics):
+        """What a client gets of a request's metrics: a copy, made slot by slot where that is possible."""
+        return self.metrics.of(metrics) if self.metrics.fits(<PyObject *>metrics) else self.fd.copy.copy(metrics)
+
+    def new_result(self, index, send_idx, request_id, output_type, metrics):
+        """A result without tokens."""
+        result = _taken_over(self._result(index, send_idx, request_id, output_type))
+        put(<PyObject *>result, self.r_metrics, metrics)
+        return result
+
+    def logprobs_lists(self, Step step not None, Py_ssize_t slot, Py_ssize_t rows):
+        """LogprobsLists of the first `rows` accepted tokens of a request; None if there are none."""
+        cdef Py_ssize_t first = step.at.block.offsets[slot]
+        rows = min(rows, step.at.block.offsets[slot + 1] - first)
+        if rows <= 0:
+            return None
+        return _taken_over(self._lists(step, first, rows))
+
+    cdef PyObject *_result(self, index, send_idx, request_id, output_type) except NULL:
+        cdef PyObject *output = self.outputs.copy(<PyObject *>self.output)
+        cdef PyObject *result = NULL
+        try:
+            put(output, self.o_index, index)
+            put(output, self.o_send, send_idx)
+            give(output, self.o_tokens, _untrack(_new_list(0)))
+            give(output, self.o_drafts, _untrack(_new_list(0)))
+            result = self.results.copy(<PyObject *>self.result)
+            put(result, self.r_outputs, <object>output)
+            put(result, self.r_request_id, request_id)
+            put(result, self.r_type, output_type)
+            give(result, self.r_prompt_ids, _untrack(_new_list(0)))
+        except:  # noqa: E722 - out of memory
+            _drop_if_any(result)
+            raise
+        finally:
+            _drop(output)
+        return result
+
+    cdef PyObject *_lists(self, Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
+        cdef Py_ssize_t cols = step.at.cols
+        cdef fdw_block *b = &step.at.block
+        cdef PyObject *made = _new_tuple(self.lists, 3)
+        try:
+            _set_tuple_item(made, 0, _untrack_rows(_int_rows(b.ids + first * cols, cols, rows, cols)))
+            _set_tuple_item(made, 1, _untrack_rows(_float_rows(b.scores + first * cols, cols, rows, cols)))
+            _set_tuple_item(made, 2, _untrack(_int_row(b.ranks + first, 1, rows)))
+        except:  # noqa: E722
+            _drop(made)
+            raise
+        return _untrack(made)
+
+
+cdef inline PyObject *_untrack_rows(PyObject *rows) noexcept:
+    cdef Py_ssize_t j
+    for j in range(PyList_GET_SIZE(<object>rows)):
+        _untrack(PyList_GET_ITEM(<object>rows, j))
+    return _untrack(rows)
+
+
+cdef extern from *:
+    """
+    static PyObject *fdx_new_tuple(PyTypeObject *type, Py_ssize_t n) { return type->tp_alloc(type, n); }
+    """
+    PyObject *_new_tuple "fdx_new_tuple"(type cls, Py_ssize_t n) except NULL
+
+
+@cython.final
+cdef class Sums:
+    """What a step adds to FastDeploy's counters and metrics, kept in C until `flush`.
+
+    The fused updates mean the same as one update a request: the same counts in the same buckets, the same
+    totals.
+    """
+
+    cdef object processor
+    cdef object gaps         # the histogram time_per_output_token, or None: FastDeploy's method is called
+    cdef object tokens       # the counter generation_tokens_total
+    cdef list buckets
+    cdef double bounds[_MOST_BUCKETS]
+    cdef int64_t hits[_MOST_BUCKETS]
+    cdef Py_ssize_t n_bounds
+    cdef double gap_sum
+    cdef int64_t n_gaps, n_tokens, n_steps
+    cdef int64_t heads[_MOST_HEADS]
+    cdef Py_ssize_t n_heads
+
+    def __init__(self, processor):
+        self.processor = processor
+        memset(self.hits, 0, sizeof(self.hits))
+        memset(self.heads, 0, sizeof(self.heads))
+
+    def fuse(self, histogram, counter):
+        """Take the histogram apart, if it is prometheus_client's, without labels."""
+        bounds = getattr(histogram, "_upper_bounds", None)
+        buckets = getattr(histogram, "_buckets", None)
+        if (not isinstance(bounds, list) or not isinstance(buckets, list) or len(bounds) != len(buckets)
+                or not 0 < len(bounds) <= _MOST_BUCKETS or getattr(histogram, "_labelnames", None) != ()
+                or not hasattr(histogram, "_sum")):
+            return
+        cdef Py_ssize_t i
+        for i in range(len(bounds)):
+            self.bounds[i] = bounds[i]
+        self.n_bounds = len(bounds)
+        self.buckets, self.gaps, self.tokens = buckets, histogram, counter
+
+    cdef inline void observe(self, double gap) noexcept:
+        cdef Py_ssize_t i
+        self.gap_sum += gap
+        self.n_gaps += 1
+        for i in range(self.n_bounds):
+            if gap <= self.bounds[i]:
+                self.hits[i] += 1
+                return
+
+    def flush(self):
+        """Add everything, and begin again from zero.  Whatever raises loses what was to be added, at most."""
+        cdef Py_ssize_t i
+        cdef int64_t n
+        cdef int64_t gaps = self.n_gaps, tokens = self.n_tokens, steps = self.n_steps, heads = self.n_heads
+        cdef double total = self.gap_sum
+        self.n_gaps = self.n_tokens = self.n_steps = self.n_heads = 0
+        self.gap_sum = 0.0
+        processor = self.processor
+        if steps:
+            processor.total_step += steps
+            processor.number_of_output_tokens += tokens
+        if heads:
+            table = processor.accept_token_num_per_head
+            for i in range(heads):
+                n = self.heads[i]
+                self.heads[i] = 0
+                table[i] += n
+        if self.gaps is not None and steps:
+            self.tokens.inc(tokens)
+        if gaps:
+            self.gaps._sum.inc(total)
+            for i in range(self.n_bounds):
+                n = self.hits[i]
+                self.hits[i] = 0
+                if n:
+                    self.buckets[i].inc(n)
+
+
+@cython.final
+cdef class Batch:
+    """One step being turned into results.
+
+    A request in its steady state - running, not its first token, none of its tokens ends it - is advanced
+    here.  For every other one `advance` of the processor is called.
+    """
+
+    cdef Plan plan
+    cdef readonly Step step
+    cdef Sums sums
+    cdef object processor
+    cdef object stop_flags
+    cdef object tasks
+    cdef object counter      # tokens_counter, a dict or Counter; None: no request is steady
+    cdef object record       # FastDeploy's _record_metrics, or None: done here
+    cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None
+    cdef object now
+    cdef double clock
+    cdef int64_t least_count
+    cdef object kept_back    # sets of request ids whose tokens a decode instance drops
+    cdef object dropped
+    cdef dict steps_of       # acceptance tables; None without speculation
+    cdef dict heads_of
+    cdef readonly object output_type
+    cdef readonly dict masks          # sampling masks by slot
+    cdef Py_ssize_t most_heads
+
+    def __init__(self, Plan plan not None, processor, Step step not None, output_type, dict masks not None):
+        self.plan, self.processor, self.step, self.output_type = plan, processor, step, output_type
+        self.masks = masks
+        manager = processor.resource_manager
+        self.stop_flags, self.tasks = manager.stop_flags, manager.tasks_list
+        self.sums = Sums(processor)
+        processor.aside("the quick way", self._look_around, manager)
+
+    def _look_around(self, manager):
+        """Decide whether any request may be handled here, by what FastDeploy looks at in every step."""
+        processor, fd = self.processor, self.plan.fd
+        steady = processor.steady_mode()
+        if steady is None or not self.plan.inline_stamps:
+            return
+        if steady.metrics is not None:
+            self.sums.fuse(steady.metrics.time_per_output_token, steady.metrics.generation_tokens_total)
+        if self.sums.gaps is None:
+            self.record = processor._record_metrics
+        self.decode_log = steady.decode_log
+        self.least_count = 1
+        if steady.decode_role:
+            self.least_count = 2
+            if steady.v1:
+                self.kept_back = manager.to_be_rescheduled_request_id_set
+                self.dropped = manager.to_be_aborted_req_id_set
+        if steady.speculative:
+            self.steps_of = processor.total_step_per_request
+            self.heads_of = processor.accept_token_num_per_head_per_request
+            self.most_heads = min(fd.MAX_DRAFT_TOKENS, _MOST_HEADS)
+        self.now = fd.time.time()
+        self.clock = self.now
+        counter = processor.tokens_counter
+        self.counter = counter if type(counter) in (dict, Counter) else None
+
+    def results(self):
+        """list of results, in slot order.  A request that fails does not disturb the others."""
+        cdef list made = []
+        cdef Py_ssize_t i
+        cdef Step step = self.step
+        for i in range(step.at.batch):
+            try:
+                # Other threads change both lists at any time: look once, then keep the task.
+                if self.stop_flags[i]:
+                    continue
+                task = self.tasks[i]
+                if task is None:
+                    continue
+            except IndexError:
+                continue
+            try:
+                result = self._steady(i, task)
+                if result is None:
+                    self._add_up()
+                    result = self.processor.advance(i, task, step.at.block.counts[i], self)
+            except Exception as error:
+                result = self.processor.give_up(i, task, error)
+            if result is not None:
+                made.append(result)
+        self._add_up()
+        return made
+
+    cdef int _add_up(self) except -1:
+        if self.sums.n_steps:
+            self.processor.aside("metrics of a step", self.sums.flush)
+        return 0
+
+    cdef object _steady(self, Py_ssize_t i, task):
+        """The result of a request in its steady state; None, and nothing touched, if it is not."""
+        cdef Plan plan = self.plan
+        cdef fdw_block *b = &self.step.at.block
+        cdef int32_t count = b.counts[i]
+        if self.counter is None or count <= 0 or type(task) is not plan.request:
+            return None
+        cdef dict own = PyObject_GenericGetDict(task, NULL)
+        name = _got(own, "request_id")
+        if not PyUnicode_CheckExact(name):
+            return None
+        sent = _got(self.counter, name)
+        if not PyLong_CheckExact(sent):
+            return None
+        cdef int64_t before = PyLong_AsLongLong(sent)
+        stamps, tokens_so_far = _got(own, "metrics"), _got(own, "output_token_ids")
+        last = _got(own, "last_token_time")
+        if (before < self.least_count or not PyList_CheckExact(tokens_so_far)
+                or not plan.metrics.fits(<PyObject *>stamps)
+                or PyDict_GetItemWithError(own, "disaggregate_info") != <PyObject *>None
+                or PyDict_GetItemWithError(own, "multimodal_inputs") != <PyObject *>None
+                or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL
+                or (last is not None and not PyFloat_CheckExact(last))):
+            return None
+        settings = _got(own, "sampling_params")
+        if settings is not None and PyObject_HasAttr(settings, "prefill_chunk_info"):
+            return None
+        cdef PyObject *arrival = at_offset(<PyObject *>stamps, plan.m_arrival)[0]
+        cdef PyObject *start = at_offset(<PyObject *>stamps, plan.m_start)[0]
+        if (arrival == NULL or not PyFloat_CheckExact(<object>arrival)
+                or start == NULL or not PyFloat_CheckExact(<object>start)):
+            return None
+        if self.kept_back is not None and (self.kept_back or self.dropped):
+            return None
+        cdef Py_ssize_t first = b.offsets[i]
+        if not _none_ends(b.ids + first * self.step.at.cols, self.step.at.cols, count,
+                          PyDict_GetItemWithError(own, "eos_token_ids")):
+            return None
+
+        # Decided: from here on the request changes.
+        if self.steps_of is not None:
+            self._count_accepted(name, count)
+        if self.decode_log is not None:
+            self._log_decoding(task, count)
+        if plan.running_prefill is not None and _got(own, "status") is plan.running_prefill:
+            PyDict_SetItem(own, "status", plan.running_decode)
+        self._stamp(<PyObject *>stamps)
+        result = _taken_over(plan._result(i, sent, name, self.output_type))
+        cdef PyObject *r = <PyObject *>result
+        give(r, plan.r_metrics, plan.metrics.copy(<PyObject *>stamps))
+        put(r, plan.r_req_data, _got(own, "ic_req_data"))
+        put(r, plan.r_length, _got(own, "prompt_token_ids_len"))
+        put(r, plan.r_cached, _got(own, "num_cached_tokens"))
+        cdef list tokens = self._append(at_offset(r, plan.r_outputs)[0], first, count)
+        if self.masks and i in self.masks:
+            (<object>at_offset(r, plan.r_outputs)[0]).sampling_mask = self.masks[i]
+        self._record(task, own, last, tokens)
+        for token in tokens:
+            PyList_Append(tokens_so_far, token)
+        PyDict_SetItem(self.counter, name, before + count)
+        self.sums.n_steps += 1
+        self.sums.n_tokens += count
+        return result
+
+    cdef int _count_accepted(self, name, int32_t count) except -1:
+        """What _record_speculative_decoding_accept_num_per_request does, for a count above 0."""
+        cdef Py_ssize_t head
+        cdef list heads
+        if count > self.most_heads:
+            raise ValueError(f"{count} accepted tokens, at most {self.most_heads} are possible")
+        steps = _got(self.steps_of, name)
+        PyDict_SetItem(self.steps_of, name, 1 if steps is None else steps + 1)
+        table = _got(self.heads_of, name)
+        if table is None:
+            table = [0] * self.most_heads
+            PyDict_SetItem(self.heads_of, name, table)
+        heads = table
+        for head in range(count):
+            heads[head] += 1
+            self.sums.heads[head] += 1
+        if count > self.sums.n_heads:
+            self.sums.n_heads = count
+        return 0
+
+    cdef int _log_decoding(self, task, int32_t count) except -1:
+        self.processor.aside("the scheduler's log", self.processor.log_decoding, self.decode_log, task, count)
+        return 0
+
+    cdef int _stamp(self, PyObject *stamps) except -1:
+        """What RequestMetrics.record_recv_token does; `Plan.inline_stamps` says that this is all."""
+        cdef Plan plan = self.plan
+        cdef double start = PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_start)[0])
+        put(stamps, plan.m_latest, self.now)
+        put(stamps, plan.m_latest_too, self.now)
+        give(stamps, plan.m_execute,
+             _new_float(self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_arrival)[0])))
+        if start != 0.0:
+            give(stamps, plan.m_forward, _new_float(self.clock - start))
+        return 0
+
+    cdef int _record(self, task, dict own, last, list tokens) except -1:
+        """What _record_metrics does; its updates of the metrics are summed up."""
+        if self.record is not None:
+            self.processor.aside("metrics of a step", self.record, task, self.now, tokens)
+            return 0
+        if last is not None:
+            self.sums.observe(self.clock - PyFloat_AS_DOUBLE(last))
+        PyDict_SetItem(own, "last_token_time", self.now)
+        return 0
+
+    cdef list _append(self, PyObject *output, Py_ssize_t first, Py_ssize_t count):
+        """Give the tokens to an output; the list that it now holds."""
+        cdef Plan plan = self.plan
+        cdef fdw_block *b = &self.step.at.block
+        cdef Py_ssize_t j
+        cdef PyObject *row
+        cdef PyObject *token
+        if b.scores == NULL:
+            tokens = _owned(_untrack(_int_row(b.ids + first, 1, count)))
+            put(output, plan.o_tokens, tokens)
+            return tokens
+        cdef PyObject *lists = plan._lists(self.step, first, count)
+        give(output, plan.o_top, lists)
+        tokens = _owned(_untrack(_new_list(count)))
+        for j in range(count):
+            row = PyList_GET_ITEM(<object>PyTuple_GET_ITEM(<object>lists, 0), j)
+            token = PyList_GET_ITEM(<object>row, 0)
+            _take(token)
+            _set_item(<PyObject *>tokens, j, token)
+        put(output, plan.o_tokens, tokens)
+        row = PyList_GET_ITEM(<object>PyTuple_GET_ITEM(<object>lists, 1), count - 1)
+        put(output, plan.o_logprob, <object>PyList_GET_ITEM(<object>row, 0))
+        return tokens
+
+
+cdef inline object _got(d, key):
+    """d.get(key), without a call."""
+    cdef PyObject *value = PyDict_GetItemWithError(d, key)
+    return None if value == NULL else <object>value
+
+
+cdef inline object _taken_over(PyObject *made):
+    """Hand a new reference over to Cython's counting."""
+    o = <object>made
+    _drop(made)
+    return o
+
+
+cdef bint _none_ends(const int32_t *ids, Py_ssize_t pitch, Py_ssize_t count, PyObject *ends) except -1:
+    """Whether no token is an end token; False also if that takes more than comparing small integers."""
+    cdef Py_ssize_t j, k
+    cdef int overflow
+    cdef long long end
+    if ends == NULL or not PyList_CheckExact(<object>ends):
+        return False
+    for k in range(PyList_GET_SIZE(<object>ends)):
+        if not PyLong_CheckExact(<object>PyList_GET_ITEM(<object>ends, k)):
+            return False
+        end = PyLong_AsLongLongAndOverflow(<object>PyList_GET_ITEM(<object>ends, k), &overflow)
+        for j in range(count):
+            if ids[j * pitch] == end:
+                return False
+    return True

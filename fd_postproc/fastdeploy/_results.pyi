@@ -1,0 +1,54 @@
+from collections.abc import Iterable
+from typing import Any
+
+from .._core import Step
+
+class SlotCopier:
+    cls: type
+    names: tuple[str, ...]
+    def __init__(self, cls: type, names: Iterable[str]) -> None: ...
+    def of(self, pattern: Any) -> Any: ...
+
+class DictMaker:
+    def __init__(
+        self,
+        slots: SlotCopier,
+        keys: dict[str, str],
+        template: dict[str, Any],
+        plain_only: bool = False,
+        nested: Iterable[str] = (),
+    ) -> None: ...
+    def of(self, o: Any) -> dict[str, Any] | None: ...
+
+class Plan:
+    fd: Any
+    results: SlotCopier
+    outputs: SlotCopier
+    metrics: SlotCopier
+    result: Any
+    output: Any
+    inline_stamps: bool
+    def __init__(
+        self,
+        fd: Any,
+        results: SlotCopier,
+        outputs: SlotCopier,
+        metrics: SlotCopier,
+        result: Any,
+        output: Any,
+        inline_stamps: bool,
+    ) -> None: ...
+    def copy_metrics(self, metrics: Any) -> Any: ...
+    def new_result(
+        self, index: int, send_idx: int | None, request_id: str, output_type: int, metrics: Any
+    ) -> Any: ...
+    def logprobs_lists(self, step: Step, slot: int, rows: int) -> Any: ...
+
+class Batch:
+    step: Step
+    output_type: int
+    masks: dict[int, Any]
+    def __init__(
+        self, plan: Plan, processor: Any, step: Step, output_type: int, masks: dict[int, Any]
+    ) -> None: ...
+    def results(self) -> list[Any]: ...

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
+"""A step's results in bulk.
+
+The files included here, one idea each: objects that are made and copied slot by slot, dictionaries made
+from a template, and the batch loop that advances every request of a step.
+"""
+cimport cython
+from cpython.dict cimport PyDict_Copy, PyDict_SetItem
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject, PyObject_HasAttr
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memset
+
+from fd_postproc._core cimport Step
+from fd_postproc._wire cimport fdw_block
+
+from collections import Counter
+from types import MemberDescriptorType
+
+cdef extern from "Python.h":
+    # Borrowed references, as bare pointers: Cython's own declarations would count them.
+    PyObject *PyDict_GetItemWithError(object d, object key) except? NULL
+    PyObject *PyList_GET_ITEM(object o, Py_ssize_t i) noexcept
+    PyObject *PyTuple_GET_ITEM(object o, Py_ssize_t i) noexcept
+    dict PyObject_GenericGetDict(object o, void *context)
+    void _set_tuple_item "PyTuple_SET_ITEM"(PyObject *target, Py_ssize_t i, PyObject *item) noexcept
+
+include "../_lists.pxi"
+include "_slots.pxi"
+include "_dicts.pxi"
+include "_loop.pxi"

@@ -1,0 +1,102 @@
+"""Whether our class is used, what that means for the workers, and the log line that says so."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from .._version import __version__
+from ..ops.environment import PEER as COMPACT
+from .compatibility import Verdict, check
+from .options import DISABLE, FORCE, PEER, is_on
+
+_OTHER_PLATFORMS = ("xpu", "iluvatar", "gcu", "intel_hpu")  # whose ops are not those of the CUDA build
+
+
+def decide(module: Any, cfg: Any) -> Verdict:
+    """Whether our class is to be used.
+
+    Parameters
+    ----------
+    module : module
+        ``fastdeploy.output.token_processor``.
+    cfg : FDConfig
+
+    Returns
+    -------
+    Verdict
+        `compatible` is the decision; if `forced`, the reason tells of a difference nevertheless.
+        Never raises.
+    """
+    try:
+        reason = _not_served(module)
+        if reason:
+            return Verdict(False, reason)
+        from .processor import make_class
+
+        verdict = check(module, make_class)
+    except Exception as error:
+        return Verdict(False, f"cannot tell: {type(error).__name__}: {error}")
+    if not verdict.compatible and is_on(FORCE):
+        return replace(verdict, compatible=True, forced=True)
+    return verdict
+
+
+def _not_served(module: Any) -> str | None:
+    """Why this process is none of ours, whatever its classes do; None if it is."""
+    if is_on(DISABLE):
+        return f"switched off by {DISABLE}"
+    if module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
+        return "FD_USE_GET_SAVE_OUTPUT_V1 is set, so tokens come over ZeroMQ and not through a queue"
+    platform = getattr(module, "current_platform", None)
+    for name in _OTHER_PLATFORMS:
+        if getattr(platform, f"is_{name}", bool)():
+            return f"the platform is {name}, and its messages are not those of the CUDA build"
+    return None
+
+
+def announce_peer(active: bool) -> None:
+    """Tell the workers, which inherit this process's environment, whether compact frames are understood.
+
+    FastDeploy starts its workers after it has constructed the token processor, in every version.
+    """
+    if active:
+        os.environ[PEER] = COMPACT
+    else:
+        os.environ.pop(PEER, None)
+
+
+def settle(processor: Any, module: Any, stock: type) -> Verdict:
+    """Decide for a token processor that was just constructed; one that stands aside becomes FastDeploy's own.
+
+    Parameters
+    ----------
+    processor : TokenProcessor
+        An instance of our class; its ``cfg`` is set.
+    module : module
+        ``fastdeploy.output.token_processor``.
+    stock : type
+        FastDeploy's class, of which ours is a subclass.
+    """
+    verdict = decide(module, processor.cfg)
+    announce_peer(verdict.compatible)
+    log = module.llm_logger
+    if not verdict.compatible:
+        processor.__class__ = stock
+        log.warning(
+            "fd_postproc: engine side stands aside, FastDeploy's own token processor is used: "
+            f"{verdict.reason}"
+        )
+    elif verdict.forced:
+        log.warning(
+            f"fd_postproc: engine side active ({__version__}) because {FORCE} is set, although it differs "
+            f"from FastDeploy's own token processor: {verdict.reason}"
+        )
+    else:
+        log.info(
+            f"fd_postproc: engine side active ({__version__}): receives the tokens and makes the results; "
+            f"{verdict.reason} with FastDeploy's own class ({verdict.seconds * 1e3:.0f} ms); this FastDeploy "
+            f"has: {', '.join(verdict.features)}"
+        )
+    return verdict

@@ -1,0 +1,127 @@
+"""What the installed FastDeploy is like, found out by looking and by trying, never by its version."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sysv_ipc
+
+from ..queues import CHANNEL_PATHS, queue_key
+
+# The packed dialects put the number of columns above these bits of a header word.
+_SHIFTS = {"topk": 16, "spec_topk": 8}
+
+
+def stock_dialect(channel: str) -> str | None:
+    """Dialect that FastDeploy's own token processor reads.
+
+    The two channels changed independently of each other, and a packed message crashes a legacy receiver.
+
+    Parameters
+    ----------
+    channel : {"topk", "spec_topk"}
+
+    Returns
+    -------
+    {"packed", "legacy"} or None
+        None if it cannot be found out.
+    """
+    try:
+        stock = importlib.import_module("fastdeploy.output.token_processor").TokenProcessor
+        shifts = {shift for cls in stock.__mro__[:-1] for shift in _shifts(sys.modules[cls.__module__])}
+    except Exception:  # whatever a foreign import may raise
+        return None
+    return "packed" if _SHIFTS[channel] in shifts else "legacy"
+
+
+def _shifts(module: Any) -> set[int]:
+    """By how many bits a module's code shifts to the right."""
+    found = set()
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
+            right = node.right
+            if isinstance(right, ast.Constant) and isinstance(right.value, int):
+                found.add(right.value)
+    return found
+
+
+def same_keys(get_output_ep: Callable[..., Any] | None) -> bool:
+    """Whether FastDeploy's ops make a queue's key as ours do.
+
+    Three rules were shipped over time.  Two sides with different ones never meet, and nothing tells them.
+
+    Parameters
+    ----------
+    get_output_ep : function or None
+        FastDeploy's op of this name: the only one that looks the queue up at every call, so that it can be
+        asked for a queue of our own, which is removed again.
+
+    Returns
+    -------
+    bool
+        False also if it cannot be found out.
+    """
+    if not callable(get_output_ep):
+        return False
+    try:
+        return _asks_for_our_key(get_output_ep)
+    except (OSError, ValueError, sysv_ipc.Error):
+        return False
+
+
+def _asks_for_our_key(get_output_ep: Callable[..., Any]) -> bool:
+    paddle, numpy = importlib.import_module("paddle"), importlib.import_module("numpy")
+    tensor = paddle.to_tensor(numpy.full((514, 1), 2, numpy.int64), place=paddle.CPUPlace())
+    queue_id, ours, others = _unused_id()
+    with _environment("INFERENCE_MSG_QUEUE_ID", str(queue_id)):
+        try:
+            get_output_ep(tensor, 0, False)
+            return _exists(ours)
+        finally:
+            for key in (ours, *others):
+                with contextlib.suppress(sysv_ipc.Error):
+                    sysv_ipc.MessageQueue(key).remove()
+
+
+def _unused_id() -> tuple[int, int, list[int]]:
+    """A queue id whose keys, by all rules, are those of no queue; its key by our rule, and by the others."""
+    path = CHANNEL_PATHS["plain"]
+    found = os.stat(path)
+    while True:
+        queue_id = random.SystemRandom().randrange(1 << 16, 1 << 20)  # above FastDeploy's own: they are ports
+        ours = queue_key(queue_id, path)
+        wide = (found.st_dev & 0xFF) << 24 | (found.st_ino & 0xFF) << 16 | queue_id & 0xFFFF
+        others = [queue_key(queue_id, path, "libc"), wide - (1 << 32) if wide >= 1 << 31 else wide]
+        if not any(_exists(key) for key in (ours, *others)):
+            return queue_id, ours, others
+
+
+def _exists(key: int) -> bool:
+    try:
+        sysv_ipc.MessageQueue(key)
+    except sysv_ipc.ExistentialError:
+        return False
+    except sysv_ipc.PermissionsError:
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

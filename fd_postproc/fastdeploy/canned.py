@@ -1,0 +1,215 @@
+"""The steps that both classes are given: every channel, and every way a request goes through it.
+
+Left out on purpose is what FastDeploy's class does wrong and ours does not (docs/design.md): results there
+differ and should.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+END = 2  # the end token of every request
+PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
+TARGET, DRAFT = 3, 4
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one message carries, slot by slot.
+
+    Attributes
+    ----------
+    slots : tuple of (int or tuple of int)
+        A code, or the accepted tokens.
+    columns : int
+        Logprob columns.
+    flag : int
+        Message type on `spec_topk`.
+    preempted, aborted, stopped : tuple of int
+        Slots whose request is to be queued again, is to be aborted, or was stopped from outside, before the
+        message arrives.
+    """
+
+    slots: tuple[int | tuple[int, ...], ...]
+    columns: int = 1
+    flag: int = TARGET
+    preempted: tuple[int, ...] = ()
+    aborted: tuple[int, ...] = ()
+    stopped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A token processor's configuration, its requests and its messages.
+
+    Attributes
+    ----------
+    name : str
+        What it is about, for a log line.
+    channel : str
+    requests : tuple of (dict or None)
+        One for each slot: what differs from an ordinary request (`trial.make_task`); None: nobody.
+    messages : tuple of Message
+    role, method, v1, adapter, draft_logprobs, masks, decode_log, caching
+        Splitwise role; speculative method; the V1 scheduler; the internal adapter; draft logprobs; sampling
+        masks; whether a scheduler metrics logger is set; output caching.
+    """
+
+    name: str
+    channel: str
+    requests: tuple[dict[str, Any] | None, ...]
+    messages: tuple[Message, ...]
+    role: str = "mixed"
+    method: str = "mtp"
+    v1: bool = True
+    adapter: bool = False
+    draft_logprobs: bool = False
+    masks: bool = False
+    decode_log: bool = False
+    caching: bool = False
+    transfers: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def speculative(self) -> bool:
+        return self.channel.startswith("spec")
+
+    @property
+    def logprobs(self) -> bool:
+        return self.channel.endswith("topk")
+
+
+FIRST: dict[str, Any] = {"fresh": True}
+RICH: dict[str, Any] = {
+    "fresh": True,
+    "messages": ["a prompt"],
+    "multimodal_inputs": {"num_input_image_tokens": 3, "num_input_video_tokens": 5},
+    "num_cached_tokens": 64,
+    "ic_req_data": {"id": 1},
+    "status": "RUNNING_PREFILL",
+}
+GOES_ON: dict[str, Any] = {}
+SECOND: dict[str, Any] = {"counter": 1}
+CHUNKED: dict[str, Any] = {"fresh": True, "prefill_chunk_info": [1, 1]}
+IN_PAIR: dict[str, Any] = {"disaggregate_info": {"role": "decode", "transfer_protocol": "ipc"}}
+PREFILL: dict[str, Any] = {
+    "fresh": True,
+    "disaggregate_info": {"role": "prefill", "transfer_protocol": "ipc"},
+}
+
+_LIFE = (RICH, GOES_ON, GOES_ON, None, GOES_ON, GOES_ON, GOES_ON, GOES_ON, GOES_ON)
+
+
+def _tokens(*rows: int | tuple[int, ...]) -> tuple[int | tuple[int, ...], ...]:
+    return rows
+
+
+_SAMPLED = (
+    # first token; goes on; ends; nobody; stopped; recovers; nothing; preempted; aborted
+    Message(
+        _tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, PREEMPTED, PREEMPTED),
+        columns=3,
+        preempted=(7,),
+        aborted=(8,),
+        stopped=(4,),
+    ),
+    Message(_tokens((21,), (22,)), columns=1),
+    Message(_tokens((END,), (32,)), columns=21),
+)
+_ACCEPTED = (
+    Message(
+        _tokens((11, 12), (13, 14, 15), (16, END, 17), (13,), (14,), (18,), 0, PREEMPTED, PREEMPTED),
+        columns=3,
+        preempted=(7,),
+        aborted=(8,),
+        stopped=(4,),
+    ),
+    Message(_tokens((21,), (22, 23), 0, 0, 0, RECOVERY), columns=1),
+    Message(_tokens((31, END), (32,)), columns=21),
+)
+_PAIR = (
+    Message(_tokens((11,), (12,), (13,), (END,)), columns=2, preempted=(1,), aborted=(2,)),
+    Message(_tokens((21,)), columns=2),
+)
+_PAIR_ACCEPTED = (
+    Message(_tokens((11, 12), (13,), (14, 15), (16, END)), columns=2, preempted=(1,), aborted=(2,)),
+    Message(_tokens((21,)), columns=2),
+)
+_DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR)
+_TRANSFERS = {0: "finished", 1: "failed"}
+
+SCRIPTS: tuple[Script, ...] = (
+    Script("plain tokens", "plain", _LIFE, _SAMPLED, decode_log=True, caching=True),
+    Script(
+        "plain tokens, V0 scheduler",
+        "plain",
+        (*_LIFE[:7], CHUNKED),
+        (
+            Message(_tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, (18,)), stopped=(4,)),
+            Message(_tokens((21,), (END,), 0, 0, 0, 0, 0, (28,))),
+        ),
+        v1=False,
+    ),
+    Script("plain tokens, decode role", "plain", _DECODE, _PAIR, role="decode"),
+    Script(
+        "plain tokens, prefill role",
+        "plain",
+        (PREFILL, PREFILL, GOES_ON),
+        (Message(_tokens((11,), (12,), (13,))),),
+        role="prefill",
+        transfers=_TRANSFERS,
+    ),
+    Script("logprobs", "topk", _LIFE, _SAMPLED),
+    Script("logprobs, internal adapter", "topk", _LIFE, _SAMPLED, adapter=True),
+    Script(
+        "logprobs, sampling masks",
+        "topk",
+        (FIRST, GOES_ON),
+        (Message(_tokens((11,), (END,)), columns=2),),
+        masks=True,
+    ),
+    Script("logprobs, decode role", "topk", _DECODE, _PAIR, role="decode"),
+    Script("speculation", "spec", _LIFE, _ACCEPTED, decode_log=True),
+    Script("speculation, ngram", "spec", _LIFE, _ACCEPTED, method="ngram", adapter=True),
+    Script(
+        "speculation, V0 scheduler",
+        "spec",
+        (*_LIFE[:7], CHUNKED),
+        (
+            Message(_tokens((11, 12), (13,), (16, END), (1,), (1,), (17,), 0, (18,)), stopped=(4,)),
+            Message(_tokens((21,), (22, END), 0, 0, 0, RECOVERY, 0, (28, 29))),
+        ),
+        v1=False,
+    ),
+    Script("speculation, decode role", "spec", _DECODE, _PAIR_ACCEPTED, role="decode"),
+    Script(
+        "speculation, prefill role",
+        "spec",
+        (PREFILL, PREFILL),
+        (Message(_tokens((11, 12), (13,))),),
+        role="prefill",
+        transfers=_TRANSFERS,
+    ),
+    Script("speculation with logprobs", "spec_topk", _LIFE, _ACCEPTED),
+    Script(
+        "speculation with logprobs, prefill role",
+        "spec_topk",
+        (PREFILL, PREFILL),
+        (Message(_tokens((11, 12), (13,)), columns=2),),
+        role="prefill",
+        transfers=_TRANSFERS,
+    ),
+    Script(
+        "speculation with draft logprobs",
+        "spec_topk",
+        (RICH, GOES_ON),
+        (
+            Message(_tokens((11, 12), (13,)), columns=3),
+            Message(_tokens((14, 15), (16,)), columns=3, flag=DRAFT),
+            Message(_tokens((21,), (22, 23)), columns=2),
+            Message(_tokens((24,), (25,)), columns=2, flag=DRAFT),
+            Message(_tokens((31,), (END,)), columns=2),
+        ),
+        draft_logprobs=True,
+    ),
+)

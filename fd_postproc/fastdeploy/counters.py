@@ -1,0 +1,142 @@
+"""What the token thread has done and how long it took: kept, logged, exported."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from typing import Any
+
+from .._core import Receiver
+
+PREFIX = "fd_postproc_"
+PERIOD = 5.0  # seconds between two updates of what is exported
+NAMES = {
+    "steps": "Decode steps that were processed",
+    "results": "Results that were made",
+    "malformed": "Messages that were refused",
+    "stale": "Messages of an earlier run that were dropped",
+    "lost_steps": "Steps that were lost to an exception",
+    "failed_requests": "Requests that ended with an error of the token processor",
+    "receive_seconds": "Time to receive and decode steps, waiting included",
+    "wait_seconds": "Time of it that was waiting for the worker",
+    "build_seconds": "Time to make results",
+    "put_seconds": "Time to deliver results to the scheduler",
+}
+
+
+class Counters:
+    """Totals since the start.  One thread writes; any thread may read.
+
+    Attributes
+    ----------
+    steps, results, malformed, stale, lost_steps, failed_requests : int
+    receive_seconds, build_seconds, put_seconds : float
+    receiver : Receiver or None
+        Whose waiting time counts as well.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.results = self.malformed = self.stale = self.lost_steps = self.failed_requests = 0
+        self.receive_seconds = self.build_seconds = self.put_seconds = 0.0
+        self.receiver: Receiver | None = None
+
+    def add_step(self, results: int, build_seconds: float, put_seconds: float) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.results += results
+        self.build_seconds += build_seconds
+        self.put_seconds += put_seconds
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Every total by name; ``wait_seconds`` is the receiver's."""
+        waited = 0.0 if self.receiver is None else self.receiver.stats["wait_seconds"]
+        return {name: waited if name == "wait_seconds" else getattr(self, name) for name in NAMES}
+
+    def line(self) -> str:
+        """The totals for a log."""
+        now = self.as_dict()
+        seconds = ", ".join(
+            f"{name.removesuffix('_seconds')} {value:.3f} s"
+            for name, value in now.items()
+            if "seconds" in name
+        )
+        counts = ", ".join(
+            f"{value} {name.replace('_', ' ')}" for name, value in now.items() if "seconds" not in name
+        )
+        return f"fd_postproc: {counts}; {seconds}"
+
+
+class Reports:
+    """The totals as Prometheus counters, if the process has prometheus_client, and as lines of its log.
+
+    In FastDeploy's multi-process mode only counters of prometheus_client's own reach a scrape, so they are
+    moved forward now and then instead of being collected on demand.
+
+    Parameters
+    ----------
+    counters : Counters
+    logger : logging.Logger
+        Gets a line every ``FD_POSTPROC_LOG_STATS`` seconds, if that is set.
+    """
+
+    def __init__(self, counters: Counters, logger: Any) -> None:
+        self._counters, self._logger, self._told = counters, logger, dict.fromkeys(NAMES, 0.0)
+        self._due = 0.0
+        try:
+            self._log_period = log_period()
+        except ValueError as error:
+            self._log_period = math.inf
+            logger.error(f"fd_postproc: {error}; no statistics are logged")
+        self._log_due = time.monotonic() + self._log_period
+        self._metrics = _prometheus_counters()
+
+    def refresh(self) -> None:
+        """Move the exported counters forward, once in `PERIOD`; log, if it is time."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + PERIOD
+            self._move_forward()
+        if now >= self._log_due:
+            self._log_due = now + self._log_period
+            self._logger.info(self._counters.line())
+
+    def _move_forward(self) -> None:
+        for name, value in self._counters.as_dict().items() if self._metrics else ():
+            if value > self._told[name]:
+                self._metrics[name].inc(value - self._told[name])
+                self._told[name] = value
+
+
+_exported: dict[str, Any] = {}
+
+
+def _prometheus_counters() -> dict[str, Any]:
+    """One set for the process: prometheus_client refuses a name twice."""
+    if not _exported:
+        with contextlib.suppress(ImportError):
+            from prometheus_client import Counter
+
+            _exported.update((name, Counter(PREFIX + name, text)) for name, text in NAMES.items())
+    return _exported
+
+
+def log_period() -> float:
+    """Seconds between two lines of the log: ``FD_POSTPROC_LOG_STATS``; infinite if it is not set.
+
+    Raises
+    ------
+    ValueError
+        If it is no number above 0.
+    """
+    text = os.environ.get("FD_POSTPROC_LOG_STATS", "")
+    if not text:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ValueError(f"FD_POSTPROC_LOG_STATS={text!r} is not a number of seconds above 0")
+    return seconds

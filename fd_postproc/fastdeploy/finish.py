@@ -1,0 +1,175 @@
+"""The end of a request: its last result, its statistics, and a prefill instance's wait for its transfer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .slot import RECOVERY_TEXT, Kind
+
+PATIENCE = 0.05  # seconds that a step waits for a cache transfer before the other requests go on without it
+POLL = 0.005
+TRANSFER_FAILED = 501  # FastDeploy's code and text
+
+
+class FinishMixin:
+    """`_finish`, and the transfers that are still under way.
+
+    FastDeploy's ``_recycle_resources`` waits for a prefilled request's cache transfer without a limit, in
+    the one token thread: a slow transfer stalls every request.  Here a step waits for `PATIENCE`; then the
+    request is put aside, and its result goes out when its transfer has ended.
+    """
+
+    fd: Any
+
+    def _finish(self: Any, slot: int, task: Any, result: Any, now: float, rid: str, kind: Kind) -> Any:
+        """End a request.  Its result, or None while its transfer is under way."""
+        fd, name = self.fd, task.request_id
+        result.finished = True
+        tracing = getattr(fd, "tracing", None)
+        if tracing is not None:
+            self.aside("tracing", self._carry_trace, tracing, rid, result)
+        self._report_span("DECODE", rid, task, ends=True)
+        if kind.recovery:
+            result.error_msg = RECOVERY_TEXT
+        self.aside("the summary of a request", self._log_summary, task, now, kind)
+        if self.cfg.speculative_config.method:
+            self.aside("speculative statistics", self._compute_speculative_status, result)
+        self.aside("completion metrics", self._record_completion_metrics, task, now)
+        fd.llm_logger.info(f"request {name}: end token, recycling")
+        caching = self.cfg.cache_config
+        if (
+            fd.envs.ENABLE_V1_KVCACHE_SCHEDULER
+            and caching.enable_prefix_caching
+            and getattr(caching, "enable_output_caching", False)
+        ):
+            self.aside("caching output tokens", self.resource_manager.cache_output_tokens, task)
+        return self._ended(slot, task, result, kind.prefill)
+
+    def _ended(self: Any, slot: int, task: Any, result: Any, is_prefill: bool) -> Any:
+        """Let go of a request; on a prefill instance once its cache has arrived."""
+        fd, name = self.fd, task.request_id
+        if hasattr(self, "_finalize_routing"):
+            self.aside("routing", self._finalize_routing, name, task, result, is_prefill)
+        if is_prefill:
+            result.metrics.wait_for_sending_cache_time = fd.time.time()
+            self._trace_transfer("CHECK_CACHE_TRANSFER_START", task)
+            if not self._transfer_has_ended(name):
+                self.transfers[name] = (slot, task, result)
+                fd.llm_logger.info(f"request {name}: its cache transfer takes longer, other requests go on")
+                return None
+            self._send_first_token(task, result)
+        return self._recycled(slot, task, result)
+
+    def _recycled(self: Any, slot: int, task: Any, result: Any) -> Any:
+        self._release(slot, task, result)
+        self.fd.llm_logger.info(f"request {task.request_id}: recycled")
+        return result
+
+    @staticmethod
+    def _carry_trace(tracing: Any, rid: str, result: Any) -> None:
+        result.trace_carrier = tracing.trace_get_proc_propagate_context(rid=rid)
+
+    def _log_summary(self: Any, task: Any, now: float, kind: Kind) -> None:
+        fd, name, stamps = self.fd, task.request_id, task.metrics
+        stamps.cal_cost_time()
+        started = stamps.get_inference_start_time(kind.decode)
+        elapsed = now - started if started is not None else 0.0
+        tokens = self.tokens_counter[name]
+        on_gpu, on_cpu = getattr(stamps, "gpu_cache_token_num", 0), getattr(stamps, "cpu_cache_token_num", 0)
+        first = stamps.first_token_time or 0
+        fd.llm_logger.info(
+            f"request {name} ended: {task.prompt_token_ids_len} input tokens (cached: {on_gpu} on GPU, "
+            f"{on_cpu} on CPU), {tokens} output tokens in {elapsed:.2f} s, first after {first:.2f} s "
+            f"({first + (stamps.time_in_queue or 0):.2f} s with the queue), prefill {kind.prefill}, recovery "
+            f"{kind.recovery}, preempted {getattr(stamps, 'preempted_count', 0)} times"
+        )
+        if elapsed > 0:
+            fd.main_process_metrics.request_token_ratio.observe(tokens / elapsed)
+        fd.llm_logger.info(f"{self.resource_manager.info()}")
+
+    # ---- the end of everything -----------------------------------------------------------------------
+
+    def clear_data(self: Any) -> None:
+        """Free every slot, and tell each client that its request has ended."""
+        fd, manager, ended = self.fd, self.resource_manager, []
+        if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
+            manager.clear_data()
+        if self._batch_result_buffer:
+            self.deliver_waiting()
+        for slot in range(manager.max_num_seqs):
+            task = None if manager.stop_flags[slot] else manager.tasks_list[slot]
+            if task is None:
+                continue
+            name, pair = task.request_id, task.disaggregate_info
+            result = fd.RequestOutput(
+                request_id=name,
+                outputs=fd.CompletionOutput(
+                    index=slot,
+                    send_idx=self.tokens_counter.get(name, 0),
+                    token_ids=list(task.eos_token_ids or ()),
+                    draft_token_ids=[],
+                ),
+                finished=True,
+                metrics=fd.RequestMetrics(
+                    arrival_time=fd.time.time(), request_start_time=task.metrics.arrival_time
+                ),
+            )
+            is_prefill = pair is not None and pair["role"] == "prefill"
+            if self._ended(slot, task, result, is_prefill) is not None:
+                ended.append(result)
+            fd.llm_logger.warning(f"request {name}: cleared")
+        if ended:
+            self.cached_generated_tokens.put_results(ended)
+
+    # ---- cache transfers of a prefill instance -------------------------------------------------------
+
+    def _transfer_has_ended(self: Any, name: str) -> bool:
+        """Wait a little for the end of a request's transfer."""
+        clock = self.fd.time
+        began = clock.time()
+        while True:
+            self._ask_for_transfers()
+            if name in self.prefill_result_status:
+                return True
+            if clock.time() - began >= PATIENCE:
+                return False
+            clock.sleep(POLL)
+
+    def _send_first_token(self: Any, task: Any, result: Any) -> None:
+        """Hand a prefilled request over to its decode instance, or tell its client that this failed."""
+        fd, name = self.fd, task.request_id
+        status = self.prefill_result_status.pop(name)
+        if status != "finished":
+            result.error_code = TRANSFER_FAILED
+            result.error_msg = f"PD Error: prefill failed to send cache to decode, {name}, {status}"
+        self._trace_transfer("CHECK_CACHE_TRANSFER_END", task)
+        result.metrics.send_request_output_to_decode_time = fd.time.time()
+        self.split_connector.send_first_token(task.disaggregate_info, [result])
+
+    def _trace_transfer(self: Any, event: str, task: Any) -> None:
+        fd = self.fd
+        self.aside(
+            "tracing",
+            fd.trace_print,
+            getattr(fd.LoggingEventName, event),
+            task.request_id,
+            getattr(task, "user", ""),
+        )
+
+    def _ask_for_transfers(self: Any) -> None:
+        for name, status in self.engine_worker_queue.get_finished_req():
+            self.fd.llm_logger.info(f"request {name}: cache transfer {status}")
+            self.prefill_result_status[name] = status
+
+    def serve_transfers(self: Any) -> None:
+        """Put the results whose transfer has ended meanwhile."""
+        if not self.transfers:
+            return
+        self._ask_for_transfers()
+        done = []
+        for name in [name for name in self.transfers if name in self.prefill_result_status]:
+            slot, task, result = self.transfers.pop(name)
+            self._send_first_token(task, result)
+            done.append(self._recycled(slot, task, result))
+        if done:
+            self.cached_generated_tokens.put_results(done)

@@ -1,0 +1,40 @@
+"""What happens before the first step: the decision, the word to workers, stale messages, the collector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .activation import settle
+from .stale import StaleMessages
+from .warmup import Warmup
+
+
+class LifecycleMixin:
+    """Construction and start.  An object made by ``__new__`` has neither `stale` nor `warmup`."""
+
+    fd: Any
+    stock: Any
+    channel: str
+    stale: StaleMessages | None = None
+    warmup: Warmup | None = None
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        """FastDeploy's construction; then the object becomes FastDeploy's own, or makes ready to receive."""
+        super().__init__(*arguments, **named)
+        if settle(self, self.fd, self.stock).compatible:
+            self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
+            self.stale.at_construction()
+            self.warmup = Warmup()
+
+    def run(self: Any) -> None:
+        """Start the token thread."""
+        if self.stale is not None:
+            self.stale.at_run()
+        if self.warmup is not None:
+            self.warmup.begin()
+        super().run()
+
+    def warm_up(self: Any) -> None:
+        """A step is done."""
+        if self.warmup is not None and self.warmup.left and self.warmup.step():
+            self.fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")

@@ -1,0 +1,98 @@
+"""Draft log-probabilities: a target's results wait for the draft message, and are paired by request."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+TARGET, DRAFT = 3, 4  # message flags
+PATIENCE = 0.5  # seconds that results wait for a draft message before they go out without it
+
+
+class PairingMixin:
+    """`postprocess`, which delivers the results of a step."""
+
+    fd: Any
+    _batch_result_buffer: Any = None
+
+    @property
+    def pairs_drafts(self: Any) -> bool:
+        """Whether target results wait for draft log-probabilities."""
+        return bool(self.cfg.speculative_config.method and self.use_logprobs and self.enable_draft_logprob)
+
+    def postprocess(self: Any, batch_result: list[Any], mtype: int = TARGET) -> None:
+        """Deliver the results of a step.
+
+        With draft log-probabilities on, a target's results wait for the draft message that follows them.
+        Whatever comes first - the draft, another target, a step in which a request ends, or the end of
+        `PATIENCE` - every waiting result goes out once, in order, and before anything newer.  (An empty batch
+        waits, too, and its draft puts an empty list, as FastDeploy does.)
+
+        Parameters
+        ----------
+        batch_result : list of RequestOutput
+        mtype : int
+            3 target, 4 draft; others are delivered as they are.
+        """
+        try:
+            if not self.pairs_drafts:
+                self.cached_generated_tokens.put_results(batch_result)
+            elif mtype == DRAFT:
+                self._pair(batch_result)
+            else:
+                if self._batch_result_buffer:
+                    self.deliver_waiting()
+                if mtype == TARGET and not any(result.finished for result in batch_result):
+                    self._batch_result_buffer = list(batch_result)
+                else:
+                    self.cached_generated_tokens.put_results(batch_result)
+        except Exception as error:
+            self.fd.llm_logger.error(
+                f"fd_postproc: the results of a step were not delivered: {error}, {traceback.format_exc()}"
+            )
+
+    def deliver_waiting(self: Any) -> None:
+        """Put the results that wait for their draft, as they are."""
+        waiting, self._batch_result_buffer = self._batch_result_buffer, None
+        if waiting is None:
+            return
+        try:
+            self.cached_generated_tokens.put_results(waiting)
+        except Exception as error:  # what comes after it must go out all the same
+            self.fd.llm_logger.error(
+                f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"
+            )
+
+    def _put_abort_results(self: Any, task: Any) -> None:
+        """Deliver the end of an aborted request, after what waits: tokens keep their order."""
+        if self._batch_result_buffer:
+            self.deliver_waiting()
+        super()._put_abort_results(task)  # type: ignore[misc]
+
+    def _pair(self: Any, drafts: list[Any]) -> None:
+        waiting = self._batch_result_buffer
+        if waiting is None:
+            return
+        of = {(draft.request_id, draft.outputs.index): draft.outputs.draft_top_logprobs for draft in drafts}
+        for target in waiting:
+            target.outputs.draft_top_logprobs = of.get((target.request_id, target.outputs.index))
+        self.deliver_waiting()
+
+    def draft_results(self: Any, step: Any) -> list[Any]:
+        """A result for each live request of a draft message, with its draft log-probabilities."""
+        manager, results = self.resource_manager, []
+        carrier = self.fd.RequestOutput(request_id="").trace_carrier  # FastDeploy leaves it at its default
+        for slot, count in enumerate(step.counts):
+            if slot >= len(manager.stop_flags) or manager.stop_flags[slot]:
+                continue
+            task = manager.tasks_list[slot]
+            if task is None:
+                continue
+            result = self.plan.new_result(slot, None, task.request_id, step.flag, None)
+            result.trace_carrier = carrier
+            outputs = result.outputs
+            outputs.draft_top_logprobs = self.plan.logprobs_lists(step, slot, count)
+            if outputs.draft_top_logprobs is not None:
+                outputs.logprob = outputs.draft_top_logprobs.logprobs[-1][0]
+            results.append(result)
+        return results

@@ -1,0 +1,182 @@
+"""Metrics that count like FastDeploy's and are seen by nobody.
+
+Copies of real metric objects with fresh values in ordinary memory.  A new metric object would not do: in
+multiprocess mode, which FastDeploy switches on, it shares a memory-mapped file with the real one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any
+
+BY_NAME = ("obs_value", "inc_value", "set_value")
+"""How FastDeploy updates labelled metrics (its pull request #7865)."""
+
+SPECULATIVE = "spec_decode_"
+_HEADS = "spec_decode_draft_single_head_acceptance_rate"
+
+
+class PrivateMetrics:
+    """Stands for ``main_process_metrics``.
+
+    Parameters
+    ----------
+    real : object
+        FastDeploy's; only looked at.
+    """
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._made: dict[str, Any] = {}
+        self._heads: int | None = None  # None until the speculative metrics are made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = self.__dict__["_made"]
+        if name not in made:
+            made[name] = self._make(name)
+        return made[name]
+
+    def _make(self, name: str) -> Any:
+        if name.startswith(SPECULATIVE):
+            return self._make_speculative(name)
+        real = getattr(self._real, name)
+        if name in BY_NAME:
+            return _ByName(self, name)
+        if isinstance(real, (list, tuple)):
+            return [private_copy(one) for one in real]
+        return private_copy(real)
+
+    def _make_speculative(self, name: str) -> Any:
+        """FastDeploy's own are in its registry from the first speculative step on, and not before."""
+        if self._heads is None:
+            raise AttributeError(name)
+        return [Series() for _ in range(self._heads)] if name == _HEADS else Series()
+
+    def _init_speculative_metrics(self, method: Any, heads: int) -> None:
+        self._heads = heads
+
+    def reset(self) -> None:
+        """Count from zero again; a class may hold on to the metrics that it has seen."""
+        for metric in self._made.values():
+            if isinstance(metric, _ByName):
+                metric.series.clear()
+                continue
+            for one in metric if isinstance(metric, list) else [metric]:
+                if isinstance(one, Series):
+                    one.reset()
+                else:
+                    for value in _flat(_values(one)):
+                        value.set(0.0)
+
+    def samples(self) -> dict[str, Any]:
+        """The values of everything that was touched, by name."""
+        found = {}
+        for name, metric in self._made.items():
+            if isinstance(metric, _ByName):
+                found |= {f"{name} {key}": series.sample() for key, series in metric.series.items()}
+            elif isinstance(metric, list):
+                found |= {f"{name}[{i}]": _sample(one) for i, one in enumerate(metric)}
+            else:
+                found[name] = _sample(metric)
+        return {name: found[name] for name in sorted(found) if found[name] is not None}
+
+
+class Series:
+    """A metric of any kind."""
+
+    def __init__(self) -> None:
+        self.observed: list[float] = []
+        self.value = 0.0
+        self._children: dict[Any, Series] = {}
+
+    def observe(self, amount: float) -> None:
+        self.observed.append(amount)
+
+    def inc(self, amount: float = 1) -> None:
+        self.value += amount
+
+    def dec(self, amount: float = 1) -> None:
+        self.value -= amount
+
+    def set(self, value: float) -> None:
+        self.value = float(value)
+
+    def reset(self) -> None:
+        self.value = 0.0
+        self.observed.clear()
+        self._children.clear()
+
+    def labels(self, *values: Any, **named: Any) -> Series:
+        return self._children.setdefault((values, tuple(sorted(named.items()))), Series())
+
+    def sample(self) -> Any:
+        children = {f"labels {key}": child.sample() for key, child in self._children.items()}
+        own = {"observed": sorted(self.observed), "value": self.value}
+        return own | children if self.observed or self.value or any(children.values()) else None
+
+
+class _ByName:
+    """One of ``obs_value``, ``inc_value``, ``set_value``."""
+
+    def __init__(self, metrics: PrivateMetrics, what: str) -> None:
+        self._update = {"obs_value": Series.observe, "inc_value": Series.inc, "set_value": Series.set}[what]
+        self.series: dict[str, Series] = {}
+
+    def __call__(self, name: str, value: float = 1, *labels: Any, **named: Any) -> None:
+        key = f"{name} {labels} {sorted(named.items())}"
+        self._update(self.series.setdefault(key, Series()), value)
+
+
+def private_copy(metric: Any) -> Any:
+    """A metric of the same class, with the same buckets and values of its own, from zero."""
+    if not type(metric).__module__.startswith("prometheus_client"):
+        return Series()
+    if getattr(metric, "_labelnames", ()) and not getattr(metric, "_labelvalues", ()):
+        return Series()  # its children would be made in the shared file
+    fresh = importlib.import_module("prometheus_client.values").MutexValue
+    made = object.__new__(type(metric))
+    made.__dict__.update(vars(metric))
+    if hasattr(metric, "_lock"):
+        made.__dict__["_lock"] = threading.Lock()
+
+    def zero() -> Any:
+        return fresh(None, "", "", (), (), "")
+
+    for name, value in _values(metric).items():
+        made.__dict__[name] = [zero() for _ in value] if isinstance(value, list) else zero()
+    return made
+
+
+def _is_value(value: Any) -> bool:
+    if value is None or isinstance(value, (str, int, float, tuple, dict)):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("get", "set", "inc"))
+
+
+def _values(metric: Any) -> dict[str, Any]:
+    """The values of a metric by attribute: one, or a list of them."""
+    return {
+        name: value
+        for name, value in vars(metric).items()
+        if _is_value(value) or (isinstance(value, list) and value and all(map(_is_value, value)))
+    }
+
+
+def _flat(values: dict[str, Any]) -> list[Any]:
+    return [one for value in values.values() for one in (value if isinstance(value, list) else [value])]
+
+
+def _sample(metric: Any) -> Any:
+    """The numbers in a metric; None if it was not touched."""
+    if isinstance(metric, Series):
+        return metric.sample()
+    values = _values(metric)
+    if not any(one.get() for one in _flat(values)):
+        return None
+    return {
+        name: [one.get() for one in value] if isinstance(value, list) else value.get()
+        for name, value in values.items()
+    }

@@ -1,0 +1,254 @@
+"""The token processor that FastDeploy loads: its own, with another receive loop and another batch loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+from .. import queues
+from .._core import Receiver, Step, step_from_tensors
+from ..errors import MalformedMessage, QueueError, QueueRemoved
+from ..layout import Layout
+from ..ops.environment import queue_mode
+from ._results import Batch
+from .counters import Counters, Reports
+from .finish import POLL, FinishMixin
+from .lifecycle import LifecycleMixin
+from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
+from .shapes import plan_of
+from .slot import SlotMixin
+
+TRACING = "tracing_enabled"
+
+
+def make_class(module: Any) -> type:
+    """A subclass of FastDeploy's TokenProcessor that does a step in bulk.
+
+    Parameters
+    ----------
+    module : module
+        ``fastdeploy.output.token_processor``, or something with its names.  They are looked up there at
+        each call, so that whatever is patched there is patched here.
+
+    Raises
+    ------
+    TypeError, AttributeError
+        If FastDeploy's classes are not of the kind that is known here.
+    """
+    stock = module.TokenProcessor
+    layout = Layout(
+        max_batch=module.MAX_BSZ,
+        top_k=module.K,
+        max_draft=module.MAX_DRAFT_TOKENS,
+        spec_batch=module.SPECULATE_MAX_BSZ,
+    )
+    body = {
+        "fd": module,
+        "stock": stock,
+        "plan": plan_of(module),
+        "layout": layout,
+        "__module__": __name__,
+        "__doc__": ProcessorMixin.__doc__,
+    }
+    bases = (LifecycleMixin, ProcessorMixin, SlotMixin, FinishMixin, PairingMixin, stock)
+    return type("TokenProcessor", bases, body)
+
+
+class ProcessorMixin:
+    """FastDeploy's token processor, with fd_postproc's receive path and batch loop.
+
+    Everything rare is FastDeploy's own text, called on self.
+    """
+
+    fd: Any
+    stock: Any
+    plan: Any
+    layout: Layout
+
+    _receiver: Receiver | None = None
+    _stopping = False
+
+    # Per object, but made when first asked for: FastDeploy's tests make objects without __init__.
+    @property
+    def transfers(self) -> dict[str, tuple[int, Any, Any]]:
+        """Requests of a prefill instance that wait for their cache transfer only: slot, task, result."""
+        return self.__dict__.setdefault("_transfers", {})
+
+    @property
+    def complained(self) -> set[str]:
+        """Kinds of failures that were logged already."""
+        return self.__dict__.setdefault("_complained", set())
+
+    @property
+    def counters(self) -> Counters:
+        """What this object has done, and how long it took."""
+        return self.__dict__.setdefault("_counters", Counters())
+
+    # ---- one step ------------------------------------------------------------------------------------
+
+    def _process_batch_output(self: Any) -> None:
+        """Process the message in ``output_tokens``, ``output_scores`` and ``output_ranks``."""
+        tensors = [self.output_tokens]
+        if self.use_logprobs:
+            tensors += [self.output_scores, self.output_ranks]
+        self._process_step(step_from_tensors(self.channel, *tensors, layout=self.layout))
+
+    @property
+    def channel(self: Any) -> str:
+        """What the messages are."""
+        if self.cfg.speculative_config.method:
+            return "spec_topk" if self.use_logprobs else "spec"
+        return "topk" if self.use_logprobs else "plain"
+
+    def _process_step(self: Any, step: Step) -> None:
+        """Process a decoded message."""
+        if step.flag == DRAFT and step.channel == "spec_topk":
+            self.postprocess(self.draft_results(step), DRAFT)
+            return
+        masks = self._sampling_masks()
+        output_type = step.flag if step.channel == "spec_topk" else TARGET
+        began = time.perf_counter()
+        results = Batch(self.plan, self, step, output_type, masks).results()
+        if self.cfg.speculative_config.method:
+            self.aside("gauges of a step", self._record_speculative_decoding_metrics, step.counts)
+            self.sweep()
+        built = time.perf_counter()
+        self.postprocess(results, output_type)
+        self.counters.add_step(len(results), built - began, time.perf_counter() - built)
+
+    def _sampling_masks(self: Any) -> dict[int, Any]:
+        """One blocking read a step, if the feature is on."""
+        if not getattr(self, "use_sampling_mask", False) or self.fd.envs.FD_USE_GET_SAVE_OUTPUT_V1:
+            return {}
+        if not hasattr(self, "sampling_mask_zmq_server"):
+            return {}
+        received: list[Any] = []
+
+        def receive() -> None:
+            received.append(self.sampling_mask_zmq_server.receive_pyobj_once(block=True)[1])
+
+        self.aside("receiving sampling masks", receive)
+        return received[0] if received and isinstance(received[0], dict) else {}
+
+    def steady_mode(self: Any) -> SimpleNamespace | None:
+        """What the batch loop may do itself in this step; None if every request must be looked at closely."""
+        if self.transfers or getattr(self, "_benchmark_logger", None):
+            return None
+        if getattr(getattr(self.fd, "tracing", None), TRACING, False):
+            return None
+        role = self.cfg.scheduler_config.splitwise_role
+        logger = self.scheduler_metrics_logger
+        own = self._record_metrics.__func__ is getattr(self.stock, "_record_metrics", None)
+        return SimpleNamespace(
+            metrics=self.fd.main_process_metrics if own else None,
+            decode_log=logger.on_decode_tokens if logger else None,
+            decode_role=role == "decode",
+            v1=bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
+            speculative=bool(self.cfg.speculative_config.method),
+        )
+
+    # ---- receiving -----------------------------------------------------------------------------------
+
+    def process_sampling_results(self: Any) -> None:
+        """Receive and process steps until `stop`."""
+        tracing = getattr(self.fd, "tracing", None)
+        if tracing is not None:
+            tracing.trace_set_thread_info("Token Processor")
+        reports = Reports(self.counters, self.fd.llm_logger)
+        while not self._stopping:
+            try:
+                step = self._next_step()
+                if step is None:
+                    self.between_steps()
+                else:
+                    self._handle(step)
+                reports.refresh()
+            except QueueRemoved as error:
+                self._receiver = None  # the next round makes a new queue
+                if not self._stopping:
+                    self.fd.llm_logger.error(f"fd_postproc: {error}; a new queue is made")
+            except MalformedMessage as error:
+                self.counters.malformed += 1
+                self.fd.llm_logger.error(f"fd_postproc: a message was refused: {error}")
+            except QueueError as error:
+                self.fd.llm_logger.error(f"fd_postproc: {error}")
+                time.sleep(1.0)  # permanent, most likely: do not fill the log
+            except Exception as error:
+                self.counters.lost_steps += 1
+                text = f"{type(error).__name__}: {error} {traceback.format_exc()}"
+                self.fd.llm_logger.error(f"fd_postproc: a step was lost: {text}")
+
+    def _next_step(self: Any) -> Step | None:
+        """Wait for a step; None if something else has to be seen to meanwhile."""
+        if self._receiver is None:
+            self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
+            self.counters.receiver = self._receiver
+        timeout = POLL if self.transfers else PATIENCE if self._batch_result_buffer is not None else None
+        began = time.perf_counter()
+        try:
+            return self._receiver.receive(timeout)
+        finally:
+            self.counters.receive_seconds += time.perf_counter() - began
+
+    def _handle(self: Any, step: Step) -> None:
+        """Process a step, and keep the stamps by which `healthy` judges."""
+        with self.health_lock:
+            self.timestamp_for_alive_before_handle_batch = self.fd.time.time()
+            self.timestamp_for_alive_after_handle_batch = None
+        try:
+            self._process_step(step)
+        finally:
+            with self.health_lock:
+                self.timestamp_for_alive_before_handle_batch = None
+                self.timestamp_for_alive_after_handle_batch = self.fd.time.time()
+        self.serve_transfers()
+        self.warm_up()
+
+    def between_steps(self: Any) -> None:
+        """See to what waits, when no message has come for a while."""
+        if self.transfers:
+            self.serve_transfers()
+        else:
+            self.deliver_waiting()
+
+    def stop(self: Any, timeout: float | None = None) -> None:
+        """End the receive loop and remove its queue; FastDeploy's own class has no such method."""
+        self._stopping = True
+        receiver, worker = self._receiver, self.worker
+        if receiver is not None:
+            receiver.remove()
+        if worker is not None and worker is not threading.current_thread():
+            worker.join(timeout)
+
+    # ---- health --------------------------------------------------------------------------------------
+
+    def healthy(self: Any) -> bool:
+        """Whether steps are being processed.
+
+        False if the token thread has died, if a batch has been in hand for longer than
+        ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT``, or if requests are running while the process that sent the
+        last message is gone.
+        """
+        worker = getattr(self, "worker", None)
+        if worker is not None and not worker.is_alive():
+            return False
+        with self.health_lock:
+            began = self.timestamp_for_alive_before_handle_batch
+            if self.timestamp_for_alive_after_handle_batch is None and began is not None:
+                return self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+            return not (self.engine_output_token_hang or self._sender_is_gone())
+
+    def _sender_is_gone(self: Any) -> bool:
+        """Whether requests are running, but the process that sent the last message is not."""
+        receiver = self._receiver
+        if receiver is None or not any(task is not None for task in self.resource_manager.tasks_list):
+            return False
+        try:
+            sender = queues.inspect_queue(receiver.msqid).last_sender
+        except QueueError:
+            return False
+        return sender > 0 and not os.path.exists(f"/proc/{sender}")

@@ -1,0 +1,38 @@
+"""Program that tries our class beside the installed FastDeploy's and prints the outcome as one line of JSON.
+
+A process of its own, because importing FastDeploy takes seconds and changes the process that does it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from .entry import MODULE
+
+MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
+TREE = "FD_POSTPROC_FASTDEPLOY"
+
+
+def report() -> dict[str, Any]:
+    """``{"from": path, "verdict": fields of Verdict}``, or ``{"error": text}``."""
+    tree = os.environ.get(TREE)
+    if tree and importlib.util.find_spec("fastdeploy") is None:
+        sys.path.insert(0, os.path.dirname(tree) if os.path.basename(tree) == "fastdeploy" else tree)
+    try:
+        module = importlib.import_module(MODULE)
+    except BaseException as error:  # FastDeploy's imports may end the process
+        return {"error": f"{MODULE} cannot be imported: {type(error).__name__}: {error}"}
+    from .compatibility import check
+    from .processor import make_class
+
+    return {"from": module.__file__, "verdict": asdict(check(module, make_class))}
+
+
+if __name__ == "__main__":
+    print(MARK + json.dumps(report()))

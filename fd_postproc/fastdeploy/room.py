@@ -1,0 +1,65 @@
+"""Whether a queue can take the largest message of this worker, asked before the first one is sent."""
+
+from __future__ import annotations
+
+import logging
+
+from .._core import LEAST_LIMIT, encode, payload_size
+from ..doctor.findings import Load
+from ..doctor.limits import example_step, wanted_limits
+from ..layout import GPU
+from ..queues import kernel_limits, list_queues, locate
+
+_OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no limits"
+
+
+def largest_message(channel: str, batch: int, dialect: str | None) -> int:
+    """Bytes that one message must be able to have.
+
+    Parameters
+    ----------
+    channel : str
+    batch : int
+        Slots that the worker's tensors have: its ``max_num_seqs``.
+    dialect : {"compact", "packed", "legacy"} or None
+        None: FastDeploy's own op sends.
+
+    Notes
+    -----
+    ``max_logprobs`` does not matter: only batch and tokens move the end of a packed or legacy message, and a
+    compact frame is cut to fit.
+    """
+    if dialect is None:
+        return payload_size(channel)
+    if dialect == "compact":
+        return LEAST_LIMIT
+    slots = GPU.spec_batch if channel == "spec" else GPU.max_batch
+    load = Load(min(batch, slots), GPU.max_draft, GPU.top_k + 1)
+    return len(encode(example_step(channel, load), dialect))
+
+
+def check_room(channel: str, batch: int, dialect: str | None, log: logging.Logger) -> None:
+    """Log one ERROR, with what to do, if the queue cannot take the largest message."""
+    needed = largest_message(channel, batch, dialect)
+    limits, key = kernel_limits(), locate(channel)
+    found = [queue.max_bytes for queue in list_queues() if queue.key == key and queue.max_bytes is not None]
+    holds = found[0] if found else limits.msgmnb  # what a new queue gets
+    if needed <= min(limits.msgmax, holds):
+        return
+    if dialect is not None:
+        whose, then = (
+            f"{dialect} messages",
+            "such a step cannot be sent, and the worker ends with MessageTooBig",
+        )
+    elif needed > limits.msgmax:
+        whose, then = "messages of FastDeploy's own op", "every step is lost, and clients wait for ever"
+    else:
+        whose, then = "messages of FastDeploy's own op", "the worker waits for ever"
+    anew = ", remove the queue (it keeps the size it was made with)" if found else ""
+    log.error(
+        "fd_postproc: %s of %d bytes on %s (%d requests) do not fit: kernel.msgmax = %d, and the queue holds "
+        "%d: %s. Stop the service, as root: sysctl -w %s (docker run: --sysctl for each)%s and start it%s",
+        whose, needed, channel, batch, limits.msgmax, holds, then,
+        " ".join(wanted_limits(payload_size(channel), limits)), anew,
+        "" if dialect is None else f"; or {_OTHERWISE}",
+    )  # fmt: skip

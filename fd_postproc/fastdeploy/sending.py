@@ -1,0 +1,178 @@
+"""A save op that stands where FastDeploy's stood: ours where it can send, else FastDeploy's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import ops
+from .._core import environment_variable
+from ..errors import QueueRemoved, UnfitNumber
+from ..layout import GPU
+from ..ops.environment import send_dialect
+from .build import same_keys, stock_dialect
+from .logs import fastdeploy_log
+from .room import check_room
+
+
+class Signature(NamedTuple):
+    """Where the positional arguments of a save op are.
+
+    Attributes
+    ----------
+    channel : str
+    arguments : int
+        How many there are.  Builds before ``preempted_idx`` have one less, and give other arguments another
+        meaning.
+    batch : int
+        The tensor that has a row for each slot.
+    rank : int
+        ``rank_id``.
+    every_rank : int or None
+        ``save_each_rank``, where it lets ranks above 0 send in all builds.
+    """
+
+    channel: str
+    arguments: int
+    batch: int
+    rank: int
+    every_rank: int | None = None
+
+
+SIGNATURES = {
+    "save_output": Signature("plain", 5, batch=0, rank=3),
+    "save_output_topk": Signature("topk", 7, batch=0, rank=6),
+    "speculate_save_output": Signature("spec", 9, batch=0, rank=6),
+    "speculate_save_output_topk": Signature("spec_topk", 13, batch=4, rank=11),
+    "mtp_save_first_token": Signature("spec", 8, batch=0, rank=5, every_rank=6),
+    "mtp_save_first_token_with_topk": Signature("spec_topk", 13, batch=4, rank=11, every_rank=12),
+}
+
+# What our op raises for tensors that it does not know how to read; nothing was sent then.
+_REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
+
+
+_FORMS = {
+    "compact": "compact frames",
+    "packed": "FastDeploy's own messages (packed)",
+    "legacy": "FastDeploy's own messages (legacy)",
+}
+
+
+class Refusal(Exception):
+    """Why FastDeploy's own op has to send."""
+
+
+class SaveOp:
+    """One of FastDeploy's save ops, sent by us.
+
+    Whatever is in doubt is left to FastDeploy's op, for good and with one line in the log: both send what
+    either receiver understands.  An op of ours that was refused by the kernel, or was given a number that
+    FastDeploy's op would write out of bounds, raises.
+
+    Parameters
+    ----------
+    name : str
+    original : function
+        FastDeploy's op.
+    get_output_ep : function or None
+        FastDeploy's op of this name; see `fd_postproc.fastdeploy.build.same_keys`.
+    """
+
+    def __init__(self, name: str, original: Callable[..., Any], get_output_ep: Any = None) -> None:
+        self.__name__ = name
+        self.__doc__ = original.__doc__
+        self.original = original
+        self.signature = SIGNATURES[name]
+        self._get_output_ep = get_output_ep
+        self._own: Callable[..., Any] = getattr(ops, name)
+        self._state = "new"  # "new", then "own" or "original"
+        self._told: set[int] = set()
+        self._checked: set[str | None] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._state == "original":
+            return self._stock(args, kwargs)
+        at = self.signature
+        if kwargs or len(args) != at.arguments:
+            self._tell_other_form(args, kwargs)
+            return self._stock(args, kwargs)
+        if args[at.rank] > 0 and not (at.every_rank and args[at.every_rank]):
+            return self._stock(args)  # sends nothing, or in some builds of FastDeploy does
+        try:
+            if self._state == "new":
+                dialect = self._dialect(_rows(args[at.batch]))
+                self._check_room(args, dialect)
+            result = self._send(args)
+        except UnfitNumber:
+            raise
+        except (Refusal, *_REFUSALS) as error:
+            self._leave(error, args)
+            return self._stock(args)
+        if self._state == "new":
+            self._state = "own"
+            fastdeploy_log().info(
+                "fd_postproc: worker side active: %s sends %s on channel %s",
+                self.__name__, _FORMS[dialect], at.channel,
+            )  # fmt: skip
+        return result
+
+    def _send(self, args: tuple[Any, ...]) -> Any:
+        try:
+            return self._own(*args)
+        except QueueRemoved:  # nothing was sent; our op makes a new queue
+            return self._own(*args)
+
+    def _stock(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """FastDeploy's own op, after whatever our ops have not sent yet."""
+        ops.flush()
+        return self.original(*args, **(kwargs or {}))
+
+    def _dialect(self, batch: int) -> str:
+        """Dialect that will be spoken."""
+        channel = self.signature.channel
+        logprobs = channel.endswith("topk")
+        slots = GPU.spec_batch if channel == "spec" else GPU.max_batch
+        dialect = send_dialect(logprobs, batch > slots)
+        # Also if the engine side is ours: a later step may have to be left to FastDeploy's op.
+        if not same_keys(self._get_output_ep):
+            raise Refusal("this build of FastDeploy makes the keys of queues by another rule")
+        if logprobs and dialect == "packed" and environment_variable("FD_POSTPROC_DIALECT") in (None, "auto"):
+            reads = stock_dialect(channel)
+            if reads != "packed":
+                known = f"reads the {reads} dialect" if reads else "reads an unknown dialect"
+                raise Refusal(f"the engine side is not fd_postproc's, and this build of FastDeploy {known}")
+        return dialect
+
+    def _leave(self, why: Exception, args: tuple[Any, ...]) -> None:
+        """Have FastDeploy's op send from now on."""
+        self._state = "original"
+        fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
+        self._check_room(args, None)
+
+    def _check_room(self, args: tuple[Any, ...], dialect: str | None) -> None:
+        """Once for each dialect; None: FastDeploy's op.  No step is lost if it cannot be made."""
+        if dialect in self._checked:
+            return
+        self._checked.add(dialect)
+        log, at = fastdeploy_log(), self.signature
+        try:
+            check_room(at.channel, _rows(args[at.batch]), dialect, log)
+        except (IndexError, OSError, ValueError) as error:
+            log.debug("fd_postproc: the limits were not looked at: %s", error)
+
+    def _tell_other_form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = len(args) + len(kwargs)
+        if given in self._told:
+            return
+        self._told.add(given)
+        fastdeploy_log().warning(
+            "fd_postproc: calls of %s with %d arguments are left to FastDeploy's own op: ours takes %d",
+            self.__name__, given, self.signature.arguments,
+        )  # fmt: skip
+        self._check_room(args, None)
+
+
+def _rows(tensor: Any) -> int:
+    shape: Any = getattr(tensor, "shape", ())
+    return int(shape[0]) if len(shape) else 0

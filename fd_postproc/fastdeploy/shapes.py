@@ -1,0 +1,194 @@
+"""Our result classes over FastDeploy's: the same to every reader, cheap to make, show and turn into dicts."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ._results import DictMaker, Plan, SlotCopier
+
+NESTED = ("outputs", "metrics")
+STAMPS = (
+    "engine_recv_latest_token_time",
+    "llm_engine_recv_latest_token_timestamp",
+    "model_execute_time",
+    "model_forward_time",
+)
+
+
+def plan_of(fd: Any) -> Plan:
+    """Result classes, and what the batch loop has to know of FastDeploy's.
+
+    Parameters
+    ----------
+    fd : module
+        With the names of ``fastdeploy.output.token_processor``.
+
+    Raises
+    ------
+    TypeError, AttributeError
+        If FastDeploy's classes are not of the kind that is known here; the text names what differs.
+    """
+    outputs = _slotted(fd.CompletionOutput)
+    metrics = _slotted(fd.RequestMetrics, plain_only=True)
+    pattern = fd.RequestOutput(
+        request_id="",
+        output_type=3,
+        outputs=None,
+        finished=False,
+        metrics=None,
+        ic_req_data=None,
+        prompt_token_ids_len=0,
+        trace_carrier=None,
+    )
+    results = _with_dictionary(fd.RequestOutput, pattern)
+    result = results.cls.__new__(results.cls)
+    for name, value in vars(pattern).items():
+        setattr(result, name, value)
+    output = fd.CompletionOutput(index=0, send_idx=0, token_ids=[], draft_token_ids=[])
+    return Plan(
+        fd, results, outputs, metrics, result, outputs.of(output), has_known_stamps(fd.RequestMetrics)
+    )
+
+
+def _slotted(base: type, *, plain_only: bool = False) -> SlotCopier:
+    """A subclass of a slotted dataclass."""
+    if not is_dataclass(base) or "__dict__" in dir(base):
+        raise TypeError(f"{base.__name__} is no dataclass with slots")
+    names = [field.name for field in fields(base)]
+    body: dict[str, Any] = {
+        "__slots__": (),
+        "__repr__": _short_repr(base.__name__, names[:2]),
+        "__eq__": _equal(base, names),
+        "__hash__": None,
+        "__reduce__": _reduce_to(base, names),
+        "__module__": __name__,
+        "__doc__": base.__doc__,
+    }
+    cls = type(base.__name__, (base,), body)
+    copier = SlotCopier(cls, names)
+    cls.to_dict = _fast_to_dict(base, copier, _filled(base, names), plain_only)
+    return copier
+
+
+def _with_dictionary(base: type, pattern: Any) -> SlotCopier:
+    """A subclass of an ordinary class that keeps the attributes of `pattern` in slots."""
+    names = list(vars(pattern))
+    body: dict[str, Any] = {
+        "__slots__": tuple(names),
+        "__dict__": property(_attributes(base, names)),
+        "__repr__": _short_repr(base.__name__, ["request_id"]),
+        "__reduce__": _reduce_to(base, names),
+        "__module__": __name__,
+        "__doc__": base.__doc__,
+    }
+    cls = type(base.__name__, (base,), body)
+    copier = SlotCopier(cls, names)
+    filled = base(request_id="")
+    for name in names:
+        setattr(filled, name, _unique(name))
+    for name in NESTED:
+        setattr(filled, name, _Nested(name))
+    cls.to_dict = _fast_to_dict(base, copier, filled, plain_only=False)
+    return copier
+
+
+class _Nested:
+    """Stands for an output or metrics while a class is asked what its to_dict does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def to_dict(self) -> str:
+        return _unique(self.name)
+
+
+def _unique(name: str) -> str:
+    return f"value of {name}"
+
+
+def _filled(base: type, names: list[str]) -> Any:
+    """An instance whose every attribute is a text that names it."""
+    return base(**{name: _unique(name) for name in names})
+
+
+def _fast_to_dict(base: type, copier: SlotCopier, filled: Any, plain_only: bool) -> Any:
+    """``to_dict`` of `base`, but quick where every value is an attribute as it is."""
+    upstream = base.to_dict
+    slot_of = {_unique(name): name for name in copier.names}
+    keys = {}
+    for key, value in upstream(filled).items():
+        if value not in slot_of:
+            return upstream  # a value that is made, not kept: only FastDeploy knows how
+        keys[key] = slot_of[value]
+    nested = [key for key in NESTED if keys.get(key) == key]
+    quick = DictMaker(copier, keys, dict.fromkeys(keys), plain_only, nested).of
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        made = quick(self)
+        return upstream(self) if made is None else made
+
+    to_dict.__doc__ = upstream.__doc__
+    return to_dict
+
+
+def _attributes(base: type, names: list[str]) -> Any:
+    """``vars()`` of a result, as FastDeploy's own has it; a copy."""
+    own = next(cls.__dict__["__dict__"] for cls in base.__mro__ if "__dict__" in cls.__dict__)
+
+    def attributes(self: Any) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return kept | own.__get__(self)
+
+    return attributes
+
+
+def _reduce_to(base: type, names: list[str]) -> Any:
+    """Pickled and copied as an instance of FastDeploy's class: the peer need not know ours."""
+    has_dict = "__dict__" in dir(base)
+
+    def reduce(self: Any, protocol: int = 2) -> tuple[Any, ...]:
+        state = vars(self) if has_dict else {n: getattr(self, n) for n in names if hasattr(self, n)}
+        # Not __newobj__: pickle refuses it for another class than the object's own.
+        made = copyreg._reconstructor  # type: ignore[attr-defined]
+        return made, (base, object, None), (state if has_dict else (None, state))
+
+    return reduce
+
+
+def _equal(base: type, names: list[str]) -> Any:
+    def equal(self: Any, other: Any) -> bool:
+        if not isinstance(other, base):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    return equal
+
+
+def _short_repr(title: str, names: list[str]) -> Any:
+    """FastDeploy formats every result up to four times a step, for debug lines that nobody sees."""
+    first = names[0]
+
+    def shown(self: Any) -> str:
+        return f"{title}({first}={getattr(self, first)!r}, ...)"
+
+    return shown
+
+
+def has_known_stamps(metrics: type) -> bool:
+    """Whether ``record_recv_token`` sets the stamps that the batch loop sets, and no other.
+
+    The two begin-of-inference cases are tried; times are compared with each other, not with the clock.
+    """
+    for start in (None, 2.0):
+        stamps = metrics(arrival_time=1.0, inference_start_time=start)
+        before = {field.name: getattr(stamps, field.name) for field in fields(metrics)}
+        stamps.record_recv_token()
+        changed = {name for name, value in before.items() if getattr(stamps, name) is not value}
+        expected = set(STAMPS if start else STAMPS[:3])
+        now = stamps.engine_recv_latest_token_time
+        if changed != expected or stamps.llm_engine_recv_latest_token_timestamp is not now:
+            return False
+        if stamps.model_execute_time != now - 1.0 or (start and stamps.model_forward_time != now - start):
+            return False
+    return True

@@ -1,0 +1,136 @@
+"""Messages of a run that was killed, which its queue has kept.
+
+A queue outlives the processes that use it, and its number comes from a port, so that the next run reads what
+the last one left: tokens of requests that nobody knows, in slots that others have by then.
+
+When the token processor is constructed, this service's worker has not been started: whatever waits then is
+stale.  But that is known to be the right queue only if the environment already names one of the
+configuration's ports; FastDeploy's versions differ in when they set it.  Else run() looks, when a worker may
+be there, and goes by age: the kernel keeps no age of a message, only time and process of the last one sent.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import sysv_ipc
+
+from .. import queues
+from .options import KEEP_STALE, is_on
+
+_LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
+
+
+class StaleMessages:
+    """Drains a channel's queue once, at construction or at run().
+
+    Parameters
+    ----------
+    channel : str
+    cfg : FDConfig
+        Its ports are the numbers that a queue of this service can have.
+    log : logger
+
+    Attributes
+    ----------
+    count : int
+        Messages drained.
+    """
+
+    def __init__(self, channel: str, cfg: Any, log: Any) -> None:
+        self.channel, self.cfg, self.log = channel, cfg, log
+        self.count = 0
+        self._settled_key: int | None = None
+
+    def at_construction(self) -> int:
+        """Drain everything, if the queue is known to be this service's; how many messages that were."""
+        if os.environ.get("INFERENCE_MSG_QUEUE_ID", "").strip() not in own_queue_ids(self.cfg):
+            return 0
+        return self._look(everything=True)
+
+    def at_run(self) -> int:
+        """Drain what is older than this process, unless `at_construction` has looked at this queue."""
+        return self._look(everything=False)
+
+    def _look(self, *, everything: bool) -> int:
+        try:
+            key = queues.locate(self.channel)
+            if key == self._settled_key:
+                return 0
+            self._settled_key = key
+            queue = sysv_ipc.MessageQueue(key, max_message_size=_LONGEST)
+            return self._drain(queue, everything)
+        except sysv_ipc.ExistentialError:
+            return 0  # nobody has made it yet
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self.log.warning(f"fd_postproc: looking for stale messages failed: {what}")
+            return 0
+
+    def _drain(self, queue: sysv_ipc.MessageQueue, everything: bool) -> int:
+        waiting = queue.current_messages
+        if not waiting:
+            return 0
+        sent = time.strftime("%F %T", time.localtime(queue.last_send_time))
+        last = f"the last sent {sent} by process {queue.last_send_pid}"
+        what = f"queue {queue.id} holds {waiting} messages, {last}"
+        if is_on(KEEP_STALE):
+            self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
+            return 0
+        if not everything and not _is_older(queue):
+            self.log.info(f"fd_postproc: {what}; that is since this process began, so they are kept")
+            return 0
+        drained = 0
+        try:
+            while drained < waiting:
+                queue.receive(block=False)
+                drained += 1
+        except sysv_ipc.BusyError:
+            pass  # somebody else has read the rest
+        finally:
+            self.count += drained
+        self.log.warning(
+            f"fd_postproc: {what}; they are left from an earlier run, {drained} were dropped ({KEEP_STALE}=1 "
+            "keeps them)"
+        )
+        return drained
+
+
+def own_queue_ids(cfg: Any) -> set[str]:
+    """Numbers that FastDeploy's versions give to the queue of a configuration."""
+    parallel = getattr(cfg, "parallel_config", cfg)
+    rank = getattr(parallel, "local_data_parallel_id", 0)
+    ports: list[Any] = [getattr(parallel, "local_engine_worker_queue_port", None)]
+    listed = getattr(parallel, "engine_worker_queue_port", None)
+    ports += listed if isinstance(listed, (list, tuple)) else [listed]
+    found = set()
+    for port in ports:
+        if isinstance(port, (int, str)) and str(port).isdecimal():
+            found |= {str(port), str(int(port) + (rank if isinstance(rank, int) else 0))}
+    return found
+
+
+def _is_older(queue: sysv_ipc.MessageQueue) -> bool:
+    """Whether the last message was sent before this process began, or by a process that began before it.
+
+    Seconds decide: no worker loads a model and sends within the second in which the engine starts.
+    """
+    began = _began_at("self")
+    if began is None:
+        return False
+    sender = _began_at(str(queue.last_send_pid))
+    return queue.last_send_time <= began or (sender is not None and sender < began)
+
+
+def _began_at(pid: str) -> float | None:
+    """When a process began, in seconds since the epoch; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/uptime") as file:
+            up = float(file.read().split()[0])
+    except OSError:
+        return None
+    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")

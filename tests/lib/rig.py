@@ -1,0 +1,141 @@
+"""One token processor on the double, with real requests in its slots, driven step by step."""
+
+import contextlib
+import itertools
+import time
+
+import numpy as np
+
+import fd_postproc as fp
+from plugged import plugin_class
+from quiet import imported
+
+MODE = {
+    "splitwise_role": "mixed",
+    "scheduler_name": "local",
+    "num_speculative_tokens": 3,
+    "enable_draft_logprob": False,
+    "enable_prefix_caching": True,
+    "enable_output_caching": False,
+    "use_sampling_mask": False,
+    "data_parallel_size": 1,
+    "enable_expert_parallel": False,
+}
+END = 2
+
+
+class Sink:
+    """A scheduler that keeps the result objects of each put."""
+
+    def __init__(self):
+        self.puts = []
+
+    def put_results(self, results):
+        self.puts.append(list(results))
+
+
+class Rig:
+    """A processor and what is around it.
+
+    Parameters
+    ----------
+    channel : str
+    names : iterable of str, optional
+        Requests, in slots 0, 1, ...; their prefill is over and they have had no token yet.
+    slots : int, optional
+    cls : type, optional
+        Default: the plug-in's.
+    **mode
+        Parts of the configuration, by the names of the recorded traces.
+
+    Attributes
+    ----------
+    escaped : list of Exception
+        What the receive loop would have caught.
+    """
+
+    def __init__(self, channel, names=(), *, slots=8, cls=None, stop_flags_type="list", **mode):
+        stubs, replay = imported("step_replay.stubs"), imported("step_replay.replay")
+        self.channel, self.escaped = channel, []
+        self.mode = {**MODE, "max_num_seqs": slots, "channel": channel, **mode}
+        self.mode["method"] = mode.get("method", "mtp" if channel.startswith("spec") else None)
+        self.mode["enable_logprob"] = channel.endswith("topk")
+        self.manager = stubs.ResourceManager(slots, stop_flags_type)
+        self.sink, self.connector, self.transfers = Sink(), stubs.SplitConnector(), stubs.EngineWorkerQueue()
+        imported("fastdeploy.metrics.metrics").main_process_metrics.reset()
+        self.processor = (plugin_class() if cls is None else cls)(
+            cfg=replay.make_config(self.mode),
+            cached_generated_tokens=self.sink,
+            engine_worker_queue=self.transfers,
+            split_connector=self.connector,
+        )
+        self.processor.set_resource_manager(self.manager)
+        self.requests = {}
+        self._tokens = itertools.count(100)
+        for slot, name in enumerate(names):
+            self.insert(name, slot)
+
+    def close(self):
+        with contextlib.suppress(AttributeError):
+            self.processor._finalizer()  # it keeps the object alive otherwise
+
+    def insert(self, name, slot, **attributes):
+        """Put a new request into a slot."""
+        request, now = imported("fastdeploy.engine.request"), time.time()
+        stamps = ("preprocess_start_time", "preprocess_end_time", "inference_start_time")
+        task = request.Request(
+            request_id=name,
+            prompt_token_ids_len=7,
+            eos_token_ids=[END],
+            metrics=request.RequestMetrics(arrival_time=now - 2, **dict.fromkeys(stamps, now - 1)),
+        )
+        task.status = request.RequestStatus.RUNNING_DECODE
+        task.num_computed_tokens = task.need_prefill_tokens
+        for key, value in attributes.items():
+            setattr(task, key, value)
+        self.requests[name] = task
+        self.manager.insert(task, slot)
+        return task
+
+    def message(self, tokens, *, columns=2, flag=3):
+        """A Step: `tokens` has by slot a list of tokens or a negative code; nothing for the others."""
+        batch = max(tokens, default=-1) + 1
+        idle = 0 if self.channel.startswith("spec") else -1
+        own = [tokens.get(slot, idle) for slot in range(batch)]
+        counts = [entry if isinstance(entry, int) else len(entry) for entry in own]
+        flat = [token for entry in own if not isinstance(entry, int) for token in entry]
+        if not self.mode["enable_logprob"]:
+            return fp.Step.from_arrays(self.channel, counts, np.array(flat, int), flag=flag)
+        ids = np.array([[token, *range(columns - 1)] for token in flat], int).reshape(len(flat), columns)
+        scores = np.array([[-token / 8] * columns for token in flat], np.float32).reshape(len(flat), columns)
+        return fp.Step.from_arrays(
+            self.channel, counts, ids, scores, np.array([token % 7 for token in flat], int), flag=flag
+        )
+
+    def process(self, tokens, **options):
+        """Process one step as the receive loop does; the results are with the sink."""
+        try:
+            self.processor._process_step(self.message(tokens, **options))
+        except Exception as error:
+            self.escaped.append(error)
+
+    def step(self, tokens=None, **options):
+        """The same; returns the results by request id, in the order of puts.
+
+        Without `tokens` every slot with a task gets a new one.
+        """
+        if tokens is None:
+            tokens = {
+                slot: [next(self._tokens)] for slot, task in enumerate(self.manager.tasks_list) if task is not None
+            }
+        put = len(self.sink.puts)
+        self.process(tokens, **options)
+        by_name = {}
+        for result in itertools.chain(*self.sink.puts[put:]):
+            by_name.setdefault(result.request_id, []).append(result)
+        return by_name
+
+    def has_left(self, name, slot):
+        """Whether a request's slot is free and its counter gone."""
+        task = self.manager.tasks_list[slot]
+        return (self.manager.stop_flags[slot] or task is None) and name not in self.processor.tokens_counter

@@ -1,0 +1,40 @@
+"""Ways to give a message to a class that does not receive through FastDeploy's ops: see `Replay`.
+
+Health stamps belong to the receive loop and are left alone.
+"""
+
+import fd_postproc as fp
+
+from step_replay.tensors import fill
+from step_replay.traces import payload
+
+
+def through_tensors(replay, event):
+    """The message in the processor's tensors, and ``_process_batch_output()``."""
+    if "message" not in event:
+        return event.get("op")
+    processor, mode = replay.processor, replay.trace.mode
+    tensors = [processor.output_tokens]
+    if mode["enable_logprob"]:
+        tensors += [processor.output_scores, processor.output_ranks]
+    fill(mode["channel"], tensors, payload(event))
+    try:
+        processor._process_batch_output()
+    except Exception as error:
+        replay.raised = type(error).__name__
+    return event.get("op")
+
+
+def through_bytes(replay, event):
+    """The message decoded from its bytes, and ``_process_step(step)``; a malformed one is refused whole."""
+    if "message" not in event:
+        return event.get("op")
+    try:
+        step = fp.decode(payload(event), replay.trace.mode["channel"])
+    except fp.MalformedMessage:
+        return event.get("op")
+    try:
+        replay.processor._process_step(step)
+    except Exception as error:
+        replay.raised = type(error).__name__
+    return event.get("op")

@@ -1,0 +1,226 @@
+"""How FastDeploy's engine loads the plug-in: which class, what the workers are told, what is logged."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from children import python
+from quiet import Double, imported
+
+from fd_postproc.doctor.environment import check_environment
+from fd_postproc.fastdeploy import activation, entry, options
+from fd_postproc.fastdeploy.compatibility import Verdict
+
+pytestmark = pytest.mark.framework
+
+ENGINE = """
+import json, logging, os, warnings
+warnings.simplefilter("ignore")
+lines = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append(f"{record.levelname} {record.getMessage()}")
+logging.getLogger("fastdeploy").addHandler(Keep())
+import fastdeploy.output.token_processor as stock
+CHANGES
+from fastdeploy.engine import common_engine
+from fastdeploy.config import FDConfig
+loaded = common_engine.TokenProcessor is not stock.TokenProcessor
+processor = common_engine.EngineService(FDConfig(), object()).token_processor
+print(json.dumps({
+    "loaded": loaded,
+    "stock": type(processor) is stock.TokenProcessor,
+    "peer": os.environ.get("FD_POSTPROC_PEER"),
+    "lines": [line for line in lines if "fd_postproc" in line],
+}))
+"""
+DIFFERENT = """
+def planted(self, *arguments, original=stock.TokenProcessor._new_result):
+    result = original(self, *arguments)
+    result.outputs.reasoning_token_num = 7
+    return result
+stock.TokenProcessor._new_result = planted
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """What the plug-in reads, unset; a change that it makes is undone."""
+    for name in ("DISABLE", "FORCE", "KEEP_STALE", "GC", "PEER", "FASTDEPLOY"):
+        monkeypatch.setenv(f"FD_POSTPROC_{name}", "")
+        monkeypatch.delenv(f"FD_POSTPROC_{name}")
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
+    monkeypatch.delenv("FD_USE_GET_SAVE_OUTPUT_V1", raising=False)
+    monkeypatch.delenv("INFERENCE_MSG_QUEUE_ID", raising=False)
+
+
+def engine(changes="", **variables):
+    """What became of an engine that was started in a process of its own."""
+    imported("paddle")
+    told = subprocess.run(
+        python(ENGINE.replace("CHANGES", changes)),
+        env={**os.environ, **variables},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+def test_the_engine_loads_our_class_and_the_workers_are_told():
+    told = engine()
+    assert told["loaded"]
+    assert not told["stock"]
+    assert told["peer"] == "compact/1"
+    (line,) = [line for line in told["lines"] if "active" in line]
+    assert line.startswith("INFO fd_postproc: engine side active")
+    assert "equal in" in line
+    assert "columns in the header of topk and spec_topk" in line
+
+
+def test_disabled_it_is_fastdeploys_class_from_the_start():
+    told = engine(FD_POSTPROC_DISABLE="1", FD_POSTPROC_PEER="compact/1")
+    assert not told["loaded"]
+    assert told["stock"]
+    assert told["peer"] is None
+    assert any("engine side off: FD_POSTPROC_DISABLE is set" in line for line in told["lines"])
+
+
+def test_a_class_that_differs_stands_aside_and_names_the_difference():
+    told = engine(DIFFERENT, FD_POSTPROC_PEER="compact/1")
+    assert told["stock"]
+    assert told["peer"] is None
+    (line,) = [line for line in told["lines"] if "stands aside" in line]
+    assert line.startswith("WARNING")
+    assert "reasoning_token_num: 7 is expected, ours is 0" in line
+
+
+def test_forced_it_is_used_all_the_same():
+    told = engine(DIFFERENT, FD_POSTPROC_FORCE="1")
+    assert not told["stock"]
+    assert told["peer"] == "compact/1"
+    (line,) = [line for line in told["lines"] if "FD_POSTPROC_FORCE" in line]
+    assert "reasoning_token_num" in line
+
+
+def test_the_zeromq_channel_stays_fastdeploys():
+    told = engine(FD_USE_GET_SAVE_OUTPUT_V1="1", FD_POSTPROC_PEER="compact/1")
+    assert told["stock"]
+    assert told["peer"] is None
+    assert any("ZeroMQ" in line for line in told["lines"])
+
+
+def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
+    told = engine("stock.LogprobsLists = list", FD_POSTPROC_PEER="compact/1")
+    assert not told["loaded"]
+    assert told["peer"] is None
+    (line,) = [line for line in told["lines"] if line.startswith("ERROR")]
+    assert "ours cannot be made here: " in line
+
+
+def test_the_entry_points_module_loads_the_standard_library_and_this_package_only():
+    code = """
+import sys
+import fd_postproc
+before = set(sys.modules)
+from fd_postproc.fastdeploy import entry
+print({name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))
+"""
+    told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
+    assert told.stdout.strip() in ("{'fd_postproc'}", "set()")
+
+
+# ---- Other plug-ins --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rival(tmp_path, monkeypatch):
+    """A function that installs another project's plug-in for the token processor."""
+
+    def install(body):
+        (tmp_path / "plugin_rival.py").write_text(body)
+        info = tmp_path / "plugin_rival-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-rival\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{entry.GROUP}]\nrival = plugin_rival:load\n")
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield install
+    sys.modules.pop("plugin_rival", None)
+
+
+@pytest.fixture
+def stock():
+    return Double().output__token_processor
+
+
+def test_another_plug_in_that_is_allowed_gets_its_turn(stock, rival, monkeypatch):
+    rival("class Replacement: pass\ndef load(): return Replacement\n")
+    assert entry.token_processor().__module__.startswith("fd_postproc")
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc,rival")
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    assert entry.token_processor().__name__ == "Replacement"
+    assert "FD_POSTPROC_PEER" not in os.environ
+    monkeypatch.delenv("FD_PLUGINS")
+    assert entry.token_processor().__name__ == "Replacement"
+
+
+def test_another_plug_in_that_does_not_load_is_passed_over(stock, rival, monkeypatch):
+    rival("import no_such_module\n")
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc,rival")
+    assert issubclass(entry.token_processor(), stock.TokenProcessor)
+
+
+def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypatch):
+    rival("from fd_postproc.fastdeploy.entry import token_processor as load\n")
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc,rival")
+    assert issubclass(entry.token_processor(), stock.TokenProcessor)
+
+
+# ---- The decision ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [options.DISABLE, options.FORCE, options.KEEP_STALE])
+def test_only_1_is_on(monkeypatch, name):
+    assert not options.is_on(name)
+    for value, on in ("1", True), (" 1 ", True), ("", False), ("0", False), ("yes", False):
+        monkeypatch.setenv(name, value)
+        assert options.is_on(name) is on
+
+
+@pytest.mark.parametrize(("name", "good"), [("FORCE", "1"), ("KEEP_STALE", "0"), ("GC", "off")])
+def test_doctor_knows_the_variables_and_refuses_other_values(monkeypatch, name, good):
+    name = f"FD_POSTPROC_{name}"
+    monkeypatch.setenv(name, good)
+    assert [f"{name}={good}" in finding.seen for finding in check_environment()] == [True]
+    monkeypatch.setenv(name, "perhaps")
+    (found,) = check_environment()
+    assert (found.code, found.severity) == ("variable-invalid", "error")
+    assert "'perhaps' is not one of" in found.seen
+
+
+def test_another_platforms_messages_are_not_read(stock, monkeypatch):
+    platform = type("Platform", (), {"is_xpu": lambda self: True})()
+    monkeypatch.setattr(stock, "current_platform", platform, raising=False)
+    verdict = activation.decide(stock, None)
+    assert not verdict.compatible
+    assert "the platform is xpu" in verdict.reason
+
+
+def test_a_decision_that_cannot_be_made_is_no(stock, monkeypatch):
+    monkeypatch.delattr(stock, "envs")
+    verdict = activation.decide(stock, None)
+    assert verdict == Verdict(False, verdict.reason)
+    assert verdict.reason.startswith("cannot tell: AttributeError")
+
+
+def test_the_peer_is_announced_and_withdrawn(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_PEER", "something/9")
+    activation.announce_peer(True)
+    assert os.environ["FD_POSTPROC_PEER"] == "compact/1"
+    activation.announce_peer(False)
+    assert "FD_POSTPROC_PEER" not in os.environ
+    activation.announce_peer(False)
