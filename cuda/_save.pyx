@@ -2,8 +2,8 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """Messages from tensors on a CUDA device: the driver, the ring of buffers, and the sender thread behind it.
 
-For `fd_postproc.ops`, which turns what is told here into exceptions and words.  There is one ring in a process,
-made at the first save: messages leave in the order of the saves, whatever their queue and device.
+For `fd_postproc.ops`, which turns what is told here into exceptions and words.  There is one ring in a
+process, made at the first save: messages leave in the order of the saves, whatever their queue and device.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
@@ -190,15 +190,15 @@ cdef str _look_for_driver():
     cdef fdv_result code
     cdef const char *missing = fdv_open(&_driver, b"libcuda.so.1", &symbol)
     if missing != NULL and symbol:
-        return f"the CUDA driver has no {missing.decode()}: it is too old; CUDA 11.8 (driver 520) is the oldest"
+        return f"the CUDA driver has no {missing.decode()}: it is too old; CUDA 11.8 (driver 520) is needed"
     if missing != NULL:
         return f"no CUDA driver: {missing.decode()}"
     code = _driver.DriverGetVersion(&version)
     if code != 0:
         return f"cuDriverGetVersion: {_error_text(code)}"
     if version < FDV_OLDEST_DRIVER:
-        return (f"the driver is for CUDA {version // 1000}.{version % 1000 // 10}; the save kernels need CUDA "
-                "11.8 (driver 520) or newer: update the driver")
+        return (f"the driver is for CUDA {version // 1000}.{version % 1000 // 10}; the save kernels need "
+                "CUDA 11.8 (driver 520) or newer: update the driver")
     code = _driver.Init(0)
     if code == 0:
         code = _driver.DeviceGetCount(&count)
@@ -217,8 +217,8 @@ def obstacle():
     global _obstacle, _pid
     if _obstacle is not None and _pid != getpid():
         if _obstacle == "":
-            return ("this process was forked from one that had the CUDA driver initialised, which CUDA does not "
-                    "allow; start it with 'spawn'")
+            return ("this process was forked from one that had initialised the CUDA driver, which CUDA does "
+                    "not allow; start it with 'spawn'")
         _obstacle = None
     if _obstacle is None:
         _pid = getpid()
@@ -227,7 +227,7 @@ def obstacle():
 
 
 def driver_version():
-    """(int, int) or None: CUDA version of the driver; None if there is none that tells.  Initialises nothing."""
+    """(int, int) or None: CUDA version of the driver; None without one.  Initialises nothing."""
     cdef fdv_driver driver
     cdef int symbol = 0, version = 0
     memset(&driver, 0, sizeof(driver))
@@ -264,7 +264,7 @@ cdef const fdr_gpu *_gpu(int ordinal) except NULL:
         raise _failed("cuDeviceGetAttribute", code)
     if major < FDV_OLDEST_MAJOR:
         raise CudaError(
-            f"CUDA device {ordinal} has compute capability {major}.{minor}; the save kernels need 7.0 or more")
+            f"CUDA device {ordinal} has compute capability {major}.{minor}; the save kernels need 7.0")
     code = _driver.PrimaryCtxRetain(&context, device)
     if code != 0:
         raise _failed("cuDevicePrimaryCtxRetain", code)
@@ -628,11 +628,12 @@ cdef class DeviceJob:
         s.flag = flag
         s.skip_prefill = skip_prefill
         s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
-        if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender, lane.lane.capacity,
-                       &fault) < 0:
+        if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
+                       lane.lane.capacity, &fault) < 0:
             return None, (_REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound)
         if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
-            raise ValueError(f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+            raise ValueError(
+                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
         job.kernel.not_need_stop = <const uint8_t *>self.flag_address
         job.gpu = self.gpu
         job.stream = <fdv_stream>stream
@@ -689,8 +690,8 @@ def _steps(value, bint is_table, str name):
             continue
         if extent != 1 and stride != step * extent:
             raise ValueError(
-                f"{name} has shape {list(shape)} and strides {list(strides)}, which no single step goes through; "
-                "use .contiguous()")
+                f"{name} has shape {list(shape)} and strides {list(strides)}, which no single step goes "
+                "through; use .contiguous()")
         if extent == 1:
             step = stride
         extent *= size

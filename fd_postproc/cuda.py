@@ -22,3 +22,13 @@ def why_no_cuda() -> str:
         return f"the extension fd_postproc._save does not load: {error}"
     why: str = _save.obstacle()
     return why
+
+
+def driver_version() -> tuple[int, int] | None:
+    """CUDA version of the driver, such as (12, 2); None if there is none.  Initialises nothing."""
+    try:
+        from . import _save
+    except ImportError:
+        return None
+    version: tuple[int, int] | None = _save.driver_version()
+    return version

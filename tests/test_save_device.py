@@ -85,7 +85,9 @@ def assert_message(queue, op, args, dialect):
     payload, mtype = queue.take(channel)
     if dialect == "compact":
         assert mtype == 2
-        expected = fp.decode(getattr(reference, op)(*args, dialect="packed", layout=LAYOUT).payload, channel, layout=LAYOUT)
+        expected = fp.decode(
+            getattr(reference, op)(*args, dialect="packed", layout=LAYOUT).payload, channel, layout=LAYOUT
+        )
         found = fp.decode(payload, channel, mtype=2, layout=LAYOUT)
         assert same(found, expected)
         return
@@ -130,7 +132,9 @@ def test_integers_of_the_other_width(ops_queue):
     op = "speculate_save_output"
     inputs = random_inputs(op, 5, 3, 7)
     swapped = {
-        name: array.astype(np.int32 if array.dtype == np.int64 else np.int64) if array.dtype != bool else array
+        name: array.astype(np.int32 if array.dtype == np.int64 else np.int64)
+        if array.dtype != bool
+        else array
         for name, array in inputs.items()
     }
     getattr(ops, op)(*arguments(op, placed(swapped, Exchange)), layout=LAYOUT)
@@ -229,7 +233,9 @@ def test_dtypes_that_the_kernel_cannot_read(kind, ops_queue):
 
 def test_tensors_of_two_devices(ops_queue):
     assert_refused(
-        ValueError, "ranks is on CUDA device 1, but x on CUDA device 0", ranks=Exchange(TOPK["ranks"], device=1)
+        ValueError,
+        "ranks is on CUDA device 1, but x on CUDA device 0",
+        ranks=Exchange(TOPK["ranks"], device=1),
     )
     assert_refused(ValueError, "ranks is on CUDA device 1", ranks=Cupy(TOPK["ranks"], device=1))
 
@@ -382,7 +388,9 @@ def test_compact_frames_in_pieces(ops_queue, monkeypatch):
         threading.Thread(target=lambda: getattr(ops, op)(*args)).start()
         found = receiver.receive(5)
     assert ops.flush(10)
-    expected = fp.decode(getattr(reference, op)(*arguments(op, inputs), dialect="packed").payload, "spec_topk")
+    expected = fp.decode(
+        getattr(reference, op)(*arguments(op, inputs), dialect="packed").payload, "spec_topk"
+    )
     assert same(found, expected)
     assert ops.save_stats()["fragments"] > before
 

@@ -78,6 +78,7 @@ FLOORS = [
     "queues",
     "tensors",
     "_core",
+    "cuda",
     "reference",
     "recording",
     "ops",

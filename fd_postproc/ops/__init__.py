@@ -28,10 +28,11 @@ but the message ends after its last live slot, and with ``FD_POSTPROC_PEER=compa
 (to be set where the receiving side is fd_postproc) logprobs travel in compact frames, which need no raised
 kernel limits.  ``FD_POSTPROC_DIALECT`` overrides.
 
-Tensors may be in host memory or on a CUDA device, mixed.  From host tensors the message is in the queue when the
-op returns.  Tensors on a device are read by one kernel on their framework's current stream, and the op returns after its
-launch; a thread sends the message, and what goes wrong then is raised by the next save op, which has saved
-nothing itself.  `flush` waits for everything.  `Packer` saves looking at the same tensors again and again.
+Tensors may be in host memory or on a CUDA device, mixed.  From host tensors the message is in the queue when
+the op returns.  Tensors on a device are read by one kernel on their framework's current stream, and the op
+returns after its launch; a thread sends the message, and what goes wrong then is raised by the next save op,
+which has saved nothing itself.  `flush` waits for everything.  `Packer` saves looking at the same tensors
+again and again.
 
 Different from FastDeploy on purpose:
 

@@ -1,4 +1,4 @@
-"""The save ops' tensors: their roles and names, whether their sizes fit each other, and words if numbers do not."""
+"""The save ops' tensors: their roles and names, and whether they fit each other."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
 
 
 def say(op: str, width: int, cols: int, reason: str, index: int, value: int | None, bound: int) -> str:
-    """Words for what the C loop or the kernel refused; the reasons are those of enum fdp_reason in _request.h.
+    """Words for what the C loop or the kernel refused.
 
-    `value` is None where the kernel does not tell it.
+    The reasons are those of enum fdp_reason in _request.h.  `value` is None where the kernel does not tell.
     """
     names = ARGUMENTS[op]
 

@@ -1,7 +1,7 @@
 """The save ops' other way: tensors on a CUDA device.
 
-A call launches one kernel and returns; a thread sends the message.  What goes wrong after the return is raised by
-the next call.  `fd_postproc._save` is loaded when the first such tensor comes.
+A call launches one kernel and returns; a thread sends the message.  What goes wrong after the return is
+raised by the next call.  `fd_postproc._save` is loaded when the first such tensor comes.
 """
 
 from __future__ import annotations

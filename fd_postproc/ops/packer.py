@@ -15,8 +15,8 @@ from .arguments import ARGUMENTS, CHANNELS, check_sizes
 class Packer:
     """A save op with tensors that stay where they are, looked at once.
 
-    A worker's tensors are allocated once and written in place.  Asking them where they are, and checking their
-    sizes, is most of a save op's time; here it is done once, and `save` reads what they hold then.
+    A worker's tensors are allocated once and written in place.  Asking them where they are, and checking
+    their sizes, is most of a save op's time; here it is done once, and `save` reads what they hold then.
 
     Parameters
     ----------
@@ -33,8 +33,9 @@ class Packer:
     TypeError
         If arguments are missing or unknown, or a tensor is of the wrong kind.
     ValueError
-        If the op is unknown, sizes do not fit each other, tensors are on different devices, or a tensor in host
-        memory would have to be copied (another dtype, or not contiguous): later changes would not be seen.
+        If the op is unknown, sizes do not fit each other, tensors are on different devices, or a tensor in
+        host memory would have to be copied (another dtype, or not contiguous): later changes would not be
+        seen.
     CudaError
         If a tensor is on a CUDA device, and CUDA cannot be used.
 
@@ -67,8 +68,8 @@ class Packer:
         for role, value in self._inputs.items():
             if isinstance(value, HostInput) and value.copied:
                 raise ValueError(
-                    f"{names[role]} would have to be copied to be contiguous {ROLES[role]}, and later changes of "
-                    "it would not be seen: give the Packer a tensor that is that already"
+                    f"{names[role]} would have to be copied to be contiguous {ROLES[role]}, and later "
+                    "changes of it would not be seen: give the Packer a tensor that is that already"
                 )
         self._sizes = check_sizes(op, self._inputs)
         self._flag = int(arguments.get("message_flag", 0))
@@ -105,8 +106,8 @@ class Packer:
         batch : int, optional
             Only the first so many requests; all.
         stream : int or object, optional
-            CUDA stream, or its handle, on which the tensors get their values: PyTorch's, Paddle's, CuPy's, or an
-            object with ``__cuda_stream__``.  Default: the current stream of the tensors' framework.
+            CUDA stream, or its handle, on which the tensors get their values: PyTorch's, Paddle's, CuPy's, or
+            an object with ``__cuda_stream__``.  Default: the current stream of the tensors' framework.
 
         Raises
         ------
