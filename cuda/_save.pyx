@@ -9,13 +9,11 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
-from posix.types cimport pid_t
-from posix.unistd cimport getpid
-
 from cpython.exc cimport PyErr_CheckSignals
 
 from fd_postproc._pack cimport fdp_channel, fdp_fault, fdp_source
-from fd_postproc._sysv cimport fds_now
+from fd_postproc._counter cimport fdc_add, fdc_read
+from fd_postproc._sysv cimport fds_forks, fds_now, fds_watch_forks
 from fd_postproc._wire cimport FDW_COMPACT, FDW_LEGACY, fdw_geometry_of, fdw_layout
 
 import os
@@ -156,6 +154,9 @@ cdef extern from "ring.h" nogil:
     int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
     int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
 
+if fds_watch_forks() != 0:
+    raise MemoryError
+
 cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
 
 cdef dict _REASON_NAMES = _REASONS
@@ -168,7 +169,7 @@ cdef dict _PLACES = {role: place for place, role in enumerate(ROLES)}
 
 cdef fdv_driver _driver
 cdef str _obstacle = None    # why the driver cannot be used; "": it can; None: not asked yet
-cdef pid_t _pid = 0          # the process that asked
+cdef int _forks = 0         # of the process's line when it was asked
 cdef dict _gpus = {}         # ordinal -> address of its fdr_gpu, which lives as long as the process
 cdef fdr_ring *_ring = NULL
 
@@ -214,14 +215,14 @@ def obstacle():
 
     Asking for the first time initialises the driver.
     """
-    global _obstacle, _pid
-    if _obstacle is not None and _pid != getpid():
+    global _obstacle, _forks
+    if _obstacle is not None and _forks != fds_forks:
         if _obstacle == "":
             return ("this process was forked from one that had initialised the CUDA driver, which CUDA does "
                     "not allow; start it with 'spawn'")
         _obstacle = None
     if _obstacle is None:
-        _pid = getpid()
+        _forks = fds_forks
         _obstacle = _look_for_driver()
     return _obstacle
 
@@ -314,7 +315,7 @@ def start(int slots):
 
 
 cdef bint _runs():
-    return _ring != NULL and _pid == getpid()
+    return _ring != NULL and _forks == fds_forks
 
 
 def finished():
@@ -382,7 +383,7 @@ def held():
     """(int, float): saves that waited because all buffers were in use, and for how many seconds."""
     if not _runs():
         return 0, 0.0
-    return _ring.held, _ring.held_ns * 1e-9
+    return fdc_read(&_ring.held), fdc_read(&_ring.held_ns) * 1e-9
 
 
 cdef tuple _error(const fdr_error *e):
@@ -461,19 +462,19 @@ cdef class Lane:
     def stats(self):
         """dict: as `fd_postproc.Sender.stats`, and ``lost``: saves whose message was not sent."""
         return {
-            "frames": self.lane.frames,
-            "messages": self.lane.messages,
-            "bytes": self.lane.bytes,
-            "fragments": self.lane.fragments,
-            "waits": self.lane.waits,
-            "wait_seconds": self.lane.waited_ns * 1e-9,
-            "lost": self.lane.lost,
+            "frames": fdc_read(&self.lane.frames),
+            "messages": fdc_read(&self.lane.messages),
+            "bytes": fdc_read(&self.lane.bytes),
+            "fragments": fdc_read(&self.lane.fragments),
+            "waits": fdc_read(&self.lane.waits),
+            "wait_seconds": fdc_read(&self.lane.waited_ns) * 1e-9,
+            "lost": fdc_read(&self.lane.lost),
         }
 
     @property
     def waiting_seconds(self):
         """float: for how long its queue has been full; 0.0 if it is not."""
-        cdef int64_t since = self.lane.waiting_since
+        cdef int64_t since = fdc_read(&self.lane.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0
 
 
@@ -651,7 +652,7 @@ cdef class DeviceJob:
                 break
             if not waited:
                 waited = True
-                _ring.held += 1
+                fdc_add(&_ring.held, 1)
             PyErr_CheckSignals()
         if answer == FDR_FAILED:
             raise _failed((<bytes>error.call).decode(), error.status)

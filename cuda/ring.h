@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_counter.h"
 #include "_frames.h"
 #include "_sysv.h"
 #include "driver.h"
@@ -32,6 +33,8 @@ FDK_ASSERT(offsetof(fdk_job, tokens) == 0 && offsetof(fdk_job, steps) == 9 * siz
 #define FDR_MOST_ERRORS 16          /* kept until somebody asks; more are only counted */
 #define FDR_MOST_INPUTS 16          /* tensors of one save */
 #define FDR_ALIGNMENT 64            /* of each host tensor's copy */
+#define FDR_SLICE_NS 20000000       /* the sender thread looks this often whether it is to go on waiting */
+#define FDR_LEAVE_NS 200000000      /* a thread that is to end has so long for it */
 
 /* Where messages go, and what became of them.  Lives until its last message is sent. */
 typedef struct {
@@ -90,6 +93,7 @@ typedef struct {
     int running;                    /* the thread has been started and not joined */
     int stopping;                   /* no more saves; the thread ends when all is sent */
     int abandoned;                  /* the thread sends nothing more */
+    int ended;                      /* it has nothing left to do but return */
     int broken;                     /* an event failed: nobody knows what the device still writes */
     fdr_error failure;              /* why it is broken */
     int n;
@@ -131,7 +135,7 @@ static inline void fdr_keep_error(fdr_ring *r, const fdr_error *error)
 }
 
 /* Give what was written into a slot to its queue.  0, or -1 with the reason in *error. */
-static inline int fdr_send(const fdr_slot *slot, int64_t size, fdr_error *error)
+static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_error *error)
 {
     fdr_lane *lane = slot->lane;
     uint8_t *message = slot->memory + FDK_MTYPE_AT;
@@ -160,42 +164,43 @@ static inline int fdr_send(const fdr_slot *slot, int64_t size, fdr_error *error)
         error->value = FDF_LEAST_LIMIT;
         return -1;
     }
-    while (sending.next < sending.fragments) {
-        int64_t piece = 0, now;
+    while (sending.next < sending.fragments) { /* the rules of Sender._send */
+        int64_t piece = 0;
         void *next = fdf_piece(&sending, &piece);
         int status = fds_put(lane->msqid, next, piece);
         if (status == -EAGAIN) {
             const int64_t began = fds_now();
-            if (lane->waiting_since == 0)
-                lane->waits++;
-            __atomic_store_n(&lane->waiting_since, began, __ATOMIC_RELAXED);
-            do
-                status = fds_put_wait(lane->msqid, next, piece, -1);
-            while (status == -EINTR);
-            now = fds_now();
-            lane->waited_ns += now - began;
-            __atomic_store_n(&lane->waiting_since, 0, __ATOMIC_RELAXED);
+            if (lane->waiting_since == 0) {
+                fdc_add(&lane->waits, 1);
+                fdc_set(&lane->waiting_since, began);
+            }
+            status = fds_put_wait(lane->msqid, next, piece, lane->waiting_since, began + FDR_SLICE_NS);
+            fdc_add(&lane->waited_ns, fds_now() - began);
         }
-        if (status == -EINTR)
-            continue;
-        if (status < 0) {
-            if (status == -EINVAL && fds_limit(lane->msqid, &msgmax, &msg_qbytes) < limit && msgmax > 0) {
-                error->value = limit < size ? limit : size; /* lowered meanwhile */
+        if (status == -EAGAIN || status == -EINVAL) {
+            limit = fds_limit(lane->msqid, &msgmax, &msg_qbytes);
+            if (limit >= 0 && limit < piece) { /* lowered meanwhile */
+                error->value = piece;
                 error->index = msgmax;
                 error->bound = msg_qbytes;
                 return -1;
             }
+        }
+        if (status == -EINTR || (status == -EAGAIN && !__atomic_load_n(&r->abandoned, __ATOMIC_RELAXED)))
+            continue;
+        if (status < 0) {
             error->kind = FDR_QUEUE;
             error->status = -status;
             return -1;
         }
+        fdc_set(&lane->waiting_since, 0);
         sending.next++;
-        lane->messages++;
-        lane->bytes += piece;
+        fdc_add(&lane->messages, 1);
+        fdc_add(&lane->bytes, piece);
     }
-    lane->frames++;
+    fdc_add(&lane->frames, 1);
     if (sending.fragments > 1)
-        lane->fragments += sending.fragments;
+        fdc_add(&lane->fragments, sending.fragments);
     return 0;
 }
 
@@ -244,7 +249,7 @@ static void *fdr_main(void *data)
         memset(&error, 0, sizeof error);
         error.ticket = r->finished;
         if (r->broken) { /* counted, not waited for */
-            slot->lane->lost++;
+            fdc_add(&slot->lane->lost, 1);
             r->finished++;
             pthread_cond_broadcast(&r->progress);
             continue;
@@ -266,15 +271,20 @@ static void *fdr_main(void *data)
         pthread_mutex_unlock(&r->lock);
         length = fdr_length(slot, &error);
         if (length >= 0)
-            status = fdr_send(slot, length, &error);
+            status = fdr_send(r, slot, length, &error);
+        fdc_set(&slot->lane->waiting_since, 0);
         pthread_mutex_lock(&r->lock);
+        if (r->abandoned && status < 0)
+            break;
         if (status < 0) {
-            slot->lane->lost++;
+            fdc_add(&slot->lane->lost, 1);
             fdr_keep_error(r, &error);
         }
         r->finished++;
         pthread_cond_broadcast(&r->progress);
     }
+    r->ended = 1;
+    pthread_cond_broadcast(&r->progress);
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
@@ -330,20 +340,26 @@ static inline int fdr_drain(fdr_ring *r, int64_t deadline)
     return done;
 }
 
-/* Take no more saves.  The thread is joined if all is sent by `deadline`; else it goes on waiting for the
- * driver or for room in the queue, and when it comes back sends nothing more.  Saves that were not sent. */
+/* Take no more saves, send what there is until `deadline`, and end the thread.  One that waits for the driver
+ * cannot be ended; it sends nothing any more.  Saves that were not sent. */
 static inline int64_t fdr_stop(fdr_ring *r, int64_t deadline)
 {
-    int64_t left;
+    int64_t left, until;
+    int ended;
     pthread_mutex_lock(&r->lock);
     r->stopping = 1;
     pthread_cond_broadcast(&r->work);
     while (r->finished < r->issued && fdr_wait(r, deadline) == 0)
         ;
     left = (int64_t)(r->issued - r->finished);
-    r->abandoned = left > 0;
+    __atomic_store_n(&r->abandoned, left > 0, __ATOMIC_RELAXED);
+    until = fds_now() + FDR_LEAVE_NS;
+    while (!r->ended && fdr_wait(r, until) == 0)
+        ;
+    ended = r->ended;
+    left = (int64_t)(r->issued - r->finished);
     pthread_mutex_unlock(&r->lock);
-    if (left == 0 && r->running) {
+    if (ended && r->running) {
         pthread_join(r->thread, NULL);
         r->running = 0;
     }
@@ -469,7 +485,7 @@ static inline int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_erro
         const int64_t began = fds_now();
         while (r->issued - r->finished >= (uint64_t)r->n && !r->broken && fdr_wait(r, began + slice) == 0)
             ;
-        r->held_ns += fds_now() - began;
+        fdc_add(&r->held_ns, fds_now() - began);
     }
     if (r->stopping)
         answer = FDR_STOPPED;

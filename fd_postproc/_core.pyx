@@ -21,16 +21,15 @@ from libc.math cimport isnan
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport getenv
 from libc.string cimport memcmp, memcpy, memset
-from posix.types cimport pid_t
-from posix.unistd cimport getpid
 
+from fd_postproc._counter cimport fdc_add, fdc_read, fdc_set
 from fd_postproc._dlpack cimport (
     FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, FDL_PINNED, fdl_exchange,
     fdl_is_contiguous, fdl_tensor,
 )
 from fd_postproc._frames cimport (
     FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut,
-    fdf_free, fdf_piece, fdf_sending,
+    fdf_free, fdf_piece, fdf_piece_size, fdf_sending,
 )
 from fd_postproc._pack cimport (
     FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,
@@ -38,13 +37,13 @@ from fd_postproc._pack cimport (
     FDP_TOO_NARROW, fdp_fault, fdp_plan, fdp_source, fdp_write,
 )
 from fd_postproc._sysv cimport (
-    E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_limit, fds_now, fds_peek, fds_put, fds_put_wait, fds_stat,
-    fds_status, fds_take, fds_take_cut, fds_wait,
+    E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_forks, fds_limit, fds_now, fds_peek, fds_put, fds_put_wait,
+    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_watch_forks,
 )
 from fd_postproc._wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
     FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, FDW_PACKED, FDW_PLAIN,
-    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft,
+    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft,
     fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_layout,
     fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements,
     fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
@@ -52,10 +51,20 @@ from fd_postproc._wire cimport (
 
 import math
 import os
+import sys
+
+# Not a promise that nobody has kept: the flags that guard a Receiver or Sender are set under the GIL.
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: leave them out, and Python turns "
+        "it on for this import")
 
 from . import queues, tensors
 from .errors import MalformedMessage, ReceiverBusy, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
+
+if fds_watch_forks() != 0:
+    raise MemoryError
 
 include "_names.pxi"
 include "_lists.pxi"

@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#include "_counter.h"
 #include "_wire.h"
 
 /* ---- Cutting ---------------------------------------------------------------------------------------- */
@@ -51,13 +52,21 @@ static inline int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t l
     return 0;
 }
 
+/* Payload bytes of the next message. */
+static inline int64_t fdf_piece_size(const fdf_sending *s)
+{
+    const int64_t body_left = s->size - FDW_FRAME_HEADER - s->next * s->piece;
+    if (s->fragments == 1)
+        return s->size;
+    return FDW_FRAME_HEADER + (body_left < s->piece ? body_left : s->piece);
+}
+
 /* Where the next message begins (its mtype), and in *size its payload bytes.  A later fragment's header is
  * written over the end of the piece before it, which has been sent. */
 static inline void *fdf_piece(const fdf_sending *s, int64_t *size)
 {
     uint8_t *at = s->message + s->next * s->piece;
-    const int64_t body_left = s->size - FDW_FRAME_HEADER - s->next * s->piece;
-    *size = s->size;
+    *size = fdf_piece_size(s);
     if (s->fragments > 1) {
         fdw_frame_header h;
         if (s->next > 0)
@@ -66,7 +75,6 @@ static inline void *fdf_piece(const fdf_sending *s, int64_t *size)
         h.fragment = (uint16_t)s->next;
         h.fragments = (uint16_t)s->fragments;
         memcpy(at + FDF_MTYPE_SIZE, &h, sizeof h);
-        *size = FDW_FRAME_HEADER + (body_left < s->piece ? body_left : s->piece);
     }
     return at;
 }
@@ -132,7 +140,7 @@ static inline void fdf_count_lost(fdf_assembly *a, uint64_t sender, uint64_t seq
     }
     entry->sender = sender;
     entry->seq = seq;
-    a->incomplete++;
+    fdc_add(&a->incomplete, 1);
 }
 
 static inline void fdf_give_up(fdf_assembly *a, fdf_frame *f)
@@ -200,7 +208,7 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
             fdf_give_up(a, f); /* its sender has gone on to another */
         return fdw_open_frame(m, layout, channel, data, size, fault) < 0 ? FDF_REFUSED : FDF_WHOLE;
     }
-    a->fragments++;
+    fdc_add(&a->fragments, 1);
     if (h.fragment == 0) {
         if (size > (int64_t)h.total)
             return fdw_refuse(fault, FDW_LENGTH, -1, size, h.total);

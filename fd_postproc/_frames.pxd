@@ -21,6 +21,7 @@ cdef extern from "_frames.h" nogil:
         int64_t incomplete
 
     int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t limit)
+    int64_t fdf_piece_size(const fdf_sending *s)
     void *fdf_piece(const fdf_sending *s, int64_t *size)
     int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int channel, const void *data, int64_t size,
                    int64_t now, fdw_message *m, fdw_fault *fault)

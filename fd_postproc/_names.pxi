@@ -11,7 +11,7 @@ cdef int _NO_DIALECT = -1  # a step made here, not received
 cdef dict _FIELD_NAMES = {
     FDW_LENGTH: "length", FDW_BATCH: "batch", FDW_COLUMNS: "columns", FDW_COUNT: "count",
     FDW_FIELD_MAGIC: "magic", FDW_FIELD_VERSION: "version", FDW_FIELD_CHANNEL: "channel",
-    FDW_FRAGMENT: "fragment", FDW_ROWS: "rows",
+    FDW_FRAGMENT: "fragment", FDW_ROWS: "rows", FDW_TOKEN: "token",
 }
 
 

@@ -25,7 +25,7 @@ cdef class Receiver:
     queues do: unread messages wait for the next one, until `remove`.
 
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
-    by side.
+    by side.  After a fork parent and child may both go on with it, but each message reaches only one.
 
     Parameters
     ----------
@@ -61,6 +61,8 @@ cdef class Receiver:
     cdef bint busy
     cdef bint closed
     cdef bint removed
+    cdef bint held           # `opened` is a message that nobody has got yet: memory was short
+    cdef int forks           # of this process's line when the last call began
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_assembly frames  # what came of compact frames that are in pieces
@@ -80,6 +82,7 @@ cdef class Receiver:
         self.layout = layout
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
+        self.forks = fds_forks
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
         if self.message == NULL:
@@ -99,20 +102,25 @@ cdef class Receiver:
         queue empty, and how long it then waited; stale : always 0 here.
         """
         return {
-            "messages": self.n_messages,
-            "bytes": self.n_bytes,
-            "malformed": self.n_malformed,
-            "oversized": self.n_oversized,
+            "messages": fdc_read(&self.n_messages),
+            "bytes": fdc_read(&self.n_bytes),
+            "malformed": fdc_read(&self.n_malformed),
+            "oversized": fdc_read(&self.n_oversized),
             "stale": 0,
-            "fragments": self.frames.fragments,
-            "incomplete": self.frames.incomplete,
-            "waits": self.n_waits,
-            "wait_seconds": self.waited_ns * 1e-9,
+            "fragments": fdc_read(&self.frames.fragments),
+            "incomplete": fdc_read(&self.frames.incomplete),
+            "waits": fdc_read(&self.n_waits),
+            "wait_seconds": fdc_read(&self.waited_ns) * 1e-9,
         }
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
             raise ValueError("the Receiver is closed")
+        if self.forks != fds_forks:
+            self.forks = fds_forks
+            if self.busy:  # another thread was at work, and is not here: what it left is of no use, nor safe
+                self.busy = self.held = False
+                memset(&self.frames, 0, sizeof(self.frames))
         if self.busy:
             raise ReceiverBusy(
                 f"this Receiver (queue {self.msqid}) is in use by another call; "
@@ -131,8 +139,8 @@ cdef class Receiver:
         """
         cdef long mtype = self.message[0]
         cdef int status
-        self.n_messages += 1
-        self.n_bytes += size
+        fdc_add(&self.n_messages, 1)
+        fdc_add(&self.n_bytes, size)
         if mtype == FDW_MTYPE_COMPACT:
             status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
                                 fds_now(), &self.opened, &self.fault)
@@ -143,8 +151,8 @@ cdef class Receiver:
             status = FDF_REFUSED
         else:
             status = FDF_WHOLE
-        if status != FDF_WHOLE and status != FDF_MORE:
-            self.n_malformed += 1
+        if status == FDF_REFUSED or status == _WRONG_MTYPE:
+            fdc_add(&self.n_malformed, 1)
         return status
 
     # Line tracing must stay out of here: a tracer would run the signal's handler itself, between the
@@ -167,7 +175,7 @@ cdef class Receiver:
                     if deadline > began + _SLICE_NS:
                         until = began + _SLICE_NS
                     n = fds_wait(self.msqid, self.message, self.capacity, until)
-                    self.waited_ns += fds_now() - began
+                    fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
                     break
                 status[0] = self._take_in(n)
@@ -183,7 +191,7 @@ cdef class Receiver:
         cdef int status = FDF_MORE
         cdef int64_t n = self._wait(0, &status)
         if n == -ENOMSG and deadline != 0:
-            self.n_waits += 1
+            fdc_add(&self.n_waits, 1)
             n = self._wait(deadline, &status)
         while True:
             if n == -E2BIG:
@@ -239,9 +247,9 @@ cdef class Receiver:
                 return n
         finally:
             PyMem_RawFree(message)
-        self.n_messages += 1
-        self.n_bytes += n
-        self.n_oversized += 1
+        fdc_add(&self.n_messages, 1)
+        fdc_add(&self.n_bytes, n)
+        fdc_add(&self.n_oversized, 1)
         raise _too_long(self.channel_number, n, self.capacity)
 
     def receive(self, timeout=None):
@@ -270,6 +278,9 @@ cdef class Receiver:
             If the kernel refuses.
         ReceiverBusy
             If another thread is in a call of this Receiver.
+        MemoryError
+            If there is no memory for the step, which the next call returns; or none for the first piece of
+            a frame, which is lost and will be counted as incomplete.
         ValueError
             If the Receiver is closed.  (close() does not wake a thread that already waits.)
 
@@ -282,7 +293,12 @@ cdef class Receiver:
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
         try:
-            return _gathered(&self.opened) if self._next(deadline, False) > 0 else None
+            if not self.held and self._next(deadline, False) < 0:
+                return None
+            self.held = True
+            step = _gathered(&self.opened)
+            self.held = False
+            return step
         finally:
             self.busy = False
 
@@ -298,12 +314,13 @@ cdef class Receiver:
         to.ranks = <int64_t *>ranks
         self._enter()
         try:
-            if self._next(-1 if wait else 0, True) < 0:
+            if not self.held and self._next(-1 if wait else 0, True) < 0:
                 return False
+            self.held = False
             with nogil:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
             if status < 0:  # a frame may hold more requests than FastDeploy's tensors
-                self.n_malformed += 1
+                fdc_add(&self.n_malformed, 1)
                 self.fault.field = FDW_BATCH
                 self.fault.index = -1
                 self.fault.value = self.opened.batch
@@ -347,7 +364,7 @@ cdef class Receiver:
     def __repr__(self):
         state = " closed" if self.closed else ""
         where = f"queue {self.msqid}, key {self.key:#x}"
-        return f"<Receiver {self.channel}{state}: {where}, {self.n_messages} messages>"
+        return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
 
 
 def peek(int msqid, long index=0):

@@ -61,7 +61,7 @@ cdef class Sender:
     cdef uint8_t *message    # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_sending sending
     cdef uint64_t sender     # tells the frames of several senders apart
-    cdef pid_t pid           # the process that has that number
+    cdef int forks           # of the process's line when it took that number
     cdef uint64_t seq
     cdef int64_t waiting_since   # monotonic ns at which the queue was found full; 0: not waiting
     cdef int64_t n_frames, n_messages, n_bytes, n_fragments, n_waits, waited_ns
@@ -95,7 +95,7 @@ cdef class Sender:
         """Take a number that no other sender has."""
         self.sender = int.from_bytes(os.urandom(8), "little")
         self.seq = 0
-        self.pid = getpid()
+        self.forks = fds_forks
         self.busy = False  # a fork leaves only the calling thread
         return 0
 
@@ -107,12 +107,12 @@ cdef class Sender:
         frame; waits, wait_seconds : how often a call waited for room, and how long.
         """
         return {
-            "frames": self.n_frames,
-            "messages": self.n_messages,
-            "bytes": self.n_bytes,
-            "fragments": self.n_fragments,
-            "waits": self.n_waits,
-            "wait_seconds": self.waited_ns * 1e-9,
+            "frames": fdc_read(&self.n_frames),
+            "messages": fdc_read(&self.n_messages),
+            "bytes": fdc_read(&self.n_bytes),
+            "fragments": fdc_read(&self.n_fragments),
+            "waits": fdc_read(&self.n_waits),
+            "wait_seconds": fdc_read(&self.waited_ns) * 1e-9,
         }
 
     @property
@@ -125,7 +125,7 @@ cdef class Sender:
     @property
     def waiting_seconds(self):
         """float: how long the call that is under way has waited for room; 0.0 if it does not."""
-        cdef int64_t since = self.waiting_since
+        cdef int64_t since = fdc_read(&self.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0
 
     cdef int64_t _limit(self, int64_t *msgmax, int64_t *msg_qbytes) except -1:
@@ -140,7 +140,7 @@ cdef class Sender:
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
             raise ValueError("the Sender is closed")
-        if self.pid != getpid():  # a child of the process that made it: the frames of the two must not mix
+        if self.forks != fds_forks:  # a child of the process that made it: the frames of the two must not mix
             self._begin()
         if self.busy:
             raise SenderBusy(
@@ -169,20 +169,22 @@ cdef class Sender:
         if compact:
             self.seq += 1  # also if it fails half-way: a number is never used again
         cdef int status
+        cdef int64_t size
         while True:
             status = self._put(deadline)
             if status == 0:
                 break
-            if status == -EAGAIN:
-                if 0 <= deadline <= fds_now():
+            if status == -EAGAIN or status == -EINVAL:
+                size = fdf_piece_size(&self.sending)
+                if self._limit(&msgmax, &msg_qbytes) < size:  # lowered meanwhile
+                    self._too_big(size, msgmax, msg_qbytes)
+                if status == -EAGAIN and 0 <= deadline <= fds_now():
                     raise queue_error(EAGAIN, f"{self._where()}: it stayed full for the whole timeout")
-            elif status == -EINVAL and self._limit(&msgmax, &msg_qbytes) < limit:
-                self._too_big(min(limit, m.claimed), msgmax, msg_qbytes)  # lowered meanwhile
             elif status != -EINTR:
                 raise queue_error(-status, self._where())
-        self.n_frames += 1
+        fdc_add(&self.n_frames, 1)
         if self.sending.fragments > 1:
-            self.n_fragments += self.sending.fragments
+            fdc_add(&self.n_fragments, self.sending.fragments)
         return 0
 
     # No line tracing: see Receiver._wait.
@@ -195,7 +197,7 @@ cdef class Sender:
         handlers of signals have run.
         """
         cdef int status = 0
-        cdef int64_t size = 0, until = deadline, began
+        cdef int64_t size = 0, until, began
         cdef void *message
         with nogil:
             while self.sending.next < self.sending.fragments:
@@ -204,18 +206,19 @@ cdef class Sender:
                 if status == -EAGAIN and deadline != 0:
                     began = fds_now()
                     if self.waiting_since == 0:  # else a signal or a slice's end interrupted the same wait
-                        self.n_waits += 1
-                        self.waiting_since = began
-                    if deadline > began + _SLICE_NS:
-                        until = began + _SLICE_NS
-                    status = fds_put_wait(self.msqid, message, size, until)
-                    self.waited_ns += fds_now() - began
+                        fdc_add(&self.n_waits, 1)
+                        fdc_set(&self.waiting_since, began)
+                    until = began + _SLICE_NS
+                    if 0 < deadline < until:
+                        until = deadline
+                    status = fds_put_wait(self.msqid, message, size, self.waiting_since, until)
+                    fdc_add(&self.waited_ns, fds_now() - began)
                 if status < 0:
                     break
-                self.waiting_since = 0
+                fdc_set(&self.waiting_since, 0)
                 self.sending.next += 1
-                self.n_messages += 1
-                self.n_bytes += size
+                fdc_add(&self.n_messages, 1)
+                fdc_add(&self.n_bytes, size)
         if status == -EINTR or status == -EAGAIN:
             PyErr_CheckSignals()
         return status
@@ -228,13 +231,16 @@ cdef class Sender:
         step : Step
             Of this Sender's channel.
         timeout : float or None
-            Seconds to wait while the queue is full; None waits for ever, without the GIL; 0 does not wait.
+            Seconds to wait while the queue is full, without the GIL; None waits for ever; 0 does not wait.
+            System V has no send with a time limit, and one without would not notice a lowered limit: the
+            queue is tried with sleeps of at most 0.2 ms in between, 2 ms after the first second.
 
         Raises
         ------
         MessageTooBig
             If a packed or legacy message is longer than the kernel or the queue allows.  Compact frames are
-            cut to fit, unless not even 136 bytes are allowed.
+            cut to fit, unless not even 136 bytes are allowed.  Also if a limit is lowered, while this call
+            waits, below the message or piece that is to go next: that step is lost.
         QueueTimeout
             If the queue stayed full.  The step was not sent; if some pieces of it went out before, the
             receiver will drop and count them.
@@ -267,7 +273,7 @@ cdef class Sender:
                 raise AssertionError("a planned message did not fit its own length")
             self._send(&m, deadline)
         finally:
-            self.waiting_since = 0
+            fdc_set(&self.waiting_since, 0)
             self.busy = False
 
     def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None):
@@ -325,7 +331,7 @@ cdef class Sender:
                 return _REASONS[fault.reason], fault.index, fault.value, fault.bound
             self._send(&m, -1)
         finally:
-            self.waiting_since = 0
+            fdc_set(&self.waiting_since, 0)
             self.busy = False
 
     def close(self):
@@ -341,4 +347,4 @@ cdef class Sender:
     def __repr__(self):
         state = " closed" if self.closed else ""
         where = f"queue {self.msqid}, key {self.key:#x}"
-        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {self.n_frames} steps>"
+        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.n_frames)} steps>"

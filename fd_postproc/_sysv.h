@@ -9,6 +9,8 @@
 #define FD_POSTPROC_SYSV_H
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/ipc.h>
@@ -21,12 +23,28 @@
 
 /* Longest sleep between two looks at a queue while waiting with a deadline. */
 #define FDS_NAP_NS 200000
+/* A sender looks again and again for this long before it sleeps; and ten times more rarely after this long. */
+#define FDS_SPIN_NS 50000
+#define FDS_LONG_NS 1000000000
 
 static inline int64_t fds_now(void) /* monotonic, ns */
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Forks between the process that called fds_watch_forks() and this one. */
+static int fds_forks;
+
+static inline void fds_count_fork(void)
+{
+    fds_forks++;
+}
+
+static inline int fds_watch_forks(void)
+{
+    return pthread_atfork(NULL, NULL, fds_count_fork);
 }
 
 /* Take the first message of any type without waiting.  `message` holds a long mtype, then `capacity` bytes.
@@ -83,26 +101,34 @@ static inline int fds_put(int msqid, const void *message, int64_t size)
     return msgsnd(msqid, message, (size_t)size, IPC_NOWAIT) < 0 ? -errno : 0;
 }
 
-/* The same, waiting for room.  deadline: monotonic ns, or negative to wait for ever.
- * -EINTR after a signal: nothing was sent; run its handlers and call again.  -EAGAIN: the deadline passed. */
-static inline int fds_put_wait(int msqid, const void *message, int64_t size, int64_t deadline)
+/* The same, waiting for room.  deadline: monotonic ns, or negative to wait for ever, in one system call.  since:
+ * when the wait began; it may be spread over several calls.  -EINTR after a signal: nothing was sent; run its
+ * handlers and call again.  -EAGAIN: the deadline passed. */
+static inline int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
 {
-    int64_t nap = 20000;
+    const int64_t began = fds_now();
     if (deadline < 0)
         return msgsnd(msqid, message, (size_t)size, 0) < 0 ? -errno : 0;
-    for (;;) {
+    for (;;) { /* System V has no timed send */
         int status = fds_put(msqid, message, size);
-        int64_t left;
+        int64_t now, left, nap;
         struct timespec t = {0, 0};
         if (status != -EAGAIN)
             return status;
-        left = deadline - fds_now();
+        now = fds_now();
+        left = deadline - now;
         if (left <= 0)
             return -EAGAIN;
+        if (now - began < FDS_SPIN_NS) { /* a reader that is at work makes room sooner than any sleep ends */
+            sched_yield();
+            continue;
+        }
+        nap = now - since < FDS_LONG_NS ? FDS_NAP_NS : 10 * FDS_NAP_NS;
+        if (nap > now - began)
+            nap = now - began;
         t.tv_nsec = (long)(left < nap ? left : nap);
         if (nanosleep(&t, NULL) < 0)
             return -errno;
-        nap = 2 * nap < FDS_NAP_NS ? 2 * nap : FDS_NAP_NS;
     }
 }
 

@@ -279,13 +279,13 @@ static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 
 enum fdw_field {
     FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT,
-    FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, /* frames only */
+    FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN, /* frames only */
 };
 
 /* Why a message was refused: the field, its value, the bound it breaks. */
 typedef struct {
     int32_t field;
-    int32_t index;      /* request, for FDW_COUNT; else -1 */
+    int32_t index;      /* request, for FDW_COUNT and FDW_TOKEN; else -1 */
     int64_t value;
     int64_t bound;
 } fdw_fault;
@@ -446,6 +446,21 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
     return 0;
 }
 
+/* Without a count region in FastDeploy's message, a negative token is a code: as a token it could not be told
+ * from one by anybody who gets the frame's content in another form. */
+static inline int fdw_check_tokens(const fdw_message *m, fdw_fault *fault)
+{
+    int64_t row = 0;
+    for (int32_t i = 0; i < m->batch; i++) {
+        int32_t count = 0, token = 0;
+        if (fdw_count(m, i, &count) < 0 || count <= 0)
+            continue;
+        if (fdw_word(m, fdw_place(&m->at.ids, i, row++), &token) < 0 || token < 0)
+            return fdw_refuse(fault, FDW_TOKEN, i, token, 0);
+    }
+    return 0;
+}
+
 /* Check everything that a whole compact frame claims. */
 static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
                                  int64_t size, fdw_fault *fault)
@@ -461,7 +476,7 @@ static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int c
         return -1;
     if (h.rows != m->rows)
         return fdw_refuse(fault, FDW_ROWS, -1, h.rows, m->rows);
-    return 0;
+    return fdw_counts_may_be_0(channel) ? 0 : fdw_check_tokens(m, fault);
 }
 
 /* ---- The block: a step in memory ------------------------------------------------------------------ */

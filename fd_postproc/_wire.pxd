@@ -27,6 +27,7 @@ cdef extern from "_wire.h" nogil:
         FDW_FIELD_CHANNEL
         FDW_FRAGMENT
         FDW_ROWS
+        FDW_TOKEN
 
     ctypedef struct fdw_geometry:
         int32_t slots

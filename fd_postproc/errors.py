@@ -15,12 +15,12 @@ class MalformedMessage(ValueError):
         Channel the message was decoded as.
     field : str
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``; in a compact
-        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"`` or ``"rows"``.
+        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or ``"token"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
     index : int or None
-        Request index for ``"count"``, else None.
+        Request index for ``"count"`` and ``"token"``, else None.
     """
 
     def __init__(self, channel: str, field: str, value: int, bound: int, index: int | None = None) -> None:
@@ -50,6 +50,8 @@ class MalformedMessage(ValueError):
             return f"{value} logprob columns, at most {bound} fit the layout; is max_logprobs too high?"
         if self.field == "count":
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
+        if self.field == "token":
+            return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
         if self.field == "mtype":
             return f"message type {value}, expected {bound}; another program is writing to this queue"
         if self.field == "fragment" and bound == 1 < value:

@@ -141,7 +141,9 @@ class RecordingWriter:
         self.file_bytes = 0
         self._level = level
         number = _UNKNOWN_CHANNEL if channel is None else CHANNELS.index(channel)
-        created = time.time_ns() if created_ns is None else created_ns
+        # Stamps count on from here, so that they rise even if the wall clock is set.
+        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+        created = self._now() if created_ns is None else created_ns
         header = _HEADER.pack(_MAGIC, _VERSION, number, *astuple(layout), created, 0)[: -_CRC.size]
         if force:
             _remove_regular(self.path)
@@ -168,11 +170,14 @@ class RecordingWriter:
                 f"a message of {len(payload)} bytes; a recording holds at most {MAX_PAYLOAD} per message"
             )
         stored = zlib.compress(payload, self._level)
-        when = time.time_ns() if time_ns is None else time_ns
+        when = self._now() if time_ns is None else time_ns
         fields = _RECORD.pack(len(stored), len(payload), mtype, when, 0)[: -_CRC.size]
         self._append(fields + _CRC.pack(_crc(fields, stored)) + stored)
         self.messages += 1
         self.payload_bytes += len(payload)
+
+    def _now(self) -> int:
+        return self._epoch_ns + time.monotonic_ns()
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -78,6 +78,12 @@ def queue_key(queue_keys):
     return queue_keys()
 
 
+@pytest.fixture
+def queue(queue_key):
+    """One private queue, through an independent library."""
+    return sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
+
+
 @contextlib.contextmanager
 def _ipc_namespace(what, **limits):
     """An IPC namespace of this thread's own, and of the threads and processes that it starts."""

@@ -174,6 +174,20 @@ def test_counts(decode):
 
 
 @pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize("channel", ["plain", "topk"])
+def test_a_negative_token_is_no_token(decode, channel):
+    """In FastDeploy's messages it would be a code, so such a step could not be passed on."""
+    step = fp.Step.from_arrays(
+        channel, [-9, 1, 1], [[5], [6]], *([[[-1.0], [-2.0]], [1, 2]] if channel == "topk" else [])
+    )
+    frame = fp.encode(step, "compact", layout=SMALL)
+    assert decode(frame, channel, mtype=2, layout=SMALL).counts == [-9, 1, 1]
+    at = 64 + 12 + 4  # after header, counts, and the first id
+    frame = frame[:at] + struct.pack("<i", -7) + frame[at + 4 :]
+    assert refused(decode, frame, channel) == ("token", -7, 0, 2)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
 def test_bounds_themselves_are_good(decode):
     for channel in CHANNELS:
         depth = SMALL.max_draft if channel.startswith("spec") else 1

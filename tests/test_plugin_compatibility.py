@@ -1,5 +1,6 @@
 """The plug-in's check of itself: both classes on canned steps, in a sandbox."""
 
+import enum
 import importlib.util
 import os
 import sys
@@ -10,7 +11,9 @@ import pytest
 from quiet import Double, imported
 
 from fd_postproc.fastdeploy import compatibility
-from fd_postproc.fastdeploy.compatibility import Facts, compare, difference
+from fd_postproc.fastdeploy.compatibility import compare
+from fd_postproc.fastdeploy.differences import difference
+from fd_postproc.fastdeploy.facts import Facts
 from fd_postproc.fastdeploy.private_metrics import PrivateMetrics, private_copy
 from fd_postproc.fastdeploy.sandbox import SILENT, Sandbox
 
@@ -223,6 +226,26 @@ def test_requests_without_stamps_of_their_own_are_not_served(variant):
     assert "older than 2.4" in compare(variant, same).reason
 
 
+def test_requests_of_another_form_can_be_made(variant):
+    """Arguments without a default, others missing, no status of a prefill that is running."""
+
+    class Request(variant.Request):
+        def __init__(self, request_id, sampling_params, prompt_token_ids_len, eos_token_ids, metrics):
+            super().__init__(
+                request_id,
+                prompt_token_ids_len=prompt_token_ids_len,
+                eos_token_ids=eos_token_ids,
+                metrics=metrics,
+                sampling_params=sampling_params,
+            )
+
+    variant.Request = Request
+    variant.RequestStatus = enum.Enum("RequestStatus", "RUNNING RUNNING_DECODE")
+    variant.RequestStatus.RUNNING_PREFILL = None
+    verdict = compare(variant, same)
+    assert verdict.compatible, verdict.reason
+
+
 def test_headers_without_columns_are_recognised_and_served(variant):
     Received = imported("fd_postproc.bench.baseline.messages").Received
 
@@ -258,8 +281,11 @@ def test_the_older_name_of_the_aborted_set_is_found(variant):
         (variant.TokenProcessor,),
         {"_let_go": let_go, "_is_discarded": is_discarded, "__module__": __name__},
     )
-    names = compatibility._names_in(variant.TokenProcessor)
-    assert "abort_req_ids_set" in names
+    facts = Facts.of(variant, Sandbox(variant))
+    assert facts.abort_set == "abort_req_ids_set"
+    verdict = compare(variant, same)
+    assert verdict.compatible, verdict.reason
+    assert "aborts by abort_req_ids_set" in verdict.features
 
 
 def labelled(variant):

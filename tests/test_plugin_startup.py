@@ -220,7 +220,7 @@ def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monke
     queue.send(b"too short")
     processor.set_resource_manager(SimpleNamespace(stop_flags=[], tasks_list=[]))
     processor.run()
-    while not processor.malformed:
+    while not processor.counters.malformed:
         time.sleep(0.001)
     processor.stop(timeout=10)
     assert processor.stale.count == 3

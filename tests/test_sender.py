@@ -1,31 +1,21 @@
-"""Sender: every dialect through real queues, full queues, limits, and every way in which a send can fail."""
+"""Sender: every dialect through real queues, and every way in which a send can fail."""
 
 import os
-import signal
 import struct
 import threading
 import time
-from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import sysv_ipc
 from other_user import as_nobody
 from random_steps import random_step
+from sending import DIALECTS, LARGEST, alarm, fill, in_thread, same
 
 import fd_postproc as fp
 from fd_postproc import reference
-from fd_postproc.reference import FrameHeader, ReferenceStep
+from fd_postproc.reference import FrameHeader
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
-DIALECTS = ("packed", "legacy", "compact")
-LARGEST = {"channel": "spec_topk", "seed": 1, "batch": 512, "cols": 21, "accepted": 6}
-
-
-@pytest.fixture
-def queue(queue_key):
-    """A private queue, through an independent library."""
-    return sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
 
 
 @pytest.fixture
@@ -39,58 +29,12 @@ def step():
     return fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
 
 
-def fill(sender, step):
-    """Send until the queue is full; how many fitted."""
-    for n in range(100_000):
-        try:
-            sender.send(step, 0)
-        except fp.QueueTimeout:
-            return n
-    raise AssertionError("the queue never filled up")
-
-
 def drain(queue):
     """Everything in the queue: (payload, type)."""
     messages = []
     while queue.current_messages:
         messages.append(queue.receive(block=False))
     return messages
-
-
-@contextmanager
-def in_thread(call, *args, **keywords):
-    """Run a call beside the test; what it returned or raised, in a list, is there at the end."""
-    outcome = []
-
-    def run():
-        try:
-            outcome.append(call(*args, **keywords))
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield outcome
-    thread.join(30)
-    assert not thread.is_alive(), "it hangs"
-
-
-@contextmanager
-def alarm(handler, first, interval=0.0):
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, first, interval)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def same(got, sent):
-    """The step that came is the one that was sent, whatever its number."""
-    return replace(ReferenceStep.from_step(got), dialect=None, seq=None) == replace(
-        ReferenceStep.from_step(sent), dialect=None, seq=None
-    )
 
 
 # ---- What arrives ----------------------------------------------------------------------------------------
@@ -226,232 +170,6 @@ def test_after_a_fork_both_processes_send(default_limits, queue):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert receiver.stats["incomplete"] == 0
     assert [sum(same(step, sent) for step in got) for sent in steps] == [20, 20]
-
-
-# ---- Limits ----------------------------------------------------------------------------------------------
-
-
-def test_the_limit(default_limits, queue_keys):
-    assert fp.Sender("spec_topk", key=queue_keys()).limit == 8192
-    assert fp.Sender("plain", key=queue_keys()).limit == 2056  # of FastDeploy's own message
-    sender = fp.Sender("topk", key=queue_keys())
-    queue = sysv_ipc.MessageQueue(sender.key)
-    for name, value, limit in ("msgmax", 10_000, 10_000), ("msgmax", 100_000, 16_384), ("msgmax", 500, 500):
-        default_limits(name, value)
-        assert sender.limit == limit
-    queue.max_size = 300
-    assert sender.limit == 300
-    default_limits("msgmnb", 1 << 20)
-    assert sender.limit == 300  # a queue's own is fixed when it is made
-    assert fp.Sender("topk", key=queue_keys()).limit == 500
-
-
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
-def test_too_big(dialect, default_limits, queue):
-    sent = random_step("spec_topk", 1, batch=8, cols=3, accepted=2)
-    sender = fp.Sender("spec_topk", key=queue.key, dialect=dialect)
-    with pytest.raises(fp.MessageTooBig) as caught:
-        sender.send(sent)
-    size = len(fp.encode(sent, dialect))
-    assert (caught.value.size, caught.value.limit) == (size, 8192)
-    for fragment in str(size), "kernel.msgmax = 8192", "sysctl", "docker", "compact", f"queue {queue.id}":
-        assert fragment in str(caught.value)
-    assert sender.stats["frames"] == sender.stats["messages"] == queue.current_messages == 0
-    small = random_step("spec_topk", 1, batch=3, cols=3, accepted=2)
-    sender.send(small)
-    assert queue.receive()[0] == fp.encode(small, dialect)
-
-
-def test_a_queue_that_is_too_small(raised_limits, queue):
-    queue.max_size = 5000
-    sent = random_step("spec_topk", 1, batch=8, cols=21, accepted=6)
-    with pytest.raises(fp.MessageTooBig, match=r"msg_qbytes|what this queue may hold \(5000") as caught:
-        fp.Sender("spec_topk", key=queue.key).send(sent)
-    assert caught.value.limit == 5000
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-        in_thread(sender.send, sent, 20),
-    ):
-        assert same(receiver.receive(20), sent)
-
-
-def test_frames_are_cut_to_the_limit_of_the_moment(default_limits, queue):
-    sent = random_step("spec_topk", 1, batch=10, cols=3, accepted=6)
-    size = len(fp.encode(sent, "compact"))
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
-        for name, limit in (
-            ("msgmax", 8192),
-            ("msgmax", 512),
-            ("msgmax", 1000),
-            ("qbytes", 700),
-            ("msgmax", 300),
-        ):
-            if name == "msgmax":
-                default_limits("msgmax", limit)
-            else:
-                queue.max_size = limit
-                default_limits("msgmax", 8192)
-            with in_thread(sender.send, sent, 20):
-                assert same(receiver.receive(20), sent)
-        pieces = [1] + [-(-(size - 64) // (limit - 64)) for limit in (512, 1000, 700, 300)]
-        assert sender.stats["messages"] == sum(pieces)
-
-
-@pytest.mark.parametrize("limit", [65, 68, 72, 100, 128, 135, 136, 137, 150])
-def test_tiny_limits(limit, default_limits, queue):
-    sent = random_step("spec_topk", 1, batch=4, cols=2, accepted=3)
-    default_limits("msgmax", limit)
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
-        try:
-            with in_thread(sender.send, sent, 20) as outcome:
-                got = receiver.receive(5 if limit >= 136 else 0.1)
-        finally:
-            default_limits("msgmax", 8192)
-        if outcome == [None]:
-            assert same(got, sent)
-        else:  # too small to be worth it, but then it says so
-            assert isinstance(outcome[0], fp.MessageTooBig)
-            assert limit < 136
-            assert queue.current_messages == 0
-
-
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-def test_a_limit_below_the_header(dialect, default_limits, queue):
-    sender = fp.Sender("spec_topk", key=queue.key, dialect=dialect)
-    default_limits("msgmax", 64)
-    with pytest.raises(fp.MessageTooBig, match="64"):
-        sender.send(random_step("spec_topk", 1, batch=40, cols=2))
-    default_limits("msgmax", 8192)
-    sender.send(random_step("spec_topk", 1, batch=3, cols=2))
-    assert queue.current_messages == 1
-
-
-def test_limits_lowered_in_the_middle_of_a_frame(default_limits, queue):
-    """What is left of it cannot be sent; it costs that frame, and says so."""
-    sent, after = random_step(**LARGEST), random_step("spec_topk", 2, batch=100, cols=21, accepted=6)
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
-        with in_thread(sender.send, sent, 20) as outcome:
-            deadline = time.monotonic() + 20
-            while not sender.stats["waits"] and time.monotonic() < deadline:
-                time.sleep(0.001)
-            default_limits("msgmax", 1000)
-            got = receiver.receive(1)
-        if outcome == [None]:
-            assert same(got, sent)
-        else:
-            assert isinstance(outcome[0], fp.MessageTooBig)
-            assert "1000" in str(outcome[0])
-            assert got is None
-        with in_thread(sender.send, after, 20) as outcome:
-            assert same(receiver.receive(20), after)
-        assert outcome == [None]
-
-
-# ---- A full queue ----------------------------------------------------------------------------------------
-
-
-def test_a_full_queue(plain, queue, step):
-    fitted = fill(plain, step)
-    assert fitted == queue.current_messages > 100
-    assert plain.stats["frames"] == fitted
-    began = time.monotonic()
-    with pytest.raises(fp.QueueTimeout, match=f"queue {queue.id}") as caught:
-        plain.send(step, timeout=0.05)
-    assert 0.05 <= time.monotonic() - began < 5
-    assert "the other side is not reading" in str(caught.value)
-    assert queue.current_messages == plain.stats["frames"] == fitted
-    assert plain.stats["waits"] >= 1
-    assert plain.stats["wait_seconds"] >= 0.04  # what passes between two waits is not counted
-    queue.receive()
-    plain.send(step, 0)
-    assert queue.current_messages == fitted
-
-
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_waits_without_the_gil(plain, queue, step, timeout):
-    fill(plain, step)
-    timer = threading.Timer(0.05, queue.receive)  # needs the GIL while the sender waits
-    timer.start()
-    before = plain.stats["waits"]
-    plain.send(step, timeout)
-    timer.join()
-    assert plain.stats["waits"] == before + 1
-    assert plain.stats["wait_seconds"] > 0.02
-
-
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_a_signal_runs_its_handler_and_the_wait_goes_on(plain, queue, step, timeout):
-    fitted = fill(plain, step)
-    seen = []
-
-    def handler(*_):
-        seen.append(plain.stats["frames"])
-        if len(seen) == 3:
-            queue.receive()
-
-    with alarm(handler, 0.02, 0.02):
-        plain.send(step, timeout)
-    assert seen[:3] == [fitted] * 3
-    assert queue.current_messages == fitted
-
-
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_a_handler_that_raises_ends_the_wait(plain, queue, step, timeout):
-    class Stop(Exception):
-        pass
-
-    def handler(*_):
-        raise Stop
-
-    fitted = fill(plain, step)
-    with alarm(handler, 0.02), pytest.raises(Stop):
-        plain.send(step, timeout)
-    assert queue.current_messages == plain.stats["frames"] == fitted
-    queue.receive()
-    plain.send(step, 0)  # usable as before
-
-
-def test_signals_do_not_make_a_wait_longer(plain, step):
-    fill(plain, step)
-    began = time.monotonic()
-    with alarm(lambda *_: None, 0.01, 0.01), pytest.raises(fp.QueueTimeout):
-        plain.send(step, 0.2)
-    assert 0.2 <= time.monotonic() - began < 5
-
-
-def test_a_timeout_in_the_middle_of_a_frame(default_limits, queue):
-    """The frame is lost, and counted by the receiver; the next one is whole."""
-    sent, after = random_step(**LARGEST), random_step("spec_topk", 2, batch=9, cols=21, accepted=2)
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
-        for timeout in 0, 0.05:
-            with pytest.raises(fp.QueueTimeout):
-                sender.send(sent, timeout)
-            assert receiver.receive(0) is None
-        sender.send(after, 0)
-        got = receiver.receive(0)
-        assert same(got, after)
-        assert got.seq == 2
-        assert receiver.stats["incomplete"] == 2
-        assert sender.stats["frames"] == 1
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), -0.001])
-def test_timeout_must_be_a_number_of_seconds(plain, step, timeout):
-    with pytest.raises(ValueError, match="timeout"):
-        plain.send(step, timeout)
 
 
 # ---- What else can go wrong ------------------------------------------------------------------------------

@@ -13,10 +13,9 @@ SCRIPT = Path(__file__).parent / "isolated" / "soak.py"
 
 def soak(steps, kills, key, timeout):
     sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600)
-    arguments = [steps, kills, key, 5]
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
-    )
+    arguments = {"--steps": steps, "--kills": kills, "--key": key}
+    command = [sys.executable, SCRIPT, *(str(word) for pair in arguments.items() for word in pair)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["received"] + result["lost"] == steps

@@ -281,7 +281,7 @@ cdef class Putter:
         cdef const char *data = PyBytes_AS_STRING(self.payload)
         with nogil:
             memcpy(self.message + 1, data, self.size)
-            status = fds_put_wait(self.msqid, self.message, self.size, -1)
+            status = fds_put_wait(self.msqid, self.message, self.size, 0, -1)
         return status
 
 

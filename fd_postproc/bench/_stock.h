@@ -61,7 +61,7 @@ typedef struct {
     stk_slot slots[STK_BATCH];
 } stk_spec_topk_message;
 
-#define STK_SEND(msqid, m) fds_put_wait(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)), -1)
+#define STK_SEND(msqid, m) fds_put_wait(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)), 0, -1)
 
 static inline int stk_save_output(int msqid, const stk_inputs *in)
 {

@@ -5,7 +5,6 @@ FastDeploy is never imported: that takes long, and may fail for reasons of its o
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -41,10 +40,10 @@ _VARIABLES: dict[str, Callable[[], object]] = {
     "FD_POSTPROC_TRACE": lambda: None,
     "FD_POSTPROC_FASTDEPLOY": lambda: None,
     "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
-    **{
-        name: functools.partial(options.check, name)
-        for name in (options.FORCE, options.KEEP_STALE, options.GC)
-    },
+    options.FORCE: lambda: None,
+    options.KEEP_STALE: lambda: None,
+    options.GC: options.check_gc,
+    options.LOG_STATS: options.log_period,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 
-from ..fastdeploy.switches import disabled
+from ..fastdeploy.options import DISABLE, is_on
 from .findings import Finding, quantity
 
 ENGINE_GROUP = "fastdeploy.token_processor_plugins"  # takes one plug-in at most
@@ -38,7 +38,7 @@ def _engine(allowed: str | None) -> Finding:
     points = _points(ENGINE_GROUP)
     chosen = [point for point in points if names is None or point.name in names]
     ours = [point for point in points if _is_ours(point)]
-    active = len(chosen) == 1 and chosen[0] in ours and not disabled()
+    active = len(chosen) == 1 and chosen[0] in ours and not is_on(DISABLE)
     data = {
         "group": ENGINE_GROUP,
         "plugins": [{"name": point.name, "value": point.value} for point in points],
@@ -68,7 +68,7 @@ def _engine(allowed: str | None) -> Finding:
         return finding("warning", "plugin-not-allowed", seen, step)
     if chosen[0] not in ours:
         return finding("info", "plugin", f"another project's: {listed} (FD_PLUGINS {setting})")
-    if disabled():
+    if is_on(DISABLE):
         return finding("info", "plugin-disabled", _DISABLED, "unset FD_POSTPROC_DISABLE")
     return finding("info", "plugin", f"fd_postproc's: {chosen[0].name} (FD_PLUGINS {setting})")
 
@@ -81,7 +81,7 @@ def _worker(allowed: str | None) -> Finding:
         "group": WORKER_GROUP,
         "plugins": [{"name": point.name, "value": point.value} for point in points],
         "ours": bool(points),
-        "active": loaded and not disabled(),
+        "active": loaded and not is_on(DISABLE),
         "FD_PLUGINS": allowed,
     }
 
@@ -95,7 +95,7 @@ def _worker(allowed: str | None) -> Finding:
         seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy's own save ops send"
         step = f"FD_PLUGINS={','.join(filter(None, [allowed, NAME]))}"
         return finding("warning", "worker-not-allowed", seen, step)
-    if disabled():
+    if is_on(DISABLE):
         return finding("info", "worker-disabled", f"off: {_DISABLED}", "unset FD_POSTPROC_DISABLE")
     seen = "on: the workers' save ops are fd_postproc's"
     if allowed is None:

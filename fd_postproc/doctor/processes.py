@@ -111,6 +111,11 @@ def last_user(pid: int, used_at: int) -> User:
     pid, used_at : int
         As the kernel keeps them with the queue, both 0 if nobody used it.  Where only the number is 0, the
         process is outside this PID namespace.
+
+    Notes
+    -----
+    The kernel keeps the wall clock's time.  If that was set forward since, a process that has not used the
+    queue again looks younger than its own use of it: "reused".
     """
     if not used_at:
         return User(0, 0, "nobody")

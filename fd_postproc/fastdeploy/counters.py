@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from typing import Any
 
 from .._core import Receiver
+from .options import log_period
 
 PREFIX = "fd_postproc_"
 PERIOD = 5.0  # seconds between two updates of what is exported
@@ -120,23 +120,3 @@ def _prometheus_counters() -> dict[str, Any]:
 
             _exported.update((name, Counter(PREFIX + name, text)) for name, text in NAMES.items())
     return _exported
-
-
-def log_period() -> float:
-    """Seconds between two lines of the log: ``FD_POSTPROC_LOG_STATS``; infinite if it is not set.
-
-    Raises
-    ------
-    ValueError
-        If it is no number above 0.
-    """
-    text = os.environ.get("FD_POSTPROC_LOG_STATS", "")
-    if not text:
-        return math.inf
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise ValueError(f"FD_POSTPROC_LOG_STATS={text!r} is not a number of seconds above 0")
-    return seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .activation import settle
+from .counters import Counters
 from .stale import StaleMessages
 from .warmup import Warmup
 
@@ -15,6 +16,7 @@ class LifecycleMixin:
     fd: Any
     stock: Any
     channel: str
+    counters: Counters
     stale: StaleMessages | None = None
     warmup: Warmup | None = None
 
@@ -23,13 +25,13 @@ class LifecycleMixin:
         super().__init__(*arguments, **named)
         if settle(self, self.fd, self.stock).compatible:
             self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
-            self.stale.at_construction()
+            self.counters.stale += self.stale.at_construction()
             self.warmup = Warmup()
 
     def run(self: Any) -> None:
         """Start the token thread."""
         if self.stale is not None:
-            self.stale.at_run()
+            self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
         super().run()

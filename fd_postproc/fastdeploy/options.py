@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 DISABLE = "FD_POSTPROC_DISABLE"
@@ -9,11 +10,12 @@ FORCE = "FD_POSTPROC_FORCE"
 KEEP_STALE = "FD_POSTPROC_KEEP_STALE"
 GC = "FD_POSTPROC_GC"
 PEER = "FD_POSTPROC_PEER"
+LOG_STATS = "FD_POSTPROC_LOG_STATS"
 
 
 def is_on(name: str) -> bool:
-    """Whether a variable is ``1``; every other value is off."""
-    return os.environ.get(name, "").strip() == "1"
+    """Whether a variable is set to anything but nothing or ``0``: whoever sets it means it."""
+    return os.environ.get(name, "").strip() not in ("", "0")
 
 
 def tends_garbage() -> bool:
@@ -21,9 +23,28 @@ def tends_garbage() -> bool:
     return os.environ.get(GC, "").strip().lower() != "off"
 
 
-def check(name: str) -> None:
-    """ValueError if a variable has a value that means nothing."""
-    known = ("on", "off") if name == GC else ("0", "1")
-    value = os.environ.get(name, "")
-    if value.strip().lower() not in ("", *known):
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}: it has no effect")
+def check_gc() -> None:
+    """ValueError if ``FD_POSTPROC_GC`` has a value that means nothing."""
+    value = os.environ.get(GC, "")
+    if value.strip().lower() not in ("", "on", "off"):
+        raise ValueError(f"{GC}={value!r} is not one of on, off: it has no effect")
+
+
+def log_period() -> float:
+    """Seconds between two lines of statistics in the log: ``FD_POSTPROC_LOG_STATS``; infinite if not set.
+
+    Raises
+    ------
+    ValueError
+        If it is no number above 0.
+    """
+    text = os.environ.get(LOG_STATS, "").strip()
+    if not text:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ValueError(f"{LOG_STATS}={text!r} is not a number of seconds above 0")
+    return seconds

@@ -31,6 +31,9 @@ def report() -> dict[str, Any]:
     from .compatibility import check
     from .processor import make_class
 
+    paddle = getattr(module, "paddle", None)
+    if paddle is not None:
+        paddle.device.set_device("cpu")  # as FastDeploy's constructor does
     return {"from": module.__file__, "verdict": asdict(check(module, make_class))}
 
 

@@ -64,7 +64,7 @@ class Sandbox:
         self._original = module
         self._copies: dict[int, Any] = {}
         self._held: list[Any] = []  # keeps the originals alive, and with them their ids
-        self._lineage = [cls for cls in module.TokenProcessor.__mro__ if not _is_library(cls.__module__)]
+        self._lineage = [cls for cls in module.TokenProcessor.__mro__ if not is_library(cls.__module__)]
         self._spaces: dict[int, types.ModuleType] = {}
         for space in (vars(module), *map(_globals_of, self._lineage)):
             if space is not None and id(space) not in self._spaces:
@@ -283,7 +283,8 @@ class Overlay:
 # ---- what a value is ---------------------------------------------------------------------------------
 
 
-def _is_library(module: str) -> bool:
+def is_library(module: str) -> bool:
+    """Whether a module of this name is of the standard library."""
     return module.partition(".")[0] in sys.stdlib_module_names
 
 

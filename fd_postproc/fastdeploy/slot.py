@@ -241,7 +241,9 @@ class SlotMixin:
             return None
         metrics = getattr(task, "metrics", None)
         if not isinstance(metrics, self.fd.RequestMetrics):
-            metrics = self.fd.RequestMetrics()  # what cannot be turned into a dict would take the batch with it
+            metrics = (
+                self.fd.RequestMetrics()
+            )  # what cannot be turned into a dict would take the batch with it
         metrics = self.plan.copy_metrics(metrics)
         result = self.plan.new_result(slot, self.tokens_counter.get(name, 0), name, 3, metrics)
         result.finished = True

@@ -28,10 +28,10 @@ def register() -> None:
 
 def _activate() -> None:
     from .logs import fastdeploy_log, forward
-    from .switches import disabled
+    from .options import DISABLE, is_on
 
     log = fastdeploy_log()
-    if disabled():
+    if is_on(DISABLE):
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
     if not importlib.import_module("fastdeploy.platforms").current_platform.is_cuda():

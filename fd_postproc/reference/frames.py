@@ -152,6 +152,11 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
     rows = sum(count for count in counts if count > 0)
     if header.rows != rows:
         raise MalformedMessage(channel, "rows", header.rows, rows)
+    ids = take_rows("i")
+    if channel not in HAS_COUNTS:  # there a negative token is a code, and has no place in a row
+        for i, row in zip((i for i, count in enumerate(counts) if count > 0), ids, strict=True):
+            if row[0] < 0:
+                raise MalformedMessage(channel, "token", row[0], 0, i)
     logprobs = channel in HAS_LOGPROBS
     return ReferenceStep(
         channel=channel,
@@ -162,7 +167,7 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
         cols=header.cols,
         rows=rows,
         counts=counts,
-        ids=take_rows("i"),
+        ids=ids,
         scores=take_rows("f") if logprobs else None,
         ranks=take("i", rows) if logprobs else None,
         seq=header.seq,

@@ -1,14 +1,21 @@
-"""Two processes, random pauses, signals, and a sender that is killed now and then.
+"""Two processes, random load and pauses, signals, and a sender that is killed now and then.
 
-Usage: soak.py STEPS KILLS KEY SEED.  Prints what happened as JSON; exits with an error if a step was lost,
-doubled, mixed or late.  The queue must exist, and both processes must be allowed to use it.
+    soak.py --minutes 120                              by hand: a queue of its own, a line a minute
+    soak.py --steps 8000 --kills 3 --key KEY           in the tests: a queue that exists
+
+Prints what happened as JSON at the end; exits with an error if a step was lost other than by a kill, doubled,
+mixed or late.
 
 Every step carries its number and a checksum in its token ids.  The sender notes in shared memory which step
 it is about to send and which it has sent, so that after a kill only the step in between may be missing.
 """
 
+import argparse
+import contextlib
+import itertools
 import json
 import mmap
+import os
 import random
 import signal
 import subprocess
@@ -18,6 +25,7 @@ import time
 import zlib
 
 import numpy as np
+import sysv_ipc
 
 import fd_postproc as fp
 
@@ -91,15 +99,55 @@ def send(first, steps, key, seed, notes_path):
     signal.setitimer(signal.ITIMER_REAL, 0)  # Python takes its handlers away before it ends
 
 
-def main():
-    if sys.argv[1] == "send":
-        first, steps, key, seed = map(int, sys.argv[2:6])
-        return send(first, steps, key, seed, sys.argv[6])
-    steps, kills, key, seed = map(int, sys.argv[1:5])
+def resident_kib(pid):
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    except (OSError, IndexError):
+        return 0  # gone
+
+
+class Reports:
+    """A line a minute, and at the end rate and memory."""
+
+    def __init__(self, aloud):
+        self.aloud = aloud
+        self.began = self.told = time.monotonic()
+        self.first_kib = self.last_kib = 0
+
+    def look(self, received, lost, stats, sender):
+        now = time.monotonic()
+        if now - self.told < 60:
+            return
+        self.told = now
+        self.last_kib = resident_kib(os.getpid())
+        self.first_kib = self.first_kib or self.last_kib
+        if self.aloud:
+            minutes = (now - self.began) / 60
+            rate = received / minutes / 60
+            print(
+                f"{minutes:.0f} min: {received:,} steps ({rate:,.0f}/s), {lost} lost by kills, "
+                f"{stats['bytes'] >> 20:,} MiB in {stats['messages']:,} messages; "
+                f"receiver {self.last_kib:,} KiB, sender {resident_kib(sender):,} KiB",
+                flush=True,
+            )
+
+    def end(self, received):
+        seconds = time.monotonic() - self.began
+        return {
+            "seconds": round(seconds, 1),
+            "steps_per_second": round(received / seconds),
+            "grown_kib": self.last_kib - self.first_kib,  # after the first minute
+        }
+
+
+def soak(steps, kill_at, key, seed, seconds=float("inf"), aloud=False):
+    """Receive and check until that many steps have come or the time is over; what happened."""
     rng = random.Random(seed)
     be_disturbed(rng)
-    lost = received = 0
-    kill_at = sorted(rng.randrange(1, steps) for _ in range(kills))
+    lost = received = killed_senders = 0
+    reports = Reports(aloud)
+    due = next(kill_at, steps)
     receiver = fp.Receiver("spec_topk", key=key)
     with tempfile.NamedTemporaryFile() as file:
         file.write(bytes(16))
@@ -109,16 +157,19 @@ def main():
             first = 0
             while first < steps:
                 notes[BEGUN] = notes[SENT] = first - 1
-                arguments = [first, steps, key, rng.randrange(1 << 30), file.name]
-                child = subprocess.Popen([sys.executable, __file__, "send", *map(str, arguments)])
+                arguments = ["send", first, steps, key, rng.randrange(1 << 30), file.name]
+                child = subprocess.Popen([sys.executable, __file__, *map(str, arguments)])
                 expected, killed = first, False
                 try:
                     while expected < steps:
-                        if not killed and kill_at and expected >= kill_at[0]:
+                        over = time.monotonic() - reports.began > seconds
+                        if not killed and (expected >= due or over):
                             time.sleep(rng.random() * 0.002)
                             child.send_signal(signal.SIGKILL)
                             child.wait(PATIENCE)
-                            kill_at.pop(0)
+                            while due <= expected:
+                                due = next(kill_at, steps)
+                            killed_senders += 1
                             killed = True
                         step = receiver.receive(0.0 if killed else PATIENCE)
                         if step is None:
@@ -128,12 +179,15 @@ def main():
                         expected += 1
                         if rng.random() < 0.002:
                             time.sleep(rng.random() * 0.005)
+                            reports.look(expected, lost, receiver.stats, child.pid)
                     begun, sent = notes[BEGUN], notes[SENT]
                     assert killed or expected == steps, f"nothing came for {PATIENCE} s at step {expected}"
                     assert expected in (sent + 1, begun + 1), f"{expected} steps came, {sent + 1} were sent"
                     lost += begun + 1 - expected
                     received += expected - first
                     first = begun + 1
+                    if over:
+                        steps = first
                 finally:
                     child.kill()
                     child.wait(PATIENCE)
@@ -142,9 +196,51 @@ def main():
     stats = receiver.stats
     assert receiver.receive(0) is None
     assert stats["malformed"] == 0, stats
-    assert stats["incomplete"] <= kills - len(kill_at), stats
+    assert stats["incomplete"] <= killed_senders, stats
+    assert lost <= killed_senders
     assert received + lost == steps
-    print(json.dumps({"received": received, "lost": lost, **stats}))
+    return {"received": received, "lost": lost, "kills": killed_senders, **reports.end(received), **stats}
+
+
+@contextlib.contextmanager
+def own_queue():
+    """The key of a new queue, which is removed at the end."""
+    while True:
+        with contextlib.suppress(sysv_ipc.ExistentialError):
+            queue = sysv_ipc.MessageQueue(random.SystemRandom().randrange(1, 1 << 31), sysv_ipc.IPC_CREX)
+            break
+    try:
+        yield queue.key
+    finally:
+        queue.remove()
+
+
+def main():
+    if sys.argv[1:2] == ["send"]:
+        first, steps, key, seed = map(int, sys.argv[2:6])
+        return send(first, steps, key, seed, sys.argv[6])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument(
+        "--kills", type=int, default=0, help="with --steps; with --minutes every 20,000 steps or so"
+    )
+    parser.add_argument("--key", type=int)
+    parser.add_argument("--seed", type=int, default=5)
+    args = parser.parse_args()
+    if (args.minutes is None) == (args.steps is None) or (args.steps is not None and args.key is None):
+        parser.error("give --minutes, or --steps and --key")
+    rng = random.Random(args.seed)
+    if args.minutes is None:
+        kill_at = iter(sorted(rng.randrange(1, args.steps) for _ in range(args.kills)))
+        result = soak(args.steps, kill_at, args.key, args.seed)
+    else:
+        kill_at = itertools.accumulate(iter(lambda: rng.randrange(1, 40_000), None))
+        with own_queue() as key:
+            result = soak(1 << 30, kill_at, key, args.seed, args.minutes * 60, aloud=True)
+    print(json.dumps(result))
     return None
 
 

@@ -5,10 +5,10 @@ import itertools
 import time
 
 import numpy as np
-
-import fd_postproc as fp
 from plugged import plugin_class
 from quiet import imported
+
+import fd_postproc as fp
 
 MODE = {
     "splitwise_role": "mixed",
@@ -126,7 +126,9 @@ class Rig:
         """
         if tokens is None:
             tokens = {
-                slot: [next(self._tokens)] for slot, task in enumerate(self.manager.tasks_list) if task is not None
+                slot: [next(self._tokens)]
+                for slot, task in enumerate(self.manager.tasks_list)
+                if task is not None
             }
         put = len(self.sink.puts)
         self.process(tokens, **options)

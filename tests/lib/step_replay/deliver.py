@@ -4,7 +4,6 @@ Health stamps belong to the receive loop and are left alone.
 """
 
 import fd_postproc as fp
-
 from step_replay.tensors import fill
 from step_replay.traces import payload
 

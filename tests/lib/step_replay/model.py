@@ -160,9 +160,7 @@ class Model:
         if count == PREEMPTED:
             self._let_go(outcome, task, aborted, rescheduled)
             return None
-        if (count <= 0 and count != RECOVERY) or (
-            role == "decode" and self.v1 and (aborted or rescheduled)
-        ):
+        if (count <= 0 and count != RECOVERY) or (role == "decode" and self.v1 and (aborted or rescheduled)):
             return None
         tokens = [row[0][0] for row in rows] if count > 0 else [RECOVERY]
         if self.mode["scheduler_metrics_logger"] and _is_past_prefill(task):
@@ -266,7 +264,9 @@ def _rows(step):
         at += len(own)
         rows.append(
             [
-                (step.ids[i], None, None) if step.scores is None else (step.ids[i], step.scores[i], step.ranks[i])
+                (step.ids[i], None, None)
+                if step.scores is None
+                else (step.ids[i], step.scores[i], step.ranks[i])
                 for i in own
             ]
         )

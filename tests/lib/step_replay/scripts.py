@@ -79,7 +79,10 @@ class Script:
         rng, role = self.rng, self.mode["splitwise_role"]
         arrival, length = UNTIL + rng.uniform(0, 50), rng.choice((1, 17, 3000))
         stamps = {"arrival_time": arrival, "preprocess_start_time": arrival + 0.01}
-        stamps |= {"preprocess_end_time": arrival + 0.02, "inference_start_time": arrival + rng.uniform(0.05, 1)}
+        stamps |= {
+            "preprocess_end_time": arrival + 0.02,
+            "inference_start_time": arrival + rng.uniform(0.05, 1),
+        }
         stamps |= {"scheduler_recv_req_time": arrival + 0.03, "engine_get_req_time": arrival + 0.04}
         if role == "decode":
             stamps["decode_inference_start_time"] = arrival + 1.5
@@ -216,7 +219,7 @@ class Script:
     def _count(self, name):
         rng, manager = self.rng, self.replay.manager
         gone = name in manager.to_be_rescheduled_request_id_set or name in manager.to_be_aborted_req_id_set
-        if gone and rng.random() < 0.5 or self.one_in(60):
+        if (gone and rng.random() < 0.5) or self.one_in(60):
             return -9
         if self.one_in(80):
             return -3

@@ -1,0 +1,141 @@
+"""What the installed FastDeploy's token processor has: read from its code, or tried if that does not tell."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .canned import PREEMPTED, Message, Script
+from .sandbox import Sandbox, is_library
+from .trial import Trial
+
+ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")
+"""Names of the resource manager's set of requests that are to be aborted, newest first."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What this FastDeploy's class has.
+
+    Attributes
+    ----------
+    abort_set : str
+        Empty if it knows no aborts.
+    packed_topk, packed_spec_topk : bool
+        Whether the number of logprob columns is read from the header.
+    speculative_mark : bool
+        Whether an accept count of -9 means that the worker preempted the request.
+    names : frozenset of str
+        Attributes and globals that its functions mention.
+    labelled : bool
+        Metrics have labels, and are updated by name.
+    """
+
+    abort_set: str
+    packed_topk: bool
+    packed_spec_topk: bool
+    speculative_mark: bool
+    names: frozenset[str]
+    labelled: bool
+
+    @classmethod
+    def of(cls, module: Any, box: Sandbox) -> Facts:
+        """Read the class's code, and try what that does not tell."""
+        names = frozenset(_names_in(module.TokenProcessor))
+        facts = cls(
+            abort_set=next((name for name in ABORT_SETS if name in names), ""),
+            packed_topk=True,
+            packed_spec_topk=True,
+            speculative_mark=True,
+            names=names,
+            labelled=hasattr(module.main_process_metrics, "obs_value"),
+        )
+        return replace(
+            facts,
+            packed_topk=facts._reads_columns(box, "topk"),
+            packed_spec_topk=facts._reads_columns(box, "spec_topk"),
+            speculative_mark=facts._knows_mark(box),
+        )
+
+    def _reads_columns(self, box: Sandbox, channel: str) -> bool:
+        put = self._try(box, Script("header", channel, ({},), (Message(((11,),), columns=2),)))
+        return bool(put) and len(put[0].outputs.top_logprobs.logprobs[0]) == 2
+
+    def _knows_mark(self, box: Sandbox) -> bool:
+        script = Script("mark", "spec", ({}, {}), (Message(((11,), PREEMPTED), preempted=(1,)),))
+        return [result.outputs.index for result in self._try(box, script)] == [0]
+
+    def _try(self, box: Sandbox, script: Script) -> list[Any]:
+        """Results of FastDeploy's class; none if it raises."""
+        trial = Trial(box, box.module.TokenProcessor, script, self.abort_set or ABORT_SETS[0], packed=True)
+        try:
+            trial.run()
+        except Exception:
+            return []
+        return [result for batch in trial.scheduler.put for result in batch]
+
+    def packed(self, channel: str) -> bool:
+        """Whether messages of a channel have the number of columns in the header."""
+        return self.packed_spec_topk if channel == "spec_topk" else self.packed_topk
+
+    def applies(self, script: Script) -> Script:
+        """The script without what this FastDeploy's worker never sends."""
+        messages = script.messages
+        if script.speculative and not self.speculative_mark:
+            messages = tuple(
+                replace(
+                    message,
+                    slots=tuple(0 if slot == PREEMPTED else slot for slot in message.slots),
+                    preempted=(),
+                    aborted=(),
+                )
+                for message in messages
+            )
+        if not self.abort_set:
+            messages = tuple(replace(message, aborted=()) for message in messages)
+        if script.masks and "use_sampling_mask" not in self.names:
+            return replace(script, messages=messages, masks=False)
+        return replace(script, messages=messages)
+
+    def in_words(self) -> tuple[str, ...]:
+        """For a log line."""
+        words = []
+        packed = [name for name in ("topk", "spec_topk") if self.packed(name)]
+        words.append(f"columns in the header of {' and '.join(packed)}" if packed else "fixed 21 columns")
+        words.append("labelled metrics" if self.labelled else "metrics without labels")
+        words.append(f"aborts by {self.abort_set}" if self.abort_set else "no aborts")
+        for name, word in (
+            ("use_sampling_mask", "sampling masks"),
+            ("enable_draft_logprob", "draft logprobs"),
+            ("_benchmark_logger", "benchmark logger"),
+            ("scheduler_metrics_logger", "scheduler metrics"),
+            ("routing_replay_config", "routing replay"),
+        ):
+            if name in self.names:
+                words.append(word)
+        return tuple(words)
+
+
+def _names_in(cls: type) -> set[str]:
+    """Every name in the code of a class's methods, libraries and overridden methods left out."""
+    names: set[str] = set()
+    seen: set[str] = set()
+    for one in cls.__mro__:
+        if is_library(one.__module__):
+            continue
+        for name, value in vars(one).items():
+            function = getattr(value, "fget", getattr(value, "__func__", value))
+            if name not in seen and isinstance(function, types.FunctionType):
+                _add_names(function.__code__, names)
+            seen.add(name)
+    return names
+
+
+def _add_names(code: types.CodeType, names: set[str]) -> None:
+    names.update(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _add_names(constant, names)
+        elif isinstance(constant, str):  # getattr(config, "name", default)
+            names.add(constant)

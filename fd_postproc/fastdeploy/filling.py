@@ -1,0 +1,74 @@
+"""A canned message as FastDeploy's receive op leaves it in the token processor's tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+
+from ..tensors import host_address
+from .canned import Message, Script
+
+
+def fill(processor: Any, fd: Any, script: Script, message: Message, packed: bool) -> None:
+    """Write a message into the tensors, as FastDeploy's receive op does."""
+    most_columns, drafts = fd.K + 1, fd.MAX_DRAFT_TOKENS
+    tokens = _flat(processor.output_tokens, "int64")
+    batch = len(message.slots)
+    rows = [slot if isinstance(slot, tuple) else () for slot in message.slots]
+    codes = [len(slot) if isinstance(slot, tuple) else slot for slot in message.slots]
+    tokens[0] = 1
+    if script.channel == "plain":
+        tokens[1] = batch
+        tokens[2 : 2 + batch] = [slot[0] if isinstance(slot, tuple) else slot for slot in message.slots]
+        return
+    if script.channel == "spec":
+        tokens[1] = batch
+        tokens[2 : 2 + batch] = codes
+        ids = tokens[2 + fd.SPECULATE_MAX_BSZ :].reshape(fd.SPECULATE_MAX_BSZ, drafts)
+        for slot, row in enumerate(rows):
+            ids[slot, : len(row)] = row
+        return
+    columns = message.columns if packed else most_columns
+    scores, ranks = _flat(processor.output_scores, "float32"), _flat(processor.output_ranks, "int64")
+    if script.channel == "topk":
+        tokens[1] = batch | columns << 16 if packed else batch
+        used = batch * columns
+        _write(
+            tokens[2 : 2 + used].reshape(batch, 1, columns),
+            scores[:used].reshape(batch, 1, columns),
+            ranks[:batch].reshape(batch, 1),
+            [row or (code,) for row, code in zip(rows, codes, strict=True)],
+            columns,
+        )
+        return
+    tokens[1] = message.flag | columns << 8 if packed else message.flag
+    tokens[2] = batch
+    tokens[3 : 3 + batch] = codes
+    _write(
+        tokens[3 + fd.MAX_BSZ :].reshape(fd.MAX_BSZ, drafts, most_columns),
+        scores.reshape(fd.MAX_BSZ, drafts, most_columns),
+        ranks.reshape(fd.MAX_BSZ, drafts),
+        rows,
+        columns,
+    )
+
+
+def _write(ids: Any, scores: Any, ranks: Any, rows: list[tuple[int, ...]], columns: int) -> None:
+    for slot, row in enumerate(rows):
+        for position, token in enumerate(row):
+            ids[slot, position, :columns] = [token, *range(1000, 999 + columns)]
+            scores[slot, position, :columns] = [-0.1 * token - 0.01 * column for column in range(columns)]
+            ranks[slot, position] = token % 7 + 1
+    if rows and len(rows[0]) > 0 and columns > 1:
+        scores[0, 0, columns - 1] = -math.inf
+
+
+def _flat(tensor: Any, dtype: str) -> Any:
+    """The elements of a tensor in host memory as a flat array that shares them."""
+    size = int(np.prod(tensor.shape))
+    element = ctypes.c_int64 if dtype == "int64" else ctypes.c_float
+    address = host_address(tensor, "tensor", dtype, size)
+    return np.ctypeslib.as_array((element * size).from_address(address))
