@@ -3,6 +3,7 @@
 What needs a process of its own, such as errors of the driver, is in test_save_device_process.py.
 """
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -393,6 +394,18 @@ def test_compact_frames_in_pieces(ops_queue, monkeypatch):
     )
     assert same(found, expected)
     assert ops.save_stats()["fragments"] > before
+
+
+def test_frames_are_numbered_in_the_order_of_sending(ops_queue, monkeypatch):
+    """A save that is refused leaves no hole."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    for x in 1, 1 << 31, 2, 3:
+        with contextlib.suppress(ValueError):
+            save(x)
+            assert ops.flush(10)
+    with fp.Receiver("plain") as receiver:
+        steps = [receiver.receive(0) for _ in range(3)]
+    assert [(step.seq, step.token_ids(0)) for step in steps] == [(0, [1]), (1, [2]), (2, [3])]
 
 
 # ---- A full queue ---------------------------------------------------------------------------------------

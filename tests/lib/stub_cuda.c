@@ -86,6 +86,12 @@ void stub_delay(int64_t us) { __atomic_store_n(&delay_us, us, __ATOMIC_RELAXED);
 size_t stub_live_pinned(void) { return live_pinned; }
 size_t stub_live_events(void) { return live_events; }
 
+/* A child's copy of the lock may be held by a thread that the child does not have. */
+static void in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
 /* STUB_CUDA_FAIL=call:after:code,... */
 __attribute__((constructor)) static void begin(void)
 {
@@ -93,6 +99,7 @@ __attribute__((constructor)) static void begin(void)
     delay_us = number("STUB_CUDA_DELAY_US", 0);
     reserved = mmap(NULL, (size_t)1 << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     next_address = reserved;
+    pthread_atfork(NULL, NULL, in_child);
     for (int k = 0; k < 8; k++)
         contexts[k].device = k;
     if (text == NULL)
