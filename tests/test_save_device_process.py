@@ -490,5 +490,3 @@ def test_100_000_saves_leave_memory_where_it_was(environment):
 @pytest.mark.resident_memory
 def test_1_000_000_saves_leave_memory_where_it_was(environment):
     leak(environment, 1_000_000)
-
-
