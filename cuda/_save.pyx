@@ -132,6 +132,7 @@ cdef extern from "ring.h" nogil:
         int n
         uint64_t issued
         uint64_t finished
+        int broken
         fdr_error failure
         int64_t held, held_ns
 
@@ -379,6 +380,11 @@ def stop(int64_t wait_ns):
     return left
 
 
+def broken():
+    """bool: whether the driver lost track of a save: nothing is saved any more, and no tensor may be let go."""
+    return _runs() and _ring.broken != 0
+
+
 def held():
     """(int, float): saves that waited because all buffers were in use, and for how many seconds."""
     if not _runs():
@@ -596,13 +602,16 @@ cdef class DeviceJob:
         return handle
 
     def save(self, Lane lane not None, int32_t batch, *, int32_t stop_flag, int32_t flag, bint skip_prefill,
-             uintptr_t stream):
+             uintptr_t stream, records, keep):
         """Launch the kernel; the message is sent later.
+
+        ``(ticket, self, lane, keep)`` is appended to `records`, here so that no signal's exception can come
+        between the launch and that.  The ticket is -1 if the launch is one that the driver lost track of.
 
         Returns
         -------
-        (int, None) or (None, tuple)
-            The save's ticket; or (reason, index, value, bound), and nothing was saved.
+        None or tuple
+            (reason, index, value, bound) if the batch or the columns do not fit; nothing was saved.
 
         Raises
         ------
@@ -631,7 +640,7 @@ cdef class DeviceJob:
         s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
         if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
                        lane.lane.capacity, &fault) < 0:
-            return None, (_REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound)
+            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
         if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
             raise ValueError(
                 f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
@@ -654,14 +663,18 @@ cdef class DeviceJob:
                 waited = True
                 fdc_add(&_ring.held, 1)
             PyErr_CheckSignals()
+        if answer == FDR_SAVED:
+            records.append((ticket, self, lane, keep))
+            return None
         if answer == FDR_FAILED:
+            if _ring.broken:
+                records.append((-1, self, lane, keep))
             raise _failed((<bytes>error.call).decode(), error.status)
         if answer == FDR_BROKEN:
             error = _ring.failure
             raise _failed((<bytes>error.call).decode(), error.status)
         if answer == FDR_STOPPED:
             raise CudaError("the interpreter is ending: nothing is saved any more")
-        return ticket, None
 
     cdef int _place(self, fdr_job *job, int32_t batch) noexcept:
         """Say where the tensors are; those in host memory are copied when a buffer is free."""

@@ -268,14 +268,15 @@ save(1)
 ops.flush(10)
 kept = [error_of(save, n) for n in range(2, 6)]
 kept += [error_of(ops.flush, 10)]
+time.sleep(0.1)
 kept += [error_of(save, 7)]
 for text in kept: print(text)
 print(ops.save_stats()["lost"], ops.save_stats()["frames"])
 """
-    told = run(code, STUB_CUDA_FAIL=failure).splitlines()
+    told = run(code, STUB_CUDA_FAIL=failure, STUB_CUDA_DELAY_US="20000").splitlines()
     call = failure.split(":")[0]
     assert any(call in text and "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in text for text in told[:5])
-    assert call in told[5]
+    assert call in told[5], "the device was hurt meanwhile"
     assert told[6].endswith(" 1")
     assert received(1) == [1]
 

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
-from ..errors import CudaError, QueueError, QueueRemoved, UnfitNumber, queue_error, too_big
+from ..errors import CudaError, QueueRemoved, UnfitNumber, queue_error, too_big
 from ..layout import Layout
 from ..tensors import OnDevice, device_view
 from .arguments import ARGUMENTS, CHANNELS, Sizes, say
@@ -32,9 +32,9 @@ lanes: list[Any] = []
 """Queues that device tensors were saved to; empty: there were none."""
 _open: dict[tuple[Any, ...], Any] = {}  # those in use
 _records: deque[tuple[int, Any, Any, Any]] = deque()  # saves under way; keeps their tensors alive
-_errors: list[Exception] = []
+_untold: list[tuple[int, str, Any]] = []  # what the sender thread met: ticket, kind, details
+_errors: list[Exception] = []  # the same as exceptions
 _left = False
-_keeps_all = False  # the driver failed: nobody knows what the device still reads
 
 waiting.append(lanes)
 
@@ -95,18 +95,18 @@ def launch(
     """Launch the kernel of a job; `keep` stays alive until the message is sent."""
     _raise_errors()
     ident = message_id()
-    lane = _lane(CHANNELS[job.op], batch, layout)
-    ticket, fault = job.save(
-        lane,
+    fault = job.save(
+        _lane(CHANNELS[job.op], batch, layout),
         batch,
         stop_flag=ident if goes_on else -ident,
         flag=flag,
         skip_prefill=skip_prefill,
         stream=stream,
+        records=_records,
+        keep=keep,
     )
     if fault is not None:
         raise UnfitNumber(say(job.op, job.width, job.cols, *fault))
-    _records.append((ticket, job, lane, keep))
     _forget_finished()
 
 
@@ -204,17 +204,21 @@ def _forget_finished() -> None:
     """Let go of the tensors of saves that are done; their errors are asked for first."""
     done = _save.finished()
     _collect_errors()
-    while _records and _records[0][0] < done and not _keeps_all:
+    while _records and _records[0][0] < done and not _save.broken():
         _records.popleft()
 
 
 def _collect_errors() -> None:
     while (found := _save.take_error()) is not None:
-        ticket, kind, details, more = found
-        job, lane = next((record[1:3] for record in _records if record[0] == ticket), (None, None))
-        _errors.append(_exception(kind, details, job, lane))
-        if more:
-            log.error("%d more saved messages were not sent", more)
+        _untold.append(found[:3])
+        if found[3]:
+            log.error("%d more saved messages were not sent", found[3])
+    for error in [*_untold]:
+        ticket, kind, details = error
+        for record in [*_records]:  # not yet there if the thread that saved it has not come back
+            if record[0] == ticket:
+                _untold.remove(error)
+                _errors.append(_exception(kind, details, *record[1:3]))
 
 
 def _raise_errors() -> None:
@@ -232,12 +236,8 @@ def _raise_errors() -> None:
 
 def _exception(kind: str, details: Any, job: Any, lane: Any) -> Exception:
     """What the sender thread met, as the exception that a host tensor's call would have raised."""
-    global _keeps_all
     if kind == "driver":
-        _keeps_all = True
         return CudaError(f"an earlier save: {details}", details.code)
-    if job is None:  # a signal's exception came between its launch and its record
-        return QueueError(0, f"an earlier save was not sent: {kind}, {details}")
     where = f"an earlier save, sending to queue {lane.msqid} ({lane.channel}, key {lane.key:#x})"
     if kind == "queue":
         error = queue_error(details, where)
