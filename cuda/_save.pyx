@@ -381,7 +381,7 @@ def stop(int64_t wait_ns):
 
 
 def broken():
-    """bool: whether the driver lost track of a save: nothing is saved any more, and no tensor may be let go."""
+    """bool: whether the driver lost track of a save: no more saves, and no tensor may be let go."""
     return _runs() and _ring.broken != 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import (
+    DeviceInput,
     HostInput,
     Sender,
     environment_variable,
@@ -366,7 +367,7 @@ def _save(
 
 def send_host(
     op: str,
-    inputs: dict[str, HostInput],
+    inputs: dict[str, HostInput | DeviceInput],
     sizes: Sizes,
     goes_on: bool,
     layout: Layout,
