@@ -9,38 +9,62 @@ CFLAGS, LDFLAGS
 """
 
 import os
+import runpy
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 trace = os.environ.get("FD_POSTPROC_TRACE") == "1"
 # Debug information is most of a small extension's size: keep it only where somebody asked for it.
 keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
 
 
-def extension(name, source, depends=()):
+def extension(name, source, depends=(), libraries=()):
     ext = Extension(
         name,
         sources=[source],
         depends=list(depends),
-        include_dirs=["fd_postproc"],
+        include_dirs=["fd_postproc", "cuda"],
+        libraries=list(libraries),
         extra_compile_args=["-O3", *([] if keep_debug else ["-g0"])],
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
         define_macros=[("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if trace else [],
     )
+    ext.cython_include_dirs = ["."]  # cuda/ is no package; its source finds the package's .pxd files here
     ext.cython_directives = {"linetrace": trace, "profile": trace}
     return ext
 
 
+class BuildExt(build_ext):
+    """Embeds the kernel: fdk_ptx.h holds cuda/pack.ptx as a C string."""
+
+    def run(self):
+        ptx = runpy.run_path("cuda/compile_ptx.py")["committed_ptx"]()
+        lines = [line.replace("\\", "\\\\").replace('"', '\\"') for line in ptx.splitlines()]
+        text = "".join(f'    "{line}\\n"\n' for line in lines)
+        folder = Path(self.build_temp)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fdk_ptx.h").write_text(f"static const char fdk_ptx[] =\n{text};\n")
+        for ext in self.extensions:
+            ext.include_dirs.append(str(folder))
+        super().run()
+
+
+KERNEL = [*sorted(glob("cuda/*.h")), "cuda/pack.ptx"]
 HEADERS = sorted(
     path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)
 )
 
 setup(
+    cmdclass={"build_ext": BuildExt},
     # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
     options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
+        # dlopen and threads are in libraries of their own where glibc is older than 2.34.
+        extension("fd_postproc._save", "cuda/_save.pyx", HEADERS + KERNEL, ["dl", "pthread"]),
         extension("fd_postproc.fastdeploy._results", "fd_postproc/fastdeploy/_results.pyx", HEADERS),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
         extension("fd_postproc.bench._objects", "fd_postproc/bench/_objects.pyx", HEADERS),

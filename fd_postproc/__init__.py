@@ -2,7 +2,9 @@
 
 from ._core import Logprobs, Receiver, Sender, Step, decode, encode
 from ._version import __version__
+from .cuda import cuda_available, why_no_cuda
 from .errors import (
+    CudaError,
     MalformedMessage,
     MessageTooBig,
     QueueError,
@@ -18,6 +20,7 @@ from .layout import GPU, XPU, Layout
 __all__ = [
     "GPU",
     "XPU",
+    "CudaError",
     "Layout",
     "Logprobs",
     "MalformedMessage",
@@ -33,6 +36,8 @@ __all__ = [
     "SenderBusy",
     "Step",
     "__version__",
+    "cuda_available",
     "decode",
     "encode",
+    "why_no_cuda",
 ]

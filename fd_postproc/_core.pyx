@@ -24,8 +24,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fd_postproc._counter cimport fdc_add, fdc_read, fdc_set
 from fd_postproc._dlpack cimport (
-    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_exchange, fdl_is_contiguous,
-    fdl_tensor,
+    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, FDL_PINNED, fdl_exchange,
+    fdl_is_contiguous, fdl_tensor,
 )
 from fd_postproc._frames cimport (
     FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut,
@@ -49,6 +49,7 @@ from fd_postproc._wire cimport (
     fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
 )
 
+import math
 import os
 import sys
 
@@ -59,7 +60,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "it on for this import")
 
 from . import queues, tensors
-from .errors import MalformedMessage, MessageTooBig, ReceiverBusy, SenderBusy, queue_error
+from .errors import MalformedMessage, ReceiverBusy, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
 
 if fds_watch_forks() != 0:
@@ -71,5 +72,6 @@ include "_step.pxi"
 include "_codec.pxi"
 include "_receiver.pxi"
 include "_host.pxi"
+include "_device.pxi"
 include "_tensors.pxi"
 include "_sender.pxi"

@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FDL_CPU = 1, FDL_PINNED = 3 };                /* DLDeviceType: host memory, and pinned host memory */
+/* DLDeviceType: host memory, a CUDA device's, pinned host memory, memory that moves between the two. */
+enum { FDL_CPU = 1, FDL_CUDA = 2, FDL_PINNED = 3, FDL_MANAGED = 13 };
 enum { FDL_INT = 0, FDL_FLOAT = 2, FDL_BOOL = 6 };   /* DLDataTypeCode */
 
 #define FDL_ATTRIBUTE "__dlpack_c_exchange_api__"
@@ -32,7 +33,7 @@ typedef struct {
     uint64_t byte_offset;
 } fdl_tensor;
 
-/* DLPackExchangeAPI; only the version and one function are used here. */
+/* DLPackExchangeAPI; only the version and two functions are used here. */
 typedef struct {
     uint32_t major;
     uint32_t minor;
@@ -41,7 +42,7 @@ typedef struct {
     void *from_python;
     void *to_python;
     int (*look)(void *tensor, fdl_tensor *out); /* dltensor_from_py_object_no_sync: 0, or -1 and an exception */
-    void *current_stream;
+    int (*current_stream)(int32_t device_type, int32_t device_id, void **stream); /* may be NULL */
 } fdl_exchange;
 
 _Static_assert(sizeof(fdl_tensor) == 48 && offsetof(fdl_tensor, shape) == 24, "DLTensor");

@@ -10,6 +10,8 @@ cdef class HostInput:
     address, size : int
         Where they are, and how many.
     shape : tuple of int
+    copied : bool
+        Whether the numbers are a copy of the tensor's.
     """
 
     cdef Py_buffer view      # held open while this object lives, if the tensor exports a buffer
@@ -18,6 +20,7 @@ cdef class HostInput:
     cdef readonly uintptr_t address
     cdef readonly tuple shape
     cdef readonly Py_ssize_t size
+    cdef readonly bint copied
 
     def __dealloc__(self):
         if self.holds_view:
@@ -119,4 +122,5 @@ def host_input(tensor, str name, str dtype):
             return out
     out.shape = tuple(tensor.shape) if hasattr(tensor, "shape") else ()
     out.address, out.size, out.keep = tensors.slow_input(tensor, name, dtype)
+    out.copied = out.keep is not tensor
     return out

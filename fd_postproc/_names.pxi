@@ -1,11 +1,11 @@
 # Names a user writes  <->  numbers that _wire.h uses; and faults -> exceptions.
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
-cdef dict _CHANNEL_NUMBERS = {
+_CHANNEL_NUMBERS = {
     "plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK,
 }
 cdef tuple _CHANNEL_NAMES = tuple(sorted(_CHANNEL_NUMBERS, key=_CHANNEL_NUMBERS.get))
-cdef dict _DIALECT_NUMBERS = {"packed": FDW_PACKED, "legacy": FDW_LEGACY, "compact": FDW_COMPACT}
+_DIALECT_NUMBERS = {"packed": FDW_PACKED, "legacy": FDW_LEGACY, "compact": FDW_COMPACT}
 cdef dict _DIALECT_NAMES = {number: name for name, number in _DIALECT_NUMBERS.items()}
 cdef int _NO_DIALECT = -1  # a step made here, not received
 cdef dict _FIELD_NAMES = {

@@ -3,8 +3,8 @@
  * Packing: from the tensors that FastDeploy's save ops are given to a message.
  *
  * Two passes over the requests: fdp_plan checks every number that decides where something is read or written
- * and finds the message's length; fdp_write writes it.  Both ask fdp_look for what a request contributes,
- * and only there do the six ops differ.  Plain C: no system call, no allocation, no Python.
+ * and finds the message's length; fdp_write writes it.  What a request contributes, both learn from
+ * _request.h, and only there do the six ops differ.  Plain C: no system call, no allocation, no Python.
  *
  * What an op writes, byte for byte, is docs/wire-protocol.md; where FastDeploy's op reads or writes out of
  * bounds, this one refuses.
@@ -13,15 +13,7 @@
 #define FD_POSTPROC_PACK_H
 
 #include "_wire.h"
-
-enum fdp_op {
-    FDP_SAVE_OUTPUT,        /* plain */
-    FDP_SAVE_OUTPUT_TOPK,   /* topk */
-    FDP_SPECULATE,          /* spec */
-    FDP_SPECULATE_TOPK,     /* spec_topk */
-    FDP_FIRST,              /* spec: first token of a prefill node */
-    FDP_FIRST_TOPK,         /* spec_topk: likewise */
-};
+#include "_request.h"
 
 static inline int fdp_channel(int op)
 {
@@ -32,8 +24,6 @@ static inline int fdp_channel(int op)
     default: return FDW_SPEC_TOPK;
     }
 }
-
-#define FDP_PREEMPTED (-9)
 
 /* What a save op was given; NULL where the op has no such tensor. */
 typedef struct {
@@ -58,93 +48,41 @@ typedef struct {
     const int64_t *steps;   /* [batch] step_idx */
 } fdp_source;
 
-enum fdp_reason {
-    FDP_TOO_MANY,       /* tokens of one request: value, bound */
-    FDP_TOO_NARROW,     /* the sampled tokens have fewer columns (bound) than the request has tokens (value) */
-    FDP_NO_ROW,         /* logprob row (value) of a request beyond the tensor's (bound) */
-    FDP_TOKEN_WIDE, FDP_ID_WIDE, FDP_RANK_WIDE, /* element index: value does not fit 32 bits */
-    FDP_BATCH, FDP_COLUMNS, /* value, bound */
-};
-
-typedef struct {
-    int32_t reason;
-    int64_t index;      /* request, or flat index of the element */
-    int64_t value;
-    int64_t bound;
-} fdp_fault;
-
-static inline int fdp_refuse(fdp_fault *fault, int reason, int64_t index, int64_t value, int64_t bound)
-{
-    fault->reason = reason;
-    fault->index = index;
-    fault->value = value;
-    fault->bound = bound;
-    return -1;
-}
-
-/* What one request contributes. */
-typedef struct {
-    int32_t count;      /* the number on the wire: tokens, or a code */
-    int32_t filled;     /* tokens that FastDeploy writes into the slot, counted or not */
-    int32_t scored;     /* of those, the first ones with logprobs */
-    int32_t code;       /* written instead of every token id, if not 0 */
-    int64_t first;      /* logprob row of its first token */
-} fdp_request;
-
-static inline int fdp_in_prefill(const fdp_source *s, int32_t i)
-{
-    return s->decoded != NULL && s->decoded[i] < s->prompts[i];
-}
-
 static inline int64_t fdp_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-/* The six ops differ here. */
-static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
+static inline fdp_terms fdp_terms_of(const fdp_source *s)
 {
-    const int preempted = s->preempted != NULL && s->preempted[i] == 1;
-    memset(r, 0, sizeof *r);
-    switch (s->op) {
-    case FDP_SAVE_OUTPUT:
-    case FDP_SAVE_OUTPUT_TOPK: {
-        const int64_t token = s->tokens[i * s->width];
-        r->count = token >= 0 ? 1 : token < INT32_MIN ? INT32_MIN : (int32_t)token;
-        r->filled = 1;
-        r->scored = s->op == FDP_SAVE_OUTPUT_TOPK;
-        r->code = preempted ? FDP_PREEMPTED : 0;
-        r->first = i;
-        break;
-    }
-    case FDP_SPECULATE:
-        r->count = s->skip_prefill && fdp_in_prefill(s, i) ? 0 : s->counts[i];
-        r->filled = (int32_t)fdp_min(s->width, s->depth); /* whatever is accepted */
-        break;
-    case FDP_FIRST:
-        /* Later steps are the decode node's: FastDeploy repeats old tokens then. */
-        r->count = s->steps[i] == 1 && !(s->skip_prefill && fdp_in_prefill(s, i)) ? 2 : 0;
-        r->filled = r->count;
-        break;
-    case FDP_SPECULATE_TOPK:
-        r->count = fdp_in_prefill(s, i) ? 0 : s->counts[i];
-        r->filled = r->scored = r->count;
-        r->first = s->offsets[i];
-        break;
-    case FDP_FIRST_TOPK: /* the first token, and the draft tokens that the decode node goes on from */
-        r->count = fdp_in_prefill(s, i) ? 0 : s->counts[i];
-        r->count += r->count > 0 && r->count < INT32_MAX;
-        r->filled = r->count;
-        r->scored = r->count > 0;
-        r->first = s->offsets[i];
-        break;
-    }
-    if (preempted) { /* the slot is filled all the same, but nobody reads it: no reason to refuse the step */
-        r->count = FDP_PREEMPTED;
-        if (r->code == 0 && (r->filled > s->width || r->filled > s->depth || r->first < 0
-                             || r->first + r->scored > s->rows))
-            r->filled = r->scored = 0;
-    }
+    const fdp_terms terms = {s->op, s->skip_prefill, s->depth, s->width, s->rows};
+    return terms;
+}
+
+/* What the tensors say about request i. */
+static inline fdp_given fdp_read(const fdp_source *s, int32_t i)
+{
+    fdp_given g;
+    g.token = fdp_one_token(s->op) ? s->tokens[i * s->width] : 0;
+    g.count = s->counts != NULL ? s->counts[i] : 0;
+    g.in_prefill = s->decoded != NULL && s->decoded[i] < s->prompts[i];
+    g.preempted = s->preempted != NULL && s->preempted[i] == 1;
+    g.first = s->offsets != NULL ? s->offsets[i] : 0;
+    g.step = s->steps != NULL ? s->steps[i] : 0;
+    return g;
+}
+
+/* The same as fdw_plan, for a save op. */
+static inline int fdp_plan_message(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
+                                   int32_t rows, fdp_fault *fault)
+{
+    const int channel = fdp_channel(s->op);
+    fdw_fault wire;
+    if (fdw_plan(m, layout, channel, dialect, s->batch, rows, s->cols, &wire) < 0)
+        return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
+    m->stop_flag = s->stop_flag;
+    m->flag = channel == FDW_SPEC_TOPK ? s->flag : 0;
+    return 0;
 }
 
 /* Check the tensors against each other and against the layout, and plan the message: *m gets its header, its
@@ -152,36 +90,22 @@ static inline void fdp_look(const fdp_source *s, int32_t i, fdp_request *r)
 static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
                            fdp_fault *fault)
 {
-    const int channel = fdp_channel(s->op);
-    const int32_t cols = s->cols;
+    const fdp_terms terms = fdp_terms_of(s);
     fdw_fault wire;
     int64_t rows = 0;
+    if (fdp_plan_message(m, s, layout, dialect, 0, fault) < 0)
+        return -1;
     for (int32_t i = 0; i < s->batch; i++) {
-        fdp_request r;
-        int32_t live;
-        fdp_look(s, i, &r);
-        live = s->op == FDP_SPECULATE ? r.count : r.filled; /* tokens that have to be there */
-        if (live > s->depth)
-            return fdp_refuse(fault, FDP_TOO_MANY, i, live, s->depth);
-        if (live > s->width)
-            return fdp_refuse(fault, FDP_TOO_NARROW, i, live, s->width);
-        if (r.scored > 0 && (r.first < 0 || r.first + r.scored > s->rows))
-            return fdp_refuse(fault, FDP_NO_ROW, i, r.first < 0 ? r.first : r.first + r.scored - 1, s->rows);
-        if (!fdw_counts_may_be_0(channel) && r.code == 0 && s->tokens[i * s->width] < INT32_MIN)
-            return fdp_refuse(fault, FDP_TOKEN_WIDE, i * s->width, s->tokens[i * s->width], 0);
-        rows += r.count > 0 ? r.count : 0;
-    }
-    if (fdw_plan(m, layout, channel, dialect, s->batch, (int32_t)rows, cols, &wire) < 0)
-        return fdp_refuse(fault, wire.field == FDW_BATCH ? FDP_BATCH : FDP_COLUMNS, 0, wire.value, wire.bound);
-    for (int32_t i = 0; dialect != FDW_COMPACT && i < s->batch; i++) { /* a frame's length is known by now */
-        fdp_request r;
-        fdp_look(s, i, &r);
+        const fdp_given g = fdp_read(s, i);
+        const fdp_request r = fdp_decide(&terms, i, &g);
+        if (fdp_check(&terms, i, &g, &r, fault) < 0)
+            return -1;
         if (fdw_plan_request(m, i, r.count, &wire) < 0)
             return fdp_refuse(fault, FDP_TOO_MANY, i, wire.value, wire.bound);
+        rows += r.count > 0 ? r.count : 0;
     }
-    m->stop_flag = s->stop_flag;
-    m->flag = channel == FDW_SPEC_TOPK ? s->flag : 0;
-    return 0;
+    m->rows = (int32_t)rows;
+    return dialect == FDW_COMPACT ? fdp_plan_message(m, s, layout, dialect, m->rows, fault) : 0;
 }
 
 /* Narrow n numbers into a message; the index of one that does not fit 32 bits, or -1. */
@@ -248,15 +172,16 @@ static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, in
 static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw_draft *d, fdp_fault *fault)
 {
     const fdw_geometry *at = &m->at;
+    const fdp_terms terms = fdp_terms_of(s);
     const int has_logprobs = fdw_has_logprobs(m->channel);
     int64_t row = 0;
     if (fdw_write_header(m, d) < 0)
         return -1;
     for (int32_t i = 0; i < s->batch; i++) {
         const int64_t *tokens = s->tokens + i * s->width;
-        fdp_request r;
+        const fdp_given g = fdp_read(s, i);
+        const fdp_request r = fdp_decide(&terms, i, &g);
         int64_t ids, scores, ranks, cells, live;
-        fdp_look(s, i, &r);
         live = r.count > 0 ? r.count : 0;
         ids = fdw_place(&at->ids, i, row);
         scores = fdw_place(&at->scores, i, row);

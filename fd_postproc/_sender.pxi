@@ -1,6 +1,6 @@
 # Sender: from Steps, or from a save op's tensors, to a queue.
 
-cdef dict _OP_NUMBERS = {
+_OP_NUMBERS = {
     "save_output": FDP_SAVE_OUTPUT,
     "save_output_topk": FDP_SAVE_OUTPUT_TOPK,
     "speculate_save_output": FDP_SPECULATE,
@@ -9,7 +9,7 @@ cdef dict _OP_NUMBERS = {
     "mtp_save_first_token_with_topk": FDP_FIRST_TOPK,
 }
 LEAST_LIMIT = FDF_LEAST_LIMIT  # bytes that one message must be able to hold for compact frames to get through
-cdef dict _REASONS = {
+_REASONS = {
     FDP_TOO_MANY: "too many", FDP_TOO_NARROW: "too narrow", FDP_NO_ROW: "no row",
     FDP_TOKEN_WIDE: "token wide", FDP_ID_WIDE: "id wide", FDP_RANK_WIDE: "rank wide",
     FDP_BATCH: "batch", FDP_COLUMNS: "columns",
@@ -150,18 +150,7 @@ cdef class Sender:
         return 0
 
     cdef int _too_big(self, int64_t size, int64_t msgmax, int64_t msg_qbytes) except -1:
-        hint = ("" if self.dialect_number == FDW_COMPACT
-                else ", or let both ends run fd_postproc and send dialect 'compact'")
-        which = (f"kernel.msgmax = {msgmax}" if msgmax <= msg_qbytes
-                 else f"what this queue may hold (msg_qbytes = {msg_qbytes}, fixed when it was made)")
-        error = MessageTooBig(
-            E2BIG,
-            f"{self._where()}: a {self.dialect} message of {size} bytes is more than {which}; raise "
-            f"kernel.msgmax and kernel.msgmnb to {size} or more (sysctl -w, or docker run --sysctl) and make "
-            f"the queue anew{hint}")
-        error.size = size
-        error.limit = min(msgmax, msg_qbytes)
-        raise error
+        raise too_big(self._where(), self.dialect, size, msgmax, msg_qbytes)
 
     cdef int _send(self, const fdw_message *m, int64_t deadline) except -1:
         """Send what was written into self.message; m.claimed is its length.  deadline: see _deadline."""
@@ -298,7 +287,7 @@ cdef class Sender:
 
         `inputs` holds a HostInput for each role; the caller has checked that their sizes fit each other.
         None, or (reason, index, value, bound) if a number in them does not fit; then nothing was sent.
-        The reasons are explained at enum fdp_reason in _pack.h.
+        The reasons are explained at enum fdp_reason in _request.h.
         """
         cdef fdp_source s
         cdef fdp_fault fault

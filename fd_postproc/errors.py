@@ -100,6 +100,20 @@ class MessageTooBig(QueueError):
     limit: int | None = None
 
 
+class CudaError(RuntimeError):
+    """The CUDA driver cannot be used, or a call of it failed.
+
+    Attributes
+    ----------
+    code : int or None
+        The driver's number of the error (``CUresult``); None if the driver was not asked.
+    """
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class ReceiverBusy(RuntimeError):
     """A Receiver was used by two threads at a time (or from a signal handler during its own wait)."""
 
@@ -145,4 +159,34 @@ def queue_error(code: int, doing: str, *, size: int | None = None, limit: int | 
     error = kind(code, text)
     if isinstance(error, MessageTooBig):
         error.size, error.limit = size, limit
+    return error
+
+
+def too_big(doing: str, dialect: str, size: int, msgmax: int, msg_qbytes: int) -> MessageTooBig:
+    """The exception for a message that is longer than the kernel or the queue allows.
+
+    Parameters
+    ----------
+    doing : str
+        What failed, for a person.
+    dialect : str
+        The message's.
+    size : int
+        Its bytes.
+    msgmax, msg_qbytes : int
+        ``kernel.msgmax``, and what the queue may hold.
+    """
+    hint = "" if dialect == "compact" else ", or let both ends run fd_postproc and send dialect 'compact'"
+    which = (
+        f"kernel.msgmax = {msgmax}"
+        if msgmax <= msg_qbytes
+        else f"what this queue may hold (msg_qbytes = {msg_qbytes}, fixed when it was made)"
+    )
+    error = MessageTooBig(
+        errno.E2BIG,
+        f"{doing}: a {dialect} message of {size} bytes is more than {which}; raise kernel.msgmax and "
+        f"kernel.msgmnb to {size} or more (sysctl -w, or docker run --sysctl) and make the queue anew{hint}",
+    )
+    error.size = size
+    error.limit = min(msgmax, msg_qbytes)
     return error

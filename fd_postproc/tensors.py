@@ -1,14 +1,33 @@
-"""Host memory of tensors, whatever framework they come from.
+"""Memory of tensors, whatever framework they come from.
 
 No framework is imported: a tensor brings its own methods.  Paddle and PyTorch tensors answer ``data_ptr``,
-NumPy arrays the array interface.
+NumPy arrays the array interface, CuPy arrays and others on a CUDA device its counterpart there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from math import prod
 from typing import Any
+
+ROLES = {
+    "tokens": "int64",
+    "ids": "int64",
+    "scores": "float32",
+    "ranks": "int64",
+    "counts": "int32",
+    "offsets": "int32",
+    "decoded": "int32",
+    "prompts": "int64",
+    "preempted": "int32",
+    "steps": "int64",
+}
+"""What a save op's tensors can be, in the order of the kernel's arguments, and their dtypes."""
+
+
+class OnDevice(ValueError):
+    """A tensor is not in host memory."""
 
 
 def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
@@ -68,8 +87,8 @@ def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
     if found is None:
         kind = type(tensor).__name__
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
+    _refuse_device(tensor, name)
     if hasattr(tensor, "data_ptr"):
-        _refuse_device(tensor, name)
         if _dtype_name(found) == dtype and tensor.is_contiguous():
             return tensor.data_ptr(), prod(tensor.shape), tensor
         tensor = tensor.numpy()
@@ -85,16 +104,14 @@ def host_array(tensor: Any, name: str) -> Any:
     ValueError
         If it is on a device: copying it here would block without anybody having asked for it.
     """
-    if not hasattr(tensor, "data_ptr"):
-        return tensor
     _refuse_device(tensor, name)
-    return tensor.numpy()
+    return tensor.numpy() if hasattr(tensor, "data_ptr") else tensor
 
 
 def _refuse_device(tensor: Any, name: str) -> None:
     place = _place(tensor)
     if place is not None:
-        raise ValueError(f"{name} is on {place}; it must be in host memory (use .cpu())")
+        raise OnDevice(f"{name} is on {place}; it must be in host memory (use .cpu())")
 
 
 def _converted(array: Any, name: str, dtype: str) -> Any:
@@ -119,14 +136,16 @@ def slow_flag(tensor: Any, name: str) -> bool:
         raise TypeError(f"{name} must be a bool tensor, not {found or type(tensor).__name__}")
     if prod(tensor.shape) < 1:
         raise ValueError(f"{name} is empty")
+    _refuse_device(tensor, name)
     if not hasattr(tensor, "data_ptr"):  # NumPy
         return bool(tensor.item(0))
-    _refuse_device(tensor, name)
     return ctypes.c_bool.from_address(tensor.data_ptr()).value
 
 
 def _place(tensor: Any) -> str | None:
     """Where a tensor is, if not in host memory."""
+    if not hasattr(tensor, "data_ptr"):
+        return f"device {_cupy_device(tensor)}" if hasattr(tensor, "__cuda_array_interface__") else None
     place = getattr(tensor, "place", None)
     if place is not None:  # Paddle
         return None if place.is_cpu_place() or place.is_cuda_pinned_place() else str(place)
@@ -143,3 +162,123 @@ def _dtype_name(dtype: Any) -> str:
     if name is None:
         name = _dtype_names[dtype] = str(dtype).rpartition(".")[2]
     return name
+
+
+# ---- On a CUDA device --------------------------------------------------------------------------------
+
+_TYPESTRS = {"<i8": "int64", "<i4": "int32", "<f4": "float32", "|b1": "bool"}
+_ITEM_SIZES = {"int64": 8, "int32": 4, "float32": 4, "bool": 1}
+
+
+def device_view(
+    tensor: Any, name: str, dtype: str
+) -> tuple[int, tuple[int, ...], tuple[int, ...], str, int] | None:
+    """For `fd_postproc._core.tensor_input`: a tensor that is not in host memory, asked step by step.
+
+    Returns
+    -------
+    (int, tuple, tuple, str, int) or None
+        Address, shape, strides in elements, dtype, and device (-1: not known).  None if it is on no CUDA
+        device.
+    """
+    if not hasattr(tensor, "data_ptr"):
+        interface = tensor.__cuda_array_interface__
+        shape = tuple(interface["shape"])
+        device = _cupy_device(tensor)
+        found = device_dtype(_TYPESTRS.get(interface["typestr"], interface["typestr"]), name, dtype, device)
+        item = _ITEM_SIZES[found]
+        bytes_apart = interface.get("strides")
+        if bytes_apart is None:
+            strides = contiguous_strides(shape)
+        elif any(step % item for step in bytes_apart):
+            raise ValueError(f"{name} has strides {bytes_apart}, no multiples of its {item} bytes an element")
+        else:
+            strides = tuple(step // item for step in bytes_apart)
+        return interface["data"][0], shape, strides, found, device
+    place = getattr(tensor, "place", None)
+    if place is not None:  # Paddle
+        if not place.is_gpu_place():
+            return None
+        device = place.gpu_device_id()
+        strides = tuple(tensor.strides)
+    else:
+        if tensor.device.type != "cuda":
+            return None
+        device = tensor.device.index
+        strides = tuple(tensor.stride())
+    found = device_dtype(_dtype_name(tensor.dtype), name, dtype, device)
+    return tensor.data_ptr(), tuple(tensor.shape), strides, found, device
+
+
+def device_dtype(found: str, name: str, dtype: str, device: int) -> str:
+    """`found`, if the kernel can read it as `dtype`.
+
+    Raises
+    ------
+    TypeError
+        If it cannot: converting here would take memory and a launch that nobody asked for.
+    """
+    if found == dtype or (dtype != "float32" and found in ("int64", "int32")):
+        return found
+    wanted = "float32" if dtype == "float32" else "int64 or int32"
+    where = "a CUDA device" if device < 0 else f"CUDA device {device}"
+    raise TypeError(
+        f"{name} on {where} has dtype {found}, expected {wanted}; convert it (.to, .astype or .cast)"
+    )
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a C-contiguous array."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def current_stream(tensor: Any, framework: str, device: int) -> int:
+    """Handle of the stream that a tensor's framework uses now; 0 is the legacy default stream.
+
+    Frameworks are looked up among the modules that are loaded: the tensor's own must be.
+    """
+    if framework == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+    if framework == "paddle":
+        # Not paddle.device.cuda.current_stream(), which crashes in a build without CUDA.
+        return int(sys.modules["paddle"].base.core._get_current_stream(device).cuda_stream)
+    if framework == "cupy":
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    interface = getattr(tensor, "__cuda_array_interface__", None) or {}
+    return int(interface.get("stream") or 0)
+
+
+def stream_handle(stream: Any) -> int:
+    """Handle of a stream that a caller names.
+
+    Parameters
+    ----------
+    stream : int or object
+        A handle, or an object of PyTorch or Paddle (``cuda_stream``), CuPy (``ptr``), or with
+        ``__cuda_stream__``.
+
+    Raises
+    ------
+    TypeError
+        If it is none of these.
+    """
+    if isinstance(stream, int):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for attribute in ("cuda_stream", "ptr"):
+        handle = getattr(stream, attribute, None)
+        if isinstance(handle, int):
+            return handle
+    raise TypeError(f"stream must be a CUDA stream or its handle, not {type(stream).__name__}")
+
+
+def _cupy_device(tensor: Any) -> int:
+    found = getattr(getattr(tensor, "device", None), "id", None)
+    return found if isinstance(found, int) else -1

@@ -18,11 +18,13 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+import stub_cuda
 import sysv_ipc
 from frameworks import FRAMEWORKS, made
+from kernel_emulation import compiler
 
 import fd_postproc as fp
-from fd_postproc import queues, reference
+from fd_postproc import ops, queues, reference
 
 CLONE_NEWIPC = 0x08000000
 
@@ -279,3 +281,18 @@ def decode_both():
         return fast
 
     return decode_both
+
+
+@pytest.fixture
+def stub():
+    """The stub CUDA driver (lib/stub_cuda.py), with everything sent and no delay before and after."""
+    if compiler() is None:
+        pytest.skip("the stub CUDA driver needs a C compiler")
+    library = stub_cuda.load()
+    if not hasattr(ctypes.CDLL("libcuda.so.1"), "stub_delay"):
+        pytest.skip("this process uses a real CUDA driver; run this file alone")
+    library.stub_delay(ctypes.c_int64(0))
+    yield library
+    library.stub_delay(ctypes.c_int64(0))
+    with contextlib.suppress(ValueError, fp.QueueError):  # what a test left behind is not the next one's
+        assert ops.flush(10)

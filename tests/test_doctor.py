@@ -796,10 +796,32 @@ def test_our_entry_point_is_installed_and_loads():
     assert callable(point.load())
 
 
-def test_cuda_is_one_line():
+@pytest.mark.parametrize(
+    ("why", "version", "severity", "words"),
+    [
+        ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),
+        (
+            "no CUDA driver: not found",
+            None,
+            "info",
+            "no CUDA driver: not found; tensors in host memory need none",
+        ),
+        ("a CUDA driver but no device: ...", (12, 2), "info", "but no device"),
+        ("the driver is for CUDA 11.7; ...", (11, 7), "warning", "the driver is for CUDA 11.7"),
+    ],
+)
+def test_cuda_is_one_line(why, version, severity, words, monkeypatch):
+    monkeypatch.setattr("fd_postproc.doctor.environment.why_no_cuda", lambda: why)
+    monkeypatch.setattr("fd_postproc.doctor.environment.driver_version", lambda: version)
     (found,) = check_cuda()
-    assert found.severity == "info"
-    assert "does not use CUDA" in found.seen
+    assert found.severity == severity
+    assert words in found.seen
+    assert found.data["available"] is (why == "")
+
+
+def test_cuda_as_it_is_here():
+    (found,) = check_cuda()
+    assert found.data["available"] is fp.cuda_available()
 
 
 # The command

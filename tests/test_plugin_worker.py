@@ -24,7 +24,7 @@ from fd_postproc import ops, queues
 from fd_postproc.errors import MessageTooBig, UnfitNumber
 from fd_postproc.fastdeploy import build, logs, worker
 from fd_postproc.fastdeploy.sending import SIGNATURES, SaveOp
-from fd_postproc.ops import save as save_module
+from fd_postproc.ops import watch as watch_module
 
 pytestmark = pytest.mark.framework
 
@@ -332,7 +332,7 @@ def test_a_named_dialect_and_what_the_peer_says(
 
 
 class OnDevice:
-    """Stands in for a GPU tensor, which this machine may not have: only FastDeploy's op can read it."""
+    """Stands in for a tensor on another device than CUDA's, which only FastDeploy's op can read."""
 
     def __init__(self, tensor):
         self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
@@ -341,10 +341,10 @@ class OnDevice:
     def is_cpu_place(self):
         return False
 
-    is_cuda_pinned_place = is_cpu_place
+    is_cuda_pinned_place = is_gpu_place = is_cpu_place
 
     def __str__(self):
-        return "Place(gpu:0)"
+        return "Place(xpu:0)"
 
     def data_ptr(self):
         raise AssertionError("a device address is no host address")
@@ -635,8 +635,8 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
 
 def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged, monkeypatch, log):
     """Other threads run meanwhile, and nothing is lost."""
-    monkeypatch.setattr(save_module, "_WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(save_module, "_watched_pid", 0)  # a watcher that looks that often
+    monkeypatch.setattr(watch_module, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(watch_module, "_watched_pid", 0)  # a watcher that looks that often
     before = ops.save_stats()["waits"]
     requests = sampled("plain", batch=400)
     save(double, "plain", requests)

@@ -8,7 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "fd_postproc"
-NATIVE = sorted(path for suffix in ("pyx", "pxi", "pxd", "h") for path in PACKAGE.rglob(f"*.{suffix}"))
+CUDA = ROOT / "cuda"
+NATIVE = sorted(
+    path
+    for folder in (PACKAGE, CUDA)
+    for suffix in ("pyx", "pxi", "pxd", "h", "cu")
+    for path in folder.rglob(f"*.{suffix}")
+)
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -17,11 +23,11 @@ def code(path):
     text = path.read_text()
     text = re.sub(r'""".*?"""', "", text, flags=re.S)
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
-    return re.sub(r"#(?!define|include|if|endif|error).*", "", text)
+    return re.sub(r"#(?!define|include|if|else|endif|error).*", "", text)
 
 
 def test_there_is_something_to_check():
-    assert {path.name for path in NATIVE} >= {"_wire.h", "_sysv.h", "_core.pyx", "_step.pxi"}
+    assert {path.name for path in NATIVE} >= {"_wire.h", "_sysv.h", "_core.pyx", "_step.pxi", "pack.h"}
 
 
 @pytest.mark.parametrize("path", NATIVE, ids=lambda path: path.name)
@@ -46,6 +52,24 @@ def test_one_gate_reads_and_one_writes():
     ]
 
 
+def test_the_kernel_needs_no_other_header():
+    """NVRTC has no standard headers; the host's compilers have more, but the kernel gets on without."""
+    assert "#include" not in code(PACKAGE / "_request.h")
+    text = code(CUDA / "pack.h")
+    nvrtc, others = re.search(r"#ifdef __CUDACC_RTC__\n(.*?)#else\n(.*?)#endif", text, re.S).groups()
+    assert "#include" not in nvrtc
+    assert re.findall("#include (.*)", others) == ["<stddef.h>", "<stdint.h>"]
+    assert re.findall("#include (.*)", text.replace(others, "")) == ['"_request.h"']
+    assert re.findall("#include (.*)", code(CUDA / "pack.cu")) == ['"pack.h"']
+
+
+def test_the_kernel_writes_in_one_place():
+    """Only fdk_put writes into the message, and never behind its end."""
+    text = code(CUDA / "pack.h")
+    assert re.findall(r".*payload\[.*", text) == ["        m->job->payload[at] = word;"]
+    assert "    if (at >= 0 && at < m->size && at < m->job->capacity)\n" in text
+
+
 FLOORS = [
     "_version",
     "_child",
@@ -54,6 +78,7 @@ FLOORS = [
     "queues",
     "tensors",
     "_core",
+    "cuda",
     "reference",
     "recording",
     "ops",

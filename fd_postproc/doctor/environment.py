@@ -5,7 +5,6 @@ FastDeploy is not imported here: that takes long, and may fail for reasons of it
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -13,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import queues
+from ..cuda import driver_version, why_no_cuda
 from ..fastdeploy import options
-from ..ops.environment import PEER, message_id, queue_mode, send_dialect
+from ..ops.environment import PEER, cuda_buffers, message_id, queue_mode, send_dialect
 from .findings import Finding
 from .plugins import check_plugins
 
@@ -36,6 +36,7 @@ _VARIABLES: dict[str, Callable[[], object]] = {
     "FD_POSTPROC_DIALECT": lambda: send_dialect(False, False),
     "FD_POSTPROC_PEER": _check_peer,
     "FD_POSTPROC_DISABLE": lambda: None,
+    "FD_POSTPROC_CUDA_BUFFERS": cuda_buffers,
     "FD_POSTPROC_TRACE": lambda: None,
     "FD_POSTPROC_FASTDEPLOY": lambda: None,
     "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
@@ -119,17 +120,15 @@ def _installed() -> Finding:
 
 
 def check_cuda() -> list[Finding]:
-    """Whether a CUDA driver is there.  Nothing of fd_postproc uses one yet."""
-    unused = "this version of fd_postproc does not use CUDA"
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        seen = f"no driver ({error}); {unused}"
-        return [Finding("info", "cuda", "cuda-missing", "CUDA", seen, data={"driver": None})]
-    version = ctypes.c_int()
-    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        seen = f"libcuda.so.1 opens but does not tell its version; {unused}"
-        return [Finding("info", "cuda", "cuda", "CUDA", seen, data={"driver": None})]
-    text = f"{version.value // 1000}.{version.value % 1000 // 10}"
-    seen = f"a driver for CUDA {text} is there; {unused}"
-    return [Finding("info", "cuda", "cuda", "CUDA", seen, data={"driver": text})]
+    """Whether the save ops can take tensors on a CUDA device."""
+    why, version = why_no_cuda(), driver_version()
+    text = None if version is None else "{}.{}".format(*version)
+    data = {"driver": text, "available": not why}
+    if not why:
+        seen = f"a driver for CUDA {text} and a device: the save ops take its tensors"
+        return [Finding("ok", "cuda", "cuda", "CUDA", seen, data=data)]
+    if version is None or "no device" in why:
+        seen = f"{why}; tensors in host memory need none"
+        return [Finding("info", "cuda", "cuda-missing", "CUDA", seen, data=data)]
+    remedy = ("until then, give the save ops tensors in host memory (.cpu())",)
+    return [Finding("warning", "cuda", "cuda-unusable", "CUDA", why, remedy, data=data)]

@@ -23,10 +23,16 @@ Different from FastDeploy on purpose:
 
 Save ops
 --------
-Each writes one message from host tensors and sends it.  Every byte that FastDeploy's op writes is the same,
+Each writes one message and sends it.  Every byte that FastDeploy's op writes is the same,
 but the message ends after its last live slot, and with ``FD_POSTPROC_PEER=compact/1`` in the environment
 (to be set where the receiving side is fd_postproc) logprobs travel in compact frames, which need no raised
 kernel limits.  ``FD_POSTPROC_DIALECT`` overrides.
+
+Tensors may be in host memory or on a CUDA device, mixed.  From host tensors the message is in the queue when
+the op returns.  Tensors on a device are read by one kernel on their framework's current stream, and the op
+returns after its launch; a thread sends the message, and what goes wrong then is raised by the next save op,
+which has saved nothing itself.  `flush` waits for everything.  `Packer` saves looking at the same tensors
+again and again.
 
 Different from FastDeploy on purpose:
 
@@ -41,6 +47,7 @@ Different from FastDeploy on purpose:
 """
 
 from .dispatch import num_columns, save_output_normal, save_output_speculate
+from .packer import Packer
 from .receive import (
     get_output,
     get_output_ep,
@@ -61,6 +68,7 @@ from .save import (
 )
 
 __all__ = [
+    "Packer",
     "flush",
     "get_output",
     "get_output_ep",

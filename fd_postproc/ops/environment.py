@@ -6,6 +6,7 @@ import os
 import re
 
 from .._core import environment_variable
+from ..layout import Layout
 
 DIALECTS = ("auto", "packed", "legacy", "compact")
 PEER = "compact/1"
@@ -56,3 +57,17 @@ def send_dialect(has_logprobs: bool, too_many_for_stock: bool) -> str:
         return dialect
     understood = PEER in (environment_variable("FD_POSTPROC_PEER") or "").split(",")
     return "compact" if understood and (has_logprobs or too_many_for_stock) else "packed"
+
+
+def dialect_of(channel: str, batch: int, layout: Layout) -> str:
+    """Dialect that a save op sends on a channel."""
+    slots = layout.spec_batch if channel == "spec" else layout.max_batch
+    return send_dialect(channel in ("topk", "spec_topk"), batch > slots)
+
+
+def cuda_buffers() -> int:
+    """``FD_POSTPROC_CUDA_BUFFERS``: saves from a CUDA device that may be under way at a time; 8."""
+    text = os.environ.get("FD_POSTPROC_CUDA_BUFFERS", "8")
+    if not re.fullmatch(r"[0-9]{1,2}", text) or not 3 <= int(text) <= 64:
+        raise ValueError(f"FD_POSTPROC_CUDA_BUFFERS={text!r} is not a number from 3 to 64")
+    return int(text)

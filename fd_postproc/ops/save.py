@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-import time
 from typing import Any
 
-from .._core import HostInput, Sender, environment_variable, host_flag, host_input
+from .._core import (
+    DeviceInput,
+    HostInput,
+    Sender,
+    environment_variable,
+    host_flag,
+    on_device,
+    tensor_input,
+)
 from ..errors import QueueRemoved, UnfitNumber
 from ..layout import GPU, Layout
-from .environment import message_id, queue_mode, send_dialect
+from ..tensors import ROLES
+from . import device
+from .arguments import ARGUMENTS, CHANNELS, Sizes, check_sizes, say
+from .environment import dialect_of, message_id, queue_mode
 from .pool import Pool
-
-log = logging.getLogger("fd_postproc")
+from .watch import waiting, watch
 
 
 def save_output(
@@ -56,8 +62,8 @@ def save_output(
         If the message could not be sent.
     """
     if rank_id <= 0:
-        given = {"tokens": ("x", x), "preempted": ("preempted_idx", preempted_idx)}
-        _save("save_output", "plain", given, not_need_stop, layout)
+        given = {"tokens": x, "preempted": preempted_idx}
+        _save("save_output", given, not_need_stop, layout)
     return x
 
 
@@ -97,13 +103,13 @@ def save_output_topk(
     """
     if rank_id <= 0:
         given = {
-            "tokens": ("x", x),
-            "ids": ("topk_ids", topk_ids),
-            "scores": ("logprob_scores", logprob_scores),
-            "ranks": ("ranks", ranks),
-            "preempted": ("preempted_idx", preempted_idx),
+            "tokens": x,
+            "ids": topk_ids,
+            "scores": logprob_scores,
+            "ranks": ranks,
+            "preempted": preempted_idx,
         }
-        _save("save_output_topk", "topk", given, not_need_stop, layout)
+        _save("save_output_topk", given, not_need_stop, layout)
     return x
 
 
@@ -144,13 +150,13 @@ def speculate_save_output(
     """
     if rank_id <= 0:
         given = {
-            "tokens": ("accept_tokens", accept_tokens),
-            "counts": ("accept_num", accept_num),
-            "decoded": ("seq_lens_decoder", seq_lens_decoder),
-            "prompts": ("prompt_lens", prompt_lens),
-            "preempted": ("preempted_idx", preempted_idx),
+            "tokens": accept_tokens,
+            "counts": accept_num,
+            "decoded": seq_lens_decoder,
+            "prompts": prompt_lens,
+            "preempted": preempted_idx,
         }
-        _save("speculate_save_output", "spec", given, not_need_stop, layout, skip_prefill=bool(skip_prefill))
+        _save("speculate_save_output", given, not_need_stop, layout, skip_prefill=bool(skip_prefill))
 
 
 def speculate_save_output_topk(
@@ -202,7 +208,7 @@ def speculate_save_output_topk(
             sampled_token_ids, logprob_token_ids, logprob_scores, logprob_ranks, token_num_per_batch,
             cu_batch_token_offset, seq_lens_decoder, prompt_lens, preempted_idx,
         )  # fmt: skip
-        _save("speculate_save_output_topk", "spec_topk", given, not_need_stop, layout, flag=message_flag)
+        _save("speculate_save_output_topk", given, not_need_stop, layout, flag=message_flag)
 
 
 def mtp_save_first_token(
@@ -238,13 +244,13 @@ def mtp_save_first_token(
     """
     if save_each_rank or rank_id <= 0:
         given = {
-            "tokens": ("x", x),
-            "decoded": ("seq_lens_decoder", seq_lens_decoder),
-            "prompts": ("prompt_lens", prompt_lens),
-            "steps": ("step_idx", step_idx),
+            "tokens": x,
+            "decoded": seq_lens_decoder,
+            "prompts": prompt_lens,
+            "steps": step_idx,
         }
         skip = bool(skip_chunk_prefill)
-        _save("mtp_save_first_token", "spec", given, not_need_stop, layout, skip_prefill=skip)
+        _save("mtp_save_first_token", given, not_need_stop, layout, skip_prefill=skip)
 
 
 def mtp_save_first_token_with_topk(
@@ -275,40 +281,42 @@ def mtp_save_first_token_with_topk(
             sampled_token_ids, logprob_token_ids, logprob_scores, logprob_ranks, token_num_per_batch,
             cu_batch_token_offset, seq_lens_decoder, prompt_lens, preempted_idx,
         )  # fmt: skip
-        _save("mtp_save_first_token_with_topk", "spec_topk", given, not_need_stop, layout, flag=message_flag)
+        _save("mtp_save_first_token_with_topk", given, not_need_stop, layout, flag=message_flag)
 
 
 def flush(timeout: float | None = None) -> bool:
     """Wait until everything that was saved is in its queue.
 
+    Host tensors are sent before their op returns; this is about tensors on a CUDA device.
+
+    Parameters
+    ----------
+    timeout : float or None
+        Seconds to wait, without the GIL; None waits for ever, 0 only looks.
+
     Returns
     -------
     bool
-        True: host tensors are sent before their op returns.
+        Whether it is.
+
+    Raises
+    ------
+    ValueError, QueueError, CudaError
+        If a message could not be made or sent; the first such error since the last save.
     """
-    return True
+    return device.flush(timeout)
 
 
 def save_stats() -> dict[str, int | float]:
-    """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`."""
-    return _senders.stats()
+    """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`.
+
+    Besides, of tensors on a CUDA device: lost : saves whose message could not be sent, told by the next save;
+    held, held_seconds : calls that waited because all buffers were full, and how long.
+    """
+    return device.add_stats(_senders.stats())
 
 
-# ---- From named tensors to the C loop -----------------------------------------------------------------
-
-_DTYPES = {
-    "tokens": "int64",
-    "ids": "int64",
-    "scores": "float32",
-    "ranks": "int64",
-    "counts": "int32",
-    "offsets": "int32",
-    "decoded": "int32",
-    "prompts": "int64",
-    "preempted": "int32",
-    "steps": "int64",
-}
-_PER_REQUEST = ("counts", "offsets", "decoded", "prompts", "preempted", "steps")
+# ---- From tensors to the C loop, or to the kernel -----------------------------------------------------
 
 
 def _with_logprobs(
@@ -321,40 +329,59 @@ def _with_logprobs(
     decoded: Any,
     prompts: Any,
     preempted: Any,
-) -> dict[str, tuple[str, Any]]:
+) -> dict[str, Any]:
     return {
-        "tokens": ("sampled_token_ids", tokens),
-        "ids": ("logprob_token_ids", ids),
-        "scores": ("logprob_scores", scores),
-        "ranks": ("logprob_ranks", ranks),
-        "counts": ("token_num_per_batch", counts),
-        "offsets": ("cu_batch_token_offset", offsets),
-        "decoded": ("seq_lens_decoder", decoded),
-        "prompts": ("prompt_lens", prompts),
-        "preempted": ("preempted_idx", preempted),
+        "tokens": tokens,
+        "ids": ids,
+        "scores": scores,
+        "ranks": ranks,
+        "counts": counts,
+        "offsets": offsets,
+        "decoded": decoded,
+        "prompts": prompts,
+        "preempted": preempted,
     }
 
 
 def _save(
     op: str,
-    channel: str,
-    given: dict[str, tuple[str, Any]],
+    given: dict[str, Any],
     not_need_stop: Any,
     layout: Layout,
     *,
     flag: int = 0,
     skip_prefill: bool = False,
 ) -> None:
-    """Send what the save op `op` was given: {role: (argument's name, tensor)}."""
-    inputs = {role: host_input(tensor, name, _DTYPES[role]) for role, (name, tensor) in given.items()}
-    batch, width, rows, cols = _sizes(given, inputs)
+    """Send what the save op `op` was given: {role: tensor}."""
+    names = ARGUMENTS[op]
+    inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
+    sizes = check_sizes(op, inputs)
     if not 0 <= flag <= 255:
         raise UnfitNumber(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
+    if on_device(inputs):
+        device.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
+    else:
+        goes_on = host_flag(not_need_stop, "not_need_stop")
+        send_host(op, inputs, sizes, goes_on, layout, flag, skip_prefill)
+
+
+def send_host(
+    op: str,
+    inputs: dict[str, HostInput | DeviceInput],
+    sizes: Sizes,
+    goes_on: bool,
+    layout: Layout,
+    flag: int,
+    skip_prefill: bool,
+) -> None:
+    """Send what lies in host memory."""
+    batch, width, rows, cols = sizes
+    channel = CHANNELS[op]
     ident = message_id()
-    stop_flag = ident if host_flag(not_need_stop, "not_need_stop") else -ident
-    stock_batch = layout.spec_batch if channel == "spec" else layout.max_batch
-    dialect = send_dialect("ids" in inputs, batch > stock_batch)
-    _watch()
+    dialect = dialect_of(channel, batch, layout)
+    if device.lanes:
+        device.settle()  # what was saved before goes before
+    watch()
     which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
     sender = _senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
     gone = False
@@ -366,7 +393,7 @@ def _save(
             cols,
             width,
             rows,
-            stop_flag=stop_flag,
+            stop_flag=ident if goes_on else -ident,
             flag=flag,
             skip_prefill=skip_prefill,
         )
@@ -379,115 +406,8 @@ def _save(
         else:
             _senders.give_back(which, sender)
     if fault is not None:
-        raise UnfitNumber(_say(op, given, width, cols, *fault))
-
-
-def _sizes(given: dict[str, tuple[str, Any]], inputs: dict[str, HostInput]) -> tuple[int, int, int, int]:
-    """Check the shapes against each other.
-
-    Returns the batch, the columns of the sampled tokens, and the rows and columns of the logprobs.
-
-    As in FastDeploy, ``token_num_per_batch`` decides the batch where there is one, else the sampled tokens.
-    Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row a token.
-    """
-    tokens = inputs["tokens"]
-    batch = inputs["counts"].size if "offsets" in inputs else (tokens.shape or (0,))[0]
-    if len(tokens.shape) == 1 and tokens.size == batch:
-        width = 1
-    elif len(tokens.shape) == 2 and tokens.shape[0] == batch:
-        width = tokens.shape[1]
-    else:
-        raise ValueError(
-            f"{given['tokens'][0]} has shape {list(tokens.shape)}; it must have {batch} rows, one per request"
-        )
-    for role in _PER_REQUEST:
-        if role in inputs and inputs[role].size < batch:
-            name = given[role][0]
-            whose = f"{given['tokens'][0]} has shape {list(tokens.shape)}"
-            raise ValueError(f"{name} has {inputs[role].size} elements for a batch of {batch} ({whose})")
-    if width != 1 and "counts" not in inputs and "steps" not in inputs:
-        raise ValueError(
-            f"{given['tokens'][0]} has shape {list(tokens.shape)}; it must have 1 column, the sampled token"
-        )
-    if "ids" not in inputs:
-        return batch, width, 0, 1
-    ids, scores, ranks = (inputs[role] for role in ("ids", "scores", "ranks"))
-    if len(ids.shape) != 2 or ids.shape[1] < 1:
-        raise ValueError(f"{given['ids'][0]} has shape {list(ids.shape)}; it must be (rows, columns)")
-    if scores.shape != ids.shape:
-        names = f"{given['scores'][0]} has shape {list(scores.shape)}, {given['ids'][0]}"
-        raise ValueError(f"{names} {list(ids.shape)}; they must be the same")
-    return batch, width, min(ids.shape[0], ranks.size), ids.shape[1]
-
-
-def _say(
-    op: str,
-    given: dict[str, tuple[str, Any]],
-    width: int,
-    cols: int,
-    reason: str,
-    index: int,
-    value: int,
-    bound: int,
-) -> str:
-    """Words for what the C loop refused; the reasons are those of enum fdp_reason in _pack.h."""
-
-    def name(role: str) -> str:
-        return given[role][0] if role in given else role
-
-    def element(role: str, columns: int) -> str:
-        return f"{name(role)}[{index // columns}, {index % columns}]"
-
-    narrow = "does not fit the 32 bits that it has on the wire"
-    if reason == "too many":
-        role = "counts" if "counts" in given else "steps"
-        extra = ", the first token included," if op.startswith("mtp") else ""
-        text = f"{name(role)}[{index}]: {value} tokens{extra} for one request; at most {bound} fit a slot"
-    elif reason == "too narrow":
-        text = f"{name('tokens')} has {bound} columns, but request {index} has {value} tokens"
-    elif reason == "no row":
-        where = "cu_batch_token_offset" if "offsets" in given else name("tokens")
-        text = (
-            f"{where}[{index}] leads to logprob row {value}, but {name('ids')} and {name('ranks')} "
-            f"have {bound} rows"
-        )
-    elif reason == "token wide":
-        text = f"{element('tokens', width)} = {value} {narrow}"
-    elif reason == "id wide":
-        text = f"{element('ids', cols)} = {value} {narrow}"
-    elif reason == "rank wide":
-        text = f"{name('ranks')}[{index}] = {value} {narrow}"
-    elif reason == "batch":
-        text = f"{name('tokens')} has a batch of {value}; at most {bound} requests fit the message"
-    else:
-        text = f"{name('ids')} has {value} columns; at most {bound} fit the layout"
-    return f"{op}: {text}"
+        raise UnfitNumber(say(op, width, cols, *fault))
 
 
 _senders: Pool[Sender] = Pool()
-_WATCH_SECONDS = 10.0
-_watched_pid = 0
-
-
-def _watch() -> None:
-    """Have a thread that says so when a call waits for room.  After a fork there is none: start one anew."""
-    global _watched_pid
-    if _watched_pid != os.getpid():
-        _watched_pid = os.getpid()
-        threading.Thread(target=_tell_who_waits, name="fd_postproc-watch", daemon=True).start()
-
-
-def _tell_who_waits() -> None:
-    while True:
-        time.sleep(_WATCH_SECONDS)
-        for sender in list(_senders.members):
-            waited = sender.waiting_seconds
-            if waited >= _WATCH_SECONDS:
-                log.warning(
-                    "queue %d (%s, key %#x) has been full for %.0f s: is the engine alive? Nothing is lost; "
-                    "the save op goes on waiting",
-                    sender.msqid,
-                    sender.channel,
-                    sender.key,
-                    waited,
-                )
+waiting.append(_senders.members)

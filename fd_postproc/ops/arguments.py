@@ -1,0 +1,134 @@
+"""The save ops' tensors: their roles and names, and whether they fit each other."""
+
+from __future__ import annotations
+
+from .._core import DeviceInput, HostInput
+
+_LOGPROBS = {
+    "tokens": "sampled_token_ids",
+    "ids": "logprob_token_ids",
+    "scores": "logprob_scores",
+    "ranks": "logprob_ranks",
+    "counts": "token_num_per_batch",
+    "offsets": "cu_batch_token_offset",
+    "decoded": "seq_lens_decoder",
+    "prompts": "prompt_lens",
+    "preempted": "preempted_idx",
+}
+ARGUMENTS = {
+    "save_output": {"tokens": "x", "preempted": "preempted_idx"},
+    "save_output_topk": {
+        "tokens": "x",
+        "ids": "topk_ids",
+        "scores": "logprob_scores",
+        "ranks": "ranks",
+        "preempted": "preempted_idx",
+    },
+    "speculate_save_output": {
+        "tokens": "accept_tokens",
+        "counts": "accept_num",
+        "decoded": "seq_lens_decoder",
+        "prompts": "prompt_lens",
+        "preempted": "preempted_idx",
+    },
+    "mtp_save_first_token": {
+        "tokens": "x",
+        "decoded": "seq_lens_decoder",
+        "prompts": "prompt_lens",
+        "steps": "step_idx",
+    },
+    "speculate_save_output_topk": _LOGPROBS,
+    "mtp_save_first_token_with_topk": _LOGPROBS,
+}
+"""The op's argument for each role (`fd_postproc.tensors.ROLES`) that it has."""
+
+CHANNELS = {
+    "save_output": "plain",
+    "save_output_topk": "topk",
+    "speculate_save_output": "spec",
+    "mtp_save_first_token": "spec",
+    "speculate_save_output_topk": "spec_topk",
+    "mtp_save_first_token_with_topk": "spec_topk",
+}
+
+_PER_REQUEST = ("counts", "offsets", "decoded", "prompts", "preempted", "steps")
+Sizes = tuple[int, int, int, int]
+
+
+def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
+    """Check the shapes against each other.
+
+    Returns the batch, the columns of the sampled tokens, and the rows and columns of the logprobs.
+
+    As in FastDeploy, ``token_num_per_batch`` decides the batch where there is one, else the sampled tokens.
+    Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row a token.
+    """
+    names = ARGUMENTS[op]
+    tokens = inputs["tokens"]
+    batch = inputs["counts"].size if "offsets" in inputs else (tokens.shape or (0,))[0]
+    if len(tokens.shape) == 1 and tokens.size == batch:
+        width = 1
+    elif len(tokens.shape) == 2 and tokens.shape[0] == batch:
+        width = tokens.shape[1]
+    else:
+        raise ValueError(
+            f"{names['tokens']} has shape {list(tokens.shape)}; it must have {batch} rows, one per request"
+        )
+    for role in _PER_REQUEST:
+        if role in inputs and inputs[role].size < batch:
+            whose = f"{names['tokens']} has shape {list(tokens.shape)}"
+            raise ValueError(
+                f"{names[role]} has {inputs[role].size} elements for a batch of {batch} ({whose})"
+            )
+    if width != 1 and "counts" not in inputs and "steps" not in inputs:
+        raise ValueError(
+            f"{names['tokens']} has shape {list(tokens.shape)}; it must have 1 column, the sampled token"
+        )
+    if "ids" not in inputs:
+        return batch, width, 0, 1
+    ids, scores, ranks = (inputs[role] for role in ("ids", "scores", "ranks"))
+    if len(ids.shape) != 2 or ids.shape[1] < 1:
+        raise ValueError(f"{names['ids']} has shape {list(ids.shape)}; it must be (rows, columns)")
+    if scores.shape != ids.shape:
+        both = f"{names['scores']} has shape {list(scores.shape)}, {names['ids']}"
+        raise ValueError(f"{both} {list(ids.shape)}; they must be the same")
+    return batch, width, min(ids.shape[0], ranks.size), ids.shape[1]
+
+
+def say(op: str, width: int, cols: int, reason: str, index: int, value: int | None, bound: int) -> str:
+    """Words for what the C loop or the kernel refused.
+
+    The reasons are those of enum fdp_reason in _request.h.  `value` is None where the kernel does not tell.
+    """
+    names = ARGUMENTS[op]
+
+    def name(role: str) -> str:
+        return names.get(role, role)
+
+    def element(role: str, columns: int) -> str:
+        return f"{name(role)}[{index // columns}, {index % columns}]"
+
+    narrow = ("" if value is None else f"= {value} ") + "does not fit the 32 bits that it has on the wire"
+    if reason == "too many":
+        role = "counts" if "counts" in names else "steps"
+        extra = ", the first token included," if op.startswith("mtp") else ""
+        text = f"{name(role)}[{index}]: {value} tokens{extra} for one request; at most {bound} fit a slot"
+    elif reason == "too narrow":
+        text = f"{name('tokens')} has {bound} columns, but request {index} has {value} tokens"
+    elif reason == "no row":
+        where = "cu_batch_token_offset" if "offsets" in names else name("tokens")
+        text = (
+            f"{where}[{index}] leads to logprob row {value}, but {name('ids')} and {name('ranks')} "
+            f"have {bound} rows"
+        )
+    elif reason == "token wide":
+        text = f"{element('tokens', width)} {narrow}"
+    elif reason == "id wide":
+        text = f"{element('ids', cols)} {narrow}"
+    elif reason == "rank wide":
+        text = f"{name('ranks')}[{index}] {narrow}"
+    elif reason == "batch":
+        text = f"{name('tokens')} has a batch of {value}; at most {bound} requests fit the message"
+    else:
+        text = f"{name('ids')} has {value} columns; at most {bound} fit the layout"
+    return f"{op}: {text}"

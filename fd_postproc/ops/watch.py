@@ -1,0 +1,40 @@
+"""A thread that says so when messages wait for room in their queue."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+log = logging.getLogger("fd_postproc")
+
+WATCH_SECONDS = 10.0
+_watched_pid = 0
+waiting: list[list[Any]] = []
+"""Lists of what may wait: objects with ``waiting_seconds``, ``msqid``, ``channel`` and ``key``."""
+
+
+def watch() -> None:
+    """Have that thread.  After a fork there is none: start one anew."""
+    global _watched_pid
+    if _watched_pid != os.getpid():
+        _watched_pid = os.getpid()
+        threading.Thread(target=_tell_who_waits, name="fd_postproc-watch", daemon=True).start()
+
+
+def _tell_who_waits() -> None:
+    while True:
+        time.sleep(WATCH_SECONDS)
+        for sender in [sender for senders in waiting for sender in list(senders)]:
+            waited = sender.waiting_seconds
+            if waited >= WATCH_SECONDS:
+                log.warning(
+                    "queue %d (%s, key %#x) has been full for %.0f s: is the engine alive? Nothing is lost; "
+                    "the save op goes on waiting",
+                    sender.msqid,
+                    sender.channel,
+                    sender.key,
+                    waited,
+                )

@@ -1,0 +1,564 @@
+/* A libcuda.so.1 without a device: streams are threads, kernels run on the CPU, and a device's addresses are of
+ * no use to the host.
+ *
+ * A device address lies in a range that nobody may touch; the memory that it stands for is elsewhere.  Pinned
+ * memory is mapped twice: the host has one mapping, "the device" the other.  So whoever takes one kind of
+ * address for the other is found out at once.  Everything that a real driver does later is done later, by the
+ * stream's thread, after a delay that the tests choose.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "prepare.h"
+
+enum {
+    OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
+};
+enum { MOST_RANGES = 4096, MOST_FAILURES = 16, PAGE = 4096 };
+
+/* ---- State ---------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+
+typedef struct {
+    uint8_t *at;        /* what the device calls it */
+    uint8_t *real;      /* where it is for kernels */
+    uint8_t *host;      /* pinned memory: where it is for the host */
+    size_t size;
+    int device;         /* -1: pinned */
+} range;
+
+static range ranges[MOST_RANGES];
+static int n_ranges;
+static uint8_t *reserved, *next_address;
+static size_t live_pinned, live_events;
+static int initialised, sticky;
+static pid_t pid;
+static int64_t delay_us;
+
+static struct { char call[48]; int after, code; } failures[MOST_FAILURES];
+static int n_failures;
+
+struct fdv_context_ { int device; };
+static struct fdv_context_ contexts[8];
+static __thread fdv_context current[16];
+static __thread int depth;
+
+typedef struct work {
+    struct work *next;
+    enum { LAUNCH, RECORD, WRITE } kind;
+    fdk_job job;
+    unsigned blocks, threads, shared;
+    struct fdv_event_ *event;
+    void *to, *from;
+    size_t size;
+} work;
+
+struct fdv_stream_ { work *first, **last; pthread_t thread; int capturing; };
+struct fdv_event_ { int recorded, done; int users, destroyed; };
+static struct fdv_stream_ *legacy;
+
+static int number(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    return text == NULL ? otherwise : atoi(text);
+}
+
+void stub_fail(const char *call, int after, int code)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(failures[n_failures].call, sizeof failures[0].call, "%s", call);
+    failures[n_failures].after = after;
+    failures[n_failures++].code = code;
+    pthread_mutex_unlock(&lock);
+}
+
+void stub_delay(int64_t us) { __atomic_store_n(&delay_us, us, __ATOMIC_RELAXED); }
+size_t stub_live_pinned(void) { return live_pinned; }
+size_t stub_live_events(void) { return live_events; }
+
+/* A child's copy of the lock may be held by a thread that the child does not have. */
+static void in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+/* STUB_CUDA_FAIL=call:after:code,... */
+__attribute__((constructor)) static void begin(void)
+{
+    char *text = getenv("STUB_CUDA_FAIL"), *each, *rest = NULL;
+    delay_us = number("STUB_CUDA_DELAY_US", 0);
+    reserved = mmap(NULL, (size_t)1 << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    next_address = reserved;
+    pthread_atfork(NULL, NULL, in_child);
+    for (int k = 0; k < 8; k++)
+        contexts[k].device = k;
+    if (text == NULL)
+        return;
+    text = strdup(text);
+    for (each = strtok_r(text, ",", &rest); each != NULL; each = strtok_r(NULL, ",", &rest)) {
+        char call[48];
+        int after, code;
+        if (sscanf(each, "%47[^:]:%d:%d", call, &after, &code) == 3)
+            stub_fail(call, after, code);
+    }
+    free(text);
+}
+
+/* The code that a test has asked for; a child of the process that initialised the driver gets one, too. */
+static int trouble(const char *call)
+{
+    int code = initialised && pid != getpid() ? NOT_INITIALIZED : OK;
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < n_failures && code == OK; k++)
+        if (strcmp(failures[k].call, call) == 0 && failures[k].after-- == 0)
+            code = failures[k].code;
+    if (code == OK)
+        code = sticky;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+#define ENTER(call) do { int code_ = trouble(call); if (code_ != OK) return code_; } while (0)
+
+/* ---- Memory --------------------------------------------------------------------------------------------- */
+
+static uint8_t *map(int file, size_t size)
+{
+    return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+}
+
+static range *add_range(size_t size, int device)
+{
+    const size_t pages = (size + PAGE - 1) / PAGE * PAGE;
+    int file = memfd_create("stub", 0);
+    range *r = NULL;
+    if (file < 0 || ftruncate(file, (off_t)pages) < 0)
+        abort();
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < n_ranges && r == NULL; k++)
+        if (ranges[k].at == NULL)
+            r = &ranges[k];
+    if (r == NULL && n_ranges < MOST_RANGES)
+        r = &ranges[n_ranges++];
+    if (r == NULL)
+        abort();
+    r->size = pages;
+    r->device = device;
+    r->real = map(file, pages);
+    r->host = device < 0 ? map(file, pages) : NULL;
+    r->at = next_address;
+    next_address += pages + PAGE;
+    if (next_address > reserved + ((size_t)1 << 35)) /* many small ones come and go in the long tests */
+        next_address = reserved;
+    if (device < 0)
+        live_pinned += pages;
+    pthread_mutex_unlock(&lock);
+    close(file);
+    return r;
+}
+
+static void drop_range(range *r)
+{
+    munmap(r->real, r->size);
+    if (r->host != NULL) {
+        munmap(r->host, r->size);
+        live_pinned -= r->size;
+    }
+    memset(r, 0, sizeof *r);
+}
+
+static range *range_of(const void *at)
+{
+    for (int k = 0; k < n_ranges; k++)
+        if (ranges[k].at != NULL && (uint8_t *)at >= ranges[k].at && (uint8_t *)at < ranges[k].at + ranges[k].size)
+            return &ranges[k];
+    return NULL;
+}
+
+/* What a kernel uses in place of a device address; NULL: it is none. */
+static void *real_of(const void *at)
+{
+    range *r;
+    pthread_mutex_lock(&lock);
+    r = range_of(at);
+    pthread_mutex_unlock(&lock);
+    return r == NULL ? NULL : r->real + ((uint8_t *)at - r->at);
+}
+
+/* For the tests: a device's memory. */
+void *stub_alloc(size_t size, int device) { return add_range(size == 0 ? 1 : size, device)->at; }
+
+void stub_free(void *at)
+{
+    pthread_mutex_lock(&lock);
+    drop_range(range_of(at));
+    pthread_mutex_unlock(&lock);
+}
+
+void stub_put(void *to, const void *from, size_t size) { memcpy(real_of(to), from, size); }
+
+/* ---- Streams -------------------------------------------------------------------------------------------- */
+
+static int translate(fdk_job *job)
+{
+    fdk_array *arrays = &job->tokens;
+    int good = 1;
+#define TRANSLATE(field) \
+    if (field != NULL && (*(void **)&field = real_of(field)) == NULL) \
+        good = 0;
+    for (int k = 0; k < 10; k++)
+        TRANSLATE(arrays[k].data)
+    TRANSLATE(job->live_batch)
+    TRANSLATE(job->not_need_stop)
+    TRANSLATE(job->payload)
+    TRANSLATE(job->result)
+    return good && job->payload != NULL && job->result != NULL;
+}
+
+static void launch(work *w)
+{
+    uint8_t *shared = malloc(w->shared == 0 ? 1 : w->shared);
+    if (!translate(&w->job)) {
+        pthread_mutex_lock(&lock);
+        sticky = ILLEGAL_ADDRESS;
+        pthread_mutex_unlock(&lock);
+        free(shared);
+        return;
+    }
+    for (unsigned block = 0; block < w->blocks; block++)
+        for (int phase = 0; phase < FDK_PHASES; phase++)
+            for (unsigned thread = 0; thread < w->threads; thread++)
+                fdk_phase(&w->job, phase, shared, (int)block, (int)thread, (int)w->blocks, (int)w->threads);
+    free(shared);
+}
+
+static void leave_event(fdv_event event)
+{
+    if (--event->users == 0 && event->destroyed) {
+        free(event);
+        live_events--;
+    }
+}
+
+static void *stream_main(void *data)
+{
+    fdv_stream stream = data;
+    for (;;) {
+        work *w;
+        int64_t us;
+        pthread_mutex_lock(&lock);
+        while (stream->first == NULL)
+            pthread_cond_wait(&moved, &lock);
+        w = stream->first;
+        stream->first = w->next;
+        if (stream->first == NULL)
+            stream->last = &stream->first;
+        pthread_mutex_unlock(&lock);
+        us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED);
+        if (us > 0 && w->kind != RECORD) {
+            struct timespec t = {us / 1000000, us % 1000000 * 1000};
+            nanosleep(&t, NULL);
+        }
+        if (w->kind == LAUNCH)
+            launch(w);
+        if (w->kind == WRITE) {
+            memcpy(real_of(w->to), w->from, w->size);
+            free(w->from);
+        }
+        if (w->kind == RECORD) {
+            pthread_mutex_lock(&lock);
+            w->event->done++;
+            leave_event(w->event);
+            pthread_cond_broadcast(&moved);
+            pthread_mutex_unlock(&lock);
+        }
+        free(w);
+    }
+    return NULL;
+}
+
+fdv_stream stub_stream(void)
+{
+    fdv_stream stream = calloc(1, sizeof *stream);
+    stream->last = &stream->first;
+    pthread_create(&stream->thread, NULL, stream_main, stream);
+    pthread_detach(stream->thread);
+    return stream;
+}
+
+void stub_capture(fdv_stream stream, int on) { stream->capturing = on; }
+
+static void append(fdv_stream stream, work *w)
+{
+    pthread_mutex_lock(&lock);
+    if (stream == NULL) {
+        if (legacy == NULL) {
+            pthread_mutex_unlock(&lock);
+            fdv_stream made = stub_stream();
+            pthread_mutex_lock(&lock);
+            legacy = made;
+        }
+        stream = legacy;
+    }
+    *stream->last = w;
+    stream->last = &w->next;
+    pthread_cond_broadcast(&moved);
+    pthread_mutex_unlock(&lock);
+}
+
+/* For the tests: device memory gets its values by work on a stream. */
+void stub_put_later(void *to, const void *from, size_t size, fdv_stream stream)
+{
+    work *w = calloc(1, sizeof *w);
+    w->kind = WRITE;
+    w->to = to;
+    w->from = malloc(size);
+    memcpy(w->from, from, size);
+    w->size = size;
+    append(stream, w);
+}
+
+/* ---- The driver API ------------------------------------------------------------------------------------- */
+
+fdv_result cuInit(unsigned flags)
+{
+    ENTER("cuInit");
+    if (number("STUB_CUDA_DEVICES", 2) == 0)
+        return NO_DEVICE;
+    initialised = 1;
+    pid = getpid();
+    return flags == 0 ? OK : INVALID_VALUE;
+}
+
+fdv_result cuDriverGetVersion(int *version)
+{
+    ENTER("cuDriverGetVersion");
+    *version = number("STUB_CUDA_VERSION", 12020);
+    return OK;
+}
+
+fdv_result cuGetErrorName(fdv_result error, const char **name)
+{
+    *name = error == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_STUB";
+    return OK;
+}
+
+fdv_result cuGetErrorString(fdv_result error, const char **text)
+{
+    *text = error == ILLEGAL_ADDRESS ? "an illegal memory access was encountered" : "as the test wants it";
+    return OK;
+}
+
+fdv_result cuDeviceGetCount(int *count)
+{
+    ENTER("cuDeviceGetCount");
+    *count = number("STUB_CUDA_DEVICES", 2);
+    return OK;
+}
+
+fdv_result cuDeviceGet(fdv_device *device, int ordinal)
+{
+    ENTER("cuDeviceGet");
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < number("STUB_CUDA_DEVICES", 2) ? OK : INVALID_DEVICE;
+}
+
+fdv_result cuDeviceGetAttribute(int *value, int attribute, fdv_device device)
+{
+    ENTER("cuDeviceGetAttribute");
+    (void)device;
+    *value = attribute == FDV_CAPABILITY_MAJOR ? number("STUB_CUDA_MAJOR", 8) : 0;
+    return OK;
+}
+
+fdv_result cuDevicePrimaryCtxRetain(fdv_context *context, fdv_device device)
+{
+    ENTER("cuDevicePrimaryCtxRetain");
+    *context = &contexts[device];
+    return OK;
+}
+
+static fdv_context now(void) { return depth > 0 ? current[depth - 1] : NULL; }
+
+fdv_result cuCtxGetCurrent(fdv_context *context)
+{
+    ENTER("cuCtxGetCurrent");
+    *context = now();
+    return OK;
+}
+
+fdv_result cuCtxPushCurrent_v2(fdv_context context)
+{
+    ENTER("cuCtxPushCurrent");
+    current[depth++] = context;
+    return OK;
+}
+
+fdv_result cuCtxPopCurrent_v2(fdv_context *context)
+{
+    ENTER("cuCtxPopCurrent");
+    if (depth == 0)
+        return INVALID_CONTEXT;
+    *context = current[--depth];
+    return OK;
+}
+
+/* For the tests: how many contexts this thread has pushed and not popped. */
+int stub_depth(void) { return depth; }
+
+fdv_result cuModuleLoadData(fdv_module *module, const void *image)
+{
+    ENTER("cuModuleLoadData");
+    *module = (fdv_module)now();
+    return now() != NULL && strstr(image, ".entry fdk_pack") != NULL ? OK : INVALID_IMAGE;
+}
+
+fdv_result cuModuleGetFunction(fdv_function *function, fdv_module module, const char *name)
+{
+    ENTER("cuModuleGetFunction");
+    *function = (fdv_function)module;
+    return strcmp(name, "fdk_pack") == 0 ? OK : NOT_FOUND;
+}
+
+fdv_result cuMemHostAlloc(void **memory, size_t size, unsigned flags)
+{
+    ENTER("cuMemHostAlloc");
+    if (now() == NULL)
+        return INVALID_CONTEXT;
+    if (flags != (FDV_HOST_PORTABLE | FDV_HOST_MAPPED))
+        return INVALID_VALUE;
+    *memory = add_range(size, -1)->host;
+    memset(*memory, 0xA5, size); /* the driver promises nothing about it */
+    return OK;
+}
+
+static range *pinned(const void *memory)
+{
+    for (int k = 0; k < n_ranges; k++)
+        if (ranges[k].host == memory && memory != NULL)
+            return &ranges[k];
+    return NULL;
+}
+
+fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsigned flags)
+{
+    range *r;
+    ENTER("cuMemHostGetDevicePointer");
+    pthread_mutex_lock(&lock);
+    r = pinned(memory);
+    if (r != NULL)
+        *address = (fdv_address)r->at;
+    pthread_mutex_unlock(&lock);
+    return r != NULL && flags == 0 ? OK : INVALID_VALUE;
+}
+
+fdv_result cuMemFreeHost(void *memory)
+{
+    range *r;
+    ENTER("cuMemFreeHost");
+    pthread_mutex_lock(&lock);
+    r = pinned(memory);
+    if (r != NULL)
+        drop_range(r);
+    pthread_mutex_unlock(&lock);
+    return r != NULL ? OK : INVALID_VALUE;
+}
+
+fdv_result cuPointerGetAttribute(void *value, int attribute, fdv_address address)
+{
+    range *r;
+    ENTER("cuPointerGetAttribute");
+    pthread_mutex_lock(&lock);
+    r = range_of((void *)address);
+    if (r != NULL)
+        *(int *)value = r->device;
+    pthread_mutex_unlock(&lock);
+    return r != NULL && attribute == FDV_POINTER_ORDINAL ? OK : INVALID_VALUE;
+}
+
+fdv_result cuEventCreate(fdv_event *event, unsigned flags)
+{
+    ENTER("cuEventCreate");
+    if (now() == NULL)
+        return INVALID_CONTEXT;
+    *event = calloc(1, sizeof **event);
+    pthread_mutex_lock(&lock);
+    live_events++;
+    pthread_mutex_unlock(&lock);
+    return flags == (FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING) ? OK : INVALID_VALUE;
+}
+
+fdv_result cuEventDestroy_v2(fdv_event event)
+{
+    ENTER("cuEventDestroy");
+    pthread_mutex_lock(&lock);
+    event->users++;
+    event->destroyed = 1;
+    leave_event(event);
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+fdv_result cuEventRecord(fdv_event event, fdv_stream stream)
+{
+    work *w;
+    ENTER("cuEventRecord");
+    w = calloc(1, sizeof *w);
+    w->kind = RECORD;
+    w->event = event;
+    pthread_mutex_lock(&lock);
+    event->recorded++;
+    event->users++;
+    pthread_mutex_unlock(&lock);
+    append(stream, w);
+    return OK;
+}
+
+fdv_result cuEventSynchronize(fdv_event event)
+{
+    int goal;
+    ENTER("cuEventSynchronize");
+    pthread_mutex_lock(&lock);
+    goal = event->recorded;
+    while (event->done < goal)
+        pthread_cond_wait(&moved, &lock);
+    pthread_mutex_unlock(&lock);
+    return trouble("");
+}
+
+fdv_result cuStreamIsCapturing(fdv_stream stream, int *status)
+{
+    ENTER("cuStreamIsCapturing");
+    *status = stream != NULL && stream->capturing;
+    return OK;
+}
+
+fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                          fdv_stream stream, void **arguments, void **extra)
+{
+    work *w;
+    ENTER("cuLaunchKernel");
+    if ((fdv_context)function != now())
+        return INVALID_CONTEXT;
+    if (grid_y * grid_z * block_y * block_z != 1 || shared > 48 * 1024 || extra != NULL)
+        return INVALID_VALUE;
+    w = calloc(1, sizeof *w);
+    w->kind = LAUNCH;
+    memcpy(&w->job, arguments[0], sizeof w->job);
+    w->blocks = grid_x;
+    w->threads = block_x;
+    w->shared = shared;
+    append(stream, w);
+    return OK;
+}
