@@ -169,6 +169,7 @@ cdef dict _PLACES = {role: place for place, role in enumerate(ROLES)}
 # ---- The driver ------------------------------------------------------------------------------------------
 
 cdef fdv_driver _driver
+cdef str _NO_DRIVER = "no CUDA driver"
 cdef str _obstacle = None    # why the driver cannot be used; "": it can; None: not asked yet
 cdef int _forks = 0         # of the process's line when it was asked
 cdef dict _gpus = {}         # ordinal -> address of its fdr_gpu, which lives as long as the process
@@ -194,7 +195,7 @@ cdef str _look_for_driver():
     if missing != NULL and symbol:
         return f"the CUDA driver has no {missing.decode()}: it is too old; CUDA 11.8 (driver 520) is needed"
     if missing != NULL:
-        return f"no CUDA driver: {missing.decode()}"
+        return f"{_NO_DRIVER}: {missing.decode()}"
     code = _driver.DriverGetVersion(&version)
     if code != 0:
         return f"cuDriverGetVersion: {_error_text(code)}"
@@ -222,7 +223,7 @@ def obstacle():
             return ("this process was forked from one that had initialised the CUDA driver, which CUDA does "
                     "not allow; start it with 'spawn'")
         _obstacle = None
-    if _obstacle is None:
+    if _obstacle is None or _obstacle.startswith(_NO_DRIVER):  # which somebody may load later
         _forks = fds_forks
         _obstacle = _look_for_driver()
     return _obstacle

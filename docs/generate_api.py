@@ -181,7 +181,7 @@ def assigned_text(module, name):
     for source in (module, *(value for value in vars(fd_postproc).values() if inspect.ismodule(value))):
         if not (source.__file__ or "").endswith(".py"):
             continue
-        body = ast.parse(inspect.getsource(source)).body
+        body = ast.parse(Path(source.__file__).read_text()).body
         for node, text in itertools.pairwise(body):
             targets = getattr(node, "targets", [getattr(node, "target", None)])
             if [getattr(target, "id", None) for target in targets] == [name] and isinstance(text, ast.Expr):

@@ -247,7 +247,7 @@ def test_taking_parts_out_leaves_the_names_as_they_were():
     module = imported("fastdeploy.output.token_processor")
     classes = module.RequestOutput, module.RequestMetrics, module.Request
     before = [dict(vars(cls)) for cls in classes]
-    for case in shares.PROFILED[::2]:
+    for case in shares.PROFILED[:1]:
         whole, parts = shares.shares(module, token_processor(), shares.Case(*case, 3), steps=1, passes=1)
         assert whole > 0
         assert abs(sum(parts.values()) - 100) < 1e-6
