@@ -7,6 +7,7 @@ tree's own class too.
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from step_replay.traces import FOLDER, Trace, trace_names
 pytestmark = pytest.mark.framework
 
 NAMES = trace_names()
+RANDOM = re.compile(r"_r\d+_")
 CLASSES = ["installed", "restated"] if os.environ.get("FD_POSTPROC_FASTDEPLOY") else ["restated"]
 
 
@@ -51,8 +53,12 @@ def test_recorded_test_data_stays_small():
     assert size < 8e6
 
 
+# The recorded random runs on the restated step take a tenth of the suite's time: nightly.  (Each of them runs
+# on the plug-in in test_plugin_steps.py every time.)
 @pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if RANDOM.search(name) else []) for name in NAMES]
+)
 def test_golden_step_traces_replay_equal(name, kind):
     assert replay_on(token_processor(kind), Trace.load(name)) == []
 
