@@ -10,33 +10,34 @@ cdef class DictMaker:
         Of the class whose instances are turned into dictionaries.
     keys : dict of str to str
         Key to slot, in the order of the result.
-    template : dict
-        Key to the value that is most frequent.
+    upstream : function
+        FastDeploy's ``to_dict``, called for an object that this one cannot do.
     plain_only : bool
-        Whether a value that is no number, text, bool or None makes `of` give up: upstream copies such
-        values deeply.
-    nested : collection of str
-        Keys whose values, unless None, are turned into dictionaries by their own ``to_dict``.
+        Whether a value that is no number, text, bool or None is left to `upstream`, which copies such values
+        deeply.
+    nested : dict of str to DictMaker
+        Keys whose values, unless None, are turned into dictionaries: by that maker, or by their own
+        ``to_dict``.
     """
 
     cdef SlotCopier slots
-    cdef dict template
+    cdef dict template       # every key, None: the most frequent value
     cdef tuple keys
-    cdef tuple usual         # the template's values, in the order of keys
+    cdef tuple makers        # for each key its DictMaker or None
+    cdef object upstream
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
     cdef bint plain_only
-    cdef frozenset nested
 
-    def __init__(self, SlotCopier slots not None, dict keys not None, dict template not None,
-                 bint plain_only=False, nested=()):
+    def __init__(self, SlotCopier slots not None, dict keys not None, upstream, bint plain_only=False,
+                 dict nested=None):
         self.slots = slots
         self.keys = tuple(keys)
-        self.template = {key: template[key] for key in keys}
-        self.usual = tuple(self.template.values())
+        self.template = dict.fromkeys(keys)
+        self.makers = tuple([(nested or {}).get(key) for key in keys])
+        self.upstream = upstream
         self.n = len(self.keys)
         self.plain_only = plain_only
-        self.nested = frozenset(nested)
         PyMem_Free(self.offsets)
         self.offsets = <Py_ssize_t *>PyMem_Malloc(max(self.n, 1) * sizeof(Py_ssize_t))
         if self.offsets == NULL:
@@ -47,25 +48,53 @@ cdef class DictMaker:
     def __dealloc__(self):
         PyMem_Free(self.offsets)
 
-    def of(self, o):
+    cdef dict made(self, o):
         """The dictionary, or None if the object is not of the right class, lacks a value, or has an odd one."""
         if type(o) is not self.slots.cls:
             return None
-        cdef dict made = PyDict_Copy(self.template)
+        cdef dict out = PyDict_Copy(self.template)
         cdef Py_ssize_t i
         cdef PyObject *value
+        cdef PyObject *maker
         for i in range(self.n):
             value = at_offset(<PyObject *>o, self.offsets[i])[0]
-            if value == PyTuple_GET_ITEM(self.usual, i):
+            if value == <PyObject *>None:
                 continue
             if value == NULL or (self.plain_only and not _is_plain(value)):
                 return None
-            key = <object>PyTuple_GET_ITEM(self.keys, i)
             content = <object>value
-            if self.nested and content is not None and key in self.nested:
-                content = content.to_dict()
-            PyDict_SetItem(made, key, content)
-        return made
+            maker = PyTuple_GET_ITEM(self.makers, i)
+            if maker != <PyObject *>None:
+                inner = (<DictMaker>maker).made(content)
+                content = content.to_dict() if inner is None else inner
+            PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, i), content)
+        return out
+
+    def method(self):
+        """A ``to_dict`` for the class."""
+        def to_dict(o):
+            made = self.made(o)
+            return self.upstream(o) if made is None else made
+
+        to_dict.__doc__ = self.upstream.__doc__
+        return to_dict
+
+
+def short_repr(SlotCopier slots not None, str name):
+    """A ``__repr__`` that shows one slot.
+
+    FastDeploy formats every result up to four times a step, for debug lines that nobody sees.
+    """
+    cdef str before = f"{slots.cls.__name__}({name}="
+    cdef Py_ssize_t offset = slot_offset(slots.cls, name)
+
+    def shown(o):
+        cdef PyObject *value = at_offset(<PyObject *>o, offset)[0]
+        if value != NULL and PyUnicode_CheckExact(<object>value):
+            return before + <str>value + ", ...)"
+        return f"{before}{getattr(o, name, None)!r}, ...)"
+
+    return shown
 
 
 cdef inline bint _is_plain(PyObject *value) noexcept:

@@ -385,14 +385,14 @@ cdef class Batch:
         if count > self.most_heads:
             raise ValueError(f"{count} accepted tokens, at most {self.most_heads} are possible")
         steps = _got(self.steps_of, name)
-        PyDict_SetItem(self.steps_of, name, 1 if steps is None else steps + 1)
+        PyDict_SetItem(self.steps_of, name, 1 if steps is None else _one_more(steps))
         table = _got(self.heads_of, name)
         if table is None:
             table = [0] * self.most_heads
             PyDict_SetItem(self.heads_of, name, table)
         heads = table
         for head in range(count):
-            heads[head] += 1
+            heads[head] = _one_more(heads[head])
             self.sums.heads[head] += 1
         if count > self.sums.n_heads:
             self.sums.n_heads = count
@@ -455,6 +455,11 @@ def live_requests(Step step not None):
     for i in range(step.at.batch):
         live += step.at.block.counts[i] > 0
     return live
+
+
+cdef inline object _one_more(n):
+    """n + 1, for an int."""
+    return PyLong_FromLongLong(PyLong_AsLongLong(n) + 1)
 
 
 cdef inline object _got(d, key):

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._core import Step
@@ -14,11 +14,13 @@ class DictMaker:
         self,
         slots: SlotCopier,
         keys: dict[str, str],
-        template: dict[str, Any],
+        upstream: Callable[[Any], dict[str, Any]],
         plain_only: bool = False,
-        nested: Iterable[str] = (),
+        nested: dict[str, DictMaker] | None = None,
     ) -> None: ...
-    def of(self, o: Any) -> dict[str, Any] | None: ...
+    def method(self) -> Callable[[Any], dict[str, Any]]: ...
+
+def short_repr(slots: SlotCopier, name: str) -> Callable[[Any], str]: ...
 
 class Plan:
     fd: Any

@@ -9,7 +9,9 @@ cimport cython
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.long cimport (
+    PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact, PyLong_FromLongLong,
+)
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_HasAttr
 from cpython.unicode cimport PyUnicode_CheckExact

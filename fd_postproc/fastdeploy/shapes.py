@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ._results import DictMaker, Plan, SlotCopier
+from ._results import DictMaker, Plan, SlotCopier, short_repr
 
-NESTED = ("outputs", "metrics")
 STAMPS = (
     "engine_recv_latest_token_time",
     "llm_engine_recv_latest_token_timestamp",
@@ -29,8 +28,8 @@ def plan_of(fd: Any) -> Plan:
     TypeError, AttributeError
         If FastDeploy's classes are not of the kind that is known here; the text names what differs.
     """
-    outputs = _slotted(fd.CompletionOutput)
-    metrics = _slotted(fd.RequestMetrics, plain_only=True)
+    outputs, output_dicts = _slotted(fd.CompletionOutput)
+    metrics, metric_dicts = _slotted(fd.RequestMetrics, plain_only=True)
     pattern = fd.RequestOutput(
         request_id="",
         output_type=3,
@@ -41,7 +40,7 @@ def plan_of(fd: Any) -> Plan:
         prompt_token_ids_len=0,
         trace_carrier=None,
     )
-    results = _with_dictionary(fd.RequestOutput, pattern)
+    results = _with_dictionary(fd.RequestOutput, pattern, {"outputs": output_dicts, "metrics": metric_dicts})
     result = results.cls.__new__(results.cls)
     for name, value in vars(pattern).items():
         setattr(result, name, value)
@@ -51,14 +50,13 @@ def plan_of(fd: Any) -> Plan:
     )
 
 
-def _slotted(base: type, *, plain_only: bool = False) -> SlotCopier:
-    """A subclass of a slotted dataclass."""
+def _slotted(base: type, *, plain_only: bool = False) -> tuple[SlotCopier, DictMaker | None]:
+    """A subclass of a slotted dataclass, and what makes its dictionaries."""
     if not is_dataclass(base) or "__dict__" in dir(base):
         raise TypeError(f"{base.__name__} is no dataclass with slots")
     names = [field.name for field in fields(base)]
     body: dict[str, Any] = {
         "__slots__": (),
-        "__repr__": _short_repr(base.__name__, names[:2]),
         "__eq__": _equal(base, names),
         "__hash__": None,
         "__reduce__": _reduce_to(base, names),
@@ -67,17 +65,22 @@ def _slotted(base: type, *, plain_only: bool = False) -> SlotCopier:
     }
     cls = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
-    cls.to_dict = _fast_to_dict(base, copier, _filled(base, names), plain_only)
-    return copier
+    maker = _dict_maker(base, copier, _filled(base, names), plain_only=plain_only)
+    cls.__repr__ = short_repr(copier, names[0])
+    if maker is not None:
+        cls.to_dict = maker.method()
+    return copier, maker
 
 
-def _with_dictionary(base: type, pattern: Any) -> SlotCopier:
-    """A subclass of an ordinary class that keeps the attributes of `pattern` in slots."""
+def _with_dictionary(base: type, pattern: Any, nested: dict[str, DictMaker | None]) -> SlotCopier:
+    """A subclass of an ordinary class that keeps the attributes of `pattern` in slots.
+
+    `nested` are the attributes that its ``to_dict`` turns into dictionaries as well.
+    """
     names = list(vars(pattern))
     body: dict[str, Any] = {
         "__slots__": tuple(names),
         "__dict__": property(_attributes(base, names)),
-        "__repr__": _short_repr(base.__name__, ["request_id"]),
         "__reduce__": _reduce_to(base, names),
         "__module__": __name__,
         "__doc__": base.__doc__,
@@ -87,9 +90,12 @@ def _with_dictionary(base: type, pattern: Any) -> SlotCopier:
     filled = base(request_id="")
     for name in names:
         setattr(filled, name, _unique(name))
-    for name in NESTED:
+    for name in nested:
         setattr(filled, name, _Nested(name))
-    cls.to_dict = _fast_to_dict(base, copier, filled, plain_only=False)
+    maker = None if None in nested.values() else _dict_maker(base, copier, filled, nested=nested)
+    cls.__repr__ = short_repr(copier, "request_id")
+    if maker is not None:
+        cls.to_dict = maker.method()
     return copier
 
 
@@ -112,24 +118,14 @@ def _filled(base: type, names: list[str]) -> Any:
     return base(**{name: _unique(name) for name in names})
 
 
-def _fast_to_dict(base: type, copier: SlotCopier, filled: Any, plain_only: bool) -> Any:
-    """``to_dict`` of `base`, but quick where every value is an attribute as it is."""
-    upstream = base.to_dict
+def _dict_maker(base: type, copier: SlotCopier, filled: Any, **options: Any) -> DictMaker | None:
+    """A quick ``to_dict`` for `base`; None if a value in it is made, not kept: FastDeploy alone knows how."""
     slot_of = {_unique(name): name for name in copier.names}
-    keys = {}
-    for key, value in upstream(filled).items():
-        if value not in slot_of:
-            return upstream  # a value that is made, not kept: only FastDeploy knows how
-        keys[key] = slot_of[value]
-    nested = [key for key in NESTED if keys.get(key) == key]
-    quick = DictMaker(copier, keys, dict.fromkeys(keys), plain_only, nested).of
-
-    def to_dict(self: Any) -> dict[str, Any]:
-        made = quick(self)
-        return upstream(self) if made is None else made
-
-    to_dict.__doc__ = upstream.__doc__
-    return to_dict
+    shown = base.to_dict(filled)  # type: ignore[attr-defined]
+    if any(value not in slot_of for value in shown.values()):
+        return None
+    keys = {key: slot_of[value] for key, value in shown.items()}
+    return DictMaker(copier, keys, base.to_dict, **options)  # type: ignore[attr-defined]
 
 
 def _attributes(base: type, names: list[str]) -> Any:
@@ -161,16 +157,6 @@ def _equal(base: type, names: list[str]) -> Any:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     return equal
-
-
-def _short_repr(title: str, names: list[str]) -> Any:
-    """FastDeploy formats every result up to four times a step, for debug lines that nobody sees."""
-    first = names[0]
-
-    def shown(self: Any) -> str:
-        return f"{title}({first}={getattr(self, first)!r}, ...)"
-
-    return shown
 
 
 def has_known_stamps(metrics: type) -> bool:
