@@ -231,6 +231,13 @@ static inline int64_t fdr_length(const fdr_slot *slot, fdr_error *error)
     return result->length;
 }
 
+/* With the lock held; but others look at the number without it. */
+static inline void fdr_count_finished(fdr_ring *r)
+{
+    __atomic_store_n(&r->finished, r->finished + 1, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&r->progress);
+}
+
 static void *fdr_main(void *data)
 {
     fdr_ring *r = (fdr_ring *)data;
@@ -250,8 +257,7 @@ static void *fdr_main(void *data)
         error.ticket = r->finished;
         if (r->broken) { /* counted, not waited for */
             fdc_add(&slot->lane->lost, 1);
-            r->finished++;
-            pthread_cond_broadcast(&r->progress);
+            fdr_count_finished(r);
             continue;
         }
         pthread_mutex_unlock(&r->lock);
@@ -280,8 +286,7 @@ static void *fdr_main(void *data)
             fdc_add(&slot->lane->lost, 1);
             fdr_keep_error(r, &error);
         }
-        r->finished++;
-        pthread_cond_broadcast(&r->progress);
+        fdr_count_finished(r);
     }
     r->ended = 1;
     pthread_cond_broadcast(&r->progress);

@@ -177,12 +177,9 @@ def has_constructor(cls):
 
 
 def assigned_text(module, name):
-    """The string below ``name = ...`` in the source of a module, or of one that it imports the name from."""
-    for source in (module, *(value for value in vars(fd_postproc).values() if inspect.ismodule(value))):
-        if not (source.__file__ or "").endswith(".py"):
-            continue
-        body = ast.parse(Path(source.__file__).read_text()).body
-        for node, text in itertools.pairwise(body):
+    """The string below ``name = ...`` in the source of a module, or of `fd_postproc.layout`."""
+    for source in module, fd_postproc.layout:
+        for node, text in itertools.pairwise(ast.parse(Path(source.__file__).read_text()).body):
             targets = getattr(node, "targets", [getattr(node, "target", None)])
             if [getattr(target, "id", None) for target in targets] == [name] and isinstance(text, ast.Expr):
                 return markdown(inspect.cleandoc(text.value.value))

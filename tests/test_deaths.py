@@ -10,6 +10,7 @@ import pytest
 from children import python
 from random_steps import random_step
 from sending import fill
+from waiting import until
 
 import fd_postproc as fp
 from fd_postproc import reference
@@ -35,13 +36,6 @@ def ended(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("pieces", range(PIECES))
 def test_a_sender_killed_after_every_piece_of_a_frame(pieces, default_limits, queue):
     """Its frame is lost and counted; what came before it and what comes after is whole."""
@@ -65,7 +59,7 @@ def test_a_sender_killed_after_every_piece_of_a_frame(pieces, default_limits, qu
 
     default_limits("msgmax", piece)
     child = forked(send)
-    wait_until(lambda: queue.current_messages == 1 + bool(filler) + pieces)
+    until(lambda: queue.current_messages == 1 + bool(filler) + pieces)
     time.sleep(0.01)
     os.kill(child, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
@@ -203,7 +197,7 @@ def test_a_fork_while_another_thread_waits(default_limits, queue):
     got = []
     thread = threading.Thread(target=lambda: got.append(receiver.receive()))
     thread.start()
-    wait_until(lambda: receiver.stats["waits"])
+    until(lambda: receiver.stats["waits"])
     time.sleep(0.02)
 
     def use():
@@ -225,7 +219,7 @@ def test_a_fork_while_another_thread_waits_for_room(default_limits, queue):
     waits = sender.stats["waits"]
     thread = threading.Thread(target=sender.send, args=(step,))
     thread.start()
-    wait_until(lambda: sender.stats["waits"] > waits)
+    until(lambda: sender.stats["waits"] > waits)
 
     def use():
         with pytest.raises(fp.QueueTimeout):

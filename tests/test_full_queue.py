@@ -7,6 +7,7 @@ import pytest
 import sysv_ipc
 from random_steps import random_step
 from sending import LARGEST, alarm, fill, in_thread, same
+from waiting import until
 
 import fd_postproc as fp
 
@@ -22,12 +23,9 @@ def step():
     return fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
 
 
-def wait_until_it_waits(sender):
+def until_it_waits(sender):
     """Until a send in another thread, the first that does, waits for room."""
-    deadline = time.monotonic() + 20
-    while not sender.waiting_seconds:
-        assert time.monotonic() < deadline, "it never waited"
-        time.sleep(0.001)
+    until(lambda: sender.waiting_seconds)
 
 
 # ---- Limits ----------------------------------------------------------------------------------------------
@@ -145,7 +143,7 @@ def test_limits_lowered_in_the_middle_of_a_frame(timeout, limit, default_limits,
         fp.Receiver("spec_topk", key=queue.key) as receiver,
     ):
         with in_thread(sender.send, sent, timeout) as outcome:
-            wait_until_it_waits(sender)
+            until_it_waits(sender)
             if limit == "msgmax":
                 default_limits("msgmax", 1000)
             else:
@@ -167,7 +165,7 @@ def test_a_queue_made_smaller_than_the_message_that_waits(timeout, dialect, defa
     with fp.Sender("plain", key=queue.key, dialect=dialect) as sender:
         fitted = fill(sender, step)
         with in_thread(sender.send, step, timeout) as outcome:
-            wait_until_it_waits(sender)
+            until_it_waits(sender)
             queue.max_size = 1000
         assert isinstance(outcome[0], fp.MessageTooBig)
         assert "msg_qbytes = 1000" in str(outcome[0])
@@ -184,7 +182,7 @@ def test_limits_lowered_and_raised_again_while_it_waits(default_limits, queue):
     with fp.Sender("plain", key=queue.key) as sender:
         fitted = fill(sender, step)
         with in_thread(sender.send, step) as outcome:
-            wait_until_it_waits(sender)
+            until_it_waits(sender)
             for size in (100, 16384, 12, 16384):
                 queue.max_size = size
                 time.sleep(0.03)

@@ -1,0 +1,226 @@
+"""``fd-postproc demo``: recorded messages and load, in real terminals and processes."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+from commands import PROGRAM, flat, started
+from waiting import until
+
+import fd_postproc as fp
+from fd_postproc import queues
+from fd_postproc.cli import workload
+
+
+def test_demo_carries_everything_under_the_default_limits(run, own_namespace):
+    status, out, err = run("demo", "--repeat", "3")
+    assert (status, err) == (0, "")
+    assert "\x1b" not in out
+    assert "arrived equal to what FastDeploy sent" in flat(out)
+    assert re.search(r"spec_topk 6 .*-9 preempted|-9 preempted", out)
+    assert "messages  " in out
+    assert " a second" in out
+    if own_namespace:
+        assert "22 of 22 recorded messages" in out
+        assert "6 of them went as compact frames" in flat(out)
+        assert len(re.findall("one message ", out)) == 16 + 1
+        assert "compact, 13 pieces" in out
+        assert "kernel.msgmax=266252" in out
+
+
+def test_demo_carries_everything_under_raised_limits(raised_limits, run):
+    status, out, _ = run("demo", "--repeat", "2")
+    assert status == 0
+    assert "22 of 22 recorded messages" in out
+    assert "compact" not in out
+    assert queues.list_queues() == []
+
+
+def test_demo_shows_the_recorded_numbers(run, goldens):
+    _, out, _ = run("demo", "--repeat", "1", "--rows", "3", "--top", "1")
+    step = fp.decode(goldens["spectopk_legacy_b3_c21_s1024"].payload, "spec_topk")
+    view = step.logprobs(0)
+    ids, scores, ranks = view.tolists()
+    line = next(line for line in out.splitlines() if line.strip().startswith("spec_topk 3"))
+    assert line.split() == [
+        *("spec_topk", "3", "0", str(len(view)), str(ids[0][0]), str(ranks[0]), f"{scores[0][0]:.3f}"),
+        f"{ids[0][1]}:{scores[0][1]:.2f}",
+    ]
+
+
+def test_demo_notices_a_step_that_arrives_different(run, monkeypatch):
+    items = list(workload.recorded_items())
+
+    def tampered():
+        for item in items:
+            if item.name == "plain 1":
+                item = replace(item, step=fp.Step.from_arrays("plain", item.step.counts, [1, 2, 3]))
+            yield item
+
+    monkeypatch.setattr(workload, "recorded_items", tampered)  # the sender is another process
+    status, out, err = run("demo", "--repeat", "1")
+    assert status == 1
+    assert out.count("DIFFERENT") == 1
+    assert "2 messages arrived different" in err
+    assert "plain 1" in err
+
+
+@pytest.mark.parametrize(
+    ("load", "channel"), [("256,1,1", "plain"), ("100,2,1", "spec"), ("3,2,21", "spec_topk")]
+)
+def test_load_arrives_equal(run, own_namespace, load, channel):
+    status, out, err = run("demo", "--load", load, "--channel", channel, "--steps", "50")
+    assert (status, err) == (0, "")
+    assert "50 steps came from process" in out
+    assert "every one arrived equal" in out
+    assert "\x1b" not in out
+
+
+def test_load_that_does_not_fit_one_message_goes_in_pieces(run, own_namespace):
+    if not own_namespace:
+        pytest.skip(
+            "the numbers are those of the default limits, which need an IPC namespace of the test's own"
+        )
+    status, out, err = run("demo", "--load", "256,2,21", "--steps", "20")
+    assert (status, err) == (0, "")
+    assert "20 steps came from process" in out
+    assert "Each went as compact, 11 pieces" in flat(out)
+    assert "it has 266,236 bytes, and one message may hold 8,192 bytes" in flat(out)
+    assert "pieces" not in run("demo", "--load", "5,2,21", "--steps", "2")[1]
+    assert "Each went as compact:" in flat(run("demo", "--load", "1,1,1", "--channel", "topk")[1])
+
+
+@pytest.mark.parametrize("load", ["513,1,1", "1,7,1", "1,1,22"])
+def test_load_beyond_the_layout_is_refused(run, load):
+    status, out, err = run("demo", "--load", load)
+    assert (status, out) == (1, "")
+    assert "at most" in err
+
+
+def test_load_under_raised_limits(raised_limits, run):
+    status, out, _ = run("demo", "--load", "256,2,21", "--steps", "20")
+    assert status == 0
+    assert "20 steps came" in out
+
+
+LONG = ("demo", "--load", "3,2,21", "--steps", "100000000")
+
+
+def sender_of(demo):
+    """The pid of the sender, once it has sent something."""
+
+    def busy():
+        with open(f"/proc/{demo.pid}/task/{demo.pid}/children") as file:
+            children = file.read().split()
+        sent = [queue for queue in queues.list_queues() if str(queue.last_sender) in children]
+        return sent[0] if sent else None
+
+    return until(busy)
+
+
+def gone(queue):
+    return all(other.msqid != queue.msqid for other in queues.list_queues())
+
+
+def test_demo_ends_when_its_sender_dies(own_namespace):
+    with started(*LONG) as demo:
+        queue = sender_of(demo)
+        os.kill(queue.last_sender, signal.SIGKILL)
+        _, err = demo.communicate(timeout=20)
+        assert demo.returncode == 1
+        assert "the sender process was ended by signal 9" in err
+        assert len(err.splitlines()) == 1
+        assert gone(queue)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status):
+    with started(*LONG) as demo:
+        queue = sender_of(demo)
+        assert queue.mode == 0o600
+        demo.send_signal(number)
+        _, err = demo.communicate(timeout=20)
+        assert demo.returncode == status
+        assert "Traceback" not in err
+        assert gone(queue)
+
+
+def test_the_sender_removes_the_queue_when_the_demo_is_killed(own_namespace):
+    with started(*LONG) as demo:
+        queue = sender_of(demo)
+        demo.kill()
+        until(lambda: gone(queue))
+        until(lambda: not os.path.exists(f"/proc/{queue.last_sender}/fd/0"))
+
+
+def in_terminal(*arguments, env=None, size=(40, 100)):
+    """What a command writes to a terminal."""
+    import fcntl
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    environment = {**os.environ, "TERM": "xterm", **(env or {})}
+    environment.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        PROGRAM + list(arguments), stdin=follower, stdout=follower, stderr=follower, env=environment
+    )
+    os.close(follower)
+    seen = b""
+    end = time.monotonic() + 30
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while select.select([leader], [], [], max(end - time.monotonic(), 0))[0]:
+            if not (part := os.read(leader, 1 << 16)):
+                break
+            seen += part
+    os.close(leader)
+    assert process.wait(timeout=20) == 0
+    return seen.decode()
+
+
+def test_a_terminal_gets_a_live_table_and_then_the_final_ones():
+    seen = in_terminal("demo", "--pace", "0.001", "--repeat", "1")
+    assert seen.count("\x1b[2K") > 16  # lines drawn anew
+    assert "arrived equal" in seen[seen.rindex("\x1b[2K") :]
+
+
+def test_a_terminal_gets_a_progress_bar():
+    seen = in_terminal("demo", "--load", "3,2,21", "--steps", "3000")
+    assert "3000/3000" in seen
+    assert "every one arrived equal" in seen
+
+
+def test_a_narrow_terminal_without_utf8_loses_no_number():
+    seen = in_terminal(
+        "demo",
+        "--pace",
+        "0.001",
+        "--repeat",
+        "1",
+        env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "NO_COLOR": "1"},
+        size=(24, 50),
+    )
+    assert seen.isascii()
+    final = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen[seen.rindex("\x1b[2K") :])
+    assert "530" in final
+    assert "arrived equal" in flat(final)
+    assert "Traceback" not in seen
+
+
+def test_a_closed_pipe_is_quiet():
+    with started("demo", "--repeat", "1") as demo:
+        demo.stdout.close()
+        demo.stdout = None
+        _, err = demo.communicate(timeout=20)
+    assert err == ""
+    assert demo.returncode == 1

@@ -1,0 +1,227 @@
+"""``fd-postproc inspect``: queues and files."""
+
+import ctypes
+import errno
+import os
+import struct
+
+import pytest
+import sysv_ipc
+from commands import SHIPPED, flat, key_of
+
+import fd_postproc as fp
+from fd_postproc import _core, queues
+from fd_postproc.cli import workload
+from fd_postproc.errors import queue_error
+
+
+def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
+    for name in "plain_b3_stop_s7", "plain_b1_s1001":
+        queue.send(goldens[name].payload)
+    status, out, err = run("inspect", key_of(queue), "--channel", "plain")
+    assert (status, err) == (0, "")
+    assert queue.current_messages == 2
+    for part in (
+        f"Queue {queue.id}",
+        "2 messages, 4,112 bytes",
+        "0600",
+        f"process {os.getpid()}",
+        "Message 0",
+    ):
+        assert part in out
+    assert "-3 recovery stop" in out
+    assert "-9 preempted" in out
+    assert "the worker has finished" in out
+    assert "137415" in run("inspect", key_of(queue), "--channel", "plain", "--index", "1")[1]
+    status, _, err = run("inspect", f"msqid:{queue.id}", "--index", "2")
+    assert status == 1
+    assert "no message 2" in err
+
+
+def test_inspect_an_empty_queue(run, queue):
+    status, out, _ = run("inspect", f"msqid:{queue.id}")
+    assert status == 0
+    assert "The queue is empty." in out
+    assert "nobody yet" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "channel", "why"),
+    [
+        ("plain_b3_s1003", "plain", "length of a full message"),
+        ("spec_b3_s1003", "spec", "length of a full message"),
+        ("spectopk_legacy_b3_c21_s1024", "spec_topk", "ends with its last live slot"),
+        ("spectopk_packed_b3_c6_s1009", "spec_topk", "ends with its last live slot"),
+    ],
+)
+def test_inspect_guesses_the_channel_and_says_so(run, queue, goldens, name, channel, why):
+    payload = goldens[name].payload
+    if channel == "spec_topk":
+        payload = workload.cut(fp.decode(payload, channel))
+    queue.send(payload)
+    status, out, _ = run("inspect", key_of(queue))
+    assert status == 0
+    assert f"The channel is a guess: {channel}, because it" in out
+    assert why in out
+
+
+def test_inspect_guesses_every_golden_message_of_a_file_right(run, golden, tmp_path):
+    path = tmp_path / "payload.bin"
+    path.write_bytes(golden.payload)
+    status, out, _ = run("inspect", path, "--rows", "1")
+    assert status == 0
+    assert f"The channel is a guess: {golden.channel}," in out
+
+
+def test_inspect_reports_a_malformed_message(run, queue, goldens):
+    payload = bytearray(goldens["spec_b3_s1003"].payload)
+    payload[8:12] = (77).to_bytes(4, "little")
+    queue.send(bytes(payload))
+    status, out, err = run("inspect", key_of(queue), "--channel", "spec")
+    assert status == 1
+    assert "request 0 claims 77 tokens, at most 6" in err
+    assert "0000  01000000 03000000 4d000000" in out
+    assert queue.current_messages == 1
+    status, out, _ = run("inspect", key_of(queue))
+    assert status == 0
+    assert "length of a full spec message, too, but: malformed spec message: request 0 claims 77" in flat(out)
+
+
+def test_inspect_of_noise_tells_why_it_is_of_no_channel(run, queue):
+    queue.send(b"\xa5" * 500)
+    status, out, err = run("inspect", key_of(queue))
+    assert status == 1
+    assert "500 bytes, mtype 1" in out
+    assert err.count("malformed") == 4
+
+
+def test_inspect_says_what_else_a_message_may_be(run, queue, goldens):
+    queue.send(goldens["plain_b3_s1003"].payload)
+    status, out, err = run("inspect", key_of(queue), "--channel", "topk")
+    assert status == 1
+    assert "It adds up as plain." in out
+    assert "malformed topk message" in err
+
+
+def test_inspect_of_a_message_longer_than_msgmax_now(raised_limits, run, queue, goldens):
+    queue.send(goldens["topk_packed_b3_c6_s1009"].payload)
+    with open("/proc/sys/kernel/msgmax", "w") as file:
+        file.write("8192")
+    status, _, err = run("inspect", key_of(queue), "--channel", "topk")
+    assert status == 1
+    assert "kernel.msgmax = 8192" in err
+    assert "fd-postproc record" in err
+    assert "Traceback" not in err
+
+
+def test_inspect_where_the_kernel_cannot_copy(run, queue, monkeypatch):
+    def peek(msqid, index):
+        raise queue_error(errno.ENOSYS, f"looking at message {index} of queue {msqid}")
+
+    monkeypatch.setattr(_core, "peek", peek)  # kernels without CONFIG_CHECKPOINT_RESTORE are rare
+    status, out, err = run("inspect", key_of(queue))
+    assert status == 1
+    assert f"Queue {queue.id}" in out
+    assert "cannot look at a message without taking it" in err
+    assert "fd-postproc record" in err
+
+
+def test_inspect_a_recording(run):
+    status, out, _ = run("inspect", SHIPPED / "spec_topk.fdrec", "--index", "8", "--rows", "2", "--top", "1")
+    assert status == 0
+    for part in "messages  9", "message flag  3 target", "21 (told by the header)", "12424", "254 more":
+        assert part in out
+    assert "guess" not in out
+    status, _, err = run("inspect", SHIPPED / "plain.fdrec", "--index", "4")
+    assert status == 1
+    assert "no message 4" in err
+
+
+def test_inspect_tells_that_a_recording_is_cut(run, tmp_path):
+    path = tmp_path / "cut.fdrec"
+    path.write_bytes((SHIPPED / "plain.fdrec").read_bytes()[:-1])
+    status, out, _ = run("inspect", path)
+    assert status == 0
+    assert "messages  3" in out
+    assert "message 3 (at byte" in out
+
+
+def test_inspect_with_another_layout(run, tmp_path):
+    path = tmp_path / "payload"
+    path.write_bytes(struct.pack("<2i", 1, 50) + bytes(4 * 50))
+    assert run("inspect", path, "--channel", "plain", "--layout", "xpu")[0] == 0
+    status, _, err = run("inspect", path, "--channel", "plain", "--layout", "40,20,6,64")
+    assert status == 1
+    assert "more than the 168 of this channel and layout" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["inspect", "no/such"], "no such file; a queue is written as"),
+        (["inspect", "msqid:2147483647"], "looking at queue 2147483647"),
+        (["inspect", "key:0x7ffffff1"], "start the other side first"),
+        (["inspect", "777123"], "/dev/shm"),
+        (["inspect", "777123", "--path", "/no/such"], "/no/such"),
+        (["inspect", "/etc/passwd/x"], "'/etc/passwd/x'"),
+        (["record", "key:0x7ffffff1", "x"], "start the other side first"),
+        (["replay", "no/such", "1"], "no/such: No such file or directory"),
+        (["replay", "/etc/passwd", "1"], "is not a recording"),
+        (["inspect", "/etc/passwd", "--index", "1"], "not a recording but one payload"),
+        (["inspect", "/"], "directory"),
+    ],
+)
+def test_foreseeable_failures_are_one_line(run, arguments, why):
+    status, _, err = run(*arguments)
+    assert status == 1
+    assert why in err
+    assert len(err.splitlines()) == 1
+    assert err.startswith(f"fd-postproc {arguments[0]}: ")
+
+
+def test_a_queue_id_is_looked_for_under_both_paths(run, own_namespace, monkeypatch, tmp_path, goldens):
+    monkeypatch.chdir(tmp_path)
+    number = 400_000 + os.getpid() % 100_000
+    made = []
+    try:
+        for channel in "spec", "plain":
+            key = queues.locate(channel, number)
+            made.append(sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 14))
+            made[-1].send(goldens[f"{channel}_b3_s1003"].payload)
+            status, out, err = run("inspect", number)
+            assert status == 0
+            assert f"The channel is a guess: {channel}" in out
+        assert "two queues" in err
+        assert "--channel spec" in err
+        assert f"Queue {made[0].id}" in run("inspect", number, "--channel", "spec")[1]
+    finally:
+        for queue in made:
+            queue.remove()
+
+
+def test_a_private_queue_can_be_looked_at_but_not_recorded(run, tmp_path):
+    libc = ctypes.CDLL(None)
+    msqid = libc.msgget(0, 0o600)
+    try:
+        status, out, _ = run("inspect", f"msqid:{msqid}")
+        assert status == 0
+        assert "0, private" in out
+        status, _, err = run("record", f"msqid:{msqid}", tmp_path / "a")
+        assert status == 1
+        assert "private (key 0)" in err
+    finally:
+        queues.remove_queue(msqid)
+
+
+def test_a_queue_of_another_user_is_not_recorded(run, queue, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become a user who may not")
+    run("record", "--help")  # imports what the other user may not be able to read
+    os.seteuid(65534)
+    try:
+        status, _, err = run("record", key_of(queue), tmp_path / "a")
+    finally:
+        os.seteuid(0)
+    assert status == 1
+    assert "Permission denied; run both sides as the same user" in err
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,58 @@
+"""Help, and wrong usage of every command."""
+
+import subprocess
+
+import pytest
+from children import python
+
+from fd_postproc.cli import COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(run, command):
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert f"fd-postproc {command}" in out.split("examples:")[1]
+    assert command in run("--help")[1]
+
+
+def test_help_imports_neither_numpy_nor_rich():
+    code = (
+        "import contextlib, sys\nfrom fd_postproc.cli import main\n"
+        "with contextlib.suppress(SystemExit): main(['demo', '--help'])\n"
+        "sys.exit(bool({'numpy', 'rich'} & set(sys.modules)))"
+    )
+    assert subprocess.run(python(code), stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "COMMAND"),
+        (["nothing"], "nothing"),
+        (["demo", "--load", "3,2"], "three numbers"),
+        (["demo", "--load", "3,0,1"], "three numbers"),
+        (["demo", "--channel", "plain"], "--load"),
+        (["demo", "--steps", "5"], "--load"),
+        (["demo", "--load", "1,1,1", "--pace", "1"], "--pace"),
+        (["demo", "--load", "1,1,2", "--channel", "plain"], "COLUMNS must be 1, not 2"),
+        (["demo", "--load", "1,2,2", "--channel", "topk"], "ACCEPTED must be 1, not 2"),
+        (["demo", "--rows", "0"], "from 1"),
+        (["inspect", "key:zz"], "'zz'"),
+        (["inspect", "key:0"], "other than 0"),
+        (["inspect", "msqid:-1"], "msqid -1"),
+        (["inspect", "99999999999"], "32 bits"),
+        (["inspect", "1", "--index", "x"], "from 0"),
+        (["inspect", "1", "--layout", "1,2"], "four numbers"),
+        (["inspect", "1", "--layout", "0,20,6,256"], "max_batch = 0"),
+        (["record", "name", "file"], "queue id"),
+        (["record", "1", "file", "--seconds", "0"], "above 0"),
+        (["record", "1", "file", "--seconds", "soon"], "above 0"),
+        (["replay", "file", "1", "--speed", "2", "--full-speed"], "not allowed"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_names_the_value(run, arguments, why):
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert out == ""
+    assert why in err.splitlines()[-1]

@@ -1,0 +1,186 @@
+"""The doctor on environment variables, FastDeploy, its plug-ins, CUDA."""
+
+import importlib.metadata
+
+import pytest
+
+import fd_postproc as fp
+from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
+from fd_postproc.doctor.plugins import NAME, WORKER_GROUP
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("INFERENCE_MSG_QUEUE_ID", "eight", "not a decimal"),
+        ("INFERENCE_MSG_QUEUE_ID", "99999999999", "not a decimal"),
+        ("INFERENCE_MSG_ID", "2", "other than 2"),
+        ("INFERENCE_MSG_ID", "-1", "not a decimal"),
+        ("INFERENCE_MSG_ID", "x", "not a decimal"),
+        ("FD_POSTPROC_QUEUE_MODE", "777", "is not octal"),
+        ("FD_POSTPROC_DIALECT", "new", "not one of auto"),
+        ("FD_POSTPROC_PEER", "yes", "compact/1"),
+        ("FD_POSTPROC_PEER", "compact/10", "compact/1"),
+    ],
+)
+def test_bad_variables_are_errors(run, monkeypatch, queue, name, value, fault):
+    monkeypatch.setenv(name, value)
+    (found,) = check_environment()
+    assert found.severity == "error"
+    assert fault in found.seen
+    assert (found.subject, found.code) == (name, "variable-invalid")
+    assert repr(value) in found.seen
+    status, out, _ = run("--queue-id", f"key:{queue.key:#x}")
+    assert status == 1
+    assert name in out
+
+
+def test_good_variables(monkeypatch):
+    good = {
+        "INFERENCE_MSG_QUEUE_ID": "8002",
+        "INFERENCE_MSG_ID": "1",
+        "FD_POSTPROC_QUEUE_MODE": "666",
+        "FD_POSTPROC_DIALECT": "auto",
+        "FD_POSTPROC_PEER": "compact/1",
+    }
+    for name, value in good.items():
+        monkeypatch.setenv(name, value)
+    (found,) = check_environment()
+    assert found.severity == "ok"
+    assert "INFERENCE_MSG_QUEUE_ID=8002" in found.seen
+
+
+def test_misspelt_variables_and_zeromq(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALEKT", "compact")
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
+    assert [(found.severity, found.code) for found in check_environment()] == [
+        ("warning", "variable-unknown"),
+        ("warning", "zeromq"),
+    ]
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A function that installs a distribution, as far as its metadata goes."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("FD_PLUGINS", raising=False)
+
+    def install(name, version, points="", files=()):
+        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(points)
+        for file in files:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text("raise SystemExit('FastDeploy was imported')")
+
+    return install
+
+
+def fastdeploy_codes():
+    return [finding.code for finding in check_fastdeploy()]
+
+
+def test_the_version_of_fastdeploy_without_importing_it(site):
+    site("fastdeploy", "3.1.1")  # an unrelated project of this name
+    assert "3.1.1" not in check_fastdeploy()[0].seen
+    site("fastdeploy-gpu", "2.4.0", files=["fastdeploy/__init__.py", "fastdeploy/output/token_processor.py"])
+    assert "fastdeploy-gpu 2.4.0" in check_fastdeploy()[0].seen
+
+
+def test_two_fastdeploys(site):
+    site("fastdeploy-gpu", "2.4.0", files=["fastdeploy/output/token_processor.py"])
+    site("fastdeploy-xpu", "2.5.0")
+    assert fastdeploy_codes()[0] == "fastdeploy-twice"
+
+
+ENGINE_POINT = "[fastdeploy.token_processor_plugins]\nfd_postproc = fd_postproc.plugin:get\n"
+
+
+WORKER_POINT = "[fastdeploy.model_register_plugins]\nfd_postproc = fd_postproc.plugin:register\n"
+
+
+@pytest.fixture
+def no_plugins(monkeypatch):
+    """As if nothing were installed but what the test installs."""
+    real = importlib.metadata.entry_points
+
+    def entry_points(group):
+        return [point for point in real(group=group) if ":" in point.value and point.dist.version == "1"]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.delenv("FD_POSTPROC_DISABLE", raising=False)
+
+
+def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
+    assert fastdeploy_codes()[1] == "plugin-none"
+    site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
+    assert fastdeploy_codes()[1] == "plugin"
+    assert "another project's: another (other:get)" in check_fastdeploy()[1].seen
+    site("ours", "1", ENGINE_POINT)
+    found = check_fastdeploy()[1]
+    assert (found.code, found.severity) == ("plugin-several", "warning")
+    assert "FD_PLUGINS=fd_postproc" in found.remedy[0]
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
+    found = check_fastdeploy()[1]
+    assert (found.code, found.data["active"]) == ("plugin", True)
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    found = check_fastdeploy()[1]
+    assert (found.code, found.data["active"]) == ("plugin-disabled", False)
+    monkeypatch.setenv("FD_PLUGINS", "nothing")
+    assert fastdeploy_codes()[1] == "plugin-not-allowed"
+    assert "FD_PLUGINS=fd_postproc" in check_fastdeploy()[1].remedy[0]
+
+
+def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
+    found = check_fastdeploy()[2]
+    assert (found.code, found.severity, found.data["active"]) == ("worker-missing", "warning", False)
+    site("other", "1", "[fastdeploy.model_register_plugins]\nanother = other:get\n")
+    assert fastdeploy_codes()[2] == "worker-missing"
+    site("ours", "1", WORKER_POINT)
+    found = check_fastdeploy()[2]
+    assert (found.code, found.data["active"]) == ("worker", True)
+    assert "FD_PLUGINS is unset" in found.seen
+    for names, remedy in ("another", "FD_PLUGINS=another,fd_postproc"), ("", "FD_PLUGINS=fd_postproc"):
+        monkeypatch.setenv("FD_PLUGINS", names)
+        found = check_fastdeploy()[2]
+        assert (found.code, found.remedy, found.data["active"]) == ("worker-not-allowed", (remedy,), False)
+    monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
+    found = check_fastdeploy()[2]
+    assert (found.code, found.severity, found.data["active"]) == ("worker", "info", True)
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    found = check_fastdeploy()[2]
+    assert (found.code, found.data["active"]) == ("worker-disabled", False)
+
+
+def test_our_entry_point_is_installed_and_loads():
+    [point] = [one for one in importlib.metadata.entry_points(group=WORKER_GROUP) if one.name == NAME]
+    assert callable(point.load())
+
+
+@pytest.mark.parametrize(
+    ("why", "version", "severity", "words"),
+    [
+        ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),
+        (
+            "no CUDA driver: not found",
+            None,
+            "info",
+            "no CUDA driver: not found; tensors in host memory need none",
+        ),
+        ("a CUDA driver but no device: ...", (12, 2), "info", "but no device"),
+        ("the driver is for CUDA 11.7; ...", (11, 7), "warning", "the driver is for CUDA 11.7"),
+    ],
+)
+def test_cuda_is_one_line(why, version, severity, words, monkeypatch):
+    monkeypatch.setattr("fd_postproc.doctor.environment.why_no_cuda", lambda: why)
+    monkeypatch.setattr("fd_postproc.doctor.environment.driver_version", lambda: version)
+    (found,) = check_cuda()
+    assert found.severity == severity
+    assert words in found.seen
+    assert found.data["available"] is (why == "")
+
+
+def test_cuda_as_it_is_here():
+    (found,) = check_cuda()
+    assert found.data["available"] is fp.cuda_available()

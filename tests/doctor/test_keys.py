@@ -1,0 +1,176 @@
+"""The doctor on keys: two sides that never meet, ids that share a queue."""
+
+import os
+import subprocess
+import tempfile
+
+import pytest
+import sysv_ipc
+from doctoring import ID, in_namespaces
+from waiting import until
+
+from fd_postproc import doctor, queues
+from fd_postproc.doctor import Scope
+
+
+def test_queues_are_recognised_by_their_keys(default_limits, run):
+    shm = queues.open_queue(queues.locate("topk", ID))
+    spec = queues.open_queue(queues.locate("spec", ID))
+    old = queues.open_queue(queues.locate("topk", ID, ftok="libc"))
+    foreign = queues.open_queue(0x1234567)
+    snapshot = doctor.take(Scope())
+    known = {queue.info.msqid: queue for queue in snapshot.queues}
+    assert set(known) == {shm, spec, old}
+    assert [one.queue_id for one in known[shm].identities] == [ID]
+    assert known[shm].channels(Scope()) == ("plain", "topk", "spec_topk")
+    assert known[spec].channels(Scope()) == ("spec",)
+    assert known[old].identities[0].ftok == "libc"
+    assert known[old].identities[0].queue_id == ID % 256
+    assert [info.msqid for info in snapshot.others] == [foreign]
+    named = doctor.take(Scope(ids=frozenset([ID])))
+    assert {queue.info.msqid for queue in named.queues} == {shm, spec, old}
+    assert named.others == []
+    assert doctor.take(Scope(ids=frozenset([ID + 1]))).queues == []
+    assert [queue.info.msqid for queue in doctor.take(Scope(channels=("spec",))).queues] == [spec]
+    status, out, _ = run()
+    assert status == 0
+    assert f"queue {shm} (id {ID}, /dev/shm, key " in out
+    assert "1 queue of unknown programs" in out
+    assert str(foreign) in out
+
+
+def directories(parent, number):
+    """Directories that give different keys, from each other and from the one we are in."""
+    found = {queues.locate("spec", ID): None}
+    for n in range(64):
+        folder = parent / str(n)
+        folder.mkdir()
+        found.setdefault(queues.locate("spec", ID, path=str(folder)), folder)
+        if len(found) > number:
+            break
+    return list(found.values())[1:]
+
+
+def test_keys_of_another_directory(default_limits, tmp_path):
+    (folder,) = directories(tmp_path, 1)
+    msqid = queues.open_queue(queues.locate("spec", ID, path=str(folder)))
+    assert not [queue for queue in doctor.take(Scope()).queues if queue.info.msqid == msqid]
+    known = doctor.take(Scope(paths=(str(folder),))).queues
+    assert [queue.info.msqid for queue in known] == [msqid]
+
+
+def test_two_sides_in_two_directories_never_meet(default_limits, tmp_path, live_user):
+    first, second = directories(tmp_path, 2)
+    sender = live_user(
+        "fp.queues.open_queue(key := fp.queues.locate('spec', 8002))\n"
+        "sysv_ipc.MessageQueue(key).send(bytes(8))",
+        cwd=first,
+    )
+    reader = live_user("fp.Receiver('spec', 8002).receive()", cwd=second)
+    scope = Scope(ids=frozenset([ID]))
+
+    def split():
+        return [finding for finding in doctor.examine(scope) if finding.code == "key-split"]
+
+    (found,) = until(split)
+    assert found.severity == "error"
+    assert found.data["senders"] == [sender.pid]
+    assert found.data["readers"] == [reader.pid]
+    assert str(first) in found.seen
+    assert str(second) in found.seen
+
+
+def test_two_whole_services_with_one_id_are_no_split(default_limits, tmp_path, live_user):
+    code = (
+        "fp.queues.open_queue(key := fp.queues.locate('spec', 8002))\n"
+        "q = sysv_ipc.MessageQueue(key)\nq.send(bytes(8))\nq.receive()"
+    )
+    for folder in directories(tmp_path, 2):
+        live_user(code, cwd=folder)
+    until(lambda: sum(bool(info.received_at) for info in queues.list_queues()) == 2)
+    findings = doctor.examine(Scope(ids=frozenset([ID])))
+    assert len([each for each in findings if each.code == "queue"]) == 2
+    assert not [each for each in findings if each.code == "key-split"]
+
+
+def test_two_directories_only_matter_on_spec(default_limits, tmp_path, live_user):
+    live_user("fp.Receiver('plain', 8002).receive()", cwd=tmp_path)
+    queue = sysv_ipc.MessageQueue(queues.locate("plain", ID), sysv_ipc.IPC_CREAT)
+    queue.send(b"\xff" * 5)  # malformed: the reader takes it and raises
+    live_user("fp.Receiver('plain', 8002).receive()", cwd=tmp_path)
+    scope = Scope(ids=frozenset([ID]))
+
+    def differs():
+        return {finding.code: finding for finding in doctor.examine(scope)}.get("cwd-differs")
+
+    found = until(differs)
+    assert found.severity == "info"
+    assert str(tmp_path) in found.seen
+    codes = {finding.code for finding in doctor.examine(Scope(channels=("plain",), ids=scope.ids))}
+    assert "cwd-differs" not in codes
+
+
+def test_two_mounts_of_dev_shm(default_limits, live_user):
+    if subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("needs a mount namespace")
+    code = (
+        "import subprocess, os\n"
+        "os.chdir('/')\n"
+        "libc = __import__('ctypes').CDLL(None)\n"
+        "assert libc.unshare(0x20000) == 0\n"
+        "subprocess.run(['mount', '--make-rprivate', '/'], check=True)\n"
+        "before = fp.queues.locate('plain', 8002)\n"
+        "while fp.queues.locate('plain', 8002) == before:  # only 4 bits of the device count\n"
+        "    subprocess.run(['mount', '-t', 'tmpfs', 'own', '/dev/shm'], check=True)\n"
+        "fp.Receiver('plain', 8002).receive()"
+    )
+    reader = live_user(code)
+    sysv_ipc.MessageQueue(queues.locate("plain", ID), sysv_ipc.IPC_CREAT, mode=0o600).send(bytes(8))
+    scope = Scope(ids=frozenset([ID]))
+    found = until(lambda: [each for each in doctor.examine(scope) if each.code == "key-split"])
+    assert found[0].data["kind"] == "shm"
+    assert found[0].data["readers"] == [reader.pid]
+    assert "mounts of /dev/shm" in found[0].seen
+
+
+def test_ids_that_share_a_key(default_limits):
+    def collisions(*ids):
+        findings = doctor.examine(Scope(ids=frozenset(ids)))
+        return [(found.severity, found.data["ftok"]) for found in findings if found.code == "key-collision"]
+
+    assert collisions(8002, 8258) == [("warning", "libc")]
+    assert collisions(8002, 8002 + (1 << 20)) == [("error", "custom")]
+    assert collisions(8002, 8003) == []
+
+
+def test_a_deleted_working_directory_is_shown_as_such(default_limits, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    (found,) = [each for each in doctor.examine(Scope(ids=frozenset([ID]))) if each.code == "keys"]
+    assert "./ (deleted)" in found.seen
+
+
+def test_a_missing_dev_shm():
+    code = """
+import os
+from fd_postproc import doctor
+assert os.system("mount --make-rprivate / && mount -t tmpfs own /dev") == 0
+print([(found.severity, found.subject) for found in doctor.examine() if found.code == "place-missing"])
+"""
+    assert in_namespaces(code, flags=["-m"]).strip() == "[('error', '/dev/shm')]"
+
+
+def test_a_directory_with_the_key_of_dev_shm(default_limits):
+    """Only 8 bits of the inode count: one of 256 directories there has the same."""
+    queues.open_queue(queues.locate("plain", ID))
+    wanted = os.stat("/dev/shm").st_ino & 0xFF
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for n in range(2000):
+            path = os.path.join(folder, str(n))
+            os.mkdir(path)
+            if os.stat(path).st_ino & 0xFF == wanted:
+                break
+        findings = doctor.examine(Scope(ids=frozenset([ID]), paths=(path,)))
+    (found,) = [each for each in findings if each.code == "key-collision"]
+    assert path in found.seen

@@ -1,0 +1,100 @@
+"""The doctor on kernel limits."""
+
+import pytest
+import sysv_ipc
+from doctoring import examined
+
+import fd_postproc as fp
+from fd_postproc import queues
+from fd_postproc._core import CHANNELS, payload_size
+from fd_postproc.doctor import Load, Scope
+from fd_postproc.doctor.limits import check_limits, example_step, fragments
+from fd_postproc.queues import KernelLimits
+
+
+def limit_findings(limits, **options):
+    return {finding.subject: finding for finding in check_limits(limits, Scope(**options))}
+
+
+def test_default_limits_are_too_small_for_fastdeploys_logprobs(default_limits):
+    found = limit_findings(queues.kernel_limits())
+    assert {name: finding.severity for name, finding in found.items()} == {
+        "plain": "ok",
+        "topk": "warning",
+        "spec": "ok",
+        "spec_topk": "warning",
+    }
+    for channel in CHANNELS:
+        assert found[channel].data["full"] == payload_size(channel)
+    remedy = "\n".join(found["spec_topk"].remedy)
+    assert "sysctl -w kernel.msgmax=1048576 kernel.msgmnb=268435456" in remedy
+    assert "--sysctl kernel.msgmax=1048576 --sysctl kernel.msgmnb=268435456" in remedy
+    assert "--ipc" in remedy
+    assert "remove its queues" in remedy
+
+
+def test_the_remedy_lets_every_channel_through_and_lowers_nothing(raised_limits):
+    before = KernelLimits(8192, 1 << 30, 32000)
+    remedy = limit_findings(before)["spec_topk"].remedy[0]
+    wanted = dict(word.split("=") for word in remedy.split() if "=" in word)
+    assert int(wanted["kernel.msgmnb"]) == 1 << 30
+    for name, value in wanted.items():
+        with open(f"/proc/sys/{name.replace('.', '/')}", "w") as file:
+            file.write(value)
+    assert {finding.severity for finding in limit_findings(queues.kernel_limits()).values()} == {"ok"}
+
+
+def test_raised_limits_are_enough(raised_limits):
+    found = limit_findings(queues.kernel_limits(), stock=True)
+    assert {finding.severity for finding in found.values()} == {"ok"}
+
+
+def test_too_small_limits_are_errors_where_fastdeploys_ops_send():
+    found = limit_findings(KernelLimits(8192, 16384, 32000), stock=True)
+    assert [found[channel].severity for channel in ("plain", "topk")] == ["ok", "error"]
+
+
+def test_msgmax_raised_alone_hangs(default_limits, queue):
+    with open("/proc/sys/kernel/msgmax", "w") as file:
+        file.write("1048576")
+    with pytest.raises(sysv_ipc.BusyError):
+        queue.send(bytes(payload_size("topk")), block=False)
+    found = limit_findings(queues.kernel_limits())["topk"]
+    assert found.code == "limits-hang"
+    assert "wait for ever" in found.seen
+
+
+def test_sizes_are_those_of_encoded_steps():
+    load = Load(batch=10, accepted=3, columns=5)
+    found = limit_findings(KernelLimits(8192, 16384, 32000), load=load)
+    for channel in CHANNELS:
+        step = example_step(channel, load)
+        assert step.rows == (30 if channel.startswith("spec") else 10)
+        assert step.cols == (5 if channel.endswith("topk") else 1)
+        assert found[channel].data["packed"] == len(fp.encode(step))
+
+
+def test_compact_frames_always_fit():
+    found = limit_findings(KernelLimits(8192, 16384, 32000))
+    data = found["spec_topk"].data
+    assert data["compact"] == len(fp.encode(example_step("spec_topk", Load()), "compact"))
+    assert data["fragments"] == -(-(data["compact"] - 64) // (8192 - 64))
+    assert f"in {data['fragments']} fragments" in found["spec_topk"].seen
+    assert fragments(8192, 8192) == 1
+    assert fragments(8193, 8192) == 2
+    wide = limit_findings(KernelLimits(8192, 16384, 32000), load=Load(batch=300))
+    assert wide["spec"].data["packed"] is None
+    assert wide["spec"].data["compact"] > 0
+
+
+@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+def test_a_sender_takes_as_many_fragments_as_were_foretold(raised_limits, queue_key, channel):
+    with open("/proc/sys/kernel/msgmax", "w") as file:
+        file.write("8192")
+    foretold = limit_findings(queues.kernel_limits())[channel].data["fragments"]
+    with fp.Sender(channel, key=queue_key, dialect="compact") as sender:
+        sender.send(example_step(channel, Load()), timeout=0)
+        assert sender.stats["messages"] == foretold > 1
+    queue = sysv_ipc.MessageQueue(queue_key)
+    assert set(examined(queue, channels=(channel,))) == {"queue"}  # a fragment is no malformed message
+    assert set(examined(queue)) == {"queue"}

@@ -1,0 +1,293 @@
+"""The doctor on queues: backlog, users, leftovers, what waits in them, who may use them."""
+
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+import sysv_ipc
+from doctoring import by_hand, dead_user, examined, exists, in_namespaces, scope_of
+from waiting import until
+
+import fd_postproc as fp
+from fd_postproc import doctor
+from fd_postproc._core import payload_size
+from fd_postproc.doctor import removal
+from fd_postproc.doctor.processes import Waiting
+
+
+def test_a_healthy_queue_with_live_users(queue, live_user):
+    user = live_user(
+        "q = sysv_ipc.MessageQueue(int(sys.argv[1])); q.send(b'x' * 8); q.receive(); q.send(b'x' * 8)",
+        queue.key,
+    )
+    until(lambda: queue.last_send_pid == user.pid and queue.current_messages == 1)
+    queue.receive()
+    found = examined(queue)
+    assert set(found) == {"queue"}
+    assert found["queue"].severity == "ok"
+    assert f"sender: process {user.pid} (" in found["queue"].seen
+    assert found["queue"].data["sender_state"] == "alive"
+    assert found["queue"].data["receiver_state"] == "alive"
+
+
+def test_a_full_queue(queue):
+    step = fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500)))
+    while True:
+        try:
+            queue.send(step, block=False)
+        except sysv_ipc.BusyError:
+            break
+    found = examined(queue)["queue-full"]
+    assert found.severity == "error"
+    assert f"{queue.max_size:,} bytes" in found.seen
+    assert f"ipcrm -q {queue.id}" in found.remedy[0]
+    for _ in range(3):
+        queue.receive()
+    assert {"queue", "queue-backlog"} <= set(examined(queue))
+    while queue.current_messages > 1:
+        queue.receive()
+    assert set(examined(queue)) == {"queue"}
+
+
+def test_a_sender_that_waits_is_named(queue, live_user):
+    queue.send(fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500))))
+    sender = live_user(
+        "q = sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20)\n"
+        "while True: q.send(b'\\1' + bytes(7999))",
+        queue.key,
+    )
+    found = until(lambda: examined(queue).get("queue-full"))
+    assert found.severity == "error"
+    until(lambda: f"process {sender.pid} (" in examined(queue)["queue-full"].seen)
+
+
+def test_what_dead_processes_left(queue):
+    pid = dead_user(queue.key, "for n in range(3): q.send(b'\\1' + bytes(7))\nq.receive()")
+    found = examined(queue)
+    left = found["queue-leftover"]
+    assert left.severity == "warning"
+    assert "2 messages of theirs first" in left.seen
+    assert f"process {pid} (dead)" in found["queue"].seen
+    assert "--remove" in left.remedy[0]
+
+
+def test_an_unused_queue_is_no_leftover(queue):
+    snapshot = doctor.take(scope_of(queue))
+    assert [each.info.msqid for each in snapshot.queues] == [queue.id]
+    assert doctor.leftovers(snapshot) == []
+    assert "queue-leftover" not in examined(queue)
+
+
+def test_a_live_user_on_either_side_keeps_the_queue(queue):
+    dead_user(queue.key)
+    queue.send(b"\1" + bytes(7))  # this process is now the last sender
+    assert doctor.leftovers(doctor.take(scope_of(queue))) == []
+    found = examined(queue)
+    assert found["queue-no-reader"].severity == "warning"
+    dead_user(queue.key, "q.send(bytes(8))")
+    queue.receive()
+    assert doctor.leftovers(doctor.take(scope_of(queue))) == []
+    assert "queue-no-sender" in examined(queue)
+
+
+def test_a_process_that_waits_keeps_the_queue(queue, live_user):
+    dead_user(queue.key)
+    reader = live_user("fp.Receiver('plain', key=int(sys.argv[1])).receive()", queue.key)
+    scope = scope_of(queue)
+    until(lambda: not doctor.leftovers(doctor.take(scope)))
+    assert f"process {reader.pid} (" in examined(queue)["queue"].seen
+    assert "waits to receive" in examined(queue)["queue"].seen
+
+
+def test_a_new_reader_that_waits_takes_the_place_of_a_dead_one(queue, live_user):
+    queue.send(bytes(8))
+    dead_user(queue.key, "q.receive()")
+    assert "queue-no-reader" in examined(queue)
+    live_user("fp.Receiver('plain', key=int(sys.argv[1])).receive()", queue.key)
+    until(lambda: examined(queue)["queue"].data["waiting"])
+    assert set(examined(queue)) == {"queue"}
+
+
+def test_a_process_of_another_user_is_alive():
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    code = (
+        "import os\nfrom fd_postproc.doctor.processes import last_user\nparent = os.getppid()\n"
+        "os.setuid(65534)\nprint(last_user(parent, int(time.time())).state)"
+    )
+    process = by_hand(code, stdout=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=20)[0].strip() == "alive"
+
+
+def test_processes_that_cannot_be_seen_are_told_of_and_prevent_removal(queue, monkeypatch):
+    """Ubuntu's yama hides which queue a process of the same user waits in.  It is not everywhere: by hand."""
+    dead_user(queue.key)
+    snapshot = doctor.take(scope_of(queue))
+    hidden = Waiting(1234, "engine", "receive", None, None)
+    findings = doctor.examine(scope_of(queue), replace(snapshot, unseen=[hidden]))
+    (found,) = [each for each in findings if each.code == "waiting-unseen"]
+    assert "1234 (engine)" in found.seen
+    monkeypatch.setattr(removal, "waiting", lambda: [hidden])
+    (left,) = doctor.leftovers(snapshot)
+    assert "may not see" in doctor.remove_leftover(left)
+    assert exists(queue)
+
+
+def test_a_zombie_is_dead(queue, live_user):
+    process = by_hand("q = sysv_ipc.MessageQueue(int(sys.argv[1])); q.send(bytes(8)); q.receive()", queue.key)
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    assert "queue-leftover" in examined(queue)
+    process.wait()
+
+
+REUSE = """
+import os, sys, time, sysv_ipc
+from fd_postproc import doctor
+q = sysv_ipc.MessageQueue(int(sys.argv[1]))
+def child():
+    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write("4241")
+    if (pid := os.fork()) == 0:
+        return True
+    assert pid == 4242
+if child():
+    q.send(bytes(8)); q.receive(); os._exit(0)
+os.wait()
+time.sleep(float(sys.argv[2]))
+if child():
+    time.sleep(60); os._exit(0)
+snapshot = doctor.take(doctor.Scope(keys=frozenset([q.key])))
+print(snapshot.queues[0].sender.state, snapshot.queues[0].receiver, len(doctor.leftovers(snapshot)))
+os.kill(4242, 9); os.wait()
+"""
+
+
+@pytest.mark.parametrize(("pause", "state", "left"), [(3.2, "reused", 1), (0, "alive", 0)])
+def test_a_reused_process_number_is_not_the_old_process(queue, pause, state, left):
+    """Only a process that started clearly after the last use counts as another one."""
+    flags = ["--pid", "--fork", "--mount-proc", "--kill-child"]
+    out = in_namespaces(REUSE, queue.key, pause, flags=flags).split()
+    assert (out[0], out[-1]) == (state, str(left))
+    assert "4242" in out
+
+
+REVIVED = """
+import os, sys, time, sysv_ipc
+from fd_postproc import doctor
+q = sysv_ipc.MessageQueue(int(sys.argv[1]))
+for round in range(2):
+    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write("4241")
+    if os.fork() == 0:
+        if round == 0:
+            q.send(bytes(8)); q.receive()
+        else:
+            time.sleep(60)
+        os._exit(0)
+    if round == 0:
+        os.wait()
+        left, = doctor.leftovers(doctor.take(doctor.Scope(keys=frozenset([q.key]))))
+print(doctor.remove_leftover(left))
+os.kill(4242, 9); os.wait()
+"""
+
+
+def test_a_number_that_is_taken_again_before_removal_keeps_the_queue(queue):
+    """So soon after the last use, nobody can tell the two processes apart."""
+    flags = ["--pid", "--fork", "--mount-proc", "--kill-child"]
+    assert "a process with its last user's number lives" in in_namespaces(REVIVED, queue.key, flags=flags)
+    assert exists(queue)
+
+
+def test_a_process_of_another_pid_namespace_is_never_taken_for_dead(queue):
+    queue.send(bytes(8))
+    queue.receive()
+    code = """
+import sys
+from fd_postproc import doctor
+snapshot = doctor.take(doctor.Scope(keys=frozenset([int(sys.argv[1])])))
+print(snapshot.queues[0].sender.state, len(doctor.leftovers(snapshot)))
+"""
+    out = in_namespaces(code, queue.key, flags=["--pid", "--fork", "--mount-proc"])
+    assert out.split() == ["elsewhere", "0"]
+
+
+def test_an_old_queue_is_too_small_though_the_limits_were_raised(raised_limits, queue):
+    queue.max_size = 16384
+    with pytest.raises(sysv_ipc.BusyError):
+        queue.send(bytes(payload_size("topk")), block=False)
+    found = examined(queue, channels=("topk",))["queue-too-small"]
+    assert found.severity == "error"
+    assert found.data == {"max_bytes": 16384, "needed": 88072}
+    assert [found.remedy[0], found.remedy[1]] == ["stop the service", f"ipcrm -q {queue.id}"]
+    found = examined(queue)["queue-too-small"]  # nobody said what it carries
+    assert found.severity == "warning"
+    assert "if it carries topk or spec_topk" in found.seen
+    assert "queue-too-small" not in examined(queue, channels=("plain",))
+    queue.max_size = 1 << 20
+    assert "queue-too-small" not in examined(queue)
+
+
+def test_a_sender_that_waits_for_ever_is_proof(raised_limits, queue, live_user):
+    queue.max_size = 16384
+    live_user(
+        "sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20).send(bytes(88072))", queue.key
+    )
+    until(lambda: examined(queue)["queue"].data["waiting"])
+    found = examined(queue)["queue-too-small"]
+    assert found.severity == "error"
+    assert "88,072 bytes into a queue that holds 16,384: it waits for ever" in found.seen
+    assert "queue-full" not in examined(queue)
+
+
+def test_a_stale_message_that_is_too_long(raised_limits, queue):
+    queue.send(bytes(payload_size("topk")))
+    found = examined(queue, channels=("plain",))["message-too-long"]
+    assert found.severity == "error"
+    assert "topk" in found.data["adds_up_as"]
+    assert found.data["size"] == 88072
+    assert queue.current_messages == 1
+    assert not {"message-too-long", "message-malformed"} & set(examined(queue, channels=("topk",)))
+
+
+def test_a_message_longer_than_msgmax_now(raised_limits, queue):
+    queue.send(bytes(payload_size("topk")))
+    with open("/proc/sys/kernel/msgmax", "w") as file:
+        file.write("8192")
+    assert examined(queue, channels=("plain",))["message-too-long"].severity == "error"
+    assert examined(queue, channels=("spec_topk",))["message-not-seen"].severity == "info"
+
+
+def test_a_malformed_first_message(queue):
+    queue.send(b"\xff" * 300)
+    found = examined(queue)["message-malformed"]
+    assert found.severity == "error"
+    assert found.data == {"size": 300, "mtype": 1, "adds_up_as": []}
+    assert "fd-postproc record" in found.remedy[0]
+
+
+def test_a_message_of_another_type(queue):
+    queue.send(fp.encode(fp.Step.from_arrays("plain", [1], [5])), type=7)
+    assert "message-malformed" in examined(queue)
+
+
+def test_good_messages_are_not_complained_about(queue, goldens):
+    for name in ("plain_b3_stop_s7", "plain_b1_s1001"):
+        queue.send(goldens[name].payload)
+    assert set(examined(queue)) == {"queue"}
+    assert set(examined(queue, channels=("plain",))) == {"queue"}
+
+
+def test_a_queue_that_others_may_use(queue):
+    queue.mode = 0o666
+    assert examined(queue)["queue-mode"].severity == "info"
+    assert "0666" in examined(queue)["queue-mode"].seen
+
+
+def test_a_queue_of_another_user(queue):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a queue away")
+    queue.uid = 65534
+    assert examined(queue)["queue-owner"].severity == "warning"

@@ -1,0 +1,55 @@
+"""What the tests of the doctor share: processes that use queues, and findings by code."""
+
+import subprocess
+
+import pytest
+from children import FD_POSTPROC, python
+
+from fd_postproc import doctor, queues
+from fd_postproc.doctor import Scope
+
+PROGRAM = [FD_POSTPROC, "doctor"]
+
+
+CLONE_NEWIPC = 0x08000000
+
+
+ID = 8002
+
+
+def by_hand(code, *arguments, **options):
+    """Start another process with sysv_ipc and fd_postproc at hand."""
+    source = f"import sys, time, sysv_ipc\nimport fd_postproc as fp\n{code}"
+    return subprocess.Popen(python(source, *arguments), stdin=subprocess.PIPE, **options)
+
+
+def dead_user(key, code="q.send(b'x' * 100)\nq.receive()"):
+    """A process that uses a queue and is gone."""
+    process = by_hand(f"q = sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20)\n{code}", key)
+    process.stdin.close()
+    assert process.wait(timeout=20) == 0
+    return process.pid
+
+
+def scope_of(queue, **options):
+    return Scope(keys=frozenset([queue.key]), **options)
+
+
+def examined(queue, **options):
+    """Findings about a queue by code."""
+    findings = doctor.examine(scope_of(queue, **options))
+    return {finding.code: finding for finding in findings if finding.msqid == queue.id}
+
+
+def in_namespaces(code, *arguments, flags):
+    """Run code as root of new namespaces; skip where that is not permitted."""
+    command = ["unshare", *flags, *python(code, *arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if "unshare failed" in done.stderr or "unshare: " in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def exists(queue):
+    return any(info.msqid == queue.id for info in queues.list_queues())
