@@ -109,7 +109,8 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
                 _bad(&fault, FDW_LENGTH, i, n, first + slot * width + head.cols)
                 raise _malformed(number, &fault)
             if logprobs and (slot * width + head.cols > score_tensor.size or slot >= rank_tensor.size):
-                _bad(&fault, FDW_LENGTH, i, min(score_tensor.size, rank_tensor.size), slot * width + head.cols)
+                _bad(&fault, FDW_LENGTH, i, min(score_tensor.size, rank_tensor.size),
+                     slot * width + head.cols)
                 raise _malformed(number, &fault)
             token = words[first + slot * width]
             if at.counts < 0 and token < 0:  # a code in the token's place

@@ -49,7 +49,7 @@ cdef class DictMaker:
         PyMem_Free(self.offsets)
 
     cdef dict made(self, o):
-        """The dictionary, or None if the object is not of the right class, lacks a value, or has an odd one."""
+        """The dictionary; None if the object is not of the right class, lacks a value, or has an odd one."""
         if type(o) is not self.slots.cls:
             return None
         cdef dict out = PyDict_Copy(self.template)

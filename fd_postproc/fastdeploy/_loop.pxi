@@ -78,7 +78,9 @@ cdef class Plan:
 
     def copy_metrics(self, metrics):
         """What a client gets of a request's metrics: a copy, made slot by slot where that is possible."""
-        return self.metrics.of(metrics) if self.metrics.fits(<PyObject *>metrics) else self.fd.copy.copy(metrics)
+        if self.metrics.fits(<PyObject *>metrics):
+            return self.metrics.of(metrics)
+        return self.fd.copy.copy(metrics)
 
     def new_result(self, index, send_idx, request_id, output_type, metrics):
         """A result without tokens."""
