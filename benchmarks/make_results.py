@@ -41,11 +41,10 @@ def machine(found):
         if "load_avg_1min" in result.facts
     ]
     load = f"  Load average while measuring: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+    python = f"{facts.get('python_version', '?')}, {facts.get('python_compiler', platform.python_compiler())}"
     return (
         f"{facts.get('cpu_model_name', platform.processor())}, {facts.get('cpu_count')} cores; "
-        f"{facts.get('platform')}; CPython {facts.get('python_version', '').split()[0]} "
-        f"({facts.get('python_compiler', platform.python_compiler())}); "
-        f"{facts.get('date', '')[:10]}.{load}"
+        f"{facts.get('platform')}; Python {python}; {str(facts.get('date'))[:10]}.{load}"
     )
 
 

@@ -41,8 +41,7 @@ def make_and_run(comparison):
             worker.set_limits("", comparison.limits[name])
         try:
             ready = contender()
-        except cases.Unavailable as reason:
-            assert "pip install" in str(reason)
+        except cases.Unavailable:  # an optional package is not installed
             continue
         try:
             assert ready.run(1) > 0

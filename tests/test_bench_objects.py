@@ -37,7 +37,7 @@ class WithDict:
 def graph():
     rows = Rows([[1000, 2000], [3000]], [1, 2])
     return [
-        WithDict(name="a", when=1.5, outputs=Slotted(rows, {"k": [2.5]}), none=None),
+        WithDict(name="a", when=1.5, outputs=Slotted(rows, {"k": [3.5]}), none=None),
         WithDict(name="b", when=2.5, outputs=Slotted(None), none=None),
     ]
 
@@ -98,7 +98,7 @@ def test_classes_of_results_are_found():
 
 def test_objects_in_classes_are_counted():
     assert attributes(Slotted(1)) == {"first": 1, "second": None}
-    # two WithDict, two Slotted, 1.5 and 2.5, Rows, its four lists and three numbers, the dict, its list and 2.5
+    # The list, two WithDict, two Slotted, 1.5 and 2.5, Rows, its lists, its numbers, the dict with its list.
     assert objects_in(graph()) == 1 + 2 + 2 + 2 + 1 + 4 + 3 + 3
 
 
@@ -117,10 +117,16 @@ def uneven(channel):
     return fp.Step.from_arrays(channel, counts, ids, -rng.random((rows, cols)), range(1, rows + 1))
 
 
+def queue_of(channel):
+    """The queue that the op of a channel reads."""
+    key = fp.queues.locate(channel)
+    return sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
+
+
 @pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_the_restated_get_op_writes_what_ours_writes(raised_limits, ops_queue, channel):
     step = uneven(channel)
-    queue = sysv_ipc.MessageQueue(fp.queues.locate(channel), sysv_ipc.IPC_CREX, mode=0o600)
+    queue = queue_of(channel)
     payload = fp.encode(step).ljust(fp._core.payload_size(channel, fp.GPU), b"\0")
     ours, stock = tensors_of(channel), tensors_of(channel)
     op, rest = _OPS[channel]
@@ -139,7 +145,7 @@ def test_the_restated_get_op_writes_what_ours_writes(raised_limits, ops_queue, c
 )
 def test_the_floor_of_get_ops_writes_what_ours_writes(ops_queue, channel, words):
     step = uneven(channel)
-    queue = sysv_ipc.MessageQueue(fp.queues.locate(channel), sysv_ipc.IPC_CREX, mode=0o600)
+    queue = queue_of(channel)
     payload = fp.encode(step, "compact")
     ours, floor = tensors_of(channel), tensors_of(channel)
     op, rest = _OPS[channel]
@@ -154,7 +160,7 @@ def test_the_floor_of_get_ops_writes_what_ours_writes(ops_queue, channel, words)
 @pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_tensors_with_another_token_are_noticed(raised_limits, ops_queue, channel):
     step = uneven(channel)
-    queue = sysv_ipc.MessageQueue(fp.queues.locate(channel), sysv_ipc.IPC_CREX, mode=0o600)
+    queue = queue_of(channel)
     queue.send(fp.encode(step), type=1)
     tensors = tensors_of(channel)
     op, rest = _OPS[channel]

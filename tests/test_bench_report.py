@@ -305,7 +305,7 @@ def test_the_counting_process_prints_its_calls(ops_queue, capsys):
     assert "decode spec_topk b256 a2 c21" in capsys.readouterr().out
 
 
-# ---- The command, the pages ----------------------------------------------------------------------------------
+# ---- The command, the pages -------------------------------------------------------------------------
 
 
 def run_command(*arguments):

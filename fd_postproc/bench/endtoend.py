@@ -59,11 +59,14 @@ class Link(NamedTuple):
         A private queue.
     path : str
         A private path for a socket.
+    undo : contextlib.ExitStack
+        Closes what this end opened.
     """
 
     case: Case
     queue: sysv_ipc.MessageQueue
     path: str
+    undo: contextlib.ExitStack
 
     @property
     def arrays(self) -> Arrays:
@@ -83,7 +86,8 @@ class Link(NamedTuple):
             zmq = importlib.import_module("zmq")
         except ModuleNotFoundError:
             raise Unavailable("needs pyzmq: pip install pyzmq") from None
-        socket = zmq.Context.instance().socket(getattr(zmq, kind))
+        socket = self.undo.enter_context(zmq.Context()).socket(getattr(zmq, kind))
+        self.undo.callback(socket.close)
         socket.setsockopt(zmq.LINGER, 0)
         (socket.bind if kind == "PUSH" else socket.connect)(f"ipc://{self.path}")
         return socket
@@ -265,8 +269,8 @@ def _make(case: Case, way: str, in_turn: bool) -> Ready:
     fits(len(case.message()))
     queue = sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
     folder = tempfile.TemporaryDirectory(prefix="fd_postproc_bench_")
-    link = Link(case, queue, os.path.join(folder.name, "socket"))
     with contextlib.ExitStack() as undo:
+        link = Link(case, queue, os.path.join(folder.name, "socket"), undo)
         undo.callback(folder.cleanup)
         undo.callback(queue.remove)
         send = WAYS[way][0](link)
@@ -288,7 +292,8 @@ def main(channel: Channel, batch: str, accepted: str, columns: str, way: str, ke
     def right(got: Any, last: bool) -> bool:
         return tuple(got) == lists if last else len(got[0]) == case.batch
 
-    serve(WAYS[way][1](Link(case, queue, path)), right, queue.remove)
+    with contextlib.ExitStack() as undo:
+        serve(WAYS[way][1](Link(case, queue, path, undo)), right, queue.remove)
 
 
 if __name__ == "__main__":

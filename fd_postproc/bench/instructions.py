@@ -1,4 +1,4 @@
-"""Instruction counts of the hot calls, under valgrind's callgrind: a check that a busy machine does not disturb.
+"""Instruction counts of the hot calls, under valgrind: a check that a busy machine does not disturb.
 
 ``python -m fd_postproc.bench.instructions count FILE`` counts and writes; ``check FILE`` counts and compares
 with a file written before, by the same Python, compiler and machine type only.
@@ -165,7 +165,7 @@ def count() -> dict[str, int]:
             "--collect-atstart=no",
             f"--toggle-collect={COUNTED}",
             f"--dump-after={COUNTED}",
-            *python_command(__name__, "run"),
+            *python_command(f"{__package__}.instructions", "run"),
         ]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -221,7 +221,7 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
             "-",
             color=colour,
             linewidth=1,
-            label=f"{question}: {seconds(max(start, 0))} + {seconds(slope)} a row, within {100 * worst:.0f} %",
+            label=f"{question}: {seconds(max(start, 0))} + {seconds(slope)} a row, within {worst:.0%}",
         )
     panels[0].set(
         xscale="log",
