@@ -9,6 +9,8 @@
 #ifndef FD_POSTPROC_DRIVER_H
 #define FD_POSTPROC_DRIVER_H
 
+#include "glibc.h"
+
 #include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
