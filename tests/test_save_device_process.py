@@ -387,8 +387,9 @@ for step in receiver:
 """
 
 WORKER = """
-import sysv_ipc
+import signal, sysv_ipc
 from fd_postproc import queues
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
 save(0); ops.flush(10)
 sysv_ipc.MessageQueue(queues.locate("plain")).max_size = 120
 print("ready", flush=True)
