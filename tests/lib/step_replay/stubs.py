@@ -50,17 +50,20 @@ class ResourceManager:
     def recycle_abort_task(self, name):
         self.calls.append(["recycle_abort_task", name])
         if name in self.to_be_aborted_req_id_set and name in self.requests:
-            slot = self.req_dict.pop(name)
+            slot = self.req_dict.pop(name, None)
+            if slot is None:  # another thread was faster
+                return
             self.tasks_list[slot], self.stop_flags[slot] = None, True
-            del self.requests[name]
-            self.to_be_aborted_req_id_set.remove(name)
+            self.requests.pop(name, None)
+            self.to_be_aborted_req_id_set.discard(name)
 
     def reschedule_preempt_task(self, name):
         """The slot stays occupied, unlike on a real decode instance."""
         self.calls.append(["reschedule_preempt_task", name])
-        if name in self.to_be_rescheduled_request_id_set and name in self.requests:
-            self.to_be_rescheduled_request_id_set.remove(name)
-            self.requests[name].metrics.preempted_count += 1
+        request = self.requests.get(name)
+        if name in self.to_be_rescheduled_request_id_set and request is not None:
+            self.to_be_rescheduled_request_id_set.discard(name)
+            request.metrics.preempted_count += 1
 
     def _recycle_block_tables(self, task):
         self.calls.append(["_recycle_block_tables", task.request_id])
