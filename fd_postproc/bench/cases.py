@@ -124,6 +124,11 @@ def tensors_of(channel: Channel) -> tuple[np.ndarray, ...]:
 HEADLINE = tuple(Case(columns=columns) for columns in (1, 6, 21))
 
 
+def rounds_for(case: Case) -> int:
+    """Rounds for a `Comparison` of a large matrix: all for the headline, three at most for the rest."""
+    return 0 if case in HEADLINE else 3
+
+
 def matrix() -> list[Case]:
     """Batch 1/32/256/512, accepted 1/2/4/6, columns 1/6/21, on every channel that has such a thing."""
     batches, accepted, columns = (1, 32, 256, 512), (1, 2, 4, 6), (1, 6, 21)

@@ -10,7 +10,7 @@ import numpy as np
 from .._core import decode
 from ..layout import GPU
 from . import _floor
-from .cases import HEADLINE, Case, Comparison, Ready, check, matrix, step_bytes, timed
+from .cases import HEADLINE, Case, Comparison, Ready, check, matrix, rounds_for, step_bytes, timed
 
 ABOUT = "decode() of a full-size packed message"
 REFERENCE = "floor"
@@ -33,7 +33,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         contenders = {"fd_postproc": partial(_ours, case), "floor": partial(_rows, case)}
         if case in HEADLINE:
             contenders["numpy"] = partial(_numpy, case)
-        yield Comparison(str(case), contenders)
+        yield Comparison(str(case), contenders, rounds=rounds_for(case))
 
 
 def _ours(case: Case) -> Ready:

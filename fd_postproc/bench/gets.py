@@ -17,7 +17,7 @@ from .. import ops
 from ..queues import locate
 from . import _floor
 from .baseline.workload import flat_view
-from .cases import HEADLINE, Case, Comparison, Dialect, Ready, tensors_of
+from .cases import HEADLINE, Case, Comparison, Dialect, Ready, rounds_for, tensors_of
 from .queued import Taking, taken
 from .receive import tensors_hold
 from .save import Environment, has_paddle, new_queue_id
@@ -53,7 +53,8 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
             contenders["fd_postproc, Paddle tensors"] = partial(_op, dialect=own, framework="paddle")
         contenders[BASELINE] = _stock
         contenders["floor"] = _spread if own == "compact" else partial(_stock, full=False)
-        yield Comparison(str(case), {name: partial(_make, case, one) for name, one in contenders.items()})
+        made = {name: partial(_make, case, one) for name, one in contenders.items()}
+        yield Comparison(str(case), made, rounds=rounds_for(case))
 
 
 def _make(case: Case, contender: Callable[..., Taking]) -> Ready:

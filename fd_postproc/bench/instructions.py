@@ -224,6 +224,8 @@ def _count(file: Path) -> int:
 
 
 def _check(file: Path, tolerance: float) -> int:
+    if not file.exists():
+        raise FileNotFoundError(f"{file} is not there: python -m {__package__}.instructions count {file}")
     known = json.loads(file.read_text())
     here = made_with()
     other = [

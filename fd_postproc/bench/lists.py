@@ -39,9 +39,9 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         contenders = {
             "fd_postproc": partial(_make, case, _ours),
             "floor": partial(_make, case, _bare_calls),
+            BASELINE: partial(_make, case, _fastdeploy),
         }
         if case in HEADLINE:
-            contenders[BASELINE] = partial(_make, case, _fastdeploy)
             contenders |= {name: partial(_make, case, peer) for name, peer in _PEERS.items()}
         yield Comparison(str(case), contenders)
     case = HEADLINE[-1]

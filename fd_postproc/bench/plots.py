@@ -110,12 +110,16 @@ def _new(panels: int, height: float = 3.6, width: float = 3.6, **named: Any) -> 
     return figure, list(axes[0])
 
 
+def _micro(value: float) -> str:
+    return seconds(value).replace("us", "µs")
+
+
 def _nice_times(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     def text(value: float, _: int) -> str:
-        number, unit = seconds(value).split()
-        return f"{float(number):g} {unit.replace('us', 'µs')}"
+        number, unit = _micro(value).split()
+        return f"{float(number):g} {unit}"
 
     axis.set_major_formatter(FuncFormatter(text))
     axis.set_minor_formatter(NullFormatter())
@@ -211,7 +215,7 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
         return None
     figure, panels = _new(2, height=4.2, width=5.2)
     for (question, points), colour in zip(lines.items(), (BLUE, GREEN, RED), strict=False):
-        rows, times = list(points), [result.median for result in points.values()]
+        rows, times = list(points), [result.best for result in points.values()]
         start, slope, worst = fit(rows, times)
         panels[0].plot(rows, times, "o", color=colour, markersize=4)
         between = np.geomspace(rows[0], rows[-1])
@@ -221,7 +225,7 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
             "-",
             color=colour,
             linewidth=1,
-            label=f"{question}: {seconds(max(start, 0))} + {seconds(slope)} a row, within {worst:.0%}",
+            label=f"{question}: {_micro(max(start, 0))} + {_micro(slope)} a row, within {worst:.0%}",
         )
     panels[0].set(
         xscale="log",
@@ -241,7 +245,7 @@ def _bars_of_unused(panel: Any, unused: list[Compared]) -> None:
         for name, result in one.results.items():
             if name in UNUSED:
                 labels.append(f"{one.case.partition(':')[0]}: {name}")
-                ratios.append(result.ratio(one.results["tight"]))
+                ratios.append(result.ratio_of_best(one.results["tight"]))
     places = range(len(ratios))
     panel.barh(places, ratios, color=BLUE, height=0.5)
     for place, ratio in zip(places, ratios, strict=True):
@@ -258,12 +262,15 @@ def _bars_of_unused(panel: Any, unused: list[Compared]) -> None:
 
 
 def parts(compared: Compared, name: str) -> dict[str, float]:
-    """Seconds of each part of what the engine process does with a step, in order."""
+    """Seconds of each part of what the engine process does with a step, in order; of the fastest timings.
+
+    A part that is a difference of two calls would drown in the noise of their medians.
+    """
     results = compared.results
 
     def of(part: str) -> float:
         one = results.get(f"{name}: {part}") or results.get(f"{processors.RESTATED}: {part}")
-        return one.median if one else 0.0
+        return one.best if one else 0.0
 
     found = {engine.GET: of(engine.GET)}
     if name == processors.RESTATED:
@@ -274,7 +281,6 @@ def parts(compared: Compared, name: str) -> dict[str, float]:
             left = min(left, rest)
         found[engine.RESULTS] = left
     else:
-        found |= dict.fromkeys(engine.STEP_PARTS, 0.0)
         found[engine.RESULTS] = of(engine.RESULTS)
     found[engine.TEXTS] = 0.0 if name == "floor" else of(engine.TEXTS)
     return found | {engine.DICTS: of(engine.DICTS), engine.PACK: of(engine.PACK)}
@@ -296,9 +302,9 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
     for line, one in zip(grid, measured, strict=True):
         totals = [sum(parts(one, name).values()) for name in names]
         for panel, name, colour, total in zip(line, names, (RED, BLUE), totals, strict=True):
-            _cascade(panel, parts(one, name), colour)
+            _cascade(panel, parts(one, name), list(parts(one, names[0])), colour)
             speed = f", {totals[0] / total:.0f} times as fast" if name == OURS else ""
-            panel.set_title(f"{name}: {seconds(total)}{speed}", fontweight="bold")
+            panel.set_title(f"{name}: {_micro(total)}{speed}", fontweight="bold")
         label = one.case.removesuffix(", parts")
         line[0].set_ylabel(_words(label), fontsize=10)
     for panel in grid[-1]:
@@ -320,22 +326,27 @@ def _words(label: str) -> str:
     return f"{case.batch} requests, {case.accepted} tokens,\n{columns}"
 
 
-def _cascade(panel: Any, durations: dict[str, float], colour: str) -> None:
+def _cascade(panel: Any, durations: dict[str, float], lines: list[str], colour: str) -> None:
+    """Bars one after the other; a part without a call of its own belongs to the results."""
     total, at = sum(durations.values()), 0.0
-    for place, took in enumerate(durations.values()):
+    for place, part in enumerate(lines):
+        if part not in durations:
+            what = "not made" if part == engine.UNREAD else f"in {engine.RESULTS}"
+            panel.text(1e3 * 0.01 * total, place, what, va="center", fontsize=8, color=GREY)
+            continue
+        took = durations[part]
         panel.barh(place, 1e3 * took, left=1e3 * at, color=colour, height=0.7)
         beyond = at + took > 0.8 * total
-        text = seconds(took) if took > 0 else "none"
         panel.text(
             1e3 * (at - 0.01 * total if beyond else at + took + 0.01 * total),
             place,
-            text,
+            _micro(took) if took > 0 else "too short to tell",
             va="center",
             ha="right" if beyond else "left",
             fontsize=8,
         )
         at += took
-    panel.set_yticks(range(len(durations)), list(durations))
+    panel.set_yticks(range(len(lines)), lines)
     panel.set_xlim(0, 1e3 * total * 1.02)
     if not panel.yaxis_inverted():
         panel.invert_yaxis()

@@ -21,7 +21,7 @@ from .. import ops
 from .._core import Receiver, Sender, payload_size
 from ..queues import locate
 from . import _floor
-from .cases import HEADLINE, Case, Comparison, Dialect, Ready, check
+from .cases import HEADLINE, Case, Comparison, Dialect, Ready, check, rounds_for
 from .queued import fits
 
 ABOUT = "a save op, from CPU tensors to a message in the queue"
@@ -81,7 +81,8 @@ def _comparison(case: Case, paddle: bool) -> Comparison:
     contenders["floor"] = partial(_floor_of, dialect=own)
     if has_logprobs:
         contenders["floor, packed"] = partial(_floor_of, dialect="packed")
-    return Comparison(str(case), {name: partial(_make, case, one) for name, one in contenders.items()})
+    made = {name: partial(_make, case, one) for name, one in contenders.items()}
+    return Comparison(str(case), made, rounds=rounds_for(case))
 
 
 def has_paddle() -> bool:
