@@ -10,6 +10,8 @@ cdef class DictMaker:
         Of the class whose instances are turned into dictionaries.
     keys : dict of str to str
         Key to slot, in the order of the result.
+    usual : dict
+        The most frequent values, by slot, as far as they are numbers, texts or bools; the others are None.
     upstream : function
         FastDeploy's ``to_dict``, called for an object that this one cannot do.
     plain_only : bool
@@ -21,7 +23,8 @@ cdef class DictMaker:
     """
 
     cdef SlotCopier slots
-    cdef dict template       # every key, None: the most frequent value
+    cdef dict template       # every key with its most frequent value
+    cdef tuple usual         # those values
     cdef tuple keys
     cdef tuple makers        # for each key its DictMaker or None
     cdef object upstream
@@ -29,11 +32,13 @@ cdef class DictMaker:
     cdef Py_ssize_t n
     cdef bint plain_only
 
-    def __init__(self, SlotCopier slots not None, dict keys not None, upstream, bint plain_only=False,
-                 dict nested=None):
+    def __init__(self, SlotCopier slots not None, dict keys not None, dict usual not None, upstream,
+                 bint plain_only=False, dict nested=None):
         self.slots = slots
         self.keys = tuple(keys)
-        self.template = dict.fromkeys(keys)
+        values = [usual.get(slot) for slot in keys.values()]
+        self.usual = tuple([value if _is_plain(<PyObject *>value) else None for value in values])
+        self.template = dict(zip(self.keys, self.usual))
         self.makers = tuple([(nested or {}).get(key) for key in keys])
         self.upstream = upstream
         self.n = len(self.keys)
@@ -58,13 +63,13 @@ cdef class DictMaker:
         cdef PyObject *maker
         for i in range(self.n):
             value = at_offset(<PyObject *>o, self.offsets[i])[0]
-            if value == <PyObject *>None:
+            if value == PyTuple_GET_ITEM(self.usual, i):
                 continue
             if value == NULL or (self.plain_only and not _is_plain(value)):
                 return None
             content = <object>value
             maker = PyTuple_GET_ITEM(self.makers, i)
-            if maker != <PyObject *>None:
+            if maker != <PyObject *>None and content is not None:
                 inner = (<DictMaker>maker).made(content)
                 content = content.to_dict() if inner is None else inner
             PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, i), content)

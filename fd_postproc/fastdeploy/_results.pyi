@@ -14,6 +14,7 @@ class DictMaker:
         self,
         slots: SlotCopier,
         keys: dict[str, str],
+        usual: dict[str, Any],
         upstream: Callable[[Any], dict[str, Any]],
         plain_only: bool = False,
         nested: dict[str, DictMaker] | None = None,

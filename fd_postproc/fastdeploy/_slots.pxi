@@ -10,6 +10,18 @@ cdef extern from "structmember.h":
 
     int T_OBJECT_EX
 
+cdef extern from *:
+    """
+    static inline void fdx_take_none(Py_ssize_t n)
+    {
+    #if PY_VERSION_HEX < 0x030C0000 /* immortal from then on */
+        Py_SET_REFCNT(Py_None, Py_REFCNT(Py_None) + n);
+    #endif
+        (void)n;
+    }
+    """
+    void _take_none "fdx_take_none"(Py_ssize_t n) noexcept
+
 cdef extern from "Python.h":
     ctypedef PyObject *(*newfunc)(type, PyObject *, PyObject *) except NULL
 
@@ -120,12 +132,16 @@ cdef class SlotCopier:
     cdef PyObject *copy(self, PyObject *pattern) except NULL:
         """A new reference.  `pattern` must fit."""
         cdef PyObject *made = (<PyTypeObject *>self.cls).tp_new(self.cls, <PyObject *>_no_arguments, NULL)
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, nones = 0
         cdef PyObject *value
         for i in range(self.n):
             value = at_offset(pattern, self.offsets[i])[0]
-            _take_if_any(value)
             at_offset(made, self.offsets[i])[0] = value
+            if value == <PyObject *>None:
+                nones += 1
+            else:
+                _take_if_any(value)
+        _take_none(nones)  # one count for all: most slots are None
         _untrack(made)
         return made
 

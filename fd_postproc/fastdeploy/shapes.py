@@ -65,7 +65,8 @@ def _slotted(base: type, *, plain_only: bool = False) -> tuple[SlotCopier, DictM
     }
     cls = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
-    maker = _dict_maker(base, copier, _filled(base, names), plain_only=plain_only)
+    usual = {field.name: field.default for field in fields(base)}
+    maker = _dict_maker(base, copier, _filled(base, names), usual, plain_only=plain_only)
     cls.__repr__ = short_repr(copier, names[0])
     if maker is not None:
         cls.to_dict = maker.method()
@@ -92,7 +93,9 @@ def _with_dictionary(base: type, pattern: Any, nested: dict[str, DictMaker | Non
         setattr(filled, name, _unique(name))
     for name in nested:
         setattr(filled, name, _Nested(name))
-    maker = None if None in nested.values() else _dict_maker(base, copier, filled, nested=nested)
+    maker = (
+        None if None in nested.values() else _dict_maker(base, copier, filled, vars(pattern), nested=nested)
+    )
     cls.__repr__ = short_repr(copier, "request_id")
     if maker is not None:
         cls.to_dict = maker.method()
@@ -118,14 +121,16 @@ def _filled(base: type, names: list[str]) -> Any:
     return base(**{name: _unique(name) for name in names})
 
 
-def _dict_maker(base: type, copier: SlotCopier, filled: Any, **options: Any) -> DictMaker | None:
+def _dict_maker(
+    base: type, copier: SlotCopier, filled: Any, usual: dict[str, Any], **options: Any
+) -> DictMaker | None:
     """A quick ``to_dict`` for `base`; None if a value in it is made, not kept: FastDeploy alone knows how."""
     slot_of = {_unique(name): name for name in copier.names}
     shown = base.to_dict(filled)  # type: ignore[attr-defined]
     if any(value not in slot_of for value in shown.values()):
         return None
     keys = {key: slot_of[value] for key, value in shown.items()}
-    return DictMaker(copier, keys, base.to_dict, **options)  # type: ignore[attr-defined]
+    return DictMaker(copier, keys, usual, base.to_dict, **options)  # type: ignore[attr-defined]
 
 
 def _attributes(base: type, names: list[str]) -> Any:
