@@ -4,10 +4,9 @@ import logging
 import math
 
 import pytest
-from quiet import imported
 
-counters_module = imported("fd_postproc.fastdeploy.counters")
-Counters, Reports = counters_module.Counters, counters_module.Reports
+from fd_postproc.fastdeploy import counters as counters_module
+from fd_postproc.fastdeploy.counters import Counters, Reports
 
 
 @pytest.fixture
