@@ -4,6 +4,8 @@ from typing import Any, Literal, final
 from ._core import DeviceInput, HostInput
 from .layout import Layout
 
+ROLES: dict[str, str]
+
 _Op = Literal[
     "save_output",
     "save_output_topk",

@@ -1,14 +1,16 @@
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, final
 
 from .._core import Step
 
+@final
 class SlotCopier:
     cls: type
     names: tuple[str, ...]
     def __init__(self, cls: type, names: Iterable[str]) -> None: ...
     def of(self, pattern: Any) -> Any: ...
 
+@final
 class DictMaker:
     def __init__(
         self,
@@ -23,6 +25,7 @@ class DictMaker:
 
 def short_repr(slots: SlotCopier, name: str) -> Callable[[Any], str]: ...
 
+@final
 class Plan:
     fd: Any
     results: SlotCopier
@@ -47,6 +50,7 @@ class Plan:
     ) -> Any: ...
     def logprobs_lists(self, step: Step, slot: int, rows: int) -> Any: ...
 
+@final
 class Batch:
     step: Step
     output_type: int
@@ -57,3 +61,9 @@ class Batch:
     def results(self) -> list[Any]: ...
 
 def live_requests(step: Step) -> int: ...
+
+@final
+class Sums:
+    def __init__(self, processor: Any) -> None: ...
+    def fuse(self, histogram: Any, counter: Any) -> None: ...
+    def flush(self) -> None: ...
