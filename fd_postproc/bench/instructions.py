@@ -82,6 +82,8 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
     try:
         yield found | _queued(narrow) | _queued(plain)
     finally:
+        for case in (narrow, plain):
+            Receiver(case.channel, key=locate(case.channel)).remove()
         environment.restore()
 
 
@@ -130,18 +132,14 @@ def run() -> None:
     """Under callgrind: every call, its name on stdout."""
     gc.disable()
     with calls() as found:
-        try:
-            for name, (call, before) in found.items():
-                for _ in range(WARM_UP):
-                    before()
-                    call()
-                for _ in range(CALLS):
-                    before()
-                    _floor.counted(call)
-                print(name, flush=True)
-        finally:
-            for channel in ("plain", "spec_topk"):
-                Receiver(channel, key=locate(channel)).remove()
+        for name, (call, before) in found.items():
+            for _ in range(WARM_UP):
+                before()
+                call()
+            for _ in range(CALLS):
+                before()
+                _floor.counted(call)
+            print(name, flush=True)
 
 
 def count() -> dict[str, int]:
