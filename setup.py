@@ -53,6 +53,7 @@ class BuildExt(build_ext):
 
 
 KERNEL = [*sorted(glob("cuda/*.h")), "cuda/pack.ptx"]
+ENGINE = "fd_postproc/fastdeploy/engine"
 HEADERS = sorted(
     path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)
 )
@@ -65,7 +66,9 @@ setup(
         extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
         # dlopen and threads are in libraries of their own where glibc is older than 2.34.
         extension("fd_postproc._save", "cuda/_save.pyx", HEADERS + KERNEL, ["dl", "pthread"]),
-        extension("fd_postproc.fastdeploy._results", "fd_postproc/fastdeploy/_results.pyx", HEADERS),
+        extension(
+            "fd_postproc.fastdeploy.engine._results", "fd_postproc/fastdeploy/engine/_results.pyx", HEADERS
+        ),
         extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
         extension("fd_postproc.bench._objects", "fd_postproc/bench/_objects.pyx", HEADERS),
     ],

@@ -10,12 +10,12 @@ import types
 import pytest
 from quiet import Double, imported
 
-from fd_postproc.fastdeploy import compatibility
-from fd_postproc.fastdeploy.compatibility import compare
-from fd_postproc.fastdeploy.differences import difference
-from fd_postproc.fastdeploy.facts import Facts
-from fd_postproc.fastdeploy.private_metrics import PrivateMetrics, private_copy
-from fd_postproc.fastdeploy.sandbox import SILENT, Sandbox
+from fd_postproc.fastdeploy.trial import compatibility
+from fd_postproc.fastdeploy.trial.compatibility import compare
+from fd_postproc.fastdeploy.trial.differences import difference
+from fd_postproc.fastdeploy.trial.facts import Facts
+from fd_postproc.fastdeploy.trial.private_metrics import PrivateMetrics, private_copy
+from fd_postproc.fastdeploy.trial.sandbox import SILENT, Sandbox
 
 pytestmark = pytest.mark.framework
 
@@ -70,7 +70,7 @@ def test_equal_classes_are_compatible_and_the_features_are_told(real):
 
 
 def test_our_class_is_compatible(real):
-    from fd_postproc.fastdeploy.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor import make_class
 
     verdict = compare(real, make_class)
     assert verdict.compatible, verdict.reason
@@ -365,7 +365,7 @@ def renamed_key(variant):
 
 @pytest.mark.parametrize("plant", [changed_default, added_field])
 def test_our_class_stands_aside_where_fastdeploys_step_differs(variant, plant):
-    from fd_postproc.fastdeploy.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor import make_class
 
     plant(variant)
     verdict = compare(variant, make_class)
@@ -374,7 +374,7 @@ def test_our_class_stands_aside_where_fastdeploys_step_differs(variant, plant):
 
 
 def test_our_class_follows_a_renamed_key(variant):
-    from fd_postproc.fastdeploy.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor import make_class
 
     renamed_key(variant)
     verdict = compare(variant, make_class)

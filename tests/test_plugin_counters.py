@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from fd_postproc.fastdeploy import counters as counters_module
-from fd_postproc.fastdeploy.counters import Counters, Reports
+from fd_postproc.fastdeploy.engine import counters as counters_module
+from fd_postproc.fastdeploy.engine.counters import Counters, Reports
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from children import python
 from quiet import Double, imported
 
 from fd_postproc.doctor.environment import check_environment
-from fd_postproc.fastdeploy import activation, entry, options
-from fd_postproc.fastdeploy.compatibility import Verdict
+from fd_postproc.fastdeploy import options
+from fd_postproc.fastdeploy.engine import activation, entry
+from fd_postproc.fastdeploy.trial.compatibility import Verdict
 
 pytestmark = pytest.mark.framework
 
@@ -126,7 +127,7 @@ def test_the_entry_points_module_loads_the_standard_library_and_this_package_onl
 import sys
 import fd_postproc
 before = set(sys.modules)
-from fd_postproc.fastdeploy import entry
+from fd_postproc.fastdeploy.engine import entry
 print({name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))
 """
     told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
@@ -175,7 +176,7 @@ def test_another_plug_in_that_does_not_load_is_passed_over(stock, rival, monkeyp
 
 
 def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypatch):
-    rival("from fd_postproc.fastdeploy.entry import token_processor as load\n")
+    rival("from fd_postproc.fastdeploy.engine.entry import token_processor as load\n")
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc,rival")
     assert issubclass(entry.token_processor(), stock.TokenProcessor)
 

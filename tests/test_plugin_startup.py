@@ -13,9 +13,9 @@ from children import python
 from quiet import imported
 
 from fd_postproc import queues
-from fd_postproc.fastdeploy import stale, warmup
-from fd_postproc.fastdeploy.stale import StaleMessages, own_queue_ids
-from fd_postproc.fastdeploy.warmup import Warmup
+from fd_postproc.fastdeploy.engine import stale, warmup
+from fd_postproc.fastdeploy.engine.stale import StaleMessages, own_queue_ids
+from fd_postproc.fastdeploy.engine.warmup import Warmup
 
 
 class Log:
@@ -82,7 +82,7 @@ def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id):
     code = """
 import logging, sys, time
 from types import SimpleNamespace
-from fd_postproc.fastdeploy import stale
+from fd_postproc.fastdeploy.engine import stale
 messages = stale.StaleMessages("topk", SimpleNamespace(), logging.getLogger())
 print(messages.at_run(), messages.count)
 """
@@ -187,7 +187,7 @@ def test_garbage_is_collected_before_the_first_step(freezes, monkeypatch):
 def test_what_lives_is_really_frozen():
     code = """
 import gc
-from fd_postproc.fastdeploy.warmup import Warmup
+from fd_postproc.fastdeploy.engine.warmup import Warmup
 warm = Warmup(steps=1)
 warm.begin()
 print(gc.get_freeze_count(), end=" ")
@@ -211,7 +211,7 @@ print(gc.get_freeze_count() > 1000)
 @pytest.mark.framework
 def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monkeypatch):
     module = imported("fastdeploy.output.token_processor")
-    make_class = imported("fd_postproc.fastdeploy.processor").make_class
+    make_class = imported("fd_postproc.fastdeploy.engine.processor").make_class
     monkeypatch.setenv("FD_POSTPROC_PEER", "")
     cfg = imported("fastdeploy.config").FDConfig()
     cfg.model_config.enable_logprob = True

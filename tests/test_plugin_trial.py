@@ -8,7 +8,7 @@ from quiet import imported
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Scope, trial
-from fd_postproc.fastdeploy import report
+from fd_postproc.fastdeploy.trial import report
 
 pytestmark = pytest.mark.framework
 

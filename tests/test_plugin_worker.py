@@ -22,8 +22,9 @@ from sampled_steps import KINDS, Requests, collect
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.errors import MessageTooBig, UnfitNumber
-from fd_postproc.fastdeploy import build, logs, worker
-from fd_postproc.fastdeploy.sending import SIGNATURES, SaveOp
+from fd_postproc.fastdeploy import build, logs
+from fd_postproc.fastdeploy.worker import entry as worker
+from fd_postproc.fastdeploy.worker.sending import SIGNATURES, SaveOp
 from fd_postproc.ops import watch as watch_module
 
 pytestmark = pytest.mark.framework
@@ -484,7 +485,7 @@ def test_an_engine_that_may_read_another_dialect(
     channel, reads, raised_limits, double, plugged, monkeypatch, log
 ):
     """A packed message crashes a legacy receiver."""
-    monkeypatch.setattr("fd_postproc.fastdeploy.sending.stock_dialect", lambda channel: reads)
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: reads)
     save(double, channel, sampled(channel))
     assert len(plugged) == 1
     assert lines(log, "WARNING", "reads")
@@ -493,7 +494,7 @@ def test_an_engine_that_may_read_another_dialect(
 @pytest.mark.parametrize("reads", ["legacy", None])
 @LOGPROBS
 def test_our_engine_reads_all_dialects(channel, reads, raised_limits, double, plugged, monkeypatch):
-    monkeypatch.setattr("fd_postproc.fastdeploy.sending.stock_dialect", lambda channel: reads)
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: reads)
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     save(double, channel, sampled(channel))
     assert plugged == []
@@ -584,7 +585,7 @@ def test_a_permanent_error_raises(default_limits, double, plugged, log):
 
 def test_fastdeploys_own_op_under_default_limits(default_limits, double, plugged, monkeypatch, log, capsys):
     """What it loses is told before."""
-    monkeypatch.setattr("fd_postproc.fastdeploy.sending.stock_dialect", lambda channel: "legacy")
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: "legacy")
     for _ in range(2):
         save(double, "topk", sampled("topk"))
     assert capsys.readouterr().out == "full msg buffer\n" * 2
@@ -627,7 +628,7 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
     def broken():
         raise OSError
 
-    monkeypatch.setattr("fd_postproc.fastdeploy.room.kernel_limits", broken)
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.room.kernel_limits", broken)
     requests = sampled("plain")
     save(double, "plain", requests)
     requests.check(stock_ops.receive_ours("plain"))

@@ -18,7 +18,7 @@ import numpy as np
 import fd_postproc
 
 from .._core import step_from_tensors
-from ..fastdeploy.processor import make_class
+from ..fastdeploy.engine.processor import make_class
 from .baseline import StockStep, bind
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load, flat_view

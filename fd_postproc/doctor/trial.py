@@ -9,7 +9,7 @@ from typing import Any
 
 from .._child import python_command
 from ..fastdeploy.options import DISABLE, FORCE, is_on
-from ..fastdeploy.report import MARK, TREE
+from ..fastdeploy.trial.report import MARK, TREE
 from .environment import check_fastdeploy
 from .findings import Finding
 
@@ -42,7 +42,7 @@ def report() -> dict[str, Any]:
     ValueError
         If it ends without an answer; the text has its last words.
     """
-    command = python_command("fd_postproc.fastdeploy.report")
+    command = python_command("fd_postproc.fastdeploy.trial.report")
     child = subprocess.run(
         command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE, stdin=subprocess.DEVNULL
     )

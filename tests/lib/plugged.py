@@ -6,7 +6,7 @@ from quiet import imported
 def plugin_class():
     """A new subclass of the module's TokenProcessor."""
     module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.processor").make_class(module)
+    return imported("fd_postproc.fastdeploy.engine.processor").make_class(module)
 
 
 def stock_class():

@@ -17,8 +17,8 @@ from typing import Any
 
 import sysv_ipc
 
-from .. import queues
-from .options import KEEP_STALE, is_on
+from ... import queues
+from ..options import KEEP_STALE, is_on
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 

@@ -7,8 +7,8 @@ import math
 import time
 from typing import Any
 
-from .._core import Receiver
-from .options import log_period
+from ..._core import Receiver
+from ..options import log_period
 
 PREFIX = "fd_postproc_"
 PERIOD = 5.0  # seconds between two updates of what is exported

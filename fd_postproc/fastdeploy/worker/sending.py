@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import ops
-from .._core import environment_variable
-from ..errors import QueueRemoved, UnfitNumber
-from ..layout import GPU
-from ..ops.environment import send_dialect
-from .build import same_keys, stock_dialect
-from .logs import fastdeploy_log
+from ... import ops
+from ..._core import environment_variable
+from ...errors import QueueRemoved, UnfitNumber
+from ...layout import GPU
+from ...ops.environment import send_dialect
+from ..build import same_keys, stock_dialect
+from ..logs import fastdeploy_log
 from .room import check_room
 
 

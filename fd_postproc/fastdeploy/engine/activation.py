@@ -7,11 +7,11 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from .._version import __version__
-from ..ops.environment import PEER as COMPACT
-from .build import same_keys
-from .compatibility import Verdict, check
-from .options import DISABLE, FORCE, PEER, is_on
+from ..._version import __version__
+from ...ops.environment import PEER as COMPACT
+from ..build import same_keys
+from ..options import DISABLE, FORCE, PEER, is_on
+from ..trial.compatibility import Verdict, check
 
 OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
 _OTHER_PLATFORMS = ("xpu", "iluvatar", "gcu", "intel_hpu")  # whose ops are not those of the CUDA build

@@ -9,11 +9,11 @@ import traceback
 from types import SimpleNamespace
 from typing import Any
 
-from .. import queues
-from .._core import Receiver, Step, step_from_tensors
-from ..errors import MalformedMessage, QueueError, QueueRemoved
-from ..layout import Layout
-from ..ops.environment import queue_mode
+from ... import queues
+from ..._core import Receiver, Step, step_from_tensors
+from ...errors import MalformedMessage, QueueError, QueueRemoved
+from ...layout import Layout
+from ...ops.environment import queue_mode
 from ._results import Batch
 from .counters import Counters, Reports
 from .finish import POLL, FinishMixin

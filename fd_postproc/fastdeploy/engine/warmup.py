@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from .options import tends_garbage
+from ..options import tends_garbage
 
 STEPS = 64  # steps with work until everything that is made once has been made
 

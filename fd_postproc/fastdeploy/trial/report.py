@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from .entry import MODULE
+from ..engine.entry import MODULE
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 TREE = "FD_POSTPROC_FASTDEPLOY"
@@ -28,8 +28,8 @@ def report() -> dict[str, Any]:
         module = importlib.import_module(MODULE)
     except BaseException as error:  # FastDeploy's imports may end the process
         return {"error": f"{MODULE} cannot be imported: {type(error).__name__}: {error}"}
+    from ..engine.processor import make_class
     from .compatibility import check
-    from .processor import make_class
 
     paddle = getattr(module, "paddle", None)
     if paddle is not None:

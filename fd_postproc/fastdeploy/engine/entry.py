@@ -12,7 +12,7 @@ import logging
 import os
 from typing import Any
 
-from .options import DISABLE, PEER, is_on
+from ..options import DISABLE, PEER, is_on
 
 GROUP = "fastdeploy.token_processor_plugins"
 NAME = "fd_postproc"

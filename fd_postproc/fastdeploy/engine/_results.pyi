@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from .._core import Step
+from ..._core import Step
 
 @final
 class SlotCopier:

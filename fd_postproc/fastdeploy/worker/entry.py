@@ -27,8 +27,8 @@ def register() -> None:
 
 
 def _activate() -> None:
-    from .logs import fastdeploy_log, forward
-    from .options import DISABLE, is_on
+    from ..logs import fastdeploy_log, forward
+    from ..options import DISABLE, is_on
 
     log = fastdeploy_log()
     if is_on(DISABLE):
@@ -70,7 +70,7 @@ def replace_save_ops() -> list[str]:
 
 def restore_save_ops() -> None:
     """Undo `replace_save_ops`, wherever our ops went since."""
-    from .logs import stop_forwarding
+    from ..logs import stop_forwarding
     from .sending import SIGNATURES, SaveOp
 
     for module in _modules():

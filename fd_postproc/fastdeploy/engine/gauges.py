@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core import Step
+from ..._core import Step
 from ._results import live_requests
 
 RECORD = "_record_speculative_decoding_metrics"

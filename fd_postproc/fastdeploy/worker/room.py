@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from .._core import LEAST_LIMIT, encode, payload_size
-from ..doctor.findings import Load
-from ..doctor.limits import example_step, wanted_limits
-from ..layout import GPU
-from ..queues import kernel_limits, list_queues, locate
+from ..._core import LEAST_LIMIT, encode, payload_size
+from ...doctor.findings import Load
+from ...doctor.limits import example_step, wanted_limits
+from ...layout import GPU
+from ...queues import kernel_limits, list_queues, locate
 
 _OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no limits"
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._core import Step
+from ..._core import Step
 from ._results import Batch
 
 ERROR = 500

@@ -32,7 +32,7 @@ cdef extern from "Python.h":
     dict PyObject_GenericGetDict(object o, void *context)
     void _set_tuple_item "PyTuple_SET_ITEM"(PyObject *target, Py_ssize_t i, PyObject *item) noexcept
 
-include "../_lists.pxi"
+include "../../_lists.pxi"
 include "_slots.pxi"
 include "_dicts.pxi"
 include "_loop.pxi"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tensors import host_address
+from ...tensors import host_address
 from .canned import Message, Script
 
 

@@ -1,0 +1,1 @@
+"""The engine process: a class in the place of FastDeploy's TokenProcessor."""

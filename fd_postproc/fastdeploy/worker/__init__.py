@@ -1,0 +1,1 @@
+"""The worker process: our save ops in the place of FastDeploy's."""
