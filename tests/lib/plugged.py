@@ -4,9 +4,11 @@ from quiet import imported
 
 
 def plugin_class():
-    """A new subclass of the module's TokenProcessor."""
+    """A new subclass of the module's TokenProcessor.  It tells its gauges at every step, for comparison."""
     module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.processor").make_class(module)
+    cls = imported("fd_postproc.fastdeploy.engine.processor").make_class(module)
+    cls.gauge_period = 0
+    return cls
 
 
 def stock_class():

@@ -1,5 +1,21 @@
 # to_dict() as one copy of a template and the values that differ from it.
 
+cdef extern from *:
+    """
+    /* Out of the garbage collector's sight until something is put into the dictionary that may refer back.
+       Python 3.14 no longer brings it back then, so there it stays in sight. */
+    static inline void fdx_untrack_dict(PyObject *d)
+    {
+    #if PY_VERSION_HEX < 0x030E0000
+        PyObject_GC_UnTrack(d);
+    #endif
+        (void)d;
+    }
+    """
+    bint _is_tracked "PyObject_GC_IsTracked"(PyObject *o) noexcept
+    void _untrack_dict "fdx_untrack_dict"(object d) noexcept
+
+
 @cython.final
 cdef class DictMaker:
     """Makes dictionaries of an object's slots.
@@ -17,16 +33,16 @@ cdef class DictMaker:
     plain_only : bool
         Whether a value that is no number, text, bool or None is left to `upstream`, which copies such values
         deeply.
-    nested : dict of str to DictMaker
-        Keys whose values, unless None, are turned into dictionaries: by that maker, or by their own
-        ``to_dict``.
+    nested : dict of str to DictMaker or LazyLists
+        Keys whose values, unless None, are turned into dictionaries - by that maker, or by their own
+        ``to_dict`` - or made when asked for.
     """
 
     cdef SlotCopier slots
     cdef dict template       # every key with its most frequent value
     cdef tuple usual         # those values
     cdef tuple keys
-    cdef tuple makers        # for each key its DictMaker or None
+    cdef tuple makers        # for each key its DictMaker or LazyLists or None
     cdef object upstream
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
@@ -58,6 +74,7 @@ cdef class DictMaker:
         if type(o) is not self.slots.cls:
             return None
         cdef dict out = PyDict_Copy(self.template)
+        cdef bint known = True  # whether no value refers to anything but numbers, texts and lists of them
         cdef Py_ssize_t i
         cdef PyObject *value
         cdef PyObject *maker
@@ -70,9 +87,16 @@ cdef class DictMaker:
             content = <object>value
             maker = PyTuple_GET_ITEM(self.makers, i)
             if maker != <PyObject *>None and content is not None:
-                inner = (<DictMaker>maker).made(content)
-                content = content.to_dict() if inner is None else inner
+                if type(<object>maker) is LazyLists:
+                    content = (<LazyLists>maker).of(<PyObject *>o)
+                else:
+                    inner = (<DictMaker>maker).made(content)
+                    content = content.to_dict() if inner is None else inner
+            elif _is_tracked(value) and not PyList_CheckExact(content):
+                known = False
             PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, i), content)
+        if known:
+            _untrack_dict(out)
         return out
 
     def method(self):

@@ -95,7 +95,10 @@ cdef class Plan:
         rows = min(rows, step.at.block.offsets[slot + 1] - first)
         if rows <= 0:
             return None
-        return _taken_over(self._lists(step, first, rows))
+        cdef Py_ssize_t cols = step.at.cols
+        cdef fdw_block *b = &step.at.block
+        return _taken_over(
+            _lists(self.lists, b.ids + first * cols, b.scores + first * cols, b.ranks + first, rows, cols))
 
     cdef PyObject *_result(self, index, send_idx, request_id, output_type) except NULL:
         """A result whose output has no list of tokens yet."""
@@ -116,33 +119,6 @@ cdef class Plan:
         finally:
             _drop(output)
         return result
-
-    cdef PyObject *_lists(self, Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
-        cdef Py_ssize_t cols = step.at.cols
-        cdef fdw_block *b = &step.at.block
-        cdef PyObject *made = _new_tuple(self.lists, 3)
-        try:
-            _set_tuple_item(made, 0, _untrack_rows(_int_rows(b.ids + first * cols, cols, rows, cols)))
-            _set_tuple_item(made, 1, _untrack_rows(_float_rows(b.scores + first * cols, cols, rows, cols)))
-            _set_tuple_item(made, 2, _untrack(_int_row(b.ranks + first, 1, rows)))
-        except:  # noqa: E722
-            _drop(made)
-            raise
-        return _untrack(made)
-
-
-cdef inline PyObject *_untrack_rows(PyObject *rows) noexcept:
-    cdef Py_ssize_t j
-    for j in range(PyList_GET_SIZE(<object>rows)):
-        _untrack(PyList_GET_ITEM(<object>rows, j))
-    return _untrack(rows)
-
-
-cdef extern from *:
-    """
-    static PyObject *fdx_new_tuple(PyTypeObject *type, Py_ssize_t n) { return type->tp_alloc(type, n); }
-    """
-    PyObject *_new_tuple "fdx_new_tuple"(type cls, Py_ssize_t n) except NULL
 
 
 @cython.final
@@ -272,7 +248,7 @@ cdef class Batch:
         self.least_count = 1
         if steady.decode_role:
             self.least_count = 2
-            if steady.v1:
+            if steady.drops_tokens:
                 self.kept_back = manager.to_be_rescheduled_request_id_set
                 self.dropped = manager.to_be_aborted_req_id_set
         if steady.speculative:
@@ -430,24 +406,12 @@ cdef class Batch:
         """Give the tokens to an output; the list that it now holds."""
         cdef Plan plan = self.plan
         cdef fdw_block *b = &self.step.at.block
-        cdef Py_ssize_t j
-        cdef PyObject *row
-        cdef PyObject *token
-        if b.scores == NULL:
-            tokens = _owned(_untrack(_int_row(b.ids + first, 1, count)))
-            put(output, plan.o_tokens, tokens)
-            return tokens
-        cdef PyObject *lists = plan._lists(self.step, first, count)
-        give(output, plan.o_top, lists)
-        tokens = _owned(_untrack(_new_list(count)))
-        for j in range(count):
-            row = PyList_GET_ITEM(<object>PyTuple_GET_ITEM(<object>lists, 0), j)
-            token = PyList_GET_ITEM(<object>row, 0)
-            _take(token)
-            _set_item(<PyObject *>tokens, j, token)
+        cdef Py_ssize_t cols = self.step.at.cols
+        cdef list tokens = _owned(_untrack(_int_row(b.ids + first * cols, cols, count)))
         put(output, plan.o_tokens, tokens)
-        row = PyList_GET_ITEM(<object>PyTuple_GET_ITEM(<object>lists, 1), count - 1)
-        put(output, plan.o_logprob, <object>PyList_GET_ITEM(<object>row, 0))
+        if b.scores != NULL:
+            give(output, plan.o_top, _kept(self.step, first, count))
+            give(output, plan.o_logprob, _new_float(b.scores[(first + count - 1) * cols]))
         return tokens
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 from ..._core import Step
@@ -11,6 +11,13 @@ class SlotCopier:
     def of(self, pattern: Any) -> Any: ...
 
 @final
+class LazyLists:
+    def __init__(self, base: type, name: str, lists: type) -> None: ...
+    def __get__(self, o: Any, owner: Any) -> Any: ...
+    def __set__(self, o: Any, value: Any) -> None: ...
+    def __delete__(self, o: Any) -> None: ...
+
+@final
 class DictMaker:
     def __init__(
         self,
@@ -19,7 +26,7 @@ class DictMaker:
         usual: dict[str, Any],
         upstream: Callable[[Any], dict[str, Any]],
         plain_only: bool = False,
-        nested: dict[str, DictMaker] | None = None,
+        nested: Mapping[str, DictMaker | LazyLists] | None = None,
     ) -> None: ...
     def method(self) -> Callable[[Any], dict[str, Any]]: ...
 

@@ -2,10 +2,11 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """A step's results in bulk.
 
-The files included here, one idea each: objects that are made and copied slot by slot, dictionaries made
-from a template, and the batch loop that advances every request of a step.
+The files included here, one idea each: objects that are made and copied slot by slot, log-probabilities that
+become lists when asked for, dictionaries made from a template, and the batch loop that advances every request of a step.
 """
 cimport cython
+from cpython.bytes cimport PyBytes_CheckExact
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
@@ -16,7 +17,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_HasAttr
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from fd_postproc._core cimport Step
 from fd_postproc._wire cimport fdw_block
@@ -34,5 +35,6 @@ cdef extern from "Python.h":
 
 include "../../_lists.pxi"
 include "_slots.pxi"
+include "_lazy.pxi"
 include "_dicts.pxi"
 include "_loop.pxi"

@@ -40,7 +40,7 @@ cdef extern from "Python.h":
 cdef Py_ssize_t slot_offset(type cls, str name) except -1:
     """Where an instance of `cls` keeps the attribute `name`, which has to be a slot."""
     for base in cls.__mro__:
-        if name in base.__dict__:
+        if name in base.__dict__ and type(base.__dict__[name]) is not LazyLists:
             descriptor = base.__dict__[name]
             break
     else:

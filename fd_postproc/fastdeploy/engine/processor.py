@@ -6,8 +6,7 @@ import os
 import threading
 import time
 import traceback
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import queues
 from ..._core import Receiver, Step, step_from_tensors
@@ -59,6 +58,16 @@ def make_class(module: Any) -> type:
     return type("TokenProcessor", bases, body)
 
 
+class SteadyMode(NamedTuple):
+    """What the batch loop takes into account when it advances requests itself."""
+
+    metrics: Any  # FastDeploy's, updated by the loop; None: its _record_metrics is called
+    decode_log: Any  # on_decode_tokens of the scheduler's logger, if there is one
+    decode_role: bool  # an instance that others prefill for
+    drops_tokens: bool  # whose tokens of preempted and aborted requests are not told
+    speculative: bool
+
+
 class ProcessorMixin:
     """FastDeploy's token processor, with fd_postproc's receive path and batch loop.
 
@@ -97,6 +106,7 @@ class ProcessorMixin:
         if self.use_logprobs:
             tensors += [self.output_scores, self.output_ranks]
         self._process_step(step_from_tensors(self.channel, *tensors, layout=self.layout))
+        self.tell_gauges()
 
     @property
     def channel(self: Any) -> str:
@@ -115,7 +125,7 @@ class ProcessorMixin:
         began = time.perf_counter()
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
-            self.aside("gauges of a step", self.set_gauges, step)
+            self.aside("gauges of a step", self.count_drafts, step, began)
             self.sweep()
         built = time.perf_counter()
         self.postprocess(results, output_type)
@@ -135,7 +145,7 @@ class ProcessorMixin:
         self.aside("receiving sampling masks", receive)
         return received[0] if received and isinstance(received[0], dict) else {}
 
-    def steady_mode(self: Any) -> SimpleNamespace | None:
+    def steady_mode(self: Any) -> SteadyMode | None:
         """What the batch loop may do itself in this step; None if every request must be looked at closely."""
         if self.transfers or getattr(self, "_benchmark_logger", None):
             return None
@@ -146,12 +156,13 @@ class ProcessorMixin:
         speculative = bool(self.cfg.speculative_config.method)
         if speculative and not self._is_stock("_record_speculative_decoding_accept_num_per_request"):
             return None
-        return SimpleNamespace(
-            metrics=self.fd.main_process_metrics if self._is_stock("_record_metrics") else None,
-            decode_log=logger.on_decode_tokens if logger else None,
-            decode_role=role == "decode",
-            v1=bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
-            speculative=speculative,
+        decodes = role == "decode"
+        return SteadyMode(
+            self.fd.main_process_metrics if self._is_stock("_record_metrics") else None,
+            logger.on_decode_tokens if logger else None,
+            decodes,
+            decodes and bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
+            speculative,
         )
 
     def _is_stock(self: Any, name: str) -> bool:
@@ -195,12 +206,20 @@ class ProcessorMixin:
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
             self.counters.receiver = self._receiver
-        timeout = POLL if self.transfers else PATIENCE if self._batch_result_buffer is not None else None
+        timeout = self._patience()
         began = time.perf_counter()
         try:
             return self._receiver.receive(timeout)
         finally:
             self.counters.receive_seconds += time.perf_counter() - began
+
+    def _patience(self: Any) -> float | None:
+        """How long to wait for a step before something else is due, in seconds; None: there is nothing."""
+        if self.transfers:
+            return POLL
+        if self._batch_result_buffer is not None:
+            return PATIENCE
+        return float(self.gauge_period) if self.gauges_wait else None
 
     def _handle(self: Any, step: Step) -> None:
         """Process a step, and keep the stamps by which `healthy` judges."""
@@ -218,10 +237,16 @@ class ProcessorMixin:
 
     def between_steps(self: Any) -> None:
         """See to what waits, when no message has come for a while."""
+        self.tell_gauges()
         if self.transfers:
             self.serve_transfers()
         else:
             self.deliver_waiting()
+
+    def tell_gauges(self: Any) -> None:
+        """Bring the gauges up to date."""
+        if self.gauges_wait:
+            self.aside("gauges of a step", self.set_gauges)
 
     def stop(self: Any, timeout: float | None = None) -> None:
         """End the receive loop and remove its queue; FastDeploy's own class has no such method."""

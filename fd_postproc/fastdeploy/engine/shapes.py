@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ._results import DictMaker, Plan, SlotCopier, short_repr
+from ._results import DictMaker, LazyLists, Plan, SlotCopier, short_repr
 
 STAMPS = (
     "engine_recv_latest_token_time",
@@ -28,7 +28,8 @@ def plan_of(fd: Any) -> Plan:
     TypeError, AttributeError
         If FastDeploy's classes are not of the kind that is known here; the text names what differs.
     """
-    outputs, output_dicts = _slotted(fd.CompletionOutput)
+    lazy = {"top_logprobs": fd.LogprobsLists}
+    outputs, output_dicts = _slotted(fd.CompletionOutput, lazy)
     metrics, metric_dicts = _slotted(fd.RequestMetrics, plain_only=True)
     pattern = fd.RequestOutput(
         request_id="",
@@ -50,12 +51,16 @@ def plan_of(fd: Any) -> Plan:
     )
 
 
-def _slotted(base: type, *, plain_only: bool = False) -> tuple[SlotCopier, DictMaker | None]:
-    """A subclass of a slotted dataclass, and what makes its dictionaries."""
+def _slotted(
+    base: type, lazy: dict[str, type] | None = None, *, plain_only: bool = False
+) -> tuple[SlotCopier, DictMaker | None]:
+    """A subclass of a slotted dataclass, and what makes its dictionaries; `lazy` are made when asked for."""
     if not is_dataclass(base) or "__dict__" in dir(base):
         raise TypeError(f"{base.__name__} is no dataclass with slots")
     names = [field.name for field in fields(base)]
+    lists = {name: LazyLists(base, name, kind) for name, kind in (lazy or {}).items()}
     body: dict[str, Any] = {
+        **lists,
         "__slots__": (),
         "__eq__": _equal(base, names),
         "__hash__": None,
@@ -66,7 +71,7 @@ def _slotted(base: type, *, plain_only: bool = False) -> tuple[SlotCopier, DictM
     cls = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
     usual = {field.name: field.default for field in fields(base)}
-    maker = _dict_maker(base, copier, _filled(base, names), usual, plain_only=plain_only)
+    maker = _dict_maker(base, copier, _filled(base, names), usual, plain_only=plain_only, nested=lists)
     cls.__repr__ = short_repr(copier, names[0])
     if maker is not None:
         cls.to_dict = maker.method()

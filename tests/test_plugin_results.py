@@ -1,0 +1,127 @@
+"""What the plug-in's results are to those who read them: log-probabilities made when asked for, dictionaries."""
+
+import copy
+import gc
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from quiet import imported
+from rig import Rig
+
+pytestmark = pytest.mark.framework
+
+SLOT = "top_logprobs"
+TOKENS = {0: [30, 31]}
+
+
+@pytest.fixture
+def rig():
+    rig = Rig("spec_topk", ["only"])
+    rig.step(TOKENS)  # a first token is handled with more care
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def output(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    return result.outputs
+
+
+def kept(output):
+    """What the slot of FastDeploy's class holds."""
+    return vars(imported("fastdeploy.engine.request").CompletionOutput)[SLOT].__get__(output)
+
+
+def as_sent():
+    lists = imported("fastdeploy.worker.output").LogprobsLists
+    return lists([[30, 0], [31, 0]], [[-3.75, -3.75], [-3.875, -3.875]], [30 % 7, 31 % 7])
+
+
+def test_lists_are_made_when_asked_for_and_kept(output):
+    assert type(kept(output)) is bytes
+    first = output.top_logprobs
+    assert first == as_sent()
+    assert type(first) is type(as_sent())
+    assert [type(part) for part in first] == [list] * 3
+    assert output.top_logprobs is first
+    assert kept(output) is first
+
+
+def test_the_first_rows_of_a_result_need_no_lists(output):
+    assert (output.token_ids, output.logprob) == ([30, 31], -3.875)
+    assert type(kept(output)) is bytes
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda output: output.to_dict()[SLOT],
+        lambda output: copy.copy(output).top_logprobs,
+        lambda output: copy.deepcopy(output).top_logprobs,
+        lambda output: pickle.loads(pickle.dumps(output)).top_logprobs,
+        lambda output: getattr(output, SLOT),
+    ],
+    ids=["to_dict", "copy", "deepcopy", "pickle", "getattr"],
+)
+def test_whoever_looks_sees_lists(output, look):
+    seen = look(output)
+    assert seen == as_sent()
+    assert type(seen) is type(as_sent())
+
+
+def test_equal_before_and_after(rig):
+    (one,), (other,) = rig.step(TOKENS)["only"], rig.step(TOKENS)["only"]
+    other.outputs.send_idx = one.outputs.send_idx
+    assert one.outputs.top_logprobs  # made here, not yet there
+    assert one.outputs == other.outputs
+
+
+def test_changes_stay(output):
+    output.top_logprobs.logprobs[0][0] = -1.0
+    assert output.to_dict()[SLOT].logprobs[0][0] == -1.0
+    output.top_logprobs = None
+    assert output.top_logprobs is None
+    assert output.to_dict()[SLOT] is None
+    del output.top_logprobs
+    assert not hasattr(output, SLOT)
+    with pytest.raises(AttributeError, match="CompletionOutput has no value"):
+        _ = output.top_logprobs
+
+
+def test_only_outputs_have_it(output):
+    attribute = vars(type(output))[SLOT]
+    assert getattr(type(output), SLOT) is attribute
+    for call in (attribute.__get__, attribute.__set__):
+        with pytest.raises(TypeError, match="int is no CompletionOutput"):
+            call(1, 2)
+
+
+def test_a_waiting_result_keeps_its_own_rows_only(rig):
+    step = rig.message(TOKENS, columns=21)
+    before = sys.getrefcount(step)
+    rig.processor._process_step(step)
+    (result,) = rig.sink.puts[-1]
+    assert sys.getrefcount(step) == before
+    assert len(kept(result.outputs)) == 4 * (2 + 2 * (2 * 21) + 2)
+    del step
+    assert np.shape(result.outputs.top_logprobs.logprobs) == (2, 21)
+
+
+def test_no_result_is_of_interest_to_the_garbage_collector(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    made = result.to_dict()
+    parts = [result, result.outputs, result.metrics, result.outputs.token_ids, result.outputs.top_logprobs]
+    assert not any(map(gc.is_tracked, parts))
+    if sys.version_info < (3, 14):
+        assert not any(map(gc.is_tracked, [made, made["outputs"], made["metrics"]]))
+        made["itself"] = made
+    assert gc.is_tracked(made)
+
+
+def test_a_dictionary_with_an_unknown_value_stays_in_sight(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    result.ic_req_data = {"anything": result}
+    assert gc.is_tracked(result.to_dict())
