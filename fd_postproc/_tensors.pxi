@@ -102,7 +102,7 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
                 raise _malformed(number, &fault)
             if logprobs and (slot * width + head.cols > score_tensor.size or slot >= rank_tensor.size):
                 fdw_refuse(&fault, FDW_LENGTH, i, min(score_tensor.size, rank_tensor.size),
-                     slot * width + head.cols)
+                           slot * width + head.cols)
                 raise _malformed(number, &fault)
             token = words[first + slot * width]
             if at.counts < 0 and token < 0:  # a code in the token's place
