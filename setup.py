@@ -52,7 +52,7 @@ class BuildExt(build_ext):
         super().run()
 
 
-KERNEL = [*sorted(glob("cuda/*.h")), "cuda/pack.ptx"]
+KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx"]
 ENGINE = "fd_postproc/fastdeploy/engine"
 HEADERS = sorted(
     path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)

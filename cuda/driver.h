@@ -28,7 +28,7 @@ enum {
     FDV_OLDEST_DRIVER = 11080,      /* CUDA 11.8 (driver 520): the first that reads PTX 7.8 */
     FDV_OLDEST_MAJOR = 7,           /* compute capability 7.0, the PTX's target */
 
-    FDV_NOT_READY = 600,
+    FDV_NO_DEVICE = 100,
     FDV_HOST_PORTABLE = 1, FDV_HOST_MAPPED = 2,
     FDV_EVENT_BLOCKING = 1, FDV_EVENT_NO_TIMING = 2,
     FDV_CAPABILITY_MAJOR = 75, FDV_CAPABILITY_MINOR = 76,

@@ -238,6 +238,12 @@ static inline void fdr_count_finished(fdr_ring *r)
     pthread_cond_broadcast(&r->progress);
 }
 
+/* Saves that are done with; asked without the lock. */
+static inline uint64_t fdr_finished(const fdr_ring *r)
+{
+    return __atomic_load_n(&r->finished, __ATOMIC_ACQUIRE);
+}
+
 static void *fdr_main(void *data)
 {
     fdr_ring *r = (fdr_ring *)data;

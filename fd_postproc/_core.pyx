@@ -2,9 +2,9 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """Steps, and the way from a message to a step.
 
-Bytes are understood in ``_wire.h``, queues in ``_sysv.h``; the files included here, one idea each, own the
-memory, hold or drop the GIL, and turn both into Python objects.  They are one translation unit, so that
-calls between them are direct.
+Bytes are understood in ``_wire.h`` and the headers above it, queues in ``_sysv.h``; the files included here,
+one idea each, own the memory, hold or drop the GIL, and turn both into Python objects.  They are one
+translation unit, so that calls between them are direct.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -42,11 +42,10 @@ from fd_postproc._sysv cimport (
 )
 from fd_postproc._wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
-    FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, FDW_PACKED, FDW_PLAIN,
-    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size,
-    fdw_draft,
+    FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, FDW_PACKED, FDW_PLAIN, FDW_ROWS,
+    FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft,
     fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_layout,
-    fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements,
+    fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements, fdw_refuse,
     fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
 )
 
@@ -69,7 +68,9 @@ if fds_watch_forks() != 0:
 
 include "_names.pxi"
 include "_lists.pxi"
+include "_part.pxi"
 include "_step.pxi"
+include "_logprobs.pxi"
 include "_codec.pxi"
 include "_receiver.pxi"
 include "_host.pxi"

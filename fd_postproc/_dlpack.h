@@ -2,9 +2,9 @@
  *
  * The part of DLPack's C exchange API (version 1.x) that asks a tensor where its memory is.
  *
- * A framework puts a capsule with a table of functions on its tensor type; one call then fills in address,
- * device, dtype and shape, twenty times faster than asking the tensor's own methods one by one.  Paddle 3.3
- * and PyTorch 2.10 and later have it.  The layout is fixed by DLPack's specification.
+ * A framework puts a capsule with a table of functions on its tensor type, as `__dlpack_c_exchange_api__`; one
+ * call then fills in address, device, dtype and shape, twenty times faster than asking the tensor's own methods
+ * one by one.  Paddle 3.3 and PyTorch 2.10 and later have it.  The layout is fixed by DLPack's specification.
  */
 #ifndef FD_POSTPROC_DLPACK_H
 #define FD_POSTPROC_DLPACK_H
@@ -16,7 +16,6 @@
 enum { FDL_CPU = 1, FDL_CUDA = 2, FDL_PINNED = 3, FDL_MANAGED = 13 };
 enum { FDL_INT = 0, FDL_FLOAT = 2, FDL_BOOL = 6 };   /* DLDataTypeCode */
 
-#define FDL_ATTRIBUTE "__dlpack_c_exchange_api__"
 #define FDL_CAPSULE "dlpack_exchange_api"
 
 /* DLTensor.  Everything in it belongs to the tensor and lives as long as that. */

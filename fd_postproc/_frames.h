@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "_counter.h"
-#include "_wire.h"
+#include "_gate.h"
 
 /* ---- Cutting ---------------------------------------------------------------------------------------- */
 

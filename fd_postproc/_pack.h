@@ -12,8 +12,8 @@
 #ifndef FD_POSTPROC_PACK_H
 #define FD_POSTPROC_PACK_H
 
-#include "_wire.h"
-#include "_request.h"
+#include "_write.h"
+#include "_request.h" /* which needs the integer types */
 
 static inline int fdp_channel(int op)
 {

@@ -62,7 +62,7 @@ cdef class Receiver:
     cdef bint closed
     cdef bint removed
     cdef bint held           # `opened` is a message that nobody has got yet: memory was short
-    cdef int forks           # of this process's line when the last call began
+    cdef int forks           # fds_forks when the last call began
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_assembly frames  # what came of compact frames that are in pieces

@@ -61,7 +61,7 @@ cdef class Sender:
     cdef uint8_t *message    # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_sending sending
     cdef uint64_t sender     # tells the frames of several senders apart
-    cdef int forks           # of the process's line when it took that number
+    cdef int forks           # fds_forks when it took that number
     cdef uint64_t seq
     cdef int64_t waiting_since   # monotonic ns at which the queue was found full; 0: not waiting
     cdef int64_t n_frames, n_messages, n_bytes, n_fragments, n_waits, waited_ns

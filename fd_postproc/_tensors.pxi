@@ -1,30 +1,22 @@
 # The tensors of a get op -> Step: the way back of fdw_fill.
 
 
-cdef int _bad(fdw_fault *fault, int field, int32_t index, int64_t value, int64_t bound) noexcept nogil:
-    fault.field = field
-    fault.index = index
-    fault.value = value
-    fault.bound = bound
-    return -1
-
-
 cdef int _open_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words, int64_t n,
                        const int64_t *counts, fdw_fault *fault) noexcept nogil:
     """Check batch, columns and counts; fill in the rows.  `n` elements are in the token tensor."""
     cdef int64_t i, code, cells
     if not 0 <= s.batch <= at.slots:
-        return _bad(fault, FDW_BATCH, -1, s.batch, at.slots)
+        return fdw_refuse(fault, FDW_BATCH, -1, s.batch, at.slots)
     if not 1 <= s.cols <= at.width:
-        return _bad(fault, FDW_COLUMNS, -1, s.cols, at.width)
+        return fdw_refuse(fault, FDW_COLUMNS, -1, s.cols, at.width)
     cells = (counts - words) + (<int64_t>s.batch if at.counts >= 0 else 0)
     if cells > n:
-        return _bad(fault, FDW_LENGTH, -1, n, cells)
+        return fdw_refuse(fault, FDW_LENGTH, -1, n, cells)
     s.rows = 0
     for i in range(s.batch):
         code = counts[i] if at.counts >= 0 else 1
         if code > at.depth:
-            return _bad(fault, FDW_COUNT, i, code, at.depth)
+            return fdw_refuse(fault, FDW_COUNT, i, code, at.depth)
         s.rows += code if code > 0 else 0
     return 0
 
@@ -71,7 +63,7 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     cdef fdw_fault fault
     cdef fdw_step head
     if n < header:
-        _bad(&fault, FDW_LENGTH, -1, n, header)
+        fdw_refuse(&fault, FDW_LENGTH, -1, n, header)
         raise _malformed(number, &fault)
     head.flag = 0
     head.cols = 1
@@ -106,11 +98,11 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
         for j in range(count):
             slot = i * at.depth + j
             if first + slot * width + head.cols > n:
-                _bad(&fault, FDW_LENGTH, i, n, first + slot * width + head.cols)
+                fdw_refuse(&fault, FDW_LENGTH, i, n, first + slot * width + head.cols)
                 raise _malformed(number, &fault)
             if logprobs and (slot * width + head.cols > score_tensor.size or slot >= rank_tensor.size):
-                _bad(&fault, FDW_LENGTH, i, min(score_tensor.size, rank_tensor.size),
-                     slot * width + head.cols)
+                fdw_refuse(&fault, FDW_LENGTH, i, min(score_tensor.size, rank_tensor.size),
+                           slot * width + head.cols)
                 raise _malformed(number, &fault)
             token = words[first + slot * width]
             if at.counts < 0 and token < 0:  # a code in the token's place

@@ -93,7 +93,7 @@ class MessageTooBig(QueueError):
     Attributes
     ----------
     size, limit : int or None
-        Bytes of the message, and the bytes that would have fitted.
+        Bytes of the message, and the bytes that would have fitted; None where only the kernel knows.
     """
 
     size: int | None = None
@@ -141,7 +141,7 @@ _REMEDIES: dict[type[QueueError], str] = {
 }
 
 
-def queue_error(code: int, doing: str, *, size: int | None = None, limit: int | None = None) -> QueueError:
+def queue_error(code: int, doing: str) -> QueueError:
     """Build the exception for an errno value of a queue call.
 
     Parameters
@@ -150,16 +150,11 @@ def queue_error(code: int, doing: str, *, size: int | None = None, limit: int | 
         errno, positive.
     doing : str
         What failed, for a person: "receiving from queue 5 (topk, key 0x...)".
-    size, limit : int, optional
-        Set on MessageTooBig.
     """
     kind = _KINDS.get(code, QueueError)
     remedy = _REMEDIES.get(kind)
     text = f"{doing}: {os.strerror(code)}" + (f"; {remedy}" if remedy else "")
-    error = kind(code, text)
-    if isinstance(error, MessageTooBig):
-        error.size, error.limit = size, limit
-    return error
+    return kind(code, text)
 
 
 def too_big(doing: str, dialect: str, size: int, msgmax: int, msg_qbytes: int) -> MessageTooBig:

@@ -10,7 +10,7 @@ from sampled_steps import KINDS, Requests, Worker, collect
 
 import fd_postproc as fp
 from fd_postproc import ops
-from fd_postproc.ops import dispatch
+from fd_postproc.ops import slots
 
 KIND = pytest.mark.parametrize("channel", KINDS)
 LIMITS = {"packed": "raised_limits", "legacy": "raised_limits", "compact": "default_limits"}
@@ -350,9 +350,9 @@ def test_slots_beyond_the_rows(channel, wire):
 def test_nothing_is_copied_that_was_not_moved(moved):
     order = SimpleNamespace(index_to_batch_id=moved, enable_pd_reorder=False)
     tensor = np.zeros((3, 1))
-    assert dispatch._Slots(order, 3, fp.GPU).place(tensor, "x") is tensor
+    assert slots.Slots(order, 3, fp.GPU).place(tensor, "x") is tensor
     order.enable_pd_reorder = True
-    assert (dispatch._Slots(order, 3, fp.GPU).place(tensor, "x") is tensor) == (moved.get(0, 0) == 0)
+    assert (slots.Slots(order, 3, fp.GPU).place(tensor, "x") is tensor) == (moved.get(0, 0) == 0)
 
 
 def test_an_engine_whose_share_inputs_have_no_sampled_tokens(wire):

@@ -140,10 +140,12 @@ def test_peek_at_a_queue_that_is_gone(queue_key):
 
 
 def test_errors_carry_errno_and_remedy():
-    error = fp.errors.queue_error(7, "sending", size=9000, limit=8192)
+    error = fp.errors.queue_error(7, "sending")
     assert isinstance(error, fp.MessageTooBig)
-    assert (error.errno, error.size, error.limit) == (7, 9000, 8192)
+    assert (error.errno, error.size, error.limit) == (7, None, None)
     assert "kernel.msgmax" in str(error)
+    error = fp.errors.too_big("sending", "packed", 9000, 8192, 16384)
+    assert (error.errno, error.size, error.limit) == (7, 9000, 8192)
     assert type(fp.errors.queue_error(12, "sending")) is fp.QueueError
 
 

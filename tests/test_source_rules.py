@@ -37,18 +37,35 @@ def test_system_calls_and_errno_live_in_one_file(path):
     assert not re.search(r"\b(msgrcv|msgsnd|msgctl|msgget|errno)\b", code(path))
 
 
-def test_the_wire_header_makes_no_system_call_and_knows_no_python():
-    text = code(PACKAGE / "_wire.h")
-    assert set(re.findall(r"#include <(.*)>", text)) == {"stddef.h", "stdint.h", "string.h"}
+# The headers that know what a message looks like, each with those that it includes.
+WIRE = {
+    "_wire.h": ["<stddef.h>", "<stdint.h>", "<string.h>"],
+    "_gate.h": ['"_wire.h"'],
+    "_block.h": ['"_wire.h"'],
+    "_gather.h": ['"_block.h"', '"_gate.h"'],
+    "_write.h": ['"_block.h"', '"_gate.h"'],
+    "_pack.h": ['"_write.h"', '"_request.h"'],
+}
+
+
+@pytest.mark.parametrize("name", WIRE)
+def test_the_wire_headers_make_no_system_call_and_know_no_python(name):
+    text = code(PACKAGE / name)
+    assert re.findall(r"#include (\S+)", text) == WIRE[name]
     assert not re.search(r"\b(malloc|free|Py[A-Z]\w*)\b", text)
 
 
 def test_one_gate_reads_and_one_writes():
     """Only fdw_reach and fdw_room turn an offset into an address."""
-    text = code(PACKAGE / "_wire.h")
-    assert re.findall(r".*->data \+.*", text) == [
-        "    return offset >= 0 && length >= 0 && offset <= m->size - length ? m->data + offset : NULL;",
-        "    return offset >= 0 && length >= 0 && offset <= d->size - length ? d->data + offset : NULL;",
+    assert [(name, line) for name in WIRE for line in re.findall(r".*->data \+.*", code(PACKAGE / name))] == [
+        (
+            "_gate.h",
+            "    return offset >= 0 && length >= 0 && offset <= m->size - length ? m->data + offset : NULL;",
+        ),
+        (
+            "_write.h",
+            "    return offset >= 0 && length >= 0 && offset <= d->size - length ? d->data + offset : NULL;",
+        ),
     ]
 
 

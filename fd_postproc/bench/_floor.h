@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "_wire.h"
+#include "_block.h"
 
 /* What a message looks like, worked out before any timing. */
 typedef struct {

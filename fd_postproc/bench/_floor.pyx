@@ -73,6 +73,38 @@ cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "
 
 
 @cython.final
+cdef class _Buffer:
+    """A message and the queue that it is taken from or put into.
+
+    Parameters
+    ----------
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
+    """
+
+    cdef int msqid
+    cdef int64_t capacity
+    cdef long *message
+
+    def __cinit__(self, int msqid, int64_t capacity):
+        self.msqid = msqid
+        self.capacity = capacity
+        self.message = <long *>PyMem_RawMalloc(sizeof(long) + capacity)
+        if self.message == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.message)
+
+    cdef int64_t take(self) noexcept nogil:
+        return fds_take(self.msqid, self.message, self.capacity)
+
+    cdef const uint8_t *payload(self) noexcept nogil:
+        return <const uint8_t *>(self.message + 1)
+
+
+@cython.final
 cdef class Rows:
     """Copies the accepted rows of one kind of message, whose shape it is told before.
 
@@ -130,37 +162,24 @@ cdef class Taker:
     """
 
     cdef Rows rows
-    cdef int msqid
-    cdef int64_t capacity
-    cdef long *message
-
-    def __cinit__(self):
-        self.message = NULL
+    cdef _Buffer buffer
 
     def __init__(self, Rows rows not None, int msqid, int64_t capacity):
         self.rows = rows
-        self.msqid = msqid
-        self.capacity = capacity
-        PyMem_RawFree(self.message)
-        self.message = <long *>PyMem_RawMalloc(sizeof(long) + capacity)
-        if self.message == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.message)
+        self.buffer = _Buffer(msqid, capacity)
 
     def take(self):
         """One message: its rows are copied and freed.  Returns its payload bytes, or minus errno."""
         cdef int64_t n
         with nogil:
-            n = fds_take(self.msqid, self.message, self.capacity)
-        if n >= 0:
-            free(self.rows._take(<const uint8_t *>(self.message + 1)))
+            n = self.buffer.take()
+            if n >= 0:
+                free(self.rows._take(self.buffer.payload()))
         return n
 
     def taken(self):
         """The payload of the last message, as far as `capacity` reaches."""
-        return PyBytes_FromStringAndSize(<char *>(self.message + 1), self.capacity)
+        return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), self.buffer.capacity)
 
 
 @cython.final
@@ -331,7 +350,7 @@ cdef class Spreader:
     cdef flr_tensors to
     cdef tuple tensors
     cdef int64_t arrays
-    cdef Drain drain
+    cdef _Buffer buffer
 
     def __init__(self, step, tuple tensors not None, tuple header not None, int64_t arrays, int msqid,
                  int64_t capacity):
@@ -341,7 +360,7 @@ cdef class Spreader:
         self.shape.cols = step.cols
         self.tensors = tensors
         self.arrays = arrays
-        self.drain = Drain(msqid, capacity)
+        self.buffer = _Buffer(msqid, capacity)
         self.to.tokens = <int64_t *><uintptr_t>tensors[0].__array_interface__["data"][0]
         self.to.scores = <float *><uintptr_t>tensors[1].__array_interface__["data"][0]
         self.to.ranks = <int64_t *><uintptr_t>tensors[2].__array_interface__["data"][0]
@@ -356,9 +375,9 @@ cdef class Spreader:
         """Take a frame.  Returns its payload bytes, or minus errno."""
         cdef int64_t got
         with nogil:
-            got = fds_take(self.drain.msqid, self.drain.message, self.drain.capacity)
+            got = self.buffer.take()
             if got >= 0:
-                flr_spread(&self.shape, <const uint8_t *>(self.drain.message + 1) + self.arrays, &self.to)
+                flr_spread(&self.shape, self.buffer.payload() + self.arrays, &self.to)
         return got
 
 
@@ -373,33 +392,21 @@ cdef class Putter:
     """
 
     cdef bytes payload
-    cdef int64_t size
-    cdef int msqid
-    cdef long *message
-
-    def __cinit__(self):
-        self.message = NULL
+    cdef _Buffer buffer
 
     def __init__(self, bytes payload not None, long mtype, int msqid):
         self.payload = payload
-        self.size = len(payload)
-        self.msqid = msqid
-        PyMem_RawFree(self.message)
-        self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.size)
-        if self.message == NULL:
-            raise MemoryError
-        self.message[0] = mtype
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.message)
+        self.buffer = _Buffer(msqid, len(payload))
+        self.buffer.message[0] = mtype
 
     def put(self):
         """One message.  Returns 0, or minus errno."""
         cdef int status
         cdef const char *data = PyBytes_AS_STRING(self.payload)
+        cdef _Buffer to = self.buffer
         with nogil:
-            memcpy(self.message + 1, data, self.size)
-            status = fds_put_wait(self.msqid, self.message, self.size, 0, -1)
+            memcpy(to.message + 1, data, to.capacity)
+            status = fds_put_wait(to.msqid, to.message, to.capacity, 0, -1)
         return status
 
 
@@ -414,36 +421,23 @@ cdef class Drain:
         Payload bytes of the longest message.
     """
 
-    cdef int msqid
-    cdef int64_t capacity
-    cdef long *message
-
-    def __cinit__(self):
-        self.message = NULL
+    cdef _Buffer buffer
 
     def __init__(self, int msqid, int64_t capacity):
-        self.msqid = msqid
-        self.capacity = capacity
-        PyMem_RawFree(self.message)
-        self.message = <long *>PyMem_RawMalloc(sizeof(long) + capacity)
-        if self.message == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.message)
+        self.buffer = _Buffer(msqid, capacity)
 
     def take(self):
         """One message.  Returns its payload bytes, or minus errno if there is none."""
         cdef int64_t n
         with nogil:
-            n = fds_take(self.msqid, self.message, self.capacity)
+            n = self.buffer.take()
         return n
 
     def wait(self):
         """The same, once there is one."""
         cdef int64_t n
         with nogil:
-            n = fds_wait(self.msqid, self.message, self.capacity, -1)
+            n = fds_wait(self.buffer.msqid, self.buffer.message, self.buffer.capacity, -1)
         return n
 
     def take_copy(self):
@@ -451,16 +445,16 @@ cdef class Drain:
         cdef int64_t n
         cdef void *block
         with nogil:
-            n = fds_take(self.msqid, self.message, self.capacity)
+            n = self.buffer.take()
             if n >= 0:
                 block = malloc(n)
-                memcpy(block, self.message + 1, n)
+                memcpy(block, self.buffer.payload(), n)
                 free(block)
         return n
 
     def taken(self, Py_ssize_t n):
         """(payload, mtype) of the last message, whose length was n."""
-        return PyBytes_FromStringAndSize(<char *>(self.message + 1), n), self.message[0]
+        return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), n), self.buffer.message[0]
 
 
 @cython.final

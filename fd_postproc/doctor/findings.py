@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,8 +115,3 @@ def quantity(number: int, what: str) -> str:
 def key_text(key: int) -> str:
     """A key as ``ipcs`` prints it."""
     return f"{key & 0xFFFFFFFF:#010x}"
-
-
-def quoted(path: str) -> str:
-    """A path as a shell takes it."""
-    return shlex.quote(path)

@@ -54,11 +54,6 @@ class User:
         """It cannot use the queue any more."""
         return self.state in ("dead", "reused")
 
-    @property
-    def may_live(self) -> bool:
-        """It lives, or nobody can tell."""
-        return self.state in ("alive", "elsewhere")
-
     def __str__(self) -> str:
         if self.state == "nobody":
             return "nobody yet"

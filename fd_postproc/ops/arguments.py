@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .._core import DeviceInput, HostInput
+from ..errors import UnfitNumber
 
 _LOGPROBS = {
     "tokens": "sampled_token_ids",
@@ -93,6 +94,11 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
         both = f"{names['scores']} has shape {list(scores.shape)}, {names['ids']}"
         raise ValueError(f"{both} {list(ids.shape)}; they must be the same")
     return batch, width, min(ids.shape[0], ranks.size), ids.shape[1]
+
+
+def check_flag(flag: int) -> None:
+    if not 0 <= flag <= 255:
+        raise UnfitNumber(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
 
 
 def say(op: str, width: int, cols: int, reason: str, index: int, value: int | None, bound: int) -> str:

@@ -1,4 +1,4 @@
-"""The save ops' other way: tensors on a CUDA device.
+"""The save ops' other way: tensors on a CUDA device, at least one of them.
 
 A call launches one kernel and returns; a thread sends the message.  What goes wrong after the return is
 raised by the next call.  `fd_postproc._save` is loaded when the first such tensor comes.

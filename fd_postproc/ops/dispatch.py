@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ..layout import GPU, Layout
-from ..tensors import host_array
 from .save import (
     mtp_save_first_token,
     mtp_save_first_token_with_topk,
@@ -17,6 +16,7 @@ from .save import (
     speculate_save_output,
     speculate_save_output_topk,
 )
+from .slots import Slots, first_rows, order_of, rows_of
 
 TARGET = 3
 DRAFT = 4
@@ -68,7 +68,7 @@ def save_output_normal(
     """
     _refuse_what_is_not_carried(sampler_output)
     tokens = _sampled(share_inputs, sampler_output)
-    slots = _Slots(model_output, _rows(tokens), layout)
+    slots = Slots(model_output, rows_of(tokens), layout)
     logprobs = sampler_output.logprobs_tensors
     x = slots.place(tokens, "sampled_token_ids", empty=-1)
     preempted = slots.place(share_inputs["last_preempted_idx"], "last_preempted_idx")
@@ -188,7 +188,7 @@ def save_output_speculate(
         if is_mtp_prefill:
             _save_first(model_output, proposer_share_inputs, local_rank, save_each_rank, skip, layout)
         else:
-            slots = _Slots(model_output, _rows(share_inputs["accept_tokens_cpu"]), layout)
+            slots = Slots(model_output, rows_of(share_inputs["accept_tokens_cpu"]), layout)
             speculate_save_output(
                 slots.named(share_inputs, "accept_tokens_cpu"),
                 slots.named(share_inputs, "accept_num_cpu"),
@@ -253,13 +253,13 @@ def _save_target(
 ) -> None:
     """Target tokens with logprobs; on a prefill node, where `proposer` is not None, with a draft token."""
     counts = share_inputs["accept_num_cpu"]
-    batch = _rows(counts)
-    slots = _Slots(model_output, batch, layout)
+    batch = rows_of(counts)
+    slots = Slots(model_output, batch, layout)
     if proposer is None:
-        tokens = slots.place(_first(_sampled(share_inputs, sampler_output), batch), "sampled_token_ids")
+        tokens = slots.place(first_rows(_sampled(share_inputs, sampler_output), batch), "sampled_token_ids")
     else:
-        drafted = _first(proposer["base_model_draft_tokens"], batch)
-        tokens = _Slots(_order_of(proposer, model_output), batch, layout).place(
+        drafted = first_rows(proposer["base_model_draft_tokens"], batch)
+        tokens = Slots(order_of(proposer, model_output), batch, layout).place(
             drafted, "base_model_draft_tokens"
         )
     save = speculate_save_output_topk if proposer is None else mtp_save_first_token_with_topk
@@ -282,7 +282,7 @@ def _save_target(
 def _save_first(
     model_output: Any, proposer: Any, local_rank: int, save_each_rank: bool, skip: bool, layout: Layout
 ) -> None:
-    slots = _Slots(_order_of(proposer, model_output), _rows(proposer["base_model_draft_tokens"]), layout)
+    slots = Slots(order_of(proposer, model_output), rows_of(proposer["base_model_draft_tokens"]), layout)
     mtp_save_first_token(
         slots.named(proposer, "base_model_draft_tokens"),
         proposer["not_need_stop"],
@@ -305,12 +305,12 @@ def _save_draft(
     layout: Layout,
 ) -> None:
     tokens = sampler_output.sampled_token_ids
-    batch = _rows(tokens)
-    slots = _Slots(_order_of(proposer, model_output), batch, layout)
+    batch = rows_of(tokens)
+    slots = Slots(order_of(proposer, model_output), batch, layout)
     speculate_save_output_topk(
         slots.place(tokens, "sampled_token_ids"),
         *_logprobs(sampler_output),
-        slots.place(_first(proposer["batch_token_num"], batch), "batch_token_num"),
+        slots.place(first_rows(proposer["batch_token_num"], batch), "batch_token_num"),
         slots.place(sampler_output.cu_batch_token_offset, "cu_batch_token_offset"),
         proposer["not_need_stop"],
         slots.named(proposer, "seq_lens_decoder"),
@@ -327,75 +327,6 @@ def _logprobs(sampler_output: Any) -> tuple[Any, Any, Any]:
     """Rows stay where they are: they belong to requests through cu_batch_token_offset."""
     logprobs = sampler_output.logprobs_tensors
     return logprobs.logprob_token_ids, logprobs.logprobs, logprobs.selected_token_ranks
-
-
-# ---- From rows to slots ----------------------------------------------------------------------------------
-
-
-class _Slots:
-    """Where the rows of a step's tensors belong.
-
-    Prefill-decode reordering moves requests within the worker's tensors; the engine knows them by slot.
-
-    Parameters
-    ----------
-    order : object
-        ``index_to_batch_id`` (row: slot) and ``enable_pd_reorder``.
-    rows : int
-        Rows of this step.  What the map says of later ones does not matter.
-    """
-
-    def __init__(self, order: Any, rows: int, layout: Layout) -> None:
-        self.source: Any = None  # row of each slot, -1 where there is none; None: nothing was moved
-        moved: Mapping[int, int] = order.index_to_batch_id if order.enable_pd_reorder else {}
-        if not moved or all(row == slot for row, slot in moved.items()):
-            return
-        import numpy as np
-
-        row_of: dict[int, int] = {}
-        for row, slot in moved.items():
-            if not 0 <= row < rows:
-                continue
-            if not 0 <= slot < layout.max_batch:
-                raise ValueError(
-                    f"index_to_batch_id[{row}] = {slot} is no slot: a message has 0 to {layout.max_batch - 1}"
-                )
-            if slot in row_of:
-                raise ValueError(f"index_to_batch_id sends rows {row_of[slot]} and {row} both to slot {slot}")
-            row_of[slot] = row
-        size = max(rows, max(row_of, default=-1) + 1)
-        self.source = np.array([row_of.get(slot, -1) for slot in range(size)], np.intp)
-
-    def place(self, tensor: Any, name: str, empty: int = 0) -> Any:
-        """`tensor` by slot, with `empty` where no row belongs; itself if nothing was moved."""
-        if self.source is None:
-            return tensor
-        array = host_array(tensor, name)
-        last = self.source.max(initial=-1)
-        if last >= len(array):
-            raise ValueError(f"{name} has {len(array)} rows, but row {last} of the step belongs to a request")
-        if not len(array):
-            return array
-        placed = array[self.source]
-        placed[self.source < 0] = empty
-        return placed
-
-    def named(self, tensors: Any, name: str) -> Any:
-        return self.place(tensors[name], name)
-
-
-def _order_of(proposer: Any, model_output: Any) -> Any:
-    """What tells the order of the proposer's tensors."""
-    return proposer if hasattr(proposer, "index_to_batch_id") else model_output
-
-
-def _rows(tensor: Any) -> int:
-    return int(tensor.shape[0]) if len(tensor.shape) else 0
-
-
-def _first(tensor: Any, rows: int) -> Any:
-    """Without the rows that a buffer for more requests has behind those of this step."""
-    return tensor[:rows] if _rows(tensor) > rows else tensor
 
 
 def _sampled(share_inputs: Any, sampler_output: Any) -> Any:

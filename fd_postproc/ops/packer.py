@@ -8,8 +8,8 @@ from typing import Any
 from .._core import HostInput, host_flag, on_device, tensor_input
 from ..layout import GPU, Layout
 from ..tensors import ROLES, stream_handle
-from . import device, save
-from .arguments import ARGUMENTS, CHANNELS, check_sizes
+from . import device, host, save
+from .arguments import ARGUMENTS, CHANNELS, check_flag, check_sizes
 
 
 class Packer:
@@ -73,10 +73,7 @@ class Packer:
                 )
         self._sizes = check_sizes(op, self._inputs)
         self._flag = int(arguments.get("message_flag", 0))
-        if not 0 <= self._flag <= 255:
-            raise ValueError(
-                f"message_flag = {self._flag} does not fit the 8 bits that it has on the wire (0..255)"
-            )
+        check_flag(self._flag)
         self._skip = bool(arguments.get("skip_prefill", arguments.get("skip_chunk_prefill", False)))
         any_rank = op.startswith("mtp") and arguments["save_each_rank"]
         self._sends = arguments["rank_id"] <= 0 or bool(any_rank)
@@ -123,7 +120,7 @@ class Packer:
         goes_on = self._flag_on_device or host_flag(self._not_need_stop, "not_need_stop")
         if self._job is None:
             sizes = (batch, *self._sizes[1:])
-            save.send_host(self.op, self._inputs, sizes, goes_on, self.layout, self._flag, self._skip)
+            host.save(self.op, self._inputs, sizes, goes_on, self.layout, self._flag, self._skip)
             return
         device.launch(
             self._job,

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core import (
-    DeviceInput,
-    HostInput,
-    Sender,
-    environment_variable,
-    host_flag,
-    on_device,
-    tensor_input,
-)
-from ..errors import QueueRemoved, UnfitNumber
+from .._core import host_flag, on_device, tensor_input
 from ..layout import GPU, Layout
 from ..tensors import ROLES
-from . import device
-from .arguments import ARGUMENTS, CHANNELS, Sizes, check_sizes, say
-from .environment import dialect_of, message_id, queue_mode
-from .pool import Pool
-from .watch import waiting, watch
+from . import device, host
+from .arguments import ARGUMENTS, check_flag, check_sizes
 
 
 def save_output(
@@ -313,10 +301,7 @@ def save_stats() -> dict[str, int | float]:
     Besides, of tensors on a CUDA device: lost : saves whose message could not be sent, told by the next save;
     held, held_seconds : calls that waited because all buffers were full, and how long.
     """
-    return device.add_stats(_senders.stats())
-
-
-# ---- From tensors to the C loop, or to the kernel -----------------------------------------------------
+    return device.add_stats(host.senders.stats())
 
 
 def _with_logprobs(
@@ -356,58 +341,9 @@ def _save(
     names = ARGUMENTS[op]
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
-    if not 0 <= flag <= 255:
-        raise UnfitNumber(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
+    check_flag(flag)
     if on_device(inputs):
         device.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
     else:
         goes_on = host_flag(not_need_stop, "not_need_stop")
-        send_host(op, inputs, sizes, goes_on, layout, flag, skip_prefill)
-
-
-def send_host(
-    op: str,
-    inputs: dict[str, HostInput | DeviceInput],
-    sizes: Sizes,
-    goes_on: bool,
-    layout: Layout,
-    flag: int,
-    skip_prefill: bool,
-) -> None:
-    """Send what lies in host memory."""
-    batch, width, rows, cols = sizes
-    channel = CHANNELS[op]
-    ident = message_id()
-    dialect = dialect_of(channel, batch, layout)
-    if device.lanes:
-        device.settle()  # what was saved before goes before
-    watch()
-    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
-    sender = _senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
-    gone = False
-    try:
-        fault = sender._save(
-            op,
-            inputs,
-            batch,
-            cols,
-            width,
-            rows,
-            stop_flag=ident if goes_on else -ident,
-            flag=flag,
-            skip_prefill=skip_prefill,
-        )
-    except QueueRemoved:
-        gone = True  # the next call makes a new queue
-        raise
-    finally:
-        if gone:
-            _senders.drop(sender)
-        else:
-            _senders.give_back(which, sender)
-    if fault is not None:
-        raise UnfitNumber(say(op, width, cols, *fault))
-
-
-_senders: Pool[Sender] = Pool()
-waiting.append(_senders.members)
+        host.save(op, inputs, sizes, goes_on, layout, flag, skip_prefill)

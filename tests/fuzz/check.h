@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "_frames.h"
-#include "_wire.h"
+#include "_gather.h"
+#include "_write.h"
 
 /* Small layouts, so that small inputs reach their bounds; and FastDeploy's own. */
 static const fdw_layout LAYOUTS[] = {{4, 2, 3, 3}, {1, 1, 1, 1}, {9, 20, 6, 5}, {512, 20, 6, 256}};

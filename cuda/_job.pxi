@@ -1,0 +1,284 @@
+# One save op's tensors, and their way to the kernel.
+
+cdef extern from "ring.h" nogil:
+    enum:
+        FDK_INT64
+        FDK_INT32
+        FDK_FLOAT32
+        FDK_THREADS
+        FDK_MOST_SHARED
+        FDR_FAILED
+        FDR_SAVED
+        FDR_WAITING
+        FDR_BROKEN
+        FDR_STOPPED
+
+    ctypedef struct fdk_array:
+        const void *data
+        int64_t row
+        int64_t col
+        int64_t type
+
+    ctypedef struct fdk_job:
+        fdk_array tokens
+        fdk_array ids
+        fdk_array scores
+        fdk_array ranks
+        fdk_array counts
+        fdk_array offsets
+        fdk_array decoded
+        fdk_array prompts
+        fdk_array preempted
+        fdk_array steps
+        const uint8_t *not_need_stop
+
+    ctypedef struct fdr_input:
+        const void *data "from"
+        int64_t size
+        void *field
+
+    ctypedef struct fdr_job:
+        const fdr_gpu *gpu
+        fdv_stream stream
+        fdr_lane *lane
+        fdk_job kernel
+        int n_inputs
+        fdr_input *inputs
+
+    int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
+                    uint64_t sender, int64_t capacity, fdp_fault *fault)
+    int64_t fdk_shared_bytes(int64_t batch, int32_t threads)
+    int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
+
+cdef dict _TYPES = {"int64": FDK_INT64, "int32": FDK_INT32, "float32": FDK_FLOAT32}
+cdef tuple _TABLES = ("tokens", "ids", "scores")  # roles with rows and columns; others have one number a row
+cdef tuple _WHOLE = ("ids", "scores", "ranks")    # roles whose rows are not requests
+cdef dict _PLACES = {role: place for place, role in enumerate(ROLES)}
+
+
+@cython.final
+cdef class DeviceJob:
+    """A save op's tensors, at least one of them on a CUDA device, looked at once; saved as often as wanted.
+
+    Parameters
+    ----------
+    op : str
+    inputs : dict
+        HostInput or DeviceInput of each role; their sizes fit each other.
+    cols, width, rows : int
+        Columns of the logprobs, columns of the sampled tokens, logprob rows.
+    names : dict
+        The op's argument for each role, for error texts.
+    flag_address : int, optional
+        Where not_need_stop is, if that is on the device.
+
+    Raises
+    ------
+    ValueError
+        If tensors are on different devices, or a tensor's strides are beyond a kernel that goes by rows and
+        columns.
+    CudaError
+        If CUDA cannot be used here.
+    """
+
+    cdef readonly str op
+    cdef readonly dict inputs
+    cdef readonly list device_inputs
+    cdef readonly int device
+    cdef readonly int32_t cols
+    cdef readonly int64_t width
+    cdef int64_t rows
+    cdef int op_number
+    cdef const fdr_gpu *gpu
+    cdef uintptr_t flag_address
+    cdef fdk_array arrays[10]
+    cdef int n_host             # tensors in host memory: which, where, and bytes a request or in all
+    cdef int host_place[10]
+    cdef const void *host_from[10]
+    cdef int64_t host_each[10]
+    cdef int64_t host_all[10]   # -1: as many as there are requests
+
+    def __init__(self, str op, dict inputs, int32_t cols, int64_t width, int64_t rows, dict names,
+                 flag_address=0):
+        cdef fdk_array *array
+        self.op = op
+        self.op_number = _OP_NUMBERS[op]
+        self.inputs = inputs
+        self.cols, self.width, self.rows = cols, width, rows
+        self.flag_address = flag_address
+        _require()
+        self.device_inputs = [value for value in inputs.values() if not isinstance(value, HostInput)]
+        self.device = self._common_device(names)
+        self.gpu = _gpu(self.device)
+        memset(self.arrays, 0, sizeof(self.arrays))
+        self.n_host = 0
+        for role, value in inputs.items():
+            array = &self.arrays[<int>_PLACES[role]]
+            if isinstance(value, HostInput):
+                self._add_host(array, role, value)
+            else:
+                array.data = <const void *><uintptr_t>value.address
+                array.row, array.col = _steps(value, role in _TABLES, names[role])
+                array.type = _TYPES[value.dtype]
+
+    cdef int _add_host(self, fdk_array *array, str role, value) except -1:
+        cdef int n = self.n_host
+        cdef int item = 8 if ROLES[role] == "int64" else 4
+        array.row = value.shape[1] if role in _TABLES and len(value.shape) == 2 else 1
+        array.col = 1
+        array.type = _TYPES[ROLES[role]]
+        self.host_place[n] = _PLACES[role]
+        self.host_from[n] = <const void *><uintptr_t>value.address
+        self.host_each[n] = array.row * item
+        self.host_all[n] = value.size * item if role in _WHOLE else -1
+        self.n_host += 1
+        return 0
+
+    cdef int _common_device(self, dict names) except -1:
+        cdef int found = -1, ordinal = 0
+        cdef fdv_result code
+        cdef str first = ""
+        for role, value in self.inputs.items():
+            if isinstance(value, HostInput):
+                continue
+            ordinal = value.device
+            if ordinal < 0:
+                if value.size == 0:
+                    continue
+                code = _driver.PointerGetAttribute(&ordinal, FDV_POINTER_ORDINAL, <fdv_address>value.address)
+                if code != 0:
+                    raise _failed(f"cuPointerGetAttribute of {names[role]}", code)
+            if found >= 0 and ordinal != found:
+                raise ValueError(
+                    f"{names[role]} is on CUDA device {ordinal}, but {first} on CUDA device {found}; "
+                    "the tensors of one call must be on one device, or in host memory")
+            if found < 0:
+                found, first = ordinal, names[role]
+        return max(found, 0)
+
+    def stream(self):
+        """int: the current stream of the tensors' framework.
+
+        Raises
+        ------
+        ValueError
+            If they are of several frameworks, whose streams are not the same.
+        """
+        cdef uintptr_t handle = self.device_inputs[0].stream()
+        cdef str framework = self.device_inputs[0].framework
+        for value in self.device_inputs:
+            if value.framework != framework and value.stream() != handle:
+                raise ValueError(
+                    f"tensors of {framework} and {value.framework}, whose current streams differ: make them "
+                    "the same, or give all tensors to one framework (DLPack)")
+        return handle
+
+    def save(self, Lane lane not None, int32_t batch, *, int32_t stop_flag, int32_t flag, bint skip_prefill,
+             uintptr_t stream, records, keep):
+        """Launch the kernel; the message is sent later.
+
+        ``(ticket, self, lane, keep)`` is appended to `records`, here so that no signal's exception can come
+        between the launch and that.  The ticket is -1 if the launch is one that the driver lost track of.
+
+        Returns
+        -------
+        None or tuple
+            (reason, index, value, bound) if the batch or the columns do not fit; nothing was saved.
+
+        Raises
+        ------
+        CudaError
+            If the driver refuses.
+        """
+        cdef fdp_source s
+        cdef fdp_fault fault
+        cdef fdr_error error
+        cdef uint64_t ticket = 0
+        cdef fdr_job job
+        cdef int answer, capturing = 0
+        cdef bint waited = False
+        _require()
+        if _ring == NULL:
+            raise AssertionError("the ring was not started")
+        memset(&s, 0, sizeof(s))
+        s.op = self.op_number
+        s.batch = batch
+        s.cols = self.cols
+        s.width = self.width
+        s.rows = self.rows
+        s.stop_flag = stop_flag
+        s.flag = flag
+        s.skip_prefill = skip_prefill
+        s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
+        if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
+                       lane.lane.capacity, &fault) < 0:
+            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
+        if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
+            raise ValueError(
+                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+        job.kernel.not_need_stop = <const uint8_t *>self.flag_address
+        job.gpu = self.gpu
+        job.stream = <fdv_stream>stream
+        job.lane = &lane.lane
+        self._place(&job, batch)
+        answer = _driver.StreamIsCapturing(job.stream, &capturing)
+        if answer != 0:
+            raise _failed("cuStreamIsCapturing", answer)
+        if capturing:
+            raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
+        while True:
+            with nogil:
+                answer = fdr_save(_ring, &job, &ticket, &error, _SLICE_NS)
+            if answer != FDR_WAITING:
+                break
+            if not waited:
+                waited = True
+                fdc_add(&_ring.held, 1)
+            PyErr_CheckSignals()
+        if answer == FDR_SAVED:
+            records.append((ticket, self, lane, keep))
+            return None
+        if answer == FDR_FAILED:
+            if _ring.broken:
+                records.append((-1, self, lane, keep))
+            raise _failed((<bytes>error.call).decode(), error.status)
+        if answer == FDR_BROKEN:
+            error = _ring.failure
+            raise _failed((<bytes>error.call).decode(), error.status)
+        if answer == FDR_STOPPED:
+            raise CudaError("the interpreter is ending: nothing is saved any more")
+
+    cdef int _place(self, fdr_job *job, int32_t batch) noexcept:
+        """Say where the tensors are; those in host memory are copied when a buffer is free."""
+        cdef fdk_array *to = &job.kernel.tokens
+        cdef int k
+        for k in range(10):
+            to[k] = self.arrays[k]
+        job.n_inputs = self.n_host
+        for k in range(self.n_host):
+            job.inputs[k].data = self.host_from[k]
+            job.inputs[k].size = self.host_all[k] if self.host_all[k] >= 0 else batch * self.host_each[k]
+            job.inputs[k].field = &to[self.host_place[k]].data
+        return 0
+
+
+def _steps(value, bint is_table, str name):
+    """Elements from a row to the next, and from a column to the next.
+
+    A tensor with one number a row may have any dimensions that are reached with one stride.
+    """
+    shape, strides = value.shape, value.strides
+    if is_table and len(shape) == 2:
+        return strides
+    step = extent = 1
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size == 1:
+            continue
+        if extent != 1 and stride != step * extent:
+            raise ValueError(
+                f"{name} has shape {list(shape)} and strides {list(strides)}, which no single step goes "
+                "through; use .contiguous()")
+        if extent == 1:
+            step = stride
+        extent *= size
+    return step, 1

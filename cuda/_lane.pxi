@@ -1,0 +1,74 @@
+# Where messages go.
+
+cdef extern from "ring.h" nogil:
+    ctypedef struct fdr_lane:
+        int msqid
+        int compact
+        int64_t stock_size
+        int64_t capacity
+        int64_t frames, messages, bytes, fragments, waits, waited_ns
+        int64_t waiting_since
+        int64_t lost
+
+    int64_t fdk_capacity(const fdw_layout *layout, int channel, int dialect)
+
+
+@cython.final
+@cython.no_gc
+cdef class Lane:
+    """Where messages of one channel, dialect and layout go: a queue, opened or made.
+
+    Attributes
+    ----------
+    msqid, key : int
+    channel, dialect : str
+    layout : Layout
+    """
+
+    cdef readonly str channel
+    cdef readonly str dialect
+    cdef readonly object layout
+    cdef readonly object key
+    cdef int dialect_number
+    cdef fdw_layout c_layout
+    cdef fdr_lane lane
+    cdef uint64_t sender
+
+    def __init__(self, str channel, *, str dialect, layout, mode):
+        cdef int number = _CHANNEL_NUMBERS[channel]
+        self.channel = channel
+        self.dialect = dialect
+        self.dialect_number = _DIALECT_NUMBERS[dialect]
+        self.layout = layout
+        self.c_layout.max_batch, self.c_layout.top_k, self.c_layout.max_draft, self.c_layout.spec_batch = (
+            layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
+        self.key = queues.locate(channel)
+        memset(&self.lane, 0, sizeof(self.lane))
+        self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
+        self.lane.compact = self.dialect_number == FDW_COMPACT
+        self.lane.stock_size = fdw_geometry_of(&self.c_layout, number, FDW_LEGACY, 0).size
+        self.lane.capacity = fdk_capacity(&self.c_layout, number, self.dialect_number)
+        self.sender = int.from_bytes(os.urandom(8), "little")
+
+    @property
+    def msqid(self):
+        return self.lane.msqid
+
+    @property
+    def stats(self):
+        """dict: as `fd_postproc.Sender.stats`, and ``lost``: saves whose message was not sent."""
+        return {
+            "frames": fdc_read(&self.lane.frames),
+            "messages": fdc_read(&self.lane.messages),
+            "bytes": fdc_read(&self.lane.bytes),
+            "fragments": fdc_read(&self.lane.fragments),
+            "waits": fdc_read(&self.lane.waits),
+            "wait_seconds": fdc_read(&self.lane.waited_ns) * 1e-9,
+            "lost": fdc_read(&self.lane.lost),
+        }
+
+    @property
+    def waiting_seconds(self):
+        """float: for how long its queue has been full; 0.0 if it is not."""
+        cdef int64_t since = fdc_read(&self.lane.waiting_since)
+        return (fds_now() - since) * 1e-9 if since else 0.0

@@ -1,0 +1,160 @@
+# The ring of buffers and the thread behind it, of which a process has one.
+
+cdef extern from "ring.h" nogil:
+    enum:
+        FDR_DRIVER
+        FDR_QUEUE
+        FDR_TOO_BIG
+        FDR_LAYOUT
+        FDR_REFUSED
+        FDR_WIDE
+        FDR_SIZE
+
+    ctypedef struct fdr_error:
+        uint64_t ticket
+        int32_t kind
+        int32_t status
+        int64_t index
+        int64_t value
+        int64_t bound
+        const char *call
+
+    ctypedef struct fdr_ring:
+        int n
+        uint64_t issued
+        int broken
+        fdr_error failure
+        int64_t held, held_ns
+
+    int fdr_start(fdr_ring *r, const fdv_driver *driver, int n)
+    int fdr_drain(fdr_ring *r, int64_t deadline)
+    int64_t fdr_stop(fdr_ring *r, int64_t deadline)
+    int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
+    uint64_t fdr_finished(const fdr_ring *r)
+
+cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
+cdef dict _REASON_NAMES = _REASONS
+cdef fdr_ring *_ring = NULL
+
+
+def start(int slots):
+    """Start the sender thread, with so many buffers; nothing if it runs.
+
+    Raises
+    ------
+    CudaError
+        If CUDA cannot be used here.
+    """
+    global _ring
+    _require()
+    if _ring != NULL:
+        return
+    cdef fdr_ring *ring = <fdr_ring *>calloc(1, sizeof(fdr_ring))
+    if ring == NULL:
+        raise MemoryError
+    cdef int status = fdr_start(ring, &_driver, slots)
+    if status != 0:
+        free(ring)
+        raise OSError(status, f"starting the sender thread: {os.strerror(status)}")
+    _ring = ring
+
+
+cdef bint _runs():
+    return _ring != NULL and _forks == fds_forks
+
+
+def finished():
+    """int: saves that are done with: sent, or not to be sent any more."""
+    return fdr_finished(_ring) if _runs() else 0
+
+
+def pending():
+    """int: saves that are not yet in their queue.  0 in a child of the process that made them."""
+    return <int64_t>(_ring.issued - fdr_finished(_ring)) if _runs() else 0
+
+
+def drain(int64_t deadline):
+    """Wait until all saves so far are in their queues.
+
+    Parameters
+    ----------
+    deadline : int
+        Monotonic ns; negative: without end.  Signals run their handlers meanwhile.
+
+    Returns
+    -------
+    bool
+        Whether they are.
+    """
+    cdef int done = 0
+    cdef int64_t until
+    if not _runs():
+        return True
+    while True:
+        until = fds_now() + _SLICE_NS
+        if 0 <= deadline < until:
+            until = deadline
+        with nogil:
+            done = fdr_drain(_ring, until)
+        if done or 0 <= deadline <= fds_now():
+            return bool(done)
+        PyErr_CheckSignals()
+
+
+def stop(int64_t wait_ns):
+    """End the sender thread, once everything is sent or after so long.  No save is possible afterwards.
+
+    Returns
+    -------
+    int
+        Saves that were not sent.
+    """
+    cdef int64_t left
+    if not _runs():
+        return 0
+    with nogil:
+        left = fdr_stop(_ring, fds_now() + wait_ns)
+    return left
+
+
+def broken():
+    """bool: whether the driver lost track of a save: no more saves, and no tensor may be let go."""
+    return _runs() and _ring.broken != 0
+
+
+def held():
+    """(int, float): saves that waited because all buffers were in use, and for how many seconds."""
+    if not _runs():
+        return 0, 0.0
+    return fdc_read(&_ring.held), fdc_read(&_ring.held_ns) * 1e-9
+
+
+cdef tuple _error(const fdr_error *e):
+    if e.kind == FDR_DRIVER:
+        return e.ticket, "driver", _failed((<bytes>e.call).decode(), e.status)
+    if e.kind == FDR_QUEUE:
+        return e.ticket, "queue", e.status
+    if e.kind == FDR_TOO_BIG:
+        return e.ticket, "too big", (e.value, e.index, e.bound)
+    if e.kind == FDR_LAYOUT:
+        return e.ticket, "layout", None
+    if e.kind == FDR_REFUSED:
+        return e.ticket, "refused", (_REASON_NAMES[e.status], e.index, e.value, e.bound)
+    if e.kind == FDR_WIDE:
+        return e.ticket, "refused", (_REASON_NAMES[e.status], e.index, None, 0)
+    return e.ticket, "size", (e.value, e.bound)
+
+
+def take_error():
+    """The oldest error of the sender thread, which is forgotten then.
+
+    Returns
+    -------
+    None or (int, str, object, int)
+        The save's ticket; what kind of error, and its details; how many later ones were only counted.
+    """
+    cdef fdr_error e
+    cdef int64_t more = 0
+    if not _runs() or not fdr_take_error(_ring, &e, &more):
+        return None
+    return *_error(&e), more

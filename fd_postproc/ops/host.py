@@ -1,0 +1,59 @@
+"""The save ops' one way: tensors in host memory.  Their message is in its queue when the call returns."""
+
+from __future__ import annotations
+
+from .._core import DeviceInput, HostInput, Sender, environment_variable
+from ..errors import QueueRemoved, UnfitNumber
+from ..layout import Layout
+from . import device
+from .arguments import CHANNELS, Sizes, say
+from .environment import dialect_of, message_id, queue_mode
+from .pool import Pool
+from .watch import waiting, watch
+
+senders: Pool[Sender] = Pool()
+waiting.append(senders.members)
+
+
+def save(
+    op: str,
+    inputs: dict[str, HostInput | DeviceInput],
+    sizes: Sizes,
+    goes_on: bool,
+    layout: Layout,
+    flag: int,
+    skip_prefill: bool,
+) -> None:
+    """Send a save op's tensors, all of them in host memory."""
+    batch, width, rows, cols = sizes
+    channel = CHANNELS[op]
+    ident = message_id()
+    dialect = dialect_of(channel, batch, layout)
+    if device.lanes:
+        device.settle()  # what was saved before goes before
+    watch()
+    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
+    sender = senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
+    gone = False
+    try:
+        fault = sender._save(
+            op,
+            inputs,
+            batch,
+            cols,
+            width,
+            rows,
+            stop_flag=ident if goes_on else -ident,
+            flag=flag,
+            skip_prefill=skip_prefill,
+        )
+    except QueueRemoved:
+        gone = True  # the next call makes a new queue
+        raise
+    finally:
+        if gone:
+            senders.drop(sender)
+        else:
+            senders.give_back(which, sender)
+    if fault is not None:
+        raise UnfitNumber(say(op, width, cols, *fault))
