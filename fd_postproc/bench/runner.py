@@ -59,7 +59,7 @@ class Effort:
         return min(self.rounds, comparison.rounds or self.rounds)
 
 
-QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.01, single=1000)
+QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.005, single=500)
 FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02, single=1000)
 
 

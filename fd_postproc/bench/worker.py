@@ -84,7 +84,9 @@ def answer(outside: str, order: dict[str, Any]) -> str:
     contender = comparison.contenders[order["contender"]]
     if outside:
         set_limits(outside, comparison.limits.get(order["contender"], ROOMY))
+    gc.disable()  # what is made and checked here need not be walked over again and again
     ready = contender()
+    gc.enable()
     try:
         name = f"{question}/{order['case']}/{order['contender']}"
         measured = measure(name, ready, order["min_time"], order["values"], order["single"])
