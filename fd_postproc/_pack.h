@@ -168,6 +168,60 @@ static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, in
     return 0;
 }
 
+/* Logprobs of n tokens, from row `first` of the tensors to row `row` of a compact frame; not the sampled token
+ * in column 0.  0 if every number fits 32 bits. */
+static inline int64_t fdp_copy_rows(const fdw_message *m, const fdp_source *s, int64_t first, int64_t row,
+                                    int64_t n, const fdw_draft *d)
+{
+    const int64_t cols = s->cols;
+    int64_t bad = -1;
+    if (n <= 0)
+        return 0;
+    for (int64_t j = 0; cols > 1 && bad < 0 && j < n; j++)
+        bad = fdp_narrow(d, m->at.ids.base + 4 * (cols * (row + j) + 1), s->ids + cols * (first + j) + 1,
+                         cols - 1);
+    return bad >= 0
+           || fdw_put(d, m->at.scores.base + 4 * cols * row, s->scores + cols * first, 4 * cols * n) < 0
+           || fdp_narrow(d, m->at.ranks.base + 4 * row, s->ranks + first, n) >= 0;
+}
+
+/* A compact frame of tokens that all have logprobs, what lies together in the tensors copied together.  -1 if
+ * there is a number that does not fit, or it is no such frame: fdp_write does the same token by token. */
+static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, const fdw_draft *d)
+{
+    const fdp_source given = *s; /* which no write into the frame can change */
+    const fdp_terms terms = fdp_terms_of(&given);
+    const int64_t pitch = 4 * (int64_t)s->cols, rows = m->rows;
+    uint8_t *counts = fdw_room(d, m->at.counts, 4 * (int64_t)s->batch);
+    uint8_t *ids = fdw_room(d, m->at.ids.base, pitch * rows);
+    int64_t row = 0, wide = 0;
+    int64_t run = 0, run_first = 0; /* rows `run` to `row` of the frame: the tensors' from `run_first` on */
+    if (m->dialect != FDW_COMPACT || !fdw_has_logprobs(m->channel) || counts == NULL || ids == NULL)
+        return -1;
+    for (int32_t i = 0; i < given.batch; i++) {
+        const int64_t *tokens = given.tokens + i * given.width;
+        const fdp_given g = fdp_read(&given, i);
+        const fdp_request r = fdp_decide(&terms, i, &g);
+        memcpy(counts + 4 * (int64_t)i, &r.count, sizeof r.count);
+        if (r.count <= 0)
+            continue;
+        if (r.scored != r.count || r.count > rows - row)
+            return -1;
+        if (r.first - run_first != row - run) {
+            wide |= fdp_copy_rows(m, s, run_first, run, row - run, d);
+            run = row;
+            run_first = r.first;
+        }
+        for (int32_t j = 0; j < r.count; j++, row++) {
+            const int32_t word = (int32_t)tokens[j];
+            wide |= tokens[j] ^ word;
+            memcpy(ids + pitch * row, &word, sizeof word);
+        }
+    }
+    wide |= fdp_copy_rows(m, s, run_first, run, row - run, d);
+    return wide == 0 && row == rows ? 0 : -1;
+}
+
 /* Write a planned message.  0, or -1 with the reason in *fault: a number that does not fit 32 bits. */
 static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw_draft *d, fdp_fault *fault)
 {
@@ -177,6 +231,8 @@ static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw
     int64_t row = 0;
     if (fdw_write_header(m, d) < 0)
         return -1;
+    if (fdp_write_frame(m, s, d) == 0)
+        return 0;
     for (int32_t i = 0; i < s->batch; i++) {
         const int64_t *tokens = s->tokens + i * s->width;
         const fdp_given g = fdp_read(s, i);

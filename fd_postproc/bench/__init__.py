@@ -6,6 +6,7 @@
 * ``REFERENCE``, the contender that the others are divided by, mostly the floor,
 * ``BASELINE``, optional: the contender that does it as FastDeploy does,
 * ``TAIL``, optional: true if the slowest calls matter,
+* ``notes(compared)``, optional: what the results say as a whole, a line each, printed under the table,
 * ``load()``, optional: imports what the contenders need, once for all of them,
 * ``comparisons(quick)``, the `Comparison`s to make.
 
@@ -17,11 +18,11 @@ contenders of one comparison timed in turn, round after round; ``report.py`` pri
 QUESTIONS = (
     *("decode", "unused", "lists", "views", "pickling"),
     *("receive", "gets", "save", "frames", "endtoend"),
-    *("step", "engine", "gc"),
+    *("step", "engine", "linear", "gc"),
 )
 QUEUE_QUESTIONS = (  # run in an IPC namespace of their own
     *("receive", "gets", "save", "frames", "endtoend"),
-    "engine",
+    *("engine", "linear"),
 )
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5

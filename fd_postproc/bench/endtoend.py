@@ -40,7 +40,11 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     for case in (HEADLINE[0], HEADLINE[-1]) if quick else HEADLINE:
         for in_turn in (True,) if quick else (True, False):
             contenders = {way: partial(_make, case, way, in_turn) for way in (few if quick else WAYS)}
-            yield Comparison(f"{case}, {'each awaited' if in_turn else 'back to back'}", contenders)
+            yield Comparison(
+                f"{case}, {'each awaited' if in_turn else 'back to back'}",
+                contenders,
+                rounds=2 if quick else 0,
+            )
 
 
 def nested(counts: Any, *parts: Any) -> tuple[list, ...]:

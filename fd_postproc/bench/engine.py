@@ -10,7 +10,7 @@ from typing import Any
 from . import receive
 from .baseline.shares import REMOVALS, stripped
 from .baseline.workload import Case as LoadCase
-from .cases import Case, Comparison, Ready, check, objects_in, timed
+from .cases import Case, Comparison, Ready, check, objects_in, rounds_for, timed
 from .processors import (
     CLASSES,
     OURS,
@@ -51,9 +51,10 @@ PARTS = (GET, RESULTS, TEXTS, DICTS, PACK)
 def comparisons(quick: bool) -> Iterator[Comparison]:
     for case in cases(quick):
         contenders = {name: partial(_total, name, load_case(case)) for name in names()}
-        yield Comparison(str(case), {**contenders, "floor": partial(_floor, load_case(case))})
+        contenders["floor"] = partial(_floor, load_case(case))
+        yield Comparison(str(case), contenders, rounds=rounds_for(case))
     for case in () if quick else cases(True):
-        yield Comparison(f"{case}, parts", _parts(case))
+        yield Comparison(f"{case}, parts", _parts(case), rounds=3)
 
 
 class Scheduler:

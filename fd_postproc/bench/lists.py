@@ -21,6 +21,7 @@ from .cases import (
     gc_off,
     gc_unfrozen,
     objects_in,
+    rounds_for,
     timed,
 )
 
@@ -43,7 +44,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         }
         if case in HEADLINE:
             contenders |= {name: partial(_make, case, peer) for name, peer in _PEERS.items()}
-        yield Comparison(str(case), contenders)
+        yield Comparison(str(case), contenders, rounds=rounds_for(case))
     case = HEADLINE[-1]
     for name, condition in {"gc off": gc_off, "heap not frozen": gc_unfrozen}.items():
         if quick and condition is gc_unfrozen:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import engine, processors
+from . import engine, linear, processors, unused
 from .cases import HEADLINE, Case
 from .report import OURS, by_question, seconds
 from .runner import Compared, Found, Result
 
 MISSING = "pictures need matplotlib: pip install 'fd-postproc[bench]' (or: pip install matplotlib)"
 RED, BLUE, GREEN, GREY = "#c44e52", "#1f5fa8", "#5a9e6f", "#8c8c8c"
-UNUSED = ("1 of 21", "1 of 512, cut after it", "1 of 512, all sent", "2 of 6")  # contenders that waste room
+PURPLE, ORANGE = "#8064a2", "#d08a2e"
 AXES = {"batch": "requests", "accepted": "accepted tokens a request", "columns": "logprob columns"}
 TITLES = {
     "decode": "Bytes of a message to a Step",
@@ -192,67 +192,38 @@ def _held(axis: str, centre: Case) -> str:
 # ---- Linear in what is used, flat in what is not ----------------------------------------------------------
 
 
-def fit(rows: Sequence[float], times: Sequence[float]) -> tuple[float, float, float]:
-    """Least squares of relative errors: (seconds, seconds a row, largest relative error)."""
-    x, y = np.asarray(rows, float), np.asarray(times, float)
-    design = np.stack([1 / y, x / y], axis=1)
-    (start, slope), *_ = np.linalg.lstsq(design, np.ones(len(y)), rcond=None)
-    return float(start), float(slope), float(np.max(np.abs((start + slope * x) / y - 1)))
-
-
 def _linear(found: dict[str, list[Compared]]) -> Any:
-    lines = {}
-    for question in ("decode", "lists", "step"):
-        points = {
-            case.batch * case.accepted: one.results[OURS]
-            for case, one in _cases(found.get(question, [])).items()
-            if case.channel == "spec_topk" and case.columns == 21 and OURS in one.results
-        }
-        if len(points) >= 5:
-            lines[question] = dict(sorted(points.items()))
-    unused = [one for one in found.get("unused", []) if "tight" in one.results]
-    if not lines or not unused:
+    lines, ratios = linear.lines(found.get("linear", [])), unused.ratios(found.get("unused", []))
+    if not lines or not ratios:
         return None
     figure, panels = _new(2, height=4.2, width=5.2)
-    for (question, points), colour in zip(lines.items(), (BLUE, GREEN, RED), strict=False):
-        rows, times = list(points), [result.best for result in points.values()]
-        start, slope, worst = fit(rows, times)
-        panels[0].plot(rows, times, "o", color=colour, markersize=4)
-        between = np.geomspace(rows[0], rows[-1])
-        panels[0].plot(
-            between,
-            start + slope * between,
-            "-",
-            color=colour,
-            linewidth=1,
-            label=f"{question}: {_micro(max(start, 0))} + {_micro(slope)} a row, within {worst:.0%}",
-        )
+    for (call, one), colour in zip(lines.items(), (BLUE, GREEN, PURPLE, ORANGE, RED), strict=True):
+        panels[0].plot(one.rows, one.times, "o", color=colour, markersize=4)
+        ends = np.array([one.rows[0], one.rows[-1]])
+        text = f"{call}: {_micro(one.slope)} a row, R² {one.r2:.4f}, within {one.worst:.1%}"
+        between = np.linspace(*ends)
+        panels[0].plot(between, one.start + one.slope * between, "-", color=colour, linewidth=1, label=text)
     panels[0].set(
-        xscale="log",
         yscale="log",
-        xlabel="accepted rows of 21 columns",
+        xlabel="accepted rows of 21 columns, 256 requests",
         title="Linear in what is used: least-squares lines",
     )
+    low, high = panels[0].get_ylim()
+    panels[0].set_ylim(low, high * 30)  # room for the legend
     panels[0].legend(loc="upper left", fontsize=8)
     _nice_times(panels[0].yaxis)
-    _bars_of_unused(panels[1], unused)
+    _bars_of_unused(panels[1], {name: ratio for name, ratio in ratios.items() if "floor" not in name})
     return figure
 
 
-def _bars_of_unused(panel: Any, unused: list[Compared]) -> None:
-    labels, ratios = [], []
-    for one in unused:
-        for name, result in one.results.items():
-            if name in UNUSED:
-                labels.append(f"{one.case.partition(':')[0]}: {name}")
-                ratios.append(result.ratio_of_best(one.results["tight"]))
+def _bars_of_unused(panel: Any, ratios: dict[str, float]) -> None:
     places = range(len(ratios))
-    panel.barh(places, ratios, color=BLUE, height=0.5)
-    for place, ratio in zip(places, ratios, strict=True):
+    panel.barh(places, list(ratios.values()), color=BLUE, height=0.5)
+    for place, ratio in zip(places, ratios.values(), strict=True):
         panel.text(ratio + 0.02, place, f"{ratio:.2f}", va="center", fontsize=8)
     panel.axvline(1, color=GREY, linewidth=1)
-    panel.set_yticks(list(places), labels, fontsize=8)
-    panel.set_xlim(0, max([2.0, *(ratio * 1.15 for ratio in ratios)]))
+    panel.set_yticks(list(places), list(ratios), fontsize=8)
+    panel.set_xlim(0, max([2.0, *(ratio * 1.15 for ratio in ratios.values())]))
     panel.invert_yaxis()
     panel.grid(False)
     panel.set(xlabel="time / a layout with room for nothing else", title="Flat in what is not used: decode")

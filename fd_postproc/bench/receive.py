@@ -16,7 +16,7 @@ import sysv_ipc
 from .._core import Receiver, Step, decode, payload_size
 from ..layout import GPU
 from . import _floor
-from .cases import HEADLINE, Case, Comparison, Dialect, objects_in, tensors_of
+from .cases import HEADLINE, Case, Comparison, Dialect, objects_in, rounds_for, tensors_of
 from .queued import Taking, taken
 
 ABOUT = "Receiver.receive() of a message sent just before by the same process"
@@ -58,9 +58,8 @@ def _comparison(case: Case, dialect: Dialect, full: bool = False) -> Comparison:
         "sysv_ipc + decode": partial(_sysv_ipc, dialect=dialect, full=full),
     }
     size = "full size" if full else dialect
-    return Comparison(
-        f"{case}, {size}", {name: partial(taken, case, one) for name, one in contenders.items()}
-    )
+    made = {name: partial(taken, case, one) for name, one in contenders.items()}
+    return Comparison(f"{case}, {size}", made, rounds=rounds_for(case))
 
 
 def _to_lists(case: Case) -> Comparison:

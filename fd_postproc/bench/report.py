@@ -17,6 +17,8 @@ OURS = "fd_postproc"
 
 def seconds(value: float) -> str:
     """A time with three significant digits and a unit."""
+    if value < 0:
+        return f"-{seconds(-value)}"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale:
             return f"{_three(value / scale)} {unit}"
@@ -158,10 +160,20 @@ def table(
     return out
 
 
+def notes(question: str, compared: list[Compared]) -> list[str]:
+    """What a question has to say about its results as a whole, a line each."""
+    said = getattr(importlib.import_module(f"{__package__}.{question}"), "notes", None)
+    return said(compared) if said else []
+
+
 def report(found: Found, before: Found | None = None) -> list[RenderableType]:
-    """Tables of all questions, in the order in which they were asked."""
+    """Tables of all questions, in the order in which they were asked, and notes under them."""
     then = None if before is None else earlier(before)
-    return [table(question, compared, then) for question, compared in by_question(found).items()]
+    shown: list[RenderableType] = []
+    for question, compared in by_question(found).items():
+        shown.append(table(question, compared, then))
+        shown += [Text(f"  {line}") for line in notes(question, compared)]
+    return shown
 
 
 def markdown(question: str, compared: list[Compared]) -> str:
@@ -177,4 +189,5 @@ def markdown(question: str, compared: list[Compared]) -> str:
     for line in cells:
         name = f"**{line[1]}**" if line[1] == OURS else line[1]
         lines.append("| " + " | ".join([line[0], name, *(line[2 + i] for i in used)]) + " |")
-    return "\n".join(lines)
+    said = [f"* {line}" for line in notes(question, compared)]
+    return "\n".join([*lines, *([""] if said else []), *said])

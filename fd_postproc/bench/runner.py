@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from .._child import python_command
@@ -60,8 +59,8 @@ class Effort:
         return min(self.rounds, comparison.rounds or self.rounds)
 
 
-QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.01, single=1000)
-FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02, single=2000)
+QUICK = Effort(rounds=QUICK_ROUNDS, values=3, min_time=0.005, single=500)
+FULL = Effort(rounds=FULL_ROUNDS, values=3, min_time=0.02, single=1000)
 
 
 class Result:
@@ -203,11 +202,11 @@ def plan(questions: tuple[str, ...], quick: bool) -> list[tuple[str, Comparison]
 
 
 class Server:
-    """A process that has loaded a question's modules and forks one for each contender; see `worker`."""
+    """A process that has loaded some questions' modules and forks one for each contender; see `worker`."""
 
-    def __init__(self, question: str, prefix: list[str], outside: str) -> None:
+    def __init__(self, questions: list[str], prefix: list[str], outside: str) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [*prefix, *python_command(f"{__package__}.worker", question, f"--outside={outside}")]
+        command = [*prefix, *python_command(f"{__package__}.worker", *questions, f"--outside={outside}")]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -245,6 +244,16 @@ class Server:
         self._errors.close()
 
 
+def _place(question: str) -> str:
+    """Where a question runs: questions of one place, asked one after the other, share their processes.
+
+    Loading FastDeploy's classes takes seconds, so what needs them is loaded once.
+    """
+    if hasattr(importlib.import_module(f"{__package__}.{question}"), "load"):
+        return "beside FastDeploy's classes"
+    return "with queues" if question in QUEUE_QUESTIONS else ""
+
+
 def measure(
     todo: list[tuple[str, Comparison]], effort: Effort, tick: Callable[[str], None] = lambda label: None
 ) -> Iterator[tuple[str, Compared]]:
@@ -271,15 +280,14 @@ def measure(
     require_pyperf()
     prefix = own_namespace()
     outside = os.readlink("/proc/self/ns/ipc") if prefix else ""
-    for question, group in groupby(todo, key=itemgetter(0)):
-        in_namespace = question in QUEUE_QUESTIONS
+    for place, group in groupby(todo, key=lambda pair: _place(pair[0])):
+        some = list(group)
+        questions = list(dict.fromkeys(question for question, _ in some))
+        apart = (prefix, outside) if place else ([], "")
         servers: list[Server] = []  # one a round: no two rounds share a memory layout
         try:
-            for _, comparison in group:
-                new = [
-                    Server(question, prefix if in_namespace else [], outside if in_namespace else "")
-                    for _ in range(effort.rounds_of(comparison) - len(servers))
-                ]
+            for question, comparison in some:
+                new = [Server(questions, *apart) for _ in range(effort.rounds_of(comparison) - len(servers))]
                 servers += new
                 for server in new:
                     server.wait()
@@ -307,6 +315,7 @@ def _compare(
                 continue
             answer = servers[turn].time(
                 {
+                    "question": question,
                     "case": comparison.case,
                     "contender": name,
                     "min_time": effort.min_time,

@@ -10,7 +10,7 @@ from typing import Any
 from ._objects import Objects
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load
-from .cases import Comparison, Ready, TimeFunction, attributes, check, objects_in, timed
+from .cases import Comparison, Ready, TimeFunction, attributes, check, objects_in, rounds_for, timed
 from .processors import (
     OURS,
     RESTATED,
@@ -32,16 +32,16 @@ load = token_processor_module
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
     for case in cases(quick):
-        yield _comparison(str(case), load_case(case))
+        yield _comparison(str(case), load_case(case), rounds_for(case))
         if not quick and case.channel == "spec_topk" and (case.batch, case.accepted) == (256, 2):
-            yield _comparison(f"{case} draft", load_case(case, draft=True))
+            yield _comparison(f"{case} draft", load_case(case, draft=True), rounds=3)
 
 
-def _comparison(label: str, case: LoadCase) -> Comparison:
+def _comparison(label: str, case: LoadCase, rounds: int) -> Comparison:
     contenders = {name: partial(_make, name, case) for name in names()}
     contenders[f"{OURS}, from tensors"] = partial(_from_tensors, case)
     contenders["floor"] = partial(_floor, case)
-    return Comparison(label, contenders)
+    return Comparison(label, contenders, rounds=rounds)
 
 
 def _make(name: str, case: LoadCase) -> Ready:

@@ -16,9 +16,12 @@ from .._core import Step, decode, encode, payload_size
 from ..layout import GPU, Layout
 from . import _floor
 from .cases import Case, Comparison, Dialect, Ready, check, step_bytes, timed
+from .runner import Compared
 
 ABOUT = "decode() of the same tokens in messages with more or less unused room"
 REFERENCE = "tight"
+WASTEFUL = ("1 of 21", "1 of 512, cut after it", "1 of 512, all sent", "2 of 6")
+"""Contenders whose message has room for more than it holds."""
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
@@ -89,3 +92,20 @@ def _rows(step: Step, layout: Layout) -> Ready:
     rows = _floor.Rows(step, layout)
     check(rows.block(payload) == step_bytes(step), "the floor copies other rows")
     return Ready(timed(partial(rows.copy, payload)), len(payload), 0)
+
+
+def ratios(compared: list[Compared]) -> dict[str, float]:
+    """Fastest time in a message with unused room by that in a tight one; the floors' where there are any."""
+    found = {}
+    for one in compared:
+        for name in WASTEFUL:
+            for way, tight in ((name, "tight"), (f"{name}, floor", "tight, floor")):
+                if way in one.results and tight in one.results:
+                    label = f"{one.case.partition(':')[0]}: {way}"
+                    found[label] = one.results[way].ratio_of_best(one.results[tight])
+    return found
+
+
+def notes(compared: list[Compared]) -> list[str]:
+    """How flat the cost is."""
+    return [f"{label}: {ratio:.2f} times a tight layout" for label, ratio in ratios(compared).items()]

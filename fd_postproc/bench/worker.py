@@ -1,6 +1,6 @@
-"""Times contenders of one question: ``python -m fd_postproc.bench.worker QUESTION``.
+"""Times contenders: ``python -m fd_postproc.bench.worker QUESTION...``.
 
-Started by `runner`.  This process loads what the question needs, and forks a process for each contender that
+Started by `runner`.  This process loads what the questions need, and forks a process for each contender that
 it is asked for, so that nothing is loaded twice and yet no contender leaves anything to the next.
 Orders come as lines of JSON on stdin, answers go as lines of JSON to stdout.
 """
@@ -45,11 +45,11 @@ def set_limits(outside: str, limits: tuple[int, int] = ROOMY) -> None:
 
 
 def loops_for(run: TimeFunction, min_time: float) -> int:
-    """A loop count, a power of two, that takes `min_time` seconds or more."""
+    """A loop count that takes about `min_time` seconds, found in far less than that where calls are short."""
     loops = 1
-    while run(loops) < min_time:
+    while (took := run(loops)) < min_time / 8:
         loops *= 2
-    return loops
+    return max(1, round(loops * min_time / took))
 
 
 def measure(name: str, ready: Ready, min_time: float, values: int, single: int) -> Any:
@@ -77,13 +77,16 @@ def measure(name: str, ready: Ready, min_time: float, values: int, single: int) 
     return measured
 
 
-def answer(question: str, outside: str, order: dict[str, Any]) -> str:
+def answer(outside: str, order: dict[str, Any]) -> str:
     """Make and time one contender; pyperf's JSON."""
+    question = order["question"]
     comparison = find(question, order["case"])
     contender = comparison.contenders[order["contender"]]
     if outside:
         set_limits(outside, comparison.limits.get(order["contender"], ROOMY))
+    gc.disable()  # what is made and checked here need not be walked over again and again
     ready = contender()
+    gc.enable()
     try:
         name = f"{question}/{order['case']}/{order['contender']}"
         measured = measure(name, ready, order["min_time"], order["values"], order["single"])
@@ -94,7 +97,7 @@ def answer(question: str, outside: str, order: dict[str, Any]) -> str:
     return text.getvalue()
 
 
-def _child(question: str, outside: str, order: dict[str, Any], errors: int, answers: int) -> None:
+def _child(outside: str, order: dict[str, Any], errors: int, answers: int) -> None:
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -103,7 +106,7 @@ def _child(question: str, outside: str, order: dict[str, Any], errors: int, answ
             os.dup2(fd, to)
         try:
             with os.fdopen(answers, "w") as pipe:
-                pipe.write(answer(question, outside, order))
+                pipe.write(answer(outside, order))
             status = 0
         except Unavailable as reason:
             print(reason, file=sys.stderr)
@@ -115,14 +118,14 @@ def _child(question: str, outside: str, order: dict[str, Any], errors: int, answ
         os._exit(status)
 
 
-def in_child(question: str, outside: str, order: dict[str, Any]) -> dict[str, Any]:
+def in_child(outside: str, order: dict[str, Any]) -> dict[str, Any]:
     """Answer an order in a process of its own."""
     with tempfile.TemporaryFile() as errors:
         answers, answers_end = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(answers)
-            _child(question, outside, order, errors.fileno(), answers_end)
+            _child(outside, order, errors.fileno(), answers_end)
         os.close(answers_end)
         with os.fdopen(answers) as pipe:
             benchmark = pipe.read()
@@ -138,20 +141,21 @@ def nothing_to_load() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("question")
+    parser.add_argument("questions", nargs="+")
     parser.add_argument("--outside", default="", help="IPC namespace whose limits must stay as they are")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner says when to stop; a child may be interrupted
-    module = importlib.import_module(f"{__package__}.{args.question}")
     importlib.import_module("pyperf")
-    with contextlib.suppress(Unavailable):  # every contender will say it again
-        getattr(module, "load", nothing_to_load)()
+    for question in args.questions:
+        module = importlib.import_module(f"{__package__}.{question}")
+        with contextlib.suppress(Unavailable):  # every contender will say it again
+            getattr(module, "load", nothing_to_load)()
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy these pages
     answers = os.fdopen(os.dup(1), "w")
     print(READY, file=answers, flush=True)
     for line in sys.stdin:
-        json.dump(in_child(args.question, args.outside, json.loads(line)), answers)
+        json.dump(in_child(args.outside, json.loads(line)), answers)
         answers.write("\n")
         answers.flush()
     return 0

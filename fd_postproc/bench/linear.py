@@ -1,0 +1,96 @@
+"""Is the cost a line over the accepted rows?
+
+The contenders of a comparison are not ways but sizes: the same call on the same batch, with more and more
+accepted tokens.  They are timed in turn like others, and a line is put through the fastest timings, which
+noise can only lengthen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from . import decode, lists, receive, save, step
+from .cases import Case, Comparison, Ready
+from .processors import OURS, load_case, token_processor_module
+from .queued import taken
+from .report import seconds
+from .runner import Compared
+
+ABOUT = "256 requests, 1 to 6 accepted tokens each, 21 columns: what a row more costs"
+REFERENCE = "256 rows"
+
+ACCEPTED = (1, 2, 3, 4, 5, 6)
+QUICK, QUICK_CALLS = (1, 2, 4, 6), ("decode", "lists", "step")
+CALLS: dict[str, Callable[[Case], Ready]] = {
+    "decode": decode._ours,
+    "lists": lambda case: lists._make(case, lists._ours),
+    "receive": lambda case: taken(case, partial(receive._ours, dialect="compact", full=False)),
+    "save": lambda case: save._make(case, partial(save._op, dialect="compact")),
+    "step": lambda case: step._make(OURS, load_case(case)),
+}
+
+load = token_processor_module
+
+
+def comparisons(quick: bool) -> Iterator[Comparison]:
+    for name in QUICK_CALLS if quick else CALLS:
+        cases = [Case(accepted=accepted) for accepted in (QUICK if quick else ACCEPTED)]
+        yield Comparison(
+            name, {f"{case.batch * case.accepted} rows": partial(CALLS[name], case) for case in cases}
+        )
+
+
+class Line(NamedTuple):
+    """A line through times over rows.
+
+    Attributes
+    ----------
+    rows, times : list
+        The points, in rows and seconds.
+    start, slope : float
+        Seconds, and seconds a row.
+    r2 : float
+        Share of the times' variance that the line explains.
+    worst : float
+        Largest distance of a point from the line, as a part of the point's time.
+    """
+
+    rows: list[int]
+    times: list[float]
+    start: float
+    slope: float
+    r2: float
+    worst: float
+
+
+def line(rows: list[int], times: list[float]) -> Line:
+    """Least squares of relative errors, so that no point counts more than another."""
+    x, y = np.asarray(rows, float), np.asarray(times, float)
+    design = np.stack([1 / y, x / y], axis=1)
+    (start, slope), *_ = np.linalg.lstsq(design, np.ones(len(y)), rcond=None)
+    distance = start + slope * x - y
+    r2 = 1 - float(np.sum(distance**2) / np.sum((y - y.mean()) ** 2))
+    return Line(rows, times, float(start), float(slope), r2, float(np.max(np.abs(distance / y))))
+
+
+def lines(compared: list[Compared]) -> dict[str, Line]:
+    """The line of each call that has three points or more."""
+    found: dict[str, Line] = {}
+    for one in compared:
+        points = {int(name.removesuffix(" rows")): result.best for name, result in one.results.items()}
+        if len(points) >= 3:
+            found[one.case] = line(list(points), list(points.values()))
+    return found
+
+
+def notes(compared: list[Compared]) -> list[str]:
+    """The lines in words."""
+    return [
+        f"{name}: {seconds(one.start)} + {seconds(one.slope)} a row; R² {one.r2:.4f}, "
+        f"largest deviation {100 * one.worst:.1f} %"
+        for name, one in lines(compared).items()
+    ]
