@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import sysv_ipc
 from children import python
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from save_cases import CHANNELS, arguments, positional, random_inputs
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import ops, queues, reference
@@ -139,7 +140,7 @@ BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 @pytest.mark.parametrize("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
-    @settings(max_examples=60)
+    @examples(30)
     @given(
         batch=BATCHES,
         cols=st.integers(1, 21),
@@ -177,7 +178,7 @@ def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypa
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
     channel = CHANNELS[op]
 
-    @settings(max_examples=40)
+    @examples(15)
     @given(batch=st.integers(0, 12) | st.just(300), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(batch, cols, seed):
         args = arguments(op, random_inputs(op, batch, cols, seed))
