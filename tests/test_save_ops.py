@@ -77,10 +77,10 @@ def flat_sampled(inputs):
     return table is not None and len(table) != len(inputs["token_num_per_batch"])
 
 
-def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
+def check_recorded_message(golden, ops_queue, monkeypatch, tensor):
     op, args, inputs = recorded_call(golden)
     monkeypatch.setenv("FD_POSTPROC_DIALECT", golden.dialect)
-    args = [framework.tensor(value) if isinstance(value, np.ndarray) else value for value in args]
+    args = [tensor(value) if isinstance(value, np.ndarray) else value for value in args]
     if flat_sampled(inputs):
         with pytest.raises(ValueError, match=r"sampled_token_ids.*\[\d+, 1\]"):
             send(op, *args)
@@ -98,6 +98,22 @@ def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framew
     for part in expected.written:
         assert message[0][part.start : part.stop] == golden.payload[part.start : part.stop], part
     assert decoded == reference.decode(golden.payload, golden.channel)
+
+
+def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch):
+    check_recorded_message(golden, ops_queue, monkeypatch, np.asarray)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain_b3_stop_s7", "topk_packed_b3_c6_s1009", "spec_b3_s1003", "spectopk_legacy_b3_c21_s1024"]
+)
+def test_recorded_messages_from_tensors(name, goldens, raised_limits, ops_queue, monkeypatch, framework):
+    check_recorded_message(goldens[name], ops_queue, monkeypatch, framework.tensor)
+
+
+@pytest.mark.nightly
+def test_all_recorded_messages_from_tensors(golden, raised_limits, ops_queue, monkeypatch, framework):
+    check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
 
 
 def test_the_reference_saves_what_fastdeploy_saved(golden):
