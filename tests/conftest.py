@@ -6,6 +6,7 @@ that takes ``received_golden`` for each that FastDeploy's own receiver got, too.
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import itertools
 import json
@@ -30,6 +31,13 @@ CLONE_NEWIPC = 0x08000000
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
 _queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def young_heap():
+    """Leave pytest, Paddle and thousands of test items out of the collections that tests cause."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

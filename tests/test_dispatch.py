@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sampled_steps import KINDS, Requests, Worker, collect
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import ops
@@ -43,7 +44,7 @@ def test_tensors_of_every_framework(channel, wire, framework):
 def test_every_order(channel, wire):
     """Random permutations, codes, preempted and chunked requests."""
 
-    @settings(max_examples=25)
+    @examples(12)
     @given(data=st.data(), batch=st.integers(0, 9), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(data, batch, cols, seed):
         requests = Requests(np.random.default_rng(seed), batch, cols, 6, plain=False)
@@ -57,7 +58,7 @@ def test_every_order(channel, wire):
 
 
 def test_every_order_of_first_tokens_and_drafts(wire):
-    @settings(max_examples=25)
+    @examples(12)
     @given(data=st.data(), batch=st.integers(0, 9), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(data, batch, cols, seed):
         rng = np.random.default_rng(seed)

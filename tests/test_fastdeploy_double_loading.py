@@ -10,6 +10,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from children import python
+from forked import with_paddle
 from quiet import Double, imported
 
 pytestmark = pytest.mark.framework
@@ -138,29 +140,25 @@ def test_save_ops_are_called_where_they_are_bound(double, monkeypatch, logprobs,
 # ---- Layers --------------------------------------------------------------------------------------------
 
 TOLD = """
-import sys, warnings
-warnings.simplefilter("ignore")
-import fastdeploy
-assert "paddle" not in sys.modules, "importing the package loads no framework"
+import json
 from fastdeploy.output import token_processor
 from fastdeploy.engine import common_engine, request
 from fastdeploy.worker import output
-print(token_processor.__file__, request.__file__, output.__file__, common_engine.__file__, sep="\\n")
 from fd_postproc.bench import baseline
-print(issubclass(baseline.bind(token_processor), baseline.StockStep))
+print(json.dumps({
+    "files": [module.__file__ for module in (token_processor, request, output, common_engine)],
+    "restated": issubclass(baseline.bind(token_processor), baseline.StockStep),
+}))
 """
 
 
-def run_with(tree):
-    path = os.pathsep.join([str(TESTS / "fastdeploy_double"), *sys.path])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": path,
-        "FD_POSTPROC_FASTDEPLOY": str(tree),
-        "FD_PLUGINS": "nobody",
-    }
-    command = [sys.executable, "-c", TOLD]
-    return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
+def variables(tree):
+    return {"FD_POSTPROC_FASTDEPLOY": str(tree), "FD_PLUGINS": "nobody"}
+
+
+def run_with(tree, code):
+    environment = {**os.environ, **variables(tree)}
+    return subprocess.run(python(code), env=environment, cwd="/", capture_output=True, text=True)
 
 
 def test_a_source_tree_is_layered_over_the_double(tmp_path):
@@ -170,16 +168,15 @@ def test_a_source_tree_is_layered_over_the_double(tmp_path):
     for name in "output/token_processor.py", "engine/request.py", "worker/output.py":
         (package / name).parent.mkdir(parents=True)
         (package / name).write_text((double / name).read_text())
-    for tree in tmp_path, package:
-        told = run_with(tree)
-        assert told.returncode == 0, told.stderr
-        *files, restated = told.stdout.split()
-        assert [Path(file).is_relative_to(package) for file in files] == [True, True, True, False]
-        assert restated == "True"
+    for told in with_paddle({str(tree): (TOLD, variables(tree)) for tree in (tmp_path, package)}).values():
+        assert [Path(file).is_relative_to(package) for file in told["files"]] == [True, True, True, False]
+        assert told["restated"]
+    told = run_with(package, "import sys, fastdeploy; sys.exit('paddle' in sys.modules)")
+    assert told.returncode == 0, "importing the package loads no framework"
 
 
 def test_a_tree_that_lacks_a_file_is_refused_by_name(tmp_path):
-    told = run_with(tmp_path)
+    told = run_with(tmp_path, "from fastdeploy.output import token_processor")
     assert told.returncode != 0
     assert f"FD_POSTPROC_FASTDEPLOY={tmp_path}" in told.stderr
     assert "token_processor.py" in told.stderr

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 import sysv_ipc
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_steps import random_step
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import reference
@@ -287,7 +288,7 @@ def test_a_frame_that_was_silent_for_5_seconds_makes_room(line):
 ACCIDENTS = st.sampled_from(["none"] * 6 + ["drop", "double", "swap", "cut", "header"])
 
 
-@settings(max_examples=150)
+@examples(80)
 @given(seed=st.integers(0, 1 << 32), senders=st.integers(1, 12), accident=ACCIDENTS)
 def test_random_traffic(seed, senders, accident):
     """Fragments of several senders in random turns, with accidents.  Each frame comes whole or not at all."""

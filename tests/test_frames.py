@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sysv_ipc
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_steps import random_step
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import ops, reference
@@ -297,7 +298,7 @@ def get(channel):
 def test_get_ops_take_frames(channel, raised_limits, ops_queue):
     """They fill the tensors as the packed message would have, where that means something."""
 
-    @settings(max_examples=30)
+    @examples(15)
     @given(seed=st.integers(0, 1 << 32), batch=st.integers(0, 256))
     def check(seed, batch):
         step = random_step(channel, seed, batch=batch)

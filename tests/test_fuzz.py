@@ -17,11 +17,11 @@ from fd_postproc.recording import Recording, RecordingError, RecordingWriter
 
 
 def build(compiler, target, folder):
-    """With sanitizers where the compiler has them."""
+    """With sanitizers where the compiler has them; not optimised, which takes longer than all the inputs."""
     try:
-        return fuzz.compiled(compiler, target, folder, *fuzz.SANITIZERS)
+        return fuzz.compiled(compiler, target, folder, "-O0", *fuzz.SANITIZERS)
     except subprocess.CalledProcessError:
-        return fuzz.compiled(compiler, target, folder)
+        return fuzz.compiled(compiler, target, folder, "-O0")
 
 
 @pytest.mark.parametrize("target", fuzz.TARGETS)

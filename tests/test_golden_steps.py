@@ -53,11 +53,14 @@ def test_recorded_test_data_stays_small():
     assert size < 8e6
 
 
-# The recorded random runs on the restated step take a tenth of the suite's time: nightly.  (Each of them runs
-# on the plug-in in test_plugin_steps.py every time.)
+# The random runs and half of the others, on the restated step: nightly.  (All run on the plug-in every time,
+# in test_plugin_steps.py.)
+OFTEN = [name for name in NAMES if not RANDOM.search(name)][::2]
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] if RANDOM.search(name) else []) for name in NAMES]
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.nightly]) for name in NAMES]
 )
 def test_golden_step_traces_replay_equal(name, kind):
     assert replay_on(token_processor(kind), Trace.load(name)) == []

@@ -9,11 +9,11 @@ from interposed import disturbed
 TRAFFIC = """
 import signal, sys, threading
 import sysv_ipc
-key, steps = int(sys.argv[1]), 300
+key, steps = int(sys.argv[1]), 100
 seen = []
 signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
 def step(n):
-    rows = n % 200
+    rows = 2 * n % 200
     ids, scores = [[n, n + 1]] * (2 * rows), [[-1, -2]] * (2 * rows)
     return fp.Step.from_arrays("spec_topk", [2] * rows, ids, scores, [n] * (2 * rows))
 sender = fp.Sender("spec_topk", key=key, dialect="compact")

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kernel_emulation import OPS, Call, compiler
 from save_cases import CHANNELS, arguments, random_inputs
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import reference
@@ -94,7 +95,7 @@ def random_call(op, batch, cols, seed, layout, dialect, **numbers):
 def test_the_kernel_writes_what_the_cpu_writes(op):
     """Both packers begin with the same noise, so they have to leave the same bytes alone, too."""
 
-    @settings(max_examples=150)
+    @examples(30)
     @given(**CASES, **GRIDS)
     def check(blocks, threads, order, **case):
         call, _ = random_call(op, **case)
@@ -109,7 +110,7 @@ def test_the_kernel_writes_what_the_cpu_writes(op):
 def test_the_kernel_writes_what_the_reference_writes(op):
     """The same against the specification in plain Python, which shares no code with the kernel."""
 
-    @settings(max_examples=25)
+    @examples(10)
     @given(**CASES)
     def check(**case):
         call, inputs = random_call(op, **case)
@@ -170,8 +171,8 @@ def spoil(rng, op, arrays):
 def test_the_kernel_refuses_what_the_cpu_refuses(op):
     seen = set()
 
-    @settings(max_examples=250)
-    @given(**CASES, **GRIDS, wrong=st.integers(1, 4), narrow=st.booleans())
+    @examples(100)
+    @given(**CASES, **GRIDS, wrong=st.integers(1, 2), narrow=st.booleans())
     def check(blocks, threads, order, wrong, narrow, **case):
         call, inputs = random_call(op, **case)
         rng = np.random.default_rng(case["seed"])
@@ -232,7 +233,7 @@ def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
 
 @pytest.mark.parametrize("op", OPS)
 def test_batch_and_stop_flag_read_on_the_device(op):
-    @settings(max_examples=40)
+    @examples(12)
     @given(**CASES, part=st.floats(0, 1), go_on=st.booleans())
     def check(part, go_on, **case):
         call, _ = random_call(op, **case)

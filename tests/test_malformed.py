@@ -166,19 +166,19 @@ def sweep(decode, payload, channel, lengths, layout=fp.GPU):
         assert n < error.bound <= claimed
 
 
-def some_lengths(payload, channel, stride):
-    """Each side of every place where something begins or ends, and some lengths in between."""
-    edges = {edge for cells in reference.live(payload, channel) for edge in (cells.start, cells.stop)}
-    edges |= {reference.claimed(payload, channel), len(payload)}
+def some_lengths(payload, channel, stride, most=150):
+    """Each side of places where something begins or ends, and some lengths in between."""
+    edges = sorted({edge for cells in reference.live(payload, channel) for edge in (cells.start, cells.stop)})
+    if len(edges) > most:
+        edges = edges[:20] + random.Random(1).sample(edges[20:-20], most - 40) + edges[-20:]
+    edges += reference.claimed(payload, channel), len(payload)
     near = {edge + d for edge in edges for d in (-4, -1, 0, 1)}
     return sorted(n for n in near | {*range(0, len(payload), stride)} if 0 <= n <= len(payload))
 
 
 def test_truncation(golden):
     payload = golden.payload
-    small = len(payload) < 10_000
-    lengths = range(len(payload) + 1) if small else some_lengths(payload, golden.channel, 499)
-    sweep(fp.decode, payload, golden.channel, lengths)
+    sweep(fp.decode, payload, golden.channel, some_lengths(payload, golden.channel, len(payload) // 97 | 1))
 
 
 @pytest.mark.nightly
@@ -232,7 +232,7 @@ def test_damaged_bytes(golden, decode_both):
     batch = golden.record["decoded"]["bsz"]
     payload = golden.payload[: reference.claimed(golden.payload, golden.channel)]
     header = min(len(payload), 12 + 4 * batch)
-    for trial in range(40 if batch < 10 else 10):
+    for trial in range(30 if batch < 10 else 4):
         damaged = bytearray(payload)
         where = rng.randrange(header) if trial % 2 else rng.randrange(len(damaged))
         damaged[where] ^= rng.randrange(1, 256)

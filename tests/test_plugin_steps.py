@@ -14,6 +14,7 @@ pytestmark = pytest.mark.framework
 
 NAMES = trace_names()
 BY_HAND = [name for name in NAMES if "_h_" in name]
+OFTEN = [*BY_HAND[::4], *sorted({*NAMES} - {*BY_HAND})[::16]]  # in the suite, through tensors, too
 
 
 def faults_of(name, cls, way="through_bytes"):
@@ -28,14 +29,10 @@ def test_golden_step_traces_replay_on_the_plugin(name):
     assert faults_of(name, plugin_class()) == []
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.nightly]) for name in NAMES]
+)
 def test_golden_step_traces_replay_through_tensors(name):
-    assert faults_of(name, plugin_class(), "through_tensors") == []
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", sorted({*NAMES} - {*BY_HAND}))
-def test_random_step_traces_replay_through_tensors(name):
     assert faults_of(name, plugin_class(), "through_tensors") == []
 
 

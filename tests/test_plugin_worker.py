@@ -1,10 +1,8 @@
 """The worker side of the plug-in: which save op sends, in what form, and what the log says."""
 
 import importlib.util
-import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import stock_ops
 import sysv_ipc
-from children import python
+from forked import with_paddle
 from frameworks import Paddle
 from quiet import Double, imported
 from sampled_steps import KINDS, Requests, collect
@@ -122,24 +120,26 @@ print(json.dumps([ours(module) for module in (ops, early, mtp, mtp_cuda)]))
 """
 
 
-@pytest.mark.parametrize(
-    ("settings", "active"),
-    [
-        ({"FD_PLUGINS": "fd_postproc"}, True),
-        ({"FD_PLUGINS": "another,fd_postproc", "FD_POSTPROC_DISABLE": "0"}, True),
-        ({}, True),
-        ({"FD_PLUGINS": "another"}, False),
-        ({"FD_PLUGINS": "fd_postproc", "FD_POSTPROC_DISABLE": "1"}, False),
-    ],
-)
-def test_fastdeploy_loads_it_in_a_worker(settings, active):
-    imported("paddle")
+SETTINGS = {
+    "named": {"FD_PLUGINS": "fd_postproc"},
+    "one of two": {"FD_PLUGINS": "another,fd_postproc", "FD_POSTPROC_DISABLE": "0"},
+    "all": {},
+    "another": {"FD_PLUGINS": "another"},
+    "disabled": {"FD_PLUGINS": "fd_postproc", "FD_POSTPROC_DISABLE": "1"},
+}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The ops that are ours in a worker of each of SETTINGS."""
     names = ("FD_PLUGINS", "FD_POSTPROC_DISABLE", "FD_POSTPROC_FASTDEPLOY")
-    environment = {name: value for name, value in os.environ.items() if name not in names} | settings
-    told = subprocess.run(python(LOADED), env=environment, cwd="/", capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
+    return with_paddle({name: (LOADED, settings) for name, settings in SETTINGS.items()}, names)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_fastdeploy_loads_it_in_a_worker(loaded, settings):
     everywhere = [sorted(SIGNATURES)] * 2 + [["speculate_save_output_topk"]] * 2
-    assert json.loads(told.stdout) == (everywhere if active else [[]] * 4)
+    assert loaded[settings] == ([[]] * 4 if settings in ("another", "disabled") else everywhere)
 
 
 def test_on_and_off(double, plugged):

@@ -8,6 +8,7 @@ import sysv_ipc
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import reference
@@ -175,6 +176,7 @@ def test_tensors_are_filled_alike(channel, layout, queue_key):
             np.zeros(slots * depth, np.int64),
         )
 
+    @examples(25)
     @given(
         step=steps(channel, layout),
         dialect=st.sampled_from(DIALECTS),

@@ -476,7 +476,7 @@ print(after[0] - before[0], after[1] - before[1], after[2] - before[2], ops.save
 """
 
 
-def leak(environment, steps):
+def leak(environment, steps, most_kib=1024):
     variables = {**environment, "FD_POSTPROC_DIALECT": "compact"}
     command = python(PRELUDE + LEAK, steps)
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1800)
@@ -484,12 +484,12 @@ def leak(environment, steps):
     kib, pinned, events, frames = map(int, done.stdout.split())
     assert frames == 2000 + steps
     assert (pinned, events) == (0, 0)
-    assert kib < 1024, f"grew by {kib} KiB in {steps} saves"
+    assert kib < most_kib, f"grew by {kib} KiB in {steps} saves"
 
 
 @pytest.mark.resident_memory
-def test_100_000_saves_leave_memory_where_it_was(environment):
-    leak(environment, 100_000)
+def test_20_000_saves_leave_memory_where_it_was(environment):
+    leak(environment, 20_000, 512)
 
 
 @pytest.mark.nightly

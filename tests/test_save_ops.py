@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import sysv_ipc
 from children import python
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from save_cases import CHANNELS, arguments, positional, random_inputs
+from search import examples
 
 import fd_postproc as fp
 from fd_postproc import ops, queues, reference
@@ -76,10 +77,10 @@ def flat_sampled(inputs):
     return table is not None and len(table) != len(inputs["token_num_per_batch"])
 
 
-def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
+def check_recorded_message(golden, ops_queue, monkeypatch, tensor):
     op, args, inputs = recorded_call(golden)
     monkeypatch.setenv("FD_POSTPROC_DIALECT", golden.dialect)
-    args = [framework.tensor(value) if isinstance(value, np.ndarray) else value for value in args]
+    args = [tensor(value) if isinstance(value, np.ndarray) else value for value in args]
     if flat_sampled(inputs):
         with pytest.raises(ValueError, match=r"sampled_token_ids.*\[\d+, 1\]"):
             send(op, *args)
@@ -97,6 +98,22 @@ def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framew
     for part in expected.written:
         assert message[0][part.start : part.stop] == golden.payload[part.start : part.stop], part
     assert decoded == reference.decode(golden.payload, golden.channel)
+
+
+def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch):
+    check_recorded_message(golden, ops_queue, monkeypatch, np.asarray)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain_b3_stop_s7", "topk_packed_b3_c6_s1009", "spec_b3_s1003", "spectopk_legacy_b3_c21_s1024"]
+)
+def test_recorded_messages_from_tensors(name, goldens, raised_limits, ops_queue, monkeypatch, framework):
+    check_recorded_message(goldens[name], ops_queue, monkeypatch, framework.tensor)
+
+
+@pytest.mark.nightly
+def test_all_recorded_messages_from_tensors(golden, raised_limits, ops_queue, monkeypatch, framework):
+    check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
 
 
 def test_the_reference_saves_what_fastdeploy_saved(golden):
@@ -139,7 +156,7 @@ BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 @pytest.mark.parametrize("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
-    @settings(max_examples=60)
+    @examples(30)
     @given(
         batch=BATCHES,
         cols=st.integers(1, 21),
@@ -177,7 +194,7 @@ def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypa
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
     channel = CHANNELS[op]
 
-    @settings(max_examples=40)
+    @examples(15)
     @given(batch=st.integers(0, 12) | st.just(300), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(batch, cols, seed):
         args = arguments(op, random_inputs(op, batch, cols, seed))
