@@ -1,4 +1,4 @@
-"""What the plug-in's results are to those who read them: log-probabilities made when asked for, dictionaries."""
+"""What the plug-in's results are to their readers: log-probabilities made when read, dictionaries."""
 
 import copy
 import gc
