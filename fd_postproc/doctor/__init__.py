@@ -12,8 +12,9 @@ read once, by `snapshot`; `processes` knows about processes, `removal` removes w
 
 from __future__ import annotations
 
+from ..needs import Load
 from .environment import check_cuda, check_environment, check_fastdeploy
-from .findings import SEVERITIES, Finding, Load, Scope, worst
+from .findings import SEVERITIES, Finding, Scope, worst
 from .keys import check_keys
 from .limits import check_limits
 from .queue_checks import check_queues
