@@ -6,8 +6,8 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `trial`.  What they look at is
-read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`, `trial`.  What they
+look at is read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
 """
 
 from __future__ import annotations
