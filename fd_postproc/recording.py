@@ -116,6 +116,8 @@ class RecordingWriter:
         the new content.
     level : int, optional
         zlib's compression level; 1 is far faster than messages come.
+    created_ns : int, optional
+        Unix time of the recording, ns; default: now.
 
     Raises
     ------

@@ -12,10 +12,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from fd_postproc._pack cimport fdp_source
 from fd_postproc._sysv cimport fds_put_wait, fds_take, fds_wait
 from fd_postproc._wire cimport (
     FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
-    fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout,
+    fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout, fdw_tensors,
 )
 
 cdef extern from "_floor.h":
@@ -41,33 +42,14 @@ cdef extern from "_floor.h":
     void flr_spread(const flr_shape *s, const uint8_t *arrays, const flr_tensors *to) nogil
 
 cdef extern from "_stock.h" nogil:
-    ctypedef struct stk_inputs:
-        const int64_t *tokens
-        const int64_t *ids
-        const float *scores
-        const int64_t *ranks
-        const int32_t *counts
-        const int32_t *offsets
-        const int32_t *decoded
-        const int64_t *prompts
-        const int32_t *preempted
-        int32_t batch
-        int32_t width
-        int32_t cols
-        int32_t stop_flag
-        int32_t flag
-    int stk_save_output(int msqid, const stk_inputs *inputs)
-    int stk_save_output_topk(int msqid, const stk_inputs *inputs)
-    int stk_speculate_save_output(int msqid, const stk_inputs *inputs)
-    int stk_speculate_save_output_topk(int msqid, const stk_inputs *inputs)
-    ctypedef struct stk_tensors:
-        int64_t *tokens
-        float *scores
-        int64_t *ranks
-    int64_t stk_get_output(int msqid, const stk_tensors *to, bint wait)
-    int64_t stk_get_output_topk(int msqid, const stk_tensors *to, bint wait)
-    int64_t stk_speculate_get_output(int msqid, const stk_tensors *to, bint wait)
-    int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to, bint wait)
+    int stk_save_output(int msqid, const fdp_source *inputs)
+    int stk_save_output_topk(int msqid, const fdp_source *inputs)
+    int stk_speculate_save_output(int msqid, const fdp_source *inputs)
+    int stk_speculate_save_output_topk(int msqid, const fdp_source *inputs)
+    int64_t stk_get_output(int msqid, const fdw_tensors *to, bint wait)
+    int64_t stk_get_output_topk(int msqid, const fdw_tensors *to, bint wait)
+    int64_t stk_speculate_get_output(int msqid, const fdw_tensors *to, bint wait)
+    int64_t stk_speculate_get_output_topk(int msqid, const fdw_tensors *to, bint wait)
 
 cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK}
 
@@ -244,7 +226,7 @@ cdef class Stock:
     msqid : int
     """
 
-    cdef stk_inputs inputs
+    cdef fdp_source inputs
     cdef dict arrays  # owns what inputs points to
     cdef int channel
     cdef int msqid
@@ -297,7 +279,7 @@ cdef class StockGet:
         Wait for a message.
     """
 
-    cdef stk_tensors to
+    cdef fdw_tensors to
     cdef tuple tensors  # owns what `to` points to
     cdef int channel
     cdef int msqid

@@ -11,26 +11,11 @@
 
 #include <stdint.h>
 
+#include "_gather.h"
+#include "_pack.h"
 #include "_sysv.h"
 
 enum { STK_BATCH = 512, STK_COLUMNS = 21, STK_DRAFT = 6, STK_SPEC_BATCH = 256, STK_PREEMPTED = -9 };
-
-typedef struct {
-    const int64_t *tokens; /* batch x width: sampled or accepted */
-    const int64_t *ids;    /* rows x cols */
-    const float *scores;   /* rows x cols */
-    const int64_t *ranks;
-    const int32_t *counts;
-    const int32_t *offsets; /* first row of each request */
-    const int32_t *decoded;
-    const int64_t *prompts;
-    const int32_t *preempted;
-    int32_t batch;
-    int32_t width;
-    int32_t cols;
-    int32_t stop_flag;
-    int32_t flag;
-} stk_inputs;
 
 typedef struct {
     long mtype;
@@ -63,7 +48,7 @@ typedef struct {
 
 #define STK_SEND(msqid, m) fds_put_wait(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)), 0, -1)
 
-static inline int stk_save_output(int msqid, const stk_inputs *in)
+static inline int stk_save_output(int msqid, const fdp_source *in)
 {
     static stk_plain_message m;
     m.mtype = 1;
@@ -74,7 +59,7 @@ static inline int stk_save_output(int msqid, const stk_inputs *in)
     return STK_SEND(msqid, m);
 }
 
-static inline int stk_save_output_topk(int msqid, const stk_inputs *in)
+static inline int stk_save_output_topk(int msqid, const fdp_source *in)
 {
     static stk_topk_message m;
     m.mtype = 1;
@@ -94,7 +79,7 @@ static inline int stk_save_output_topk(int msqid, const stk_inputs *in)
     return STK_SEND(msqid, m);
 }
 
-static inline int stk_speculate_save_output(int msqid, const stk_inputs *in)
+static inline int stk_speculate_save_output(int msqid, const fdp_source *in)
 {
     static stk_spec_message m;
     int32_t *counts = m.words + 2, *tokens = counts + STK_SPEC_BATCH;
@@ -114,7 +99,7 @@ static inline int stk_speculate_save_output(int msqid, const stk_inputs *in)
     return STK_SEND(msqid, m);
 }
 
-static inline int stk_speculate_save_output_topk(int msqid, const stk_inputs *in)
+static inline int stk_speculate_save_output_topk(int msqid, const fdp_source *in)
 {
     static stk_spec_topk_message m;
     m.mtype = 1;
@@ -141,34 +126,31 @@ static inline int stk_speculate_save_output_topk(int msqid, const stk_inputs *in
 
 /* ---- Get ops: one message into the caller's int64 and float32 tensors ---- */
 
-typedef struct {
-    int64_t *tokens;
-    float *scores;
-    int64_t *ranks;
-} stk_tensors;
-
 #define STK_TAKE(msqid, m, wait) fds_wait(msqid, &(m), (int64_t)(sizeof(m) - sizeof(long)), (wait) ? -1 : 0)
 
-static inline int64_t stk_get_output(int msqid, const stk_tensors *to, int wait)
+static inline void stk_widen(const int32_t *from, int32_t n, int64_t *to)
+{
+    for (int32_t k = 0; k < n; k++)
+        to[k] = from[k];
+}
+
+static inline int64_t stk_get_output(int msqid, const fdw_tensors *to, int wait)
 {
     static stk_plain_message m;
     const int64_t got = STK_TAKE(msqid, m, wait);
-    if (got < 0)
-        return got;
-    for (int32_t i = 0; i < m.words[1] + 2; i++)
-        to->tokens[i] = m.words[i];
+    if (got >= 0)
+        stk_widen(m.words, 2 + m.words[1], to->tokens);
     return got;
 }
 
-static inline int64_t stk_get_output_topk(int msqid, const stk_tensors *to, int wait)
+static inline int64_t stk_get_output_topk(int msqid, const fdw_tensors *to, int wait)
 {
     static stk_topk_message m;
     const int64_t got = STK_TAKE(msqid, m, wait);
     if (got < 0)
         return got;
     const int32_t batch = m.words[1] & 0xFFFF, cols = m.words[1] >> 16;
-    to->tokens[0] = m.words[0];
-    to->tokens[1] = m.words[1];
+    stk_widen(m.words, 2, to->tokens);
     for (int32_t i = 0; i < batch; i++) {
         for (int32_t k = 0; k < cols; k++) {
             const int32_t at = cols * i + k;
@@ -180,18 +162,16 @@ static inline int64_t stk_get_output_topk(int msqid, const stk_tensors *to, int 
     return got;
 }
 
-static inline int64_t stk_speculate_get_output(int msqid, const stk_tensors *to, int wait)
+static inline int64_t stk_speculate_get_output(int msqid, const fdw_tensors *to, int wait)
 {
     static stk_spec_message m;
     const int64_t got = STK_TAKE(msqid, m, wait);
-    if (got < 0)
-        return got;
-    for (int32_t i = 0; i < 2 + STK_SPEC_BATCH * (1 + STK_DRAFT); i++)
-        to->tokens[i] = m.words[i];
+    if (got >= 0) /* all of it, live or not */
+        stk_widen(m.words, 2 + STK_SPEC_BATCH * (1 + STK_DRAFT), to->tokens);
     return got;
 }
 
-static inline int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors *to, int wait)
+static inline int64_t stk_speculate_get_output_topk(int msqid, const fdw_tensors *to, int wait)
 {
     static stk_spec_topk_message m;
     const int64_t got = STK_TAKE(msqid, m, wait);
@@ -199,8 +179,7 @@ static inline int64_t stk_speculate_get_output_topk(int msqid, const stk_tensors
         return got;
     const int32_t batch = m.words[2], cols = m.words[1] >> 8;
     int64_t *tokens = to->tokens + 3 + STK_BATCH;
-    for (int32_t i = 0; i < 3; i++)
-        to->tokens[i] = m.words[i];
+    stk_widen(m.words, 3, to->tokens);
     for (int32_t i = 0; i < batch; i++) {
         const stk_slot *slot = &m.slots[i];
         to->tokens[3 + i] = m.words[3 + i];

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .._core import Receiver, Step
+    from ..needs import Load
     from .queue_io import Room
     from .tables import Row
     from .transfer import Incoming
@@ -37,21 +38,14 @@ EXAMPLES = """examples:
 """
 
 
-@dataclass
-class Load:
-    """BATCH,ACCEPTED,COLUMNS of a synthetic step."""
-
-    batch: int
-    accepted: int
-    columns: int
-
-
 def _load(text: str) -> Load:
     parts = text.split(",")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not BATCH,ACCEPTED,COLUMNS, three numbers from 1, e.g. 64,2,21"
         )
+    from ..needs import Load
+
     return Load(*map(int, parts))
 
 

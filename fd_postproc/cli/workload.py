@@ -88,7 +88,7 @@ def synthetic_items(channel: str, batch: int, accepted: int, columns: int, steps
 
 def pieces(step: Step, limit: int, layout: Layout = GPU) -> int:
     """Messages that carry a step as a compact frame, where one may have `limit` bytes."""
-    from ..doctor.limits import fragments
+    from ..needs import fragments
 
     limit = min(limit, payload_size(step.channel, layout))
     needed = fragments(len(encode(step, "compact", layout=layout)), limit)

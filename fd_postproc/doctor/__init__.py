@@ -6,14 +6,15 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `trial`.  What they look at is
-read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`, `trial`.  What they
+look at is read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
 """
 
 from __future__ import annotations
 
+from ..needs import Load
 from .environment import check_cuda, check_environment, check_fastdeploy
-from .findings import SEVERITIES, Finding, Load, Scope, worst
+from .findings import SEVERITIES, Finding, Scope, worst
 from .keys import check_keys
 from .limits import check_limits
 from .queue_checks import check_queues

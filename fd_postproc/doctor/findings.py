@@ -7,6 +7,7 @@ from typing import Any
 
 from .._core import CHANNELS
 from ..layout import GPU, Layout
+from ..needs import Load
 
 SEVERITIES = ("ok", "info", "warning", "error")
 """From nothing wrong to something that does not work, in this order."""
@@ -50,22 +51,6 @@ def worst(findings: list[Finding]) -> str:
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a step is expected to carry.
-
-    Attributes
-    ----------
-    batch, accepted, columns : int
-        Requests, accepted tokens of each (on channels with speculation), logprob columns (on channels with
-        logprobs).
-    """
-
-    batch: int = 256
-    accepted: int = 2
-    columns: int = 21
-
-
-@dataclass(frozen=True)
 class Scope:
     """What to look at.
 
@@ -92,7 +77,7 @@ class Scope:
     msqids: frozenset[int] = frozenset()
     paths: tuple[str, ...] = ()
     layout: Layout = GPU
-    load: Load = Load()
+    load: Load = field(default_factory=Load)
     stock: bool = False
     trial: bool = True
 

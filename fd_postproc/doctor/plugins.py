@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 
+from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
+from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.options import DISABLE, is_on
 from .findings import Finding, quantity
 
-ENGINE_GROUP = "fastdeploy.token_processor_plugins"  # takes one plug-in at most
-WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number
-NAME = "fd_postproc"  # of our entry points
+WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number; the engine's takes one at most
 
 _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
 

@@ -8,7 +8,8 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc._core import CHANNELS, payload_size
 from fd_postproc.doctor import Load, Scope
-from fd_postproc.doctor.limits import check_limits, example_step, fragments
+from fd_postproc.doctor.limits import check_limits
+from fd_postproc.needs import example_step, fragments
 from fd_postproc.queues import KernelLimits
 
 

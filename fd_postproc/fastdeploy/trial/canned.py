@@ -1,7 +1,7 @@
 """The steps that both classes are given: every channel, and every way a request goes through it.
 
-Left out on purpose is what FastDeploy's class does wrong and ours does not (docs/design.md): results there
-differ and should.
+Left out on purpose is what FastDeploy's class does wrong and ours does not (docs/fastdeploy.md, "What is
+different for a client"): results there differ and should.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ class Script:
         What it is about, for a log line.
     channel : str
     requests : tuple of (dict or None)
-        One for each slot: what differs from an ordinary request (`trial.make_task`); None: nobody.
+        One for each slot: what differs from an ordinary request (`scratch.make_task`); None: nobody.
     messages : tuple of Message
     role, method, v1, adapter, draft_logprobs, masks, decode_log, caching
         Splitwise role; speculative method; the V1 scheduler; the internal adapter; draft logprobs; sampling
         masks; whether a scheduler metrics logger is set; output caching.
+    transfers : dict of int to str
+        How a slot's cache transfer ends on a prefill instance.
     """
 
     name: str

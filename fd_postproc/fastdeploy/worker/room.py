@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from ..._core import LEAST_LIMIT, encode, payload_size
-from ...doctor.findings import Load
-from ...doctor.limits import example_step, wanted_limits
 from ...layout import GPU
+from ...needs import Load, example_step, wanted_limits
 from ...queues import kernel_limits, list_queues, locate
 
 _OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no limits"

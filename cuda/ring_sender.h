@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sender thread of the ring (ring.h).
+ */
+#ifndef FD_POSTPROC_RING_SENDER_H
+#define FD_POSTPROC_RING_SENDER_H
+
+#include <string.h>
+
+#include "_counter.h"
+#include "_frames.h"
+#include "_sysv.h"
+#include "ring.h"
+
+#define FDR_SLICE_NS 20000000 /* the thread looks this often whether it is to go on waiting */
+
+/* Under the lock. */
+static inline void fdr_keep_error(fdr_ring *r, const fdr_error *error)
+{
+    if (r->n_errors < FDR_MOST_ERRORS)
+        r->errors[r->n_errors++] = *error;
+    else
+        r->more_errors++;
+}
+
+/* Give what was written into a slot to its queue.  0, or -1 with the reason in *error. */
+static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_error *error)
+{
+    fdr_lane *lane = slot->lane;
+    uint8_t *message = slot->memory + FDK_MTYPE_AT;
+    fdf_sending sending;
+    int64_t msgmax = 0, msg_qbytes = 0;
+    int64_t limit = fds_limit(lane->msqid, &msgmax, &msg_qbytes);
+    const long mtype = lane->compact ? FDW_MTYPE_COMPACT : FDW_MTYPE_STOCK;
+    error->kind = FDR_TOO_BIG;
+    error->value = size;
+    error->index = msgmax;
+    error->bound = msg_qbytes;
+    if (limit < 0) {
+        error->kind = FDR_QUEUE;
+        error->status = (int32_t)-limit;
+        return -1;
+    }
+    if (!lane->compact && size > limit)
+        return -1;
+    memcpy(message, &mtype, sizeof mtype);
+    if (slot->seq_word >= 0) { /* here, so that the numbers are in the order of sending and have no holes */
+        memcpy(message + FDF_MTYPE_SIZE + 4 * slot->seq_word, &lane->seq, sizeof lane->seq);
+        lane->seq++; /* also if it fails half-way: a number is never used again */
+    }
+    if (fdf_cut(&sending, message, size, limit < lane->stock_size ? limit : lane->stock_size) < 0) {
+        error->kind = lane->stock_size < limit ? FDR_LAYOUT : FDR_TOO_BIG;
+        error->value = FDF_LEAST_LIMIT;
+        return -1;
+    }
+    while (sending.next < sending.fragments) { /* the rules of Sender._send */
+        int64_t piece = 0;
+        void *next = fdf_piece(&sending, &piece);
+        int status = fds_put(lane->msqid, next, piece);
+        if (status == -EAGAIN) {
+            const int64_t began = fds_now();
+            if (lane->waiting_since == 0) {
+                fdc_add(&lane->waits, 1);
+                fdc_set(&lane->waiting_since, began);
+            }
+            status = fds_put_wait(lane->msqid, next, piece, lane->waiting_since, began + FDR_SLICE_NS);
+            fdc_add(&lane->waited_ns, fds_now() - began);
+        }
+        if (status == -EAGAIN || status == -EINVAL) {
+            limit = fds_limit(lane->msqid, &msgmax, &msg_qbytes);
+            if (limit >= 0 && limit < piece) { /* lowered meanwhile */
+                error->value = piece;
+                error->index = msgmax;
+                error->bound = msg_qbytes;
+                return -1;
+            }
+        }
+        if (status == -EINTR || (status == -EAGAIN && !__atomic_load_n(&r->abandoned, __ATOMIC_RELAXED)))
+            continue;
+        if (status < 0) {
+            error->kind = FDR_QUEUE;
+            error->status = -status;
+            return -1;
+        }
+        fdc_set(&lane->waiting_since, 0);
+        sending.next++;
+        fdc_add(&lane->messages, 1);
+        fdc_add(&lane->bytes, piece);
+    }
+    fdc_add(&lane->frames, 1);
+    if (sending.fragments > 1)
+        fdc_add(&lane->fragments, sending.fragments);
+    return 0;
+}
+
+/* The bytes of a message, by what the kernel tells; -1 if it must not be sent, with the reason in *error. */
+static inline int64_t fdr_length(const fdr_slot *slot, fdr_error *error)
+{
+    const fdk_result *result = (const fdk_result *)(slot->memory + FDK_RESULT_AT);
+    if (result->length == FDK_REFUSED) {
+        error->kind = FDR_REFUSED;
+        error->status = result->fault.reason;
+        error->index = result->fault.index;
+        error->value = result->fault.value;
+        error->bound = result->fault.bound;
+        return -1;
+    }
+    if (result->wide != 0) {
+        error->kind = FDR_WIDE;
+        error->status = (int32_t)(result->wide % 256);
+        error->index = result->wide / 256;
+        return -1;
+    }
+    if (result->length < 0 || result->length > slot->lane->capacity) {
+        error->kind = FDR_SIZE;
+        error->value = result->length;
+        error->bound = slot->lane->capacity;
+        return -1;
+    }
+    return result->length;
+}
+
+/* With the lock held; but others look at the number without it. */
+static inline void fdr_count_finished(fdr_ring *r)
+{
+    __atomic_store_n(&r->finished, r->finished + 1, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&r->progress);
+}
+
+/* Saves that are done with; asked without the lock. */
+static inline uint64_t fdr_finished(const fdr_ring *r)
+{
+    return __atomic_load_n(&r->finished, __ATOMIC_ACQUIRE);
+}
+
+static void *fdr_main(void *data)
+{
+    fdr_ring *r = (fdr_ring *)data;
+    pthread_mutex_lock(&r->lock);
+    for (;;) {
+        fdr_slot *slot;
+        fdr_error error;
+        fdv_result result;
+        int64_t length;
+        int status = -1;
+        while (r->finished == r->issued && !r->stopping)
+            pthread_cond_wait(&r->work, &r->lock);
+        if (r->finished == r->issued || r->abandoned)
+            break;
+        slot = &r->slots[r->finished % (uint64_t)r->n];
+        memset(&error, 0, sizeof error);
+        error.ticket = r->finished;
+        if (r->broken) { /* counted, not waited for */
+            fdc_add(&slot->lane->lost, 1);
+            fdr_count_finished(r);
+            continue;
+        }
+        pthread_mutex_unlock(&r->lock);
+        result = r->driver->EventSynchronize(slot->event);
+        pthread_mutex_lock(&r->lock);
+        if (result != 0) {
+            error.kind = FDR_DRIVER;
+            error.status = result;
+            error.call = "cuEventSynchronize";
+            r->broken = 1;
+            r->failure = error;
+            fdr_keep_error(r, &error);
+            continue;
+        }
+        if (r->abandoned)
+            break;
+        pthread_mutex_unlock(&r->lock);
+        length = fdr_length(slot, &error);
+        if (length >= 0)
+            status = fdr_send(r, slot, length, &error);
+        fdc_set(&slot->lane->waiting_since, 0);
+        pthread_mutex_lock(&r->lock);
+        if (r->abandoned && status < 0)
+            break;
+        if (status < 0) {
+            fdc_add(&slot->lane->lost, 1);
+            fdr_keep_error(r, &error);
+        }
+        fdr_count_finished(r);
+    }
+    r->ended = 1;
+    pthread_cond_broadcast(&r->progress);
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+#endif
