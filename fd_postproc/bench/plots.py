@@ -197,7 +197,7 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
     if not lines or not ratios:
         return None
     figure, panels = _new(2, height=4.2, width=5.2)
-    for (call, one), colour in zip(lines.items(), (BLUE, GREEN, PURPLE, ORANGE, RED), strict=True):
+    for (call, one), colour in zip(lines.items(), (BLUE, GREEN, PURPLE, ORANGE, GREY, RED), strict=False):
         panels[0].plot(one.rows, one.times, "o", color=colour, markersize=4)
         ends = np.array([one.rows[0], one.rows[-1]])
         text = f"{call}: {_micro(one.slope)} a row, R² {one.r2:.4f}, within {one.worst:.1%}"
