@@ -149,7 +149,7 @@ def test_targets_are_judged():
 def test_targets_name_what_is_measured(target):
     for quick in (True, False):
         found = [one for _, one in runner.plan((target.question,), quick) if one.case == target.case]
-        assert {"fd_postproc", target.stock, "floor"} <= set(found[0].contenders)
+        assert {target.ours, target.stock, "floor"} <= set(found[0].contenders)
 
 
 # ---- What is missing ----------------------------------------------------------------------------------
