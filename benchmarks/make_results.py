@@ -1,6 +1,6 @@
 """Measure everything and rewrite the tables and pictures of RESULTS.md and of the README.
 
-    python benchmarks/make_results.py                    measures (half an hour), then writes
+    python benchmarks/make_results.py                    measures (a quarter of an hour), then writes
     python benchmarks/make_results.py --from FILE        writes what `fd-postproc bench --json FILE` measured
 
 Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ... ``<!-- /bench -->`` stays.

@@ -13,6 +13,7 @@ from fd_postproc.bench import (
     cases,
     endtoend,
     instructions,
+    linear,
     pickling,
     plots,
     processors,
@@ -148,7 +149,7 @@ def test_targets_are_judged():
 def test_targets_name_what_is_measured(target):
     for quick in (True, False):
         found = [one for _, one in runner.plan((target.question,), quick) if one.case == target.case]
-        assert {"fd_postproc", target.stock, "floor"} <= set(found[0].contenders)
+        assert {target.ours, target.stock, "floor"} <= set(found[0].contenders)
 
 
 # ---- What is missing ----------------------------------------------------------------------------------
@@ -215,7 +216,9 @@ def everything():
     parts = dict.fromkeys((f"{name}: {part}" for name in ways for part in plots.engine.PARTS), 1e-3)
     less = {f"FastDeploy restated: results, less {part}": 1e-4 for part in plots.engine.STEP_PARTS}
     found.append(compared("engine", "spec_topk b256 a2 c1, parts", parts | less))
-    tight = {"tight": 1e-6, "1 of 21": 1.1e-6, "tight, floor": 1e-7}
+    sizes = {f"{rows} rows": 3e-6 + 2e-6 * rows for rows in (256, 512, 1024, 1536)}
+    found.append(("linear", runner.Compared("decode", {n: result(n, [[t, t]]) for n, t in sizes.items()})))
+    tight = {"tight": 1e-6, "1 of 21": 1.1e-6, "tight, floor": 1e-7, "1 of 21, floor": 2e-7}
     found.append(compared("unused", "columns: b256 a2, 1 column", tight))
     steps = {
         name: result(f"gc/x/{name}", [[1e-3, 2e-3, 3e-3]]) for name in ("fd_postproc", "fd_postproc, frozen")
@@ -239,13 +242,36 @@ def test_too_few_timings_draw_nothing(tmp_path):
 
 
 def test_the_line_is_found():
-    start, slope, worst = plots.fit([1, 10, 100], [3.0, 21.0, 201.0])
-    assert (start, slope) == (pytest.approx(1), pytest.approx(2))
-    assert worst == pytest.approx(0, abs=1e-9)
+    exact = linear.line([1, 10, 100], [3.0, 21.0, 201.0])
+    assert (exact.start, exact.slope, exact.r2) == (pytest.approx(1), pytest.approx(2), pytest.approx(1))
+    assert exact.worst == pytest.approx(0, abs=1e-9)
+    bent = linear.line([1, 10, 100], [3.0, 21.0, 401.0])
+    assert bent.r2 < 0.99
+    assert bent.worst > 0.1
+
+
+def test_the_lines_and_what_is_flat_are_said():
+    found = [(question, one) for question, one in everything() if question in ("linear", "unused")]
+    text = printed(report.report(found))
+    assert "decode: 3.00 us + 2.00 us a row; R² 1.0000, largest deviation 0.0 %" in text
+    assert "columns: 1 of 21: 1.10 times a tight layout" in text
+    assert "* columns: 1 of 21, floor: 2.00 times a tight layout" in report.markdown(
+        *found_of("unused", found)
+    )
+
+
+def test_what_counting_costs_is_said():
+    _, one = compared("step", "x, counters", {"fd_postproc": 1e-4, "counters and stage times": 1e-6})
+    assert "x, counters: 1.00 % of a step" in printed(report.report([("step", one)]))
+
+
+def found_of(question, found):
+    """A question's results, as `report.markdown` takes them."""
+    return question, report.by_question(found)[question]
 
 
 def test_parts_of_a_step_add_up():
-    _, one = everything()[-3]
+    one = next(one for _, one in everything() if one.case.endswith(", parts"))
     stock, ours = plots.parts(one, "FastDeploy restated"), plots.parts(one, "fd_postproc")
     assert set(stock) - set(ours) == set(plots.engine.STEP_PARTS)
     assert stock["results"] == pytest.approx(1e-4)

@@ -24,13 +24,14 @@ ABOUT = "256 requests, 1 to 6 accepted tokens each, 21 columns: what a row more 
 REFERENCE = "256 rows"
 
 ACCEPTED = (1, 2, 3, 4, 5, 6)
-QUICK, QUICK_CALLS = (1, 2, 4, 6), ("decode", "lists", "step")
+QUICK, QUICK_CALLS = (1, 2, 4, 6), ("decode", "lists", "step, all lists read")
 CALLS: dict[str, Callable[[Case], Ready]] = {
     "decode": decode._ours,
     "lists": lambda case: lists._make(case, lists._ours),
     "receive": lambda case: taken(case, partial(receive._ours, dialect="compact", full=False)),
     "save": lambda case: save._make(case, partial(save._op, dialect="compact")),
     "step": lambda case: step._make(OURS, load_case(case)),
+    "step, all lists read": lambda case: step._and_read(load_case(case)),
 }
 
 load = token_processor_module

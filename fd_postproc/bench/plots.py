@@ -197,21 +197,22 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
     if not lines or not ratios:
         return None
     figure, panels = _new(2, height=4.2, width=5.2)
-    for (call, one), colour in zip(lines.items(), (BLUE, GREEN, PURPLE, ORANGE, RED), strict=True):
-        panels[0].plot(one.rows, one.times, "o", color=colour, markersize=4)
-        ends = np.array([one.rows[0], one.rows[-1]])
+    for (call, one), colour in zip(lines.items(), (BLUE, GREEN, PURPLE, ORANGE, GREY, RED), strict=False):
         text = f"{call}: {_micro(one.slope)} a row, R² {one.r2:.4f}, within {one.worst:.1%}"
-        between = np.linspace(*ends)
-        panels[0].plot(between, one.start + one.slope * between, "-", color=colour, linewidth=1, label=text)
+        ends = np.array([one.rows[0], one.rows[-1]])
+        first = one.times[0]
+        panels[0].plot(one.rows, np.array(one.times) / first, "o", color=colour, markersize=4)
+        panels[0].plot(
+            ends, (one.start + one.slope * ends) / first, "-", color=colour, linewidth=1, label=text
+        )
     panels[0].set(
-        yscale="log",
         xlabel="accepted rows of 21 columns, 256 requests",
+        ylabel="time / that of the fewest rows",
         title="Linear in what is used: least-squares lines",
     )
-    low, high = panels[0].get_ylim()
-    panels[0].set_ylim(low, high * 30)  # room for the legend
+    panels[0].set_xlim(0, None)
+    panels[0].set_ylim(0, 1.7 * panels[0].get_ylim()[1])  # room for the legend
     panels[0].legend(loc="upper left", fontsize=8)
-    _nice_times(panels[0].yaxis)
     _bars_of_unused(panels[1], {name: ratio for name, ratio in ratios.items() if "floor" not in name})
     return figure
 

@@ -147,6 +147,11 @@ def comparable(results: list[Any]) -> list[dict[str, Any]]:
     return dicts
 
 
+def logprobs_field(case: LoadCase) -> str:
+    """Where a result has its log-probabilities."""
+    return "draft_top_logprobs" if case.channel.endswith("draft") else "top_logprobs"
+
+
 def holds_message(load: Load) -> bool:
     """Whether the results of the last step hold the tokens and log-probabilities in the tensors."""
     case, results = load.case, load.sink.last
@@ -169,7 +174,7 @@ def holds_message(load: Load) -> bool:
         ids = tokens[515 : 515 + used].reshape(slots)[:, :accepted, :columns]
         values = scores[:used].reshape(slots)[:, :accepted, :columns]
         places = ranks[: 6 * batch].reshape(batch, 6)[:, :accepted]
-    field = "draft_top_logprobs" if case.channel.endswith("draft") else "top_logprobs"
+    field = logprobs_field(case)
     return all(
         tuple(getattr(result.outputs, field)) == tuple(map(np.ndarray.tolist, parts))
         for result, *parts in zip(results, ids, values, places, strict=True)

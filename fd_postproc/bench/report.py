@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +14,9 @@ from rich.text import Text
 from .runner import Compared, Found, Result
 
 OURS = "fd_postproc"
+INDENT, PADDING = "  ", 3
+LEAST = ("objects", "best", "bytes", "longest", "in gc", "spread")
+"""Columns that a narrow terminal can do without, the first to go first."""
 
 
 def seconds(value: float) -> str:
@@ -138,25 +142,46 @@ def rows(question: str, compared: list[Compared], shown: list[Column]) -> list[l
 
 
 def table(
-    question: str, compared: list[Compared], before: dict[tuple[str, str, str], Result] | None = None
+    question: str,
+    compared: list[Compared],
+    before: dict[tuple[str, str, str], Result] | None = None,
+    width: int = 140,
 ) -> Table:
-    """One question's results for a terminal.  Columns without content are left out."""
+    """One question's results for a terminal.
+
+    Columns without content are left out, and, where the terminal is narrower than the table, those that
+    matter least; the caption says which.
+    """
     module = importlib.import_module(f"{__package__}.{question}")
     shown = columns(question, before)
     cells = rows(question, compared, shown)
     used = [i for i in range(len(shown)) if any(line[2 + i] for line in cells)]
-    out = Table(title=Text(f"{question}: {module.ABOUT}"), title_justify="left", pad_edge=False)
-    out.add_column("case")
-    out.add_column("contender")
+    wide = {i: max(len(shown[i].heading), *(len(line[2 + i]) for line in cells)) for i in used}
+    names = [INDENT + line[1] for line in cells if any(line[2:])]
+    longest = max((len(name) for name in [*names, *(line[0] for line in cells)]), default=0)
+    dropped = []
+    for heading in LEAST:
+        if longest + sum(wide[i] + PADDING for i in used) <= width:
+            break
+        dropped += [heading for i in used if shown[i].heading == heading]
+        used = [i for i in used if shown[i].heading != heading]
+    out = Table(
+        title=Text(f"{question}: {module.ABOUT}"),
+        title_justify="left",
+        caption=Text(f"For a wider terminal: {', '.join(dropped)}") if dropped else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    out.add_column("", overflow="fold")
     for i in used:
         out.add_column(shown[i].heading, justify="right", no_wrap=True)
-    for line, following in zip(cells, [*cells[1:], None], strict=True):
-        out.add_row(
-            *map(Text, (line[0], line[1])),
-            *(line[2 + i] for i in used),
-            end_section=following is None or bool(following[0]),
-            style="bold" if line[1] == OURS else None,
-        )
+    for line in cells:
+        if line[0]:
+            out.add_row(Text(line[0]), style="cyan")
+        style = "bold" if line[1] == OURS else None
+        out.add_row(Text(INDENT + line[1]), *(line[2 + i] for i in used), style=style)
     return out
 
 
@@ -166,13 +191,23 @@ def notes(question: str, compared: list[Compared]) -> list[str]:
     return said(compared) if said else []
 
 
-def report(found: Found, before: Found | None = None) -> list[RenderableType]:
-    """Tables of all questions, in the order in which they were asked, and notes under them."""
+def report(found: Found, before: Found | None = None, width: int = 140) -> list[RenderableType]:
+    """Tables of all questions, in the order in which they were asked, and notes under them.
+
+    Parameters
+    ----------
+    found : list of (str, Compared)
+    before : list of (str, Compared), optional
+        An earlier run to compare with.
+    width : int, optional
+        Characters of a line.
+    """
     then = None if before is None else earlier(before)
     shown: list[RenderableType] = []
     for question, compared in by_question(found).items():
-        shown.append(table(question, compared, then))
-        shown += [Text(f"  {line}") for line in notes(question, compared)]
+        shown.append(table(question, compared, then, width))
+        shown += [Text(line) for line in notes(question, compared)]
+        shown.append(Text())
     return shown
 
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from ..fastdeploy.engine.counters import Reports
 from ._objects import Objects
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load
-from .cases import Comparison, Ready, TimeFunction, attributes, check, objects_in, rounds_for, timed
+from .cases import (
+    HEADLINE,
+    Case,
+    Comparison,
+    Ready,
+    TimeFunction,
+    attributes,
+    check,
+    objects_in,
+    rounds_for,
+    timed,
+)
 from .processors import (
     OURS,
     RESTATED,
@@ -18,14 +31,17 @@ from .processors import (
     comparable,
     load_case,
     loaded,
+    logprobs_field,
     names,
     step_call,
     token_processor_module,
 )
+from .runner import Compared
 
 ABOUT = "the token processor's step in steady decode: a received message -> results given to the scheduler"
 REFERENCE = "floor"
 BASELINE = RESTATED
+LISTS_READ, COUNTERS = f"{OURS}, all lists read", "counters and stage times"
 
 load = token_processor_module
 
@@ -36,9 +52,16 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         if not quick and case.channel == "spec_topk" and (case.batch, case.accepted) == (256, 2):
             yield _comparison(f"{case} draft", load_case(case, draft=True), rounds=3)
 
+    for case in HEADLINE[:1] if quick else (Case(batch=1, columns=1), Case(batch=32, columns=1), HEADLINE[0]):
+        one = load_case(case)
+        ways = {OURS: partial(_make, OURS, one), COUNTERS: partial(_counting, one)}
+        yield Comparison(f"{case}, counters", ways)
+
 
 def _comparison(label: str, case: LoadCase, rounds: int) -> Comparison:
     contenders = {name: partial(_make, name, case) for name in names()}
+    if case.logprobs:
+        contenders[LISTS_READ] = partial(_and_read, case)
     contenders[f"{OURS}, from tensors"] = partial(_from_tensors, case)
     contenders["floor"] = partial(_floor, case)
     return Comparison(label, contenders, rounds=rounds)
@@ -51,6 +74,47 @@ def _make(name: str, case: LoadCase) -> Ready:
         stock = loaded(RESTATED, module, case)
         check(comparable(work.sink.last) == comparable(stock.sink.last), "a client would see other results")
     return Ready(steps_of(work), objects=objects_in(work.sink.last))
+
+
+def _and_read(case: LoadCase) -> Ready:
+    """Somebody looks at the log-probabilities of every result: only then do ours become lists."""
+    work = loaded(OURS, token_processor_module(), case)
+    step, field = step_call(work), logprobs_field(case)
+
+    def call() -> None:
+        step()
+        for result in work.sink.last:
+            getattr(result.outputs, field)
+
+    return Ready(steps_of(work, call))
+
+
+def _counting(case: LoadCase) -> Ready:
+    """What the receive loop does for its counters and stage times at a step, and nothing else."""
+    processor = loaded(OURS, token_processor_module(), case).processor
+    counters = processor.counters
+    reports, before = Reports(counters, logging.getLogger("fd_postproc")), counters.steps
+
+    def call() -> None:
+        began = perf_counter()
+        counters.receive_seconds += perf_counter() - began
+        began = perf_counter()
+        built = perf_counter()
+        processor.counters.add_step(256, built - began, perf_counter() - built)
+        reports.refresh()
+
+    call()
+    check(counters.steps == before + 1, "the step was not counted")
+    return Ready(timed(call))
+
+
+def notes(compared: list[Compared]) -> list[str]:
+    """What counting costs."""
+    return [
+        f"{one.case}: {100 * one.results[COUNTERS].ratio_of_best(one.results[OURS]):.2f} % of a step"
+        for one in compared
+        if COUNTERS in one.results and OURS in one.results
+    ]
 
 
 def _from_tensors(case: LoadCase) -> Ready:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from .processors import OURS, RESTATED
 from .report import earlier, seconds
 from .runner import Found, Result
+from .step import LISTS_READ
 
 NARROW, WIDE = "spec_topk b256 a2 c1", "spec_topk b256 a2 c21"
 FASTDEPLOYS_GET, FASTDEPLOYS_SAVE = "FastDeploy's get op restated", "FastDeploy's op restated"
@@ -36,6 +37,8 @@ class Target(NamedTuple):
         Times as fast as FastDeploy's way to be; 0 if there is no such target.
     size : int
         Bytes to stay under; 0 if there is no such target.
+    ours : str
+        The contender that is to reach it.
     """
 
     what: str
@@ -46,6 +49,7 @@ class Target(NamedTuple):
     floor: float = 0
     speed_up: float = 0
     size: int = 0
+    ours: str = OURS
 
 
 TARGETS = (
@@ -54,6 +58,12 @@ TARGETS = (
     Target("nested lists, 21 columns", "lists", WIDE, RESTATED, floor=1.3),
     Target("results, 1 column", "step", NARROW, RESTATED, 0.35e-3, speed_up=40),
     Target("results, 21 columns", "step", WIDE, RESTATED, 0.7e-3, speed_up=40),
+    Target(
+        "results, all lists read, 1 column", "step", NARROW, RESTATED, 0.35e-3, speed_up=40, ours=LISTS_READ
+    ),
+    Target(
+        "results, all lists read, 21 columns", "step", WIDE, RESTATED, 0.7e-3, speed_up=40, ours=LISTS_READ
+    ),
     Target("whole engine process, 1 column", "engine", NARROW, RESTATED, 1.5e-3),
     Target("whole engine process, 21 columns", "engine", WIDE, RESTATED, 2.5e-3),
     Target("save op, CPU tensors, 1 column", "save", NARROW, FASTDEPLOYS_SAVE, 12e-6),
@@ -69,7 +79,7 @@ def markdown(found: Found) -> str:
     ]
     for target in TARGETS:
         ours, stock, floor = (
-            results.get((target.question, target.case, name)) for name in (OURS, target.stock, "floor")
+            results.get((target.question, target.case, name)) for name in (target.ours, target.stock, "floor")
         )
         if ours and stock and floor:
             cells = (

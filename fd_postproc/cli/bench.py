@@ -23,10 +23,12 @@ HELP = "measure this package beside a floor in C and other ways to do the same"
 EXAMPLES = f"""questions: {", ".join(QUESTIONS)}
 
 columns: spread is half the distance between the quartiles; speed-up is the time of FastDeploy's way divided
-by this one's; "/ floor" is this one's time divided by that of C that does the same and checks nothing.
+by this one's; "/ floor" is this one's time divided by that of C that does the same and checks nothing.  A
+case such as "spec_topk b256 a2 c21" is channel, requests, accepted tokens of each, logprob columns.
 
 examples:
-  fd-postproc bench --quick                       all questions, few cases: two minutes at most
+  fd-postproc bench --quick                       all questions, few cases: a minute or two
+  fd-postproc bench                               all questions, all cases: about 15 minutes
   fd-postproc bench decode lists                  two questions, all cases
   fd-postproc bench step engine --plot pictures   and pictures of them (needs matplotlib)
   fd-postproc bench --quick --json before.json    keep the timings; then, after a change:
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, 140)
-    for table in report.report(found, before):
+    for table in report.report(found, before, screen.width):
         screen.print(table)
     if before is not None:
         for difference in runner.differences(before, found):
