@@ -192,7 +192,7 @@ def attempt():
 
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 before = resource.getrlimit(resource.RLIMIT_AS)
-resource.setrlimit(resource.RLIMIT_AS, (used, before[1]))
+resource.setrlimit(resource.RLIMIT_AS, (used // 2, before[1]))  # what Python frees meanwhile is not enough
 outcome = attempt()
 resource.setrlimit(resource.RLIMIT_AS, before)
 assert isinstance(outcome, MemoryError), outcome
