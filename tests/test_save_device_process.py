@@ -294,7 +294,7 @@ def test_a_host_address_taken_for_a_devices(run):
     code = """
 tensor = stub_cuda.Exchange(np.array([[1]]))
 tensor.memory = type("Wrong", (), {"address": np.zeros(1).ctypes.data})()
-ops.save_output(tensor, FLAG, ZERO, 0, False)
+print(error_of(ops.save_output, tensor, FLAG, ZERO, 0, False))  # or only later
 print(error_of(ops.flush, 10))
 """
     assert "an illegal memory access" in run(code)
