@@ -53,8 +53,20 @@ def name_of(argument):
     return getattr(argument, "case", argument)
 
 
-LIGHT = [pair for pair in QUICK if pair[0] not in NEED_FASTDEPLOY]
-HEAVY = [pair for pair in QUICK if pair[0] in NEED_FASTDEPLOY]
+def parameters(pairs):
+    """Every case of a question with processes or engines; all but one of them are nightly."""
+    last = dict(pairs)
+    return [
+        pytest.param(
+            *pair, marks=[pytest.mark.nightly] if pair[0] in SLOW and pair[1] is not last[pair[0]] else []
+        )
+        for pair in pairs
+    ]
+
+
+SLOW = ("endtoend", "frames", *NEED_FASTDEPLOY)
+LIGHT = parameters([pair for pair in QUICK if pair[0] not in NEED_FASTDEPLOY])
+HEAVY = parameters([pair for pair in QUICK if pair[0] in NEED_FASTDEPLOY])
 
 
 @pytest.mark.parametrize(("question", "comparison"), LIGHT, ids=name_of)

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from children import python
-from forked import with_paddle
+from nursery import with_paddle
 from quiet import Double, imported
 
 pytestmark = pytest.mark.framework
@@ -152,13 +152,12 @@ print(json.dumps({
 """
 
 
-def variables(tree):
-    return {"FD_POSTPROC_FASTDEPLOY": str(tree), "FD_PLUGINS": "nobody"}
+def environment(tree):
+    return {**os.environ, "FD_POSTPROC_FASTDEPLOY": str(tree), "FD_PLUGINS": "nobody"}
 
 
 def run_with(tree, code):
-    environment = {**os.environ, **variables(tree)}
-    return subprocess.run(python(code), env=environment, cwd="/", capture_output=True, text=True)
+    return subprocess.run(python(code), env=environment(tree), cwd="/", capture_output=True, text=True)
 
 
 def test_a_source_tree_is_layered_over_the_double(tmp_path):
@@ -168,7 +167,8 @@ def test_a_source_tree_is_layered_over_the_double(tmp_path):
     for name in "output/token_processor.py", "engine/request.py", "worker/output.py":
         (package / name).parent.mkdir(parents=True)
         (package / name).write_text((double / name).read_text())
-    for told in with_paddle({str(tree): (TOLD, variables(tree)) for tree in (tmp_path, package)}).values():
+    for tree in tmp_path, package:
+        told = with_paddle(TOLD, environment(tree))
         assert [Path(file).is_relative_to(package) for file in told["files"]] == [True, True, True, False]
         assert told["restated"]
     told = run_with(package, "import sys, fastdeploy; sys.exit('paddle' in sys.modules)")

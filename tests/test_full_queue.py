@@ -1,13 +1,12 @@
 """Sender: what one message may hold, and waiting while the queue is full."""
 
-import threading
 import time
 
 import pytest
 import sysv_ipc
 from random_steps import random_step
-from sending import LARGEST, alarm, fill, in_thread, same
-from waiting import until
+from sending import LARGEST, fill, in_thread, same
+from waiting import signalled, until, when
 
 import fd_postproc as fp
 
@@ -214,11 +213,10 @@ def test_a_full_queue(plain, queue, step):
 @pytest.mark.parametrize("timeout", [None, 20])
 def test_waits_without_the_gil(plain, queue, step, timeout):
     fill(plain, step)
-    timer = threading.Timer(0.05, queue.receive)  # needs the GIL while the sender waits
-    timer.start()
     before = plain.stats["waits"]
+    other = when(lambda: plain.waiting_seconds > 0.03, queue.receive)  # needs the GIL while the sender waits
     plain.send(step, timeout)
-    timer.join()
+    other.join()
     assert plain.stats["waits"] == before + 1
     assert plain.stats["wait_seconds"] > 0.02
 
@@ -233,7 +231,7 @@ def test_a_signal_runs_its_handler_and_the_wait_goes_on(plain, queue, step, time
         if len(seen) == 3:
             queue.receive()
 
-    with alarm(handler, 0.02, 0.02):
+    with signalled(handler, lambda: plain.waiting_seconds, repeat=True):
         plain.send(step, timeout)
     assert seen[:3] == [fitted] * 3
     assert queue.current_messages == fitted
@@ -248,7 +246,7 @@ def test_a_handler_that_raises_ends_the_wait(plain, queue, step, timeout):
         raise Stop
 
     fitted = fill(plain, step)
-    with alarm(handler, 0.02), pytest.raises(Stop):
+    with signalled(handler, lambda: plain.waiting_seconds), pytest.raises(Stop):
         plain.send(step, timeout)
     assert queue.current_messages == plain.stats["frames"] == fitted
     queue.receive()
@@ -258,7 +256,7 @@ def test_a_handler_that_raises_ends_the_wait(plain, queue, step, timeout):
 def test_signals_do_not_make_a_wait_longer(plain, step):
     fill(plain, step)
     began = time.monotonic()
-    with alarm(lambda *_: None, 0.01, 0.01), pytest.raises(fp.QueueTimeout):
+    with signalled(lambda *_: None, lambda: True, repeat=True), pytest.raises(fp.QueueTimeout):
         plain.send(step, 0.2)
     assert 0.2 <= time.monotonic() - began < 5
 

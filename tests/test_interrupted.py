@@ -92,7 +92,7 @@ except fp.QueueTimeout:
     began = time.monotonic()
     waited = [float(word) for word in disturbed("clock", script, queue.key).split()]
     assert time.monotonic() - began < 20
-    assert all(0.15 < seconds < 2 for seconds in waited), waited
+    assert all(0.15 < seconds < 20 for seconds in waited), waited
 
 
 def test_a_recording_does_not_follow_the_wall_clock(tmp_path):

@@ -3,12 +3,12 @@
 import contextlib
 import logging
 import os
-import signal
 import threading
 
 import numpy as np
 import pytest
 import sysv_ipc
+from waiting import signalled
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
@@ -182,12 +182,8 @@ def test_a_removed_queue_is_made_again(send):
 def test_a_signal_ends_the_wait(send):
     x = fresh("plain")[0]
     seen = []
-    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    try:
+    with signalled(lambda *_: seen.append(1), lambda: True, repeat=True):
         call("plain", [x])
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert seen
     assert x[:2, 0].tolist() == [-2, 0]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from children import python
-from forked import with_paddle
+from nursery import with_paddle
 from quiet import Double, imported
 
 from fd_postproc.doctor.environment import check_environment
@@ -57,26 +57,13 @@ def environment(monkeypatch):
     monkeypatch.delenv("INFERENCE_MSG_QUEUE_ID", raising=False)
 
 
-@pytest.fixture(scope="module")
-def engines():
-    """What became of engines that were started in processes of their own."""
-    known = {"FD_PLUGINS": "fd_postproc"}
-    peer = {**known, "FD_POSTPROC_PEER": "compact/1"}
-    engines = {
-        "plain": ("", known),
-        "disabled": ("", {**peer, "FD_POSTPROC_DISABLE": "1"}),
-        "different": (DIFFERENT, peer),
-        "forced": (DIFFERENT, {**known, "FD_POSTPROC_FORCE": "1"}),
-        "zeromq": ("", {**peer, "FD_USE_GET_SAVE_OUTPUT_V1": "1"}),
-        "impossible": ("stock.LogprobsLists = list", peer),
-    }
-    scripts = {name: (ENGINE.replace("CHANGES", code), given) for name, (code, given) in engines.items()}
-    ours = [name for name in os.environ if name.startswith("FD_POSTPROC_")]
-    return with_paddle(scripts, unset=[*ours, "FD_USE_GET_SAVE_OUTPUT_V1", "INFERENCE_MSG_QUEUE_ID"])
+def engine(changes="", **variables):
+    """What became of an engine that was started in a process of its own."""
+    return with_paddle(ENGINE.replace("CHANGES", changes), {**os.environ, **variables})
 
 
-def test_the_engine_loads_our_class_and_the_workers_are_told(engines):
-    told = engines["plain"]
+def test_the_engine_loads_our_class_and_the_workers_are_told():
+    told = engine()
     assert told["loaded"]
     assert not told["stock"]
     assert told["peer"] == "compact/1"
@@ -86,16 +73,16 @@ def test_the_engine_loads_our_class_and_the_workers_are_told(engines):
     assert "columns in the header of topk and spec_topk" in line
 
 
-def test_disabled_it_is_fastdeploys_class_from_the_start(engines):
-    told = engines["disabled"]
+def test_disabled_it_is_fastdeploys_class_from_the_start():
+    told = engine(FD_POSTPROC_DISABLE="1", FD_POSTPROC_PEER="compact/1")
     assert not told["loaded"]
     assert told["stock"]
     assert told["peer"] is None
     assert any("engine side off: FD_POSTPROC_DISABLE is set" in line for line in told["lines"])
 
 
-def test_a_class_that_differs_stands_aside_and_names_the_difference(engines):
-    told = engines["different"]
+def test_a_class_that_differs_stands_aside_and_names_the_difference():
+    told = engine(DIFFERENT, FD_POSTPROC_PEER="compact/1")
     assert told["stock"]
     assert told["peer"] is None
     (line,) = [line for line in told["lines"] if "stands aside" in line]
@@ -103,23 +90,23 @@ def test_a_class_that_differs_stands_aside_and_names_the_difference(engines):
     assert "reasoning_token_num: 7 is expected, ours is 0" in line
 
 
-def test_forced_it_is_used_all_the_same(engines):
-    told = engines["forced"]
+def test_forced_it_is_used_all_the_same():
+    told = engine(DIFFERENT, FD_POSTPROC_FORCE="1")
     assert not told["stock"]
     assert told["peer"] == "compact/1"
     (line,) = [line for line in told["lines"] if "FD_POSTPROC_FORCE" in line]
     assert "reasoning_token_num" in line
 
 
-def test_the_zeromq_channel_stays_fastdeploys(engines):
-    told = engines["zeromq"]
+def test_the_zeromq_channel_stays_fastdeploys():
+    told = engine(FD_USE_GET_SAVE_OUTPUT_V1="1", FD_POSTPROC_PEER="compact/1")
     assert told["stock"]
     assert told["peer"] is None
     assert any("ZeroMQ" in line for line in told["lines"])
 
 
-def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own(engines):
-    told = engines["impossible"]
+def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
+    told = engine("stock.LogprobsLists = list", FD_POSTPROC_PEER="compact/1")
     assert not told["loaded"]
     assert told["peer"] is None
     (line,) = [line for line in told["lines"] if line.startswith("ERROR")]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import stock_ops
 import sysv_ipc
-from forked import with_paddle
 from frameworks import Paddle
+from nursery import with_paddle
 from quiet import Double, imported
 from sampled_steps import KINDS, Requests, collect
 
@@ -120,26 +120,21 @@ print(json.dumps([ours(module) for module in (ops, early, mtp, mtp_cuda)]))
 """
 
 
-SETTINGS = {
-    "named": {"FD_PLUGINS": "fd_postproc"},
-    "one of two": {"FD_PLUGINS": "another,fd_postproc", "FD_POSTPROC_DISABLE": "0"},
-    "all": {},
-    "another": {"FD_PLUGINS": "another"},
-    "disabled": {"FD_PLUGINS": "fd_postproc", "FD_POSTPROC_DISABLE": "1"},
-}
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    """The ops that are ours in a worker of each of SETTINGS."""
+@pytest.mark.parametrize(
+    ("settings", "active"),
+    [
+        ({"FD_PLUGINS": "fd_postproc"}, True),
+        ({"FD_PLUGINS": "another,fd_postproc", "FD_POSTPROC_DISABLE": "0"}, True),
+        ({}, True),
+        ({"FD_PLUGINS": "another"}, False),
+        ({"FD_PLUGINS": "fd_postproc", "FD_POSTPROC_DISABLE": "1"}, False),
+    ],
+)
+def test_fastdeploy_loads_it_in_a_worker(settings, active):
     names = ("FD_PLUGINS", "FD_POSTPROC_DISABLE", "FD_POSTPROC_FASTDEPLOY")
-    return with_paddle({name: (LOADED, settings) for name, settings in SETTINGS.items()}, names)
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_fastdeploy_loads_it_in_a_worker(loaded, settings):
+    environment = {name: value for name, value in os.environ.items() if name not in names} | settings
     everywhere = [sorted(SIGNATURES)] * 2 + [["speculate_save_output_topk"]] * 2
-    assert loaded[settings] == ([[]] * 4 if settings in ("another", "disabled") else everywhere)
+    assert with_paddle(LOADED, environment) == (everywhere if active else [[]] * 4)
 
 
 def test_on_and_off(double, plugged):

@@ -1,13 +1,13 @@
 """Receiver: waiting, being woken, and every way in which a receive can fail."""
 
 import os
-import signal
 import threading
 import time
 
 import pytest
 import sysv_ipc
 from other_user import as_nobody
+from waiting import signalled, until, when
 
 import fd_postproc as fp
 from fd_postproc import queues
@@ -32,10 +32,9 @@ def queue(receiver):
     return sysv_ipc.MessageQueue(receiver.key, max_message_size=8192)
 
 
-def later(seconds, call, *args):
-    timer = threading.Timer(seconds, call, args)
-    timer.start()
-    return timer
+def when_it_waits(receiver, call, *args):
+    """Make a call while a receive waits, the first that does; it needs the GIL meanwhile."""
+    return when(lambda: receiver.stats["waits"], call, *args)
 
 
 def test_receives_what_was_sent(receiver, queue, plain):
@@ -74,9 +73,9 @@ def test_nothing_there(receiver):
 
 @pytest.mark.parametrize("timeout", [None, 10])
 def test_waits_for_a_message_without_the_gil(receiver, queue, plain, timeout):
-    timer = later(0.05, queue.send, plain)  # needs the GIL while the receiver waits
+    other = when_it_waits(receiver, queue.send, plain)
     assert receiver.receive(timeout).counts == [1, -9, 1]
-    timer.join()
+    other.join()
     assert receiver.stats["waits"] == 1
 
 
@@ -89,9 +88,9 @@ def test_timeout_must_be_a_number_of_seconds(receiver, timeout):
 def test_iterates_until_it_is_removed(receiver, queue, plain):
     for _ in range(3):
         queue.send(plain)
-    timer = later(0.05, receiver.remove)
+    other = when_it_waits(receiver, receiver.remove)
     assert [step.batch for step in receiver] == [3, 3, 3]
-    timer.join()
+    other.join()
     assert list(receiver) == []
 
 
@@ -106,10 +105,10 @@ def test_iteration_stops_after_close(receiver, queue, plain):
 
 @pytest.mark.parametrize("timeout", [None, 10])
 def test_queue_removed_while_waiting(receiver, queue, timeout):
-    timer = later(0.05, queue.remove)
+    other = when_it_waits(receiver, queue.remove)
     with pytest.raises(fp.QueueRemoved, match=f"queue {receiver.msqid}"):
         receiver.receive(timeout)
-    timer.join()
+    other.join()
 
 
 def test_queue_removed_before(receiver, queue):
@@ -130,13 +129,8 @@ def test_a_signal_runs_its_handler_and_the_wait_goes_on(receiver, queue, plain, 
         if len(seen) == 2:
             queue.send(plain)
 
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-    try:
+    with signalled(handler, lambda: receiver.stats["waits"], repeat=True):
         assert receiver.receive(timeout).batch == 3
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert seen[:2] == [0, 0]
 
 
@@ -148,13 +142,8 @@ def test_a_handler_that_raises_ends_the_wait(receiver, queue, plain, timeout):
     def handler(*_):
         raise Stop
 
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    try:
-        with pytest.raises(Stop):
-            receiver.receive(timeout)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with signalled(handler, lambda: receiver.stats["waits"]), pytest.raises(Stop):
+        receiver.receive(timeout)
     queue.send(plain)
     assert receiver.receive(0).batch == 3  # nothing lost, nothing stuck
 
@@ -226,7 +215,7 @@ def test_one_thread_at_a_time(receiver, queue, plain):
     result = []
     thread = threading.Thread(target=lambda: result.append(receiver.receive()))
     thread.start()
-    time.sleep(0.05)  # the thread waits by now; if not, this test can only pass by mistake
+    until(lambda: receiver.stats["waits"])
     with pytest.raises(fp.ReceiverBusy, match="one thread at a time"):
         receiver.receive(0)
     queue.send(plain)
@@ -245,12 +234,8 @@ def test_a_handler_must_not_use_the_receiver_that_waits(receiver, queue, plain):
         caught.append(1)
         queue.send(plain)
 
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    try:
+    with signalled(handler, lambda: receiver.stats["waits"]):
         assert receiver.receive().batch == 3
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert caught
 
 

@@ -184,7 +184,7 @@ def test_host_tensors_are_read_at_the_call(ops_queue, slow):
 
 
 def test_tensors_live_until_their_message_is_sent(ops_queue, slow):
-    slow(100)
+    slow(600)
     tensor = Exchange(np.array([[5]]))
     alive = weakref.ref(tensor)
     ops.save_output(tensor, FLAG, np.zeros(1, np.int32), 0, False)
@@ -195,12 +195,12 @@ def test_tensors_live_until_their_message_is_sent(ops_queue, slow):
 
 
 def test_flush_waits_no_longer_than_it_may(ops_queue, slow):
-    slow(400)
+    slow(1500)
     ops.save_output(Exchange(np.array([[5]])), FLAG, np.zeros(1, np.int32), 0, False)
     assert ops.flush(0) is False
     began = time.monotonic()
     assert ops.flush(0.05) is False
-    assert time.monotonic() - began < 0.3
+    assert time.monotonic() - began < 1
     assert ops.flush() is True
     with pytest.raises(ValueError, match="timeout = -1"):
         ops.flush(-1)
@@ -340,7 +340,7 @@ def test_an_error_is_raised_by_the_next_save_and_only_its_message_is_missing(ops
 
 
 def test_several_errors_are_told(ops_queue, caplog, slow):
-    slow(50)
+    slow(400)
     for n in range(4):
         save((1 << 31) + n)  # each returns before the first is known to be wrong
     with pytest.raises(ValueError, match="does not fit"):
@@ -387,7 +387,7 @@ def test_compact_frames_in_pieces(ops_queue, monkeypatch):
         before = ops.save_stats()["fragments"]
         ops_queue.open("spec_topk").max_size = 5000
         threading.Thread(target=lambda: getattr(ops, op)(*args)).start()
-        found = receiver.receive(5)
+        found = receiver.receive(20)
     assert ops.flush(10)
     expected = fp.decode(
         getattr(reference, op)(*arguments(op, inputs), dialect="packed").payload, "spec_topk"

@@ -14,6 +14,7 @@ import stub_cuda
 import sysv_ipc
 from children import python
 from kernel_emulation import compiler
+from nursery import nursery
 
 import fd_postproc as fp
 from fd_postproc import queues
@@ -54,21 +55,28 @@ def environment(stub_path, ops_queue):
 
 @pytest.fixture
 def run(environment):
-    """Run code after PRELUDE in a new process; what it printed.  It must end by itself, and well."""
+    """Run code after PRELUDE in a process of its own; what it printed.  It must end by itself, and well."""
 
     def run(code, **variables):
-        done = subprocess.run(
-            python(PRELUDE + code),
-            env={**environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        run.stderr = done.stderr
+        done = nursery().run(PRELUDE + code, env={**environment, **variables})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def fresh(environment):
+    """As `run`, in a process that was not forked; ``fresh.stderr`` is what it complained of."""
+
+    def fresh(code, **variables):
+        command, variables = python(PRELUDE + code), {**environment, **variables}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        fresh.stderr = done.stderr
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return fresh
 
 
 @pytest.fixture
@@ -286,7 +294,7 @@ def test_a_host_address_taken_for_a_devices(run):
     code = """
 tensor = stub_cuda.Exchange(np.array([[1]]))
 tensor.memory = type("Wrong", (), {"address": np.zeros(1).ctypes.data})()
-ops.save_output(tensor, FLAG, ZERO, 0, False)
+print(error_of(ops.save_output, tensor, FLAG, ZERO, 0, False))  # or only later
 print(error_of(ops.flush, 10))
 """
     assert "an illegal memory access" in run(code)
@@ -301,17 +309,17 @@ def test_a_bad_number_of_buffers(run):
 # ---- End and fork -----------------------------------------------------------------------------------------
 
 
-def test_what_is_under_way_is_sent_at_exit(run):
-    run("for n in range(6): save(n)", STUB_CUDA_DELAY_US="50000")
+def test_what_is_under_way_is_sent_at_exit(fresh):
+    fresh("for n in range(6): save(n)", STUB_CUDA_DELAY_US="50000")
     assert received(6) == list(range(6))
 
 
-def test_what_went_wrong_is_told_at_exit(run):
-    run("save(1 << 31)", STUB_CUDA_DELAY_US="50000")
-    assert "does not fit the 32 bits" in run.stderr
+def test_what_went_wrong_is_told_at_exit(fresh):
+    fresh("save(1 << 31)", STUB_CUDA_DELAY_US="50000")
+    assert "does not fit the 32 bits" in fresh.stderr
 
 
-def test_exit_with_a_full_queue(run):
+def test_exit_with_a_full_queue(fresh):
     """It waits for a while, says how many messages are lost, and does not hang."""
     code = """
 device.EXIT_SECONDS = 0.3
@@ -322,9 +330,9 @@ sysv_ipc.MessageQueue(queues.locate("plain")).max_size = 40
 for n in range(1, 8): save(n)
 """
     began = time.monotonic()
-    run(code)
+    fresh(code)
     assert time.monotonic() - began < 20
-    assert "5 saved messages were not sent" in run.stderr
+    assert "5 saved messages were not sent" in fresh.stderr
     assert received(3) == [0, 1, 2]
 
 
@@ -340,7 +348,7 @@ def test_a_killed_process_leaves_nothing_but_its_messages(start):
     "asan" in os.environ.get("LD_PRELOAD", ""),
     reason="the sanitizer's own locks may be taken by another thread when the process forks",
 )
-def test_fork(run):
+def test_fork(fresh):
     """A child must not use CUDA, and cannot; it may send host tensors, and ends without a word."""
     code = """
 import warnings
@@ -358,12 +366,12 @@ print(os.waitpid(child, 0)[1])
 save(4)
 print(ops.flush(10))
 """
-    assert run(code, STUB_CUDA_DELAY_US="20000") == "0\nTrue\n"
+    assert fresh(code, STUB_CUDA_DELAY_US="20000") == "0\nTrue\n"
     assert sorted(received(3)) == [1, 3, 4]
-    assert "Error" not in run.stderr
+    assert "Error" not in fresh.stderr
 
 
-def test_multiprocessing(run):
+def test_multiprocessing(fresh):
     """A worker process of multiprocessing ends with everything sent."""
     code = """
 import multiprocessing, warnings
@@ -375,7 +383,7 @@ process.start()
 process.join(20)
 print(process.exitcode)
 """
-    assert run(code, STUB_CUDA_DELAY_US="30000") == "0\n"
+    assert fresh(code, STUB_CUDA_DELAY_US="30000") == "0\n"
     assert received(5) == list(range(5))
 
 

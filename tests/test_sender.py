@@ -2,14 +2,13 @@
 
 import os
 import struct
-import threading
-import time
 
 import pytest
 import sysv_ipc
 from other_user import as_nobody
 from random_steps import random_step
-from sending import DIALECTS, LARGEST, alarm, fill, in_thread, same
+from sending import DIALECTS, LARGEST, fill, in_thread, same
+from waiting import signalled, until, when
 
 import fd_postproc as fp
 from fd_postproc import reference
@@ -164,7 +163,7 @@ def test_after_a_fork_both_processes_send(default_limits, queue):
             finally:
                 os._exit(status)
     got = []
-    while len(got) < 40 and (step := receiver.receive(3)) is not None:
+    while len(got) < 40 and (step := receiver.receive(20)) is not None:
         got.append(step)
     for child in children:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -178,11 +177,10 @@ def test_after_a_fork_both_processes_send(default_limits, queue):
 @pytest.mark.parametrize("timeout", [None, 20])
 def test_queue_removed_while_waiting(plain, queue, step, timeout):
     fill(plain, step)
-    timer = threading.Timer(0.05, queue.remove)
-    timer.start()
+    other = when(lambda: plain.waiting_seconds, queue.remove)
     with pytest.raises(fp.QueueRemoved, match=f"queue {plain.msqid}"):
         plain.send(step, timeout)
-    timer.join()
+    other.join()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -224,11 +222,7 @@ def test_a_queue_that_may_only_be_written(queue_key, step):
 def test_one_thread_at_a_time(plain, queue, step):
     fill(plain, step)
     with in_thread(plain.send, step) as outcome:
-        deadline = time.monotonic() + 20
-        waits = plain.stats["waits"]
-        while plain.stats["waits"] == waits - 1 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(0.05)
+        until(lambda: plain.waiting_seconds)
         with pytest.raises(fp.SenderBusy, match="one thread at a time"):
             plain.send(step, 0)
         queue.receive()
@@ -247,7 +241,7 @@ def test_a_handler_must_not_use_the_sender_that_waits(plain, queue, step):
         caught.append(1)
         queue.receive()
 
-    with alarm(handler, 0.02):
+    with signalled(handler, lambda: plain.waiting_seconds):
         plain.send(step)
     assert caught
 

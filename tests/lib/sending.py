@@ -1,6 +1,5 @@
 """What the tests of the send path share."""
 
-import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,17 +37,6 @@ def in_thread(call, *args, **keywords):
     yield outcome
     thread.join(30)
     assert not thread.is_alive(), "it hangs"
-
-
-@contextmanager
-def alarm(handler, first, interval=0.0):
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, first, interval)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def same(got, sent):
