@@ -162,9 +162,12 @@ def _parts(case: Case) -> dict[str, Callable[[], Ready]]:
 
 def _part(name: str, case: LoadCase, part: str) -> Ready:
     work = loaded(name, token_processor_module(), case)
+    results = work.sink.last
+    if name != RESTATED:
+        stock = loaded(RESTATED, token_processor_module(), case).sink.last
+        check(comparable(results) == comparable(stock), "a client would see other results")
     if part == RESULTS:
         return Ready(steps_of(work))
-    results = work.sink.last
     if part == TEXTS:
         return Ready(timed(texts(results)))
     if part == DICTS:
@@ -175,7 +178,10 @@ def _part(name: str, case: LoadCase, part: str) -> Ready:
 
 def _floor_part(case: LoadCase, part: str) -> Ready:
     results = loaded(RESTATED, token_processor_module(), case).sink.last
-    made = result_objects(results if part == RESULTS else [result.to_dict() for result in results])
+    dicts = [result.to_dict() for result in results]
+    made = result_objects(results if part == RESULTS else dicts)
+    right = comparable(made.make()) == comparable(results) if part == RESULTS else made.make() == dicts
+    check(right, "the floor makes other objects")
     return Ready(timed(made.make))
 
 
