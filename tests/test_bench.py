@@ -16,7 +16,8 @@ from rich.console import Console
 
 import fd_postproc as fp
 from fd_postproc import reference
-from fd_postproc.bench import QUESTIONS, _floor, cases, frames, peer, report, runner, save, worker
+from fd_postproc.bench import QUESTIONS, _floor, cases, frames, peer, processors, report, runner, save, worker
+from fd_postproc.bench.baseline.workload import Load
 from fd_postproc.cli import bench as command
 
 pyperf = pytest.importorskip("pyperf")
@@ -136,6 +137,16 @@ def test_wrong_answers_are_not_timed(monkeypatch):
     comparison = next(iter(decode.comparisons(quick=True)))
     with pytest.raises(cases.WrongAnswer, match="is not the step"):
         comparison.contenders["fd_postproc"]()
+
+
+@pytest.mark.framework
+def test_a_plug_in_that_stands_aside_is_not_timed(monkeypatch):
+    module = processors.token_processor_module()
+    monkeypatch.setattr(
+        processors, "Load", lambda module, cls, case: Load(module, module.TokenProcessor, case)
+    )
+    with pytest.raises(cases.WrongAnswer, match="stood aside"):
+        processors.loaded(processors.OURS, module, processors.load_case(cases.Case(batch=2)))
 
 
 def test_objects_are_counted_without_the_small_ints():
@@ -340,11 +351,13 @@ def test_command_shows_what_it_has_when_interrupted(monkeypatch, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_command_passes_failures_on(monkeypatch):
+def test_command_passes_failures_on(monkeypatch, capsys):
     def failing(todo, effort, tick):
-        raise runner.BenchmarkFailed("decode / x / y: WrongAnswer")
-        yield
+        yield from measure(todo[:1], SHORTEST, tick)
+        raise runner.BenchmarkFailed("decode / x / y: wrong answer")
 
+    measure = runner.measure
     monkeypatch.setattr(runner, "measure", failing)
-    with pytest.raises(command.CommandError, match="WrongAnswer"):
-        run_command("--quick")
+    with pytest.raises(command.CommandError, match="wrong answer"):
+        run_command("views", "--quick")
+    assert "0 of 256 read" in capsys.readouterr().out, "what was measured before it is shown"

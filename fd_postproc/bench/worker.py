@@ -20,7 +20,7 @@ import tempfile
 import traceback
 from typing import Any
 
-from .cases import ROOMY, Comparison, Ready, TimeFunction, Unavailable
+from .cases import ROOMY, Comparison, Ready, TimeFunction, Unavailable, WrongAnswer
 
 READY = "ready"
 UNAVAILABLE = 3  # exit status; the reason is on stderr
@@ -111,6 +111,8 @@ def _child(outside: str, order: dict[str, Any], errors: int, answers: int) -> No
         except Unavailable as reason:
             print(reason, file=sys.stderr)
             status = UNAVAILABLE
+        except WrongAnswer as what:
+            print(f"wrong answer, not timed: {what}", file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         sys.stderr.flush()

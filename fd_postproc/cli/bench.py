@@ -75,14 +75,14 @@ def run(args: argparse.Namespace) -> int:
     if args.rounds:
         effort = replace(effort, rounds=args.rounds)
     found: Found = []
-    complete = True
+    interrupted, failure = False, ""
     try:
         _measure(todo, effort, found)
     except runner.BenchmarkFailed as error:
-        raise CommandError(str(error)) from None
+        failure = str(error)
     except KeyboardInterrupt:
         note("fd-postproc bench: interrupted; what was measured so far:")
-        complete = False
+        interrupted = True
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, 140)
@@ -96,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
     if args.plot and found:
         for path in plots.draw(found, args.plot):
             note(f"fd-postproc bench: {path}")
-    return 0 if complete else 130
+    if failure:
+        raise CommandError(failure)
+    return 130 if interrupted else 0
 
 
 def _measure(todo: list[tuple[str, Comparison]], effort: Effort, found: Found) -> None:
