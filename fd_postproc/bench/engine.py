@@ -25,7 +25,7 @@ from .processors import (
     token_processor_module,
 )
 from .queued import taken
-from .step import result_objects, steps_of
+from .step import and_read, result_objects, steps_of
 
 ABOUT = (
     "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict, "
@@ -166,8 +166,8 @@ def _part(name: str, case: LoadCase, part: str) -> Ready:
     if name != RESTATED:
         stock = loaded(RESTATED, token_processor_module(), case).sink.last
         check(comparable(results) == comparable(stock), "a client would see other results")
-    if part == RESULTS:
-        return Ready(steps_of(work))
+    if part == RESULTS:  # with their lists, which our to_dict would make, but only the first time
+        return Ready(steps_of(work, and_read(work) if case.logprobs else None))
     if part == TEXTS:
         return Ready(timed(texts(results)))
     if part == DICTS:

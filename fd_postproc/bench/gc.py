@@ -37,12 +37,15 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
 
 
 class Pauses:
-    """Listens to the collector."""
+    """Listens to the collector while `stepping`: it also runs between steps, for the benchmark."""
 
     def __init__(self) -> None:
         self.count, self.total, self.longest, self._began = 0, 0.0, 0.0, 0.0
+        self.stepping = False
 
     def __call__(self, phase: str, info: dict[str, Any]) -> None:
+        if not self.stepping:
+            return
         if phase == "start":
             self._began = perf_counter()
             return
@@ -73,10 +76,13 @@ def _make(name: str, case: Any, frozen: bool) -> Ready:
     def run(loops: int) -> float:
         if not frozen:
             gc.unfreeze()
+        pauses.stepping = True
         began = perf_counter()
         for _ in range(loops):
             step()
-        return perf_counter() - began
+        took = perf_counter() - began
+        pauses.stepping = False
+        return took
 
     def facts() -> dict[str, Any]:
         return {

@@ -332,7 +332,7 @@ def _tails(found: dict[str, list[Compared]]) -> Any:
     measured = [one for one in found.get("gc", []) if one.results]
     if not measured:
         return None
-    figure, panels = _new(len(measured), height=3.8, width=4.0, sharey=True)
+    figure, panels = _new(len(measured), height=3.8, width=8.0 / len(measured), sharey=True)
     for panel, one in zip(panels, measured, strict=True):
         for name, result in one.results.items():
             base = name.removesuffix(", frozen")
@@ -344,12 +344,17 @@ def _tails(found: dict[str, list[Compared]]) -> Any:
         _nice_times(panel.xaxis)
         panel.set_ylim(0.4 / max(len(result.values) for result in one.results.values()), 1.3)
     panels[0].set_ylabel("share of steps that took longer")
+    panels[0].yaxis.set_major_formatter(_one_in)
     figure.suptitle(
         "Slow steps: the garbage collector, with and without gc.freeze", x=0.01, ha="left", fontweight="bold"
     )
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
+
+
+def _one_in(share: float, _: int) -> str:
+    return "all" if share >= 1 else f"1 in {1 / share:,.0f}"
 
 
 def _survival(panel: Any, result: Result, colour: str, line: str, label: str) -> None:

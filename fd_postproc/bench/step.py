@@ -79,14 +79,19 @@ def _make(name: str, case: LoadCase) -> Ready:
 def _and_read(case: LoadCase) -> Ready:
     """Somebody looks at the log-probabilities of every result: only then do ours become lists."""
     work = loaded(OURS, token_processor_module(), case)
-    step, field = step_call(work), logprobs_field(case)
+    return Ready(steps_of(work, and_read(work)))
+
+
+def and_read(work: Load) -> Callable[[], Any]:
+    """A step, and a look at the log-probabilities of every result."""
+    step, field = step_call(work), logprobs_field(work.case)
 
     def call() -> None:
         step()
         for result in work.sink.last:
             getattr(result.outputs, field)
 
-    return Ready(steps_of(work, call))
+    return call
 
 
 def _counting(case: LoadCase) -> Ready:
