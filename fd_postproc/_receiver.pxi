@@ -321,11 +321,8 @@ cdef class Receiver:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
             if status < 0:  # a frame may hold more requests than FastDeploy's tensors
                 fdc_add(&self.n_malformed, 1)
-                self.fault.field = FDW_BATCH
-                self.fault.index = -1
-                self.fault.value = self.opened.batch
-                self.fault.bound = fdw_geometry_of(
-                    &self.c_layout, self.channel_number, FDW_LEGACY, 0).slots
+                fdw_refuse(&self.fault, FDW_BATCH, -1, self.opened.batch, fdw_geometry_of(
+                    &self.c_layout, self.channel_number, FDW_LEGACY, 0).slots)
                 raise _malformed(self.channel_number, &self.fault)
             return True
         finally:

@@ -29,9 +29,8 @@ enum fdw_dialect { FDW_LEGACY, FDW_PACKED, FDW_COMPACT };
 /* SysV message type: FastDeploy's messages, and our compact frames. */
 enum { FDW_MTYPE_STOCK = 1, FDW_MTYPE_COMPACT = 2 };
 
-/* Token id and score that a legacy sender puts into columns nobody asked for. */
+/* Token id that a legacy sender puts into columns nobody asked for; their score is 0.0, all bits zero. */
 #define FDW_FILLER_ID (-1)
-#define FDW_FILLER_SCORE 0.0f
 
 static inline int fdw_has_logprobs(int channel)
 {

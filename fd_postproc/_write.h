@@ -144,7 +144,7 @@ static inline int fdw_write_step(const fdw_message *m, const fdw_step *s, const 
             if (fdw_put_row(d, scores + at->scores.pitch * j, b->scores + row * s->cols, s->cols) < 0
                 || fdw_put_word(d, ranks + at->ranks.pitch * j, b->ranks[row]) < 0)
                 return -1;
-            for (int32_t k = s->cols; k < m->cols; k++) /* FDW_FILLER_SCORE is already there: zero */
+            for (int32_t k = s->cols; k < m->cols; k++) /* their scores, 0.0, are there already */
                 if (fdw_put_word(d, cell + 4 * (int64_t)k, FDW_FILLER_ID) < 0)
                     return -1;
         }
