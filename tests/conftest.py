@@ -92,6 +92,20 @@ def queue(queue_key):
     return sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
 
 
+@pytest.fixture
+def plain_sender(queue):
+    """A Sender into a queue that a few hundred small messages fill, whatever the machine's limits are."""
+    queue.max_size = min(queue.max_size, 16384)
+    with fp.Sender("plain", key=queue.key) as sender:
+        yield sender
+
+
+@pytest.fixture
+def plain_step():
+    """A small step: a request that was preempted between two tokens."""
+    return fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
+
+
 @contextlib.contextmanager
 def _ipc_namespace(what, **limits):
     """An IPC namespace of this thread's own, and of the threads and processes that it starts."""

@@ -11,17 +11,6 @@ from waiting import signalled, until, when
 import fd_postproc as fp
 
 
-@pytest.fixture
-def plain(queue):
-    with fp.Sender("plain", key=queue.key) as sender:
-        yield sender
-
-
-@pytest.fixture
-def step():
-    return fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
-
-
 def until_it_waits(sender):
     """Until a send in another thread, the first that does, waits for room."""
     until(lambda: sender.waiting_seconds)
@@ -193,71 +182,73 @@ def test_limits_lowered_and_raised_again_while_it_waits(default_limits, queue):
 # ---- A full queue ----------------------------------------------------------------------------------------
 
 
-def test_a_full_queue(plain, queue, step):
-    fitted = fill(plain, step)
+def test_a_full_queue(plain_sender, queue, plain_step):
+    fitted = fill(plain_sender, plain_step)
     assert fitted == queue.current_messages > 100
-    assert plain.stats["frames"] == fitted
+    assert plain_sender.stats["frames"] == fitted
     began = time.monotonic()
     with pytest.raises(fp.QueueTimeout, match=f"queue {queue.id}") as caught:
-        plain.send(step, timeout=0.05)
+        plain_sender.send(plain_step, timeout=0.05)
     assert 0.05 <= time.monotonic() - began < 5
     assert "the other side is not reading" in str(caught.value)
-    assert queue.current_messages == plain.stats["frames"] == fitted
-    assert plain.stats["waits"] >= 1
-    assert plain.stats["wait_seconds"] >= 0.04  # what passes between two waits is not counted
+    assert queue.current_messages == plain_sender.stats["frames"] == fitted
+    assert plain_sender.stats["waits"] >= 1
+    assert plain_sender.stats["wait_seconds"] >= 0.04  # what passes between two waits is not counted
     queue.receive()
-    plain.send(step, 0)
+    plain_sender.send(plain_step, 0)
     assert queue.current_messages == fitted
 
 
 @pytest.mark.parametrize("timeout", [None, 20])
-def test_waits_without_the_gil(plain, queue, step, timeout):
-    fill(plain, step)
-    before = plain.stats["waits"]
-    other = when(lambda: plain.waiting_seconds > 0.03, queue.receive)  # needs the GIL while the sender waits
-    plain.send(step, timeout)
+def test_waits_without_the_gil(plain_sender, queue, plain_step, timeout):
+    fill(plain_sender, plain_step)
+    before = plain_sender.stats["waits"]
+    other = when(
+        lambda: plain_sender.waiting_seconds > 0.03, queue.receive
+    )  # needs the GIL while the sender waits
+    plain_sender.send(plain_step, timeout)
     other.join()
-    assert plain.stats["waits"] == before + 1
-    assert plain.stats["wait_seconds"] > 0.02
+    assert plain_sender.stats["waits"] == before + 1
+    assert plain_sender.stats["wait_seconds"] > 0.02
 
 
 @pytest.mark.parametrize("timeout", [None, 20])
-def test_a_signal_runs_its_handler_and_the_wait_goes_on(plain, queue, step, timeout):
-    fitted = fill(plain, step)
+def test_a_signal_runs_its_handler_and_the_wait_goes_on(plain_sender, queue, plain_step, timeout):
+    fitted = fill(plain_sender, plain_step)
     seen = []
 
     def handler(*_):
-        seen.append(plain.stats["frames"])
+        seen.append(plain_sender.stats["frames"])
         if len(seen) == 3:
             queue.receive()
 
-    with signalled(handler, lambda: plain.waiting_seconds, repeat=True):
-        plain.send(step, timeout)
+    with signalled(handler, lambda: plain_sender.waiting_seconds, repeat=True):
+        plain_sender.send(plain_step, timeout)
     assert seen[:3] == [fitted] * 3
     assert queue.current_messages == fitted
 
 
 @pytest.mark.parametrize("timeout", [None, 20])
-def test_a_handler_that_raises_ends_the_wait(plain, queue, step, timeout):
+def test_a_handler_that_raises_ends_the_wait(plain_sender, queue, plain_step, timeout):
     class Stop(Exception):
         pass
 
     def handler(*_):
         raise Stop
 
-    fitted = fill(plain, step)
-    with signalled(handler, lambda: plain.waiting_seconds), pytest.raises(Stop):
-        plain.send(step, timeout)
-    assert queue.current_messages == plain.stats["frames"] == fitted
+    fitted = fill(plain_sender, plain_step)
+    with signalled(handler, lambda: plain_sender.waiting_seconds), pytest.raises(Stop):
+        plain_sender.send(plain_step, timeout)
+    assert queue.current_messages == plain_sender.stats["frames"] == fitted
     queue.receive()
-    plain.send(step, 0)  # usable as before
+    plain_sender.send(plain_step, 0)  # usable as before
 
 
-def test_signals_do_not_make_a_wait_longer(plain, step):
-    fill(plain, step)
+def test_signals_do_not_make_a_wait_longer(plain_sender, plain_step):
+    fill(plain_sender, plain_step)
     began = time.monotonic()
     with signalled(lambda *_: None, lambda: True, repeat=True), pytest.raises(fp.QueueTimeout):
-        plain.send(step, 0.2)
+        plain_sender.send(plain_step, 0.2)
     assert 0.2 <= time.monotonic() - began < 5
 
 
@@ -281,6 +272,6 @@ def test_a_timeout_in_the_middle_of_a_frame(default_limits, queue):
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), -0.001])
-def test_timeout_must_be_a_number_of_seconds(plain, step, timeout):
+def test_timeout_must_be_a_number_of_seconds(plain_sender, plain_step, timeout):
     with pytest.raises(ValueError, match="timeout"):
-        plain.send(step, timeout)
+        plain_sender.send(plain_step, timeout)

@@ -14,10 +14,9 @@ from fd_postproc import queues
 
 
 @pytest.fixture
-def plain():
-    """A small plain step, its message, and what it decodes to."""
-    step = fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
-    return fp.encode(step)
+def plain(plain_step):
+    """The message of a small step."""
+    return fp.encode(plain_step)
 
 
 @pytest.fixture

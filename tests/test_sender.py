@@ -17,17 +17,6 @@ from fd_postproc.reference import FrameHeader
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 
 
-@pytest.fixture
-def plain(queue):
-    with fp.Sender("plain", key=queue.key) as sender:
-        yield sender
-
-
-@pytest.fixture
-def step():
-    return fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
-
-
 def drain(queue):
     """Everything in the queue: (payload, type)."""
     messages = []
@@ -73,11 +62,11 @@ def test_what_is_sent_is_what_encode_makes(channel, dialect, raised_limits, queu
     assert payload == fp.encode(sent, dialect)
 
 
-def test_senders_have_numbers_of_their_own(queue, step):
+def test_senders_have_numbers_of_their_own(queue, plain_step):
     senders = [fp.Sender("plain", key=queue.key, dialect="compact") for _ in range(20)]
     for sender in senders:
         for _ in range(3):
-            sender.send(step)
+            sender.send(plain_step)
     headers = [FrameHeader.unpack(payload) for payload, _ in drain(queue)]
     assert [header.seq for header in headers] == [0, 1, 2] * 20
     assert len({header.sender for header in headers}) == 20
@@ -175,21 +164,21 @@ def test_after_a_fork_both_processes_send(default_limits, queue):
 
 
 @pytest.mark.parametrize("timeout", [None, 20])
-def test_queue_removed_while_waiting(plain, queue, step, timeout):
-    fill(plain, step)
-    other = when(lambda: plain.waiting_seconds, queue.remove)
-    with pytest.raises(fp.QueueRemoved, match=f"queue {plain.msqid}"):
-        plain.send(step, timeout)
+def test_queue_removed_while_waiting(plain_sender, queue, plain_step, timeout):
+    fill(plain_sender, plain_step)
+    other = when(lambda: plain_sender.waiting_seconds, queue.remove)
+    with pytest.raises(fp.QueueRemoved, match=f"queue {plain_sender.msqid}"):
+        plain_sender.send(plain_step, timeout)
     other.join()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_queue_removed_before(queue, step, dialect):
+def test_queue_removed_before(queue, plain_step, dialect):
     sender = fp.Sender("plain", key=queue.key, dialect=dialect)
     queue.remove()
     for _ in range(2):
         with pytest.raises(fp.QueueRemoved):
-            sender.send(step)
+            sender.send(plain_step)
     assert sender.stats["frames"] == 0
 
 
@@ -210,7 +199,7 @@ def test_permission_taken_away_while_open(queue_key):
     assert done.stdout == "refused 13\n", done.stderr
 
 
-def test_a_queue_that_may_only_be_written(queue_key, step):
+def test_a_queue_that_may_only_be_written(queue_key, plain_step):
     """A sender needs no permission to read."""
     sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o622)
     script = f"fp.Sender('plain', key={queue_key}).send(fp.decode(bytes(8), 'plain'), 1)"
@@ -219,30 +208,30 @@ def test_a_queue_that_may_only_be_written(queue_key, step):
         assert "QueuePermission" in done.stderr
 
 
-def test_one_thread_at_a_time(plain, queue, step):
-    fill(plain, step)
-    with in_thread(plain.send, step) as outcome:
-        until(lambda: plain.waiting_seconds)
+def test_one_thread_at_a_time(plain_sender, queue, plain_step):
+    fill(plain_sender, plain_step)
+    with in_thread(plain_sender.send, plain_step) as outcome:
+        until(lambda: plain_sender.waiting_seconds)
         with pytest.raises(fp.SenderBusy, match="one thread at a time"):
-            plain.send(step, 0)
+            plain_sender.send(plain_step, 0)
         queue.receive()
     assert outcome == [None]
     queue.receive()
-    plain.send(step, 0)
+    plain_sender.send(plain_step, 0)
 
 
-def test_a_handler_must_not_use_the_sender_that_waits(plain, queue, step):
-    fill(plain, step)
+def test_a_handler_must_not_use_the_sender_that_waits(plain_sender, queue, plain_step):
+    fill(plain_sender, plain_step)
     caught = []
 
     def handler(*_):
         with pytest.raises(fp.SenderBusy):
-            plain.send(step, 0)
+            plain_sender.send(plain_step, 0)
         caught.append(1)
         queue.receive()
 
-    with signalled(handler, lambda: plain.waiting_seconds):
-        plain.send(step)
+    with signalled(handler, lambda: plain_sender.waiting_seconds):
+        plain_sender.send(plain_step)
     assert caught
 
 
@@ -261,11 +250,11 @@ def test_bad_arguments(arguments, text):
         fp.Sender(**arguments)
 
 
-def test_a_step_of_another_channel(plain, queue):
+def test_a_step_of_another_channel(plain_sender, queue):
     with pytest.raises(ValueError, match=r"'spec'.*'plain'"):
-        plain.send(fp.Step.from_arrays("spec", [1], [5]))
+        plain_sender.send(fp.Step.from_arrays("spec", [1], [5]))
     with pytest.raises(TypeError):
-        plain.send(b"step")
+        plain_sender.send(b"step")
     assert queue.current_messages == 0
 
 
@@ -279,17 +268,17 @@ def test_a_step_that_the_layout_cannot_carry(queue, dialect):
     sender.send(fp.Step.from_arrays("spec", [2, 0, -9, 1], [1, 2, 3]))
 
 
-def test_closing(queue, step):
+def test_closing(queue, plain_step):
     with fp.Sender("plain", key=queue.key) as sender:
-        sender.send(step)
+        sender.send(plain_step)
     with pytest.raises(ValueError, match="closed"):
-        sender.send(step)
+        sender.send(plain_step)
     assert queue.current_messages == 1
     assert "closed" in repr(sender)
     with pytest.raises(RuntimeError):
         sender.__init__("plain", key=queue.key)
     with pytest.raises(ValueError, match="closed"):
-        fp.Sender.__new__(fp.Sender).send(step)
+        fp.Sender.__new__(fp.Sender).send(plain_step)
 
 
 def test_attributes(queue_key):

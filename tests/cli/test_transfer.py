@@ -135,6 +135,7 @@ def test_replay_refuses_what_cannot_fit_before_anything_is_sent(run, queue):
 
 
 def test_replay_cuts_messages_that_stay_the_same_steps(run, queue, tmp_path, goldens):
+    queue.max_size = min(queue.max_size, 16384)
     path = tmp_path / "a"
     names = ["spectopk_legacy_b3_c21_s1024", "spectopk_packed_b1_c6_s1007"]
     with RecordingWriter(path, "spec_topk") as recording:
@@ -158,6 +159,7 @@ def test_replay_cut_needs_to_know_the_channel(run, queue, tmp_path):
 
 def test_replay_names_a_message_that_cannot_be_cut(run, queue, tmp_path):
     path = tmp_path / "a"
+    queue.max_size = min(queue.max_size, 16384)
     with RecordingWriter(path, "spec_topk") as recording:
         recording.write(b"\xff" * 20000)
     status, _, err = run("replay", path, key_of(queue), "--cut")
@@ -176,6 +178,7 @@ def test_replay_names_a_type_that_cannot_be_sent(run, queue, tmp_path):
 
 
 def test_replay_gives_up_on_a_queue_that_stays_full(run, queue, tmp_path):
+    queue.max_size = min(queue.max_size, 16384)
     path = tmp_path / "a"
     with RecordingWriter(path) as recording:
         for _ in range(5):
