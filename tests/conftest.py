@@ -47,11 +47,9 @@ def queue_id():
 
 
 # The suite is quick and the same every time; "pytest --hypothesis-profile=thorough" searches anew.
+hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=60)
 hypothesis.settings.register_profile(
-    "quick", deadline=None, derandomize=True, database=None, max_examples=100
-)
-hypothesis.settings.register_profile(
-    "thorough", deadline=None, database=None, max_examples=2000, print_blob=True
+    "thorough", deadline=None, database=None, max_examples=1200, print_blob=True
 )
 hypothesis.settings.load_profile("quick")
 

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.framework
 
 NAMES = trace_names()
 BY_HAND = [name for name in NAMES if "_h_" in name]
-OFTEN = [*BY_HAND[::4], *sorted({*NAMES} - {*BY_HAND})[::16]]  # in the suite, through tensors, too
+RANDOM = sorted({*NAMES} - {*BY_HAND})
+IN_THE_SUITE = [*BY_HAND, *RANDOM[::3]]
+THROUGH_TENSORS_TOO = [*BY_HAND[::4], *RANDOM[::16]]
 
 
 def faults_of(name, cls, way="through_bytes"):
@@ -24,14 +26,18 @@ def faults_of(name, cls, way="through_bytes"):
     return judge.faults(Trace.load(name), cls, getattr(deliver, way), columns_needed=tensors)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def some(names):
+    """Every trace; those that are not among the names are nightly."""
+    marks = [[] if name in names else [pytest.mark.nightly] for name in NAMES]
+    return [pytest.param(name, marks=mark) for name, mark in zip(NAMES, marks, strict=True)]
+
+
+@pytest.mark.parametrize("name", some(IN_THE_SUITE))
 def test_golden_step_traces_replay_on_the_plugin(name):
     assert faults_of(name, plugin_class()) == []
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.nightly]) for name in NAMES]
-)
+@pytest.mark.parametrize("name", some(THROUGH_TENSORS_TOO))
 def test_golden_step_traces_replay_through_tensors(name):
     assert faults_of(name, plugin_class(), "through_tensors") == []
 

@@ -117,20 +117,17 @@ def _is_older(queue: sysv_ipc.MessageQueue) -> bool:
 
     Seconds decide: no worker loads a model and sends within the second in which the engine starts.
     """
-    began = _began_at("self")
+    began, sender = _began("self"), _began(str(queue.last_send_pid))
     if began is None:
         return False
-    sender = _began_at(str(queue.last_send_pid))
-    return queue.last_send_time <= began or (sender is not None and sender < began)
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return queue.last_send_time <= booted + began or (sender is not None and sender < began)
 
 
-def _began_at(pid: str) -> float | None:
-    """When a process began, in seconds since the epoch; None if there is none."""
+def _began(pid: str) -> float | None:
+    """When a process began, in seconds since the machine did; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        with open("/proc/uptime") as file:
-            up = float(file.read().split()[0])
+            return int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     except OSError:
         return None
-    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
