@@ -54,7 +54,12 @@ def test_a_daemon_thread_that_waits(work, timeout, queue):
 
 
 @pytest.mark.parametrize(
-    "ending", ["", "sys.exit(0)", "threading.Thread(target=time.sleep, args=(0.05,)).start()"]
+    "ending",
+    [
+        pytest.param("", marks=pytest.mark.nightly),
+        pytest.param("sys.exit(0)", marks=pytest.mark.nightly),
+        "threading.Thread(target=time.sleep, args=(0.05,)).start()",
+    ],
 )
 def test_messages_that_come_at_the_end(ending, queue):
     """The thread wakes up while the interpreter is being taken down."""

@@ -164,7 +164,9 @@ os.kill(4242, 9); os.wait()
 """
 
 
-@pytest.mark.parametrize(("pause", "state", "left"), [(3.2, "reused", 1), (0, "alive", 0)])
+@pytest.mark.parametrize(
+    ("pause", "state", "left"), [pytest.param(3.2, "reused", 1, marks=pytest.mark.nightly), (0, "alive", 0)]
+)
 def test_a_reused_process_number_is_not_the_old_process(queue, pause, state, left):
     """Only a process that started clearly after the last use counts as another one."""
     flags = ["--pid", "--fork", "--mount-proc", "--kill-child"]
