@@ -92,8 +92,8 @@ cdef class DictMaker:
                 else:
                     inner = (<DictMaker>maker).made(content)
                     content = content.to_dict() if inner is None else inner
-            elif _is_tracked(value) and not PyList_CheckExact(content):
-                known = False
+            elif not (self.plain_only or _is_plain(value) or PyList_CheckExact(content)):
+                known = known and not _is_tracked(value)
             PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, i), content)
         if known:
             _untrack_dict(out)
