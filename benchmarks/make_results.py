@@ -34,7 +34,8 @@ def blocks(found):
 def machine(found):
     """What pyperf noted, in a sentence."""
     first = next(iter(found[0][1].results.values()))
-    facts, (began, _) = first.facts, first.benchmark.get_dates()
+    facts, dates = first.facts, first.benchmark.get_dates()
+    day = f"; {dates[0]:%F}" if dates else ""
     loads = [
         float(result.facts["load_avg_1min"])
         for _, one in found
@@ -45,7 +46,7 @@ def machine(found):
     python = f"{facts.get('python_version', '?')}, {facts.get('python_compiler', platform.python_compiler())}"
     return (
         f"{facts.get('cpu_model_name', platform.processor())}, {facts.get('cpu_count')} cores; "
-        f"{facts.get('platform')}; Python {python}; {began:%F}.{load}"
+        f"{facts.get('platform')}; Python {python}{day}.{load}"
     )
 
 
