@@ -85,6 +85,9 @@ def test_changes_stay(output):
     output.top_logprobs = None
     assert output.top_logprobs is None
     assert output.to_dict()[SLOT] is None
+    with pytest.raises(TypeError, match="bytes are no log-probabilities"):
+        output.top_logprobs = b"\xff" * 8  # not read as rows and columns
+    assert output.top_logprobs is None
     del output.top_logprobs
     assert not hasattr(output, SLOT)
     with pytest.raises(AttributeError, match="CompletionOutput has no value"):

@@ -62,6 +62,8 @@ cdef class LazyLists:
         return self.of(self._checked(o))
 
     def __set__(self, o, value):
+        if PyBytes_CheckExact(value):
+            raise TypeError("bytes are no log-probabilities")  # they would be taken for rows of a step
         put(self._checked(o), self.offset, value)
 
     def __delete__(self, o):

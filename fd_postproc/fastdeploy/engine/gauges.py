@@ -55,8 +55,6 @@ class GaugesMixin:
 
     def set_gauges(self: Any) -> None:
         """Tell of acceptance so far."""
-        if not self.gauges_wait:
-            return
         self.gauges_wait = False
         fd, metrics = self.fd, self.fd.main_process_metrics
         method = self.cfg.speculative_config.method
