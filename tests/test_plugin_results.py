@@ -1,4 +1,4 @@
-"""What the plug-in's results are to their readers: log-probabilities made when read, dictionaries."""
+"""What the plug-in's results are to their readers: values made when read, dictionaries."""
 
 import copy
 import gc
@@ -85,7 +85,7 @@ def test_changes_stay(output):
     output.top_logprobs = None
     assert output.top_logprobs is None
     assert output.to_dict()[SLOT] is None
-    with pytest.raises(TypeError, match="bytes are no log-probabilities"):
+    with pytest.raises(TypeError, match="top_logprobs cannot be of type bytes"):
         output.top_logprobs = b"\xff" * 8  # not read as rows and columns
     assert output.top_logprobs is None
     del output.top_logprobs
@@ -111,6 +111,110 @@ def test_a_waiting_result_keeps_its_own_rows_only(rig):
     assert len(kept(result.outputs)) == 4 * (2 + 2 * (2 * 21) + 2)
     del step
     assert np.shape(result.outputs.top_logprobs.logprobs) == (2, 21)
+
+
+# ---- metrics -----------------------------------------------------------------------------------------------
+
+
+def waits(result):
+    """Whether the metrics of a result have still to be made."""
+    return "Moment" in [type(part).__name__ for part in gc.get_referents(result)]
+
+
+def upstream_dict(result):
+    """What FastDeploy's own method makes of a result; a result of its own, for it reads everything."""
+    return imported("fastdeploy.engine.request").RequestOutput.to_dict(copy.copy(result))
+
+
+def test_metrics_are_made_when_asked_for_and_kept(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    assert waits(result)
+    metrics = result.metrics
+    assert not waits(result)
+    assert result.metrics is metrics
+    assert isinstance(metrics, imported("fastdeploy.engine.request").RequestMetrics)
+    assert metrics == rig.requests["only"].metrics
+    assert metrics is not rig.requests["only"].metrics
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["waiting", "read"])
+def test_metrics_are_those_of_their_step(rig, read):
+    task = rig.requests["only"]
+    (early,) = rig.step(TOKENS)["only"]
+    then = copy.copy(task.metrics)
+    if read:
+        assert early.metrics == then
+    task.metrics.preempted_count += 1
+    task.metrics.decode_recv_req_time = 5.0
+    (late,) = rig.step(TOKENS)["only"]
+    (latest,) = rig.step(TOKENS)["only"]
+    assert late.to_dict()["metrics"]["preempted_count"] == then.preempted_count + 1
+    assert latest.to_dict()["metrics"] == task.metrics.to_dict()
+    assert early.to_dict()["metrics"] == then.to_dict()
+    assert early.metrics == then
+    assert early.metrics.model_execute_time < late.metrics.model_execute_time
+
+
+def test_a_dictionary_needs_no_metrics(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    made = result.to_dict()
+    assert waits(result)
+    assert made == upstream_dict(result)
+    assert list(made["metrics"]) == list(upstream_dict(result)["metrics"])
+    assert made["metrics"] is not result.to_dict()["metrics"]
+    made["metrics"]["arrival_time"] = None  # of this dictionary alone
+    assert result.to_dict() == upstream_dict(result)
+    assert result.metrics.to_dict() == result.to_dict()["metrics"]
+
+
+def test_metrics_that_are_no_plain_values(rig):
+    rig.requests["only"].metrics.speculate_metrics = {"accepted": [1, 2]}
+    (result,) = rig.step(TOKENS)["only"]
+    made = result.to_dict()
+    assert made == upstream_dict(result)
+    made["metrics"]["speculate_metrics"]["accepted"].append(3)  # FastDeploy's copy is a deep one
+    assert result.metrics.speculate_metrics == {"accepted": [1, 2]}
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_copies_have_metrics(rig, copied):
+    (result,) = rig.step(TOKENS)["only"]
+    assert copied(result).metrics == rig.requests["only"].metrics
+
+
+def test_metrics_can_be_replaced(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    (moment,) = [part for part in gc.get_referents(result) if type(part).__name__ == "Moment"]
+    result.metrics = None
+    assert result.metrics is None
+    assert result.to_dict()["metrics"] is None
+    with pytest.raises(TypeError, match=r"RequestOutput\.metrics cannot be of type Moment"):
+        result.metrics = moment
+    del result.metrics
+    assert not hasattr(result, "metrics")
+
+
+def test_another_request_in_the_slot_has_its_own_metrics(rig):
+    (before,) = rig.step(TOKENS)["only"]
+    rig.insert("next", 0)
+    rig.step(TOKENS)
+    (after,) = rig.step(TOKENS)["next"]
+    assert after.to_dict()["metrics"] == rig.requests["next"].metrics.to_dict()
+    assert before.to_dict()["metrics"]["arrival_time"] != after.to_dict()["metrics"]["arrival_time"]
+
+
+# ---- dictionaries ------------------------------------------------------------------------------------------
+
+
+def test_dictionaries_take_no_more_memory_than_those_of_fastdeploy(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    made, stock = result.to_dict(), upstream_dict(result)
+    for ours, theirs in [
+        (made, stock),
+        (made["outputs"], stock["outputs"]),
+        (made["metrics"], stock["metrics"]),
+    ]:
+        assert sys.getsizeof(ours) <= sys.getsizeof(theirs)
 
 
 def test_no_result_is_of_interest_to_the_garbage_collector(rig):

@@ -16,6 +16,13 @@ cdef extern from *:
     void _untrack_dict "fdx_untrack_dict"(object d) noexcept
 
 
+cdef extern from "Python.h":
+    str _new_text "PyUnicode_New"(Py_ssize_t length, Py_UCS4 greatest)
+    bint _is_ascii "PyUnicode_IS_COMPACT_ASCII"(str text) noexcept
+    Py_ssize_t _text_length "PyUnicode_GET_LENGTH"(str text) noexcept
+    char *_text_at "PyUnicode_1BYTE_DATA"(str text) noexcept
+
+
 @cython.final
 cdef class DictMaker:
     """Makes dictionaries of an object's slots.
@@ -33,16 +40,22 @@ cdef class DictMaker:
     plain_only : bool
         Whether a value that is no number, text, bool or None is left to `upstream`, which copies such values
         deeply.
-    nested : dict of str to DictMaker or LazyLists
+    nested : dict of str to DictMaker or Lazy
         Keys whose values, unless None, are turned into dictionaries - by that maker, or by their own
         ``to_dict`` - or made when asked for.
+
+    Attributes
+    ----------
+    key_of : dict of str to str
+        Slot to key.
     """
 
     cdef SlotCopier slots
     cdef dict template       # every key with its most frequent value
     cdef tuple usual         # those values
     cdef tuple keys
-    cdef tuple makers        # for each key its DictMaker or LazyLists or None
+    cdef tuple makers        # for each key its DictMaker or Lazy or None
+    cdef readonly dict key_of
     cdef object upstream
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
@@ -52,9 +65,10 @@ cdef class DictMaker:
                  bint plain_only=False, dict nested=None):
         self.slots = slots
         self.keys = tuple(keys)
+        self.key_of = {slot: key for key, slot in keys.items()}
         values = [usual.get(slot) for slot in keys.values()]
         self.usual = tuple([value if _is_plain(<PyObject *>value) else None for value in values])
-        self.template = dict(zip(self.keys, self.usual))
+        self.template = _key_sharing(zip(self.keys, self.usual))
         self.makers = tuple([(nested or {}).get(key) for key in keys])
         self.upstream = upstream
         self.n = len(self.keys)
@@ -87,11 +101,11 @@ cdef class DictMaker:
             content = <object>value
             maker = PyTuple_GET_ITEM(self.makers, i)
             if maker != <PyObject *>None and content is not None:
-                if type(<object>maker) is LazyLists:
-                    content = (<LazyLists>maker).of(<PyObject *>o)
-                else:
+                if type(<object>maker) is DictMaker:
                     inner = (<DictMaker>maker).made(content)
                     content = content.to_dict() if inner is None else inner
+                else:
+                    content = (<Lazy>maker).shown(<PyObject *>o)
             elif not (self.plain_only or _is_plain(value) or PyList_CheckExact(content)):
                 known = known and not _is_tracked(value)
             PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, i), content)
@@ -120,10 +134,31 @@ def short_repr(SlotCopier slots not None, str name):
     def shown(o):
         cdef PyObject *value = at_offset(<PyObject *>o, offset)[0]
         if value != NULL and PyUnicode_CheckExact(<object>value):
-            return before + <str>value + ", ...)"
+            return _joined(before, <str>value, ", ...)")
         return f"{before}{getattr(o, name, None)!r}, ...)"
 
     return shown
+
+
+cdef str _joined(str before, str middle, str after):
+    """The three texts in one; at once if they are ASCII, as request ids are."""
+    if not (_is_ascii(before) and _is_ascii(middle) and _is_ascii(after)):
+        return before + middle + after
+    cdef Py_ssize_t head = _text_length(before), body = _text_length(middle), tail = _text_length(after)
+    text = _new_text(head + body + tail, 127)
+    cdef char *at = _text_at(text)
+    memcpy(at, _text_at(before), head)
+    memcpy(at + head, _text_at(middle), body)
+    memcpy(at + head + body, _text_at(after), tail)
+    return text
+
+
+cdef dict _key_sharing(items):
+    """A dictionary whose copies share its keys, unless it has too many: half the memory, quicker to copy."""
+    holder = type("Holder", (), {})()
+    for key, value in items:
+        setattr(holder, key, value)
+    return vars(holder)
 
 
 cdef inline bint _is_plain(PyObject *value) noexcept:

@@ -1,7 +1,99 @@
-# Log-probabilities of a result: the message's numbers, as lists only once somebody asks.
-#
-# Until then they wait as bytes - rows, columns, token ids, log-probabilities, ranks - which are an eighth of
-# the lists' size.  A copy, not a view: a result that waits long must not keep its whole step in memory.
+# Attributes that are made when somebody reads them: log-probabilities and metrics of a result.
+
+cdef class Lazy:
+    """An attribute over a slot that may hold what the value is made of.
+
+    Parameters
+    ----------
+    base : type
+        The class with the slot.
+    name : str
+        The slot.
+    stuff : type
+        Of what a value is made of; never a value itself.
+    """
+
+    cdef Py_ssize_t offset
+    cdef type base
+    cdef type stuff
+    cdef str name
+
+    def __init__(self, type base not None, str name not None, type stuff not None):
+        self.base, self.name, self.stuff = base, name, stuff
+        self.offset = slot_offset(base, name)
+
+    cdef object made(self, stuff):
+        raise NotImplementedError
+
+    cdef object shown(self, PyObject *o):
+        """The value in an instance's dictionary."""
+        return self.of(o)
+
+    cdef object of(self, PyObject *o):
+        """The value of an instance; AttributeError if it has none."""
+        cdef PyObject *value = at_offset(o, self.offset)[0]
+        if value == NULL:
+            raise AttributeError(f"this {self.base.__name__} has no value here yet")
+        if type(<object>value) is not self.stuff:
+            return <object>value
+        stuff = <object>value
+        made = self.made(stuff)
+        if at_offset(o, self.offset)[0] == <PyObject *>stuff:
+            put(o, self.offset, made)
+        return made
+
+    def __get__(self, o, owner):
+        if o is None:
+            return self
+        return self.of(self._checked(o))
+
+    def __set__(self, o, value):
+        if type(value) is self.stuff:  # it would be taken for part of a step
+            raise TypeError(f"{self.base.__name__}.{self.name} cannot be of type {type(value).__name__}")
+        put(self._checked(o), self.offset, value)
+
+    def __delete__(self, o):
+        give(self._checked(o), self.offset, NULL)
+
+    cdef PyObject *_checked(self, o) except NULL:
+        if not isinstance(o, self.base):
+            raise TypeError(f"a {type(o).__name__} is no {self.base.__name__}")
+        return <PyObject *>o
+
+
+# ---- log-probabilities -------------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class LazyLists(Lazy):
+    """Log-probabilities: the message's numbers, as lists only once somebody asks.
+
+    Until then they wait as bytes - rows, columns, token ids, log-probabilities, ranks - which are an eighth
+    of the lists' size.  A copy, not a view: a result that waits long must not keep its whole step in memory.
+
+    Parameters
+    ----------
+    base : type
+        FastDeploy's class, with the slot.
+    name : str
+        The slot.
+    lists : type
+        FastDeploy's LogprobsLists.
+    """
+
+    cdef type lists
+
+    def __init__(self, type base not None, str name not None, type lists not None):
+        Lazy.__init__(self, base, name, bytes)
+        self.lists = lists
+
+    cdef object made(self, stuff):
+        cdef int32_t *at = <int32_t *>_bytes_at(<PyObject *>stuff)
+        cdef Py_ssize_t rows = at[0], cols = at[1]
+        cdef Py_ssize_t cells = rows * cols
+        return _taken_over(
+            _lists(self.lists, at + 2, <float *>(at + 2 + cells), at + 2 + 2 * cells, rows, cols))
+
 
 cdef PyObject *_kept(Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
     """Copy `rows` accepted rows of a step."""
@@ -15,64 +107,6 @@ cdef PyObject *_kept(Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
     memcpy(at + 2 + cells, b.scores + first * cols, cells * sizeof(float))
     memcpy(at + 2 + 2 * cells, b.ranks + first, rows * sizeof(int32_t))
     return made
-
-
-@cython.final
-cdef class LazyLists:
-    """An attribute over a slot of log-probabilities: gives LogprobsLists, makes them when first asked.
-
-    Parameters
-    ----------
-    base : type
-        FastDeploy's class, with the slot.
-    name : str
-        The slot.
-    lists : type
-        FastDeploy's LogprobsLists.
-    """
-
-    cdef Py_ssize_t offset
-    cdef type base
-    cdef type lists
-
-    def __init__(self, type base not None, str name not None, type lists not None):
-        self.base, self.lists = base, lists
-        self.offset = slot_offset(base, name)
-
-    cdef object of(self, PyObject *o):
-        """The value of an instance; AttributeError if it has none."""
-        cdef PyObject *value = at_offset(o, self.offset)[0]
-        if value == NULL:
-            raise AttributeError(f"this {self.base.__name__} has no value here yet")
-        if not PyBytes_CheckExact(<object>value):
-            return <object>value
-        kept = <object>value
-        cdef int32_t *at = <int32_t *>_bytes_at(value)
-        cdef Py_ssize_t rows = at[0], cols = at[1]
-        cdef Py_ssize_t cells = rows * cols
-        made = _taken_over(
-            _lists(self.lists, at + 2, <float *>(at + 2 + cells), at + 2 + 2 * cells, rows, cols))
-        if at_offset(o, self.offset)[0] == <PyObject *>kept:
-            put(o, self.offset, made)
-        return made
-
-    def __get__(self, o, owner):
-        if o is None:
-            return self
-        return self.of(self._checked(o))
-
-    def __set__(self, o, value):
-        if PyBytes_CheckExact(value):
-            raise TypeError("bytes are no log-probabilities")  # they would be taken for rows of a step
-        put(self._checked(o), self.offset, value)
-
-    def __delete__(self, o):
-        give(self._checked(o), self.offset, NULL)
-
-    cdef PyObject *_checked(self, o) except NULL:
-        if not isinstance(o, self.base):
-            raise TypeError(f"a {type(o).__name__} is no {self.base.__name__}")
-        return <PyObject *>o
 
 
 cdef PyObject *_lists(type cls, const int32_t *ids, const float *scores, const int32_t *ranks,

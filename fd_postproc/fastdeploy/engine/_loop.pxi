@@ -16,6 +16,8 @@ cdef class Plan:
         With the names of ``fastdeploy.output.token_processor``.
     results, outputs, metrics : SlotCopier
         Of our subclasses of RequestOutput, CompletionOutput and RequestMetrics.
+    moments : LazyMetrics
+        The attribute of results that gives their metrics.
     result, output : object
         Instances whose values every new one begins with.
     inline_stamps : bool
@@ -29,17 +31,20 @@ cdef class Plan:
     cdef readonly object result
     cdef readonly object output
     cdef readonly bint inline_stamps
+    cdef LazyMetrics moments
     cdef type request
     cdef type lists
     cdef object running_prefill
     cdef object running_decode
     cdef Py_ssize_t r_request_id, r_prompt_ids, r_type, r_outputs, r_metrics, r_cached, r_req_data, r_length
     cdef Py_ssize_t o_index, o_send, o_tokens, o_drafts, o_logprob, o_top, o_draft_top
-    cdef Py_ssize_t m_arrival, m_start, m_latest, m_latest_too, m_execute, m_forward
+    cdef Py_ssize_t m_arrival, m_start
 
     def __init__(self, fd, SlotCopier results not None, SlotCopier outputs not None,
-                 SlotCopier metrics not None, result, output, bint inline_stamps):
+                 SlotCopier metrics not None, LazyMetrics moments not None, result, output,
+                 bint inline_stamps):
         self.fd = fd
+        self.moments = moments
         self.results, self.outputs, self.metrics = results, outputs, metrics
         self.result, self.output = result, output
         self.inline_stamps = inline_stamps
@@ -71,10 +76,6 @@ cdef class Plan:
         cls = metrics.cls
         self.m_arrival = slot_offset(cls, "arrival_time")
         self.m_start = slot_offset(cls, "inference_start_time")
-        self.m_latest = slot_offset(cls, "engine_recv_latest_token_time")
-        self.m_latest_too = slot_offset(cls, "llm_engine_recv_latest_token_timestamp")
-        self.m_execute = slot_offset(cls, "model_execute_time")
-        self.m_forward = slot_offset(cls, "model_forward_time")
 
     def copy_metrics(self, metrics):
         """What a client gets of a request's metrics: a copy, made slot by slot where that is possible."""
@@ -222,6 +223,7 @@ cdef class Batch:
     cdef object dropped
     cdef dict steps_of       # acceptance tables; None without speculation
     cdef dict heads_of
+    cdef list commons        # by slot, what its request's metrics were at its last step, but for the stamps
     cdef readonly object output_type
     cdef readonly dict masks          # sampling masks by slot
     cdef Py_ssize_t most_heads
@@ -255,6 +257,9 @@ cdef class Batch:
             self.steps_of = processor.total_step_per_request
             self.heads_of = processor.accept_token_num_per_head_per_request
             self.most_heads = min(fd.MAX_DRAFT_TOKENS, _MOST_HEADS)
+        self.commons = processor.commons
+        if len(self.commons) < self.step.at.batch:
+            self.commons.extend([None] * (self.step.at.batch - len(self.commons)))
         self.now = fd.time.time()
         self.clock = self.now
         counter = processor.tokens_counter
@@ -322,7 +327,8 @@ cdef class Batch:
         cdef PyObject *arrival = at_offset(<PyObject *>stamps, plan.m_arrival)[0]
         cdef PyObject *start = at_offset(<PyObject *>stamps, plan.m_start)[0]
         if (arrival == NULL or not PyFloat_CheckExact(<object>arrival)
-                or start == NULL or not PyFloat_CheckExact(<object>start)):
+                or start == NULL or not PyFloat_CheckExact(<object>start)
+                or PyFloat_AS_DOUBLE(<object>start) == 0.0):  # FastDeploy takes that for none
             return None
         if self.kept_back is not None and (self.kept_back or self.dropped):
             return None
@@ -338,10 +344,9 @@ cdef class Batch:
             self._log_decoding(task, count)
         if plan.running_prefill is not None and _got(own, "status") is plan.running_prefill:
             PyDict_SetItem(own, "status", plan.running_decode)
-        self._stamp(<PyObject *>stamps)
         result = _taken_over(plan._result(i, sent, name, self.output_type))
         cdef PyObject *r = <PyObject *>result
-        give(r, plan.r_metrics, plan.metrics.copy(<PyObject *>stamps))
+        give(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
         put(r, plan.r_req_data, _got(own, "ic_req_data"))
         put(r, plan.r_length, _got(own, "prompt_token_ids_len"))
         put(r, plan.r_cached, _got(own, "num_cached_tokens"))
@@ -380,17 +385,23 @@ cdef class Batch:
         self.processor.aside("the scheduler's log", self.processor.log_decoding, self.decode_log, task, count)
         return 0
 
-    cdef int _stamp(self, PyObject *stamps) except -1:
-        """What RequestMetrics.record_recv_token does; `Plan.inline_stamps` says that this is all."""
+    cdef PyObject *_stamped(self, Py_ssize_t i, PyObject *stamps) except NULL:
+        """What RequestMetrics.record_recv_token does; `Plan.inline_stamps` says that this is all.
+
+        Returns what the metrics of the result are made of.
+        """
         cdef Plan plan = self.plan
-        cdef double start = PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_start)[0])
-        put(stamps, plan.m_latest, self.now)
-        put(stamps, plan.m_latest_too, self.now)
-        give(stamps, plan.m_execute,
-             _new_float(self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_arrival)[0])))
-        if start != 0.0:
-            give(stamps, plan.m_forward, _new_float(self.clock - start))
-        return 0
+        cdef Moment moment = Moment.__new__(Moment)
+        before = self.commons[i]
+        moment.common = plan.moments.common_of(stamps, before)
+        if moment.common is not before:
+            self.commons[i] = moment.common
+        moment.latest = self.now
+        moment.execute = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_arrival)[0])
+        moment.forward = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_start)[0])
+        plan.moments.stamp(stamps, moment)
+        _take(<PyObject *>moment)
+        return <PyObject *>moment
 
     cdef int _record(self, task, dict own, last, list tokens) except -1:
         """What _record_metrics does; its updates of the metrics are summed up."""

@@ -10,15 +10,19 @@ class SlotCopier:
     def __init__(self, cls: type, names: Iterable[str]) -> None: ...
     def of(self, pattern: Any) -> Any: ...
 
-@final
-class LazyLists:
-    def __init__(self, base: type, name: str, lists: type) -> None: ...
+class Lazy:
+    def __init__(self, base: type, name: str, stuff: type) -> None: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
     def __set__(self, instance: Any, value: Any, /) -> None: ...
     def __delete__(self, instance: Any, /) -> None: ...
 
 @final
+class LazyLists(Lazy):
+    def __init__(self, base: type, name: str, lists: type) -> None: ...
+
+@final
 class DictMaker:
+    key_of: dict[str, str]
     def __init__(
         self,
         slots: SlotCopier,
@@ -26,9 +30,15 @@ class DictMaker:
         usual: dict[str, Any],
         upstream: Callable[[Any], dict[str, Any]],
         plain_only: bool = False,
-        nested: Mapping[str, DictMaker | LazyLists] | None = None,
+        nested: Mapping[str, DictMaker | Lazy] | None = None,
     ) -> None: ...
     def method(self) -> Callable[[Any], dict[str, Any]]: ...
+
+@final
+class LazyMetrics(Lazy):
+    def __init__(
+        self, base: type, name: str, metrics: SlotCopier, stamps: tuple[str, ...], dicts: DictMaker | None
+    ) -> None: ...
 
 def short_repr(slots: SlotCopier, name: str) -> Callable[[Any], str]: ...
 
@@ -47,6 +57,7 @@ class Plan:
         results: SlotCopier,
         outputs: SlotCopier,
         metrics: SlotCopier,
+        moments: LazyMetrics,
         result: Any,
         output: Any,
         inline_stamps: bool,

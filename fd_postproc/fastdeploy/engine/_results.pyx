@@ -2,9 +2,9 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """A step's results in bulk.
 
-The files included here, one idea each: objects that are made and copied slot by slot, log-probabilities
-that become lists when they are read, dictionaries made from a template, and the batch loop that advances
-every request of a step.
+The files included here, one idea each: objects that are made and copied slot by slot, attributes that are
+made when they are read, dictionaries made from a template, metrics that share what does not change from step
+to step, and the batch loop that advances every request of a step.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
@@ -38,4 +38,5 @@ include "../../_lists.pxi"
 include "_slots.pxi"
 include "_lazy.pxi"
 include "_dicts.pxi"
+include "_moments.pxi"
 include "_loop.pxi"

@@ -40,12 +40,14 @@ cdef extern from "Python.h":
 cdef Py_ssize_t slot_offset(type cls, str name) except -1:
     """Where an instance of `cls` keeps the attribute `name`, which has to be a slot."""
     for base in cls.__mro__:
-        if name in base.__dict__ and type(base.__dict__[name]) is not LazyLists:
+        if name in base.__dict__:
             descriptor = base.__dict__[name]
             break
     else:
         raise TypeError(f"{cls.__name__} has no attribute {name!r}")
     cdef PyMemberDef *member
+    if isinstance(descriptor, Lazy):
+        return (<Lazy>descriptor).offset
     if type(descriptor) is MemberDescriptorType:
         member = (<PyMemberDescrObject *><PyObject *>descriptor).d_member
         if (member.type == T_OBJECT_EX and member.offset > 0

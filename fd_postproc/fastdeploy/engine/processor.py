@@ -94,6 +94,11 @@ class ProcessorMixin:
         return self.__dict__.setdefault("_complained", set())
 
     @property
+    def commons(self) -> list[Any]:
+        """By slot, what its request's metrics were at the last step; kept by the batch loop."""
+        return self.__dict__.setdefault("_commons", [])
+
+    @property
     def counters(self) -> Counters:
         """What this object has done, and how long it took."""
         return self.__dict__.setdefault("_counters", Counters())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ._results import DictMaker, LazyLists, Plan, SlotCopier, short_repr
+from ._results import DictMaker, LazyLists, LazyMetrics, Plan, SlotCopier, short_repr
 
 STAMPS = (
     "engine_recv_latest_token_time",
@@ -41,14 +41,19 @@ def plan_of(fd: Any) -> Plan:
         prompt_token_ids_len=0,
         trace_carrier=None,
     )
-    results = _with_dictionary(fd.RequestOutput, pattern, {"outputs": output_dicts, "metrics": metric_dicts})
+    results = _with_dictionary(fd.RequestOutput, list(vars(pattern)))
+    moments = LazyMetrics(results.cls, "metrics", metrics, STAMPS, metric_dicts)
+    results.cls.metrics = moments
+    if output_dicts is not None:
+        _turn_into_dicts(
+            fd.RequestOutput, results, vars(pattern), {"outputs": output_dicts, "metrics": moments}
+        )
     result = results.cls.__new__(results.cls)
     for name, value in vars(pattern).items():
         setattr(result, name, value)
     output = fd.CompletionOutput(index=0, send_idx=0, token_ids=[], draft_token_ids=[])
-    return Plan(
-        fd, results, outputs, metrics, result, outputs.of(output), has_known_stamps(fd.RequestMetrics)
-    )
+    known = has_known_stamps(fd.RequestMetrics)
+    return Plan(fd, results, outputs, metrics, moments, result, outputs.of(output), known)
 
 
 def _slotted(
@@ -78,12 +83,8 @@ def _slotted(
     return copier, maker
 
 
-def _with_dictionary(base: type, pattern: Any, nested: dict[str, DictMaker | None]) -> SlotCopier:
-    """A subclass of an ordinary class that keeps the attributes of `pattern` in slots.
-
-    `nested` are the attributes that its ``to_dict`` turns into dictionaries as well.
-    """
-    names = list(vars(pattern))
+def _with_dictionary(base: type, names: list[str]) -> SlotCopier:
+    """A subclass of an ordinary class that keeps the attributes `names` in slots."""
     body: dict[str, Any] = {
         "__slots__": tuple(names),
         "__dict__": property(_attributes(base, names)),
@@ -93,18 +94,20 @@ def _with_dictionary(base: type, pattern: Any, nested: dict[str, DictMaker | Non
     }
     cls = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
-    filled = base(request_id="")
-    for name in names:
-        setattr(filled, name, _unique(name))
-    for name in nested:
-        setattr(filled, name, _Nested(name))
-    maker = (
-        None if None in nested.values() else _dict_maker(base, copier, filled, vars(pattern), nested=nested)
-    )
     cls.__repr__ = short_repr(copier, "request_id")
-    if maker is not None:
-        cls.to_dict = maker.method()
     return copier
+
+
+def _turn_into_dicts(
+    base: type, copier: SlotCopier, usual: dict[str, Any], nested: dict[str, DictMaker | LazyMetrics]
+) -> None:
+    """Give a class a quick ``to_dict``; `nested` are the attributes that are turned into dictionaries too."""
+    filled = base(request_id="")
+    for name in copier.names:
+        setattr(filled, name, _Nested(name) if name in nested else _unique(name))
+    maker = _dict_maker(base, copier, filled, usual, nested=nested)
+    if maker is not None:
+        copier.cls.to_dict = maker.method()
 
 
 class _Nested:

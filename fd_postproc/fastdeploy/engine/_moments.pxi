@@ -1,0 +1,123 @@
+# A request's metrics at a step: what its steps have in common, and the stamps of this one.
+#
+# A client gets them as a dictionary; hardly anybody looks at them otherwise.
+
+
+@cython.final
+@cython.internal
+@cython.no_gc
+cdef class Common:
+    """A request's metrics, as far as one step's are like another's."""
+
+    cdef object metrics     # a copy of them as they were at one step
+    cdef dict shown         # as a dictionary, once somebody has asked
+
+
+@cython.final
+@cython.internal
+@cython.no_gc
+@cython.freelist(512)
+cdef class Moment:
+    """A request's metrics at one step."""
+
+    cdef Common common
+    cdef object latest      # when its last token came
+    cdef object execute     # seconds from its arrival until then
+    cdef object forward     # seconds from the start of its inference until then
+
+
+@cython.final
+cdef class LazyMetrics(Lazy):
+    """Metrics of a result, an object only once somebody asks.
+
+    Parameters
+    ----------
+    base : type
+        Our class of results, with the slot.
+    name : str
+        The slot.
+    metrics : SlotCopier
+        Of our subclass of RequestMetrics.
+    stamps : tuple of str
+        Its slots for the time of the last token, twice, and for the two durations of `Moment`.
+    dicts : DictMaker or None
+        Of its dictionaries, with plain values only; None: FastDeploy's ``to_dict`` makes them.
+    """
+
+    cdef SlotCopier metrics
+    cdef DictMaker dicts
+    cdef Py_ssize_t stamps[4]
+    cdef tuple keys             # of the stamps in a dictionary
+    cdef Py_ssize_t *others     # slots that are no stamps
+    cdef Py_ssize_t n
+
+    def __init__(self, type base not None, str name not None, SlotCopier metrics not None,
+                 tuple stamps not None, DictMaker dicts):
+        Lazy.__init__(self, base, name, Moment)
+        self.metrics = metrics
+        if dicts is not None and set(stamps) <= set(dicts.key_of):
+            self.dicts, self.keys = dicts, tuple([dicts.key_of[stamp] for stamp in stamps])
+        for i in range(4):
+            self.stamps[i] = slot_offset(metrics.cls, stamps[i])
+        others = [other for other in metrics.names if other not in stamps]
+        self.n = len(others)
+        PyMem_Free(self.others)
+        self.others = <Py_ssize_t *>PyMem_Malloc(max(self.n, 1) * sizeof(Py_ssize_t))
+        if self.others == NULL:
+            raise MemoryError
+        for i in range(self.n):
+            self.others[i] = slot_offset(metrics.cls, others[i])
+
+    def __dealloc__(self):
+        PyMem_Free(self.others)
+
+    cdef Common common_of(self, PyObject *metrics, before):
+        """What to share with the request's other steps: `before`, unless more than stamps has changed."""
+        cdef Common made
+        if type(before) is Common and self._are_alike(metrics, <PyObject *>(<Common>before).metrics):
+            return before
+        made = Common.__new__(Common)
+        made.metrics = _taken_over(self.metrics.copy(metrics))
+        return made
+
+    cdef bint _are_alike(self, PyObject *one, PyObject *other) noexcept:
+        cdef Py_ssize_t i
+        for i in range(self.n):
+            if at_offset(one, self.others[i])[0] != at_offset(other, self.others[i])[0]:
+                return False
+        return True
+
+    cdef void stamp(self, PyObject *metrics, Moment moment) noexcept:
+        """Set the stamps of an object."""
+        put(metrics, self.stamps[0], moment.latest)
+        put(metrics, self.stamps[1], moment.latest)
+        put(metrics, self.stamps[2], moment.execute)
+        put(metrics, self.stamps[3], moment.forward)
+
+    cdef object made(self, stuff):
+        cdef Moment moment = stuff
+        made = _taken_over(self.metrics.copy(<PyObject *>moment.common.metrics))
+        self.stamp(<PyObject *>made, moment)
+        return made
+
+    cdef object shown(self, PyObject *o):
+        """The dictionary of an instance's metrics."""
+        value = <object>at_offset(o, self.offset)[0]
+        if self.dicts is not None:
+            made = self._shown_at(value) if type(value) is Moment else self.dicts.made(value)
+            if made is not None:
+                return made
+        return self.of(o).to_dict()
+
+    cdef dict _shown_at(self, Moment moment):
+        cdef Common common = moment.common
+        if common.shown is None:
+            common.shown = self.dicts.made(common.metrics)
+            if common.shown is None:
+                return None
+        cdef dict out = PyDict_Copy(common.shown)
+        PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, 0), moment.latest)
+        PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, 1), moment.latest)
+        PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, 2), moment.execute)
+        PyDict_SetItem(out, <object>PyTuple_GET_ITEM(self.keys, 3), moment.forward)
+        return out
