@@ -2,32 +2,38 @@
 
 import logging
 import math
+import time
 
 import pytest
 
-from fd_postproc.fastdeploy.engine import counters as counters_module
-from fd_postproc.fastdeploy.engine.counters import Counters, Reports
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(counters_module.time, "monotonic", lambda: now[0])
-    return now
+from fd_postproc.fastdeploy.engine.counters import PERIOD, Counters, Reports
 
 
 def test_totals_are_summed_over_steps():
     totals = Counters()
-    totals.add_step(256, 0.5, 0.25)
-    totals.add_step(1, 0.5, 0.25)
+    for results in (256, 1):
+        totals.begin()
+        totals.end_put(results)
     found = totals.as_dict()
-    assert (found["steps"], found["results"], found["build_seconds"], found["put_seconds"]) == (
-        2,
-        257,
-        1.0,
-        0.5,
-    )
+    assert (found["steps"], found["results"]) == (2, 257)
     assert found["wait_seconds"] == 0.0  # no receiver yet
+
+
+def test_each_stage_has_its_time():
+    totals, began = Counters(), time.monotonic()
+    totals.begin()
+    for end, seconds in [
+        (totals.end_receive, 0.02),
+        (totals.end_build, 0.04),
+        (lambda: totals.end_put(1), 0.06),
+    ]:
+        time.sleep(seconds)
+        end()
+    found = [totals.receive_seconds, totals.build_seconds, totals.put_seconds]
+    assert found == sorted(found)
+    assert found[0] >= 0.02
+    assert sum(found) <= time.monotonic() - began
+    assert began < totals.clock <= time.monotonic()
 
 
 def test_a_line_names_every_total():
@@ -37,7 +43,7 @@ def test_a_line_names_every_total():
     assert "build 0.000 s" in line
 
 
-def test_exported_counters_follow_once_in_a_period(clock):
+def test_exported_counters_follow_once_in_a_period():
     prometheus = pytest.importorskip("prometheus_client")
     totals = Counters()
     reports = Reports(totals, logging.getLogger("test"))
@@ -46,19 +52,20 @@ def test_exported_counters_follow_once_in_a_period(clock):
     totals.steps += 3
     reports.refresh()
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before  # not yet
-    clock[0] += counters_module.PERIOD
+    totals.clock += PERIOD
     reports.refresh()
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before + 3
 
 
-def test_the_log_gets_a_line_when_it_is_time(clock, monkeypatch, caplog):
+def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", "60")
     logger = logging.getLogger("test")
     caplog.set_level(logging.INFO, "test")
-    reports = Reports(Counters(), logger)
+    totals = Counters()
+    reports = Reports(totals, logger)
     reports.refresh()
     assert caplog.messages == []
-    clock[0] += 60
+    totals.clock += 60
     reports.refresh()
     assert len(caplog.messages) == 1
     assert "0 steps" in caplog.messages[0]

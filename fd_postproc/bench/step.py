@@ -101,11 +101,13 @@ def _counting(case: LoadCase) -> Ready:
     reports, before = Reports(counters, logging.getLogger("fd_postproc")), counters.steps
 
     def call() -> None:
-        began = perf_counter()
-        counters.receive_seconds += perf_counter() - began
-        began = perf_counter()
-        built = perf_counter()
-        processor.counters.add_step(256, built - began, perf_counter() - built)
+        receiving = processor.counters
+        receiving.begin()
+        receiving.end_receive()
+        building = processor.counters
+        building.begin()
+        building.end_build()
+        building.end_put(256)
         reports.refresh()
 
     call()

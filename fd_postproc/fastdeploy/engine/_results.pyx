@@ -4,10 +4,9 @@
 
 The files included here, one idea each: objects that are made and copied slot by slot, attributes that are
 made when they are read, dictionaries made from a template, metrics that share what does not change from step
-to step, and the batch loop that advances every request of a step.
+to step, the batch loop that advances every request of a step, and totals of what was done.
 """
 cimport cython
-from cpython.bytes cimport PyBytes_CheckExact
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
@@ -21,6 +20,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
 from fd_postproc._core cimport Step
+from fd_postproc._sysv cimport fds_now
 from fd_postproc._wire cimport fdw_block
 
 from collections import Counter
@@ -40,3 +40,4 @@ include "_lazy.pxi"
 include "_dicts.pxi"
 include "_moments.pxi"
 include "_loop.pxi"
+include "_totals.pxi"

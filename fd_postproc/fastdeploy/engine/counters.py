@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from typing import Any
 
 from ..._core import Receiver
 from ..options import log_period
+from ._results import Totals
 
 PREFIX = "fd_postproc_"
 PERIOD = 5.0  # seconds between two updates of what is exported
@@ -26,28 +26,16 @@ NAMES = {
 }
 
 
-class Counters:
-    """Totals since the start.  One thread writes; any thread may read.
+class Counters(Totals):
+    """Totals since the start, as texts and numbers for others.
 
     Attributes
     ----------
-    steps, results, malformed, stale, lost_steps, failed_requests : int
-    receive_seconds, build_seconds, put_seconds : float
     receiver : Receiver or None
         Whose waiting time counts as well.
     """
 
-    def __init__(self) -> None:
-        self.steps = self.results = self.malformed = self.stale = self.lost_steps = self.failed_requests = 0
-        self.receive_seconds = self.build_seconds = self.put_seconds = 0.0
-        self.receiver: Receiver | None = None
-
-    def add_step(self, results: int, build_seconds: float, put_seconds: float) -> None:
-        """Count a step."""
-        self.steps += 1
-        self.results += results
-        self.build_seconds += build_seconds
-        self.put_seconds += put_seconds
+    receiver: Receiver | None = None
 
     def as_dict(self) -> dict[str, int | float]:
         """Every total by name; ``wait_seconds`` is the receiver's."""
@@ -89,12 +77,16 @@ class Reports:
         except ValueError as error:
             self._log_period = math.inf
             logger.error(f"fd_postproc: {error}; no statistics are logged")
-        self._log_due = time.monotonic() + self._log_period
+        counters.begin()
+        self._log_due = counters.clock + self._log_period
         self._metrics = _prometheus_counters()
 
     def refresh(self) -> None:
-        """Move the exported counters forward, once in `PERIOD`; log, if it is time."""
-        now = time.monotonic()
+        """Move the exported counters forward, once in `PERIOD`; log, if it is time.
+
+        The time is the counters', which the loop has just brought up to date.
+        """
+        now = self._counters.clock
         if now >= self._due:
             self._due = now + PERIOD
             self._move_forward()

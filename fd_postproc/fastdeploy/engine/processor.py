@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import traceback
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ... import queues
@@ -83,25 +84,25 @@ class ProcessorMixin:
     _stopping = False
 
     # Per object, but made when first asked for: FastDeploy's tests make objects without __init__.
-    @property
+    @cached_property
     def transfers(self) -> dict[str, tuple[int, Any, Any]]:
         """Requests of a prefill instance that wait for their cache transfer only: slot, task, result."""
-        return self.__dict__.setdefault("_transfers", {})
+        return {}
 
-    @property
+    @cached_property
     def complained(self) -> set[str]:
         """Kinds of failures that were logged already."""
-        return self.__dict__.setdefault("_complained", set())
+        return set()
 
-    @property
+    @cached_property
     def commons(self) -> list[Any]:
         """By slot, what its request's metrics were at the last step; kept by the batch loop."""
-        return self.__dict__.setdefault("_commons", [])
+        return []
 
-    @property
+    @cached_property
     def counters(self) -> Counters:
         """What this object has done, and how long it took."""
-        return self.__dict__.setdefault("_counters", Counters())
+        return Counters()
 
     # ---- one step ------------------------------------------------------------------------------------
 
@@ -127,14 +128,15 @@ class ProcessorMixin:
             return
         masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
-        began = time.perf_counter()
+        counters = self.counters
+        counters.begin()
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
-            self.aside("gauges of a step", self.count_drafts, step, began)
+            self.aside("gauges of a step", self.count_drafts, step, counters.clock)
             self.sweep()
-        built = time.perf_counter()
+        counters.end_build()
         self.postprocess(results, output_type)
-        self.counters.add_step(len(results), built - began, time.perf_counter() - built)
+        counters.end_put(len(results))
 
     def _sampling_masks(self: Any) -> dict[int, Any]:
         """One blocking read a step, if the feature is on."""
@@ -211,12 +213,12 @@ class ProcessorMixin:
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
             self.counters.receiver = self._receiver
-        timeout = self._patience()
-        began = time.perf_counter()
+        timeout, counters = self._patience(), self.counters
+        counters.begin()
         try:
             return self._receiver.receive(timeout)
         finally:
-            self.counters.receive_seconds += time.perf_counter() - began
+            counters.end_receive()
 
     def _patience(self: Any) -> float | None:
         """How long to wait for a step before something else is due, in seconds; None: there is nothing."""

@@ -1,0 +1,46 @@
+# What the token thread has done and how long it took, counted in a tenth of a microsecond.
+
+cdef inline double _clock() noexcept:
+    """time.monotonic()"""
+    return 1e-9 * fds_now()
+
+
+cdef class Totals:
+    """Totals since the start.  One thread writes; any thread may read.
+
+    A step is timed by `begin`, then `end_receive`, `begin` again, `end_build`, `end_put`.
+
+    Attributes
+    ----------
+    steps, results, malformed, stale, lost_steps, failed_requests : int
+    receive_seconds, build_seconds, put_seconds : float
+    clock : float
+        ``time.monotonic()`` as of the last call.
+    """
+
+    cdef public int64_t steps, results, malformed, stale, lost_steps, failed_requests
+    cdef public double receive_seconds, build_seconds, put_seconds
+    cdef public double clock
+
+    def begin(self):
+        """Time what follows."""
+        self.clock = _clock()
+
+    def end_receive(self):
+        """Waiting for a message is over, whether or not there is one."""
+        self.receive_seconds += self._lap()
+
+    def end_build(self):
+        """Results have been made."""
+        self.build_seconds += self._lap()
+
+    def end_put(self, Py_ssize_t results):
+        """A step's results have been delivered."""
+        self.put_seconds += self._lap()
+        self.steps += 1
+        self.results += results
+
+    cdef inline double _lap(self) noexcept:
+        cdef double before = self.clock
+        self.clock = _clock()
+        return self.clock - before
