@@ -7,6 +7,7 @@ Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ..
 """
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fd_postproc.bench import plots, report, runner, targets
+from fd_postproc.bench import instructions, plots, report, runner, targets
 
 HERE = Path(__file__).parent
 PICTURES = HERE / "plots"
@@ -28,7 +29,9 @@ def blocks(found):
         question: report.markdown(question, compared)
         for question, compared in report.by_question(found).items()
     }
-    return {**made, "targets": targets.markdown(found), "machine": machine(found)}
+    counts = json.loads((HERE / "instructions.json").read_text())["counts"]
+    rest = {"targets": targets.markdown(found), "machine": machine(found)}
+    return {**made, **rest, "instructions": instructions.markdown(counts)}
 
 
 def machine(found):

@@ -12,8 +12,8 @@ from rich.console import Console
 from fd_postproc.bench import (
     cases,
     endtoend,
+    fit,
     instructions,
-    linear,
     pickling,
     plots,
     processors,
@@ -242,10 +242,10 @@ def test_too_few_timings_draw_nothing(tmp_path):
 
 
 def test_the_line_is_found():
-    exact = linear.line([1, 10, 100], [3.0, 21.0, 201.0])
+    exact = fit.line([1, 10, 100], [3.0, 21.0, 201.0])
     assert (exact.start, exact.slope, exact.r2) == (pytest.approx(1), pytest.approx(2), pytest.approx(1))
     assert exact.worst == pytest.approx(0, abs=1e-9)
-    bent = linear.line([1, 10, 100], [3.0, 21.0, 401.0])
+    bent = fit.line([1, 10, 100], [3.0, 21.0, 401.0])
     assert bent.r2 < 0.99
     assert bent.worst > 0.1
 
@@ -291,6 +291,15 @@ def test_instruction_counts_are_compared():
         "gone: only in the file",
         "new: only counted now",
     ]
+
+
+def test_instruction_counts_over_rows_are_lines():
+    counts = {f"encode spec_topk b256 a{a} c21, compact": 1000 + 10 * 256 * a for a in (1, 2, 4, 6)}
+    counts |= {"decode spec_topk b256 a2 c21": 7, "encode spec_topk b256 a2 c1, compact": 7}
+    found = instructions.lines(counts)
+    assert list(found) == ["encode"]
+    assert (found["encode"].start, found["encode"].slope) == (pytest.approx(1000), pytest.approx(10))
+    assert "| encode | 1,000 | 10 | 1.00000 | 0.0 % |" in instructions.markdown(counts)
 
 
 def test_counts_of_another_python_are_not_compared(tmp_path, capsys):

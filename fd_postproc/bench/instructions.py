@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .._core import Receiver, Sender, decode, encode
 from ..queues import locate
 from . import _floor
 from .cases import HEADLINE, Case, tensors_of
+from .fit import Line, line
 from .save import OPS, Environment, new_queue_id
 
 CALLS, WARM_UP = 20, 20
@@ -67,10 +69,15 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
     found: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
     for case in (narrow, wide, plain, spec):
         payload, channel = case.message(), case.channel
-        found[f"decode {case}"] = (lambda p=payload, c=channel: decode(p, c)), nothing
+        found[f"decode {case}"] = partial(decode, payload, channel), nothing
+    growing = [Case(accepted=accepted) for accepted in (1, 4, 6)]  # with `wide`: points of a line
+    for case in growing:
+        found[f"decode {case}"] = partial(decode, case.message(), "spec_topk"), nothing
+        found[f"tolists {case}"] = case.step().tolists, nothing
+    for case in (narrow, wide, *growing):
+        found[f"encode {case}, compact"] = partial(encode, case.step(), "compact"), nothing
     for case in (narrow, wide):
         step = case.step()
-        found[f"encode {case}, compact"] = (lambda s=step: encode(s, "compact")), nothing
         found[f"tolists {case}"] = step.tolists, nothing
         found[f"logprobs {case}, all requests"] = (
             (lambda s=step: [s.logprobs(i) for i in range(s.batch)]),
@@ -196,6 +203,31 @@ def compare(known: dict[str, Any], counts: dict[str, int], tolerance: float) -> 
     return lines
 
 
+def lines(counts: dict[str, int]) -> dict[str, Line]:
+    """The line through the counts of each call that was made with 1, 2, 4 and 6 accepted tokens a request."""
+    points: dict[str, dict[int, int]] = {}
+    for name, instructions in counts.items():
+        sized = re.fullmatch(r"(\w+) spec_topk b(\d+) a(\d) c21\b.*", name)
+        if sized is not None:
+            rows = int(sized[2]) * int(sized[3])
+            points.setdefault(sized[1], {})[rows] = instructions
+    return {
+        call: line(sorted(at), [float(at[rows]) for rows in sorted(at)])
+        for call, at in points.items()
+        if len(at) >= 3
+    }
+
+
+def markdown(counts: dict[str, int]) -> str:
+    """The lines as a table."""
+    rows = [
+        f"| {call} | {one.start:,.0f} | {one.slope:,.0f} | {one.r2:.5f} | {100 * one.worst:.1f} % |"
+        for call, one in lines(counts).items()
+    ]
+    head = "| call | instructions of a batch | of a row of 21 columns | R² | largest deviation |"
+    return "\n".join([head, "|---|---:|---:|---:|---:|", *rows])
+
+
 def main(argv: list[str] | None = None) -> int:
     """0: all as before, or not to be compared here (which is said); 1: something differs."""
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.instructions", description=__doc__)
@@ -235,8 +267,8 @@ def _check(file: Path, tolerance: float) -> int:
         raise Uncountable(f"{file} was made with {'; '.join(other)}")
     counts = count()
     differences = compare(known, counts, tolerance)
-    for line in differences:
-        print(f"instruction counts: {line}")
+    for difference in differences:
+        print(f"instruction counts: {difference}")
     if differences:
         print(f"instruction counts: if that is meant: python -m {__package__}.instructions count {file}")
         return 1

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
-
-import numpy as np
 
 from . import decode, lists, receive, save, step
 from .cases import Case, Comparison, Ready
+from .fit import Line, line
 from .processors import OURS, load_case, token_processor_module
 from .queued import taken
 from .report import seconds
@@ -43,39 +41,6 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         yield Comparison(
             name, {f"{case.batch * case.accepted} rows": partial(CALLS[name], case) for case in cases}
         )
-
-
-class Line(NamedTuple):
-    """A line through times over rows.
-
-    Attributes
-    ----------
-    rows, times : list
-        The points, in rows and seconds.
-    start, slope : float
-        Seconds, and seconds a row.
-    r2 : float
-        Share of the times' variance that the line explains.
-    worst : float
-        Largest distance of a point from the line, as a part of the point's time.
-    """
-
-    rows: list[int]
-    times: list[float]
-    start: float
-    slope: float
-    r2: float
-    worst: float
-
-
-def line(rows: list[int], times: list[float]) -> Line:
-    """Least squares of relative errors, so that no point counts more than another."""
-    x, y = np.asarray(rows, float), np.asarray(times, float)
-    design = np.stack([1 / y, x / y], axis=1)
-    (start, slope), *_ = np.linalg.lstsq(design, np.ones(len(y)), rcond=None)
-    distance = start + slope * x - y
-    r2 = 1 - float(np.sum(distance**2) / np.sum((y - y.mean()) ** 2))
-    return Line(rows, times, float(start), float(slope), r2, float(np.max(np.abs(distance / y))))
 
 
 def lines(compared: list[Compared]) -> dict[str, Line]:

@@ -200,8 +200,8 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
     for (call, one), colour in zip(lines.items(), (BLUE, GREEN, PURPLE, ORANGE, GREY, RED), strict=False):
         text = f"{call}: {_micro(one.slope)} a row, R² {one.r2:.4f}, within {one.worst:.1%}"
         ends = np.array([one.rows[0], one.rows[-1]])
-        first = one.times[0]
-        panels[0].plot(one.rows, np.array(one.times) / first, "o", color=colour, markersize=4)
+        first = one.costs[0]
+        panels[0].plot(one.rows, np.array(one.costs) / first, "o", color=colour, markersize=4)
         panels[0].plot(
             ends, (one.start + one.slope * ends) / first, "-", color=colour, linewidth=1, label=text
         )
