@@ -215,6 +215,7 @@ def test_only_sums_have_a_tolerance_and_only_on_request():
     assert differences({"metrics": counts[0]}, {"metrics": counts[1]}, sum_tolerance=1e-9)
 
 
+@pytest.mark.sample
 def test_the_replayers_tensors_are_those_that_fastdeploys_ops_filled(received_golden):
     """These messages went through FastDeploy's own get ops; the replayer writes packed ones only."""
     legacy = received_golden.channel in ("topk", "spec_topk") and received_golden.dialect == "legacy"
