@@ -30,7 +30,7 @@ from fd_postproc import ops, queues, reference
 
 CLONE_NEWIPC = 0x08000000
 
-# Child processes import NumPy and do no linear algebra: without threads for it they are there in half the time.
+# Child processes import NumPy and do no linear algebra; without threads for it the import takes half as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
