@@ -1,7 +1,8 @@
 """Shared fixtures: private queues, kernel limits that are the test's own, recorded messages, the oracle.
 
 A test that takes an argument named ``golden`` runs once for each recorded message (golden/README.md), one
-that takes ``received_golden`` for each that FastDeploy's own receiver got, too.
+that takes ``received_golden`` for each that FastDeploy's own receiver got, too.  Marked ``sample``, all
+but every fourth of them are nightly.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import json
 import os
 import random
 import zlib
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +29,9 @@ import fd_postproc as fp
 from fd_postproc import ops, queues, reference
 
 CLONE_NEWIPC = 0x08000000
+
+# Child processes import NumPy and do no linear algebra; without threads for it the import takes half as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
 _queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
@@ -232,9 +236,7 @@ class Golden:
     def inputs(self):
         """The arrays that the save op was given, by the op's own names."""
         recipe = dict(self.record["recipe"])
-        spec = importlib.util.spec_from_file_location("golden_gen", self.FOLDER / recipe.pop("module"))
-        gen = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(gen)
+        gen = _recipes(self.FOLDER / recipe.pop("module"))
         return getattr(gen, recipe.pop("fn"))(**recipe)
 
     def empty_tensors(self):
@@ -242,9 +244,19 @@ class Golden:
         return [np.full_like(tensor, value) for tensor, value in zip(self.tensors, (2, 0.0, 0), strict=False)]
 
 
+@cache
+def _recipes(path):
+    """The module of functions that make inputs."""
+    spec = importlib.util.spec_from_file_location("golden_gen", path)
+    gen = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gen)
+    return gen
+
+
 INDEX = json.loads((Golden.FOLDER / "index.json").read_text())
 REFUSED = "spec_b512_s1512"  # its header claims 512 of 256 slots
 GOLDENS = {entry["name"]: Golden(entry["name"]) for entry in INDEX}
+OFTEN = set(list(GOLDENS)[::4])  # every channel and dialect, batch sizes and columns in turn
 
 
 def pytest_generate_tests(metafunc):
@@ -252,7 +264,14 @@ def pytest_generate_tests(metafunc):
     received = {name: golden for name, golden in good.items() if golden.tensors_path.exists()}
     for argument, choice in ("golden", good), ("received_golden", received):
         if argument in metafunc.fixturenames:
-            metafunc.parametrize(argument, choice.values(), ids=choice.keys())
+            seldom = choice.keys() - OFTEN if metafunc.definition.get_closest_marker("sample") else ()
+            metafunc.parametrize(
+                argument,
+                [
+                    pytest.param(golden, id=name, marks=[pytest.mark.nightly] if name in seldom else [])
+                    for name, golden in choice.items()
+                ],
+            )
 
 
 def pytest_collection_modifyitems(config, items):

@@ -118,6 +118,7 @@ def test_more_slots_than_the_message_has(refused_golden, decoder):
     assert caught.value.args == ("spec", "batch", 512, 256, None)
 
 
+@pytest.mark.sample
 def test_the_reference_fills_tensors_as_fastdeploy_does(received_golden):
     filled = received_golden.empty_tensors()
     fill(received_golden.payload, received_golden.channel, *filled)
@@ -139,6 +140,7 @@ def test_encoding_writes_the_same_bytes(golden):
 
 
 @pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@pytest.mark.sample
 def test_the_other_dialect_says_the_same(golden, dialect):
     step = fp.decode(golden.payload, golden.channel)
     encoded = fp.encode(step, dialect)
@@ -159,7 +161,10 @@ def test_the_other_dialect_says_the_same(golden, dialect):
         assert (scores[:, step.cols :] == 0).all()
 
 
-@pytest.mark.parametrize("noise", [0x00, 0x5A, 0xFF])
+@pytest.mark.parametrize(
+    "noise",
+    [pytest.param(0x00, marks=pytest.mark.nightly), 0x5A, pytest.param(0xFF, marks=pytest.mark.nightly)],
+)
 def test_bytes_that_mean_nothing_do_not_matter(golden, noise):
     noisy = bytearray([noise]) * len(golden.payload)
     for cells in live(golden.payload, golden.channel):

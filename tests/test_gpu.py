@@ -2,7 +2,7 @@
 
     pytest -m gpu tests/test_gpu.py
 
-What needs no device is tested on a stub driver, in test_save_device.py.
+What needs no device is tested on a stub driver, in save_device.
 """
 
 import ctypes

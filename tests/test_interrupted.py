@@ -62,8 +62,13 @@ def queue(default_limits, queue_key):
     return sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
 
 
-@pytest.mark.parametrize("timeout", [None, 20])
-@pytest.mark.parametrize("how", ["before", "after", "instead"])
+@pytest.mark.parametrize(
+    ("how", "timeout"),
+    [
+        *(("before", 20), ("after", 20), ("instead", None), ("instead", 20)),
+        *(pytest.param(how, None, marks=pytest.mark.nightly) for how in ("before", "after")),
+    ],
+)
 @pytest.mark.parametrize("main_thread", [SENDING, RECEIVING], ids=["sending", "receiving"])
 def test_signals_at_every_system_call(main_thread, how, timeout, queue):
     """Nothing is lost, doubled or mixed, and the handler runs.  (Python runs it in the main thread.)"""

@@ -227,6 +227,7 @@ def test_truncation_in_other_layouts(decode, channel, layout, dialect):
 # ---- Noise ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample
 def test_damaged_bytes(golden, decode_both):
     rng = random.Random(golden.name)
     batch = golden.record["decoded"]["bsz"]

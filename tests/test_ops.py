@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import sysv_ipc
+from frameworks import Numpy
 from waiting import signalled
 
 import fd_postproc as fp
@@ -61,16 +62,23 @@ def send(monkeypatch, queue_id):
             sysv_ipc.MessageQueue(key).remove()
 
 
-def test_every_golden_message_fills_the_tensors_as_fastdeploys_op_does(
-    raised_limits, send, framework, received_golden
-):
-    send(received_golden.channel, received_golden.payload)
-    tensors = [framework.tensor(array) for array in fresh(received_golden.channel)]
-    returned = call(received_golden.channel, tensors)
-    for tensor, array in zip(tensors, received_golden.tensors, strict=True):
+def check_filled(send, framework, golden):
+    send(golden.channel, golden.payload)
+    tensors = [framework.tensor(array) for array in fresh(golden.channel)]
+    returned = call(golden.channel, tensors)
+    for tensor, array in zip(tensors, golden.tensors, strict=True):
         np.testing.assert_array_equal(framework.array(tensor).ravel(), array)
     returned = returned if isinstance(returned, list) else [returned]
     assert all(a is b for a, b in zip(returned, tensors, strict=True))
+
+
+def test_every_golden_message_fills_the_tensors_as_fastdeploys_op_does(raised_limits, send, received_golden):
+    check_filled(send, Numpy(), received_golden)
+
+
+@pytest.mark.sample
+def test_golden_messages_fill_tensors_of_every_framework(raised_limits, send, framework, received_golden):
+    check_filled(send, framework, received_golden)
 
 
 def test_a_spec_message_of_512_requests_is_refused(send):

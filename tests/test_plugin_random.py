@@ -24,8 +24,14 @@ def run(seed, channel, steps):
     return judge.faults(trace, plugin_class(), way, **{"metrics_every": 4} | options), trace
 
 
-@pytest.mark.parametrize("seed", [0, 1, 4])
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+# Each role twice, half of them from tensors (seed % 5 == 4).
+@pytest.mark.parametrize(
+    ("channel", "seed"),
+    [
+        *(("plain", 0), ("plain", 14), ("topk", 1), ("topk", 9)),
+        *(("spec", 2), ("spec", 4), ("spec_topk", 14), ("spec_topk", 1)),
+    ],
+)
 def test_random_steps_are_equal_on_the_plugin(channel, seed):
     lines, trace = run(seed, channel, steps=30)
     assert lines == [], trace.mode
@@ -44,7 +50,7 @@ def test_random_steps_meet_what_they_are_for():
     """Of all that can happen, everything does."""
     scripts, deliver = imported("step_replay.scripts"), imported("step_replay.deliver")
     events, raised, puts, roles = set(), set(), [], set()
-    for seed in range(6):
+    for seed in range(4):
         script = scripts.Script(seed, "spec_topk", 30, {"enable_draft_logprob": True})
         trace, _ = scripts.recorded(
             script, stock_class(), deliver.through_tensors, columns_needed=True, metrics_every=99

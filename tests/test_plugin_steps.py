@@ -15,7 +15,7 @@ pytestmark = pytest.mark.framework
 NAMES = trace_names()
 BY_HAND = [name for name in NAMES if "_h_" in name]
 RANDOM = sorted({*NAMES} - {*BY_HAND})
-IN_THE_SUITE = [*BY_HAND, *RANDOM[::4]]
+IN_THE_SUITE = [*BY_HAND, *RANDOM[::8]]
 THROUGH_TENSORS_TOO = [*BY_HAND[::4], *RANDOM[::16]]
 
 

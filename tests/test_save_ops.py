@@ -116,6 +116,7 @@ def test_all_recorded_messages_from_tensors(golden, raised_limits, ops_queue, mo
     check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
 
 
+@pytest.mark.sample
 def test_the_reference_saves_what_fastdeploy_saved(golden):
     op, args, inputs = recorded_call(golden)
     if flat_sampled(inputs):

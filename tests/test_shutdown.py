@@ -47,7 +47,7 @@ def run(script, key):
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("timeout", [None, 0.01, 100])
+@pytest.mark.parametrize("timeout", [None, 0.01, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("work", [RECEIVES, SENDS], ids=["receives", "sends"])
 def test_a_daemon_thread_that_waits(work, timeout, queue):
     assert run(work.format(timeout=timeout), queue.key) < 30

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,16 @@ FLOORS = [
 ]
 
 
+@cache
+def imports(path):
+    """The import statements of a Python file, wherever in it."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_framework_is_imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in imports(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""] if node.level == 0 else []
@@ -109,7 +117,7 @@ def test_each_floor_imports_only_floors_below(path):
     if place == ("__init__",):
         return
     allowed = FLOORS[: FLOORS.index(place[0]) + 1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in imports(path):
         if isinstance(node, ast.ImportFrom) and node.level:
             target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
             below = {target[0]} if target[0] else {alias.name for alias in node.names}

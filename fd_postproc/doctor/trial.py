@@ -10,7 +10,7 @@ from typing import Any
 from .._child import python_command
 from ..fastdeploy.options import DISABLE, FORCE, is_on
 from ..fastdeploy.trial.report import MARK, TREE
-from .environment import check_fastdeploy
+from .environment import installed
 from .findings import Finding
 
 _PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
@@ -18,8 +18,7 @@ _PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs t
 
 def check_trial() -> list[Finding]:
     """One finding: the verdict, or why there is none."""
-    installed = any(finding.data.get("versions") for finding in check_fastdeploy())
-    if not installed and not os.environ.get(TREE):
+    if not installed().data["versions"] and not os.environ.get(TREE):
         seen = f"not tried: FastDeploy is not installed ({TREE}=PATH names a source tree)"
         return [_finding("info", "plugin-untried", seen)]
     try:

@@ -74,7 +74,12 @@ def test_demo_notices_a_step_that_arrives_different(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("load", "channel"), [("256,1,1", "plain"), ("100,2,1", "spec"), ("3,2,21", "spec_topk")]
+    ("load", "channel"),
+    [
+        pytest.param("256,1,1", "plain", marks=pytest.mark.nightly),
+        pytest.param("100,2,1", "spec", marks=pytest.mark.nightly),
+        ("3,2,21", "spec_topk"),
+    ],
 )
 def test_load_arrives_equal(run, own_namespace, load, channel):
     status, out, err = run("demo", "--load", load, "--channel", channel, "--steps", "50")

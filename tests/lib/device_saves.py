@@ -1,0 +1,83 @@
+"""What the tests of save ops with tensors on a CUDA device share."""
+
+from dataclasses import replace
+
+import numpy as np
+from save_cases import CHANNELS
+from stub_cuda import Cupy, Exchange, Other, Paddle26, Torch
+
+import fd_postproc as fp
+from fd_postproc import ops, reference
+
+KINDS = [Cupy, Exchange, Other, Paddle26, Torch]
+LAYOUT = fp.Layout(max_batch=32, top_k=5, max_draft=6, spec_batch=32)  # whose messages fit any limit
+FLAG = np.array([True])
+
+
+def placed(inputs, kind, chosen=None, **keywords):
+    """Inputs of a save op, on the device but for the flag and what is not chosen."""
+    return {
+        name: kind(array, **keywords)
+        if name != "not_need_stop" and (chosen is None or name in chosen)
+        else array
+        for name, array in inputs.items()
+    }
+
+
+def same(compact, stock):
+    """Whether two Steps say the same, though not in one dialect."""
+    compact, stock = (reference.ReferenceStep.from_step(step) for step in (compact, stock))
+    return replace(compact, dialect=stock.dialect, seq=None) == stock
+
+
+def assert_message(queue, op, args, dialect):
+    """The only message is what the reference makes of the host arguments."""
+    assert ops.flush(10)
+    channel = CHANNELS[op]
+    payload, mtype = queue.take(channel)
+    if dialect == "compact":
+        assert mtype == 2
+        expected = fp.decode(
+            getattr(reference, op)(*args, dialect="packed", layout=LAYOUT).payload, channel, layout=LAYOUT
+        )
+        found = fp.decode(payload, channel, mtype=2, layout=LAYOUT)
+        assert same(found, expected)
+        return
+    expected = getattr(reference, op)(*args, dialect=dialect, layout=LAYOUT)
+    assert mtype == 1
+    assert len(payload) == len(expected.payload)
+    for part in expected.written:
+        assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
+
+
+def save(x=5, preempted=0, **keywords):
+    x = Exchange(np.array([[x]]))
+    ops.save_output(x, FLAG, np.array([preempted], np.int32), 0, False, **keywords)
+
+
+PRELUDE = """
+import ctypes, os, sys, time
+import numpy as np
+import stub_cuda
+stub = stub_cuda.load(os.environ["STUB_CUDA"])
+import fd_postproc as fp
+from fd_postproc import ops
+from fd_postproc.ops import device
+FLAG, ZERO = np.array([True]), np.zeros(1, np.int32)
+
+def save(x):
+    ops.save_output(stub_cuda.Exchange(np.array([[x]])), FLAG, ZERO, 0, False)
+
+def error_of(call, *args):
+    try:
+        call(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+"""
+
+
+def received(n):
+    """The tokens of n plain messages."""
+    with fp.Receiver("plain") as receiver:
+        return [receiver.receive(10).token_ids(0)[0] for _ in range(n)]

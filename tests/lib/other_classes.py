@@ -1,0 +1,24 @@
+"""Classes that the plug-in's check of itself compares with FastDeploy's."""
+
+VARIANT = "fastdeploy.output.token_processor_variant"
+
+
+def same(module):
+    """A class of our own that is FastDeploy's."""
+    return type("Same", (module.TokenProcessor,), {"fd": module})
+
+
+def ours(**changed):
+    """make_class of a class of ours with some methods changed; each gets the inherited method first."""
+
+    def make(module):
+        base = module.TokenProcessor
+
+        def override(name, method):
+            inherited = getattr(base, name)
+            return lambda self, *arguments, **named: method(inherited, self, *arguments, **named)
+
+        body = {name: override(name, method) for name, method in changed.items()}
+        return type("Ours", (base,), {"fd": module, **body})
+
+    return make

@@ -1,0 +1,31 @@
+"""What the tests of the plug-in's worker side share: steps to save, and lines of the log."""
+
+import numpy as np
+import pytest
+from frameworks import Paddle
+from sampled_steps import KINDS, Requests
+
+CHANNEL = pytest.mark.parametrize("channel", KINDS)
+LOGPROBS = pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+
+
+def lines(log, level, *words):
+    return [text for found, text in log if found == level and all(word in text for word in words)]
+
+
+def sampled(channel, seed=1, batch=5, cols=3):
+    return Requests(np.random.default_rng(seed), batch, cols, 6, plain=False)
+
+
+def save(double, channel, requests, **keywords):
+    """What FastDeploy's worker does after sampling."""
+    calls = double.model_executor__pre_and_post_process
+    inputs = KINDS[channel](requests, tensor=Paddle().tensor)
+    inputs.share["last_preempted_idx"] = inputs.preempted
+    if channel.startswith("spec"):
+        calls.save_output_specualate(
+            inputs.sampler, inputs.model, inputs.share, inputs.proposer, 0, 0, **keywords
+        )
+    else:
+        calls.save_output_normal(inputs.model, inputs.sampler, inputs.share, **keywords)
+    return inputs

@@ -1,0 +1,107 @@
+"""Save ops with tensors on a CUDA device, on a stub driver (lib/stub_cuda.py): streams, and processes."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+import stub_cuda
+from children import python
+from device_saves import PRELUDE
+from kernel_emulation import compiler
+from nursery import nursery
+from stub_cuda import Exchange, Other
+
+
+@pytest.fixture
+def streams(stub, monkeypatch):
+    """A function that makes a new stream the current one of every framework, and returns its handle."""
+
+    def current(device=0):
+        return types.SimpleNamespace(cuda_stream=streams.now)
+
+    core = types.SimpleNamespace(_get_current_stream=current)
+    cuda = types.SimpleNamespace(current_stream=current)
+    fakes = {
+        "paddle": types.SimpleNamespace(base=types.SimpleNamespace(core=core)),
+        "torch": types.SimpleNamespace(cuda=cuda),
+        "cupy": types.SimpleNamespace(
+            cuda=types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=streams.now))
+        ),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setattr(Other, "stream", 0)
+    monkeypatch.setattr(Exchange, "stream", 0)
+
+    def streams():
+        streams.now = Other.stream = Exchange.stream = stub.stub_stream()
+        return streams.now
+
+    streams.now = 0
+    return streams
+
+
+@pytest.fixture
+def slow(stub):
+    """A function that makes everything on the device take so many milliseconds."""
+    return lambda ms: stub.stub_delay(ctypes.c_int64(ms * 1000))
+
+
+@pytest.fixture(scope="session")
+def stub_path(tmp_path_factory):
+    if compiler() is None:
+        pytest.skip("the stub CUDA driver needs a C compiler")
+    return str(stub_cuda.build(tmp_path_factory.mktemp("stub")))
+
+
+@pytest.fixture
+def environment(stub_path, ops_queue):
+    return {**os.environ, "STUB_CUDA": stub_path}
+
+
+@pytest.fixture
+def run(environment):
+    """Run code after PRELUDE in a process of its own; what it printed.  It must end by itself, and well."""
+
+    def run(code, **variables):
+        done = nursery().run(PRELUDE + code, env={**environment, **variables})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def fresh(environment):
+    """As `run`, in a process that was not forked; ``fresh.stderr`` is what it complained of."""
+
+    def fresh(code, **variables):
+        command, variables = python(PRELUDE + code), {**environment, **variables}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        fresh.stderr = done.stderr
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return fresh
+
+
+@pytest.fixture
+def start(environment):
+    """Start code after PRELUDE; the process is killed at the test's end if it is still there."""
+    processes = []
+
+    def start(code, **variables):
+        process = subprocess.Popen(
+            python(PRELUDE + code), env={**environment, **variables}, stdout=subprocess.PIPE, text=True
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
