@@ -9,9 +9,6 @@ from metrics_by_name import by_name, make_manager, without
 from quiet import imported
 from rig import Rig
 
-import fd_postproc as fp
-from fd_postproc._core import payload_size
-
 pytestmark = pytest.mark.framework
 
 VARIANT = "fastdeploy.output.token_processor_by_name"
@@ -71,13 +68,8 @@ def told(module, cls, channel):
     processor = rig.processor
     assert type(processor) is cls  # it did not stand aside
     module.time = clock = Clock()
-    tensors = [processor.output_tokens]
-    if processor.use_logprobs:
-        tensors += [processor.output_scores, processor.output_ranks]
     for tokens in STEPS:
-        payload = fp.encode(rig.message(tokens)).ljust(payload_size(channel), b"\0")
-        imported("step_replay.tensors").fill(channel, tensors, payload)
-        processor._process_batch_output()
+        rig.through_tensors(tokens)
         clock.sleep(0.03)
     rig.close()
     return module.main_process_metrics.samples(), getattr(processor, "complained", set())
