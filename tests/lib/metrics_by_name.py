@@ -5,11 +5,11 @@ double's module, so that it does what FastDeploy's later class does.
 """
 
 import ast
+import importlib
 import inspect
 import itertools
 import textwrap
 
-from prometheus_client import CollectorRegistry, Gauge
 from quiet import imported
 
 _METHODS = {"observe": "obs_value", "inc": "inc_value", "set": "set_value"}
@@ -20,6 +20,7 @@ _numbers = itertools.count()  # metrics of one name would share a file in multip
 def make_manager(labels):
     """``main_process_metrics`` on a registry of its own; `labels` are the values that every metric gets."""
     base = imported("fastdeploy.metrics.metrics").MetricsManager
+    prometheus = importlib.import_module("prometheus_client")  # not before: FastDeploy says in which mode
     prefix = f"named{next(_numbers)}:"
 
     class NamedMetrics(base):
@@ -32,7 +33,7 @@ def make_manager(labels):
         def _init_speculative_metrics(self, speculative_method, num_speculative_tokens):
             super()._init_speculative_metrics(speculative_method, 0)
             if speculative_method == "mtp":
-                setattr(self, _HEADS, self._make(Gauge, _HEADS, "Acceptance rate of a head"))
+                setattr(self, _HEADS, self._make(prometheus.Gauge, _HEADS, "Acceptance rate of a head"))
 
         def _of(self, name, labelvalues):
             metric, values = getattr(self, name), {**labels, **(labelvalues or {})}
@@ -56,7 +57,7 @@ def make_manager(labels):
                 if sample.value and not sample.name.endswith("_created")
             }
 
-    return NamedMetrics(CollectorRegistry())
+    return NamedMetrics(prometheus.CollectorRegistry())
 
 
 def by_name(module, labels):
