@@ -24,7 +24,7 @@ def run(seed, channel, steps):
     return judge.faults(trace, plugin_class(), way, **{"metrics_every": 4} | options), trace
 
 
-@pytest.mark.parametrize("seed", [0, 1, 4])
+@pytest.mark.parametrize("seed", [0, 1, 14])  # a role each; 14 goes through tensors
 @pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_random_steps_are_equal_on_the_plugin(channel, seed):
     lines, trace = run(seed, channel, steps=30)
