@@ -34,7 +34,7 @@ class LifecycleMixin:
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
-        super().run()
+        super().run()  # type: ignore[misc]
 
     def warm_up(self: Any) -> None:
         """A step is done."""

@@ -57,7 +57,8 @@ class PrivateMetrics:
     ) -> None:
         """Update a metric by name: the very metric, unless it has labels, which only this way supplies."""
         labels = labelvalues or {}
-        if labels or getattr(getattr(self._real, name, None), "_labelnames", ()):
+        real: Any = getattr(self._real, name, None)
+        if labels or getattr(real, "_labelnames", None):
             metric = self._labelled.setdefault(f"{name} {sorted(labels.items())}", Series())
         else:
             metric = getattr(self, name)

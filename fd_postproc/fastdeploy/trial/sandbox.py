@@ -183,8 +183,10 @@ class Sandbox:
         if isinstance(value, (staticmethod, classmethod)):
             return type(value)(self._attribute(value.__func__, own_class))
         if isinstance(value, property):
-            parts = (value.fget, value.fset, value.fdel)
-            return property(*(self._attribute(part, own_class) for part in parts), value.__doc__)
+            get, put, delete = (
+                self._attribute(part, own_class) for part in (value.fget, value.fset, value.fdel)
+            )
+            return property(get, put, delete, value.__doc__)
         if value is self._original:
             return self.module
         return self._private("", value)
