@@ -12,7 +12,7 @@ pytestmark = pytest.mark.framework
 @pytest.mark.parametrize("expert_parallel", [False, True])
 @pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_a_rank_above_0_receives(channel, expert_parallel, ops_queue):
-    """FastDeploy's ops ignore the rank, or are told that every rank reads; the queue's id is the rank's own."""
+    """FastDeploy's ops ignore the rank, or are told that all of them read; the queue is the rank's own."""
     rig = Rig(channel, ["a", "b"], data_parallel_size=2, enable_expert_parallel=expert_parallel)
     processor = rig.processor
     processor.cfg.parallel_config.local_data_parallel_id = 1
