@@ -31,7 +31,7 @@ class LifecycleMixin:
             self._let_finalizer_go()
 
     def _let_finalizer_go(self: Any) -> None:
-        """Shut the executor down with this object.  FastDeploy's finalizer, a method of it, keeps it alive."""
+        """Shut the executor down with this object: FastDeploy's finalizer, a method of it, keeps it alive."""
         finalizer, executor = getattr(self, "_finalizer", None), getattr(self, "executor", None)
         if isinstance(finalizer, weakref.finalize) and executor is not None:
             finalizer.detach()
