@@ -60,3 +60,17 @@ def test_it_is_tried_while_requests_are_traced(real, quick, monkeypatch):
     assert Sandbox(real).module.tracing.tracing_enabled is False
     compare(real, imported("fd_postproc.fastdeploy.engine.processor").make_class)
     assert quick["plain tokens"]
+
+
+def test_a_difference_on_the_quick_way_alone_is_found(real, monkeypatch):
+    """A FastDeploy that counts something more in each step: the quick way knows nothing of that."""
+    stock = real.TokenProcessor._record_metrics
+
+    def record(self, task, current_time, token_ids):
+        stock(self, task, current_time, token_ids)
+        self.fd.main_process_metrics.request_success_total.inc(0.25)
+
+    monkeypatch.setattr(real.TokenProcessor, "_record_metrics", record)
+    verdict = compare(real, imported("fd_postproc.fastdeploy.engine.processor").make_class)
+    assert not verdict.compatible
+    assert "request_success_total" in verdict.reason
