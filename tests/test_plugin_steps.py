@@ -54,6 +54,7 @@ def test_golden_step_traces_replay_through_tensors(name):
         ),
         *("spec_h_eos_position", "spec_h_count_7", "topk_h_columns", "spec_topk_h_draft_missing"),
         *("spec_topk_h_draft_gone_between", "spec_topk_h_clear_data", "spec_topk_r900_n64"),
+        *("plain_h_dp2", "topk_h_dp2_ep", "spec_h_dp2_ep", "spec_topk_h_dp2"),
     ],
 )
 def test_step_traces_through_a_queue_and_the_receive_loop(name, raised_limits, ops_queue):

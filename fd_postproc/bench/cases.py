@@ -285,5 +285,5 @@ def attributes(o: Any) -> dict[str, Any]:
 def step_bytes(step: Step) -> bytes:
     """A step's arrays, as they lie in memory."""
     counts = np.array(step.counts, dtype=np.int32)
-    parts = [counts, step.offsets, step.ids, step.scores, step.ranks]
+    parts: list[Any] = [counts, step.offsets, step.ids, step.scores, step.ranks]
     return b"".join(bytes(part) for part in parts if part is not None)

@@ -31,7 +31,8 @@ ABOUT = "arrays in one process -> nested lists in another; each awaited: the ans
 REFERENCE = "floor"
 BASELINE = "FastDeploy restated"
 
-Send, Receive = Callable[[], Any], Callable[[], Any]
+Send = Callable[[], Any]
+Receive = Callable[[], Any]
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 

@@ -115,9 +115,10 @@ def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
 
     def get() -> None:
         if channel == "plain":
-            ops.get_output(*tensors, 0, False)
+            ops.get_output(tensors[0], 0, False)
         else:
-            ops.speculate_get_output_topk(*tensors, 20, 0, False)
+            ids, scores, ranks = tensors
+            ops.speculate_get_output_topk(ids, scores, ranks, 20, 0, False)
 
     def put() -> None:
         os.environ["FD_POSTPROC_DIALECT"] = dialect

@@ -58,7 +58,7 @@ def draw(found: Found, folder: Path) -> list[Path]:
     import matplotlib
 
     matplotlib.use("agg")
-    style = {
+    style: dict[Any, Any] = {
         "font.size": 10,
         "axes.spines.top": False,
         "axes.spines.right": False,

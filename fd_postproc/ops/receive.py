@@ -199,7 +199,7 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     receiver = _receivers.take(which, lambda: Receiver(channel, layout=layout, mode=queue_mode()))
     gone = False
     try:
-        if receiver._receive_into(*addresses, k + 1, wait):
+        if receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait):
             return
     except MalformedMessage as error:
         _log_once(channel, error.field, str(error))
@@ -212,7 +212,8 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
         else:
             _receivers.give_back(which, receiver)
     words = (ctypes.c_int64 * _HEADER_WORDS[channel]).from_address(addresses[0])
-    words[:] = [-2] + [0] * (len(words) - 1)
+    words[0] = -2
+    words[1:] = [0] * (len(words) - 1)
 
 
 def _log_once(channel: str, kind: str, text: str) -> None:

@@ -9,6 +9,7 @@ from plugged import plugin_class
 from quiet import imported
 
 import fd_postproc as fp
+from fd_postproc._core import payload_size
 
 MODE = {
     "splitwise_role": "mixed",
@@ -118,6 +119,15 @@ class Rig:
             self.processor._process_step(self.message(tokens, **options))
         except Exception as error:
             self.escaped.append(error)
+
+    def through_tensors(self, tokens, **options):
+        """The same step as FastDeploy's ops leave it in the processor's tensors: for any class."""
+        processor, tensors = self.processor, [self.processor.output_tokens]
+        if processor.use_logprobs:
+            tensors += [processor.output_scores, processor.output_ranks]
+        payload = fp.encode(self.message(tokens, **options)).ljust(payload_size(self.channel), b"\0")
+        imported("step_replay.tensors").fill(self.channel, tensors, payload)
+        processor._process_batch_output()
 
     def step(self, tokens=None, **options):
         """The same; returns the results by request id, in the order of puts.

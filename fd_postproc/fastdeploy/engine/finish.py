@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from ..trial.facts import names_in
 from .slot import RECOVERY_TEXT, Kind
 
 PATIENCE = 0.05  # seconds that a step waits for a cache transfer before the other requests go on without it
 POLL = 0.005
 TRANSFER_FAILED = 501  # FastDeploy's code and text
+
+
+@functools.lru_cache(maxsize=8)
+def updates_by_name(stock: type) -> bool:
+    """Whether FastDeploy's class updates metrics through methods that take their name and add the labels."""
+    return "obs_value" in names_in(stock)
 
 
 class FinishMixin:
@@ -84,8 +92,16 @@ class FinishMixin:
             f"{kind.recovery}, preempted {getattr(stamps, 'preempted_count', 0)} times"
         )
         if elapsed > 0:
-            fd.main_process_metrics.request_token_ratio.observe(tokens / elapsed)
+            self._observe("request_token_ratio", tokens / elapsed)
         fd.llm_logger.info(f"{self.resource_manager.info()}")
+
+    def _observe(self: Any, name: str, value: float) -> None:
+        """Update a histogram as FastDeploy's class does: by name since its pull request #7865."""
+        metrics = self.fd.main_process_metrics
+        if updates_by_name(self.stock):
+            metrics.obs_value(name, value)
+        elif hasattr(metrics, name):  # not in all versions
+            getattr(metrics, name).observe(value)
 
     # ---- the end of everything -----------------------------------------------------------------------
 

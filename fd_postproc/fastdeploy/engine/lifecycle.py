@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from .activation import settle
@@ -27,6 +28,14 @@ class LifecycleMixin:
             self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
             self.counters.stale += self.stale.at_construction()
             self.warmup = Warmup()
+            self._let_finalizer_go()
+
+    def _let_finalizer_go(self: Any) -> None:
+        """Shut the executor down with this object: FastDeploy's finalizer, a method of it, keeps it alive."""
+        finalizer, executor = getattr(self, "_finalizer", None), getattr(self, "executor", None)
+        if isinstance(finalizer, weakref.finalize) and executor is not None:
+            finalizer.detach()
+            self._finalizer = weakref.finalize(self, executor.shutdown, wait=False)
 
     def run(self: Any) -> None:
         """Start the token thread."""
@@ -34,7 +43,7 @@ class LifecycleMixin:
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
-        super().run()
+        super().run()  # type: ignore[misc]
 
     def warm_up(self: Any) -> None:
         """A step is done."""

@@ -61,9 +61,9 @@ class SlotMixin:
             return None
 
         self.total_step += 1
-        status = getattr(self.fd, "RequestStatus", None)
-        if task.status == getattr(status, "RUNNING_PREFILL", status):
-            task.status = status.RUNNING_DECODE
+        known: Any = getattr(self.fd, "RequestStatus", None)
+        if hasattr(known, "RUNNING_PREFILL") and task.status == known.RUNNING_PREFILL:
+            task.status = known.RUNNING_DECODE
         now = self.fd.time.time()
         metrics = self._stamped(task, now, rid)
         self.number_of_output_tokens += len(tokens)
@@ -232,7 +232,7 @@ class SlotMixin:
     def give_up(self: Any, slot: int, task: Any, error: Exception) -> Any:
         """End a request whose step raised; the result that tells its client."""
         name = getattr(task, "request_id", None)
-        place = traceback.extract_tb(error.__traceback__)[-1:] or [None]
+        frames = traceback.extract_tb(error.__traceback__)
         self.counters.failed_requests += 1
         text = f"{type(error).__name__}: {error}"
         details = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -248,7 +248,7 @@ class SlotMixin:
         result = self.plan.new_result(slot, self.tokens_counter.get(name, 0), name, 3, metrics)
         result.finished = True
         result.error_code = ERROR
-        where = f" in {os.path.basename(place[0].filename)}" if place[0] else ""
+        where = f" in {os.path.basename(frames[-1].filename)}" if frames else ""
         result.error_msg = f"the token processor could not continue this request{where}: {text}"
         self._release(slot, task, result)
         return result

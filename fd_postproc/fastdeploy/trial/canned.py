@@ -130,14 +130,16 @@ _ACCEPTED = (
     Message(_tokens((31, END), (32,)), columns=21),
 )
 _PAIR = (
-    Message(_tokens((11,), (12,), (13,), (END,)), columns=2, preempted=(1,), aborted=(2,)),
-    Message(_tokens((21,)), columns=2),
+    Message(_tokens((11,), (12,), (13,), (END,), (14,)), columns=2),
+    Message(_tokens((21,), (22,), (23,), 0, (24,)), columns=2, preempted=(1,), aborted=(2,)),
+    Message(_tokens((31,), 0, 0, 0, (34,)), columns=2),
 )
 _PAIR_ACCEPTED = (
-    Message(_tokens((11, 12), (13,), (14, 15), (16, END)), columns=2, preempted=(1,), aborted=(2,)),
-    Message(_tokens((21,)), columns=2),
+    Message(_tokens((11, 12), (13,), (14, 15), (16, END), (17, 18)), columns=2),
+    Message(_tokens((21,), (22,), (23,), 0, (24, 25)), columns=2, preempted=(1,), aborted=(2,)),
+    Message(_tokens((31,), 0, 0, 0, (34,)), columns=2),
 )
-_DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR)
+_DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR, GOES_ON)
 _TRANSFERS = {0: "finished", 1: "failed"}
 
 SCRIPTS: tuple[Script, ...] = (
@@ -167,7 +169,7 @@ SCRIPTS: tuple[Script, ...] = (
         "logprobs, sampling masks",
         "topk",
         (FIRST, GOES_ON),
-        (Message(_tokens((11,), (END,)), columns=2),),
+        (Message(_tokens((11,), (END,)), columns=2), Message(_tokens((21,)), columns=2)),
         masks=True,
     ),
     Script("logprobs, decode role", "topk", _DECODE, _PAIR, role="decode"),

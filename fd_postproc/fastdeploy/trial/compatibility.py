@@ -128,14 +128,19 @@ def first_difference_in(script: Script, stock: Pair, ours: Pair, facts: Facts) -
         If FastDeploy's own class fails.
     """
     script, began = facts.applies(script), time.perf_counter()
-    arguments = (script, facts.abort_set or ABORT_SETS[0], facts.packed(script.channel))
+
+    def trial(side: Pair) -> Trial:
+        return Trial(
+            side.box, side.cls, script, facts.abort_set or ABORT_SETS[0], facts.packed(script.channel)
+        )
+
     try:
-        expected = Trial(*stock, *arguments).run()
+        expected = trial(stock).run()
     except Exception as error:
         text = f"FastDeploy's own class fails in the trial '{script.name}': {type(error).__name__}: {error}"
         raise RuntimeError(text) from error
     try:
-        actual = Trial(*ours, *arguments).run()
+        actual = trial(ours).run()
     except Exception as error:
         return f"ours raises {type(error).__name__}: {error}"
     elapsed = time.perf_counter() - began

@@ -42,7 +42,7 @@ class Facts:
     @classmethod
     def of(cls, module: Any, box: Sandbox) -> Facts:
         """Read the class's code, and try what that does not tell."""
-        names = frozenset(_names_in(module.TokenProcessor))
+        names = frozenset(names_in(module.TokenProcessor))
         facts = cls(
             abort_set=next((name for name in ABORT_SETS if name in names), ""),
             packed_topk=True,
@@ -117,7 +117,7 @@ class Facts:
         return tuple(words)
 
 
-def _names_in(cls: type) -> set[str]:
+def names_in(cls: type) -> set[str]:
     """Every name in the code of a class's methods, libraries and overridden methods left out."""
     names: set[str] = set()
     seen: set[str] = set()

@@ -6,12 +6,13 @@ multiprocess mode, which FastDeploy switches on, it shares a memory-mapped file 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
 from typing import Any
 
-BY_NAME = ("obs_value", "inc_value", "set_value")
-"""How FastDeploy updates labelled metrics (its pull request #7865)."""
+BY_NAME = {"obs_value": "observe", "inc_value": "inc", "dec_value": "dec", "set_value": "set"}
+"""How FastDeploy updates its metrics since its pull request #7865, and what that does to a metric."""
 
 SPECULATIVE = "spec_decode_"
 _OWN = "_values_of_the_trial"  # attribute of a copy
@@ -30,6 +31,7 @@ class PrivateMetrics:
     def __init__(self, real: Any) -> None:
         self._real = real
         self._made: dict[str, Any] = {}
+        self._labelled: dict[str, Series] = {}  # by name and labels
         self._heads: int | None = None  # None until the speculative metrics are made
 
     def __getattr__(self, name: str) -> Any:
@@ -45,10 +47,22 @@ class PrivateMetrics:
             return self._make_speculative(name)
         real = getattr(self._real, name)
         if name in BY_NAME:
-            return _ByName(self, name)
+            return functools.partial(self._update, BY_NAME[name])
         if isinstance(real, (list, tuple)):
             return [private_copy(one) for one in real]
         return private_copy(real)
+
+    def _update(
+        self, how: str, name: str, value: float = 1, labelvalues: dict[str, Any] | None = None
+    ) -> None:
+        """Update a metric by name: the very metric, unless it has labels, which only this way supplies."""
+        labels = labelvalues or {}
+        real: Any = getattr(self._real, name, None)
+        if labels or getattr(real, "_labelnames", None):
+            metric = self._labelled.setdefault(f"{name} {sorted(labels.items())}", Series())
+        else:
+            metric = getattr(self, name)
+        getattr(metric, how)(value)
 
     def _make_speculative(self, name: str) -> Any:
         """FastDeploy's own are in its registry from the first speculative step on, and not before."""
@@ -61,9 +75,9 @@ class PrivateMetrics:
 
     def reset(self) -> None:
         """Count from zero again; a class may hold on to the metrics that it has seen."""
-        for metric in self._made.values():
-            if isinstance(metric, _ByName):
-                metric.series.clear()
+        self._labelled.clear()
+        for name, metric in self._made.items():
+            if name in BY_NAME:
                 continue
             for one in metric if isinstance(metric, list) else [metric]:
                 if isinstance(one, Series):
@@ -74,11 +88,11 @@ class PrivateMetrics:
 
     def samples(self) -> dict[str, Any]:
         """The values of everything that was touched, by name."""
-        found = {}
+        found = {f"{name} by name": series.sample() for name, series in self._labelled.items()}
         for name, metric in self._made.items():
-            if isinstance(metric, _ByName):
-                found |= {f"{name} {key}": series.sample() for key, series in metric.series.items()}
-            elif isinstance(metric, list):
+            if name in BY_NAME:
+                continue
+            if isinstance(metric, list):
                 found |= {f"{name}[{i}]": _sample(one) for i, one in enumerate(metric)}
             else:
                 found[name] = _sample(metric)
@@ -117,18 +131,6 @@ class Series:
         children = {f"labels {key}": child.sample() for key, child in self._children.items()}
         own = {"observed": sorted(self.observed), "value": self.value}
         return own | children if self.observed or self.value or any(children.values()) else None
-
-
-class _ByName:
-    """One of ``obs_value``, ``inc_value``, ``set_value``."""
-
-    def __init__(self, metrics: PrivateMetrics, what: str) -> None:
-        self._update = {"obs_value": Series.observe, "inc_value": Series.inc, "set_value": Series.set}[what]
-        self.series: dict[str, Series] = {}
-
-    def __call__(self, name: str, value: float = 1, *labels: Any, **named: Any) -> None:
-        key = f"{name} {labels} {sorted(named.items())}"
-        self._update(self.series.setdefault(key, Series()), value)
 
 
 def private_copy(metric: Any) -> Any:

@@ -138,7 +138,7 @@ class Sandbox:
         elif name == "fastdeploy.envs":
             overlay = Overlay(module, self.switches)
         elif name.split(".")[0] == _FASTDEPLOY:
-            overlay = Quiet()
+            overlay = QuietModule(module)
         return self._remember(module, overlay)
 
     def _for_class(self, cls: type) -> Any:
@@ -183,8 +183,10 @@ class Sandbox:
         if isinstance(value, (staticmethod, classmethod)):
             return type(value)(self._attribute(value.__func__, own_class))
         if isinstance(value, property):
-            parts = (value.fget, value.fset, value.fdel)
-            return property(*(self._attribute(part, own_class) for part in parts), value.__doc__)
+            get, put, delete = (
+                self._attribute(part, own_class) for part in (value.fget, value.fset, value.fdel)
+            )
+            return property(get, put, delete, value.__doc__)
         if value is self._original:
             return self.module
         return self._private("", value)
@@ -251,6 +253,17 @@ class Quiet:
         if name.startswith("__"):
             raise AttributeError(name)
         return self
+
+
+class QuietModule(Quiet):
+    """The same for a module, whose switches (``tracing_enabled``) are off.  Any other object would be on."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        quiet = super().__getattr__(name)
+        return False if isinstance(getattr(self._module, name, None), bool) else quiet
 
 
 class Silent(Quiet):

@@ -56,7 +56,8 @@ class Trial:
             FD_DEBUG=0,
         )
         self.scheduler, self.connector = Scheduler(), Connector()
-        self.processor = processor = cls.__new__(cls)
+        processor: Any = object.__new__(cls)
+        self.processor = processor
         fd.TokenProcessor.__init__(
             processor,
             cfg=configuration(script),

@@ -30,6 +30,7 @@ from fastdeploy.engine.request import (
 from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 from fastdeploy.metrics.metrics import main_process_metrics
 from fastdeploy.output._loops import LoopsMixin
+from fastdeploy.output._observers import ObserversMixin
 from fastdeploy.spec_decode import SpecMethod
 from fastdeploy.trace.constants import LoggingEventName
 from fastdeploy.trace.trace_logger import print as trace_print
@@ -75,7 +76,7 @@ MAX_BSZ = 512
 K = 20
 
 
-class TokenProcessor(StockStep, LoopsMixin):
+class TokenProcessor(ObserversMixin, StockStep, LoopsMixin):
     """Receives steps and turns them into results."""
 
     fd = sys.modules[__name__]

@@ -1,0 +1,200 @@
+"""The plug-in's receive loop on a real queue: what goes wrong there, what waits there, and `healthy`."""
+
+import gc
+import logging
+import subprocess
+import weakref
+
+import pytest
+import sysv_ipc
+from children import python
+from plugged import plugin_class
+from quiet import imported
+from rig import Rig
+from waiting import until
+
+import fd_postproc as fp
+from fd_postproc import queues
+
+pytestmark = pytest.mark.framework
+
+
+@pytest.fixture
+def started(ops_queue):
+    """A function that starts the token thread of a rig with two requests."""
+    rigs = []
+
+    def start(channel="plain", **mode):
+        rig = Rig(channel, ["a", "b"], **mode)
+        rigs.append(rig)
+        rig.processor.run()
+        until(lambda: rig.processor._receiver is not None)
+        return rig
+
+    yield start
+    for rig in rigs:
+        rig.processor.stop(20)
+        assert not rig.processor.worker.is_alive()
+        rig.close()
+
+
+@pytest.fixture
+def log(caplog):
+    """Records of FastDeploy's loggers, which do not propagate."""
+    logger = logging.getLogger("fastdeploy")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def send(rig, tokens, **options):
+    with fp.Sender(rig.channel, dialect="compact") as sender:
+        sender.send(rig.message(tokens, **options))
+
+
+def told(rig):
+    return [[result.outputs.token_ids for result in results] for results in rig.sink.puts]
+
+
+# ---- Faults ------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_removed_is_made_again(started, log):
+    rig = started()
+    first = rig.processor._receiver
+    sysv_ipc.MessageQueue(queues.locate("plain")).remove()
+    until(lambda: rig.processor._receiver not in (first, None))
+    send(rig, {0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11], [12]]]
+    assert "a new queue is made" in log.text
+    assert rig.processor.healthy()
+
+
+def test_a_malformed_message_costs_only_itself(started, log):
+    rig = started()
+    sysv_ipc.MessageQueue(queues.locate("plain")).send(b"too short")
+    send(rig, {0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11], [12]]]
+    assert rig.processor.counters.malformed == 1
+    assert "a message was refused" in log.text
+
+
+def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
+    rig = started()
+
+    def fail_once(step):
+        del rig.processor._process_step
+        raise RuntimeError("planted by a test")
+
+    rig.processor._process_step = fail_once
+    send(rig, {0: [11], 1: [12]})
+    until(lambda: rig.processor.counters.lost_steps)
+    assert rig.processor.healthy()
+    send(rig, {0: [21], 1: [22]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[21], [22]]]
+    assert "a step was lost: RuntimeError: planted by a test" in log.text
+    assert rig.processor.healthy()
+
+
+def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatch):
+    """Once a second, with a line of the log each time: the cause may go away."""
+    module = imported("fd_postproc.fastdeploy.engine.processor")
+    real, pauses = module.Receiver, []
+
+    def refused(*arguments, **named):
+        if len(pauses) < 2:
+            raise fp.QueuePermission("planted by a test")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, "Receiver", refused)
+    monkeypatch.setattr(module.time, "sleep", pauses.append)
+    rig = Rig("plain", ["a"])
+    rig.processor.run()
+    try:
+        until(lambda: rig.processor._receiver is not None)
+        assert pauses[:2] == [1.0, 1.0]
+        assert log.text.count("planted by a test") == 2
+    finally:
+        rig.processor.stop(20)
+        rig.close()
+
+
+# ---- What waits --------------------------------------------------------------------------------------------
+
+
+def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
+    rig = started("spec_topk", enable_draft_logprob=True)
+    send(rig, {0: [11, 12], 1: [13]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11, 12], [13]]]
+    assert [result.outputs.draft_top_logprobs for result in rig.sink.puts[0]] == [None, None]
+    send(rig, {0: [14], 1: [15]}, flag=4)
+    send(rig, {0: [21], 1: [22]})
+    send(rig, {0: [23], 1: [24]}, flag=4)
+    until(lambda: len(rig.sink.puts) == 2)
+    assert told(rig)[1] == [[21], [22]]
+    assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[1]] == [23, 24]
+
+
+# ---- Health ------------------------------------------------------------------------------------------------
+
+
+def test_healthy_before_the_start_and_while_nothing_comes(started):
+    rig = Rig("plain", ["a"])
+    assert rig.processor.healthy()
+    rig.close()
+    assert started().processor.healthy()
+
+
+def test_a_dead_token_thread_is_not_healthy(started):
+    rig = started()
+    rig.processor.stop(20)
+    assert not rig.processor.healthy()
+
+
+def test_a_batch_that_takes_too_long_is_not_healthy(started, monkeypatch):
+    rig = started()
+    limit = rig.processor.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+    now = rig.processor.fd.time.time()
+    rig.processor.timestamp_for_alive_before_handle_batch = now - limit / 2
+    assert rig.processor.healthy()
+    rig.processor.timestamp_for_alive_before_handle_batch = now - limit - 1
+    assert not rig.processor.healthy()
+
+
+def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
+    rig = started()
+    code = (
+        "import fd_postproc as fp\n"
+        "step = fp.Step.from_arrays('plain', [1, 1], [[11], [12]])\n"
+        "with fp.Sender('plain') as sender: sender.send(step)"
+    )
+    subprocess.run(python(code), check=True, cwd="/", timeout=60)
+    until(lambda: rig.sink.puts)
+    assert not rig.processor.healthy()
+    for slot in range(2):
+        rig.manager.tasks_list[slot] = None
+    assert rig.processor.healthy()  # nobody waits for it
+    rig.manager.tasks_list[0] = rig.requests["a"]
+    send(rig, {0: [21]})
+    until(lambda: len(rig.sink.puts) == 2)
+    assert rig.processor.healthy()  # another one has taken over
+
+
+# ---- The end -----------------------------------------------------------------------------------------------
+
+
+def test_an_object_that_nobody_holds_is_collected():
+    """FastDeploy's finalizer holds it for ever."""
+    rig = Rig("plain", cls=plugin_class())
+    held = weakref.ref(rig.processor)
+    threads = rig.processor.executor
+    del rig
+    gc.collect()
+    assert held() is None
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        threads.submit(print)
