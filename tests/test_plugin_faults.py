@@ -465,9 +465,10 @@ def test_a_malformed_message_changes_nothing(rig):
     check_others(rig, rig.step({0: [50], 1: [51], 2: [52]}), {0: [50], 1: [51], 2: [52]})
 
 
-def test_tables_do_not_grow_for_ever(rig):
+@pytest.mark.parametrize("channel", ["plain", "spec"])
+def test_tables_do_not_grow_for_ever(rig, channel):
     """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
-    rig = rig("spec")
+    rig = rig(channel)
     processor, most = rig.processor, imported("fd_postproc.fastdeploy.engine.slot").MOST_REQUESTS
     for i in range(most + 10):
         processor.tokens_counter[f"gone-{i}"] = 3
@@ -475,8 +476,9 @@ def test_tables_do_not_grow_for_ever(rig):
         processor.accept_token_num_per_head_per_request[f"gone-{i}"] = [3] * 6
     results = rig.step()
     assert [results[name][0].outputs.send_idx for name in NAMES] == [1] * 3
-    for table in ("tokens_counter", "total_step_per_request", "accept_token_num_per_head_per_request"):
-        assert {*getattr(processor, table)} == {*NAMES}
+    for table in ("total_step_per_request", "accept_token_num_per_head_per_request"):
+        assert {*getattr(processor, table)} == ({*NAMES} if channel == "spec" else set())
+    assert {*processor.tokens_counter} == {*NAMES}
     assert [result.outputs.send_idx for name in NAMES for result in rig.step()[name]] == [2, 3, 4]
 
 

@@ -52,6 +52,7 @@ def test_the_quick_way_is_tried(real, quick):
     assert without == {"speculation, prefill role", "speculation with logprobs, prefill role"}
     masked = [result.outputs.sampling_mask for result in quick["logprobs, sampling masks"]]
     assert masked == [[7, 8, 9]]
+    assert [len(quick[f"{kind}, decode role"]) for kind in ("plain tokens", "speculation")] == [7, 7]
     assert any(result.outputs.top_logprobs for result in quick["speculation with logprobs"])
 
 

@@ -219,6 +219,7 @@ cdef class Batch:
     cdef object now
     cdef double clock
     cdef int64_t least_count
+    cdef bint in_pairs       # a decode instance: its requests were prefilled elsewhere
     cdef object kept_back    # sets of request ids whose tokens a decode instance drops
     cdef object dropped
     cdef dict steps_of       # acceptance tables; None without speculation
@@ -248,6 +249,7 @@ cdef class Batch:
             self.record = processor._record_metrics
         self.decode_log = steady.decode_log
         self.least_count = 1
+        self.in_pairs = steady.decode_role
         if steady.decode_role:
             self.least_count = 2
             if steady.drops_tokens:
@@ -316,7 +318,8 @@ cdef class Batch:
         last = _got(own, "last_token_time")
         if (before < self.least_count or not PyList_CheckExact(tokens_so_far)
                 or not plan.metrics.fits(<PyObject *>stamps)
-                or PyDict_GetItemWithError(own, "disaggregate_info") != <PyObject *>None
+                or (not self.in_pairs
+                    and PyDict_GetItemWithError(own, "disaggregate_info") != <PyObject *>None)
                 or PyDict_GetItemWithError(own, "multimodal_inputs") != <PyObject *>None
                 or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL
                 or (last is not None and not PyFloat_CheckExact(last))):
@@ -330,7 +333,7 @@ cdef class Batch:
                 or start == NULL or not PyFloat_CheckExact(<object>start)
                 or PyFloat_AS_DOUBLE(<object>start) == 0.0):  # FastDeploy takes that for none
             return None
-        if self.kept_back is not None and (self.kept_back or self.dropped):
+        if self.kept_back is not None and (name in self.kept_back or name in self.dropped):
             return None
         cdef Py_ssize_t first = b.offsets[i]
         if not _none_ends(b.ids + first * self.step.at.cols, self.step.at.cols, count,

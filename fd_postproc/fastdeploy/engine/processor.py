@@ -23,8 +23,6 @@ from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
 from .shapes import plan_of
 from .slot import SlotMixin
 
-TRACING = "tracing_enabled"
-
 
 def make_class(module: Any) -> type:
     """A subclass of FastDeploy's TokenProcessor that does a step in bulk.
@@ -133,7 +131,7 @@ class ProcessorMixin:
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
             self.aside("gauges of a step", self.count_drafts, step, counters.clock)
-            self.sweep()
+        self.aside("forgetting requests", self.sweep)
         counters.end_build()
         self.postprocess(results, output_type)
         counters.end_put(len(results))
@@ -154,9 +152,7 @@ class ProcessorMixin:
 
     def steady_mode(self: Any) -> SteadyMode | None:
         """What the batch loop may do itself in this step; None if every request must be looked at closely."""
-        if self.transfers or getattr(self, "_benchmark_logger", None):
-            return None
-        if getattr(getattr(self.fd, "tracing", None), TRACING, False):
+        if self.transfers:
             return None
         role = self.cfg.scheduler_config.splitwise_role
         logger = self.scheduler_metrics_logger
@@ -164,8 +160,10 @@ class ProcessorMixin:
         if speculative and not self._is_stock("_record_speculative_decoding_accept_num_per_request"):
             return None
         decodes = role == "decode"
+        # The benchmark logger's samples are FastDeploy's own method's business.
+        fused = self._is_stock("_record_metrics") and not getattr(self, "_benchmark_logger", None)
         return SteadyMode(
-            self.fd.main_process_metrics if self._is_stock("_record_metrics") else None,
+            self.fd.main_process_metrics if fused else None,
             logger.on_decode_tokens if logger else None,
             decodes,
             decodes and bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
