@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +35,14 @@ def test_each_stage_has_its_time():
     assert found[0] >= 0.02
     assert sum(found) <= time.monotonic() - began
     assert began < totals.clock <= time.monotonic()
+
+
+def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
+    totals = Counters()
+    for waited in (3.0, 4.0):
+        totals.follow(SimpleNamespace(stats={"wait_seconds": waited}))
+        assert totals.as_dict()["wait_seconds"] == totals.wait_seconds
+    assert totals.wait_seconds == 7.0
 
 
 def test_a_line_names_every_total():
@@ -69,6 +78,24 @@ def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
     reports.refresh()
     assert len(caplog.messages) == 1
     assert "0 steps" in caplog.messages[0]
+
+
+def test_counters_that_cannot_be_made_are_left_out(monkeypatch):
+    prometheus = pytest.importorskip("prometheus_client")
+    monkeypatch.setattr("fd_postproc.fastdeploy.engine.counters._exported", {})
+    monkeypatch.setattr(prometheus, "Counter", refuse_the_third())
+    Reports(Counters(), logging.getLogger("test")).refresh()
+
+
+def refuse_the_third():
+    made = []
+
+    def make(name, text):
+        made.append(name)
+        if len(made) == 3:
+            raise ValueError(f"Duplicated timeseries: {name}")
+
+    return make
 
 
 @pytest.mark.parametrize("text", ["often", "0", "-1", "nan"])

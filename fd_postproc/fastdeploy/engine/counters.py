@@ -32,15 +32,24 @@ class Counters(Totals):
     Attributes
     ----------
     receiver : Receiver or None
-        Whose waiting time counts as well.
+        Whose waiting time counts as well; see `follow`.
     """
 
     receiver: Receiver | None = None
+    _waited_before = 0.0  # for queues that are gone
+
+    def follow(self, receiver: Receiver) -> None:
+        """Count the waiting time of another receiver from now on."""
+        self._waited_before, self.receiver = self.wait_seconds, receiver
+
+    @property
+    def wait_seconds(self) -> float:
+        """Time that the receivers waited for the worker."""
+        return self._waited_before + (0.0 if self.receiver is None else self.receiver.stats["wait_seconds"])
 
     def as_dict(self) -> dict[str, int | float]:
-        """Every total by name; ``wait_seconds`` is the receiver's."""
-        waited = 0.0 if self.receiver is None else self.receiver.stats["wait_seconds"]
-        return {name: waited if name == "wait_seconds" else getattr(self, name) for name in NAMES}
+        """Every total by name."""
+        return {name: getattr(self, name) for name in NAMES}
 
     def line(self) -> str:
         """The totals for a log."""
@@ -105,10 +114,13 @@ _exported: dict[str, Any] = {}
 
 
 def _prometheus_counters() -> dict[str, Any]:
-    """One set for the process: prometheus_client refuses a name twice."""
+    """One set for the process; none, if it has no prometheus_client, or that cannot make them.
+
+    It refuses a name twice, and in multi-process mode it opens a file.
+    """
     if not _exported:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, OSError, ValueError):
             from prometheus_client import Counter
 
-            _exported.update((name, Counter(PREFIX + name, text)) for name, text in NAMES.items())
+            _exported.update({name: Counter(PREFIX + name, text) for name, text in NAMES.items()})
     return _exported

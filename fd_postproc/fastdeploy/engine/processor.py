@@ -210,7 +210,7 @@ class ProcessorMixin:
         """Wait for a step; None if something else has to be seen to meanwhile."""
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
-            self.counters.receiver = self._receiver
+            self.counters.follow(self._receiver)
         timeout, counters = self._patience(), self.counters
         counters.begin()
         try:
