@@ -56,13 +56,15 @@ def test_exported_counters_follow_once_in_a_period():
     prometheus = pytest.importorskip("prometheus_client")
     totals = Counters()
     reports = Reports(totals, logging.getLogger("test"))
-    reports.refresh()
+    reports.refresh(100.0)
     before = prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total")
+    assert reports.patience(101.0) is None  # all is told
     totals.steps += 3
-    reports.refresh()
+    assert reports.patience(101.0) == PERIOD - 1
+    reports.refresh(101.0)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before  # not yet
-    totals.clock += PERIOD
-    reports.refresh()
+    assert reports.patience(100.0 + 2 * PERIOD) == 0.0
+    reports.refresh(100.0 + PERIOD)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before + 3
 
 
@@ -70,12 +72,11 @@ def test_the_log_gets_a_line_when_it_is_time(monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", "60")
     logger = logging.getLogger("test")
     caplog.set_level(logging.INFO, "test")
-    totals = Counters()
-    reports = Reports(totals, logger)
-    reports.refresh()
+    reports, now = Reports(Counters(), logger), time.monotonic()
+    reports.refresh(now)
     assert caplog.messages == []
-    totals.clock += 60
-    reports.refresh()
+    assert 50 < reports.patience(now) <= 60
+    reports.refresh(now + 60)
     assert len(caplog.messages) == 1
     assert "0 steps" in caplog.messages[0]
 
@@ -84,7 +85,7 @@ def test_counters_that_cannot_be_made_are_left_out(monkeypatch):
     prometheus = pytest.importorskip("prometheus_client")
     monkeypatch.setattr("fd_postproc.fastdeploy.engine.counters._exported", {})
     monkeypatch.setattr(prometheus, "Counter", refuse_the_third())
-    Reports(Counters(), logging.getLogger("test")).refresh()
+    Reports(Counters(), logging.getLogger("test")).refresh(1.0)
 
 
 def refuse_the_third():

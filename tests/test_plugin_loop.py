@@ -4,6 +4,7 @@ import gc
 import logging
 import subprocess
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import sysv_ipc
@@ -110,7 +111,7 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatc
         return real(*arguments, **named)
 
     monkeypatch.setattr(module, "Receiver", refused)
-    monkeypatch.setattr(module.time, "sleep", pauses.append)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
     rig = Rig("plain", ["a"])
     rig.processor.run()
     try:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ..fastdeploy.engine.counters import Reports
+from ..fastdeploy.engine.teller import Teller
 from ._objects import Objects
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load
@@ -98,7 +97,7 @@ def _counting(case: LoadCase) -> Ready:
     """What the receive loop does for its counters and stage times at a step, and nothing else."""
     processor = loaded(OURS, token_processor_module(), case).processor
     counters = processor.counters
-    reports, before = Reports(counters, logging.getLogger("fd_postproc")), counters.steps
+    teller, before = Teller(processor), counters.steps
 
     def call() -> None:
         receiving = processor.counters
@@ -108,7 +107,7 @@ def _counting(case: LoadCase) -> Ready:
         building.begin()
         building.end_build()
         building.end_put(256)
-        reports.refresh()
+        teller.notice()
 
     call()
     check(counters.steps == before + 1, "the step was not counted")

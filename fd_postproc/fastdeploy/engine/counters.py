@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from typing import Any
 
 from ..._core import Receiver
@@ -86,24 +87,32 @@ class Reports:
         except ValueError as error:
             self._log_period = math.inf
             logger.error(f"fd_postproc: {error}; no statistics are logged")
-        counters.begin()
-        self._log_due = counters.clock + self._log_period
+        self._log_due = time.monotonic() + self._log_period
         self._metrics = _prometheus_counters()
 
-    def refresh(self) -> None:
+    def patience(self, now: float) -> float | None:
+        """Seconds until `refresh` has something to do, at most an hour; None if it has not, without news."""
+        untold = self._metrics and self._counters.as_dict() != self._told
+        due = min(self._log_due, self._due if untold else math.inf)
+        return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
+
+    def refresh(self, now: float) -> None:
         """Move the exported counters forward, once in `PERIOD`; log, if it is time.
 
-        The time is the counters', which the loop has just brought up to date.
+        Parameters
+        ----------
+        now : float
+            ``time.monotonic()``.
         """
-        now = self._counters.clock
         if now >= self._due:
             self._due = now + PERIOD
-            self._move_forward()
+            self.move_forward()
         if now >= self._log_due:
             self._log_due = now + self._log_period
             self._logger.info(self._counters.line())
 
-    def _move_forward(self) -> None:
+    def move_forward(self) -> None:
+        """Make the exported counters equal to the totals."""
         for name, value in self._counters.as_dict().items() if self._metrics else ():
             if value > self._told[name]:
                 self._metrics[name].inc(value - self._told[name])

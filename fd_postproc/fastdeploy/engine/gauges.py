@@ -19,15 +19,16 @@ class GaugesMixin:
     fd: Any
 
     gauge_period = 0.1
-    """Seconds between two updates of the gauges while steps come quickly."""
+    """Seconds between two updates of the gauges while steps come quickly; 0: at every step."""
 
     gauges_wait = False
     """Whether there is something to tell."""
 
-    _gauges_due = 0.0
-    _drafts_untold = 0
+    # Written by whoever counts, and by whoever tells.
+    _drafts_counted = 0
+    _drafts_told = 0
 
-    def count_drafts(self: Any, step: Step, now: float) -> None:
+    def count_drafts(self: Any, step: Step) -> None:
         """Add a step to the totals; stopped and empty slots of the message count too, as in FastDeploy.
 
         FastDeploy's own method is called if somebody has put another one in its place, and the first time,
@@ -47,15 +48,19 @@ class GaugesMixin:
             live, drafts = live_requests(step), self.cfg.speculative_config.num_speculative_tokens
             self.num_draft_tokens += live * drafts
             self.max_num_emitted_tokens += live * (drafts + 1)
-            self._drafts_untold += live * drafts
+            self._drafts_counted += live * drafts
         self.gauges_wait = True
-        if now >= self._gauges_due:
-            self._gauges_due = now + self.gauge_period
+        if not self.gauge_period:
             self.set_gauges()
+
+    def tell_gauges(self: Any) -> None:
+        """Bring the gauges up to date."""
+        if self.gauges_wait:
+            self.aside("gauges of a step", self.set_gauges)
 
     def set_gauges(self: Any) -> None:
         """Tell of acceptance so far."""
-        self.gauges_wait = False
+        self.gauges_wait = False  # first: a step that is counted meanwhile is told the next time
         fd, metrics = self.fd, self.fd.main_process_metrics
         method = self.cfg.speculative_config.method
         accepted, emitted = self.num_accepted_tokens, self.num_emitted_tokens
@@ -66,8 +71,9 @@ class GaugesMixin:
         elif method == fd.SpecMethod.MTP:
             metrics.spec_decode_draft_acceptance_rate.set(accepted / self.num_draft_tokens)
             metrics.spec_decode_efficiency.set(emitted / self.max_num_emitted_tokens)
-            untold, self._drafts_untold = self._drafts_untold, 0
-            metrics.spec_decode_num_draft_tokens_total.inc(untold)
+            counted = self._drafts_counted
+            metrics.spec_decode_num_draft_tokens_total.inc(counted - self._drafts_told)
+            self._drafts_told = counted
             self._set_head_gauges(metrics.spec_decode_draft_single_head_acceptance_rate)
 
     def _set_head_gauges(self: Any, gauges: list[Any]) -> None:

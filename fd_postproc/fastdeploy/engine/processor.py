@@ -15,13 +15,14 @@ from ...errors import MalformedMessage, QueueError, QueueRemoved
 from ...layout import Layout
 from ...ops.environment import queue_mode
 from ._results import Batch
-from .counters import Counters, Reports
+from .counters import Counters
 from .finish import POLL, FinishMixin
 from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
 from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
 from .shapes import plan_of
 from .slot import SlotMixin
+from .teller import Teller
 
 
 def make_class(module: Any) -> type:
@@ -130,7 +131,7 @@ class ProcessorMixin:
         counters.begin()
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
-            self.aside("gauges of a step", self.count_drafts, step, counters.clock)
+            self.aside("gauges of a step", self.count_drafts, step)
         self.aside("forgetting requests", self.sweep)
         counters.end_build()
         self.postprocess(results, output_type)
@@ -182,29 +183,33 @@ class ProcessorMixin:
         tracing = getattr(self.fd, "tracing", None)
         if tracing is not None:
             tracing.trace_set_thread_info("Token Processor")
-        reports = Reports(self.counters, self.fd.llm_logger)
-        while not self._stopping:
-            try:
-                step = self._next_step()
-                if step is None:
-                    self.between_steps()
-                else:
-                    self._handle(step)
-                reports.refresh()
-            except QueueRemoved as error:
-                self._receiver = None  # the next round makes a new queue
-                if not self._stopping:
-                    self.fd.llm_logger.error(f"fd_postproc: {error}; a new queue is made")
-            except MalformedMessage as error:
-                self.counters.malformed += 1
-                self.fd.llm_logger.error(f"fd_postproc: a message was refused: {error}")
-            except QueueError as error:
-                self.fd.llm_logger.error(f"fd_postproc: {error}")
-                time.sleep(1.0)  # permanent, most likely: do not fill the log
-            except Exception as error:
-                self.counters.lost_steps += 1
-                text = f"{type(error).__name__}: {error} {traceback.format_exc()}"
-                self.fd.llm_logger.error(f"fd_postproc: a step was lost: {text}")
+        with Teller(self) as teller:
+            while not self._stopping:
+                self._next_round()
+                teller.notice()
+
+    def _next_round(self: Any) -> None:
+        """Receive and process a step; what goes wrong is logged and counted."""
+        try:
+            step = self._next_step()
+            if step is None:
+                self.between_steps()
+            else:
+                self._handle(step)
+        except QueueRemoved as error:
+            self._receiver = None  # the next round makes a new queue
+            if not self._stopping:
+                self.fd.llm_logger.error(f"fd_postproc: {error}; a new queue is made")
+        except MalformedMessage as error:
+            self.counters.malformed += 1
+            self.fd.llm_logger.error(f"fd_postproc: a message was refused: {error}")
+        except QueueError as error:
+            self.fd.llm_logger.error(f"fd_postproc: {error}")
+            time.sleep(1.0)  # permanent, most likely: do not fill the log
+        except Exception as error:
+            self.counters.lost_steps += 1
+            text = f"{type(error).__name__}: {error} {traceback.format_exc()}"
+            self.fd.llm_logger.error(f"fd_postproc: a step was lost: {text}")
 
     def _next_step(self: Any) -> Step | None:
         """Wait for a step; None if something else has to be seen to meanwhile."""
@@ -224,7 +229,7 @@ class ProcessorMixin:
             return POLL
         if self._batch_result_buffer is not None:
             return PATIENCE
-        return float(self.gauge_period) if self.gauges_wait else None
+        return None
 
     def _handle(self: Any, step: Step) -> None:
         """Process a step, and keep the stamps by which `healthy` judges."""
@@ -242,16 +247,10 @@ class ProcessorMixin:
 
     def between_steps(self: Any) -> None:
         """See to what waits, when no message has come for a while."""
-        self.tell_gauges()
         if self.transfers:
             self.serve_transfers()
         else:
             self.deliver_waiting()
-
-    def tell_gauges(self: Any) -> None:
-        """Bring the gauges up to date."""
-        if self.gauges_wait:
-            self.aside("gauges of a step", self.set_gauges)
 
     def stop(self: Any, timeout: float | None = None) -> None:
         """End the receive loop and remove its queue; FastDeploy's own class has no such method."""

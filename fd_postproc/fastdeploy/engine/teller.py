@@ -1,0 +1,54 @@
+"""What others read about the token thread, brought up to date by a thread of its own.
+
+The token thread waits for messages without ever looking up: a System V queue has no wait with a time limit,
+and looking again and again would make every message late.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from .counters import Reports
+
+
+class Teller:
+    """Tells the gauges of speculative decoding, the exported counters and the log; a context manager.
+
+    Parameters
+    ----------
+    processor : TokenProcessor
+        Ours.  It tells of its steps by `notice`.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        self._reports = Reports(processor.counters, processor.fd.llm_logger)
+        self._news, self._end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fd_postproc-teller", daemon=True)
+
+    def __enter__(self) -> Teller:
+        self._processor.aside("the thread that tells of steps", self._thread.start)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._end.set()
+        self._news.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._processor.tell_gauges()
+        self._processor.aside("exported counters", self._reports.move_forward)
+
+    def notice(self) -> None:
+        """Something has happened; it is told a little later, together with what happens meanwhile."""
+        if not self._news.is_set():
+            self._news.set()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            if self._news.wait(self._reports.patience(time.monotonic())):
+                self._end.wait(self._processor.gauge_period)
+                self._news.clear()  # before looking: what comes now is told the next time at the latest
+            self._processor.tell_gauges()
+            self._processor.aside("exported counters", self._reports.refresh, time.monotonic())
