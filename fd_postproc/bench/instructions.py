@@ -31,7 +31,7 @@ import numpy as np
 
 from .. import ops
 from .._child import python_command
-from .._core import Receiver, Sender, decode, encode
+from .._core import Receiver, Sender, Step, decode, encode
 from ..queues import locate
 from . import _floor
 from .cases import HEADLINE, Case, tensors_of
@@ -79,10 +79,7 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
     for case in (narrow, wide):
         step = case.step()
         found[f"tolists {case}"] = step.tolists, nothing
-        found[f"logprobs {case}, all requests"] = (
-            (lambda s=step: [s.logprobs(i) for i in range(s.batch)]),
-            nothing,
-        )
+        found[f"logprobs {case}, all requests"] = partial(_all_logprobs, step), nothing
     environment = Environment(
         INFERENCE_MSG_QUEUE_ID=new_queue_id(), INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT="compact"
     )
@@ -92,6 +89,10 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
         for case in (narrow, plain):
             Receiver(case.channel, key=locate(case.channel)).remove()
         environment.restore()
+
+
+def _all_logprobs(step: Step) -> list[Any]:
+    return [step.logprobs(i) for i in range(step.batch)]
 
 
 def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:

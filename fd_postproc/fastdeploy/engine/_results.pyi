@@ -5,7 +5,7 @@ from ..._core import Step
 
 @final
 class SlotCopier:
-    cls: type
+    cls: Any  # a type, with the attributes of FastDeploy's class
     names: tuple[str, ...]
     def __init__(self, cls: type, names: Iterable[str]) -> None: ...
     def of(self, pattern: Any) -> Any: ...

@@ -73,7 +73,7 @@ def _slotted(
         "__module__": __name__,
         "__doc__": base.__doc__,
     }
-    cls = type(base.__name__, (base,), body)
+    cls: Any = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
     usual = {field.name: field.default for field in fields(base)}
     maker = _dict_maker(base, copier, _filled(base, names), usual, plain_only=plain_only, nested=lists)
@@ -92,7 +92,7 @@ def _with_dictionary(base: type, names: list[str]) -> SlotCopier:
         "__module__": __name__,
         "__doc__": base.__doc__,
     }
-    cls = type(base.__name__, (base,), body)
+    cls: Any = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
     cls.__repr__ = short_repr(copier, "request_id")
     return copier
