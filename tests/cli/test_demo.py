@@ -144,7 +144,12 @@ def test_demo_ends_when_its_sender_dies(own_namespace):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly),
+    ],
 )
 def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status):
     with started(*LONG) as demo:
