@@ -191,7 +191,7 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
         value = int(array[np.unravel_index(index, array.shape)])
         assert not -(1 << 31) <= value < 1 << 31
 
-    @examples(80)
+    @examples(40)
     @given(**CASES, **GRIDS, wrong=st.integers(1, 3), narrow=st.sampled_from([False] * 4 + [True]))
     def check(**case):
         one(**case)

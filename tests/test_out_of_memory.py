@@ -167,7 +167,7 @@ def test_no_memory_for_a_frame(queue_key):
     """The C library refuses the frame's first piece: MemoryError, that frame is lost, the next one is not."""
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=8192)
     script = """
-import resource
+import ctypes, resource
 import sysv_ipc
 from fd_postproc import reference
 from fd_postproc.reference import ReferenceStep
@@ -189,9 +189,14 @@ def attempt():
     except MemoryError as error:
         return error
 
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_void_p
+malloc.argtypes = [ctypes.c_size_t]
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 before = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (used // 2, before[1]))  # what Python frees meanwhile is not enough
+while malloc(65536):
+    pass  # until no hole of the heap takes a frame
 outcome = attempt()
 resource.setrlimit(resource.RLIMIT_AS, before)
 assert isinstance(outcome, MemoryError), outcome

@@ -57,13 +57,13 @@ def environment(monkeypatch):
     monkeypatch.delenv("INFERENCE_MSG_QUEUE_ID", raising=False)
 
 
-def engine(changes="", **variables):
+def engine(changes="", to_the_end=False, **variables):
     """What became of an engine that was started in a process of its own."""
-    return with_paddle(ENGINE.replace("CHANGES", changes), {**os.environ, **variables})
+    return with_paddle(ENGINE.replace("CHANGES", changes), {**os.environ, **variables}, to_the_end)
 
 
 def test_the_engine_loads_our_class_and_the_workers_are_told():
-    told = engine()
+    told = engine(to_the_end=True)
     assert told["loaded"]
     assert not told["stock"]
     assert told["peer"] == "compact/1"

@@ -6,6 +6,7 @@ import time
 import pytest
 import sysv_ipc
 from children import python
+from nursery import nursery
 
 PRELUDE = """
 import atexit, random, sys, threading, time
@@ -40,9 +41,13 @@ until(lambda: sender.stats["waits"])
 """
 
 
-def run(script, key):
+def run(script, key, forked=False):
+    """In a process of its own, started anew or forked from one that has made the imports."""
     began = time.monotonic()
-    done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=60)
+    if forked:
+        done = nursery().run(PRELUDE + script, key)
+    else:
+        done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return time.monotonic() - began
 
@@ -76,8 +81,8 @@ def feed():
 atexit.register(feed)
 """
     )
-    for _ in range(5):
-        run(script + ending, queue.key)
+    for n in range(5):
+        run(script + ending, queue.key, forked=n > 1)
 
 
 def test_a_queue_removed_at_the_end(queue):

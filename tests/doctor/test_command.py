@@ -2,12 +2,12 @@
 
 import json
 import os
-import pty
 import subprocess
 import time
 
 import pytest
 import sysv_ipc
+from commands import at_terminal
 from doctoring import PROGRAM, dead_user, examined, exists, scope_of
 from waiting import until
 
@@ -69,13 +69,9 @@ def test_piped_output_is_one_line_a_finding(queue):
 
 def asked(answers, *arguments, columns=100, before_answer=lambda: None):
     """The command in a terminal, where a person answers."""
-    ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
-    with subprocess.Popen(
-        [*PROGRAM, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        seen = b""
+    with at_terminal("doctor", *arguments, env=environment) as (ours, status):
+        seen, given = b"", 0
         while True:
             try:
                 part = os.read(ours, 1 << 16)
@@ -84,16 +80,12 @@ def asked(answers, *arguments, columns=100, before_answer=lambda: None):
             if not part:
                 break
             seen += part
-            if answers and seen.count(b"[y/N]") > len(asked.given):
+            if given < len(answers) and seen.count(b"[y/N]") > given:
                 before_answer()
-                asked.given.append(answers.pop(0))
-                os.write(ours, asked.given[-1].encode())
-        os.close(ours)
-    asked.given = []
-    return seen.decode(), process.returncode
-
-
-asked.given = []
+                os.write(ours, answers[given].encode())
+                given += 1
+        ended = status()
+    return seen.decode(), ended
 
 
 def test_a_leftover_is_removed_after_yes(queue):

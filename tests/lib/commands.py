@@ -1,12 +1,18 @@
 """What the tests of the command line share: running programs, and what is in queues and files."""
 
 import contextlib
+import fcntl
+import os
+import pty
 import signal
+import struct
 import subprocess
+import termios
 from importlib import resources
 
 import sysv_ipc
 from children import FD_POSTPROC
+from nursery import nursery
 
 from fd_postproc import data
 from fd_postproc.recording import Recording
@@ -33,6 +39,44 @@ def started(*arguments, **options):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+FORKED = """
+sys.stdin = open(0, closefd=False)
+sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+from fd_postproc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+IMPORTS = "import fd_postproc.cli.demo, fd_postproc.cli.doctor, rich.live, rich.progress, rich.table"
+
+
+@contextlib.contextmanager
+def at_terminal(*arguments, env, size=(40, 100), forked=True):
+    """A command in a terminal of its own, started anew or forked from a process that has made its imports.
+
+    Gives the terminal's other end, and a function that waits for the command's exit status.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    arguments = [str(argument) for argument in arguments]
+    if forked:
+        process = nursery(IMPORTS)
+        process.begin(FORKED, *arguments, files=[os.ttyname(theirs)] * 3, env=env)
+        wait, end = process.end, process.close
+    else:
+        process = subprocess.Popen(PROGRAM + arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+        wait, end = process.wait, process.kill
+    os.close(theirs)
+    try:
+        yield ours, wait
+    except BaseException:
+        end()
+        wait()
+        raise
+    finally:
+        os.close(ours)
 
 
 def payloads(path):

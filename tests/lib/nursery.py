@@ -22,9 +22,10 @@ IMPORTS
 gc.freeze()  # or every child copies all of it
 for _request in sys.stdin:
     _code, _arguments, _environment, _folder, _files = json.loads(_request)
+    _files = [os.open(_file, os.O_RDWR | os.O_NOCTTY) for _file in _files]
     if os.fork() == 0:
         for _number, _file in enumerate(_files):
-            os.dup2(os.open(_file, os.O_RDWR), _number)
+            os.dup2(_file, _number)
         os.environ.clear()
         os.environ.update(_environment)
         os.chdir(_folder)
@@ -32,6 +33,9 @@ for _request in sys.stdin:
         warnings.simplefilter("default")
         exec(compile(_code, "<script>", "exec"))
         break
+    for _file in _files:
+        os.close(_file)
+    print("begun", flush=True)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
@@ -50,6 +54,7 @@ class Nursery:
             python(PARENT.replace("IMPORTS", imports)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             cwd="/",
             start_new_session=True,
         )
@@ -57,16 +62,27 @@ class Nursery:
     def run(self, code, *arguments, env=None, timeout=60):
         """As `subprocess.run` with captured text; a script that takes too long ends the nursery."""
         with tempfile.NamedTemporaryFile("r+") as out, tempfile.NamedTemporaryFile("r+") as err:
-            environment = dict(os.environ if env is None else env)
-            files = ["/dev/null", out.name, err.name]
-            request = json.dumps([code, [str(each) for each in arguments], environment, os.getcwd(), files])
-            self._parent.stdin.write(request.encode() + b"\n")
-            self._parent.stdin.flush()
-            if not select.select([self._parent.stdout], [], [], timeout)[0]:
-                self.close()
+            self.begin(code, *arguments, files=["/dev/null", out.name, err.name], env=env)
+            status = self.end(timeout)
+            if status is None:
                 raise subprocess.TimeoutExpired(code, timeout, out.read(), err.read())
-            status = int(self._parent.stdout.readline())
             return subprocess.CompletedProcess(code, status, out.read(), err.read())
+
+    def begin(self, code, *arguments, files, env=None):
+        """Start a script that has opened these for reading and writing: stdin, stdout, stderr; then `end`."""
+        environment = dict(os.environ if env is None else env)
+        request = json.dumps([code, [str(each) for each in arguments], environment, os.getcwd(), files])
+        self._parent.stdin.write(request.encode() + b"\n")
+        self._parent.stdin.flush()
+        assert self._parent.stdout.readline() == b"begun\n"
+
+    def end(self, timeout=60):
+        """Wait for the script that was begun; its exit status, or None if it takes too long."""
+        if self._parent.poll() is None:
+            if select.select([self._parent.stdout], [], [], timeout)[0]:
+                return int(self._parent.stdout.readline())
+            self.close()
+        return None
 
     def close(self):
         """End the parent, and a script that still runs."""
@@ -75,6 +91,9 @@ class Nursery:
             self._parent.wait()
         self._parent.stdin.close()
         self._parent.stdout.close()
+
+
+AT_ONCE = "sys.stdout.flush(); os._exit(0)"
 
 
 @functools.cache
@@ -93,9 +112,12 @@ def nursery(imports="import numpy, sysv_ipc, fd_postproc.ops"):
     return nursery(imports)
 
 
-def with_paddle(code, env=None):
-    """What a script with Paddle prints as JSON in its last line."""
+def with_paddle(code, env=None, to_the_end=False):
+    """What a script with Paddle prints as JSON in its last line.
+
+    Unless `to_the_end`, the interpreter is not taken down: with Paddle that takes longer than the script.
+    """
     imported("paddle")
-    done = nursery("import paddle").run(code, env=env)
+    done = nursery("import paddle").run(code if to_the_end else f"{code}\n{AT_ONCE}", env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
