@@ -1,4 +1,4 @@
-"""Measure everything and rewrite the tables and pictures of RESULTS.md and of the README.
+"""Measure everything and rewrite the tables and pictures of RESULTS.md and of both READMEs.
 
     python benchmarks/make_results.py                    measures (a quarter of an hour), then writes
     python benchmarks/make_results.py --from FILE        writes what `fd-postproc bench --json FILE` measured
@@ -77,7 +77,7 @@ def main():
         found = runner.load(source)
     plots.draw(found, PICTURES)
     texts = blocks(found)
-    for page in (HERE / "RESULTS.md", HERE.parent / "README.md"):
+    for page in (HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "README_CN.md"):
         fill(page, texts)
 
 
