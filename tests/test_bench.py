@@ -16,7 +16,19 @@ from rich.console import Console
 
 import fd_postproc as fp
 from fd_postproc import reference
-from fd_postproc.bench import QUESTIONS, _floor, cases, frames, peer, processors, report, runner, save, worker
+from fd_postproc.bench import (
+    QUESTIONS,
+    _floor,
+    cases,
+    engine,
+    frames,
+    peer,
+    processors,
+    report,
+    runner,
+    save,
+    worker,
+)
 from fd_postproc.bench.baseline.workload import Load
 from fd_postproc.cli import bench as command
 
@@ -89,8 +101,8 @@ def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
 def test_the_parts_of_the_engines_step_run(raised_limits):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
     try:
-        comparison = worker.find("engine", "spec_topk b256 a2 c1, parts")
-        make_and_run(comparison)
+        small = cases.Case(batch=32, columns=1)
+        make_and_run(cases.Comparison(f"{small}, parts", engine._parts(small)))
     finally:
         metrics.reset()
 
