@@ -142,6 +142,7 @@ def test_several_errors_are_told(ops_queue, caplog, slow):
     slow(400)
     for n in range(4):
         save((1 << 31) + n)  # each returns before the first is known to be wrong
+    slow(0)  # for those after it
     with pytest.raises(ValueError, match="does not fit"):
         ops.flush(10)
     assert sum("does not fit" in record.message for record in caplog.records) == 3
