@@ -322,12 +322,18 @@ def decode_both():
     return decode_both
 
 
-@pytest.fixture
-def stub():
-    """The stub CUDA driver (lib/stub_cuda.py), with everything sent and no delay before and after."""
+@pytest.fixture(scope="session")
+def stub_path(tmp_path_factory):
+    """The stub CUDA driver (lib/stub_cuda.py) as a library."""
     if compiler() is None:
         pytest.skip("the stub CUDA driver needs a C compiler")
-    library = stub_cuda.load()
+    return str(stub_cuda.build(tmp_path_factory.mktemp("stub")))
+
+
+@pytest.fixture
+def stub(stub_path):
+    """The stub CUDA driver in this process, with everything sent and no delay before and after."""
+    library = stub_cuda.load(stub_path)
     if not hasattr(ctypes.CDLL("libcuda.so.1"), "stub_delay"):
         pytest.skip("this process uses a real CUDA driver; run this file alone")
     library.stub_delay(ctypes.c_int64(0))

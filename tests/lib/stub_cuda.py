@@ -6,7 +6,6 @@ Must be loaded before `fd_postproc._save` opens the driver: the dynamic loader t
 
 import ctypes
 import subprocess
-import tempfile
 import types
 from pathlib import Path
 
@@ -30,13 +29,10 @@ _loaded = None
 
 
 def load(path=None):
-    """The library in this process: built, or at `path` the first time."""
+    """The library in this process; the first call names its path."""
     global _loaded
     if _loaded is not None:
         return _loaded
-    if path is None:
-        with tempfile.TemporaryDirectory() as folder:
-            return load(str(build(folder)))
     stub = ctypes.CDLL(path)
     for name in "stub_alloc", "stub_stream":
         getattr(stub, name).restype = ctypes.c_void_p

@@ -7,10 +7,8 @@ import sys
 import types
 
 import pytest
-import stub_cuda
 from children import python
 from device_saves import PRELUDE
-from kernel_emulation import compiler
 from nursery import nursery
 from stub_cuda import Exchange, Other
 
@@ -48,13 +46,6 @@ def streams(stub, monkeypatch):
 def slow(stub):
     """A function that makes everything on the device take so many milliseconds."""
     return lambda ms: stub.stub_delay(ctypes.c_int64(ms * 1000))
-
-
-@pytest.fixture(scope="session")
-def stub_path(tmp_path_factory):
-    if compiler() is None:
-        pytest.skip("the stub CUDA driver needs a C compiler")
-    return str(stub_cuda.build(tmp_path_factory.mktemp("stub")))
 
 
 @pytest.fixture
