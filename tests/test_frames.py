@@ -329,7 +329,7 @@ def test_get_ops_take_frames(channel, raised_limits, ops_queue):
 def test_a_frame_of_more_requests_than_the_tensors_hold(raised_limits, ops_queue):
     get("spec")
     ops_queue.open("spec").send(fp.encode(random_step("spec", 1, batch=257), "compact"), type=2)
-    before = ops.receive_stats().get("malformed", 0)
+    before = ops.receive_stats()["malformed"]
     tensor = get("spec")[0]
     assert tensor[:2].tolist() == [-2, 0]
     assert (tensor[2:] == 2).all()

@@ -3,11 +3,14 @@
 import contextlib
 import logging
 import os
+import subprocess
+import textwrap
 import threading
 
 import numpy as np
 import pytest
 import sysv_ipc
+from children import python
 from frameworks import Numpy
 from waiting import signalled
 
@@ -152,7 +155,7 @@ def test_a_short_spec_message_leaves_the_rest_alone(send):
 
 def test_malformed_messages_are_counted_and_logged_once(send, caplog):
     x = fresh("plain")[0]
-    before = ops.receive_stats().get("malformed", 0)
+    before = ops.receive_stats()["malformed"]
     receive._logged.clear()
     for _ in range(3):
         send("plain", np.array([1, 513], np.int32).tobytes())
@@ -372,3 +375,12 @@ def test_a_frame_of_more_requests_than_fastdeploys_tensors_hold(send):
     x = fresh("spec")[0]
     call("spec", [x])
     assert x[:3].tolist() == [-2, 0, 2]
+
+
+def test_counters_have_their_names_before_anything_is_sent():
+    code = """
+        from fd_postproc import ops
+        for stats in (ops.save_stats(), ops.receive_stats()):
+            assert stats["waits"] == stats["messages"] == sum(stats.values()) == 0
+    """
+    subprocess.run(python(textwrap.dedent(code)), check=True)

@@ -11,7 +11,7 @@ from .environment import dialect_of, message_id, queue_mode
 from .pool import Pool
 from .watch import waiting, watch
 
-senders: Pool[Sender] = Pool()
+senders: Pool[Sender] = Pool(Sender)
 waiting.append(senders.members)
 
 

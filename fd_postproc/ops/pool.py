@@ -15,16 +15,22 @@ class Pool(Generic[End]):
 
     A call takes an idle one, or makes one, and gives it back; so there are never more than calls at a time.
 
+    Parameters
+    ----------
+    kind : type
+        Receiver or Sender.
+
     Attributes
     ----------
     members : list
         All that exist, idle or not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[End]) -> None:
         self.members: list[End] = []
         self._idle: dict[Hashable, list[End]] = {}
-        self._gone: dict[str, int | float] = {}  # counters of those that were dropped
+        unused = kind.__new__(kind)  # tells the names of all counters, before there is a queue
+        self._gone: dict[str, int | float] = dict(unused.stats)  # counters of those that were dropped
 
     def take(self, key: Hashable, make: Callable[[], End]) -> End:
         """One for the queue and settings that `key` names."""

@@ -182,7 +182,7 @@ _ARGUMENT_NAMES = {
 _DTYPES = ("int64", "float32", "int64")
 _HEADER_WORDS = {"plain": 2, "topk": 2, "spec": 2, "spec_topk": 3}
 
-_receivers: Pool[Receiver] = Pool()
+_receivers: Pool[Receiver] = Pool(Receiver)
 _logged: set[tuple[str, str]] = set()
 
 
