@@ -111,6 +111,7 @@ def _total(name: str, case: LoadCase) -> Ready:
 
     def young(loops: int) -> float:
         work.reset()
+        call()
         return run(loops)
 
     return Ready(young, len(packed), objects_in(work.processor.cached_generated_tokens.last))

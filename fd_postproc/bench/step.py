@@ -130,11 +130,16 @@ def _from_tensors(case: LoadCase) -> Ready:
 
 
 def steps_of(work: Load, call: Callable[[], Any] | None = None) -> TimeFunction:
-    """Loop count -> seconds of so many steps; requests are made young again before, untimed."""
+    """Loop count -> seconds of so many steps.
+
+    Before, untimed, requests are made young again, and do a step: the first one of a young request is longer,
+    and requests are young for one step of hundreds.
+    """
     step = call or step_call(work)
 
     def run(loops: int) -> float:
         work.reset()
+        step()
         began = perf_counter()
         for _ in range(loops):
             step()

@@ -1,6 +1,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
+from typing_extensions import disjoint_base
+
 from ..._core import Step
 
 @final
@@ -10,6 +12,7 @@ class SlotCopier:
     def __init__(self, cls: type, names: Iterable[str]) -> None: ...
     def of(self, pattern: Any) -> Any: ...
 
+@disjoint_base
 class Lazy:
     def __init__(self, base: type, name: str, stuff: type) -> None: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
@@ -78,6 +81,7 @@ class Batch:
     ) -> None: ...
     def results(self) -> list[Any]: ...
 
+@disjoint_base
 class Totals:
     steps: int
     results: int
