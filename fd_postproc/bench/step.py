@@ -100,14 +100,12 @@ def _counting(case: LoadCase) -> Ready:
     teller, before = Teller(processor), counters.steps
 
     def call() -> None:
-        receiving = processor.counters
-        receiving.begin()
-        receiving.end_receive()
-        building = processor.counters
-        building.begin()
-        building.end_build()
-        building.end_put(256)
-        teller.notice()
+        processor.counters.end_receive()
+        counters = processor.counters
+        counters.end_build()
+        counters.end_put(256)
+        if not teller.has_news:
+            teller.notice()
 
     call()
     check(counters.steps == before + 1, "the step was not counted")

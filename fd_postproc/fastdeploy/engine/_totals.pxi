@@ -8,7 +8,7 @@ cdef inline double _clock() noexcept:
 cdef class Totals:
     """Totals since the start.  One thread writes; any thread may read.
 
-    A step is timed by `begin`, then `end_receive`, `begin` again, `end_build`, `end_put`.
+    A stage lasts from the end of the one before it: three readings of the clock are all that a step takes.
 
     Attributes
     ----------
@@ -22,12 +22,15 @@ cdef class Totals:
     cdef public double receive_seconds, build_seconds, put_seconds
     cdef public double clock
 
+    def __cinit__(self):
+        self.clock = _clock()
+
     def begin(self):
-        """Time what follows."""
+        """Forget the time since the last stage."""
         self.clock = _clock()
 
     def end_receive(self):
-        """Waiting for a message is over, whether or not there is one."""
+        """Waiting for a message is over, whether or not one has come."""
         self.receive_seconds += self._lap()
 
     def end_build(self):

@@ -20,9 +20,9 @@ NAMES = {
     "stale": "Messages of an earlier run that were dropped",
     "lost_steps": "Steps that were lost to an exception",
     "failed_requests": "Requests that ended with an error of the token processor",
-    "receive_seconds": "Time to receive and decode steps, waiting included",
+    "receive_seconds": "Time to receive and decode steps, and between steps, waiting included",
     "wait_seconds": "Time of it that was waiting for the worker",
-    "build_seconds": "Time to make results",
+    "build_seconds": "Time to make results, waiting for sampling masks included",
     "put_seconds": "Time to deliver results to the scheduler",
 }
 

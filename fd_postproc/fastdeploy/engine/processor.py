@@ -107,6 +107,7 @@ class ProcessorMixin:
 
     def _process_batch_output(self: Any) -> None:
         """Process the message in ``output_tokens``, ``output_scores`` and ``output_ranks``."""
+        self.counters.begin()
         tensors = [self.output_tokens]
         if self.use_logprobs:
             tensors += [self.output_scores, self.output_ranks]
@@ -128,7 +129,6 @@ class ProcessorMixin:
         masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
         counters = self.counters
-        counters.begin()
         results = Batch(self.plan, self, step, output_type, masks).results()
         if self.cfg.speculative_config.method:
             self.aside("gauges of a step", self.count_drafts, step)
@@ -183,10 +183,12 @@ class ProcessorMixin:
         tracing = getattr(self.fd, "tracing", None)
         if tracing is not None:
             tracing.trace_set_thread_info("Token Processor")
+        self.counters.begin()
         with Teller(self) as teller:
             while not self._stopping:
                 self._next_round()
-                teller.notice()
+                if not teller.has_news:
+                    teller.notice()
 
     def _next_round(self: Any) -> None:
         """Receive and process a step; what goes wrong is logged and counted."""
@@ -216,12 +218,10 @@ class ProcessorMixin:
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
             self.counters.follow(self._receiver)
-        timeout, counters = self._patience(), self.counters
-        counters.begin()
         try:
-            return self._receiver.receive(timeout)
+            return self._receiver.receive(self._patience())
         finally:
-            counters.end_receive()
+            self.counters.end_receive()
 
     def _patience(self: Any) -> float | None:
         """How long to wait for a step before something else is due, in seconds; None: there is nothing."""

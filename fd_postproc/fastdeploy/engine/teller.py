@@ -20,12 +20,18 @@ class Teller:
     ----------
     processor : TokenProcessor
         Ours.  It tells of its steps by `notice`.
+
+    Attributes
+    ----------
+    has_news : bool
+        Whether `notice` has been called, and nothing been told since.
     """
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
         self._reports = Reports(processor.counters, processor.fd.llm_logger)
         self._news, self._end = threading.Event(), threading.Event()
+        self.has_news = False
         self._thread = threading.Thread(target=self._run, name="fd_postproc-teller", daemon=True)
 
     def __enter__(self) -> Teller:
@@ -42,13 +48,14 @@ class Teller:
 
     def notice(self) -> None:
         """Something has happened; it is told a little later, together with what happens meanwhile."""
-        if not self._news.is_set():
-            self._news.set()
+        self.has_news = True
+        self._news.set()
 
     def _run(self) -> None:
         while not self._end.is_set():
             if self._news.wait(self._reports.patience(time.monotonic())):
                 self._end.wait(self._processor.gauge_period)
-                self._news.clear()  # before looking: what comes now is told the next time at the latest
+                self._news.clear()
+                self.has_news = False  # before looking: what comes from now on is told the next time
             self._processor.tell_gauges()
             self._processor.aside("exported counters", self._reports.refresh, time.monotonic())
