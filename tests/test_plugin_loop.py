@@ -100,6 +100,23 @@ def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
     assert rig.processor.healthy()
 
 
+def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, monkeypatch):
+    module = imported("fd_postproc.fastdeploy.engine.processor")
+    real = module.Receiver
+
+    def stopped_meanwhile(*arguments, **named):
+        rig.processor.stop(0)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, "Receiver", stopped_meanwhile)
+    rig = Rig("plain", ["a"])
+    rig.processor.run()
+    rig.processor.worker.join(20)
+    assert not rig.processor.worker.is_alive()
+    assert ops_queue.open("plain") is None
+    rig.close()
+
+
 def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatch):
     """Once a second, with a line of the log each time: the cause may go away."""
     module = imported("fd_postproc.fastdeploy.engine.processor")

@@ -218,6 +218,9 @@ class ProcessorMixin:
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
             self.counters.follow(self._receiver)
+            if self._stopping:  # `stop` found no receiver whose queue it could remove
+                self._receiver.remove()
+                return None
         try:
             return self._receiver.receive(self._patience())
         finally:
