@@ -3,6 +3,7 @@
 import gc
 import logging
 import subprocess
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -28,14 +29,11 @@ def started(ops_queue):
     def start(channel="plain", **mode):
         rig = Rig(channel, ["a", "b"], **mode)
         rigs.append(rig)
-        rig.processor.run()
-        until(lambda: rig.processor._receiver is not None)
+        rig.start()
         return rig
 
     yield start
     for rig in rigs:
-        rig.processor.stop(20)
-        assert not rig.processor.worker.is_alive()
         rig.close()
 
 
@@ -48,13 +46,19 @@ def log(caplog):
     logger.removeHandler(caplog.handler)
 
 
-def send(rig, tokens, **options):
-    with fp.Sender(rig.channel, dialect="compact") as sender:
-        sender.send(rig.message(tokens, **options))
-
-
 def told(rig):
     return [[result.outputs.token_ids for result in results] for results in rig.sink.puts]
+
+
+def test_the_time_of_a_draft_message_is_no_waiting(started):
+    rig = started("spec_topk")
+    counters, real = rig.processor.counters, rig.processor.draft_results
+    rig.processor.draft_results = lambda step: (time.sleep(0.5), real(step))[1]
+    rig.send({0: [14], 1: [15]}, flag=4)
+    rig.send({0: [21], 1: [22]})
+    until(lambda: counters.steps == 1)
+    seconds = (counters.receive_seconds - counters.wait_seconds, counters.build_seconds, counters.put_seconds)
+    assert max(seconds) < 0.4
 
 
 # ---- Faults ------------------------------------------------------------------------------------------------
@@ -65,7 +69,7 @@ def test_a_queue_that_is_removed_is_made_again(started, log):
     first = rig.processor._receiver
     sysv_ipc.MessageQueue(queues.locate("plain")).remove()
     until(lambda: rig.processor._receiver not in (first, None))
-    send(rig, {0: [11], 1: [12]})
+    rig.send({0: [11], 1: [12]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11], [12]]]
     assert "a new queue is made" in log.text
@@ -75,7 +79,7 @@ def test_a_queue_that_is_removed_is_made_again(started, log):
 def test_a_malformed_message_costs_only_itself(started, log):
     rig = started()
     sysv_ipc.MessageQueue(queues.locate("plain")).send(b"too short")
-    send(rig, {0: [11], 1: [12]})
+    rig.send({0: [11], 1: [12]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11], [12]]]
     assert rig.processor.counters.malformed == 1
@@ -90,10 +94,10 @@ def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
         raise RuntimeError("planted by a test")
 
     rig.processor._process_step = fail_once
-    send(rig, {0: [11], 1: [12]})
+    rig.send({0: [11], 1: [12]})
     until(lambda: rig.processor.counters.lost_steps)
     assert rig.processor.healthy()
-    send(rig, {0: [21], 1: [22]})
+    rig.send({0: [21], 1: [22]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[21], [22]]]
     assert "a step was lost: RuntimeError: planted by a test" in log.text
@@ -130,13 +134,11 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatc
     monkeypatch.setattr(module, "Receiver", refused)
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
     rig = Rig("plain", ["a"])
-    rig.processor.run()
     try:
-        until(lambda: rig.processor._receiver is not None)
+        rig.start()
         assert pauses[:2] == [1.0, 1.0]
         assert log.text.count("planted by a test") == 2
     finally:
-        rig.processor.stop(20)
         rig.close()
 
 
@@ -146,13 +148,13 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatc
 def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
     monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
-    send(rig, {0: [11, 12], 1: [13]})
+    rig.send({0: [11, 12], 1: [13]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11, 12], [13]]]
     assert [result.outputs.draft_top_logprobs for result in rig.sink.puts[0]] == [None, None]
-    send(rig, {0: [14], 1: [15]}, flag=4)
-    send(rig, {0: [21], 1: [22]})
-    send(rig, {0: [23], 1: [24]}, flag=4)
+    rig.send({0: [14], 1: [15]}, flag=4)
+    rig.send({0: [21], 1: [22]})
+    rig.send({0: [23], 1: [24]}, flag=4)
     until(lambda: len(rig.sink.puts) == 2)
     assert told(rig)[1] == [[21], [22]]
     assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[1]] == [23, 24]
@@ -198,7 +200,7 @@ def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
         rig.manager.tasks_list[slot] = None
     assert rig.processor.healthy()  # nobody waits for it
     rig.manager.tasks_list[0] = rig.requests["a"]
-    send(rig, {0: [21]})
+    rig.send({0: [21]})
     until(lambda: len(rig.sink.puts) == 2)
     assert rig.processor.healthy()  # another one has taken over
 

@@ -4,8 +4,6 @@ import pytest
 from rig import Rig
 from waiting import until
 
-import fd_postproc as fp
-
 pytestmark = pytest.mark.framework
 
 
@@ -16,15 +14,11 @@ def test_a_rank_above_0_receives(channel, expert_parallel, ops_queue):
     rig = Rig(channel, ["a", "b"], data_parallel_size=2, enable_expert_parallel=expert_parallel)
     processor = rig.processor
     processor.cfg.parallel_config.local_data_parallel_id = 1
-    processor.run()
     try:
-        with fp.Sender(channel, dialect="compact") as sender:
-            for tokens in ({0: [11], 1: [12]}, {0: [21], 1: [22]}):
-                sender.send(rig.message(tokens))
+        rig.start()
+        rig.send({0: [11], 1: [12]}, {0: [21], 1: [22]})
         until(lambda: len(rig.sink.puts) == 2)
         told = [[result.outputs.token_ids for result in results] for results in rig.sink.puts]
         assert told == [[[11], [12]], [[21], [22]]]
     finally:
-        processor.stop(20)
         rig.close()
-    assert not processor.worker.is_alive()

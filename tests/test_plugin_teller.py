@@ -8,7 +8,6 @@ from quiet import imported
 from rig import Rig
 from waiting import until
 
-import fd_postproc as fp
 from fd_postproc.fastdeploy.engine import counters, teller
 
 pytestmark = pytest.mark.framework
@@ -33,20 +32,12 @@ def running(ops_queue, monkeypatch):
         rig = Rig("spec", ["a", "b"])
         rig.processor.gauge_period = gauge_period
         rigs.append(rig)
-        rig.processor.run()
-        until(lambda: rig.processor._receiver is not None)
+        rig.start()
         return rig
 
     yield start
     for rig in rigs:
-        rig.processor.stop(20)
         rig.close()
-
-
-def send(rig, *steps):
-    with fp.Sender(rig.channel, dialect="packed") as sender:
-        for tokens in steps:
-            sender.send(rig.message(tokens))
 
 
 def tellers():
@@ -55,7 +46,7 @@ def tellers():
 
 def test_the_last_steps_are_told_though_no_other_comes(running):
     rig, before = running(gauge_period=0.05, period=0.1), sample(EXPORTED)
-    send(rig, *[{0: [20, 21], 1: [30]}] * 5)
+    rig.send(*[{0: [20, 21], 1: [30]}] * 5, dialect="packed")
     until(lambda: sample(EXPORTED) == before + 5)
     assert rig.processor._receiver is not None
     until(lambda: not rig.processor.gauges_wait)
@@ -64,7 +55,7 @@ def test_the_last_steps_are_told_though_no_other_comes(running):
 
 def test_it_waits_while_there_is_nothing_to_tell(running, monkeypatch):
     rig, looks = running(gauge_period=0.01, period=0.01), []
-    send(rig, {0: [20, 21], 1: [30]})
+    rig.send({0: [20, 21], 1: [30]}, dialect="packed")
     until(lambda: rig.processor.counters.steps == 1 and not rig.processor.gauges_wait)
     time.sleep(0.1)
     monkeypatch.setattr(counters.Reports, "refresh", lambda *_: looks.append(1))
@@ -74,7 +65,7 @@ def test_it_waits_while_there_is_nothing_to_tell(running, monkeypatch):
 
 def test_the_end_tells_all(running):
     rig, before = running(gauge_period=1000.0, period=1000.0), sample(EXPORTED)
-    send(rig, {0: [20], 1: [30]}, {0: [21, 22], 1: [31]})
+    rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")
     until(lambda: len(rig.sink.puts) == 2)
     assert len(tellers()) == 1
     rig.processor.stop(20)
@@ -90,7 +81,7 @@ def test_what_fails_in_it_is_logged_once_and_goes_on(running, monkeypatch, caplo
     rig = running(gauge_period=0.01, period=0.01)
     monkeypatch.setattr(counters.Reports, "refresh", fail)
     for _ in range(3):
-        send(rig, {0: [20], 1: [30]})
+        rig.send({0: [20], 1: [30]}, dialect="packed")
         time.sleep(0.05)
     until(lambda: rig.processor.counters.steps == 3)
     assert len(tellers()) == 1
@@ -106,7 +97,7 @@ def test_without_a_thread_steps_are_processed_all_the_same(running, monkeypatch)
     start = threading.Thread.start
     monkeypatch.setattr(teller.threading.Thread, "start", refuse)
     rig = running(gauge_period=0.01, period=0.01)
-    send(rig, {0: [20], 1: [30]})
+    rig.send({0: [20], 1: [30]}, dialect="packed")
     until(lambda: rig.sink.puts)
     assert rig.processor.healthy()
     rig.processor.stop(20)

@@ -96,8 +96,7 @@ def and_read(work: Load) -> Callable[[], Any]:
 def _counting(case: LoadCase) -> Ready:
     """What the receive loop does for its counters and stage times at a step, and nothing else."""
     processor = loaded(OURS, token_processor_module(), case).processor
-    counters = processor.counters
-    teller, before = Teller(processor), counters.steps
+    teller, before = Teller(processor), processor.counters.steps
 
     def call() -> None:
         processor.counters.end_receive()
@@ -108,7 +107,7 @@ def _counting(case: LoadCase) -> Ready:
             teller.notice()
 
     call()
-    check(counters.steps == before + 1, "the step was not counted")
+    check(processor.counters.steps == before + 1, "the step was not counted")
     return Ready(timed(call))
 
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 from plugged import plugin_class
 from quiet import imported
+from waiting import until
 
 import fd_postproc as fp
 from fd_postproc._core import payload_size
@@ -76,7 +77,21 @@ class Rig:
         for slot, name in enumerate(names):
             self.insert(name, slot)
 
+    def start(self):
+        """Start the token thread, and wait until it has its queue; `close` ends it."""
+        self.processor.run()
+        until(lambda: self.processor._receiver is not None)
+
+    def send(self, *steps, dialect="compact", **options):
+        """Send messages to the token thread."""
+        with fp.Sender(self.channel, dialect=dialect) as sender:
+            for tokens in steps:
+                sender.send(self.message(tokens, **options))
+
     def close(self):
+        if getattr(self.processor, "_receiver", None) is not None:
+            self.processor.stop(20)
+            assert not self.processor.worker.is_alive()
         with contextlib.suppress(AttributeError):
             self.processor._finalizer()  # it keeps the object alive otherwise
 

@@ -294,6 +294,11 @@ cdef class Batch:
         self._add_up()
         return made
 
+    def is_crowded(self, Py_ssize_t most):
+        """Whether a table of requests may have more than `most` entries."""
+        return (self.counter is None or len(self.counter) > most
+                or (self.steps_of is not None and (len(self.steps_of) > most or len(self.heads_of) > most)))
+
     cdef int _add_up(self) except -1:
         if self.sums.n_steps:
             self.processor.aside("metrics of a step", self.sums.flush)

@@ -21,7 +21,7 @@ from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
 from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
 from .shapes import plan_of
-from .slot import SlotMixin
+from .slot import MOST_REQUESTS, SlotMixin
 from .teller import Teller
 
 
@@ -125,14 +125,17 @@ class ProcessorMixin:
         """Process a decoded message."""
         if step.flag == DRAFT and step.channel == "spec_topk":
             self.postprocess(self.draft_results(step), DRAFT)
+            self.counters.begin()  # a draft message is no step, and its time not that of the next one
             return
         masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
         counters = self.counters
-        results = Batch(self.plan, self, step, output_type, masks).results()
+        batch = Batch(self.plan, self, step, output_type, masks)
+        results = batch.results()
         if self.cfg.speculative_config.method:
             self.aside("gauges of a step", self.count_drafts, step)
-        self.aside("forgetting requests", self.sweep)
+        if batch.is_crowded(MOST_REQUESTS):
+            self.aside("forgetting requests", self.sweep)
         counters.end_build()
         self.postprocess(results, output_type)
         counters.end_put(len(results))
