@@ -39,12 +39,13 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     Returns
     -------
     Step
+        A header without a number of columns, as the legacy dialect leaves it, means all ``top_k + 1``: what
+        FastDeploy's token processor asks for.
 
     Raises
     ------
     MalformedMessage
-        If anything does not add up.  A header without a number of columns, as the legacy dialect leaves it,
-        is refused: nothing tells how many columns its reader asked for.
+        If anything does not add up.
     TypeError, ValueError
         If a tensor is of another kind, or not in host memory.
     """
@@ -74,6 +75,8 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     elif number == FDW_SPEC_TOPK:
         head.flag = words[1] & 0xFF
         head.cols = (words[1] >> 8) & 0xFFFFFF
+    if head.cols == 0:  # the legacy dialect
+        head.cols = at.width
     counts = words + header
     if _open_tensors(&head, &at, words, n, counts, &fault) < 0:
         raise _malformed(number, &fault)

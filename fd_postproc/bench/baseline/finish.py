@@ -63,8 +63,10 @@ class FinishMixin(State):
             if stamps.engine_recv_first_token_time:
                 metrics.request_decode_time.observe(current_time - stamps.engine_recv_first_token_time)
             self._print_trace(task, "INFERENCE_END")
-        if role in ("prefill", "decode"):
-            self._print_trace(task, f"{role.upper()}_INFERENCE_END")
+        if role == "prefill":
+            self._print_trace(task, "PREFILL_INFERENCE_END")
+        elif role == "decode":
+            self._print_trace(task, "DECODE_INFERENCE_END")
         self._print_trace(task, "POSTPROCESSING_START")
         metrics.request_success_total.inc()
         metrics.request_inference_time.observe(current_time - stamps.inference_start_time)

@@ -43,6 +43,9 @@ cdef class DictMaker:
     nested : dict of str to DictMaker or Lazy
         Keys whose values, unless None, are turned into dictionaries - by that maker, or by their own
         ``to_dict`` - or made when asked for.
+    only : dict
+        Slots that decide which keys there are, or how a value is shown, with the one value (None, True or
+        False) for which `keys` is right; an object that has another one is left to `upstream`.
 
     Attributes
     ----------
@@ -60,9 +63,13 @@ cdef class DictMaker:
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
     cdef bint plain_only
+    cdef readonly dict only
+    cdef tuple required      # the values of `only`
+    cdef Py_ssize_t *places  # of its slots
+    cdef Py_ssize_t n_required
 
     def __init__(self, SlotCopier slots not None, dict keys not None, dict usual not None, upstream,
-                 bint plain_only=False, dict nested=None):
+                 bint plain_only=False, dict nested=None, dict only=None):
         self.slots = slots
         self.keys = tuple(keys)
         self.key_of = {slot: key for key, slot in keys.items()}
@@ -79,17 +86,30 @@ cdef class DictMaker:
             raise MemoryError
         for i, slot in enumerate(keys.values()):
             self.offsets[i] = slot_offset(slots.cls, slot)
+        self.only = dict(only or {})
+        self.required = tuple(self.only.values())
+        self.n_required = len(self.required)
+        PyMem_Free(self.places)
+        self.places = <Py_ssize_t *>PyMem_Malloc(max(self.n_required, 1) * sizeof(Py_ssize_t))
+        if self.places == NULL:
+            raise MemoryError
+        for i, slot in enumerate(self.only):
+            self.places[i] = slot_offset(slots.cls, slot)
 
     def __dealloc__(self):
         PyMem_Free(self.offsets)
+        PyMem_Free(self.places)
 
     cdef dict made(self, o):
         """The dictionary; None if the object is not of the right class, lacks a value, or has an odd one."""
+        cdef Py_ssize_t i
         if type(o) is not self.slots.cls:
             return None
+        for i in range(self.n_required):
+            if at_offset(<PyObject *>o, self.places[i])[0] != PyTuple_GET_ITEM(self.required, i):
+                return None
         cdef dict out = PyDict_Copy(self.template)
         cdef bint known = True  # whether no value refers to anything but numbers, texts and lists of them
-        cdef Py_ssize_t i
         cdef PyObject *value
         cdef PyObject *maker
         for i in range(self.n):

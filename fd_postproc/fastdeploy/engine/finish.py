@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 from ..trial.facts import names_in
@@ -10,13 +11,22 @@ from .slot import RECOVERY_TEXT, Kind
 
 PATIENCE = 0.05  # seconds that a step waits for a cache transfer before the other requests go on without it
 POLL = 0.005
-TRANSFER_FAILED = 501  # FastDeploy's code and text
+STORAGE = "FD_PD_TRANSFER_VIA_STORAGE"  # the cache goes through a storage, and nobody tells of its arrival
 
 
 @functools.lru_cache(maxsize=8)
 def updates_by_name(stock: type) -> bool:
     """Whether FastDeploy's class updates metrics through methods that take their name and add the labels."""
     return "obs_value" in names_in(stock)
+
+
+@functools.lru_cache(maxsize=8)
+def completes_prefills(stock: type) -> bool:
+    """Whether a prefilled request counts as completed on the prefill instance, too: since FastDeploy 2.6.
+
+    Until then its class leaves its method out there; since then the method knows that role.
+    """
+    return "PREFILL_INFERENCE_END" in names_in(stock)
 
 
 class FinishMixin:
@@ -42,7 +52,8 @@ class FinishMixin:
         self.aside("the summary of a request", self._log_summary, task, now, kind)
         if self.cfg.speculative_config.method:
             self.aside("speculative statistics", self._compute_speculative_status, result)
-        self.aside("completion metrics", self._record_completion_metrics, task, now)
+        if not kind.prefill or completes_prefills(self.stock):
+            self.aside("completion metrics", self._record_completion_metrics, task, now)
         fd.llm_logger.info(f"request {name}: end token, recycling")
         caching = self.cfg.cache_config
         if (
@@ -58,19 +69,15 @@ class FinishMixin:
         fd, name = self.fd, task.request_id
         if hasattr(self, "_finalize_routing"):
             self.aside("routing", self._finalize_routing, name, task, result, is_prefill)
-        if is_prefill:
-            result.metrics.wait_for_sending_cache_time = fd.time.time()
-            self._trace_transfer("CHECK_CACHE_TRANSFER_START", task)
-            if not self._transfer_has_ended(name):
-                self.transfers[name] = (slot, task, result)
-                fd.llm_logger.info(f"request {name}: its cache transfer takes longer, other requests go on")
-                return None
-            self._send_first_token(task, result)
-        return self._recycled(slot, task, result)
-
-    def _recycled(self: Any, slot: int, task: Any, result: Any) -> Any:
-        self._release(slot, task, result)
-        self.fd.llm_logger.info(f"request {task.request_id}: recycled")
+        if not is_prefill:
+            self._release(slot, task, result)
+        elif getattr(fd.envs, STORAGE, False) or self._transfer_has_ended(name):
+            self._hand_over(slot, task, result)
+        else:
+            self.transfers[name] = (slot, task, result)
+            fd.llm_logger.info(f"request {name}: its cache transfer takes longer, other requests go on")
+            return None
+        fd.llm_logger.info(f"request {name}: recycled")
         return result
 
     @staticmethod
@@ -151,26 +158,19 @@ class FinishMixin:
                 return False
             clock.sleep(POLL)
 
-    def _send_first_token(self: Any, task: Any, result: Any) -> None:
-        """Hand a prefilled request over to its decode instance, or tell its client that this failed."""
-        fd, name = self.fd, task.request_id
-        status = self.prefill_result_status.pop(name)
-        if status != "finished":
-            result.error_code = TRANSFER_FAILED
-            result.error_msg = f"PD Error: prefill failed to send cache to decode, {name}, {status}"
-        self._trace_transfer("CHECK_CACHE_TRANSFER_END", task)
-        result.metrics.send_request_output_to_decode_time = fd.time.time()
-        self.split_connector.send_first_token(task.disaggregate_info, [result])
+    def _hand_over(self: Any, slot: int, task: Any, result: Any) -> None:
+        """Send a prefilled request to its decode instance, or tell its client that this failed; free its slot.
 
-    def _trace_transfer(self: Any, event: str, task: Any) -> None:
-        fd = self.fd
-        self.aside(
-            "tracing",
-            fd.trace_print,
-            getattr(fd.LoggingEventName, event),
-            task.request_id,
-            getattr(task, "user", ""),
-        )
+        FastDeploy's own text, which does not wait any more: the transfer has ended, or there is none to wait
+        for, because it writes the cache into a storage itself.
+        """
+        name, recycle = task.request_id, self._recycle_resources
+        function = getattr(recycle, "__func__", None)  # None: replaced by something that is no method
+        if function is not None:
+            recycle = functools.partial(function, _AllTransfersKnown(self))
+        recycle(name, slot, task, result, True)
+        self.prefill_result_status.pop(name, None)  # not every FastDeploy does
+        self.forget(name)
 
     def _ask_for_transfers(self: Any) -> None:
         for name, status in self.engine_worker_queue.get_finished_req():
@@ -192,9 +192,37 @@ class FinishMixin:
             elif name in self.prefill_result_status:
                 del self.transfers[name]
                 try:
-                    self._send_first_token(task, result)
-                    done.append(self._recycled(slot, task, result))
+                    self._hand_over(slot, task, result)
+                    self.fd.llm_logger.info(f"request {name}: recycled")
+                    done.append(result)
                 except Exception as error:
                     done.append(self.give_up(slot, task, error))
         if done:
             self.cached_generated_tokens.put_results(done)
+
+
+class _AllTransfersKnown:
+    """A token processor whose queue has no news of cache transfers: FastDeploy's text need not ask again.
+
+    Asking is a call to another process, and what it brings belongs to other requests.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self.__dict__["_processor"] = processor
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._processor, name)
+        if isinstance(value, types.MethodType) and value.__self__ is self._processor:
+            return types.MethodType(value.__func__, self)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._processor, name, value)
+
+    @property
+    def engine_worker_queue(self) -> Any:
+        return self
+
+    @staticmethod
+    def get_finished_req() -> list[Any]:
+        return []

@@ -63,12 +63,6 @@ class PairingMixin:
                 f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"
             )
 
-    def _put_abort_results(self: Any, task: Any) -> None:
-        """Deliver the end of an aborted request, after what waits: tokens keep their order."""
-        if self._batch_result_buffer:
-            self.deliver_waiting()
-        super()._put_abort_results(task)  # type: ignore[misc]
-
     def _pair(self: Any, drafts: list[Any]) -> None:
         waiting = self._batch_result_buffer
         if waiting is None:
@@ -101,3 +95,13 @@ class PairingMixin:
                 outputs.logprob = outputs.draft_top_logprobs.logprobs[-1][0]
             results.append(result)
         return results
+
+
+class AbortsMixin:
+    """For a FastDeploy whose class tells clients of an abort itself."""
+
+    def _put_abort_results(self: Any, task: Any) -> None:
+        """Deliver the end of an aborted request, after what waits: tokens keep their order."""
+        if self._batch_result_buffer:
+            self.deliver_waiting()
+        super()._put_abort_results(task)  # type: ignore[misc]

@@ -19,7 +19,7 @@ from .counters import Counters
 from .finish import POLL, FinishMixin
 from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
-from .pairing import DRAFT, PATIENCE, TARGET, PairingMixin
+from .pairing import DRAFT, PATIENCE, TARGET, AbortsMixin, PairingMixin
 from .shapes import plan_of
 from .slot import MOST_REQUESTS, SlotMixin
 from .teller import Teller
@@ -54,8 +54,9 @@ def make_class(module: Any) -> type:
         "__module__": __name__,
         "__doc__": ProcessorMixin.__doc__,
     }
-    bases = (LifecycleMixin, ProcessorMixin, SlotMixin, FinishMixin, GaugesMixin, PairingMixin, stock)
-    return type("TokenProcessor", bases, body)
+    aborts = (AbortsMixin,) if hasattr(stock, "_put_abort_results") else ()
+    sides = (LifecycleMixin, ProcessorMixin, SlotMixin, FinishMixin, GaugesMixin, PairingMixin, *aborts)
+    return type("TokenProcessor", (*sides, stock), body)
 
 
 class SteadyMode(NamedTuple):
@@ -159,7 +160,7 @@ class ProcessorMixin:
         if self.transfers:
             return None
         role = self.cfg.scheduler_config.splitwise_role
-        logger = self.scheduler_metrics_logger
+        logger = getattr(self, "scheduler_metrics_logger", None)
         speculative = bool(self.cfg.speculative_config.method)
         if speculative and not self._is_stock("_record_speculative_decoding_accept_num_per_request"):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -76,7 +77,9 @@ def _slotted(
     cls: Any = type(base.__name__, (base,), body)
     copier = SlotCopier(cls, names)
     usual = {field.name: field.default for field in fields(base)}
-    maker = _dict_maker(base, copier, _filled(base, names), usual, plain_only=plain_only, nested=lists)
+    maker = _dict_maker(
+        base, copier, lambda: _filled(base, names), usual, plain_only=plain_only, nested=lists
+    )
     cls.__repr__ = short_repr(copier, names[0])
     if maker is not None:
         cls.to_dict = maker.method()
@@ -102,9 +105,13 @@ def _turn_into_dicts(
     base: type, copier: SlotCopier, usual: dict[str, Any], nested: dict[str, DictMaker | LazyMetrics]
 ) -> None:
     """Give a class a quick ``to_dict``; `nested` are the attributes that are turned into dictionaries too."""
-    filled = base(request_id="")
-    for name in copier.names:
-        setattr(filled, name, _Nested(name) if name in nested else _unique(name))
+
+    def filled() -> Any:
+        made = base(request_id="")
+        for name in copier.names:
+            setattr(made, name, _Nested(name) if name in nested else _unique(name))
+        return made
+
     maker = _dict_maker(base, copier, filled, usual, nested=nested)
     if maker is not None:
         copier.cls.to_dict = maker.method()
@@ -130,15 +137,66 @@ def _filled(base: type, names: list[str]) -> Any:
 
 
 def _dict_maker(
-    base: type, copier: SlotCopier, filled: Any, usual: dict[str, Any], **options: Any
+    base: Any, copier: SlotCopier, filled: Callable[[], Any], usual: dict[str, Any], **options: Any
 ) -> DictMaker | None:
-    """A quick ``to_dict`` for `base`; None if a value in it is made, not kept: FastDeploy alone knows how."""
-    slot_of = {_unique(name): name for name in copier.names}
-    shown = base.to_dict(filled)  # type: ignore[attr-defined]
-    if any(value not in slot_of for value in shown.values()):
+    """A quick ``to_dict`` for `base`.
+
+    FastDeploy's own is asked what it shows of an object whose every attribute is marked, and again with one
+    attribute after the other set to something else.  An attribute that decides about more than the value of
+    its own key (``if self.routing_data is not None: ...``) has to keep its usual value, or FastDeploy's own
+    method is called.
+
+    Returns
+    -------
+    DictMaker or None
+        None if some value is made, not kept: FastDeploy alone knows how.
+    """
+    nested = options.get("nested") or {}
+    values = _PLAIN if options.get("plain_only") else _PLAIN + _CONTAINERS
+    only = {
+        name: usual.get(name, _UNSET)
+        for name in copier.names
+        if _decides(base, filled, name, (None,) if name in nested else values)
+    }
+    if any(value is not None and value is not True and value is not False for value in only.values()):
         return None
-    keys = {key: slot_of[value] for key, value in shown.items()}
-    return DictMaker(copier, keys, usual, base.to_dict, **options)  # type: ignore[attr-defined]
+    usually = filled()
+    for name, value in only.items():
+        setattr(usually, name, value)
+    slot_of = {_unique(name): name for name in copier.names if name not in only}
+    keys = {}
+    for key, value in base.to_dict(usually).items():
+        if isinstance(value, str):
+            slot = slot_of.get(value)
+        else:
+            slot = key if only.get(key, _UNSET) is value else None
+        if slot is None:
+            return None
+        keys[key] = slot
+    return DictMaker(copier, keys, usual, base.to_dict, only=only, **options)
+
+
+_UNSET = object()
+_PLAIN = (None, 0, "")
+_CONTAINERS: tuple[Any, ...] = ([], {"a key": 1})
+
+
+def _decides(base: Any, filled: Callable[[], Any], name: str, values: tuple[Any, ...]) -> bool:
+    """Whether another value of an attribute changes more of the dictionary than the value of one key."""
+    before = base.to_dict(filled())
+    keys = [key for key, value in before.items() if value == _unique(name)]
+    if len(keys) > 1:
+        return True
+    for value in values:
+        other = filled()
+        setattr(other, name, value)
+        try:
+            shown = base.to_dict(other)
+        except Exception:  # whatever it cannot show: FastDeploy's own method is to raise it
+            return True
+        if list(shown.items()) != list({**before, **dict.fromkeys(keys, value)}.items()):
+            return True
+    return False
 
 
 def _attributes(base: type, names: list[str]) -> Any:

@@ -48,14 +48,15 @@ class SlotMixin:
         if name in self.transfers and code != self._preempted:
             return None
         in_pair = task.disaggregate_info is not None
-        rid = name.split("_")[0]
+        rid = self.trace_id_of(name)
         self._propagate_trace(rid, task)
         tokens = self._tokens_of(slot, name, task, code, batch.step)
         if tokens is None or (role == "decode" and self._is_left(name)):
             return None
         kind = Kind(in_pair and role == "prefill", in_pair and role == "decode", code == self._recovery)
-        if self.scheduler_metrics_logger:
-            log = self.scheduler_metrics_logger.on_decode_tokens
+        logger = getattr(self, "scheduler_metrics_logger", None)  # since FastDeploy 2.5
+        if logger:
+            log = logger.on_decode_tokens
             self.aside("the scheduler's log", self.log_decoding, log, task, len(tokens))
         if task.get("prefill_chunk_info", None) is not None and self._is_within_chunks(task):
             return None
@@ -77,6 +78,11 @@ class SlotMixin:
         if ends:
             return self._finish(slot, task, result, now, rid, kind)
         return result
+
+    def trace_id_of(self: Any, name: str) -> str:
+        """What the traces of a request have in common: its name without the number of the choice."""
+        of_build = getattr(self.fd, "get_base_request_id", None)  # not in every FastDeploy
+        return name.split("_")[0] if of_build is None else of_build(name)
 
     # ---- the slot's tokens -------------------------------------------------------------------------
 
@@ -109,7 +115,8 @@ class SlotMixin:
         manager, fd = self.resource_manager, self.fd
         if name in manager.to_be_aborted_req_id_set:
             manager.recycle_abort_task(name)
-            self._put_abort_results(task)
+            if hasattr(self, "_put_abort_results"):  # since FastDeploy 2.6
+                self._put_abort_results(task)
             fd.llm_logger.info(f"request {name}: aborted")
         if name in manager.to_be_rescheduled_request_id_set:
             fd.llm_logger.info(f"request {name}: preempted, it waits for its turn again")

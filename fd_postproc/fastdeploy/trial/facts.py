@@ -128,6 +128,8 @@ def names_in(cls: type) -> set[str]:
             function = getattr(value, "fget", getattr(value, "__func__", value))
             if name not in seen and isinstance(function, types.FunctionType):
                 _add_names(function.__code__, names)
+                if "__class__" in function.__code__.co_freevars:  # super(): the overridden one runs, too
+                    continue
             seen.add(name)
     return names
 

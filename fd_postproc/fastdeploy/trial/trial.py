@@ -171,7 +171,7 @@ class Trial:
 def _attributes(result: Any) -> dict[str, Any]:
     """Attributes of a result and its output that to_dict leaves out or could make up."""
     outputs = result.outputs
-    names = fields_of(type(outputs)) or vars(outputs)
+    names = fields_of(type(outputs)) or getattr(outputs, "__dict__", ())
     return {name: value for name, value in vars(result).items() if name not in ("outputs", "metrics")} | {
         f"outputs.{name}": getattr(outputs, name) for name in names
     }
@@ -193,12 +193,8 @@ def _frozen(value: Any) -> Any:
 def _numbers(result: Any) -> Any:
     """What a later step could change by mistake."""
     outputs, metrics = result.outputs, result.metrics
-    return _frozen(
-        [
-            *(outputs.token_ids, outputs.send_idx, outputs.logprob, outputs.top_logprobs),
-            getattr(metrics, "engine_recv_latest_token_time", None),
-        ]
-    )
+    shown = [getattr(outputs, name, None) for name in ("token_ids", "send_idx", "logprob", "top_logprobs")]
+    return _frozen([*shown, getattr(metrics, "engine_recv_latest_token_time", None)])
 
 
 def _task_state(task: Any) -> dict[str, Any]:
