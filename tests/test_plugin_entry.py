@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 from children import python
@@ -17,14 +18,16 @@ from fd_postproc.fastdeploy.trial.compatibility import Verdict
 pytestmark = pytest.mark.framework
 
 ENGINE = """
-import json, logging, os, warnings
+import io, json, logging, os, sys, warnings
 warnings.simplefilter("ignore")
+sys.stderr = said = io.StringIO()
 lines = []
 class Keep(logging.Handler):
     def emit(self, record):
         lines.append(f"{record.levelname} {record.getMessage()}")
 logging.getLogger("fastdeploy").addHandler(Keep())
 import fastdeploy.output.token_processor as stock
+import prometheus_client
 CHANGES
 from fastdeploy.engine import common_engine
 from fastdeploy.config import FDConfig
@@ -35,6 +38,8 @@ print(json.dumps({
     "stock": type(processor) is stock.TokenProcessor,
     "peer": os.environ.get("FD_POSTPROC_PEER"),
     "lines": [line for line in lines if "fd_postproc" in line],
+    "stderr": [line for line in said.getvalue().splitlines() if line.startswith("fd_postproc: ")],
+    "gauge": prometheus_client.REGISTRY.get_sample_value("fd_postproc_active", {"side": "engine"}),
 }))
 """
 DIFFERENT = """
@@ -71,6 +76,7 @@ def test_the_engine_loads_our_class_and_the_workers_are_told():
     assert line.startswith("INFO fd_postproc: engine side active")
     assert "equal in" in line
     assert "columns in the header of topk and spec_topk" in line
+    assert (told["gauge"], told["stderr"]) == (1.0, [])
 
 
 def test_disabled_it_is_fastdeploys_class_from_the_start():
@@ -88,6 +94,9 @@ def test_a_class_that_differs_stands_aside_and_names_the_difference():
     (line,) = [line for line in told["lines"] if "stands aside" in line]
     assert line.startswith("WARNING")
     assert "reasoning_token_num: 7 is expected, ours is 0" in line
+    (said,) = told["stderr"]  # once, where it is not one of thousands
+    assert "reasoning_token_num" in said
+    assert told["gauge"] == 0.0
 
 
 def test_forced_it_is_used_all_the_same():
@@ -109,8 +118,10 @@ def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
     told = engine("stock.LogprobsLists = list", FD_POSTPROC_PEER="compact/1")
     assert not told["loaded"]
     assert told["peer"] is None
-    (line,) = [line for line in told["lines"] if line.startswith("ERROR")]
+    (line,) = [line for line in told["lines"] if line.startswith("WARNING")]
     assert "ours cannot be made here: " in line
+    assert told["stderr"] == [line.removeprefix("WARNING ")]
+    assert told["gauge"] == 0.0
 
 
 def test_the_entry_points_module_loads_the_standard_library_and_this_package_only():
@@ -200,12 +211,18 @@ def test_doctor_refuses_values_that_mean_nothing(monkeypatch, name):
     assert "'perhaps' is not" in found.seen
 
 
-def test_another_platforms_messages_are_not_read(stock, monkeypatch):
-    platform = type("Platform", (), {"is_xpu": lambda self: True})()
-    monkeypatch.setattr(stock, "current_platform", platform, raising=False)
+@pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu", "intel_hpu"])
+def test_other_platforms_are_served_if_their_keys_are_ours(stock, monkeypatch, platform):
+    """They are built from the same sources; without the op that tells of its keys, nobody knows."""
+    current = imported("fastdeploy.platforms").current_platform
+    ops = types.ModuleType(f"fastdeploy.model_executor.ops.{platform}")
+    monkeypatch.setattr(current, f"is_{platform}", lambda: True, raising=False)
+    monkeypatch.setitem(sys.modules, ops.__name__, ops)
     verdict = activation.decide(stock, None)
     assert not verdict.compatible
-    assert "the platform is xpu" in verdict.reason
+    assert "get_output_ep" in verdict.reason
+    ops.get_output_ep = imported("fastdeploy.model_executor.ops.gpu").get_output_ep
+    assert activation.decide(stock, None).compatible
 
 
 def test_a_decision_that_cannot_be_made_is_no(stock, monkeypatch):

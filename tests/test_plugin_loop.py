@@ -218,3 +218,31 @@ def test_an_object_that_nobody_holds_is_collected():
     assert held() is None
     with pytest.raises(RuntimeError, match="after shutdown"):
         threads.submit(print)
+
+
+def test_the_socket_of_the_sampling_masks_is_closed_before_its_context_ends():
+    """In a garbage cycle nobody says which goes first, and the end of a context waits for open sockets."""
+    code = """
+import gc, weakref
+import zmq
+from rig import Rig, plugin_class
+class Server:
+    def __init__(self):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PULL)
+        self.socket.bind("inproc://masks")
+    def close(self):
+        self.socket.close()
+        self.context.term()
+rig = Rig("plain", cls=plugin_class())
+processor = rig.processor
+processor.sampling_mask_zmq_server = Server()
+processor._let_finalizer_go()  # what the constructor does when all attributes are there
+processor.circle = processor
+closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
+del rig, processor
+gc.collect()
+assert closed() is None
+"""
+    pytest.importorskip("zmq")
+    subprocess.run(python(code), check=True, cwd="/", timeout=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import enum
 import importlib
 import inspect
 import os
@@ -55,7 +56,28 @@ def _shifts(module: Any) -> set[int]:
     return found
 
 
-def same_keys(get_output_ep: Callable[..., Any] | None) -> bool:
+def ops_module() -> Any:
+    """FastDeploy's module of ops on this platform.
+
+    Most platforms compile the CUDA build's sources and keep them where CUDA's are.
+    """
+    platform = importlib.import_module("fastdeploy.platforms").current_platform
+    names = [name for name in _OWN_OPS if getattr(platform, f"is_{name}", bool)()]
+    return importlib.import_module(f"fastdeploy.model_executor.ops.{names[0] if names else 'gpu'}")
+
+
+_OWN_OPS = ("xpu", "iluvatar", "gcu", "intel_hpu")
+
+
+class KeyRule(enum.Enum):
+    """By which rule ops make the key of a queue."""
+
+    OURS = "ours"
+    OTHER = "another"
+    UNKNOWN = "unknown"
+
+
+def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
     """Whether FastDeploy's ops make a queue's key as ours do.
 
     Three rules were shipped over time.  Two sides with different ones never meet, and nothing tells them.
@@ -68,15 +90,15 @@ def same_keys(get_output_ep: Callable[..., Any] | None) -> bool:
 
     Returns
     -------
-    bool
-        False also if it cannot be found out.
+    KeyRule
     """
     if not callable(get_output_ep):
-        return False
+        return KeyRule.UNKNOWN
     try:  # twice: another program may have removed the queue of the first attempt
-        return _asks_for_our_key(get_output_ep) or _asks_for_our_key(get_output_ep)
+        ours = _asks_for_our_key(get_output_ep) or _asks_for_our_key(get_output_ep)
     except (OSError, ValueError, sysv_ipc.Error):
-        return False
+        return KeyRule.UNKNOWN
+    return KeyRule.OURS if ours else KeyRule.OTHER
 
 
 def _asks_for_our_key(get_output_ep: Callable[..., Any]) -> bool:

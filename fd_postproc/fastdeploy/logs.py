@@ -1,9 +1,12 @@
-"""Where an operator sees what the plug-in says: in FastDeploy's own log files."""
+"""Where an operator sees what the plug-in says: FastDeploy's own log files, standard error, a gauge."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import sys
+from typing import Any
 
 
 def fastdeploy_log() -> logging.Logger:
@@ -13,6 +16,36 @@ def fastdeploy_log() -> logging.Logger:
     except Exception:  # whatever a foreign import may raise
         return logging.getLogger("fd_postproc")
     return log
+
+
+def warn(log: Any, text: str) -> None:
+    """Say that a side stands aside: in the log, among thousands of lines, and on standard error."""
+    log.warning(f"fd_postproc: {text}")
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+        print(f"fd_postproc: {text}", file=sys.stderr, flush=True)
+
+
+_active: list[Any] = []
+
+
+def export_active(side: str, active: bool) -> None:
+    """Set the gauge ``fd_postproc_active{side=...}``, if this process has prometheus_client.
+
+    Parameters
+    ----------
+    side : {"engine", "worker"}
+    active : bool
+    """
+    try:
+        if not _active:
+            from prometheus_client import Gauge
+
+            text = "Whether this side of fd_postproc is used (1) or stands aside (0)"
+            # Every process of a service writes; one sample for each side is wanted of them all.
+            _active.append(Gauge("fd_postproc_active", text, ["side"], multiprocess_mode="max"))
+        _active[0].labels(side).set(int(active))
+    except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
+        pass
 
 
 class _Forward(logging.Handler):

@@ -20,12 +20,12 @@ def test_an_older_fastdeploy_is_not_served(variant, monkeypatch):
     monkeypatch.delattr(variant, "SpeculateMetrics")
     verdict = compare(variant, same)
     assert not verdict.compatible
-    assert "has no SpeculateMetrics; served are FastDeploy 2.4 to 2.6" in verdict.reason
+    assert "has no SpeculateMetrics; served are FastDeploy 2.5 and newer" in verdict.reason
 
 
 def test_requests_without_stamps_of_their_own_are_not_served(variant):
     variant.RequestMetrics = type("RequestMetrics", (), {})
-    assert "older than 2.4" in compare(variant, same).reason
+    assert "no record_recv_token; served are FastDeploy 2.5 and newer" in compare(variant, same).reason
 
 
 def test_requests_of_another_form_can_be_made(variant):

@@ -77,10 +77,10 @@ OTHER_RULES = {
 
 @pytest.mark.parametrize("rule", OTHER_RULES)
 def test_a_build_with_other_keys(rule, raised_limits, double, plugged, log):
-    assert build.same_keys(double.model_executor__ops__gpu.get_output_ep)
+    assert build.key_rule(double.model_executor__ops__gpu.get_output_ep) is build.KeyRule.OURS
     before = own_queues()
     get_output_ep = asks_for(OTHER_RULES[rule])
-    assert not build.same_keys(get_output_ep)
+    assert build.key_rule(get_output_ep) is build.KeyRule.OTHER
     assert own_queues() == before
     worker.restore_save_ops()
     double.model_executor__ops__gpu.get_output_ep, kept = (
@@ -102,6 +102,5 @@ def test_a_build_that_cannot_be_asked_for_its_keys(monkeypatch):
 
     monkeypatch.delenv("INFERENCE_MSG_QUEUE_ID", raising=False)
     imported("paddle")
-    assert not build.same_keys(None)
-    assert not build.same_keys(broken)
+    assert build.key_rule(None) is build.key_rule(broken) is build.KeyRule.UNKNOWN
     assert "INFERENCE_MSG_QUEUE_ID" not in os.environ

@@ -57,27 +57,33 @@ def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, 
     assert plugged == ["save_output_topk"] * 3  # each op is decided on its own
 
 
-def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log):
-    """The proposer of newer versions gives no preempted_idx: FastDeploy's op knows what that means."""
-    given = []
+def test_draft_logprobs_come_without_preempted_idx(raised_limits, double, plugged, log):
+    """The call of FastDeploy's proposer, 12 arguments, for which its own op raises: nobody was preempted."""
     cuda = double.spec_decode__mtp_cuda
-    monkeypatch.setattr(
-        cuda.speculate_save_output_topk, "original", lambda *arguments: given.append(arguments)
-    )
     requests = sampled("spec_topk")
     inputs = KINDS["spec_topk"](requests, tensor=Paddle().tensor)
+    proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
     for _ in range(2):
-        cuda.save_draft(
-            inputs.sampler,
-            inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset},
-            5,
-            0,
-            False,
-        )
-    assert [len(arguments) for arguments in given] == [12, 12]
-    [line] = lines(log, "WARNING", "are left to")
-    assert "12 arguments" in line
+        cuda.save_draft(inputs.sampler, proposer, 5, 0, False)
+        step = stock_ops.receive_ours("spec_topk")
+        assert (step.flag, step.batch) == (cuda.DRAFT, 5)
+        assert step.rows == sum(count for count in step.counts if count > 0)
+    assert plugged == []
     save(double, "spec_topk", requests)  # the same op object, FastDeploy's usual call
+    requests.check(stock_ops.receive_ours("spec_topk"))
+
+
+def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log):
+    given = []
+    op = double.spec_decode__mtp_cuda.speculate_save_output_topk
+    monkeypatch.setattr(op, "original", lambda *arguments: given.append(arguments))
+    for _ in range(2):
+        op(*range(9))
+    assert given == [tuple(range(9))] * 2
+    [line] = lines(log, "WARNING", "are left to")
+    assert "9 arguments" in line
+    requests = sampled("spec_topk")
+    save(double, "spec_topk", requests)
     requests.check(stock_ops.receive_ours("spec_topk"))
     assert len(given) == 2
 

@@ -75,14 +75,13 @@ def test_nothing_is_said_where_all_fits(channel, raised_limits, double, plugged,
     assert not lines(log, "ERROR")
 
 
-def test_drafts_of_another_form_are_checked_for_room(default_limits, double, plugged, monkeypatch, log):
+def test_a_call_of_another_form_is_checked_for_room(default_limits, double, plugged, monkeypatch, log):
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     cuda = double.spec_decode__mtp_cuda
     monkeypatch.setattr(cuda.speculate_save_output_topk, "original", lambda *arguments: None)
     inputs = KINDS["spec_topk"](sampled("spec_topk"), tensor=Paddle().tensor)
-    proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
     for _ in range(2):
-        cuda.save_draft(inputs.sampler, proposer, 5, 0, False)
+        cuda.speculate_save_output_topk(*[inputs.proposer["batch_token_num"]] * 11)
     [line] = lines(log, "ERROR")
     assert "530448 bytes" in line
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import types
 
 import pytest
 from nursery import with_paddle
@@ -74,11 +75,31 @@ def test_values_of_the_switch(double, originals, monkeypatch, value, off):
     assert found != off
 
 
-def test_other_platforms_are_left_alone(double, originals, log, monkeypatch):
+@pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu"])
+def test_ops_of_other_platforms_are_replaced_where_they_are(double, originals, monkeypatch, platform):
+    """They are compiled from the same sources."""
+    name = f"fastdeploy.model_executor.ops.{platform}"
+    ops = types.ModuleType(name)
+    ops.save_output = ops.get_output_ep = lambda *arguments: None
+    user = types.ModuleType("fastdeploy.worker.of_a_platform")
+    user.save_output = ops.save_output
+    monkeypatch.setitem(sys.modules, name, ops)
+    monkeypatch.setitem(sys.modules, user.__name__, user)
     monkeypatch.setattr(double.platforms.current_platform, "is_cuda", lambda: False, raising=False)
+    monkeypatch.setattr(double.platforms.current_platform, f"is_{platform}", lambda: True, raising=False)
+    worker.register()
+    assert isinstance(ops.save_output, SaveOp)
+    assert user.save_output is ops.save_output
+    assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+
+
+def test_a_platform_without_save_ops_is_told(double, originals, log, monkeypatch):
+    name = "fastdeploy.model_executor.ops.intel_hpu"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setattr(double.platforms.current_platform, "is_intel_hpu", lambda: True, raising=False)
     worker.register()
     assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
-    assert lines(log, "INFO", "CUDA build")
+    assert lines(log, "INFO", "worker side off", "none of the save ops")
 
 
 def test_a_build_without_ops(double, monkeypatch):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import replace
 from typing import Any
 
 from ..._version import __version__
 from ...ops.environment import PEER as COMPACT
-from ..build import same_keys
+from ..build import KeyRule, key_rule, ops_module
+from ..logs import export_active, warn
 from ..options import DISABLE, FORCE, PEER, is_on
 from ..trial.compatibility import Verdict, check
 
 OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
-_OTHER_PLATFORMS = ("xpu", "iluvatar", "gcu", "intel_hpu")  # whose ops are not those of the CUDA build
+UNKNOWN_KEYS = (
+    "it cannot be found out by which rule this build's ops make the keys of queues: get_output_ep, the op "
+    "that tells, is missing or fails"
+)
 
 
 def decide(module: Any, cfg: Any) -> Verdict:
@@ -39,8 +42,12 @@ def decide(module: Any, cfg: Any) -> Verdict:
         from .processor import make_class
 
         verdict = check(module, make_class)
-        if verdict.compatible and not _has_our_queues():
-            verdict = replace(verdict, compatible=False, reason=OTHER_KEYS)
+        if verdict.compatible:
+            # The ops by which stock workers send must find the queue that our receiver opens.
+            rule = key_rule(getattr(ops_module(), "get_output_ep", None))
+            if rule is not KeyRule.OURS:
+                reason = OTHER_KEYS if rule is KeyRule.OTHER else UNKNOWN_KEYS
+                verdict = replace(verdict, compatible=False, reason=reason)
     except Exception as error:
         return Verdict(False, f"cannot tell: {type(error).__name__}: {error}")
     if not verdict.compatible and is_on(FORCE):
@@ -54,17 +61,7 @@ def _not_served(module: Any) -> str | None:
         return f"switched off by {DISABLE}"
     if module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
         return "FD_USE_GET_SAVE_OUTPUT_V1 is set, so tokens come over ZeroMQ and not through a queue"
-    platform = getattr(module, "current_platform", None)
-    for name in _OTHER_PLATFORMS:
-        if getattr(platform, f"is_{name}", bool)():
-            return f"the platform is {name}, and its messages are not those of the CUDA build"
     return None
-
-
-def _has_our_queues() -> bool:
-    """Whether FastDeploy's ops, by which stock workers send, find the queue that our receiver opens."""
-    ops = importlib.import_module("fastdeploy.model_executor.ops.gpu")
-    return same_keys(getattr(ops, "get_output_ep", None))
 
 
 def announce_peer(active: bool) -> None:
@@ -92,13 +89,17 @@ def settle(processor: Any, module: Any, stock: type) -> Verdict:
     """
     verdict = decide(module, processor.cfg)
     announce_peer(verdict.compatible)
+    for name, value in verdict.traits.items():
+        setattr(type(processor), name, value)
+    export_active("engine", verdict.compatible)
     log = module.llm_logger
     if not verdict.compatible:
         processor.__class__ = stock
-        log.warning(
-            "fd_postproc: engine side stands aside, FastDeploy's own token processor is used: "
-            f"{verdict.reason}"
-        )
+        text = f"engine side stands aside, FastDeploy's own token processor is used: {verdict.reason}"
+        if is_on(DISABLE):  # the operator knows
+            log.info(f"fd_postproc: {text}")
+        else:
+            warn(log, text)
     elif verdict.forced:
         log.warning(
             f"fd_postproc: engine side active ({__version__}) because {FORCE} is set, although it differs "

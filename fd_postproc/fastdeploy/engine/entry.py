@@ -42,10 +42,14 @@ def token_processor() -> type:
 
         return make_class(module)
     except Exception as error:
+        from ..logs import export_active, warn
+
         os.environ.pop(PEER, None)
-        log.error(
-            "fd_postproc: engine side stands aside, FastDeploy's own token processor is used: ours cannot be "
-            f"made here: {type(error).__name__}: {error}"
+        export_active("engine", False)
+        warn(
+            log,
+            "engine side stands aside, FastDeploy's own token processor is used: ours cannot be made here: "
+            f"{type(error).__name__}: {error}",
         )
         return module.TokenProcessor
 

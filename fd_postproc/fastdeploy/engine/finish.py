@@ -6,12 +6,12 @@ import functools
 import types
 from typing import Any
 
+from ..trial.canned import STORAGE
 from ..trial.facts import names_in
 from .slot import RECOVERY_TEXT, Kind
 
 PATIENCE = 0.05  # seconds that a step waits for a cache transfer before the other requests go on without it
 POLL = 0.005
-STORAGE = "FD_PD_TRANSFER_VIA_STORAGE"  # the cache goes through a storage, and nobody tells of its arrival
 
 
 @functools.lru_cache(maxsize=8)
@@ -159,7 +159,7 @@ class FinishMixin:
             clock.sleep(POLL)
 
     def _hand_over(self: Any, slot: int, task: Any, result: Any) -> None:
-        """Send a prefilled request to its decode instance, or tell its client that this failed; free its slot.
+        """Send a prefilled request to its decode instance, or tell its client why not; free its slot.
 
         FastDeploy's own text, which does not wait any more: the transfer has ended, or there is none to wait
         for, because it writes the cache into a storage itself.

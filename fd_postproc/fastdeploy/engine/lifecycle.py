@@ -31,11 +31,12 @@ class LifecycleMixin:
             self._let_finalizer_go()
 
     def _let_finalizer_go(self: Any) -> None:
-        """Shut the executor down with this object: FastDeploy's finalizer, a method of it, keeps it alive."""
+        """Clean up with this object: FastDeploy's finalizer, a method of it, keeps it alive for good."""
         finalizer, executor = getattr(self, "_finalizer", None), getattr(self, "executor", None)
         if isinstance(finalizer, weakref.finalize) and executor is not None:
             finalizer.detach()
-            self._finalizer = weakref.finalize(self, executor.shutdown, wait=False)
+            masks = getattr(self, "sampling_mask_zmq_server", None)
+            self._finalizer = weakref.finalize(self, _clean_up, executor, masks)
 
     def run(self: Any) -> None:
         """Start the token thread."""
@@ -49,3 +50,16 @@ class LifecycleMixin:
         """A step is done."""
         if self.warmup is not None and self.warmup.left and self.warmup.step():
             self.fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")
+
+
+def _clean_up(executor: Any, masks: Any) -> None:
+    """What a token processor leaves; `masks` is FastDeploy's server of the sampling masks, if it has one.
+
+    Its socket is closed first: the end of a ZeroMQ context waits for every open socket, and in a garbage
+    cycle nobody says which of the two goes first.
+    """
+    try:
+        if masks is not None:
+            masks.close()
+    finally:
+        executor.shutdown(wait=False)

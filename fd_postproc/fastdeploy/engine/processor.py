@@ -14,6 +14,7 @@ from ..._core import Receiver, Step, step_from_tensors
 from ...errors import MalformedMessage, QueueError, QueueRemoved
 from ...layout import Layout
 from ...ops.environment import queue_mode
+from ..trial.facts import names_in
 from ._results import Batch
 from .counters import Counters
 from .finish import POLL, FinishMixin
@@ -51,6 +52,8 @@ def make_class(module: Any) -> type:
         "stock": stock,
         "plan": plan_of(module),
         "layout": layout,
+        "aborts_itself": "abort_req_ids_set" in names_in(stock),
+        "makes_empty_results": False,  # until the trial has found out
         "__module__": __name__,
         "__doc__": ProcessorMixin.__doc__,
     }
@@ -171,7 +174,7 @@ class ProcessorMixin:
             self.fd.main_process_metrics if fused else None,
             logger.on_decode_tokens if logger else None,
             decodes,
-            decodes and bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
+            decodes and not self.aborts_itself and bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
             speculative,
         )
 

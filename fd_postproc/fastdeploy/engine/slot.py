@@ -21,6 +21,8 @@ RECOVERY_TEXT = (
     "Recover is not supported, the result is incomplete!"  # the text that FastDeploy's clients know
 )
 
+ABORTED, ABORTED_TEXT = 499, "Your request with request_id:{} is aborted."  # likewise, before 2.6
+
 
 class Kind(NamedTuple):
     """What decides how a request ends."""
@@ -35,6 +37,8 @@ class SlotMixin:
 
     fd: Any
     plan: Any
+    aborts_itself: bool
+    makes_empty_results: bool
 
     def advance(self: Any, slot: int, task: Any, code: int, batch: Batch) -> Any:
         """Advance one request by what a step has for it; `code` is its count there, or the code instead.
@@ -50,7 +54,12 @@ class SlotMixin:
         in_pair = task.disaggregate_info is not None
         rid = self.trace_id_of(name)
         self._propagate_trace(rid, task)
-        tokens = self._tokens_of(slot, name, task, code, batch.step)
+        if self.cfg.speculative_config.method:
+            record = self._record_speculative_decoding_accept_num_per_request
+            self.aside("speculative statistics", record, name, code)
+        if code < 0 and code != self._recovery:
+            return self._without_token(slot, name, task, code)
+        tokens = self._tokens_of(slot, name, code, batch.step)
         if tokens is None or (role == "decode" and self._is_left(name)):
             return None
         kind = Kind(in_pair and role == "prefill", in_pair and role == "decode", code == self._recovery)
@@ -94,37 +103,44 @@ class SlotMixin:
     def _preempted(self: Any) -> int:
         return getattr(self.fd, "PREEMPTED_TOKEN_ID", -9)
 
-    def _tokens_of(self: Any, slot: int, name: str, task: Any, code: int, step: Step) -> list[int] | None:
-        """The accepted tokens, or the recovery mark alone, or None."""
-        fd = self.fd
-        if self.cfg.speculative_config.method:
-            record = self._record_speculative_decoding_accept_num_per_request
-            self.aside("speculative statistics", record, name, code)
-        if code == self._preempted:
-            fd.llm_logger.info(f"request {name}: the worker has let it go")
-            if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
-                self._let_go(name, task)
-            return None
+    def _tokens_of(self: Any, slot: int, name: str, code: int, step: Step) -> list[int] | None:
+        """The accepted tokens, or the recovery mark alone; None if there is nothing to tell."""
         if code == self._recovery:
-            fd.llm_logger.info(f"request {name}: recovery stop")
+            self.fd.llm_logger.info(f"request {name}: recovery stop")
             return [code]
-        return step.token_ids(slot) if code > 0 else None
+        return step.token_ids(slot) if code > 0 or self.makes_empty_results else None
 
-    def _let_go(self: Any, name: str, task: Any) -> None:
-        """A request that the worker has left: end it if it is to be aborted, queue it again if preempted."""
-        manager, fd = self.resource_manager, self.fd
-        if name in manager.to_be_aborted_req_id_set:
+    def _without_token(self: Any, slot: int, name: str, task: Any, code: int) -> Any:
+        """A negative code: the worker has let the request go, or has nothing for it.
+
+        What the request becomes is left to the resource manager: ended if it is to be aborted, queued again
+        if it was preempted.  Builds before 2.6 end an aborted one with a result of their own.
+        """
+        manager, fd, gone = self.resource_manager, self.fd, code == self._preempted
+        managed = bool(fd.envs.ENABLE_V1_KVCACHE_SCHEDULER)
+        if gone:
+            fd.llm_logger.info(f"request {name}: the worker has let it go")
+        if self.aborts_itself:
+            plain = not self.cfg.speculative_config.method
+            if name in manager.abort_req_ids_set and (gone if managed else plain):
+                manager.abort_req_ids_set.remove(name)
+                self._recycle_resources(name, slot, task)
+                fd.llm_logger.info(f"request {name}: aborted")
+                text = ABORTED_TEXT.format(name)
+                return fd.RequestOutput(request_id=name, finished=True, error_code=ABORTED, error_msg=text)
+        elif gone and managed and name in manager.to_be_aborted_req_id_set:
             manager.recycle_abort_task(name)
-            if hasattr(self, "_put_abort_results"):  # since FastDeploy 2.6
+            if hasattr(self, "_put_abort_results"):
                 self._put_abort_results(task)
             fd.llm_logger.info(f"request {name}: aborted")
-        if name in manager.to_be_rescheduled_request_id_set:
+        if gone and managed and name in manager.to_be_rescheduled_request_id_set:
             fd.llm_logger.info(f"request {name}: preempted, it waits for its turn again")
             manager.reschedule_preempt_task(name)
+        return None
 
     def _is_left(self: Any, name: str) -> bool:
         """Whether a decode instance drops a request's tokens: it was preempted or aborted."""
-        if not self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
+        if self.aborts_itself or not self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
             return False
         manager = self.resource_manager
         return name in manager.to_be_rescheduled_request_id_set or name in manager.to_be_aborted_req_id_set
@@ -188,7 +204,7 @@ class SlotMixin:
                 ended = True
                 break
         self.tokens_counter[name] = self.tokens_counter.get(name, 0) + taken
-        if self.use_logprobs and not kind.recovery:
+        if self.use_logprobs and not kind.recovery and taken:
             outputs.top_logprobs = self.plan.logprobs_lists(step, slot, taken)
             outputs.logprob = outputs.top_logprobs.logprobs[-1][0]
         return ended

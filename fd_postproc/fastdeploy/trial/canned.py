@@ -12,6 +12,9 @@ from typing import Any
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
 TARGET, DRAFT = 3, 4
+STORAGE = (
+    "FD_PD_TRANSFER_VIA_STORAGE"  # a switch: prefill instances write the cache into a storage themselves
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Script:
         masks; whether a scheduler metrics logger is set; output caching.
     transfers : dict of int to str
         How a slot's cache transfer ends on a prefill instance.
+    storage : bool
+        Whether the cache goes through a storage, where the build knows that.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Script:
     decode_log: bool = False
     caching: bool = False
     transfers: dict[int, str] = field(default_factory=dict)
+    storage: bool = False
 
     @property
     def speculative(self) -> bool:
@@ -162,6 +168,15 @@ SCRIPTS: tuple[Script, ...] = (
         (Message(_tokens((11,), (12,), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
+    ),
+    Script(
+        "plain tokens, prefill role, cache through a storage",
+        "plain",
+        (PREFILL, PREFILL, GOES_ON),
+        (Message(_tokens((11,), (12,), (13,))),),
+        role="prefill",
+        transfers=_TRANSFERS,
+        storage=True,
     ),
     Script("logprobs", "topk", _LIFE, _SAMPLED),
     Script("logprobs, internal adapter", "topk", _LIFE, _SAMPLED, adapter=True),

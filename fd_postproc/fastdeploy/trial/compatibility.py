@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .canned import SCRIPTS, Script
@@ -26,6 +26,7 @@ _NEEDED = (
     *("LogprobsLists", "SpeculateMetrics", "main_process_metrics"),
     *("MAX_BSZ", "MAX_DRAFT_TOKENS", "SPECULATE_MAX_BSZ", "K", "RECOVERY_STOP_SIGNAL"),
 )
+SERVED = "2.5 and newer"
 _SLACK = 0.5  # seconds, besides those that the trial takes
 _PATIENCE = 15.0  # seconds; stamps of scratch requests lie further apart
 
@@ -43,6 +44,8 @@ class Verdict:
         What this FastDeploy has that others do not, in plain words.
     seconds : float
         How long the check took.
+    traits : dict of str to bool
+        Attributes that our class has to have for this FastDeploy.
     forced : bool
         Compatible only because ``FD_POSTPROC_FORCE`` says so; the reason tells the difference.
     """
@@ -51,6 +54,7 @@ class Verdict:
     reason: str
     features: tuple[str, ...] = ()
     seconds: float = 0.0
+    traits: dict[str, bool] = field(default_factory=dict)
     forced: bool = False
 
 
@@ -84,6 +88,7 @@ def check(module: Any, make_class: Callable[[Any], type]) -> Verdict:
 def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
     """The same, anew each time."""
     features: tuple[str, ...] = ()
+    traits: dict[str, bool] = {}
     try:
         missing = contract_gap(module)
         if missing:
@@ -92,23 +97,27 @@ def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         facts = Facts.of(module, box)
         features = facts.in_words()
         ours = Sandbox(module)
-        pair = Pair(box, box.module.TokenProcessor), Pair(ours, make_class(ours.module))
+        cls: Any = make_class(ours.module)
+        traits = facts.traits
+        for name, value in traits.items():
+            setattr(cls, name, value)
+        pair = Pair(box, box.module.TokenProcessor), Pair(ours, cls)
         for script in SCRIPTS:
             found = first_difference_in(script, *pair, facts)
             if found:
-                return Verdict(False, f"{script.name}: {found}", features)
+                return Verdict(False, f"{script.name}: {found}", features, traits=traits)
     except Exception as error:
-        return Verdict(False, f"cannot tell: {type(error).__name__}: {error}", features)
-    return Verdict(True, f"equal in {len(SCRIPTS)} trials", features)
+        return Verdict(False, f"cannot tell: {type(error).__name__}: {error}", features, traits=traits)
+    return Verdict(True, f"equal in {len(SCRIPTS)} trials", features, traits=traits)
 
 
 def contract_gap(module: Any) -> str | None:
     """Why the module is not of the family that this package serves; None if it is."""
     for name in _NEEDED:
         if not hasattr(module, name):
-            return f"{module.__name__} has no {name}; served are FastDeploy 2.4 to 2.6"
+            return f"{module.__name__} has no {name}; served are FastDeploy {SERVED}"
     if not hasattr(module.RequestMetrics, "record_recv_token"):
-        return "RequestMetrics has no record_recv_token, so this FastDeploy is older than 2.4"
+        return f"RequestMetrics has no record_recv_token; served are FastDeploy {SERVED}"
     return None
 
 

@@ -6,7 +6,7 @@ import types
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .canned import PREEMPTED, Message, Script
+from .canned import PREEMPTED, STORAGE, Message, Script
 from .sandbox import Sandbox, is_library
 from .trial import Trial
 
@@ -26,6 +26,8 @@ class Facts:
         Whether the number of logprob columns is read from the header.
     speculative_mark : bool
         Whether an accept count of -9 means that the worker preempted the request.
+    makes_empty_results : bool
+        Whether a request without an accepted token gets a result all the same: until April 2026.
     names : frozenset of str
         Attributes and globals that its functions mention.
     labelled : bool
@@ -36,6 +38,7 @@ class Facts:
     packed_topk: bool
     packed_spec_topk: bool
     speculative_mark: bool
+    makes_empty_results: bool
     names: frozenset[str]
     labelled: bool
 
@@ -48,6 +51,7 @@ class Facts:
             packed_topk=True,
             packed_spec_topk=True,
             speculative_mark=True,
+            makes_empty_results=False,
             names=names,
             labelled=hasattr(module.main_process_metrics, "obs_value"),
         )
@@ -56,6 +60,7 @@ class Facts:
             packed_topk=facts._reads_columns(box, "topk"),
             packed_spec_topk=facts._reads_columns(box, "spec_topk"),
             speculative_mark=facts._knows_mark(box),
+            makes_empty_results=facts._answers_nothing(box),
         )
 
     def _reads_columns(self, box: Sandbox, channel: str) -> bool:
@@ -65,6 +70,15 @@ class Facts:
     def _knows_mark(self, box: Sandbox) -> bool:
         script = Script("mark", "spec", ({}, {}), (Message(((11,), PREEMPTED), preempted=(1,)),))
         return [result.outputs.index for result in self._try(box, script)] == [0]
+
+    def _answers_nothing(self, box: Sandbox) -> bool:
+        script = Script("nothing", "spec", ({}, {}), (Message(((11,), 0)),))
+        return [result.outputs.index for result in self._try(box, script)] == [0, 1]
+
+    @property
+    def traits(self) -> dict[str, bool]:
+        """Attributes of our class that follow from what FastDeploy's does."""
+        return {"makes_empty_results": self.makes_empty_results}
 
     def _try(self, box: Sandbox, script: Script) -> list[Any]:
         """Results of FastDeploy's class; none if it raises."""
@@ -94,6 +108,8 @@ class Facts:
             )
         if not self.abort_set:
             messages = tuple(replace(message, aborted=()) for message in messages)
+        if script.storage and STORAGE not in self.names:
+            script = replace(script, storage=False)
         if script.masks and "use_sampling_mask" not in self.names:
             return replace(script, messages=messages, masks=False)
         return replace(script, messages=messages)

@@ -65,10 +65,23 @@ class Masks:
         return None, {0: [7, 8, 9]}
 
 
+class Storage:
+    """The part of FastDeploy's cache manager that writes a prefilled request's cache into a storage."""
+
+    def __init__(self, script: Script, calls: list[tuple[str, str]]) -> None:
+        self._fails = {request_id(slot) for slot, end in script.transfers.items() if end != "finished"}
+        self._calls = calls
+
+    def write_all_cache_to_storage(self, task: Any, include_output: bool = True) -> bool:
+        self._calls.append(("write_all_cache_to_storage", f"{task.request_id}, output {include_output}"))
+        return task.request_id not in self._fails
+
+
 class Manager:
     """The part of FastDeploy's resource manager that the token processor uses; frees slots at once."""
 
-    def __init__(self, slots: int, abort_set: str) -> None:
+    def __init__(self, script: Script, abort_set: str) -> None:
+        slots = len(script.requests)
         self.max_num_seqs = slots
         self.stop_flags = [True] * slots
         self.tasks_list: list[Any] = [None] * slots
@@ -79,6 +92,7 @@ class Manager:
         self.gone: set[str] = set()
         setattr(self, abort_set, self.aborted)
         self.calls: list[tuple[str, str]] = []
+        self.cache_manager = Storage(script, self.calls)
 
     def _free(self, name: str) -> None:
         slot = self.req_dict.pop(name, None)

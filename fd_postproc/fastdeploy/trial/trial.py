@@ -6,7 +6,7 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
-from .canned import Script
+from .canned import STORAGE, Script
 from .filling import fill
 from .sandbox import Sandbox
 from .scratch import (
@@ -54,6 +54,7 @@ class Trial:
             FD_ENABLE_INTERNAL_ADAPTER=int(script.adapter),
             FD_USE_GET_SAVE_OUTPUT_V1=False,
             FD_DEBUG=0,
+            **{STORAGE: int(script.storage)},
         )
         self.scheduler, self.connector = Scheduler(), Connector()
         processor: Any = object.__new__(cls)
@@ -65,7 +66,7 @@ class Trial:
             engine_worker_queue=Transfers(script),
             split_connector=self.connector,
         )
-        self.manager = Manager(len(script.requests), abort_set)
+        self.manager = Manager(script, abort_set)
         processor.resource_manager = self.manager
         self.decode_tokens: list[int] = []
         if script.decode_log:

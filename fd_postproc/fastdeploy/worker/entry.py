@@ -6,13 +6,10 @@ process before its first step (and in other processes that import the models, wh
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
-
-_OPS = "fastdeploy.model_executor.ops.gpu"
 
 
 def register() -> None:
@@ -34,33 +31,34 @@ def _activate() -> None:
     if is_on(DISABLE):
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
-    if not importlib.import_module("fastdeploy.platforms").current_platform.is_cuda():
-        log.info("fd_postproc: worker side off: only FastDeploy's CUDA build has the save ops that it knows")
-        return
     forward()
     names = replace_save_ops()
-    log.debug("fd_postproc: in place of FastDeploy's save ops: %s", ", ".join(names) or "none are there")
+    if names:
+        log.debug("fd_postproc: in place of FastDeploy's save ops: %s", ", ".join(names))
+    else:
+        log.info("fd_postproc: worker side off: this build of FastDeploy has none of the save ops known here")
 
 
 def replace_save_ops() -> list[str]:
-    """Put our save ops into the module of FastDeploy's ops, and into all modules that have them already.
+    """Put our save ops into FastDeploy's modules of ops, and into all modules that have them already.
 
     Returns
     -------
     list of str
         Names of those that were replaced.
     """
+    from ..build import ops_module
     from .sending import SIGNATURES, SaveOp
 
-    ops = importlib.import_module(_OPS)
-    get_output_ep = getattr(ops, "get_output_ep", None)
+    own = ops_module()
+    get_output_ep = getattr(own, "get_output_ep", None)
     replaced = []
     for name in SIGNATURES:
-        original = getattr(ops, name, None)  # FastDeploy says None for ops that could not be loaded
+        original = getattr(own, name, None)  # FastDeploy says None for ops that could not be loaded
         if not callable(original) or isinstance(original, SaveOp):
             continue
         ours = SaveOp(name, original, get_output_ep)
-        setattr(ops, name, ours)
+        setattr(own, name, ours)
         for module in _modules():
             if vars(module).get(name) is original:
                 setattr(module, name, ours)

@@ -10,8 +10,8 @@ from ..._core import environment_variable
 from ...errors import QueueRemoved, UnfitNumber
 from ...layout import GPU
 from ...ops.environment import send_dialect
-from ..build import same_keys, stock_dialect
-from ..logs import fastdeploy_log
+from ..build import KeyRule, key_rule, stock_dialect
+from ..logs import export_active, fastdeploy_log
 from .room import check_room
 
 
@@ -22,14 +22,17 @@ class Signature(NamedTuple):
     ----------
     channel : str
     arguments : int
-        How many there are.  Builds before ``preempted_idx`` have one less, and give other arguments another
-        meaning.
+        How many there are.  Most builds before ``preempted_idx`` have one less, and give other arguments
+        another meaning.
     batch : int
         The tensor that has a row for each slot.
     rank : int
         ``rank_id``.
     every_rank : int or None
         ``save_each_rank``, where it lets ranks above 0 send in all builds.
+    preempted : int or None
+        ``preempted_idx``, where FastDeploy has calls that leave it out and mean the same otherwise: its draft
+        logprobs, for whose 12 arguments its own op raises.  Nobody was preempted then.
     """
 
     channel: str
@@ -37,13 +40,14 @@ class Signature(NamedTuple):
     batch: int
     rank: int
     every_rank: int | None = None
+    preempted: int | None = None
 
 
 SIGNATURES = {
     "save_output": Signature("plain", 5, batch=0, rank=3),
     "save_output_topk": Signature("topk", 7, batch=0, rank=6),
     "speculate_save_output": Signature("spec", 9, batch=0, rank=6),
-    "speculate_save_output_topk": Signature("spec_topk", 13, batch=4, rank=11),
+    "speculate_save_output_topk": Signature("spec_topk", 13, batch=4, rank=11, preempted=9),
     "mtp_save_first_token": Signature("spec", 8, batch=0, rank=5, every_rank=6),
     "mtp_save_first_token_with_topk": Signature("spec_topk", 13, batch=4, rank=11, every_rank=12),
 }
@@ -76,7 +80,7 @@ class SaveOp:
     original : function
         FastDeploy's op.
     get_output_ep : function or None
-        FastDeploy's op of this name; see `fd_postproc.fastdeploy.build.same_keys`.
+        FastDeploy's op of this name; see `fd_postproc.fastdeploy.build.key_rule`.
     """
 
     def __init__(self, name: str, original: Callable[..., Any], get_output_ep: Any = None) -> None:
@@ -88,12 +92,15 @@ class SaveOp:
         self._own: Callable[..., Any] = getattr(ops, name)
         self._state = "new"  # "new", then "own" or "original"
         self._told: set[int] = set()
+        self._nobody: Any = None  # preempted_idx of calls that have none
         self._checked: set[str | None] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
             return self._stock(args, kwargs)
         at = self.signature
+        if at.preempted is not None and len(args) == at.arguments - 1 and not kwargs:
+            args = self._with_nobody_preempted(args, at.preempted, _rows(args[at.batch]))
         if kwargs or len(args) != at.arguments:
             self._tell_other_form(args, kwargs)
             return self._stock(args, kwargs)
@@ -111,11 +118,19 @@ class SaveOp:
             return self._stock(args)
         if self._state == "new":
             self._state = "own"
+            export_active("worker", True)
             fastdeploy_log().info(
                 "fd_postproc: worker side active: %s sends %s on channel %s",
                 self.__name__, _FORMS[dialect], at.channel,
             )  # fmt: skip
         return result
+
+    def _with_nobody_preempted(self, args: tuple[Any, ...], at: int, batch: int) -> tuple[Any, ...]:
+        import numpy as np
+
+        if self._nobody is None or len(self._nobody) < batch:
+            self._nobody = np.zeros(max(batch, GPU.max_batch), np.int32)
+        return (*args[:at], self._nobody, *args[at:])
 
     def _send(self, args: tuple[Any, ...]) -> Any:
         try:
@@ -135,8 +150,11 @@ class SaveOp:
         slots = GPU.spec_batch if channel == "spec" else GPU.max_batch
         dialect = send_dialect(logprobs, batch > slots)
         # Also if the engine side is ours: a later step may have to be left to FastDeploy's op.
-        if not same_keys(self._get_output_ep):
+        rule = key_rule(self._get_output_ep)
+        if rule is KeyRule.OTHER:
             raise Refusal("this build of FastDeploy makes the keys of queues by another rule")
+        if rule is KeyRule.UNKNOWN:
+            raise Refusal("nothing tells by which rule this build of FastDeploy makes the keys of queues")
         if logprobs and dialect == "packed" and environment_variable("FD_POSTPROC_DIALECT") in (None, "auto"):
             reads = stock_dialect(channel)
             if reads != "packed":
@@ -147,6 +165,7 @@ class SaveOp:
     def _leave(self, why: Exception, args: tuple[Any, ...]) -> None:
         """Have FastDeploy's op send from now on."""
         self._state = "original"
+        export_active("worker", False)
         fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
         self._check_room(args, None)
 
