@@ -62,5 +62,5 @@ class Layout:
 GPU = Layout()
 """FastDeploy's CUDA build: 512 slots, 20 alternatives, 6 draft tokens; 256 slots on ``spec``."""
 
-XPU = Layout(max_batch=128, top_k=5, max_draft=6)
-"""FastDeploy's Kunlun XPU build.  Experimental: from the text of pull request #5026, never seen on a wire."""
+XPU = GPU
+"""FastDeploy's Kunlun XPU build: ops of its own (``custom_ops/xpu_ops``), with the same numbers."""

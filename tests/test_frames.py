@@ -18,7 +18,7 @@ from fd_postproc.reference import FrameHeader, ReferenceStep
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 SMALL = fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)
-LAYOUTS = [SMALL, fp.Layout(1, 0, 1, 1), fp.Layout(4, 1, 1, 2), fp.XPU, fp.GPU]
+LAYOUTS = [SMALL, fp.Layout(1, 0, 1, 1), fp.Layout(4, 1, 1, 2), fp.Layout(128, 5, 6), fp.GPU]
 
 STEPS = st.tuples(st.sampled_from(CHANNELS), st.integers(0, 1 << 32), st.sampled_from(LAYOUTS)).map(
     lambda case: (random_step(case[0], case[1], layout=case[2]), case[2])

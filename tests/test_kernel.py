@@ -34,7 +34,7 @@ ROLES = {
     "step_idx": "steps",
 }
 TWO_DIMENSIONS = ("tokens", "ids", "scores")
-LAYOUTS = [fp.GPU, fp.GPU, fp.XPU, fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
+LAYOUTS = [fp.GPU, fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
 WITH_COUNTS = ["speculate_save_output", "speculate_save_output_topk", "mtp_save_first_token_with_topk"]
 WITH_LOGPROBS = [op for op in OPS if "topk" in op]
 

@@ -19,7 +19,7 @@ SMALL = fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)
 ONE_DRAFT = fp.Layout(max_batch=4, top_k=1, max_draft=1, spec_batch=4)
 LEAST = fp.Layout(max_batch=1, top_k=0, max_draft=1, spec_batch=1)
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
-LAYOUTS = (fp.XPU, SMALL, ONE_DRAFT, LEAST)
+LAYOUTS = (fp.Layout(128, 5, 6), SMALL, ONE_DRAFT, LEAST)
 
 
 def words(*values):
@@ -45,7 +45,7 @@ REFUSED = [
     ("plain", fp.GPU, words(1, 3, 7, 7), "length", 16, 20, None),
     ("plain", fp.GPU, words(1, 3, 7, 7, 7)[:-1], "length", 19, 20, None),
     ("plain", fp.GPU, bytes(2057), "length", 2057, 2056, None),
-    ("plain", fp.XPU, words(1, 129), "batch", 129, 128, None),
+    ("plain", fp.Layout(128, 5, 6), words(1, 129), "batch", 129, 128, None),
     ("plain", SMALL, words(1, 8), "batch", 8, 7, None),
     ("topk", fp.GPU, b"", "length", 0, 8, None),
     ("topk", fp.GPU, words(1), "length", 4, 8, None),
@@ -58,8 +58,8 @@ REFUSED = [
     ("topk", fp.GPU, topk_header(2, 1), "length", 8, 86032, None),
     ("topk", fp.GPU, topk_header(2, 1) + bytes(86023), "length", 86031, 86032, None),
     ("topk", fp.GPU, bytes(88073), "length", 88073, 88072, None),
-    ("topk", fp.XPU, topk_header(129, 6), "batch", 129, 128, None),
-    ("topk", fp.XPU, topk_header(128, 7), "columns", 7, 6, None),
+    ("topk", fp.Layout(128, 5, 6), topk_header(129, 6), "batch", 129, 128, None),
+    ("topk", fp.Layout(128, 5, 6), topk_header(128, 7), "columns", 7, 6, None),
     ("topk", SMALL, topk_header(7, 5), "columns", 5, 4, None),
     ("spec", fp.GPU, b"", "length", 0, 8, None),
     ("spec", fp.GPU, words(1, 257), "batch", 257, 256, None),
@@ -70,7 +70,7 @@ REFUSED = [
     ("spec", fp.GPU, words(1, 2, 6, 7), "count", 7, 6, 1),
     ("spec", fp.GPU, words(1, 2, (1 << 31) - 1, 7), "count", (1 << 31) - 1, 6, 0),
     ("spec", fp.GPU, bytes(7177), "length", 7177, 7176, None),
-    ("spec", fp.XPU, words(1, 257), "batch", 257, 256, None),
+    ("spec", fp.Layout(128, 5, 6), words(1, 257), "batch", 257, 256, None),
     ("spec", SMALL, words(1, 6), "batch", 6, 5, None),
     ("spec", SMALL, words(1, 2, 2, 3), "count", 3, 2, 1),
     ("spec", ONE_DRAFT, words(1, 1, 2), "count", 2, 1, 0),
@@ -86,8 +86,8 @@ REFUSED = [
     ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(-9, 7), "count", 7, 6, 1),
     ("spec_topk", fp.GPU, spec_topk_header(512, 21) + words(*[6] * 511, 1000), "count", 1000, 6, 511),
     ("spec_topk", fp.GPU, bytes(530449), "length", 530449, 530448, None),
-    ("spec_topk", fp.XPU, spec_topk_header(129, 6), "batch", 129, 128, None),
-    ("spec_topk", fp.XPU, spec_topk_header(1, 7), "columns", 7, 6, None),
+    ("spec_topk", fp.Layout(128, 5, 6), spec_topk_header(129, 6), "batch", 129, 128, None),
+    ("spec_topk", fp.Layout(128, 5, 6), spec_topk_header(1, 7), "columns", 7, 6, None),
     ("spec_topk", SMALL, spec_topk_header(1, 4) + words(3), "count", 3, 2, 0),
     ("spec_topk", ONE_DRAFT, spec_topk_header(1, 2) + words(2), "count", 2, 1, 0),
 ]

@@ -325,9 +325,9 @@ def test_another_layout(send):
     step = fp.Step.from_arrays(
         "spec_topk", [6, -3], np.arange(36).reshape(6, 6), np.zeros((6, 6)), np.arange(6)
     )
-    send("spec_topk", fp.encode(step, layout=fp.XPU))
+    send("spec_topk", fp.encode(step, layout=fp.Layout(128, 5, 6)))
     tensors = [np.full(3 + 128 + 128 * 36, 2), np.zeros(128 * 36, np.float32), np.zeros(128 * 6, np.int64)]
-    ops.speculate_get_output_topk(*tensors, 5, 0, True, layout=fp.XPU)
+    ops.speculate_get_output_topk(*tensors, 5, 0, True, layout=fp.Layout(128, 5, 6))
     assert tensors[0][:6].tolist() == [1, 3 | 6 << 8, 2, 6, -3, 2]
     assert tensors[0][131 : 131 + 36].tolist() == list(range(36))
     assert tensors[2][:6].tolist() == list(range(6))

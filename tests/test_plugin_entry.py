@@ -218,6 +218,8 @@ def test_other_platforms_are_served_if_their_keys_are_ours(stock, monkeypatch, p
     ops = types.ModuleType(f"fastdeploy.model_executor.ops.{platform}")
     monkeypatch.setattr(current, f"is_{platform}", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, ops.__name__, ops)
+    assert activation.decide(stock, None).compatible  # no op at all: nobody but us makes keys
+    ops.get_output = lambda *arguments: None
     verdict = activation.decide(stock, None)
     assert not verdict.compatible
     assert "get_output_ep" in verdict.reason

@@ -35,6 +35,8 @@ def installed(tmp_path, monkeypatch):
 
 def test_without_fastdeploy_nothing_is_tried(monkeypatch):
     monkeypatch.setattr(trial, "report", lambda: pytest.fail("tried"))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(DOUBLE)])
+    monkeypatch.delitem(sys.modules, "fastdeploy", raising=False)
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-untried", "info")
     assert "FastDeploy is not installed" in found.seen

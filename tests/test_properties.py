@@ -20,7 +20,7 @@ LAYOUTS = [
     fp.Layout(1, 0, 1, 1),
     fp.Layout(3, 6, 5, 2),
     fp.GPU,
-    fp.XPU,
+    fp.Layout(128, 5, 6),
 ]
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 DIALECTS = ("packed", "legacy")

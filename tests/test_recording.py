@@ -29,7 +29,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def written(path):
-    with RecordingWriter(path, "spec_topk", layout=fp.XPU) as recording:
+    with RecordingWriter(path, "spec_topk", layout=fp.Layout(128, 5, 6)) as recording:
         for message in MESSAGES:
             recording.write(*message)
     return path
@@ -44,7 +44,7 @@ def contents(path):
 def test_what_was_written_is_read(written):
     assert contents(written) == (MESSAGES, None)
     with Recording(written) as recording:
-        assert (recording.channel, recording.layout) == ("spec_topk", fp.XPU)
+        assert (recording.channel, recording.layout) == ("spec_topk", fp.Layout(128, 5, 6))
         assert list(recording) == list(recording)
         survey = recording.survey()
     assert (survey.messages, survey.payload_bytes, survey.longest) == (3, 1500, 1200)

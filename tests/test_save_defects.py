@@ -187,7 +187,7 @@ def test_more_columns_than_the_layout(op, dialect, raised_limits, ops_queue, mon
     with pytest.raises(ValueError):
         getattr(ops, op)(*arguments(op, calm(op, cols=0)))
     with pytest.raises(ValueError, match=r"7.*6"):
-        getattr(ops, op)(*arguments(op, calm(op, cols=7)), layout=fp.XPU)
+        getattr(ops, op)(*arguments(op, calm(op, cols=7)), layout=fp.Layout(128, 5, 6))
     assert ops_queue.waiting() == 0
 
 

@@ -19,7 +19,7 @@ import fd_postproc as fp
 from fd_postproc import ops, queues, reference
 from fd_postproc.reference import ReferenceStep
 
-LAYOUTS = [fp.GPU, fp.XPU, fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
+LAYOUTS = [fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
 RANKED = [op for op in CHANNELS if op.startswith("mtp")]  # ranks above 0 may send, if save_each_rank
 
 

@@ -282,10 +282,12 @@ def test_closing(queue, plain_step):
 
 
 def test_attributes(queue_key):
-    with fp.Sender("spec", key=queue_key, layout=fp.XPU, dialect="compact", mode=0o640) as sender:
+    with fp.Sender(
+        "spec", key=queue_key, layout=fp.Layout(128, 5, 6), dialect="compact", mode=0o640
+    ) as sender:
         queue = sysv_ipc.MessageQueue(queue_key)
         assert (sender.msqid, sender.key, queue.mode & 0o777) == (queue.id, queue_key, 0o640)
-        assert (sender.channel, sender.layout, sender.dialect) == ("spec", fp.XPU, "compact")
+        assert (sender.channel, sender.layout, sender.dialect) == ("spec", fp.Layout(128, 5, 6), "compact")
 
 
 def test_a_recorded_message_sent_again(golden, raised_limits, queue):

@@ -41,11 +41,11 @@ EXAMPLES = """examples:
 SCHEMA = 1
 
 _TITLES = {
+    "fastdeploy": "FastDeploy",
     "limits": "Kernel limits",
     "queues": "Queues",
     "keys": "Keys",
     "environment": "Environment",
-    "fastdeploy": "FastDeploy",
     "cuda": "CUDA",
 }
 _STYLES = {"ok": "green", "info": "dim", "warning": "yellow", "error": "bold red"}

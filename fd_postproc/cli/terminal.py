@@ -79,7 +79,7 @@ def parse_layout(text: str) -> Layout:
 
 
 def layout_name(layout: Layout) -> str:
-    return {GPU: "gpu", XPU: "xpu"}.get(layout) or ",".join(map(str, astuple(layout)))
+    return "gpu" if layout == GPU else ",".join(map(str, astuple(layout)))
 
 
 def add_layout_option(parser: argparse.ArgumentParser, default: Layout | None = None) -> None:

@@ -6,8 +6,9 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`, `trial`.  What they
-look at is read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`, `trial`,
+`services`.  What they look at is read once, by `snapshot`; `processes` knows about processes, `removal`
+removes what dead ones left.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from .keys import check_keys
 from .limits import check_limits
 from .queue_checks import check_queues
 from .removal import leftovers, remove_leftover
+from .services import check_services
 from .snapshot import Snapshot, take
-from .trial import check_trial
+from .trial import check_trial, engine_side
 
 __all__ = [
     "SEVERITIES",
@@ -53,12 +55,13 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     """
     scope = scope or Scope()
     snapshot = snapshot or take(scope)
+    fastdeploy, engine, worker = check_fastdeploy()
+    tried = check_trial() if scope.trial else []
     return [
+        *(engine_side(engine, tried), worker, *check_services(snapshot), fastdeploy, *tried),
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
         *check_environment(),
-        *check_fastdeploy(),
-        *(check_trial() if scope.trial else ()),
         *check_cuda(),
     ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 from .._child import python_command
+from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.options import DISABLE, FORCE, is_on
 from ..fastdeploy.trial.report import MARK, TREE
 from .environment import installed
@@ -18,7 +20,7 @@ _PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs t
 
 def check_trial() -> list[Finding]:
     """One finding: the verdict, or why there is none."""
-    if not installed().data["versions"] and not os.environ.get(TREE):
+    if installed().code == "fastdeploy-missing" and not os.environ.get(TREE):
         seen = f"not tried: FastDeploy is not installed ({TREE}=PATH names a source tree)"
         return [_finding("info", "plugin-untried", seen)]
     try:
@@ -28,7 +30,7 @@ def check_trial() -> list[Finding]:
     if "error" in told:
         remedy = ("mend the installation: FastDeploy itself will not start, either",)
         return [_finding("warning", "plugin-unknown", told["error"], remedy)]
-    return [_judged(told["verdict"])]
+    return [_judged(told)]
 
 
 def report() -> dict[str, Any]:
@@ -52,9 +54,38 @@ def report() -> dict[str, Any]:
     raise ValueError(f"the child process ended with status {child.returncode}: {last}")
 
 
-def _judged(verdict: dict[str, Any]) -> Finding:
+def engine_side(static: Finding, tried: list[Finding]) -> Finding:
+    """What the engine will do: what is installed and set, and then what the trial came to.
+
+    Parameters
+    ----------
+    static : Finding
+        Of `plugins`.
+    tried : list of Finding
+        Of `check_trial`; empty if nothing was tried.
+    """
+    if not static.data.get("active"):
+        return static
+    told = tried[0].data if tried else {}
+    if "decision" not in told:
+        return replace(static, seen=f"{static.seen}; whether it is used was not tried")
+    data = {**static.data, "decision": told["decision"], "loaded": told["loaded"]}
+    if told["decision"]["compatible"]:
+        if told["loaded"].startswith("fd_postproc."):
+            seen = "active: FastDeploy loads fd_postproc's token processor and uses it"
+            return replace(static, severity="ok", code="plugin-active", seen=seen, data=data)
+        setting = static.data["FD_PLUGINS"] or "is unset"
+        seen = f"off: FastDeploy's own loader takes {told['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
+        code, remedy = "plugin-not-loaded", (f"FD_PLUGINS={NAME}",)
+        return replace(static, severity="warning", code=code, seen=seen, remedy=remedy, data=data)
+    seen = f"stands aside, FastDeploy's own token processor is used: {told['decision']['reason']}"
+    return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
+
+
+def _judged(told: dict[str, Any]) -> Finding:
+    verdict = told["verdict"]
     has = "; ".join(verdict["features"]) or "unknown"
-    data = {"verdict": verdict}
+    data = {str(name): told[name] for name in ("verdict", "decision", "loaded") if name in told}
     if not verdict["compatible"]:
         forced = is_on(FORCE)
         then = f"it is used all the same ({FORCE} is set)" if forced else "FastDeploy's own class is used"

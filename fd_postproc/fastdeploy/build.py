@@ -91,9 +91,10 @@ def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
     Returns
     -------
     KeyRule
+        Where FastDeploy's ops could not be loaded at all, nobody but us makes keys.
     """
     if not callable(get_output_ep):
-        return KeyRule.UNKNOWN
+        return KeyRule.UNKNOWN if callable(getattr(ops_module(), "get_output", None)) else KeyRule.OURS
     try:  # twice: another program may have removed the queue of the first attempt
         ours = _asks_for_our_key(get_output_ep) or _asks_for_our_key(get_output_ep)
     except (OSError, ValueError, sysv_ipc.Error):

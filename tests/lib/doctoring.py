@@ -41,7 +41,11 @@ def scope_of(queue, **options):
 def examined(queue, **options):
     """Findings about a queue by code."""
     findings = doctor.examine(scope_of(queue, **options))
-    return {finding.code: finding for finding in findings if finding.msqid == queue.id}
+    return {
+        finding.code: finding
+        for finding in findings
+        if finding.msqid == queue.id and finding.group == "queues"
+    }
 
 
 def in_namespaces(code, *arguments, flags):

@@ -26,6 +26,7 @@ class LazyLists(Lazy):
 @final
 class DictMaker:
     key_of: dict[str, str]
+    only: dict[str, object]
     def __init__(
         self,
         slots: SlotCopier,
@@ -34,6 +35,7 @@ class DictMaker:
         upstream: Callable[[Any], dict[str, Any]],
         plain_only: bool = False,
         nested: Mapping[str, DictMaker | Lazy] | None = None,
+        only: Mapping[str, object] | None = None,
     ) -> None: ...
     def method(self) -> Callable[[Any], dict[str, Any]]: ...
 

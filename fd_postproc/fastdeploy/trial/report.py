@@ -20,7 +20,15 @@ TREE = "FD_POSTPROC_FASTDEPLOY"
 
 
 def report() -> dict[str, Any]:
-    """``{"from": path, "verdict": fields of Verdict}``, or ``{"error": text}``."""
+    """What an engine that is started here would do.
+
+    Returns
+    -------
+    dict
+        ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"verdict"`` fields of the
+        Verdict on the classes, ``"decision"`` those of the decision that follows from it and from settings,
+        and ``"loaded"`` the name of the class that FastDeploy's own loader gives; empty if it gives none.
+    """
     tree = os.environ.get(TREE)
     if tree and importlib.util.find_spec("fastdeploy") is None:
         sys.path.insert(0, os.path.dirname(tree) if os.path.basename(tree) == "fastdeploy" else tree)
@@ -28,13 +36,28 @@ def report() -> dict[str, Any]:
         module = importlib.import_module(MODULE)
     except BaseException as error:  # FastDeploy's imports may end the process
         return {"error": f"{MODULE} cannot be imported: {type(error).__name__}: {error}"}
+    from ..engine.activation import decide
     from ..engine.processor import make_class
     from .compatibility import check
 
     paddle = getattr(module, "paddle", None)
     if paddle is not None:
         paddle.device.set_device("cpu")  # as FastDeploy's constructor does
-    return {"from": module.__file__, "verdict": asdict(check(module, make_class))}
+    return {
+        "from": module.__file__,
+        "verdict": asdict(check(module, make_class)),
+        "decision": asdict(decide(module, None)),
+        "loaded": _loaded(),
+    }
+
+
+def _loaded() -> str:
+    """FastDeploy falls back to its own class whatever its loader raises."""
+    try:
+        cls = importlib.import_module("fastdeploy.plugins.token_processor").load_token_processor_plugins()
+    except Exception:
+        return ""
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 if __name__ == "__main__":
