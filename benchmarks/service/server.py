@@ -75,7 +75,13 @@ class Service:
 
     @property
     def counters(self) -> Path:
+        """Where its worker counts steps; see the shim's `gpu_worker`."""
         return self.folder / "counters"
+
+    @property
+    def clocks(self) -> Path:
+        """A socket where the engine's process tells how long its threads have run."""
+        return self.folder / "clocks"
 
     def start(self) -> None:
         """Start it; `wait` waits until it answers."""
@@ -91,6 +97,7 @@ class Service:
             "FD_SERVICE_FIRST_ID": str(first),
             "FD_SERVICE_LAST_ID": str(last),
             "FD_SERVICE_COUNTERS": str(self.counters),
+            "FD_SERVICE_CLOCKS": str(self.clocks),
             "CUDA_VISIBLE_DEVICES": "0",
             "HF_HUB_OFFLINE": "1",
             **({"FD_PLUGINS": "fd_postproc"} if self.plug_in else {}),
@@ -140,10 +147,14 @@ class Service:
         return httpx.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
 
     def workers(self) -> list[int]:
-        """Process ids of its stand-in worker."""
+        """Process id of its stand-in worker."""
         return [
             pid for pid in self.processes() if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
         ]
+
+    def api_servers(self) -> list[int]:
+        """Process ids of what answers HTTP: gunicorn's workers, which name themselves."""
+        return [pid for pid in self.processes() if _command(pid)[:1] and "gunicorn: worker" in _command(pid)[0]]
 
     def processes(self) -> list[int]:
         """Its processes: those of its session, and their descendants (FastDeploy starts sessions of its own)."""

@@ -94,10 +94,9 @@ class Runner:
         self.logprobs = bool(config.model_config.enable_logprob)
         self.vocabulary = int(os.environ["FD_SERVICE_FIRST_ID"]), int(os.environ["FD_SERVICE_LAST_ID"])
         self.fixed = int(os.environ.get("FD_SERVICE_ACCEPT", "0"))
-        self.pause = float(os.environ.get("FD_SERVICE_STEP_MS", "0")) / 1000
         self.legacy = os.environ["FD_SERVICE_DIALECT"] == "legacy"
-        self.columns = int(os.environ.get("FD_SERVICE_COLUMNS", "0"))
         self.counters = _Counters()
+        self._next = 0.0
 
     def not_need_stop(self):
         return bool(self.slots or self.preempted)
@@ -123,8 +122,7 @@ class Runner:
         live = sorted(self.slots)
         if not live and not self.preempted:
             return
-        if self.pause:
-            time.sleep(self.pause)
+        self._wait()
         sizes = [self.slots[i].accepts() for i in live]
         seeds = np.repeat(np.array([self.slots[i].seed for i in live], np.uint64), sizes)
         positions = [len(self.slots[i].tokens) + j for i, n in zip(live, sizes, strict=True) for j in range(n)]
@@ -151,9 +149,15 @@ class Runner:
                 del self.slots[i]
         self.counters.add(len(live), len(flat))
 
+    def _wait(self):
+        """For the time of the next step, if steps have an interval."""
+        now, interval = time.monotonic(), self.counters.interval()
+        if interval:
+            if now < self._next:
+                time.sleep(self._next - now)
+            self._next = max(self._next, now) + interval
+
     def _columns(self, wanted):
-        if self.columns:
-            return self.columns
         if self.legacy:
             return model.TOP + 1
         return 1 + max((model.TOP if n < 0 else n for n in wanted if n is not None), default=0)
@@ -197,20 +201,23 @@ class Runner:
 
 
 class _Counters:
-    """Steps, requests and tokens so far, in a file that others may read while it grows."""
+    """A file that others may map: steps so far, requests of the last one, tokens, and seconds between steps."""
 
     def __init__(self):
         path = Path(os.environ["FD_SERVICE_COUNTERS"])
-        path.write_bytes(bytes(24))
+        if not path.exists():
+            path.write_bytes(bytes(32))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 24)
-        self._values = [0, 0, 0]
+            self._map = mmap.mmap(file.fileno(), 32)
+        self._steps = self._tokens = 0
 
     def add(self, requests, tokens):
-        self._values[0] += 1
-        self._values[1] += requests
-        self._values[2] += tokens
-        self._map[:] = struct.pack("<3q", *self._values)
+        self._steps += 1
+        self._tokens += tokens
+        self._map[:24] = struct.pack("<3q", self._steps, requests, self._tokens)
+
+    def interval(self):
+        return struct.unpack("<d", self._map[24:])[0]
 
 
 class GpuWorker:
