@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ _OWN = {
 }  # fmt: skip
 
 
-_NEIGHBOURS = {"rejected_tokens", "accept_ratio", "draft_logprobs"}
+_NEIGHBOURS = {"rejected_tokens", "accept_ratio", "average_accept_length", "draft_logprobs"}
 
 
 class Case(NamedTuple):
@@ -115,9 +116,7 @@ def _logprobs(draft: bool) -> Iterator[Case]:
             yield Case(f"completion-logprobs{tail}", "completion", body | {"logprobs": top})
             if draft:
                 more = {"extra_body": {"include_draft_logprobs": True}}
-                yield Case(
-                    f"chat-draft{tail}", "chat", body | {"logprobs": True, "top_logprobs": top} | more
-                )
+                yield Case(f"chat-draft{tail}", "chat", body | {"logprobs": True, "top_logprobs": top} | more)
                 yield Case(f"completion-draft{tail}", "completion", body | {"logprobs": top} | more)
     both = {"logprobs": True, "top_logprobs": 5, "max_tokens": 20}
     yield Case("chat-logprobs-choices", "chat", both | {"n": 3})
@@ -127,14 +126,16 @@ def _logprobs(draft: bool) -> Iterator[Case]:
     yield Case("completion-error-logprobs", "completion", {"logprobs": 99})
 
 
-def ask(service: Service, wanted: list[Case], *, seconds: float = 60, side_by_side: int = 1) -> dict[str, Any]:
+def ask(
+    service: Service, wanted: list[Case], *, seconds: float = 60, side_by_side: int = 1
+) -> dict[str, Any]:
     """Ask all of it, some at a time.
 
     Returns
     -------
     dict of str to list
-        What each case got: its chunks, or its one answer, or its error.  A case that gets nothing for `seconds`
-        has "hangs" at its end.
+        What each case got: its chunks, or its one answer, or its error.  A case that gets nothing for
+        `seconds` has "hangs" at its end.
     """
     with (
         openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=seconds) as client,
@@ -195,8 +196,6 @@ def tidy(value: Any) -> Any:
 
 
 def _without_ids(text: str) -> str:
-    import re
-
     text = re.sub(r"(chatcmpl|cmpl)-[0-9a-f-]{36}(_\d+)?", r"\1-ID", text)
     return re.sub(r"/[^ \"]*/model\b", "MODEL", text)
 
@@ -205,8 +204,8 @@ def differences(one: dict[str, list[Any]], other: dict[str, list[Any]], *, crowd
     """In words, one line a case.
 
     The chunks of each choice are compared in order; which choice is served first is a matter of the clock.
-    So is, for requests that run beside others, how many empty steps FastDeploy counts for a request, and whose
-    draft logprobs it gives to whom.
+    So is, for requests that run beside others, how many empty steps FastDeploy counts for a request, and
+    whose draft logprobs it gives to whom.
 
     Parameters
     ----------

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import mmap
 import multiprocessing
 import socket
 import statistics
-import struct
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 
-from .server import RAISED, Service
+from .counters import Counters
+from .namespace import RAISED, Namespace
+from .server import Service
 
 THREADS = {
     "process_sampling_results": "token",
@@ -45,21 +45,6 @@ class Load(NamedTuple):
     interval: float
 
 
-class Worker:
-    """The stand-in worker's counters, and the interval of its steps."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 32)
-
-    def read(self) -> tuple[int, int, int]:
-        """Steps so far, requests of the last one, tokens so far."""
-        return struct.unpack("<3q", self._map[:24])
-
-    def pace(self, interval: float) -> None:
-        self._map[24:] = struct.pack("<d", interval)
-
-
 def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, Any]:
     """Measure one load; the service has to be started with two accepted tokens a step.
 
@@ -69,11 +54,13 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         CPU milliseconds a step of the threads of the engine's process and of the API server, steps a second,
         and the clients' times: milliseconds to the first chunk, and from chunk to chunk.
     """
-    worker = Worker(service.counters)
-    worker.pace(0.5)  # slow until all are there: the API server has to read requests beside answers
+    worker = Counters(service.counters)
+    worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    clients = context.Process(target=_clients, args=(service.url, load.requests, load.kind, theirs), daemon=True)
+    clients = context.Process(
+        target=_clients, args=(service.url, load.requests, load.kind, theirs), daemon=True
+    )
     clients.start()
     try:
         _until(lambda: worker.read()[1] == load.requests, 120, f"{load.requests} requests")
@@ -122,7 +109,7 @@ def _process_clock(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of a process
 
 
-def _steps(worker: Worker, count: int) -> None:
+def _steps(worker: Counters, count: int) -> None:
     first = worker.read()[0]
     _until(lambda: worker.read()[0] >= first + count, 60, f"{count} steps")
 
@@ -217,11 +204,10 @@ def run(
     for kind in kinds:
         for plug_in in False, True:
             place = folder / f"{kind.replace(' ', '')}-{'on' if plug_in else 'off'}"
-            service = Service(
-                tree, place, plug_in=plug_in, channel=KINDS[kind][0], limits=RAISED,
+            with Namespace(RAISED) as namespace, Service(
+                tree, place, plug_in=plug_in, channel=KINDS[kind][0], namespace=namespace,
                 environment={"FD_SERVICE_ACCEPT": "2"},
-            )  # fmt: skip
-            with service:
+            ) as service:  # fmt: skip
                 service.wait(300)
                 for interval in intervals:
                     for count in requests:
@@ -235,7 +221,7 @@ def run(
 
 def _settle(service: Service) -> None:
     """Until no request is left, and the API server has nothing to do."""
-    worker = Worker(service.counters)
+    worker = Counters(service.counters)
     steps = -1
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -250,8 +236,8 @@ def _settle(service: Service) -> None:
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each load, FastDeploy's own beside ours."""
     lines = [
-        "| requests, columns | between steps | token thread | sender | schedule | other | engine | steps a second"
-        " | API server | chunk to chunk, p50 | p99 | first chunk |",
+        "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
+        " steps a second | API server | chunk to chunk, p50 | p99 | first chunk |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
@@ -263,8 +249,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         ]
         cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
         for name in (
-            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second", "API server ms",
-            "chunk p50 ms", "chunk p99 ms", "first chunk ms",
+            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
+            "API server ms",            "chunk p50 ms", "chunk p99 ms", "first chunk ms",
         ):  # fmt: skip
             cells.append(" / ".join(_number(row and row.get(name)) for row in pair))
         lines.append(f"| {' | '.join(cells)} |")
@@ -272,7 +258,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _is(row: dict[str, Any], requests: int, kind: str, interval: float, plug_in: bool) -> bool:
-    return (row["requests"], row["kind"], row["interval"], row["plug-in"]) == (requests, kind, interval, plug_in)
+    return (row["requests"], row["kind"], row["interval"], row["plug-in"]) == (
+        requests,
+        kind,
+        interval,
+        plug_in,
+    )
 
 
 def _number(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """A made-up model folder: what FastDeploy reads of one before it loads weights."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -61,7 +62,9 @@ def make(folder: Path) -> tuple[int, int]:
         bos_token_id=end,
         pad_token_id=pad,
     )
-    _write(folder / "generation_config.json", eos_token_id=[end], pad_token_id=pad, top_p=0.8, temperature=0.7)
+    _write(
+        folder / "generation_config.json", eos_token_id=[end], pad_token_id=pad, top_p=0.8, temperature=0.7
+    )
     return 3, size
 
 
@@ -71,7 +74,7 @@ def _tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     words = _WORDS.split()
-    text = [f"{a} {b} {c}{n}" for n, (a, b) in enumerate(zip(words, words[1:], strict=False)) for c in words]
+    text = [f"{a} {b} {c}{n}" for n, (a, b) in enumerate(itertools.pairwise(words)) for c in words]
     text += ["你好，世界。", "naïve café – déjà vu", "def f(x):\n    return x + 1\n"] * 20
     trainer = trainers.BpeTrainer(
         vocab_size=1200,

@@ -9,16 +9,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import httpx
 
 from . import model
+from .counters import Counters
+from .namespace import Namespace
 
 HERE = Path(__file__).resolve().parent
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
-RAISED = {"msgmax": 1 << 20, "msgmnb": 4 << 20}
 
 
 class NotReady(Exception):
@@ -38,8 +39,8 @@ class Service:
         Whether FastDeploy loads fd_postproc.
     channel : {"plain", "topk", "spec", "spec_topk"}
         What the worker sends.
-    limits : mapping of str to int, or None
-        Kernel limits ``msgmax`` and ``msgmnb`` of an IPC namespace of its own; None: the machine's namespace.
+    namespace : Namespace, optional
+        Where its queues are; the machine's own.
     draft : bool
         Draft logprobs, on ``spec_topk``.
     requests : int
@@ -57,14 +58,14 @@ class Service:
         *,
         plug_in: bool,
         channel: str = "plain",
-        limits: Mapping[str, int] | None = None,
+        namespace: Namespace | None = None,
         draft: bool = False,
         requests: int = 256,
         ports: list[int] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
-        self.limits, self.draft, self.requests = limits, draft, requests
+        self.namespace, self.draft, self.requests = namespace, draft, requests
         self.ports = ports or free_ports(4)
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
@@ -103,7 +104,7 @@ class Service:
             **({"FD_PLUGINS": "fd_postproc"} if self.plug_in else {}),
             **self.more,
         }
-        command = [*_namespace(self.limits), sys.executable, "-W", "ignore"]
+        command = [*(self.namespace.enter if self.namespace else ()), sys.executable, "-W", "ignore"]
         command += ["-m", "fastdeploy.entrypoints.openai.api_server", *self._options()]
         with (self.folder / "out").open("ab") as out:
             self.process = subprocess.Popen(
@@ -113,7 +114,14 @@ class Service:
     def _options(self) -> list[str]:
         api, tasks, metrics, cache = map(str, self.ports)
         options = ["--model", str(self.folder / "model"), "--host", "127.0.0.1", "--port", api]
-        options += ["--metrics-port", metrics, "--engine-worker-queue-port", tasks, "--cache-queue-port", cache]
+        options += [
+            "--metrics-port",
+            metrics,
+            "--engine-worker-queue-port",
+            tasks,
+            "--cache-queue-port",
+            cache,
+        ]
         options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", "20000", "--workers", "1"]
         options += ["--tensor-parallel-size", "1", "--max-num-seqs", str(self.requests)]
         options += ["--max-model-len", "8192", "--max-concurrency", "1024"]
@@ -146,18 +154,30 @@ class Service:
         """Its metrics page."""
         return httpx.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
 
+    def live(self) -> int:
+        """Requests of the worker's last step."""
+        return Counters(self.counters).read()[1]
+
+    def pace(self, interval: float) -> None:
+        """Seconds between the worker's steps; 0: as fast as the queue takes them."""
+        Counters(self.counters).pace(interval)
+
     def workers(self) -> list[int]:
         """Process id of its stand-in worker."""
         return [
-            pid for pid in self.processes() if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
+            pid
+            for pid in self.processes()
+            if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
         ]
 
     def api_servers(self) -> list[int]:
         """Process ids of what answers HTTP: gunicorn's workers, which name themselves."""
-        return [pid for pid in self.processes() if _command(pid)[:1] and "gunicorn: worker" in _command(pid)[0]]
+        return [
+            pid for pid in self.processes() if _command(pid)[:1] and "gunicorn: worker" in _command(pid)[0]
+        ]
 
     def processes(self) -> list[int]:
-        """Its processes: those of its session, and their descendants (FastDeploy starts sessions of its own)."""
+        """Its processes and their descendants (FastDeploy starts sessions of its own)."""
         parents = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -174,11 +194,17 @@ class Service:
         """``kill -9`` of one process; the engine's if none is named."""
         os.kill(pid or self.process.pid, signal.SIGKILL)
 
-    def stop(self) -> None:
-        """End all of it, and remove what it leaves: its queue, its sockets and its signals in /dev/shm."""
+    def stop(self, also: Iterable[int] = ()) -> None:
+        """End all of it, and remove what it leaves: its queue, its sockets and its signals in /dev/shm.
+
+        Parameters
+        ----------
+        also : iterable of int
+            Processes of it that outlived their parent.
+        """
         if self.process is None:
             return
-        everything = self.processes()
+        everything = {*self.processes(), *also}
         for name in (signal.SIGTERM, signal.SIGKILL):
             for pid in everything:
                 with contextlib.suppress(ProcessLookupError):
@@ -196,7 +222,7 @@ class Service:
             if any(str(port) in path.name for port in self.ports):
                 with contextlib.suppress(OSError):
                     path.unlink()
-        if self.limits is None:
+        if self.namespace is None:
             from fd_postproc import queues
 
             for channel in CHANNELS:
@@ -229,14 +255,6 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def _namespace(limits: Mapping[str, int] | None) -> list[str]:
-    """A command that runs the one after it in an IPC namespace of its own, with these limits."""
-    if limits is None:
-        return []
-    writes = "; ".join(f"echo {value} > /proc/sys/kernel/{name}" for name, value in limits.items())
-    return ["unshare", "--ipc", "sh", "-ec", f'{writes}; exec "$@"', "sh"]
 
 
 def _command(pid: int) -> list[str]:

@@ -4,6 +4,7 @@ Each step's tokens go through the save ops by the names that FastDeploy's worker
 plug-in that rebinds them is reached.
 """
 
+import importlib
 import mmap
 import os
 import struct
@@ -13,14 +14,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import paddle
-from fd_service_shim import tokens as model
-
 from fastdeploy.model_executor.ops.gpu import (
     save_output,
     save_output_topk,
     speculate_save_output,
     speculate_save_output_topk,
 )
+
+from fd_service_shim import tokens as model
 
 NEW, ENDED = 1, -1
 WIDTH = 6  # draft tokens of FastDeploy's messages
@@ -39,7 +40,7 @@ class Slot:
         self.prompt_len = len(prompt)
         self.tokens = before
         self.step = len(before)
-        self.end = list(request.eos_token_ids)[0]
+        self.end = next(iter(request.eos_token_ids))
         self.ends = set(request.eos_token_ids)
         self.max_tokens = request.get("max_tokens") or 1 << 20
         least = request.get("min_tokens") or 1
@@ -120,12 +121,13 @@ class Runner:
 
     def step(self):
         live = sorted(self.slots)
-        if not live and not self.preempted:
+        if not self._wait(len(live)) or not (live or self.preempted):
             return
-        self._wait()
         sizes = [self.slots[i].accepts() for i in live]
         seeds = np.repeat(np.array([self.slots[i].seed for i in live], np.uint64), sizes)
-        positions = [len(self.slots[i].tokens) + j for i, n in zip(live, sizes, strict=True) for j in range(n)]
+        positions = [
+            len(self.slots[i].tokens) + j for i, n in zip(live, sizes, strict=True) for j in range(n)
+        ]
         ids, scores, ranks = model.candidates(seeds, np.array(positions, np.uint64), *self.vocabulary)
         keep, counts, accepted, row = [], np.zeros(self.batch, np.int32), {}, 0
         for i, n in zip(live, sizes, strict=True):
@@ -149,13 +151,18 @@ class Runner:
                 del self.slots[i]
         self.counters.add(len(live), len(flat))
 
-    def _wait(self):
-        """For the time of the next step, if steps have an interval."""
+    def _wait(self, live):
+        """For the time of the next step, if steps have an interval; whether there is to be one at all."""
         now, interval = time.monotonic(), self.counters.interval()
+        if interval < 0:
+            self.counters.hold(live)
+            time.sleep(0.001)
+            return False
         if interval:
             if now < self._next:
                 time.sleep(self._next - now)
             self._next = max(self._next, now) + interval
+        return True
 
     def _columns(self, wanted):
         if self.legacy:
@@ -175,9 +182,7 @@ class Runner:
             wide = np.full((batch, ids.shape[1] if len(live) else 1), -1, np.int64)
             values, places = np.zeros(wide.shape, np.float32), np.zeros(batch, np.int64)
             wide[live], values[live], places[live] = ids, scores, ranks
-            save_output_topk(
-                *map(paddle.to_tensor, (sampled, wide, values, places)), goes_on, preempted, 0
-            )
+            save_output_topk(*map(paddle.to_tensor, (sampled, wide, values, places)), goes_on, preempted, 0)
             return
         sampled = np.zeros((batch, WIDTH), np.int64)
         for i in live:
@@ -201,7 +206,7 @@ class Runner:
 
 
 class _Counters:
-    """A file that others may map: steps so far, requests of the last one, tokens, and seconds between steps."""
+    """A file that others map: steps so far, requests of the last one, tokens, seconds between steps."""
 
     def __init__(self):
         path = Path(os.environ["FD_SERVICE_COUNTERS"])
@@ -215,6 +220,9 @@ class _Counters:
         self._steps += 1
         self._tokens += tokens
         self._map[:24] = struct.pack("<3q", self._steps, requests, self._tokens)
+
+    def hold(self, requests):
+        self._map[8:16] = struct.pack("<q", requests)
 
     def interval(self):
         return struct.unpack("<d", self._map[24:])[0]
@@ -232,7 +240,7 @@ class GpuWorker:
 
     def load_model(self):
         # Where FastDeploy loads plug-ins of models, before any step.
-        import fastdeploy.model_executor.models
+        importlib.import_module("fastdeploy.model_executor.models")
 
     def get_model(self):
         return SimpleNamespace()

@@ -88,7 +88,13 @@ def speculate_save_output_topk(
     if len(rows):
         ids[:, 0] = np.concatenate([tokens[i, :n] for i, n in enumerate(counts) if n > 0])
     _send(
-        "spec_topk", counts, ids, _numbers(scores)[rows], _numbers(ranks).reshape(-1)[rows], not_need_stop, flag
+        "spec_topk",
+        counts,
+        ids,
+        _numbers(scores)[rows],
+        _numbers(ranks).reshape(-1)[rows],
+        not_need_stop,
+        flag,
     )
 
 
