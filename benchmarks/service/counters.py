@@ -23,5 +23,5 @@ class Counters:
         return struct.unpack("<3q", self._map[:24])
 
     def pace(self, interval: float) -> None:
-        """Seconds from a step to the next; 0: as fast as the queue takes them; negative: no step, only tasks."""
+        """Seconds from a step to the next; 0: as fast as the queue takes them; negative: only tasks."""
         self._map[24:] = struct.pack("<d", interval)
