@@ -160,8 +160,8 @@ async def _stream(
 ) -> None:
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": f"request {number}"}],
-        "max_tokens": 7000,
-        "min_tokens": 7000,
+        "max_tokens": 30000,
+        "min_tokens": 30000,
         "stream": True,
     }
     if top is not None:

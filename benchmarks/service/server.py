@@ -124,7 +124,7 @@ class Service:
         ]
         options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", "20000", "--workers", "1"]
         options += ["--tensor-parallel-size", "1", "--max-num-seqs", str(self.requests)]
-        options += ["--max-model-len", "8192", "--max-concurrency", "1024"]
+        options += ["--max-model-len", "32768", "--max-concurrency", "1024"]
         if self.channel.endswith("topk"):
             options += ["--enable-logprob"]
         if self.channel.startswith("spec"):
