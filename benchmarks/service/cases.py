@@ -260,12 +260,13 @@ def _first(a: Any, b: Any, where: str) -> tuple[str, Any, Any]:
 
 def quiet(service: Service, seconds: float = 30) -> bool:
     """Whether nothing runs any more: requests of clients that left are ended, their slots free."""
-    return until(lambda: _gauge(service.metrics(), "num_requests_running") == 0, seconds)
+    return until(lambda: gauge(service.metrics(), "fastdeploy:num_requests_running") == 0, seconds)
 
 
-def _gauge(text: str, name: str) -> float | None:
+def gauge(text: str, name: str) -> float | None:
+    """The first sample of this name on a metrics page."""
     for line in text.splitlines():
-        if line.startswith("fastdeploy:" + name):
+        if line.startswith((name + " ", name + "{")):
             return float(line.split()[-1])
     return None
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from .cases import gauge
 from .counters import Counters
 from .namespace import RAISED, Namespace
 from .server import Service
@@ -67,12 +68,14 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         worker.pace(load.interval)
         _steps(worker, 5)
         ours.send("measure")
+        told = _stages(service)
         before, steps, start = _clocks(service), worker.read()[0], time.monotonic()
         time.sleep(seconds)
         after, more, end = _clocks(service), worker.read()[0], time.monotonic()
         live = worker.read()[1]
         ours.send("stop")
         times = ours.recv()
+        stages = _since(told, _stages(service))
     finally:
         worker.pace(0)
         clients.terminate()
@@ -88,6 +91,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         **{f"{name} ms": value for name, value in sorted(spent.items())},
         "engine ms": engine,
         "engine without schedule ms": engine - spent.get("schedule", 0),
+        **stages,
         **times,
     }
 
@@ -103,6 +107,30 @@ def _clocks(service: Service) -> dict[str, float]:
         found[kind] = found.get(kind, 0.0) + spent
     found["API server"] = sum(map(_process_clock, service.api_servers()))
     return found
+
+
+_STAGES = ("receive", "wait", "build", "put")
+
+
+def _stages(service: Service) -> dict[str, float]:
+    """The plug-in's own totals, as its engine last told them (every 5 s)."""
+    found = {}
+    for name in ("steps", *(f"{stage}_seconds" for stage in _STAGES)):
+        value = gauge(service.metrics(), f"fd_postproc_{name}_total")
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Wall-clock microseconds a step of each stage of the token thread; nothing without the plug-in."""
+    steps = after.get("steps", 0) - before.get("steps", 0)
+    if steps <= 0:
+        return {}
+    return {
+        f"{stage} us": (after[f"{stage}_seconds"] - before[f"{stage}_seconds"]) / steps * 1e6
+        for stage in _STAGES
+    }
 
 
 def _process_clock(pid: int) -> float:

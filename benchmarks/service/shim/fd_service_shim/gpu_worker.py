@@ -24,6 +24,8 @@ from fastdeploy.model_executor.ops.gpu import (
 from fd_service_shim import tokens as model
 
 NEW, ENDED = 1, -1
+PREFILL = 0.05
+"""Seconds before a request's first token.  FastDeploy's API server drops one that comes before it listens."""
 WIDTH = 6  # draft tokens of FastDeploy's messages
 
 
@@ -51,6 +53,7 @@ class Slot:
         self.logprobs = getattr(wanted, "logprobs", None)
         self.spec_tokens, self.fixed = spec_tokens, fixed
         self.done = False
+        self.begins = time.monotonic() + PREFILL
 
     def accepts(self):
         """How many tokens this step accepts."""
@@ -120,8 +123,12 @@ class Runner:
             self.batch = max(self.batch, index + 1)
 
     def step(self):
-        live = sorted(self.slots)
-        if not self._wait(len(live)) or not (live or self.preempted):
+        if not self._wait(len(self.slots)):
+            return
+        now = time.monotonic()
+        live = sorted(i for i, slot in self.slots.items() if slot.begins <= now)
+        if not (live or self.preempted):
+            time.sleep(0.001)
             return
         sizes = [self.slots[i].accepts() for i in live]
         seeds = np.repeat(np.array([self.slots[i].seed for i in live], np.uint64), sizes)
