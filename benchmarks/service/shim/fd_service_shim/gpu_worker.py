@@ -23,7 +23,6 @@ from fastdeploy.model_executor.ops.gpu import (
 
 from fd_service_shim import tokens as model
 
-NEW, ENDED = 1, -1
 PREFILL = 0.05
 """Seconds before a request's first token.  FastDeploy's API server drops one that comes before it listens."""
 WIDTH = 6  # draft tokens of FastDeploy's messages
@@ -99,6 +98,8 @@ class Runner:
         self.vocabulary = int(os.environ["FD_SERVICE_FIRST_ID"]), int(os.environ["FD_SERVICE_LAST_ID"])
         self.fixed = int(os.environ.get("FD_SERVICE_ACCEPT", "0"))
         self.legacy = os.environ["FD_SERVICE_DIALECT"] == "legacy"
+        self.plain = os.environ.get("FD_SERVICE_UNASKED") == "plain"
+        self.asked = True
         self.counters = _Counters()
         self._next = 0.0
 
@@ -151,6 +152,7 @@ class Runner:
         cols = self._columns(wanted)
         marks = np.zeros((self.batch, 1), np.int32)
         marks[sorted(self.preempted)] = 1
+        self.asked = any(n is not None for n in wanted)
         self._send(live, accepted, counts, ids[:, :cols], scores[:, :cols], ranks, marks)
         self.preempted.clear()
         for i in live:
@@ -183,7 +185,7 @@ class Runner:
         if not self.spec:
             sampled = np.full((batch, 1), -1, np.int64)
             sampled[live, 0] = [accepted[i][0] for i in live]
-            if not self.logprobs:
+            if not self.logprobs or (self.plain and not self.asked):
                 save_output(paddle.to_tensor(sampled), goes_on, preempted, 0, False)
                 return
             wide = np.full((batch, ids.shape[1] if len(live) else 1), -1, np.int64)
