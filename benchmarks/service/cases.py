@@ -87,7 +87,7 @@ def _plain() -> Iterator[Case]:
         "chat-several-a-chunk", "chat",
         {"max_tokens": 30, "stream": True, "extra_body": {"max_streaming_response_tokens": 4}},
     )  # fmt: skip
-    long = {"max_tokens": 4000, "stream": True, "extra_body": {"min_tokens": 3999}}
+    long = {"max_tokens": 800, "stream": True, "extra_body": {"min_tokens": 799}}
     yield Case("chat-client-leaves", "chat", long, leave_after=5)
     yield Case("completion-client-leaves", "completion", long, leave_after=5)
     for name, body in (
@@ -258,7 +258,7 @@ def _first(a: Any, b: Any, where: str) -> tuple[str, Any, Any]:
     return where, a, b
 
 
-def quiet(service: Service, seconds: float = 30) -> bool:
+def quiet(service: Service, seconds: float = 60) -> bool:
     """Whether nothing runs any more: requests of clients that left are ended, their slots free."""
     return until(lambda: gauge(service.metrics(), "fastdeploy:num_requests_running") == 0, seconds)
 
