@@ -1,0 +1,165 @@
+"""``python -m benchmarks.service COMMAND --tree PATH``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from . import cases, faults, measure
+from .namespace import DEFAULT, RAISED, Namespace
+from .server import CHANNELS, Service
+
+LIMITS = {"default": DEFAULT, "raised": RAISED}
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = arguments.folder
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="fd-service-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return arguments.run(arguments, folder)
+
+
+def _serve(arguments: argparse.Namespace, folder: Path) -> int:
+    with (
+        Namespace(LIMITS[arguments.limits]) as namespace,
+        Service(
+            arguments.tree, folder, plug_in=arguments.plug_in, channel=arguments.channel[0],
+            namespace=namespace, draft=arguments.draft,
+        ) as service,
+    ):  # fmt: skip
+        service.wait(300)
+        print(f"{service.url}  metrics: {service.ports[2]}  logs: {folder}/log", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while service.process.poll() is None:
+                time.sleep(1)
+    return 0
+
+
+def _cases(arguments: argparse.Namespace, folder: Path) -> int:
+    """Each channel's cases, one at a time and side by side, with the plug-in off and on."""
+    failed = 0
+    for channel in arguments.channel:
+        for draft in (False, True) if channel == "spec_topk" else (False,):
+            found = compare(arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft)
+            failed += len(found["differences"]) + len(found["hangs"])
+            print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
+    return 1 if failed else 0
+
+
+def compare(tree: Path, folder: Path, channel: str, draft: bool) -> dict[str, Any]:
+    """What `_cases` prints of a channel."""
+    wanted = cases.cases(channel, draft=draft)
+    answers: dict[bool, dict[str, Any]] = {}
+    active = None
+    for plug_in in False, True:
+        with (
+            Namespace(RAISED) as namespace,
+            Service(
+                tree, folder / ("on" if plug_in else "off"), plug_in=plug_in, channel=channel, draft=draft,
+                namespace=namespace, requests=32,
+            ) as service,
+        ):  # fmt: skip
+            service.wait(300)
+            answers[plug_in] = {
+                "alone": cases.ask(service, wanted),
+                "crowd": cases.ask(service, wanted, side_by_side=8),
+            }
+            if not cases.quiet(service):
+                answers[plug_in]["alone"]["left"] = ["requests are running for ever"]
+            active = "fd_postproc: engine side active" in service.log()
+    found, hangs = [], []
+    for how in "alone", "crowd":
+        off, on = (answers[plug_in][how] for plug_in in (False, True))
+        found += [f"{how}: {line}" for line in cases.differences(off, on, crowd=how == "crowd")]
+        hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
+    return {"active": active, "cases": 2 * len(wanted), "hangs": hangs, "differences": found}
+
+
+def _faults(arguments: argparse.Namespace, folder: Path) -> int:
+    """Default limits, deaths, a neighbour; what should not be makes the exit status 1."""
+    failed = 0
+    for channel in arguments.channel:
+        right = faults.reference(arguments.tree, folder / "reference", channel)
+        for plug_in in False, True:
+            name = "on" if plug_in else "off"
+            got = faults.default_limits(arguments.tree, folder / f"limits-{name}", channel, plug_in=plug_in)
+            hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
+            wrong = cases.differences(right, got, crowd=True)
+            failed += plug_in and bool(wrong)
+            print(f"{channel}, default limits, plug-in {name}: {hang} of {len(got)} hang", flush=True)
+        for whose in "worker", "engine":
+            for plug_in in False, True:
+                name = "on" if plug_in else "off"
+                got = faults.death(
+                    arguments.tree, folder / f"{whose}-{name}", channel, whose=whose, plug_in=plug_in
+                )
+                wrong = cases.differences(right, got["answers"], crowd=True)
+                failed += plug_in and bool(wrong)
+                print(
+                    f"{channel}, kill -9 of the {whose}, plug-in {name}: clients {got['clients']}; "
+                    f"restart with {got['stale']} messages waiting: {len(wrong)} of {len(right)} answers "
+                    f"differ {wrong[:1]}",
+                    flush=True,
+                )
+        wrong = faults.neighbours(arguments.tree, folder / "neighbours", channel)
+        failed += bool(wrong)
+        print(f"{channel}, two services at once: {len(wrong)} answers differ {wrong[:1]}", flush=True)
+    return 1 if failed else 0
+
+
+def _measure(arguments: argparse.Namespace, folder: Path) -> int:
+    rows = measure.run(
+        arguments.tree, folder, requests=arguments.requests, kinds=arguments.kind,
+        intervals=arguments.interval, seconds=arguments.seconds,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(measure.table(rows))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.service",
+        description="FastDeploy's own server without a GPU, with the plug-in off and on.  Needs root "
+        "(for kernel limits of its own), and what the tree needs to be imported on a CPU, installed beside "
+        "fd_postproc.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="a service, until it is interrupted")
+    serve.add_argument("--plug-in", action="store_true", help="with fd_postproc")
+    serve.add_argument("--limits", choices=LIMITS, default="raised", help="kernel limits")
+    serve.add_argument("--draft", action="store_true", help="draft logprobs (channel spec_topk)")
+    serve.set_defaults(run=_serve)
+    asked = commands.add_parser("cases", help="a client's cases, plug-in off and on: what differs")
+    asked.set_defaults(run=_cases)
+    wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
+    wrong.set_defaults(run=_faults)
+    for command in serve, asked, wrong:
+        command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
+    timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
+    timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
+    timed.add_argument("--kind", choices=measure.KINDS, nargs="+", default=list(measure.KINDS))
+    timed.add_argument("--interval", type=float, nargs="+", default=[0.1, 0.0], help="seconds between steps")
+    timed.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    timed.add_argument("--json", type=Path, help="also write this file")
+    timed.set_defaults(run=_measure)
+    for command in serve, asked, wrong, timed:
+        command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
+        command.add_argument("--folder", type=Path, help="keep logs here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

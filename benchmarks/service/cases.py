@@ -1,0 +1,281 @@
+"""What an OpenAI client asks a service, and what it got, without what no two answers have in common."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+import openai
+
+from .server import Service
+
+PROMPTS = (
+    "Tell me of the sea.",
+    "1 2 3 4",
+    "def f(x):",
+    "你好",
+    "Why is it that they have this, and he was with you for that?",
+)
+
+# Ids, clocks, and what the clock decides.
+_OWN = {
+    "id", "created", "model", "arrival_time", "request_id", "metrics", "inference_start_time",
+    "prompt_logprobs_time", "x_request_id",
+}  # fmt: skip
+
+
+_NEIGHBOURS = {"rejected_tokens", "accept_ratio", "average_accept_length", "draft_logprobs"}
+
+
+class Case(NamedTuple):
+    """One thing to ask.
+
+    Attributes
+    ----------
+    name : str
+    path : {"chat", "completion"}
+    body : dict
+        Of the request, besides model and prompt.
+    prompt : str or list of str
+    leave_after : int or None
+        Chunks after which the client goes away.
+    """
+
+    name: str
+    path: str
+    body: dict[str, Any]
+    prompt: Any = PROMPTS[0]
+    leave_after: int | None = None
+
+
+def cases(channel: str, *, draft: bool = False) -> list[Case]:
+    """What is asked of a service whose worker sends on `channel`."""
+    found = list(_plain())
+    found += _logprobs(draft) if channel.endswith("topk") else _no_logprobs()
+    return found
+
+
+def _both(name: str, body: dict[str, Any], **other: Any) -> Iterator[Case]:
+    for path in ("chat", "completion"):
+        for stream in (False, True):
+            more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+            yield Case(f"{path}-{name}{'-stream' if stream else ''}", path, body | more, **other)
+
+
+def _plain() -> Iterator[Case]:
+    for number, prompt in enumerate(PROMPTS):
+        yield from _both(f"prompt{number}", {"max_tokens": 64}, prompt=prompt)
+    yield from _both("one-token", {"max_tokens": 1})
+    yield from _both("length", {"max_tokens": 5})
+    yield from _both("min-tokens", {"max_tokens": 80, "extra_body": {"min_tokens": 60}})
+    yield from _both("choices", {"max_tokens": 24, "n": 3})
+    yield from _both("stop-strings", {"max_tokens": 48, "stop": ["e", "the", " a"]})
+    yield from _both("stop-ids", {"max_tokens": 48, "extra_body": {"stop_token_ids": [40, 50, 60, 70, 80]}})
+    yield from _both("ids", {"max_tokens": 16, "extra_body": {"return_token_ids": True}})
+    yield from _both("end-shown", {"max_tokens": 64, "extra_body": {"include_stop_str_in_output": True}})
+    yield from _both("metrics", {"max_tokens": 16, "extra_body": {"collect_metrics": True}})
+    yield Case("completion-batch", "completion", {"max_tokens": 20, "n": 2}, list(PROMPTS[:3]))
+    yield Case(
+        "completion-batch-stream", "completion", {"max_tokens": 20, "n": 2, "stream": True}, list(PROMPTS[:3])
+    )
+    yield Case(
+        "chat-several-a-chunk", "chat",
+        {"max_tokens": 30, "stream": True, "extra_body": {"max_streaming_response_tokens": 4}},
+    )  # fmt: skip
+    long = {"max_tokens": 800, "stream": True, "extra_body": {"min_tokens": 799}}
+    yield Case("chat-client-leaves", "chat", long, leave_after=5)
+    yield Case("completion-client-leaves", "completion", long, leave_after=5)
+    for name, body in (
+        ("negative-max-tokens", {"max_tokens": -3}),
+        ("too-long", {"max_tokens": 5, "extra_body": {"min_tokens": 90000}}),
+        ("temperature", {"temperature": -4.0}),
+        ("no-choices", {"n": 0}),
+        ("too-many-stops", {"stop": [f"s{n}" for n in range(80)]}),
+        ("top-p", {"top_p": 7.0}),
+    ):
+        yield from _both(f"error-{name}", body)
+    yield Case("chat-error-no-message", "chat", {"max_tokens": 4}, [])
+
+
+def _no_logprobs() -> Iterator[Case]:
+    yield Case("chat-error-logprobs-off", "chat", {"logprobs": True, "top_logprobs": 2})
+    yield Case("completion-error-logprobs-off", "completion", {"logprobs": 2})
+
+
+def _logprobs(draft: bool) -> Iterator[Case]:
+    for top in (0, 5, 20):
+        for stream in ({}, {"stream": True}):
+            tail = f"{top}{'-stream' if stream else ''}"
+            body = {"max_tokens": 40, **stream}
+            yield Case(f"chat-logprobs{tail}", "chat", body | {"logprobs": True, "top_logprobs": top})
+            yield Case(f"completion-logprobs{tail}", "completion", body | {"logprobs": top})
+            if draft:
+                more = {"extra_body": {"include_draft_logprobs": True}}
+                yield Case(f"chat-draft{tail}", "chat", body | {"logprobs": True, "top_logprobs": top} | more)
+                yield Case(f"completion-draft{tail}", "completion", body | {"logprobs": top} | more)
+    both = {"logprobs": True, "top_logprobs": 5, "max_tokens": 20}
+    yield Case("chat-logprobs-choices", "chat", both | {"n": 3})
+    yield Case("chat-logprobs-choices-stream", "chat", both | {"n": 3, "stream": True})
+    yield Case("chat-logprobs-stop", "chat", both | {"stop": ["e"], "stream": True, "max_tokens": 60})
+    yield Case("chat-error-logprobs", "chat", {"logprobs": True, "top_logprobs": 99})
+    yield Case("completion-error-logprobs", "completion", {"logprobs": 99})
+
+
+def ask(
+    service: Service, wanted: list[Case], *, seconds: float = 60, side_by_side: int = 1
+) -> dict[str, Any]:
+    """Ask all of it, some at a time.
+
+    Returns
+    -------
+    dict of str to list
+        What each case got: its chunks, or its one answer, or its error.  A case that gets nothing for
+        `seconds` has "hangs" at its end.
+    """
+    with (
+        openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=seconds) as client,
+        concurrent.futures.ThreadPoolExecutor(side_by_side) as pool,
+    ):
+        return dict(pool.map(lambda case: (case.name, _one(client, case)), wanted))
+
+
+def _one(client: openai.OpenAI, case: Case) -> list[Any]:
+    got: list[Any] = []
+    try:
+        answer = _call(client, case)
+        if not case.body.get("stream"):
+            return [tidy(answer.model_dump(exclude_unset=True))]
+        with answer:
+            for chunk in answer:
+                got.append(tidy(chunk.model_dump(exclude_unset=True)))
+                if len(got) == case.leave_after:
+                    return [*got, "left"]
+        return [*got, "ended"]
+    except openai.APITimeoutError:
+        return [*got, "hangs"]
+    except openai.APIStatusError as error:
+        return [*got, {"status": error.status_code, "body": tidy(_json(error.response))}]
+    except openai.APIError as error:
+        return [*got, {"error": type(error).__name__, "body": tidy(error.body)}]
+    except httpx.TimeoutException:
+        return [*got, "hangs"]
+
+
+def _call(client: openai.OpenAI, case: Case) -> Any:
+    if case.path == "completion":
+        return client.completions.create(model="default", prompt=case.prompt, **case.body)
+    messages = [{"role": "user", "content": case.prompt}] if case.prompt else []
+    return client.chat.completions.create(model="default", messages=messages, **case.body)
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except json.JSONDecodeError:
+        return response.text
+
+
+def tidy(value: Any) -> Any:
+    """An answer without ids and clocks."""
+    if isinstance(value, dict):
+        return {
+            key: sorted(part) if key == "metrics" and isinstance(part, dict) else tidy(part)
+            for key, part in value.items()
+            if key not in _OWN or (key == "metrics" and isinstance(part, dict))
+        }
+    if isinstance(value, list):
+        return [tidy(part) for part in value]
+    if isinstance(value, str):
+        return _without_ids(value)
+    return value
+
+
+def _without_ids(text: str) -> str:
+    text = re.sub(r"(chatcmpl|cmpl)-[0-9a-f-]{36}(_\d+)?", r"\1-ID", text)
+    return re.sub(r"/[^ \"]*/model\b", "MODEL", text)
+
+
+def differences(one: dict[str, list[Any]], other: dict[str, list[Any]], *, crowd: bool) -> list[str]:
+    """In words, one line a case.
+
+    The chunks of each choice are compared in order; which choice is served first is a matter of the clock.
+    So is, for requests that run beside others, how many empty steps FastDeploy counts for a request, and
+    whose draft logprobs it gives to whom.
+
+    Parameters
+    ----------
+    one, other : dict
+        Of `ask`.
+    crowd : bool
+        Whether cases ran side by side.
+    """
+    found = []
+    for name in sorted(one.keys() | other.keys()):
+        a, b = by_choice(one.get(name)), by_choice(other.get(name))
+        if crowd or "choices" in name or "batch" in name:
+            a, b = _without_neighbours(a), _without_neighbours(b)
+        if a != b:
+            where, x, y = _first(a, b, "")
+            found.append(f"{name}: {where}: {json.dumps(x)[:200]} and {json.dumps(y)[:200]}")
+    return found
+
+
+def by_choice(got: list[Any] | None) -> Any:
+    """A stream's chunks as a list for each choice; other answers as they are."""
+    if got is None or len(got) < 2:
+        return got
+    lists: dict[str, list[Any]] = {}
+    for part in got:
+        choices = part.get("choices", []) if isinstance(part, dict) else []
+        index = str(choices[0]["index"]) if len(choices) == 1 else "end"
+        lists.setdefault(index, []).append(part)
+    if len(lists) > 2:  # more than one choice: what ends one of them names none
+        lists.get("end", []).sort(key=json.dumps)
+    return lists
+
+
+def _without_neighbours(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_neighbours(v) for k, v in value.items() if k not in _NEIGHBOURS}
+    return [_without_neighbours(part) for part in value] if isinstance(value, list) else value
+
+
+def _first(a: Any, b: Any, where: str) -> tuple[str, Any, Any]:
+    """Where two values differ first, and both values there."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        key = next(key for key in a if a[key] != b[key])
+        return _first(a[key], b[key], f"{where}.{key}")
+    if isinstance(a, list) and isinstance(b, list):
+        for at, (x, y) in enumerate(zip(a, b, strict=False)):
+            if x != y:
+                return _first(x, y, f"{where}[{at}]")
+        return f"{where} (lengths)", len(a), len(b)
+    return where, a, b
+
+
+def quiet(service: Service, seconds: float = 60) -> bool:
+    """Whether nothing runs any more: requests of clients that left are ended, their slots free."""
+    return until(lambda: gauge(service.metrics(), "fastdeploy:num_requests_running") == 0, seconds)
+
+
+def gauge(text: str, name: str) -> float | None:
+    """The first sample of this name on a metrics page."""
+    for line in text.splitlines():
+        if line.startswith((name + " ", name + "{")):
+            return float(line.split()[-1])
+    return None
+
+
+def until(true: Callable[[], bool], seconds: float) -> bool:
+    """Whether it became so within the time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,119 @@
+"""What no service should meet: default limits, deaths, messages of an earlier run, a neighbour."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from .cases import PROMPTS, Case, ask, differences, quiet, until
+from .namespace import DEFAULT, RAISED, Namespace
+from .server import Service, free_ports
+
+SHORT = 10.0
+"""Seconds after which a client that got nothing is said to hang."""
+
+
+def simple(channel: str) -> list[Case]:
+    """A few requests, with logprobs where the channel has them."""
+    more = {"logprobs": True, "top_logprobs": 5} if channel.endswith("topk") else {}
+    return [
+        Case(f"simple{number}", "chat", {"max_tokens": 24, "stream": True, **more}, prompt)
+        for number, prompt in enumerate(PROMPTS)
+    ]
+
+
+def reference(tree: Path, folder: Path, channel: str) -> dict[str, list[Any]]:
+    """What FastDeploy's own service answers under raised limits."""
+    with (
+        Namespace(RAISED) as namespace,
+        Service(tree, folder, plug_in=False, channel=channel, namespace=namespace, requests=32) as service,
+    ):
+        service.wait(300)
+        return ask(service, simple(channel))
+
+
+def default_limits(tree: Path, folder: Path, channel: str, *, plug_in: bool) -> dict[str, list[Any]]:
+    """The same where the kernel's limits are the default ones: a client that gets nothing "hangs"."""
+    with (
+        Namespace(DEFAULT) as namespace,
+        Service(tree, folder, plug_in=plug_in, channel=channel, namespace=namespace, requests=32) as service,
+    ):
+        service.wait(300)
+        return ask(service, simple(channel), seconds=SHORT, side_by_side=8)
+
+
+def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) -> dict[str, Any]:
+    """``kill -9`` of a process while clients stream; then a restart on the same ports and queues.
+
+    Parameters
+    ----------
+    whose : {"worker", "engine"}
+
+    Returns
+    -------
+    dict
+        ``"clients"``: whether each stream ended, and how, within 30 s.  ``"stale"``: messages that
+        waited when the second service was started.  ``"answers"``: of the second service.
+    """
+    ports = free_ports(4)
+    long = {"max_tokens": 4000, "stream": True, "extra_body": {"min_tokens": 3999}}
+    with Namespace(RAISED) as namespace:
+        given = {
+            "plug_in": plug_in, "channel": channel, "namespace": namespace, "ports": ports, "requests": 32,
+        }  # fmt: skip
+        first = Service(tree, folder / "first", **given)
+        first.start()
+        try:
+            first.wait(300)
+            first.pace(0.01)
+            streams: dict[str, list[Any]] = {}
+            wanted = [Case(f"long{n}", "chat", long, f"tell {n}") for n in range(4)]
+            asking = threading.Thread(
+                target=lambda: streams.update(ask(first, wanted, seconds=30, side_by_side=4)), daemon=True
+            )
+            asking.start()
+            if not until(lambda: first.live() == len(wanted), 60):
+                raise TimeoutError("the streams do not begin")
+            time.sleep(0.5)
+            victim = first.workers()[0] if whose == "worker" else first.process.pid
+            orphan = first.workers()[0]
+            first.kill(victim)
+            if whose == "engine":  # its worker goes on, into a queue that nobody empties
+                until(lambda: namespace.waiting() > 8, 10)
+            asking.join(60)
+            clients = {name: got[-1] if got else "nothing" for name, got in streams.items()}
+        finally:
+            first.stop(also=[orphan] if whose == "engine" else [])
+        stale = namespace.waiting()
+        with Service(tree, folder / "second", **given) as second:
+            second.wait(300)
+            answers = ask(second, simple(channel), seconds=SHORT)
+        return {"clients": clients, "stale": stale, "answers": answers}
+
+
+def neighbours(tree: Path, folder: Path, channel: str) -> list[str]:
+    """Two services at once, one of them FastDeploy's own, asked together: how their answers differ."""
+    with Namespace(RAISED) as namespace:
+        services = [
+            Service(
+                tree, folder / name, plug_in=name == "on", channel=channel, namespace=namespace, requests=32
+            )
+            for name in ("off", "on")
+        ]
+        try:
+            for service in services:
+                service.start()
+            for service in services:
+                service.wait(300)
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                answers = list(
+                    pool.map(lambda service: ask(service, simple(channel), side_by_side=4), services)
+                )
+            assert all(map(quiet, services))
+            return differences(*answers, crowd=True)
+        finally:
+            for service in services:
+                service.stop()

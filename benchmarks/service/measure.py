@@ -1,0 +1,298 @@
+"""What a step costs the engine's process, thread by thread, in the running service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import socket
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from .cases import gauge
+from .counters import Counters
+from .namespace import RAISED, Namespace
+from .server import Service
+
+THREADS = {
+    "process_sampling_results": "token",
+    "_zmq_send_generated_tokens": "sender",
+    "_schedule_request_to_worker_v1": "schedule",
+}
+KINDS = {"plain": ("spec", None), "1 column": ("spec_topk", 0), "21 columns": ("spec_topk", 20)}
+"""Channel and ``top_logprobs``; two tokens a step in all of them."""
+
+
+class Load(NamedTuple):
+    """What is measured.
+
+    Attributes
+    ----------
+    requests : int
+        That stream at the same time.
+    kind : str
+        Of `KINDS`.
+    interval : float
+        Seconds from a step to the next; 0: the worker sends as fast as the queue takes it.
+    """
+
+    requests: int
+    kind: str
+    interval: float
+
+
+def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, Any]:
+    """Measure one load; the service has to be started with two accepted tokens a step.
+
+    Returns
+    -------
+    dict
+        CPU milliseconds a step of the threads of the engine's process and of the API server, steps a second,
+        and the clients' times: milliseconds to the first chunk, and from chunk to chunk.
+    """
+    worker = Counters(service.counters)
+    worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    clients = context.Process(
+        target=_clients, args=(service.url, load.requests, load.kind, theirs), daemon=True
+    )
+    clients.start()
+    try:
+        _until(lambda: worker.read()[1] == load.requests, 120, f"{load.requests} requests")
+        worker.pace(load.interval)
+        _steps(worker, 5)
+        ours.send("measure")
+        told = _stages(service)
+        before, steps, start = _clocks(service), worker.read()[0], time.monotonic()
+        time.sleep(seconds)
+        after, more, end = _clocks(service), worker.read()[0], time.monotonic()
+        live = worker.read()[1]
+        ours.send("stop")
+        times = ours.recv()
+        stages = _since(told, _stages(service))
+    finally:
+        worker.pace(0)
+        clients.terminate()
+        clients.join()
+    count = more - steps
+    spent = {name: (after[name] - before.get(name, 0)) / count * 1000 for name in after}
+    engine = sum(spent[name] for name in spent if name != "API server")
+    return {
+        **load._asdict(),
+        "live": live,
+        "steps": count,
+        "steps a second": count / (end - start),
+        **{f"{name} ms": value for name, value in sorted(spent.items())},
+        "engine ms": engine,
+        "engine without schedule ms": engine - spent.get("schedule", 0),
+        **stages,
+        **times,
+    }
+
+
+def _clocks(service: Service) -> dict[str, float]:
+    """CPU seconds: of each kind of thread in the engine's process, and of the API server."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(service.clocks))
+        answer = b"".join(iter(lambda: asking.recv(1 << 16), b""))
+    found: dict[str, float] = {}
+    for name, spent in json.loads(answer).values():
+        kind = next((kind for function, kind in THREADS.items() if function[:15] == name), "other")
+        found[kind] = found.get(kind, 0.0) + spent
+    found["API server"] = sum(map(_process_clock, service.api_servers()))
+    return found
+
+
+_STAGES = ("receive", "wait", "build", "put")
+
+
+def _stages(service: Service) -> dict[str, float]:
+    """The plug-in's own totals, as its engine last told them (every 5 s)."""
+    found = {}
+    for name in ("steps", *(f"{stage}_seconds" for stage in _STAGES)):
+        value = gauge(service.metrics(), f"fd_postproc_{name}_total")
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Wall-clock microseconds a step of each stage of the token thread; nothing without the plug-in."""
+    steps = after.get("steps", 0) - before.get("steps", 0)
+    if steps <= 0:
+        return {}
+    return {
+        f"{stage} us": (after[f"{stage}_seconds"] - before[f"{stage}_seconds"]) / steps * 1e6
+        for stage in _STAGES
+    }
+
+
+def _process_clock(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of a process
+
+
+def _steps(worker: Counters, count: int) -> None:
+    first = worker.read()[0]
+    _until(lambda: worker.read()[0] >= first + count, 60, f"{count} steps")
+
+
+def _until(true: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} within {seconds} s")
+        time.sleep(0.005)
+
+
+def _clients(url: str, requests: int, kind: str, pipe: Any) -> None:
+    """Run in a process of its own: stream, and note when chunks come."""
+    asyncio.run(_stream_all(url, requests, KINDS[kind][1], pipe))
+
+
+async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> None:
+    firsts: list[float] = []
+    gaps: list[float] = []
+    measuring = asyncio.Event()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as session:
+        tasks = [
+            asyncio.create_task(_stream(session, url, number, top, firsts, gaps, measuring))
+            for number in range(requests)
+        ]
+        while True:
+            while not pipe.poll():
+                await asyncio.sleep(0.02)
+            if pipe.recv() == "stop":
+                break
+            measuring.set()
+        pipe.send(_times(firsts, gaps))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _stream(
+    session: aiohttp.ClientSession,
+    url: str,
+    number: int,
+    top: int | None,
+    firsts: list[float],
+    gaps: list[float],
+    measuring: asyncio.Event,
+) -> None:
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": f"request {number}"}],
+        "max_tokens": 30000,
+        "min_tokens": 30000,
+        "stream": True,
+    }
+    if top is not None:
+        body |= {"logprobs": True, "top_logprobs": top}
+    start = last = time.perf_counter()
+    seen = 0
+    async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+        async for data in answer.content.iter_any():
+            events = data.count(b"data: ")
+            now = time.perf_counter()
+            if seen <= 1 < seen + events:
+                firsts.append(now - start)
+            elif measuring.is_set() and events:
+                gaps.extend([(now - last) / events] * events)
+            seen, last = seen + events, now
+
+
+def _times(firsts: list[float], gaps: list[float]) -> dict[str, Any]:
+    found: dict[str, Any] = {"chunks": len(gaps)}
+    if firsts:
+        found["first chunk ms"] = statistics.median(firsts) * 1000
+    if len(gaps) > 1:
+        cuts = statistics.quantiles(gaps, n=100)
+        found |= {"chunk p50 ms": cuts[49] * 1000, "chunk p99 ms": cuts[98] * 1000}
+    return found
+
+
+def run(
+    tree: Path,
+    folder: Path,
+    *,
+    requests: list[int],
+    kinds: list[str],
+    intervals: list[float],
+    seconds: float,
+    say: Any = print,
+) -> list[dict[str, Any]]:
+    """Measure everything, with the plug-in off and on, one service at a time."""
+    rows = []
+    for kind in kinds:
+        for plug_in in False, True:
+            place = folder / f"{kind.replace(' ', '')}-{'on' if plug_in else 'off'}"
+            with Namespace(RAISED) as namespace, Service(
+                tree, place, plug_in=plug_in, channel=KINDS[kind][0], namespace=namespace,
+                environment={"FD_SERVICE_ACCEPT": "2"},
+            ) as service:  # fmt: skip
+                service.wait(300)
+                for interval in intervals:
+                    for count in requests:
+                        row = measure(service, Load(count, kind, interval), seconds=seconds)
+                        rows.append({"plug-in": plug_in, **row})
+                        say(json.dumps(rows[-1]))
+                        with contextlib.suppress(TimeoutError):
+                            _settle(service)
+    return rows
+
+
+def _settle(service: Service) -> None:
+    """Until no request is left, and the API server has nothing to do."""
+    worker = Counters(service.counters)
+    steps = -1
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        now, busy = worker.read()[0], sum(map(_process_clock, service.api_servers()))
+        time.sleep(1)
+        if now == steps and sum(map(_process_clock, service.api_servers())) - busy < 0.05:
+            return
+        steps = worker.read()[0]
+    raise TimeoutError("the service does not come to rest")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for each load, FastDeploy's own beside ours."""
+    lines = [
+        "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
+        " steps a second | API server | chunk to chunk, p50 | p99 | first chunk |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
+    order = list(KINDS)
+    for requests, kind, interval in sorted(loads, key=lambda load: (load[2], order.index(load[1]), load[0])):
+        pair = [
+            next((row for row in rows if _is(row, requests, kind, interval, plug_in)), None)
+            for plug_in in (False, True)
+        ]
+        cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
+        for name in (
+            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
+            "API server ms",            "chunk p50 ms", "chunk p99 ms", "first chunk ms",
+        ):  # fmt: skip
+            cells.append(" / ".join(_number(row and row.get(name)) for row in pair))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _is(row: dict[str, Any], requests: int, kind: str, interval: float, plug_in: bool) -> bool:
+    return (row["requests"], row["kind"], row["interval"], row["plug-in"]) == (
+        requests,
+        kind,
+        interval,
+        plug_in,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"

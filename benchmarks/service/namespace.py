@@ -1,0 +1,76 @@
+"""System V queues of one's own: an IPC namespace with its own kernel limits.  Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+DEFAULT = {"msgmax": 8192, "msgmnb": 16384}
+"""What a new kernel has."""
+RAISED = {"msgmax": 1 << 20, "msgmnb": 4 << 20}
+"""Room for seven of FastDeploy's longest messages."""
+
+
+class Namespace:
+    """An IPC namespace that lives until it is closed, whoever enters and leaves it.
+
+    Parameters
+    ----------
+    limits : mapping of str to int
+        Kernel limits in it, in bytes: ``msgmax`` and ``msgmnb``.
+
+    Raises
+    ------
+    PermissionError
+        If this user may not make one.
+    """
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        writes = "; ".join(f"echo {value} > /proc/sys/kernel/{name}" for name, value in limits.items())
+        self._process = subprocess.Popen(
+            ["unshare", "--ipc", "sh", "-ec", f"{writes}; echo ready; exec sleep infinity"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        if not self._process.stdout.readline():
+            said = self._process.stderr.read().decode(errors="replace").strip()
+            self.close()
+            raise PermissionError(f"an IPC namespace with limits of its own cannot be made here: {said}")
+        self._path = f"/proc/{self._process.pid}/ns/ipc"
+
+    @property
+    def enter(self) -> list[str]:
+        """A command that runs the one after it in here."""
+        return ["nsenter", f"--ipc={self._path}", "--"]
+
+    def waiting(self) -> int:
+        """How many messages wait in its queues."""
+        command = [*self.enter, "cat", "/proc/sysvipc/msg"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return sum(int(line.split()[4]) for line in listed[1:])
+
+    def close(self) -> None:
+        """Nobody can enter it any more; its queues go with the last process in it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+        for pipe in self._process.stdout, self._process.stderr:
+            pipe.close()
+
+    def __enter__(self) -> Namespace:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def possible() -> str | None:
+    """Why namespaces cannot be made here, or None."""
+    if not Path("/proc/sys/kernel/msgmax").exists():
+        return "this kernel has no System V queues"
+    try:
+        Namespace(RAISED).close()
+    except (PermissionError, FileNotFoundError) as error:
+        return str(error)
+    return None

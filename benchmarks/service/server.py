@@ -1,0 +1,263 @@
+"""One FastDeploy service: started, waited for, and cleaned up after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import httpx
+
+from . import model
+from .counters import Counters
+from .namespace import Namespace
+
+HERE = Path(__file__).resolve().parent
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
+
+
+class NotReady(Exception):
+    """The service ended, or did not answer in time."""
+
+
+class Service:
+    """A FastDeploy server of a source tree.
+
+    Parameters
+    ----------
+    tree : Path
+        Folder that holds ``fastdeploy/``.
+    folder : Path
+        Where its logs and its model go; made.
+    plug_in : bool
+        Whether FastDeploy loads fd_postproc.
+    channel : {"plain", "topk", "spec", "spec_topk"}
+        What the worker sends.
+    namespace : Namespace, optional
+        Where its queues are; the machine's own.
+    draft : bool
+        Draft logprobs, on ``spec_topk``.
+    requests : int
+        ``--max-num-seqs``.
+    ports : list of int, optional
+        Four free ports: API, tasks, metrics, cache.  A restart has to have those of the service before.
+    environment : mapping, optional
+        More of it.
+    """
+
+    def __init__(
+        self,
+        tree: Path,
+        folder: Path,
+        *,
+        plug_in: bool,
+        channel: str = "plain",
+        namespace: Namespace | None = None,
+        draft: bool = False,
+        requests: int = 256,
+        ports: list[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
+        self.namespace, self.draft, self.requests = namespace, draft, requests
+        self.ports = ports or free_ports(4)
+        self.more = dict(environment or {})
+        self.process: subprocess.Popen | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports[0]}"
+
+    @property
+    def counters(self) -> Path:
+        """Where its worker counts steps; see the shim's `gpu_worker`."""
+        return self.folder / "counters"
+
+    @property
+    def clocks(self) -> Path:
+        """A socket where the engine's process tells how long its threads have run."""
+        return self.folder / "clocks"
+
+    def start(self) -> None:
+        """Start it; `wait` waits until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        first, last = model.make(self.folder / "model")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("FD_", "PYTEST", "COV_"))}
+        environment |= {
+            "PYTHONPATH": os.pathsep.join([str(HERE / "shim"), str(self.tree)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "FD_LOG_DIR": str(self.folder / "log"),
+            "DO_NOT_TRACK": "1",
+            "FD_SERVICE_DIALECT": dialect(self.tree),
+            "FD_SERVICE_FIRST_ID": str(first),
+            "FD_SERVICE_LAST_ID": str(last),
+            "FD_SERVICE_COUNTERS": str(self.counters),
+            "FD_SERVICE_CLOCKS": str(self.clocks),
+            "CUDA_VISIBLE_DEVICES": "0",
+            "HF_HUB_OFFLINE": "1",
+            **({"FD_PLUGINS": "fd_postproc"} if self.plug_in else {}),
+            **self.more,
+        }
+        command = [*(self.namespace.enter if self.namespace else ()), sys.executable, "-W", "ignore"]
+        command += ["-m", "fastdeploy.entrypoints.openai.api_server", *self._options()]
+        with (self.folder / "out").open("ab") as out:
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def _options(self) -> list[str]:
+        api, tasks, metrics, cache = map(str, self.ports)
+        options = ["--model", str(self.folder / "model"), "--host", "127.0.0.1", "--port", api]
+        options += [
+            "--metrics-port",
+            metrics,
+            "--engine-worker-queue-port",
+            tasks,
+            "--cache-queue-port",
+            cache,
+        ]
+        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", "20000", "--workers", "1"]
+        options += ["--tensor-parallel-size", "1", "--max-num-seqs", str(self.requests)]
+        options += ["--max-model-len", "32768", "--max-concurrency", "1024"]
+        if self.channel.endswith("topk"):
+            options += ["--enable-logprob"]
+        if self.channel.startswith("spec"):
+            config = '{"method": "mtp", "num_speculative_tokens": 2, "num_model_steps": 2, "model": "%s"%s}'
+            more = ', "enable_draft_logprob": true' if self.draft else ""
+            options += ["--speculative-config", config % (self.folder / "model", more)]
+        return options
+
+    def wait(self, seconds: float = 120) -> None:
+        """Until it answers.
+
+        Raises
+        ------
+        NotReady
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise NotReady(f"the service ended with {self.process.returncode}: see {self.folder}/out")
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                    return
+            time.sleep(0.2)
+        raise NotReady(f"no answer within {seconds} s: see {self.folder}/out and {self.folder}/log")
+
+    def metrics(self) -> str:
+        """Its metrics page."""
+        return httpx.get(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=10).text
+
+    def live(self) -> int:
+        """Requests of the worker's last step."""
+        return Counters(self.counters).read()[1]
+
+    def pace(self, interval: float) -> None:
+        """Seconds between the worker's steps; 0: as fast as the queue takes them."""
+        Counters(self.counters).pace(interval)
+
+    def workers(self) -> list[int]:
+        """Process id of its stand-in worker."""
+        return [
+            pid
+            for pid in self.processes()
+            if "worker_process.py" in _command(pid) and "-c" not in _command(pid)
+        ]
+
+    def api_servers(self) -> list[int]:
+        """Process ids of what answers HTTP: gunicorn's workers, which name themselves."""
+        return [
+            pid for pid in self.processes() if _command(pid)[:1] and "gunicorn: worker" in _command(pid)[0]
+        ]
+
+    def processes(self) -> list[int]:
+        """Its processes and their descendants (FastDeploy starts sessions of its own)."""
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    parents[int(entry.name)] = int(fields[1])
+        found, before = {self.process.pid}, 0
+        while len(found) != before:
+            before = len(found)
+            found |= {pid for pid, parent in parents.items() if parent in found}
+        return sorted(pid for pid in found if pid in parents)
+
+    def kill(self, pid: int | None = None) -> None:
+        """``kill -9`` of one process; the engine's if none is named."""
+        os.kill(pid or self.process.pid, signal.SIGKILL)
+
+    def stop(self, also: Iterable[int] = ()) -> None:
+        """End all of it, and remove what it leaves: its queue, its sockets and its signals in /dev/shm.
+
+        Parameters
+        ----------
+        also : iterable of int
+            Processes of it that outlived their parent.
+        """
+        if self.process is None:
+            return
+        everything = {*self.processes(), *also}
+        for name in (signal.SIGTERM, signal.SIGKILL):
+            for pid in everything:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, name)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+                if name is signal.SIGTERM:
+                    time.sleep(0.2)
+        self.process.wait()
+        self.clean()
+
+    def clean(self) -> None:
+        """Remove what a service that was killed leaves behind."""
+        for path in Path("/dev/shm").iterdir():
+            if any(str(port) in path.name for port in self.ports):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        if self.namespace is None:
+            from fd_postproc import queues
+
+            for channel in CHANNELS:
+                with contextlib.suppress(Exception), contextlib.chdir(self.folder):
+                    queues.remove_queue(queues.locate(channel, self.ports[1]))
+
+    def log(self) -> str:
+        """All that its logs hold."""
+        files = [self.folder / "out", *sorted((self.folder / "log").rglob("*.log"))]
+        return "\n".join(path.read_text(errors="replace") for path in files if path.is_file())
+
+    def __enter__(self) -> Service:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def dialect(tree: Path) -> str:
+    """Which headers a tree's engine reads: the packed ones hold a column count."""
+    source = (tree / "fastdeploy/output/token_processor.py").read_text()
+    return "packed" if ">> 16" in source and ">> 8" in source else "legacy"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _command(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [Path(part).name for part in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+    return []

@@ -1,0 +1,1 @@
+"""What a machine with a GPU would give FastDeploy, imitated without editing it."""

@@ -1,0 +1,53 @@
+"""Each thread carries the name of what it runs, and the engine's process tells how long each has run."""
+
+import ctypes
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+_SET_NAME = 15  # PR_SET_NAME
+_ENGINES = "process_sampling_results"
+
+
+def name_them():
+    """From now on, in this process: ``/proc/PID/task/TID/comm`` has the name of a thread's function."""
+    prctl = ctypes.CDLL(None).prctl
+    run = threading.Thread.run
+
+    def named(self):
+        target = getattr(self, "_target", None)
+        name = getattr(target, "__name__", None) or self.name
+        prctl(_SET_NAME, name.encode()[:15], 0, 0, 0)
+        path = os.environ.get("FD_SERVICE_CLOCKS")
+        if path and name == _ENGINES:
+            threading.Thread(target=tell_clocks, args=(path,), daemon=True).start()
+        run(self)
+
+    threading.Thread.run = named
+
+
+def tell_clocks(path):
+    """Whoever connects gets names and CPU seconds: a process can read its own threads' clocks only."""
+    with socket.socket(socket.AF_UNIX) as server:
+        Path(path).unlink(missing_ok=True)
+        server.bind(path)
+        server.listen()
+        while True:
+            with server.accept()[0] as client:
+                client.sendall(json.dumps(clocks()).encode())
+
+
+def clocks():
+    """Name and CPU seconds of each thread of this process, by thread id."""
+    found = {}
+    for entry in Path("/proc/self/task").iterdir():
+        thread = int(entry.name)
+        try:
+            name = (entry / "comm").read_text().strip()
+            found[thread] = name, time.clock_gettime((~thread << 3) | 6)  # its CPUCLOCK_SCHED
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,38 @@
+"""``benchmarks/service`` without the checkout on the import path: it would hide the installed package."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "service"
+NAME = "fd_postproc_benchmarks_service"
+TREES = [Path(path) for path in os.environ.get("FD_POSTPROC_FASTDEPLOY", "").split(":") if path]
+NEEDED = ("aiohttp", "httpx", "openai", "tokenizers", "uvicorn", "zmq")
+
+
+@cache
+def tool():
+    """Its modules, by name."""
+    spec = importlib.util.spec_from_file_location(
+        NAME, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
+    )
+    sys.modules[NAME] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[NAME])
+    names = ("cases", "faults", "namespace", "server")
+    return SimpleNamespace(**{name: importlib.import_module(f"{NAME}.{name}") for name in names})
+
+
+def why_not():
+    """Why no service can be started here, or None."""
+    if not TREES:
+        return "FD_POSTPROC_FASTDEPLOY names no FastDeploy source tree"
+    if not (TREES[0] / "fastdeploy").is_dir():
+        return f"FD_POSTPROC_FASTDEPLOY: {TREES[0]} holds no folder fastdeploy"
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"FastDeploy's requirements are not installed: {', '.join(missing)}"
+    return tool().namespace.possible()
