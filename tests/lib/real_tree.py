@@ -1,0 +1,70 @@
+"""Programs that run in a real FastDeploy: a source tree, first on their import path, in a process of its own.
+
+``FD_POSTPROC_FASTDEPLOY`` names one tree, or several, separated by colons.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from service_tool import FOLDER, TREES
+
+LIB = Path(__file__).resolve().parent
+SHIM = FOLDER / "shim"
+NEEDED = ("paddleformers", "msgpack", "zmq", "prometheus_client", "fastapi", "openai", "aiohttp")
+PATIENCE = 600  # seconds; FastDeploy's imports take 10 on an idle machine
+
+each_tree = pytest.mark.parametrize(
+    "tree", TREES or [None], ids=lambda tree: tree.name if tree else "no tree"
+)
+
+
+def check(tree):
+    """Skip the test where there is no tree, or not what it imports."""
+    if tree is None:
+        pytest.skip("FD_POSTPROC_FASTDEPLOY names no FastDeploy source tree")
+    if not (tree / "fastdeploy").is_dir():
+        pytest.fail(f"FD_POSTPROC_FASTDEPLOY: {tree} holds no folder fastdeploy")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"FastDeploy's requirements are not installed: {', '.join(missing)}")
+
+
+def run(tree, program, *arguments, folder, shim=True, **variables):
+    """The last line that a Python program prints, which is JSON behind a word and a colon.
+
+    Parameters
+    ----------
+    tree : Path
+    program : str
+        Path of a file, or code.
+    folder : Path
+        Where it runs and logs.
+    shim : bool
+        Whether the machine looks as if it had a GPU (``benchmarks/service/shim``).
+    """
+    check(tree)
+    paths = [*([SHIM] if shim else []), tree, LIB]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FD_")}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "FD_LOG_DIR": str(folder / "log"),
+        "FD_SERVICE_DIALECT": "packed",
+        "PYTHONWARNINGS": "ignore",
+    }
+    code = [program] if program.endswith(".py") else ["-c", program]
+    done = subprocess.run(
+        [sys.executable, *code, *map(str, arguments)],
+        env=environment | variables,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("told: ")]
+    assert told, f"status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return json.loads(told[-1].removeprefix("told: ")), done
