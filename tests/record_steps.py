@@ -17,18 +17,15 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS / "lib"), str(TESTS / "fastdeploy_double")]
 
-ANOTHER_STATUS = {"RUNNING": "RUNNING_DECODE", "RUNNING_PREFILL": "RUNNING", "RUNNING_DECODE": "RUNNING"}
-
 
 def recorded_anew(content, cls):
-    """A trace's content with what `cls` does.  The arguments' events are changed in place."""
-    from fastdeploy.engine.request import RequestStatus
-    from step_replay.replay import Replay
+    """A trace's content, changed in place: with what `cls` does."""
+    from step_replay.replay import Replay, status_of
     from step_replay.traces import Trace
 
     for holder in (*content["requests"], *content["events"]):
-        if "status" in holder and holder["status"] not in RequestStatus.__members__:
-            holder["status"] = ANOTHER_STATUS[holder["status"]]
+        if "status" in holder:
+            holder["status"] = status_of(holder["status"]).name
     given = json.loads(json.dumps(content))  # replaying unpacks messages in place
     trace = Trace(*(given[key] for key in ("name", "mode", "requests", "events", "end")))
     recorded = [event for event in content["events"] if "after" in event]

@@ -14,7 +14,7 @@ from fastdeploy._shapes import recording
 
 TYPES = {"Counter": Counter, "Gauge": Gauge, "Histogram": Histogram}
 METRICS = {
-    attribute: (TYPES[told["type"]], told["name"], told["buckets"])
+    attribute: (TYPES[told["type"]], told["name"].removeprefix("fastdeploy:"), told["buckets"])
     for attribute, told in recording()["metrics"].items()
 }
 
@@ -39,10 +39,10 @@ class MetricsManager:
         for attribute, (kind, name, buckets) in METRICS.items():
             options = {} if buckets is None else {"buckets": buckets}
             description = attribute.replace("_", " ")
-            setattr(self, attribute, kind(name, description, registry=self._registry, **options))
+            setattr(self, attribute, self._make(kind, name, description, **options))
 
-    def _make(self, kind, name, description):
-        return kind(f"fastdeploy:{name}", description, registry=self._registry)
+    def _make(self, kind, name, description, **options):
+        return kind(f"fastdeploy:{name}", description, registry=self._registry, **options)
 
     def _init_speculative_metrics(self, speculative_method, num_speculative_tokens):
         """Make the metrics of a speculative method: "mtp" has more of them than "ngram"."""
