@@ -263,7 +263,9 @@ def behaviour(module, mentioned):
         }
     pair = {"disaggregate_info": {"role": "decode", "transfer_protocol": "ipc"}}
     told["decode_events"] = tried(script("decode", request=GOES_ON | pair))[1]
-    told["mixed_events"] = tried(script("mixed", request=GOES_ON))[1]
+    ended = dataclasses.replace(script("mixed", request=GOES_ON), caching=True)
+    _, told["mixed_events"], _, trial = tried(ended)
+    told["caches_output_at_the_end"] = "cache_output_tokens" in [name for name, _ in trial.manager.calls]
 
     def no_task(trial):
         trial.manager.tasks_list[0] = None

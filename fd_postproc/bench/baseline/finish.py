@@ -118,10 +118,13 @@ class FinishMixin(State):
             and caching.enable_prefix_caching
             and caching.enable_output_caching
         ):
-            self.resource_manager.cache_output_tokens(task)
+            self._cache_output(task)
         self._hand_over_routing(name, task, result, kind.prefill)
         self._recycle_resources(name, slot, task, result, kind.prefill)
         fd.llm_logger.info(f"request {name}: recycled")
+
+    def _cache_output(self, task: Any) -> None:
+        self.resource_manager.cache_output_tokens(task)
 
     def _hand_over_routing(self, task_id: str, task: Any, result: Any, is_prefill: bool) -> None:
         """Expert routing of a request whose blocks are about to be freed."""

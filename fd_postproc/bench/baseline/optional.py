@@ -53,6 +53,13 @@ class GapsMixin(State):
 
 
 class AbortsMixin(State):
+    """Requests whose client has gone."""
+
+    def _is_to_be_aborted(self, name: str) -> bool:
+        return name in self.resource_manager.to_be_aborted_req_id_set
+
+
+class AbortResultsMixin(State):
     """Results of aborted requests."""
 
     def _put_aborted(self, task: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .finish import FinishMixin
 from .messages import DRAFT, TARGET, MessagesMixin, Received, append_row
-from .optional import AbortsMixin, DecodeLogMixin, GapsMixin, MasksMixin, RoutingMixin
+from .optional import AbortResultsMixin, AbortsMixin, DecodeLogMixin, GapsMixin, MasksMixin, RoutingMixin
 from .speculation import SpeculationMixin
 
 
@@ -16,6 +16,9 @@ class Kind(NamedTuple):
     prefill: bool  # of a request whose decoding happens elsewhere
     decode: bool  # of a request that was prefilled elsewhere
     recovery: bool
+
+
+PREEMPTED = -9  # in place of a token or a count: the worker has let the request go
 
 
 class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
@@ -58,8 +61,12 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         if task.status == status.RUNNING_PREFILL:
             task.status = status.RUNNING_DECODE
 
+    def _is_to_be_aborted(self, name: str) -> bool:
+        """Whether the client has gone."""
+        return False
+
     def _put_aborted(self, task: Any) -> None:
-        """Tell the client of an aborted request, where the version does."""
+        """Tell the client of an aborted request."""
 
     def _process_slot(self, slot: int, task: Any, received: Received, masks: dict[int, Any]) -> Any:
         """Advance one request; its result, or None if there is nothing to tell."""
@@ -103,7 +110,7 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         """The accepted tokens, the recovery mark alone, or None."""
         fd, name, count = self.fd, task.request_id, received.counts[slot]
         self._record_speculative_decoding_accept_num_per_request(name, count)
-        if count == fd.PREEMPTED_TOKEN_ID:
+        if count == PREEMPTED:
             fd.llm_logger.info(f"request {name} was preempted or aborted by the worker")
             if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
                 self._let_go(name, task)
@@ -125,14 +132,14 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         if token == fd.RECOVERY_STOP_SIGNAL:
             fd.llm_logger.info(f"request {name}: recovery stop")
         elif token < 0:
-            if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER and token == fd.PREEMPTED_TOKEN_ID:
+            if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER and token == PREEMPTED:
                 self._let_go(name, task)
             return None
         return [token]
 
     def _let_go(self, name: str, task: Any) -> None:
         """A request that the worker has left: end it if it is to be aborted, queue it again if preempted."""
-        if name in self.resource_manager.to_be_aborted_req_id_set:
+        if self._is_to_be_aborted(name):
             self.resource_manager.recycle_abort_task(name)
             self._put_aborted(task)
             self.fd.llm_logger.info(f"request {name} was aborted")
@@ -144,8 +151,7 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         """Whether tokens are dropped: on a decode instance those of a preempted or aborted request."""
         if not self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
             return False
-        manager = self.resource_manager
-        return name in manager.to_be_rescheduled_request_id_set or name in manager.to_be_aborted_req_id_set
+        return name in self.resource_manager.to_be_rescheduled_request_id_set or self._is_to_be_aborted(name)
 
     def _is_within_chunks(self, task: Any) -> bool:
         """Count a prefill chunk of the V0 scheduler; True before the last one."""
@@ -263,5 +269,5 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         return paired
 
 
-class StockStep(MasksMixin, DecodeLogMixin, GapsMixin, AbortsMixin, RoutingMixin, CommonStep):
+class StockStep(MasksMixin, DecodeLogMixin, GapsMixin, AbortResultsMixin, AbortsMixin, RoutingMixin, CommonStep):
     """FastDeploy's step, to be mixed into a class that gives construction and the receive loop."""

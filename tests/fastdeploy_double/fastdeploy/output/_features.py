@@ -5,6 +5,7 @@ import numpy as np
 from fastdeploy._shapes import recording
 from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 from fd_postproc.bench.baseline.optional import (
+    AbortResultsMixin,
     AbortsMixin,
     DecodeLogMixin,
     GapsMixin,
@@ -117,12 +118,13 @@ class RoutingReplayMixin(RoutingMixin):
 def optional_classes():
     """Those that the recorded version has, each known by a method or an attribute."""
     told = recording()["token_processor"]
-    known = {*told["methods"], *told["attributes"]}
+    known = {*told["methods"], *told["attributes"], recording()["behaviour"].get("abort_set")}
     choices = {
         "set_benchmark_logger": BenchmarkMixin,
         "set_scheduler_metrics_logger": SchedulerLogMixin,
         "_finalize_routing": RoutingReplayMixin,
         "use_sampling_mask": SamplingMaskMixin,
-        "_put_abort_results": AbortsMixin,
+        "_put_abort_results": AbortResultsMixin,
+        "to_be_aborted_req_id_set": AbortsMixin,
     }
     return [cls for name, cls in choices.items() if name in known]
