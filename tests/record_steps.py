@@ -1,12 +1,13 @@
 """Records the traces of golden_steps anew on a FastDeploy tree's own token processor.
 
-    FD_POSTPROC_FASTDEPLOY=TREE FD_POSTPROC_DOUBLE=NAME python tests/record_steps.py FOLDER
+    FD_POSTPROC_FASTDEPLOY=TREE FD_POSTPROC_DOUBLE=NAME python tests/record_steps.py FOLDER [PATTERN ...]
 
 What a trace gives to the class stays as it is; what the class did is replaced.  NAME is the tree's recording in
 shapes/, and FOLDER may be the one that the traces are read from (``FD_POSTPROC_GOLDEN_STEPS``).
 """
 
 import argparse
+import fnmatch
 import gzip
 import json
 import os
@@ -43,7 +44,9 @@ def recorded_anew(content, cls):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the traces are written")
-    folder = parser.parse_args().folder
+    parser.add_argument("names", nargs="*", default=["*"], help="which ones, as the shell would name files")
+    arguments = parser.parse_args()
+    folder = arguments.folder
     if not os.environ.get("FD_POSTPROC_FASTDEPLOY"):
         parser.error("FD_POSTPROC_FASTDEPLOY is not set; give the FastDeploy source tree to record on")
     warnings.simplefilter("ignore")
@@ -52,6 +55,8 @@ def main():
 
     folder.mkdir(exist_ok=True)
     for name in trace_names():
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in arguments.names):
+            continue
         content = json.loads(gzip.decompress((FOLDER / f"{name}{SUFFIX}").read_bytes()))
         text = json.dumps(recorded_anew(content, token_processor.TokenProcessor), separators=(",", ":"))
         (folder / f"{name}{SUFFIX}").write_bytes(gzip.compress(text.encode(), 9, mtime=0))

@@ -89,6 +89,13 @@ def test_a_cache_that_goes_through_a_storage(report, recorded):
     assert told["sent"] == 2
 
 
+def test_a_version_without_the_schedulers_log(report):
+    """It differs in when output is cached, and in nothing else."""
+    scripts = report("jan")["scripts"]
+    assert "calls of the resource manager" in scripts.pop("plain tokens")["difference"]
+    assert {name: told["difference"] for name, told in scripts.items() if told["difference"]} == {}
+
+
 @pytest.mark.parametrize("version", SERVED)
 def test_gauges_of_speculative_decoding(report, version):
     """Not all versions have names for the methods in the token processor's module."""

@@ -62,6 +62,6 @@ def package_folder(path):
 
 def install():
     """Put the tree named by the environment in front of the double's own modules."""
-    path = os.environ.get("FD_POSTPROC_FASTDEPLOY")
+    path = os.environ.get("FD_POSTPROC_FASTDEPLOY", "").split(os.pathsep)[0]
     if path and not any(isinstance(finder, SourceTree) for finder in sys.meta_path):
         sys.meta_path.insert(0, SourceTree(package_folder(path)))
