@@ -2,8 +2,9 @@
 
     python tests/record_shapes.py TREE > tests/shapes/NAME.json
 
-TREE is a source tree (the folder that holds ``fastdeploy/``); the interpreter must have what FastDeploy imports on
-a CPU, and this package.  What is written are names, orders, defaults and outcomes: no text of the tree.
+TREE is a source tree (the folder that holds ``fastdeploy/``); the interpreter must have what FastDeploy
+imports on a CPU, and this package.  What is written are names, orders, defaults and outcomes: no text of the
+tree, but for messages that clients read.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def plain(value):
     """A value as JSON can have it."""
     if isinstance(value, float) and value > LONG_AGO:
         return {"now": True}
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum):
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)):
         return value
     if isinstance(value, enum.Enum):
         return {"enum": f"{type(value).__name__}.{value.name}"}
@@ -96,7 +97,11 @@ def followers(cls, argument="prompt_token_ids_len", value=4321):
     made = cls(**{**dict.fromkeys(needed), argument: value})
     metrics = getattr(made, "metrics", None)
     own = [name for name, other in vars(made).items() if other == value and name != argument]
-    return own + [f"metrics.{name}" for name in attributes(metrics) if getattr(metrics, name) == value] if metrics else own
+    return (
+        own + [f"metrics.{name}" for name in attributes(metrics) if getattr(metrics, name) == value]
+        if metrics
+        else own
+    )
 
 
 class Mark:
@@ -200,7 +205,11 @@ def metrics(module, mentioned):
     found, manager = {}, module.main_process_metrics
     for name in sorted(mentioned):
         metric = getattr(manager, name, None)
-        if metric is not None and hasattr(metric, "_labelnames") and not name.startswith(METRICS_WITHOUT_THIS):
+        if (
+            metric is not None
+            and hasattr(metric, "_labelnames")
+            and not name.startswith(METRICS_WITHOUT_THIS)
+        ):
             buckets = getattr(metric, "_upper_bounds", None)
             found[name] = {
                 "type": type(metric).__name__,
@@ -289,13 +298,19 @@ def recording():
     """The recording of the FastDeploy that this process imports."""
     module = importlib.import_module(PROCESSOR)
     mentioned = set().union(
-        *(names_in(value.__code__) for value in vars(module.TokenProcessor).values() if inspect.isfunction(value))
+        *(
+            names_in(value.__code__)
+            for value in vars(module.TokenProcessor).values()
+            if inspect.isfunction(value)
+        )
     )
     told = {"format": FORMAT, "classes": {}, "enums": {}}
     for place, names in CLASSES.items():
         for name in names:
             told["classes"][name] = shape_of(getattr(importlib.import_module(place), name))
-    kinds = [getattr(importlib.import_module(place), name) for place, names in ENUMS.items() for name in names]
+    kinds = [
+        getattr(importlib.import_module(place), name) for place, names in ENUMS.items() for name in names
+    ]
     kinds += [getattr(module, name) for name in IMPORTED_ENUMS if hasattr(module, name)]
     for kind in kinds:
         told["enums"][kind.__name__] = [[member.name, plain(member.value)] for member in kind]
@@ -303,7 +318,9 @@ def recording():
     told["module"] = {
         "names": sorted(name for name in vars(module) if not name.startswith("_")),
         "constants": {
-            name: value for name, value in sorted(vars(module).items()) if type(value) is int and name.isupper()
+            name: value
+            for name, value in sorted(vars(module).items())
+            if type(value) is int and name.isupper()
         },
     }
     told["switches"] = switches(module, mentioned)

@@ -2,8 +2,8 @@
 
     FD_POSTPROC_FASTDEPLOY=TREE FD_POSTPROC_DOUBLE=NAME python tests/record_steps.py FOLDER [PATTERN ...]
 
-What a trace gives to the class stays as it is; what the class did is replaced.  NAME is the tree's recording in
-shapes/, and FOLDER may be the one that the traces are read from (``FD_POSTPROC_GOLDEN_STEPS``).
+What a trace gives to the class stays as it is; what the class did is replaced.  NAME is the tree's recording
+in shapes/, and FOLDER may be the one that the traces are read from (``FD_POSTPROC_GOLDEN_STEPS``).
 """
 
 import argparse

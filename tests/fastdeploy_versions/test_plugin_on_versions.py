@@ -10,7 +10,11 @@ ASIDE = {
     "jan": "calls of the resource manager",
 }
 LEGACY = ("25", "dev", "develop")
-PREFILL = ("plain tokens, prefill role", "speculation, prefill role", "speculation with logprobs, prefill role")
+PREFILL = (
+    "plain tokens, prefill role",
+    "speculation, prefill role",
+    "speculation with logprobs, prefill role",
+)
 STORAGE = "plain tokens, prefill role, cache through a storage"
 
 
@@ -21,8 +25,12 @@ def test_active(report, version):
     ((level, line),) = told["engine"]["log"]
     assert (level, told["engine"]["stderr"]) == ("INFO", "")
     assert "engine side active" in line
-    assert {name: script["difference"] for name, script in told["scripts"].items() if script["difference"]} == {}
-    assert {name: script["complaints"] for name, script in told["scripts"].items() if script["complaints"]} == {}
+    assert {
+        name: script["difference"] for name, script in told["scripts"].items() if script["difference"]
+    } == {}
+    assert {
+        name: script["complaints"] for name, script in told["scripts"].items() if script["complaints"]
+    } == {}
 
 
 @pytest.mark.parametrize("version", ASIDE)
@@ -44,7 +52,11 @@ def test_aside_with_a_reason_in_words(report, version):
 def test_a_key_that_is_there_for_some_results_only(report, recorded, version):
     """Results without it have FastDeploy's keys, made quickly; one that has it shows it."""
     told = report(version)["dictionary"]
-    keys = [key for key, _, _, *condition in recorded(version)["classes"]["RequestOutput"]["to_dict"] if not condition]
+    keys = [
+        key
+        for key, _, _, *condition in recorded(version)["classes"]["RequestOutput"]["to_dict"]
+        if not condition
+    ]
     assert told == {"quick": True, "keys": keys, "with_routing": [1]}
 
 
@@ -85,7 +97,10 @@ def test_a_cache_that_goes_through_a_storage(report, recorded):
     assert told["storage"]
     assert told["difference"] is None
     failed = behaviour["failed_storage"]
-    assert told["errors"][:2] == [[200, None], [failed["error_code"], failed["text"].format(task_id="trial-1_0")]]
+    assert told["errors"][:2] == [
+        [200, None],
+        [failed["error_code"], failed["text"].format(task_id="trial-1_0")],
+    ]
     assert told["sent"] == 2
 
 

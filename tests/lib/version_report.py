@@ -1,14 +1,14 @@
-"""What the plug-in does on the double of one version: for a process of its own, which has FD_POSTPROC_DOUBLE."""
+"""What the plug-in does on the double of one version: for a process that has FD_POSTPROC_DOUBLE."""
 
 import contextlib
 import io
 import json
 import logging
 
-from step_replay import stubs
-
 from fastdeploy import config
 from fastdeploy.output import token_processor as module
+from step_replay import stubs
+
 from fd_postproc.fastdeploy.engine.processor import make_class
 from fd_postproc.fastdeploy.trial.canned import SCRIPTS
 from fd_postproc.fastdeploy.trial.compatibility import Pair, contract_gap, first_difference_in
@@ -42,7 +42,7 @@ def engine():
 
 
 def outcomes():
-    """Of each script of the trial: how ours differs from FastDeploy's own class, and some of what ours did."""
+    """Of each script of the trial: how ours differs from FastDeploy's class, and some of what ours did."""
     box, ours = Sandbox(module), Sandbox(module)
     facts, cls = Facts.of(module, box), make_class(ours.module)
     for name, value in facts.traits.items():
@@ -80,7 +80,7 @@ def columns_of(result):
 
 
 def quick_dictionary():
-    """Whether a result's dictionary is made without FastDeploy's own to_dict, and what is in one with routing."""
+    """Whether a result's dictionary is made without FastDeploy's to_dict, and what is in one with routing."""
     calls = []
     stock = module.RequestOutput.to_dict
 
@@ -102,7 +102,7 @@ def quick_dictionary():
 
 
 def gauges():
-    """The gauges of speculative decoding after some steps: FastDeploy's class, ours, and what ours complained of."""
+    """The gauges of speculative decoding after some steps: FastDeploy's, ours, and our complaints."""
     from plugged import plugin_class, stock_class
     from rig import Rig
 

@@ -105,7 +105,11 @@ def made(name, place, own, kinds=None, special=None):
         return _dataclass(name, told, body, kinds)
     body["__init__"] = _initializer(told, kinds, special or {})
     made_class = type(name, (), body)
-    return dataclasses.dataclass(repr=False, init=False, eq=False)(made_class) if _has_no_fields(told) else made_class
+    return (
+        dataclasses.dataclass(repr=False, init=False, eq=False)(made_class)
+        if _has_no_fields(told)
+        else made_class
+    )
 
 
 def _has_no_fields(told):
@@ -121,7 +125,11 @@ def methods_of(own, told):
         if name in told["methods"] or name in ("__hash__", "__reduce__")
     }
     for name in told["methods"]:
-        if name not in body and name not in generated and not name.startswith(("__", "_asdict", "_make", "_replace")):
+        if (
+            name not in body
+            and name not in generated
+            and not name.startswith(("__", "_asdict", "_make", "_replace"))
+        ):
             body[name] = _in_vain(name)
     return body
 
@@ -200,5 +208,7 @@ def _to_dict(told):
             assert not later, "a key that is always there comes after one that is not"
             shown.append(f"        {key!r}: {value},\n")
     space = {}
-    exec(f"def to_dict(self):\n    told = {{\n{''.join(shown)}    }}\n{''.join(later)}    return told\n", space)
+    exec(
+        f"def to_dict(self):\n    told = {{\n{''.join(shown)}    }}\n{''.join(later)}    return told\n", space
+    )
     return space["to_dict"]

@@ -45,7 +45,10 @@ class EngineService:
             split_connector=split_connector,
         )
         self.token_processor.set_resource_manager(resource_manager)
-        for setter in ("set_scheduler_metrics_logger", "set_benchmark_logger"):  # as far as the version has them
+        for setter in (
+            "set_scheduler_metrics_logger",
+            "set_benchmark_logger",
+        ):  # as far as the version has them
             if hasattr(self.token_processor, setter):
                 getattr(self.token_processor, setter)(None)
         self.running = False

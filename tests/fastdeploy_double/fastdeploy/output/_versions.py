@@ -1,4 +1,4 @@
-"""What a version does otherwise than 2.6: one class for each difference, chosen by what was recorded of it."""
+"""What a version does otherwise than 2.6: a class for each difference, chosen by what was recorded of it."""
 
 from fastdeploy._shapes import recording
 from fd_postproc.bench.baseline.step import CommonStep

@@ -32,8 +32,8 @@ from fastdeploy.engine.request import (
 )
 from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 from fastdeploy.metrics.metrics import main_process_metrics
-from fastdeploy.output._loops import LoopsMixin
 from fastdeploy.output._features import optional_classes
+from fastdeploy.output._loops import LoopsMixin
 from fastdeploy.output._versions import step_classes
 from fastdeploy.spec_decode import SpecMethod
 from fastdeploy.trace.constants import LoggingEventName
