@@ -269,5 +269,7 @@ class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
         return paired
 
 
-class StockStep(MasksMixin, DecodeLogMixin, GapsMixin, AbortResultsMixin, AbortsMixin, RoutingMixin, CommonStep):
+class StockStep(
+    MasksMixin, DecodeLogMixin, GapsMixin, AbortResultsMixin, AbortsMixin, RoutingMixin, CommonStep
+):
     """FastDeploy's step, to be mixed into a class that gives construction and the receive loop."""

@@ -8,7 +8,10 @@ from ..._core import Step
 from ._results import live_requests
 
 RECORD = "_record_speculative_decoding_metrics"
-MTP, NGRAM = "mtp", "ngram"  # names, to which the members of SpecMethod are equal; FastDeploy 2.5 has none here
+MTP, NGRAM = (
+    "mtp",
+    "ngram",
+)  # names, to which the members of SpecMethod are equal; FastDeploy 2.5 has none here
 
 
 class GaugesMixin:
