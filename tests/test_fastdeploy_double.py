@@ -46,7 +46,7 @@ def test_defaults_of_results(double):
     fields = dataclasses.fields(request.CompletionOutput)
     assert [field.name for field in fields[:4]] == ["index", "send_idx", "token_ids", "decode_type"]
     assert len(fields) == 19
-    assert len(dataclasses.fields(request.RequestMetrics)) == 36
+    assert len(dataclasses.fields(request.RequestMetrics)) == 37
     assert not hasattr(request.CompletionOutput(0, 0, []), "__dict__")
     assert not hasattr(request.RequestMetrics(), "__dict__")
     assert request.RequestMetrics().arrival_time is not None

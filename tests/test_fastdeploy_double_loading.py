@@ -147,7 +147,7 @@ from fastdeploy.worker import output
 from fd_postproc.bench import baseline
 print(json.dumps({
     "files": [module.__file__ for module in (token_processor, request, output, common_engine)],
-    "restated": issubclass(baseline.bind(token_processor), baseline.StockStep),
+    "restated": issubclass(baseline.bind(token_processor), baseline.CommonStep),
 }))
 """
 

@@ -48,7 +48,7 @@ def test_golden_step_traces_are_those_of_the_index():
 def test_recorded_test_data_stays_small():
     folder = Path(__file__).parent
     size = sum(
-        path.stat().st_size for name in ("golden", "golden_steps") for path in (folder / name).iterdir()
+        path.stat().st_size for name in ("golden", "golden_steps") for path in (folder / name).rglob("*.*")
     )
     assert size < 8e6
 

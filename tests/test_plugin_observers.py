@@ -175,7 +175,7 @@ def test_routing_in_the_response(run, channel):
         return {
             result.request_id: result.routing_data.tolist()
             for result in results
-            if hasattr(result, "routing_data")
+            if result.routing_data is not None
         }, results
 
     expected, _ = routed(stock_class())
@@ -186,7 +186,8 @@ def test_routing_in_the_response(run, channel):
     assert actual["c_0"][0] == [[6 * 8] * 2] * 2
     (last,) = (result for result in results if result.request_id == "c_0" and result.finished)
     assert pickle.loads(pickle.dumps(last)).routing_data.tolist() == actual["c_0"]
-    assert "routing_data" not in last.to_dict()
+    assert last.to_dict()["routing_data"] is last.routing_data
+    assert all("routing_data" not in result.to_dict() for result in results if result.routing_data is None)
 
 
 def test_routing_for_a_store(run):

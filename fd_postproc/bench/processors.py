@@ -19,7 +19,7 @@ import fd_postproc
 
 from .._core import step_from_tensors
 from ..fastdeploy.engine.processor import make_class
-from .baseline import StockStep, bind
+from .baseline import CommonStep, bind
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load, flat_view
 from .cases import Case, Unavailable, check
@@ -91,7 +91,7 @@ def processor_class(name: str, module: Any) -> type:
     if name in CLASSES:
         return CLASSES[name](module)
     cls: type = module.TokenProcessor
-    if issubclass(cls, StockStep):
+    if issubclass(cls, CommonStep):
         raise Unavailable("FastDeploy's own token processor: the double's is the restated one")
     return cls
 

@@ -105,7 +105,7 @@ class Rig:
             eos_token_ids=[END],
             metrics=request.RequestMetrics(arrival_time=now - 2, **dict.fromkeys(stamps, now - 1)),
         )
-        task.status = request.RequestStatus.RUNNING_DECODE
+        task.status = imported("step_replay.replay").status_of("RUNNING_DECODE")
         task.num_computed_tokens = task.need_prefill_tokens
         for key, value in attributes.items():
             setattr(task, key, value)

@@ -65,23 +65,13 @@ def test_headers_without_columns_are_recognised_and_served(variant):
 
 
 def test_the_older_name_of_the_aborted_set_is_found(variant):
-    def let_go(self, name, task):
-        manager = self.resource_manager
-        if name in manager.abort_req_ids_set:
-            manager.recycle_abort_task(name)
-            self._put_abort_results(task)
-        if name in manager.to_be_rescheduled_request_id_set:
-            manager.reschedule_preempt_task(name)
-
-    def is_discarded(self, name):
-        manager = self.resource_manager
-        both = manager.to_be_rescheduled_request_id_set, manager.abort_req_ids_set
-        return bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER) and any(name in names for names in both)
+    def is_to_be_aborted(self, name):
+        return name in self.resource_manager.abort_req_ids_set
 
     variant.TokenProcessor = type(
         "TokenProcessor",
         (variant.TokenProcessor,),
-        {"_let_go": let_go, "_is_discarded": is_discarded, "__module__": __name__},
+        {"_is_to_be_aborted": is_to_be_aborted, "__module__": __name__},
     )
     facts = Facts.of(variant, Sandbox(variant))
     assert facts.abort_set == "abort_req_ids_set"

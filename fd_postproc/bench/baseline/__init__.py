@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .step import StockStep
+from .step import CommonStep, StockStep
 
-__all__ = ["StockStep", "bind"]
+__all__ = ["CommonStep", "StockStep", "bind"]
 
 
 def bind(module: Any) -> type:
@@ -29,4 +29,4 @@ def bind(module: Any) -> type:
         and the receive loop; the test double's has the restated step already and is returned as it is.
     """
     stock = module.TokenProcessor
-    return stock if issubclass(stock, StockStep) else type("Restated", (StockStep, stock), {"fd": module})
+    return stock if issubclass(stock, CommonStep) else type("Restated", (StockStep, stock), {"fd": module})

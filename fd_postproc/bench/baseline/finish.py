@@ -9,22 +9,18 @@ from .state import State
 RECOVERY_TEXT = "Recover is not supported, the result is incomplete!"  # what clients of upstream read
 POLL_SECONDS = 0.005
 OK, TRANSFER_FAILED = 200, 501
-ABORT_STAMPS = (
-    "arrival_time",
-    "inference_start_time",
-    "engine_recv_latest_token_time",
-    "engine_recv_first_token_time",
-    "request_start_time",
-)
 
 
 class FinishMixin(State):
-    """Everything that is rare."""
+    """Everything that is rare.
 
-    def _is_decode_stage(self, task: Any) -> bool:
-        if task is None or task.need_prefill_tokens is None:
-            return False
-        return task.num_computed_tokens >= task.need_prefill_tokens
+    Attributes
+    ----------
+    completes_prefill : bool
+        Whether a request that a prefill instance hands over counts as completed there.
+    """
+
+    completes_prefill = True
 
     # ---- metrics -----------------------------------------------------------------------------------
 
@@ -34,12 +30,15 @@ class FinishMixin(State):
         if hasattr(task, "last_token_time") and task.last_token_time is not None:
             gap = current_time - task.last_token_time
             metrics.time_per_output_token.observe(gap)
-            if self._benchmark_logger:
-                if not hasattr(task, "_itl_samples"):
-                    task._itl_samples = []
-                task._itl_samples.append(gap)
+            self._note_gap(task, gap)
         task.last_token_time = current_time
         metrics.generation_tokens_total.inc(len(token_ids))
+
+    def _observe_ratio(self, ratio: float) -> None:
+        self.fd.main_process_metrics.request_token_ratio.observe(ratio)
+
+    def _note_gap(self, task: Any, gap: float) -> None:
+        """For the benchmark logger."""
 
     def _print_trace(self, task: Any, *events: str) -> None:
         for event in events:
@@ -54,23 +53,27 @@ class FinishMixin(State):
         metrics.request_prefill_time.observe(current_time - stamps.inference_start_time)
 
     def _record_completion_metrics(self, task: Any, current_time: float) -> None:
-        role, stamps, metrics = (
-            self.cfg.scheduler_config.splitwise_role,
-            task.metrics,
-            self.fd.main_process_metrics,
-        )
+        stamps, metrics = task.metrics, self.fd.main_process_metrics
+        self._record_decode_time(task, current_time)
+        self._print_trace(task, "POSTPROCESSING_START")
+        metrics.request_success_total.inc()
+        metrics.request_inference_time.observe(current_time - stamps.inference_start_time)
+        metrics.request_generation_tokens.observe(self.tokens_counter[task.request_id])
+
+    def _record_decode_time(self, task: Any, current_time: float) -> None:
+        role, stamps = self.cfg.scheduler_config.splitwise_role, task.metrics
         if role in ("mixed", "decode"):
-            if stamps.engine_recv_first_token_time:
-                metrics.request_decode_time.observe(current_time - stamps.engine_recv_first_token_time)
+            self._observe_decode_time(stamps, current_time)
             self._print_trace(task, "INFERENCE_END")
         if role == "prefill":
             self._print_trace(task, "PREFILL_INFERENCE_END")
         elif role == "decode":
             self._print_trace(task, "DECODE_INFERENCE_END")
-        self._print_trace(task, "POSTPROCESSING_START")
-        metrics.request_success_total.inc()
-        metrics.request_inference_time.observe(current_time - stamps.inference_start_time)
-        metrics.request_generation_tokens.observe(self.tokens_counter[task.request_id])
+
+    def _observe_decode_time(self, stamps: Any, current_time: float) -> None:
+        if stamps.engine_recv_first_token_time:
+            decoded = current_time - stamps.engine_recv_first_token_time
+            self.fd.main_process_metrics.request_decode_time.observe(decoded)
 
     # ---- the last token ----------------------------------------------------------------------------
 
@@ -102,11 +105,12 @@ class FinishMixin(State):
             f"{elapsed:.2f} s in all, prefill {kind.prefill}, recovery {kind.recovery}, "
             f"preempted {getattr(stamps, 'preempted_count', 0)} times"
         )
-        fd.main_process_metrics.request_token_ratio.observe(ratio)
+        self._observe_ratio(ratio)
         fd.llm_logger.info(f"{self.resource_manager.info()}")
         if self.cfg.speculative_config.method:
             self._compute_speculative_status(result)
-        self._record_completion_metrics(task, now)
+        if self.completes_prefill or not kind.prefill:
+            self._record_completion_metrics(task, now)
         fd.llm_logger.info(f"request {name}: end token, recycling")
         caching = self.cfg.cache_config
         if (
@@ -114,17 +118,16 @@ class FinishMixin(State):
             and caching.enable_prefix_caching
             and caching.enable_output_caching
         ):
-            self.resource_manager.cache_output_tokens(task)
-        self._finalize_routing(name, task, result, kind.prefill)
+            self._cache_output(task)
+        self._hand_over_routing(name, task, result, kind.prefill)
         self._recycle_resources(name, slot, task, result, kind.prefill)
         fd.llm_logger.info(f"request {name}: recycled")
 
-    def _finalize_routing(self, task_id: str, task: Any, result: Any, is_prefill: bool = False) -> None:
-        """Expert routing replay; restated only as far as being switched off."""
-        if self.cfg.routing_replay_config.enable_routing_replay:
-            raise NotImplementedError(
-                "the restated step has no routing replay; set enable_routing_replay=False"
-            )
+    def _cache_output(self, task: Any) -> None:
+        self.resource_manager.cache_output_tokens(task)
+
+    def _hand_over_routing(self, task_id: str, task: Any, result: Any, is_prefill: bool) -> None:
+        """Expert routing of a request whose blocks are about to be freed."""
 
     def _recycle_resources(
         self, task_id: str, index: int, task: Any, result: Any = None, is_prefill: bool = False
@@ -144,13 +147,36 @@ class FinishMixin(State):
             del self.tokens_counter[task_id]
 
     def _wait_for_transfer(self, task_id: str, task: Any, result: Any) -> None:
-        """Poll until this request's transfer ended, then pass the first token on.
+        """See the cache on its way, then pass the first token on."""
+        fd = self.fd
+        result.metrics.wait_for_sending_cache_time = fd.time.time()
+        self._trace_transfer(task_id, task, "CHECK_CACHE_TRANSFER_START")
+        if self._sends_through_storage():
+            self._write_to_storage(task_id, task, result)
+        else:
+            self._poll_for_transfer(task_id, result)
+        self._trace_transfer(task_id, task, "CHECK_CACHE_TRANSFER_END")
+        result.metrics.send_request_output_to_decode_time = fd.time.time()
+        self.split_connector.send_first_token(task.disaggregate_info, [result])
+
+    def _sends_through_storage(self) -> bool:
+        return bool(self.fd.envs.FD_PD_TRANSFER_VIA_STORAGE)
+
+    def _write_to_storage(self, task_id: str, task: Any, result: Any) -> None:
+        """Write the request's cache where the decode instance reads it."""
+        if result.error_code != OK:
+            return
+        cache = self.resource_manager.cache_manager
+        if not cache.write_all_cache_to_storage(task, include_output=False):
+            result.error_code = TRANSFER_FAILED
+            result.error_msg = f"P instance failed to write cache to storage for request {task_id}"
+
+    def _poll_for_transfer(self, task_id: str, result: Any) -> None:
+        """Wait until this request's transfer has ended.
 
         In the one token thread and without a limit, so that every other request waits as well: as upstream.
         """
         fd, statuses = self.fd, self.prefill_result_status
-        result.metrics.wait_for_sending_cache_time = fd.time.time()
-        self._print_trace_of(task_id, task, "CHECK_CACHE_TRANSFER_START")
         while True:
             for name, status in self.engine_worker_queue.get_finished_req():
                 fd.llm_logger.info(f"cache transfer of {name}: {status}")
@@ -158,15 +184,18 @@ class FinishMixin(State):
             if task_id in statuses:
                 break
             fd.time.sleep(POLL_SECONDS)
-        status = statuses.pop(task_id)
+        status = self._answer(task_id)
         if status != "finished":
-            result.error_code = TRANSFER_FAILED
-            result.error_msg = f"PD Error: prefill failed to send cache to decode, {task_id}, {status}"
-        self._print_trace_of(task_id, task, "CHECK_CACHE_TRANSFER_END")
-        result.metrics.send_request_output_to_decode_time = fd.time.time()
-        self.split_connector.send_first_token(task.disaggregate_info, [result])
+            self._tell_failed_transfer(task_id, result, status)
 
-    def _print_trace_of(self, task_id: str, task: Any, event: str) -> None:
+    def _answer(self, task_id: str) -> str:
+        return self.prefill_result_status.pop(task_id)
+
+    def _tell_failed_transfer(self, task_id: str, result: Any, status: str) -> None:
+        result.error_code = TRANSFER_FAILED
+        result.error_msg = f"PD Error: prefill failed to send cache to decode, {task_id}, {status}"
+
+    def _trace_transfer(self, task_id: str, task: Any, event: str) -> None:
         self.fd.trace_print(getattr(self.fd.LoggingEventName, event), task_id, getattr(task, "user", ""))
 
     def _set_resource_gauges(self) -> None:
@@ -177,28 +206,6 @@ class FinishMixin(State):
         metrics.available_batch_size.set(manager.available_batch())
 
     # ---- without a last token ----------------------------------------------------------------------
-
-    def _put_abort_results(self, task: Any) -> None:
-        """Deliver the end of an aborted request at once, ahead of the batch.  Missing stamps become now."""
-        fd, now = self.fd, self.fd.time.time()
-        stamps = fd.copy.copy(task.metrics)
-        for stamp in ABORT_STAMPS:
-            if not getattr(stamps, stamp):
-                setattr(stamps, stamp, now)
-        outputs = fd.CompletionOutput(
-            index=0,
-            send_idx=self.tokens_counter.get(task.request_id),
-            token_ids=[getattr(task, "eos_token_ids", [0])[0]],
-        )
-        aborted = fd.RequestOutput(
-            request_id=task.request_id,
-            finished=True,
-            outputs=outputs,
-            metrics=stamps,
-            error_code=OK,
-            error_msg="Aborted",
-        )
-        self.cached_generated_tokens.put_results([aborted])
 
     def clear_data(self) -> None:
         """Free every slot.  Results are dropped, and an empty slot without a flag raises: as upstream."""
@@ -221,6 +228,6 @@ class FinishMixin(State):
             )
             result = fd.RequestOutput(request_id=name, outputs=outputs, finished=True, metrics=stamps)
             is_prefill = pair is not None and pair["role"] == "prefill"
-            self._finalize_routing(name, task, result, is_prefill)
+            self._hand_over_routing(name, task, result, is_prefill)
             self._recycle_resources(name, slot, task, result, is_prefill)
             fd.llm_logger.warning(f"request {name} was cleared")

@@ -35,13 +35,22 @@ class MessagesMixin(State):
 
     def _decode_topk(self) -> Received:
         cells = self.output_tokens.numpy()
-        header = int(self.output_tokens[1, 0])
-        batch, columns = header & 0xFFFF, header >> 16 & 0xFFFF
+        batch, columns = self._topk_header()
         used, shape = batch * columns, [batch, columns]
         ids = cells[2 : used + 2].reshape(shape)
         scores = self.output_scores[:used].numpy().reshape(shape)
         ranks = self.output_ranks[:batch].numpy()
         return Received(TARGET, batch, None, ids.tolist(), scores.tolist(), ranks.tolist())
+
+    def _topk_header(self) -> tuple[int, int]:
+        """Slots and logprob columns."""
+        header = int(self.output_tokens[1, 0])
+        return header & 0xFFFF, header >> 16 & 0xFFFF
+
+    def _spec_topk_header(self) -> tuple[int, int]:
+        """The type of the message and its logprob columns."""
+        header = int(self.output_tokens[1, 0].item())
+        return header & 0xFF, header >> 8
 
     def _decode_spec(self) -> Received:
         cells = self.output_tokens.numpy()
@@ -52,8 +61,7 @@ class MessagesMixin(State):
         """A target as nested lists of all six positions of every slot; a draft as arrays."""
         fd = self.fd
         cells = self.output_tokens.numpy()
-        header = int(self.output_tokens[1, 0].item())
-        mtype, columns = header & 0xFF, header >> 8
+        mtype, columns = self._spec_topk_header()
         batch = self.output_tokens[2, 0]
         counts = self._counts_one_by_one(batch)
 

@@ -8,6 +8,7 @@ from typing import Any
 from .state import State
 
 RESET_ABOVE = 1_000_000  # output tokens
+MTP, NGRAM = "mtp", "ngram"  # the members of newer versions' SpecMethod are equal to their names
 
 
 class SpeculationMixin(State):
@@ -27,7 +28,7 @@ class SpeculationMixin(State):
 
     def _record_speculative_decoding_metrics(self, accept_num: Any) -> None:
         """Set the gauges; called once a step, with the counts of all slots, stopped ones included."""
-        metrics, config, fd = self.fd.main_process_metrics, self.cfg.speculative_config, self.fd
+        metrics, config = self.fd.main_process_metrics, self.cfg.speculative_config
         if not hasattr(metrics, "spec_decode_draft_acceptance_rate"):
             metrics._init_speculative_metrics(config.method, config.num_speculative_tokens)
 
@@ -39,9 +40,9 @@ class SpeculationMixin(State):
             return
         metrics.spec_decode_num_accepted_tokens_total.set(accepted)
         metrics.spec_decode_num_emitted_tokens_total.set(emitted)
-        if config.method == fd.SpecMethod.NGRAM:
+        if config.method == NGRAM:
             metrics.spec_decode_draft_acceptance_rate.set(accepted / emitted)
-        if config.method == fd.SpecMethod.MTP:
+        if config.method == MTP:
             drafted = live * config.num_speculative_tokens
             self.num_draft_tokens += drafted
             self.max_num_emitted_tokens += live + drafted
@@ -61,7 +62,7 @@ class SpeculationMixin(State):
         steps, tokens = self.total_step, self.number_of_output_tokens
         global_ratio = 1 - steps / tokens
         log.info(f"accepted: {global_ratio}, {steps} steps, {tokens} tokens, {tokens / steps} a step")
-        if config.method == self.fd.SpecMethod.MTP:
+        if config.method == MTP:
             heads, used = self.accept_token_num_per_head, range(1, config.num_speculative_tokens + 1)
             log.info(
                 f"accepted by head: {[heads[head] / heads[head - 1] for head in used if heads[head - 1]]}"

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from .finish import FinishMixin
 from .messages import DRAFT, TARGET, MessagesMixin, Received, append_row
+from .optional import AbortResultsMixin, AbortsMixin, DecodeLogMixin, GapsMixin, MasksMixin, RoutingMixin
 from .speculation import SpeculationMixin
 
 
@@ -17,8 +18,13 @@ class Kind(NamedTuple):
     recovery: bool
 
 
-class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
-    """FastDeploy's step, to be mixed into a class that gives construction and the receive loop."""
+PREEMPTED = -9  # in place of a token or a count: the worker has let the request go
+
+
+class CommonStep(MessagesMixin, SpeculationMixin, FinishMixin):
+    """The step of every version; where they differ, version 2.6's, which subclasses change."""
+
+    passes_over_empty_slots = True
 
     def _process_batch_output(self) -> None:
         """Process the message in the tensors; called by the receive loop."""
@@ -30,7 +36,9 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
         results: list[Any] = []
         for slot in range(received.batch):
             # Read twice, without a lock, while other threads write: as upstream.
-            if self.resource_manager.stop_flags[slot] or self.resource_manager.tasks_list[slot] is None:
+            if self.resource_manager.stop_flags[slot]:
+                continue
+            if self.passes_over_empty_slots and self.resource_manager.tasks_list[slot] is None:
                 continue
             task = self.resource_manager.tasks_list[slot]
             result = self._process_slot(slot, task, received, masks)
@@ -43,13 +51,22 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
         self.postprocess(results, received.mtype)
 
     def _receive_sampling_masks(self) -> dict[int, Any]:
-        """One blocking read a step, if the feature is on."""
-        if not self.use_sampling_mask or self.fd.envs.FD_USE_GET_SAVE_OUTPUT_V1:
-            return {}
-        if not hasattr(self, "sampling_mask_zmq_server"):
-            return {}
-        _, masks = self.sampling_mask_zmq_server.receive_pyobj_once(block=True)
-        return masks if isinstance(masks, dict) else {}
+        return {}
+
+    def _tell_scheduler_log(self, task: Any, tokens: list[int]) -> None:
+        """Of tokens of a request that is past its prefill."""
+
+    def _mark_decoding(self, task: Any) -> None:
+        status = self.fd.RequestStatus
+        if task.status == status.RUNNING_PREFILL:
+            task.status = status.RUNNING_DECODE
+
+    def _is_to_be_aborted(self, name: str) -> bool:
+        """Whether the client has gone."""
+        return False
+
+    def _put_aborted(self, task: Any) -> None:
+        """Tell the client of an aborted request."""
 
     def _process_slot(self, slot: int, task: Any, received: Received, masks: dict[int, Any]) -> Any:
         """Advance one request; its result, or None if there is nothing to tell."""
@@ -67,20 +84,18 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
             tokens = self._sampled_token(slot, task, received)
         if tokens is None or (role == "decode" and self._is_discarded(name)):
             return None
-        if self.scheduler_metrics_logger and self._is_decode_stage(task):
-            self.scheduler_metrics_logger.on_decode_tokens(len(tokens))
+        self._tell_scheduler_log(task, tokens)
         if task.get("prefill_chunk_info", None) is not None and self._is_within_chunks(task):
             return None
 
         self.total_step += 1
-        if task.status == fd.RequestStatus.RUNNING_PREFILL:
-            task.status = fd.RequestStatus.RUNNING_DECODE
+        self._mark_decoding(task)
         now = fd.time.time()
         metrics = self._stamp(task, now, rid)
         self.number_of_output_tokens += len(tokens)
         self._record_metrics(task, now, tokens)
         result = self._new_result(slot, task, received.mtype, metrics)
-        if self.use_sampling_mask and slot in masks:
+        if slot in masks:
             result.outputs.sampling_mask = masks[slot]
         if is_prefill and len(tokens) > 1:
             result.outputs.draft_token_ids = fd.copy.deepcopy(tokens)
@@ -95,7 +110,7 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
         """The accepted tokens, the recovery mark alone, or None."""
         fd, name, count = self.fd, task.request_id, received.counts[slot]
         self._record_speculative_decoding_accept_num_per_request(name, count)
-        if count == fd.PREEMPTED_TOKEN_ID:
+        if count == PREEMPTED:
             fd.llm_logger.info(f"request {name} was preempted or aborted by the worker")
             if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
                 self._let_go(name, task)
@@ -117,16 +132,16 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
         if token == fd.RECOVERY_STOP_SIGNAL:
             fd.llm_logger.info(f"request {name}: recovery stop")
         elif token < 0:
-            if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER and token == fd.PREEMPTED_TOKEN_ID:
+            if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER and token == PREEMPTED:
                 self._let_go(name, task)
             return None
         return [token]
 
     def _let_go(self, name: str, task: Any) -> None:
         """A request that the worker has left: end it if it is to be aborted, queue it again if preempted."""
-        if name in self.resource_manager.to_be_aborted_req_id_set:
+        if self._is_to_be_aborted(name):
             self.resource_manager.recycle_abort_task(name)
-            self._put_abort_results(task)
+            self._put_aborted(task)
             self.fd.llm_logger.info(f"request {name} was aborted")
         if name in self.resource_manager.to_be_rescheduled_request_id_set:
             self.fd.llm_logger.info(f"request {name} was preempted")
@@ -136,8 +151,7 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
         """Whether tokens are dropped: on a decode instance those of a preempted or aborted request."""
         if not self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
             return False
-        manager = self.resource_manager
-        return name in manager.to_be_rescheduled_request_id_set or name in manager.to_be_aborted_req_id_set
+        return name in self.resource_manager.to_be_rescheduled_request_id_set or self._is_to_be_aborted(name)
 
     def _is_within_chunks(self, task: Any) -> bool:
         """Count a prefill chunk of the V0 scheduler; True before the last one."""
@@ -253,3 +267,9 @@ class StockStep(MessagesMixin, SpeculationMixin, FinishMixin):
             paired.append(target)
         self._batch_result_buffer = None
         return paired
+
+
+class StockStep(
+    MasksMixin, DecodeLogMixin, GapsMixin, AbortResultsMixin, AbortsMixin, RoutingMixin, CommonStep
+):
+    """FastDeploy's step, to be mixed into a class that gives construction and the receive loop."""

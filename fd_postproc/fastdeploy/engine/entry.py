@@ -43,14 +43,12 @@ def token_processor() -> type:
         return make_class(module)
     except Exception as error:
         from ..logs import export_active, warn
+        from ..trial.compatibility import contract_gap
 
         os.environ.pop(PEER, None)
         export_active("engine", False)
-        warn(
-            log,
-            "engine side stands aside, FastDeploy's own token processor is used: ours cannot be made here: "
-            f"{type(error).__name__}: {error}",
-        )
+        reason = contract_gap(module) or f"ours cannot be made here: {type(error).__name__}: {error}"
+        warn(log, f"engine side stands aside, FastDeploy's own token processor is used: {reason}")
         return module.TokenProcessor
 
 

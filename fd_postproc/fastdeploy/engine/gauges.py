@@ -8,6 +8,10 @@ from ..._core import Step
 from ._results import live_requests
 
 RECORD = "_record_speculative_decoding_metrics"
+MTP, NGRAM = (
+    "mtp",
+    "ngram",
+)  # names, to which the members of SpecMethod are equal; FastDeploy 2.5 has none here
 
 
 class GaugesMixin:
@@ -44,7 +48,7 @@ class GaugesMixin:
         self.num_accepted_tokens = self.num_emitted_tokens - heads[0]
         if self.num_emitted_tokens == 0:
             return
-        if self.cfg.speculative_config.method == self.fd.SpecMethod.MTP:
+        if self.cfg.speculative_config.method == MTP:
             live, drafts = live_requests(step), self.cfg.speculative_config.num_speculative_tokens
             self.num_draft_tokens += live * drafts
             self.max_num_emitted_tokens += live * (drafts + 1)
@@ -61,14 +65,14 @@ class GaugesMixin:
     def set_gauges(self: Any) -> None:
         """Tell of acceptance so far."""
         self.gauges_wait = False  # first: a step that is counted meanwhile is told the next time
-        fd, metrics = self.fd, self.fd.main_process_metrics
+        metrics = self.fd.main_process_metrics
         method = self.cfg.speculative_config.method
         accepted, emitted = self.num_accepted_tokens, self.num_emitted_tokens
         metrics.spec_decode_num_accepted_tokens_total.set(accepted)
         metrics.spec_decode_num_emitted_tokens_total.set(emitted)
-        if method == fd.SpecMethod.NGRAM:
+        if method == NGRAM:
             metrics.spec_decode_draft_acceptance_rate.set(accepted / emitted)
-        elif method == fd.SpecMethod.MTP:
+        elif method == MTP:
             metrics.spec_decode_draft_acceptance_rate.set(accepted / self.num_draft_tokens)
             metrics.spec_decode_efficiency.set(emitted / self.max_num_emitted_tokens)
             counted = self._drafts_counted

@@ -48,10 +48,11 @@ class Connector:
 
 
 class Transfers:
-    """Cache transfers that have ended."""
+    """Cache transfers that have ended; through a storage, nobody tells of them."""
 
     def __init__(self, script: Script) -> None:
-        self._answers = [(request_id(slot), outcome) for slot, outcome in script.transfers.items()]
+        told = {} if script.storage else script.transfers
+        self._answers = [(request_id(slot), outcome) for slot, outcome in told.items()]
 
     def get_finished_req(self) -> list[tuple[str, str]]:
         answers, self._answers = self._answers, []

@@ -1,4 +1,8 @@
-"""FD_POSTPROC_FASTDEPLOY=PATH: three modules of a FastDeploy source tree in place of the double's."""
+"""FD_POSTPROC_FASTDEPLOY=PATH: modules of a FastDeploy source tree in place of the double's.
+
+Those are the token processor, the requests and results, and the data modules that they import.  What acts on
+the outside stays the double's: metrics, switches, sockets, loggers, the scheduler.
+"""
 
 import importlib.abc
 import importlib.util
@@ -12,17 +16,28 @@ LAYERED = {
     "fastdeploy.worker.output": "worker/output.py",
 }
 
+# Data that those import: the tree's where it has them, or they would lack names.
+_THEIR_DATA = (
+    *("engine.pooling_params", "engine.sampling_params", "engine.tasks", "entrypoints.openai.protocol"),
+    *("trace.constants", "spec_decode.types"),
+)
+
 
 class SourceTree(importlib.abc.MetaPathFinder):
     """Finds the layered modules in a FastDeploy source tree."""
 
     def __init__(self, package):
         self.package = package
+        self.files = {name: package / file for name, file in LAYERED.items()}
+        for name in _THEIR_DATA:
+            file = package.joinpath(*name.split(".")).with_suffix(".py")
+            if file.is_file():
+                self.files[f"fastdeploy.{name}"] = file
 
     def find_spec(self, name, path=None, target=None):
-        if name not in LAYERED:
+        if name not in self.files:
             return None
-        return importlib.util.spec_from_file_location(name, self.package / LAYERED[name])
+        return importlib.util.spec_from_file_location(name, self.files[name])
 
 
 def package_folder(path):
@@ -47,6 +62,6 @@ def package_folder(path):
 
 def install():
     """Put the tree named by the environment in front of the double's own modules."""
-    path = os.environ.get("FD_POSTPROC_FASTDEPLOY")
+    path = os.environ.get("FD_POSTPROC_FASTDEPLOY", "").split(os.pathsep)[0]
     if path and not any(isinstance(finder, SourceTree) for finder in sys.meta_path):
         sys.meta_path.insert(0, SourceTree(package_folder(path)))

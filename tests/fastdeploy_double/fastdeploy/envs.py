@@ -1,32 +1,24 @@
-"""Environment switches; each access reads the environment anew."""
+"""Environment switches that the version has, with its defaults; each access reads the environment anew."""
 
 import os
 
-
-def _flag(name, default="0"):
-    return lambda: bool(int(os.getenv(name, default)))
+from fastdeploy._shapes import recording
 
 
-def _number(name, default):
-    return lambda: int(os.getenv(name, default))
+def _reader(name, usual):
+    """What reads a switch as a value of its default's kind; one without a default is a list of names."""
+    if name == "FD_PLUGINS":
+        return lambda: os.environ[name].split(",") if name in os.environ else None
+    if isinstance(usual, bool):
+        return lambda: bool(int(os.getenv(name, int(usual))))
+    if isinstance(usual, (int, float)):
+        return lambda: type(usual)(os.getenv(name, usual))
+    return lambda: os.getenv(name, usual)
 
 
-def _plugins():
-    names = os.getenv("FD_PLUGINS")
-    return None if names is None else names.split(",")
-
-
-environment_variables = {
-    "ENABLE_V1_KVCACHE_SCHEDULER": _number("ENABLE_V1_KVCACHE_SCHEDULER", "1"),
-    "FD_DEBUG": _number("FD_DEBUG", "0"),
-    "FD_ENABLE_INTERNAL_ADAPTER": _number("FD_ENABLE_INTERNAL_ADAPTER", "0"),
-    "FD_ENABLE_RETURN_TEXT": _flag("FD_ENABLE_RETURN_TEXT"),
-    "FD_PLUGINS": _plugins,
-    "FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT": _number("FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT", "120"),
-    "FD_USE_GET_SAVE_OUTPUT_V1": _flag("FD_USE_GET_SAVE_OUTPUT_V1"),
-    "INFERENCE_MSG_QUEUE_ID": lambda: os.getenv("INFERENCE_MSG_QUEUE_ID", "0"),
-    "ZMQ_SEND_BATCH_DATA": _number("ZMQ_SEND_BATCH_DATA", "1"),
-}
+environment_variables = {name: _reader(name, usual) for name, usual in recording()["switches"].items()}
+environment_variables.setdefault("FD_PLUGINS", _reader("FD_PLUGINS", None))
+environment_variables.setdefault("INFERENCE_MSG_QUEUE_ID", _reader("INFERENCE_MSG_QUEUE_ID", "0"))
 
 
 def __getattr__(name):

@@ -219,11 +219,19 @@ class Replay:
             raise ValueError(f"{self.trace.name}: unknown event {kind!r}")
 
 
+_ANOTHER_STATUS = {"RUNNING": "RUNNING_DECODE", "RUNNING_PREFILL": "RUNNING", "RUNNING_DECODE": "RUNNING"}
+
+
+def status_of(name):
+    """A status by name; versions know RUNNING, or RUNNING_PREFILL and RUNNING_DECODE."""
+    return RequestStatus[name if name in RequestStatus.__members__ else _ANOTHER_STATUS[name]]
+
+
 def set_task(request, attributes):
     """Set attributes of a request; the status by name."""
     for name, value in attributes.items():
         if name == "status":
-            value = RequestStatus[value]
+            value = status_of(value)
         elif isinstance(value, list):
             value = list(value)
         setattr(request, name, value)

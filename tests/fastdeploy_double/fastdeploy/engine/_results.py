@@ -1,4 +1,4 @@
-"""The parts of a result: its output, its metrics, pooling outputs.
+"""The parts of a result: its output, its metrics, pooling outputs; their shapes are recorded.
 
 In FastDeploy these live in engine/request.py; here they are a file of their own and are exported there.
 `__module__` says so, so that pickles name the place where a FastDeploy process finds them.
@@ -7,63 +7,49 @@ In FastDeploy these live in engine/request.py; here they are a file of their own
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
-from fastdeploy.entrypoints.openai.protocol import DeltaMessage, ToolCall
-from fastdeploy.worker.output import LogprobsLists, SampleLogprobs, SpeculateMetrics
+from fastdeploy._shapes import attributes, made
 
 HOME = "fastdeploy.engine.request"
 
 
 def by_name(cls: type, values: dict[str, Any]) -> Any:
     """An instance of a dataclass from those of `values` that are its fields."""
-    return cls(**{field.name: values.get(field.name, field.default) for field in fields(cls)})
+    own = [field for field in fields(cls) if field.name in values or field.default is not MISSING]
+    return cls(**{field.name: values.get(field.name, field.default) for field in own})
 
 
-@dataclass(slots=True)
-class CompletionOutput:
+class Items:
+    """Attributes as entries, as newer versions have them."""
+
+    __slots__ = ()
+
+    def get(self, key: str, default_value: Any = None) -> Any:
+        return getattr(self, key, default_value)
+
+    def set(self, key: str, value: Any) -> None:
+        if hasattr(self, key):
+            setattr(self, key, value)
+
+    def __getitem__(self, key: str) -> Any:
+        if not hasattr(self, key):
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if hasattr(self, key):
+            setattr(self, key, value)
+
+
+class _CompletionOutput:
     """Tokens of one step of one request."""
 
-    index: int
-    send_idx: int
-    token_ids: list[Any]
-    decode_type: int = 0
-    logprob: float | None = None
-    top_logprobs: LogprobsLists | None = None
-    draft_top_logprobs: LogprobsLists | None = None
-    logprobs: SampleLogprobs | None = None
-    draft_token_ids: list[int] | None = None
-    text: str | None = None
-    reasoning_content: str | None = None
-    reasoning_token_num: int | None = 0
-    tool_calls: ToolCall | None = None
-    speculate_metrics: SpeculateMetrics | None = None
-    completion_tokens: str | None = None
-    delta_message: DeltaMessage | None = None
-    multipart: list[Any] | None = None
-    num_image_tokens: int | None = None
-    sampling_mask: list | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Twelve of the fields; the values are the attributes themselves."""
-        return {
-            "index": self.index,
-            "send_idx": self.send_idx,
-            "token_ids": self.token_ids,
-            "decode_type": self.decode_type,
-            "logprob": self.logprob,
-            "top_logprobs": self.top_logprobs,
-            "draft_top_logprobs": self.draft_top_logprobs,
-            "logprobs": self.logprobs,
-            "draft_token_ids": self.draft_token_ids,
-            "text": self.text,
-            "reasoning_content": self.reasoning_content,
-            "reasoning_token_num": self.reasoning_token_num,
-        }
+    get, set, __getitem__, __setitem__ = Items.get, Items.set, Items.__getitem__, Items.__setitem__
 
     @classmethod
-    def from_dict(cls, req_dict: dict[str, Any]) -> CompletionOutput:
+    def from_dict(cls, req_dict: dict[str, Any]) -> Any:
         return by_name(cls, req_dict)
 
     def __repr__(self) -> str:
@@ -76,46 +62,13 @@ class CompletionOutput:
         )
 
 
-@dataclass(slots=True)
-class RequestMetrics:
+class _RequestMetrics:
     """When what happened to a request; seconds since the epoch, or seconds."""
 
-    arrival_time: float | None = None
-    preprocess_start_time: float | None = None
-    preprocess_end_time: float | None = None
-    scheduler_recv_req_time: float | None = None
-    engine_get_req_time: float | None = None
-    ask_decode_resource_start_time: float | None = None
-    ask_decode_resource_finish_time: float | None = None
-    add_req_to_resource_manager_time: float | None = None
-    inference_start_time: float | None = None
-    engine_recv_latest_token_time: float | None = None
-    engine_recv_first_token_time: float | None = None
-    wait_for_sending_cache_time: float | None = None
-    send_request_output_to_decode_time: float | None = None
-    decode_recv_req_time: float | None = None
-    decode_preallocate_req_time: float | None = None
-    decode_recv_first_token_time: float | None = None
-    decode_inference_start_time: float | None = None
-    decode_recv_second_token_time: float | None = None
-    first_token_time: float | None = None
-    time_in_queue: float | None = None
-    preprocess_cost_time: float | None = None
-    model_forward_time: float | None = None
-    model_execute_time: float | None = None
-    request_start_time: float | None = None
-    llm_engine_recv_req_timestamp: float | None = None
-    llm_engine_send_req_to_engine_timestamp: float | None = None
-    llm_engine_send_req_to_decoder_engine_timestamp: float | None = None
-    llm_engine_recv_latest_token_timestamp: float | None = None
-    llm_engine_recv_token_timestamp: float | None = None
-    speculate_metrics: SpeculateMetrics | None = None
-    gpu_cache_token_num: int | None = 0
-    cpu_cache_token_num: int | None = 0
-    storage_cache_token_num: int | None = 0
-    cpu_cache_prepare_time: float | None = None
-    storage_cache_prepare_time: float | None = None
-    preempted_count: int = 0
+    get, __getitem__ = Items.get, Items.__getitem__
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self, key, value)
 
     def __post_init__(self) -> None:
         if self.arrival_time is None:
@@ -124,10 +77,6 @@ class RequestMetrics:
     @classmethod
     def from_dict(cls, req_dict: dict[str, Any]) -> RequestMetrics:
         return by_name(cls, req_dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, deeply copied.  The outer copy is FastDeploy's too; its cost belongs to the step."""
-        return dict(asdict(self).items())
 
     def record_recv_first_token(self) -> None:
         """Stamp the first token."""
@@ -165,42 +114,24 @@ class RequestMetrics:
         self.request_start_time = self.arrival_time
         self.llm_engine_recv_req_timestamp = self.engine_get_req_time
         self.llm_engine_send_req_to_engine_timestamp = inference
-        self.llm_engine_recv_token_timestamp = first
+        if HAS_RECV_TOKEN_STAMP:
+            self.llm_engine_recv_token_timestamp = first
+
+    def update_decoder_start_time(self) -> None:
+        """The name under which older clients read when a decode instance began."""
+        self.llm_engine_send_req_to_decoder_engine_timestamp = self.decode_inference_start_time
 
 
-@dataclass
-class PoolingOutput:
+class _PoolingOutput:
     """Hidden states of a pooling request."""
 
-    data: list[Any]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"data": self.data}
-
-
-@dataclass
-class PoolingRequestOutput:
+class _PoolingRequestOutput:
     """What a pooling request returns.  Three defaults are one-tuples, as FastDeploy has them."""
 
-    request_id: str
-    outputs: PoolingOutput
-    prompt_token_ids: list[int]
-    finished: bool
-    metrics: Any = (None,)
-    error_code: Any = (200,)
-    error_msg: Any = (None,)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "request_id": self.request_id,
-            "outputs": None if self.outputs is None else self.outputs.to_dict(),
-            "prompt_token_ids": self.prompt_token_ids,
-            "finished": self.finished,
-            "metrics": None if self.metrics is None else self.metrics.to_dict(),
-            "error_code": self.error_code,
-            "error_msg": self.error_msg,
-        }
-
-
-for _class in (CompletionOutput, RequestMetrics, PoolingOutput, PoolingRequestOutput):
-    _class.__module__ = HOME
+HAS_RECV_TOKEN_STAMP = "llm_engine_recv_token_timestamp" in attributes("RequestMetrics")
+CompletionOutput: Any = made("CompletionOutput", HOME, _CompletionOutput)
+RequestMetrics: Any = made("RequestMetrics", HOME, _RequestMetrics)
+PoolingOutput: Any = made("PoolingOutput", HOME, _PoolingOutput)
+PoolingRequestOutput: Any = made("PoolingRequestOutput", HOME, _PoolingRequestOutput)

@@ -45,8 +45,12 @@ class EngineService:
             split_connector=split_connector,
         )
         self.token_processor.set_resource_manager(resource_manager)
-        self.token_processor.set_scheduler_metrics_logger(None)
-        self.token_processor.set_benchmark_logger(None)
+        for setter in (
+            "set_scheduler_metrics_logger",
+            "set_benchmark_logger",
+        ):  # as far as the version has them
+            if hasattr(self.token_processor, setter):
+                getattr(self.token_processor, setter)(None)
         self.running = False
 
     def start(self, name="fastdeploy_double"):

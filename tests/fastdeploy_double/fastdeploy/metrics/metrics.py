@@ -1,4 +1,4 @@
-"""The metrics that the token processor updates, on real prometheus_client objects without labels."""
+"""The metrics that the version's token processor updates, on real prometheus_client objects."""
 
 from prometheus_client import (
     REGISTRY,
@@ -10,68 +10,12 @@ from prometheus_client import (
     multiprocess,
 )
 
-from fastdeploy.metrics import build_1_2_5_buckets
+from fastdeploy._shapes import recording
 
-REQUEST_LATENCY_BUCKETS = [
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-]
-
-# attribute: (type, name after "fastdeploy:", description, buckets)
+TYPES = {"Counter": Counter, "Gauge": Gauge, "Histogram": Histogram}
 METRICS = {
-    "time_to_first_token": (
-        Histogram,
-        "time_to_first_token_seconds",
-        "Time from arrival to the first token",
-        [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0],
-    ),
-    "time_per_output_token": (
-        Histogram,
-        "time_per_output_token_seconds",
-        "Time between two steps of a request",
-        [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0],
-    ),
-    "request_queue_time": (
-        Histogram,
-        "request_queue_time_seconds",
-        "Time from preprocessing to inference",
-        REQUEST_LATENCY_BUCKETS,
-    ),
-    "request_prefill_time": (
-        Histogram,
-        "request_prefill_time_seconds",
-        "Time from the start of inference to the first token",
-        REQUEST_LATENCY_BUCKETS,
-    ),
-    "request_decode_time": (
-        Histogram,
-        "request_decode_time_seconds",
-        "Time from the first to the last token",
-        REQUEST_LATENCY_BUCKETS,
-    ),
-    "request_inference_time": (
-        Histogram,
-        "request_inference_time_seconds",
-        "Time from the start of inference to the last token",
-        REQUEST_LATENCY_BUCKETS,
-    ),
-    "request_generation_tokens": (
-        Histogram,
-        "request_generation_tokens",
-        "Tokens of a request",
-        build_1_2_5_buckets(33792),
-    ),
-    "request_token_ratio": (
-        Histogram,
-        "request_token_ratio",
-        "Tokens a second of a request",
-        [8, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110],
-    ),
-    "generation_tokens_total": (Counter, "generation_tokens_total", "Tokens of all requests", None),
-    "request_success_total": (Counter, "request_success_total", "Finished requests", None),
-    "available_gpu_block_num": (Gauge, "available_gpu_block_num", "Free cache blocks", None),
-    "batch_size": (Gauge, "batch_size", "Occupied slots", None),
-    "available_batch_size": (Gauge, "available_batch_size", "Free slots", None),
+    attribute: (TYPES[told["type"]], told["name"].removeprefix("fastdeploy:"), told["buckets"])
+    for attribute, told in recording()["metrics"].items()
 }
 
 # The first two are gauges because the token processor sets them.
@@ -92,8 +36,9 @@ class MetricsManager:
     def __init__(self, registry=REGISTRY):
         self._registry = registry
         self._speculative = []
-        for attribute, (kind, name, description, buckets) in METRICS.items():
+        for attribute, (kind, name, buckets) in METRICS.items():
             options = {} if buckets is None else {"buckets": buckets}
+            description = attribute.replace("_", " ")
             setattr(self, attribute, self._make(kind, name, description, **options))
 
     def _make(self, kind, name, description, **options):

@@ -15,6 +15,9 @@ K = 20
 class LoopsMixin:
     """Receives for ever; whatever a batch raises is logged, and the batch is lost."""
 
+    def _set_up(self):
+        """The end of the chain of what features set."""
+
     def run(self):
         """Start the token thread."""
         assert self.resource_manager is not None, "set_resource_manager comes before run"

@@ -1,5 +1,7 @@
 """The stock token processor: construction, receive loops, health.  The step is fd_postproc.bench.baseline.
 
+What the recorded version does otherwise is in _versions.py; names and methods that it lacks are left out.
+
 The step looks its names up in this module at each call, so a test may patch them here.
 """
 
@@ -16,6 +18,7 @@ import paddle
 
 import fastdeploy.metrics.trace as tracing
 from fastdeploy import envs
+from fastdeploy._shapes import recording
 from fastdeploy.config import PREEMPTED_TOKEN_ID
 from fastdeploy.engine.request import (
     CompletionOutput,
@@ -29,14 +32,14 @@ from fastdeploy.engine.request import (
 )
 from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 from fastdeploy.metrics.metrics import main_process_metrics
+from fastdeploy.output._features import optional_classes
 from fastdeploy.output._loops import LoopsMixin
-from fastdeploy.output._observers import ObserversMixin
+from fastdeploy.output._versions import step_classes
 from fastdeploy.spec_decode import SpecMethod
 from fastdeploy.trace.constants import LoggingEventName
 from fastdeploy.trace.trace_logger import print as trace_print
 from fastdeploy.utils import llm_logger, spec_logger
 from fastdeploy.worker.output import LogprobsLists
-from fd_postproc.bench.baseline import StockStep
 
 __all__ = [
     "MAX_BSZ",
@@ -69,14 +72,15 @@ __all__ = [
     "tracing",
 ]
 
-RECOVERY_STOP_SIGNAL = -3
-MAX_DRAFT_TOKENS = 6
-SPECULATE_MAX_BSZ = 256
-MAX_BSZ = 512
-K = 20
+_CONSTANTS = recording()["module"]["constants"]
+RECOVERY_STOP_SIGNAL = _CONSTANTS["RECOVERY_STOP_SIGNAL"]
+MAX_DRAFT_TOKENS = _CONSTANTS["MAX_DRAFT_TOKENS"]
+SPECULATE_MAX_BSZ = _CONSTANTS["SPECULATE_MAX_BSZ"]
+MAX_BSZ = _CONSTANTS["MAX_BSZ"]
+K = _CONSTANTS["K"]
 
 
-class TokenProcessor(ObserversMixin, StockStep, LoopsMixin):
+class TokenProcessor(*optional_classes(), *step_classes(), LoopsMixin):
     """Receives steps and turns them into results."""
 
     fd = sys.modules[__name__]
@@ -88,13 +92,10 @@ class TokenProcessor(ObserversMixin, StockStep, LoopsMixin):
         self.engine_worker_queue = engine_worker_queue
         self.split_connector = split_connector
         self.resource_manager = None
-        self.scheduler_metrics_logger = None
-        self._benchmark_logger = None
         self.tokens_counter = Counter()
 
         self.speculative_decoding = cfg.speculative_config.method is not None
         self.use_logprobs = cfg.model_config.enable_logprob
-        self.use_sampling_mask = getattr(cfg.model_config, "enable_keep_sampling_mask", False)
         self.enable_draft_logprob = cfg.speculative_config.enable_draft_logprob
         self._open_sockets()
         self._allocate()
@@ -119,8 +120,7 @@ class TokenProcessor(ObserversMixin, StockStep, LoopsMixin):
         self.timestamp_for_alive_before_handle_batch = None
         self.timestamp_for_alive_after_handle_batch = None
         self.engine_output_token_hang = False
-        self.routing_host_view = None
-        self.routing_cache_manager = None
+        self._set_up()  # what features of the version have besides
 
     def _open_sockets(self):
         parallel = self.cfg.parallel_config
@@ -128,11 +128,6 @@ class TokenProcessor(ObserversMixin, StockStep, LoopsMixin):
         if envs.FD_USE_GET_SAVE_OUTPUT_V1:
             port = parallel.local_engine_worker_queue_port
             self.zmq_server = ZmqIpcServer(name=f"get_save_output_rank{rank}_{port}", mode=PULL)
-        elif self.use_sampling_mask:
-            port = parallel.engine_worker_queue_port[rank]
-            self.sampling_mask_zmq_server = ZmqIpcServer(
-                name=f"sampling_mask_output_rank_{rank}_{port}", mode=PULL
-            )
 
     def _allocate(self):
         """The tensors that the receive ops fill."""
@@ -159,12 +154,6 @@ class TokenProcessor(ObserversMixin, StockStep, LoopsMixin):
         assert self.resource_manager is None, "there is a resource manager already"
         self.resource_manager = resource_manager
 
-    def set_scheduler_metrics_logger(self, scheduler_metrics_logger):
-        self.scheduler_metrics_logger = scheduler_metrics_logger
-
-    def set_benchmark_logger(self, benchmark_logger):
-        self._benchmark_logger = benchmark_logger
-
     def healthy(self):
         """False once a batch has been in hand for longer than the timeout; idle or not, as upstream."""
         with self.health_lock:
@@ -179,3 +168,8 @@ class WarmUpTokenProcessor(TokenProcessor):
 
     def __init__(self, cfg):
         super().__init__(cfg)
+
+
+for _name in set(__all__) - set(recording()["module"]["names"]):  # what the version's module does not have
+    del globals()[_name]
+__all__ = [name for name in __all__ if name in globals()]

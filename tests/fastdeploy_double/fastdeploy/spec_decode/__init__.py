@@ -1,8 +1,5 @@
-"""Speculative methods; members compare equal to their names."""
+"""Speculative methods; members compare equal to their names.  Older versions have the names alone."""
 
-from enum import Enum
+from fastdeploy._shapes import enumeration
 
-
-class SpecMethod(str, Enum):
-    MTP = "mtp"
-    NGRAM = "ngram"
+SpecMethod = enumeration("SpecMethod", __name__, base=str)

@@ -1,14 +1,5 @@
-"""Names of the events that the token processor prints."""
+"""Names of the events of a request that the version knows."""
 
-from enum import Enum
+from fastdeploy._shapes import enumeration
 
-
-class LoggingEventName(Enum):
-    CHECK_CACHE_TRANSFER_START = "CHECK_CACHE_TRANSFER_START"
-    CHECK_CACHE_TRANSFER_END = "CHECK_CACHE_TRANSFER_END"
-    DECODE_INFERENCE_END = "DECODE_INFERENCE_END"
-    DECODE_START = "DECODE_START"
-    FIRST_TOKEN_GENERATED = "FIRST_TOKEN_GENERATED"
-    INFERENCE_END = "INFERENCE_END"
-    POSTPROCESSING_START = "POSTPROCESSING_START"
-    PREFILL_INFERENCE_END = "PREFILL_INFERENCE_END"
+LoggingEventName = enumeration("LoggingEventName", __name__)

@@ -1,7 +1,8 @@
 """Log-probability containers and the statistics of speculative decoding."""
 
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
+
+from fastdeploy._shapes import made
 
 
 class Logprob(NamedTuple):
@@ -16,35 +17,24 @@ PromptLogprobs = list[dict[int, Logprob] | None]
 SampleLogprobs = list[dict[int, Logprob]]
 
 
-class LogprobsLists(NamedTuple):
+class _LogprobsLists:
     """One row for each reported token; column 0 is the sampled token."""
-
-    logprob_token_ids: list[list[int]]
-    logprobs: list[list[float]]
-    sampled_token_ranks: list[int]
 
     def slice_columns(self, start: int, end: int):
         """Columns `start` to `end` of every row; the ranks are shared."""
         ids, logprobs, ranks = self
         cut = slice(start, end)
-        return LogprobsLists([row[cut] for row in ids], [row[cut] for row in logprobs], ranks)
+        return type(self)([row[cut] for row in ids], [row[cut] for row in logprobs], ranks)
 
     def slice_rows(self, start: int, end: int):
         """Rows `start` to `end`."""
         cut = slice(start, end)
-        return LogprobsLists(*(part[cut] for part in self))
+        return type(self)(*(part[cut] for part in self))
 
 
-@dataclass
-class SpeculateMetrics:
+class _SpeculateMetrics:
     """Acceptance statistics of a finished request."""
 
-    accepted_tokens: int
-    rejected_tokens: int
-    accept_ratio: float
-    average_accept_length: float
-    accepted_tokens_per_head: list[int]
-    accept_ratio_per_head: list[float]
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+LogprobsLists: Any = made("LogprobsLists", __name__, _LogprobsLists)
+SpeculateMetrics: Any = made("SpeculateMetrics", __name__, _SpeculateMetrics)

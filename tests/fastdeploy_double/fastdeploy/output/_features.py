@@ -1,9 +1,54 @@
-"""What is told of a request at its end, where that is switched on: benchmark records and expert routing."""
+"""Features that not every version has: one class for each, with what its construction sets."""
 
 import numpy as np
 
+from fastdeploy._shapes import recording
+from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
+from fd_postproc.bench.baseline.optional import (
+    AbortResultsMixin,
+    AbortsMixin,
+    DecodeLogMixin,
+    GapsMixin,
+    MasksMixin,
+    RoutingMixin,
+)
 
-class ObserversMixin:
+
+class SchedulerLogMixin(DecodeLogMixin):
+    """The log of decoding that the scheduler keeps."""
+
+    def _set_up(self):
+        super()._set_up()
+        self.scheduler_metrics_logger = None
+
+    def set_scheduler_metrics_logger(self, scheduler_metrics_logger):
+        self.scheduler_metrics_logger = scheduler_metrics_logger
+
+
+class SamplingMaskMixin(MasksMixin):
+    """Sampling masks over a socket of their own."""
+
+    def _set_up(self):
+        super()._set_up()
+        self.use_sampling_mask = getattr(self.cfg.model_config, "enable_keep_sampling_mask", False)
+        if self.use_sampling_mask and not self.fd.envs.FD_USE_GET_SAVE_OUTPUT_V1:
+            rank = self.cfg.parallel_config.local_data_parallel_id
+            port = self.cfg.parallel_config.engine_worker_queue_port[rank]
+            self.sampling_mask_zmq_server = ZmqIpcServer(
+                name=f"sampling_mask_output_rank_{rank}_{port}", mode=PULL
+            )
+
+
+class BenchmarkMixin(GapsMixin):
+    """Tells the benchmark logger of a request."""
+
+    def _set_up(self):
+        super()._set_up()
+        self._benchmark_logger = None
+
+    def set_benchmark_logger(self, benchmark_logger):
+        self._benchmark_logger = benchmark_logger
+
     def _record_completion_metrics(self, task, current_time):
         super()._record_completion_metrics(task, current_time)
         if not self._benchmark_logger:
@@ -25,6 +70,19 @@ class ObserversMixin:
                 itl_samples=getattr(task, "_itl_samples", []),
             )
         )
+
+
+class RoutingReplayMixin(RoutingMixin):
+    """Gathers the expert routing of a request."""
+
+    def _set_up(self):
+        super()._set_up()
+        self.routing_host_view = None
+        self._routing_host_view_init_attempted = False
+        self.routing_cache_manager = None
+
+    def _init_routing_host_view(self):
+        """The double's view is set by tests."""
 
     def _finalize_routing(self, task_id, task, result, is_prefill=False):
         """Expert routing of a request, before its blocks are freed: in its result, or in a store."""
@@ -55,3 +113,18 @@ class ObserversMixin:
         return self.routing_host_view.gather(
             np.array(task.block_tables)[position // size] * size + position % size
         )
+
+
+def optional_classes():
+    """Those that the recorded version has, each known by a method or an attribute."""
+    told = recording()["token_processor"]
+    known = {*told["methods"], *told["attributes"], recording()["behaviour"].get("abort_set")}
+    choices = {
+        "set_benchmark_logger": BenchmarkMixin,
+        "set_scheduler_metrics_logger": SchedulerLogMixin,
+        "_finalize_routing": RoutingReplayMixin,
+        "use_sampling_mask": SamplingMaskMixin,
+        "_put_abort_results": AbortResultsMixin,
+        "to_be_aborted_req_id_set": AbortsMixin,
+    }
+    return [cls for name, cls in choices.items() if name in known]

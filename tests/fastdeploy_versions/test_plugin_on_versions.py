@@ -1,0 +1,120 @@
+"""The plug-in on the double of every recorded version: active, or aside with a reason in words."""
+
+import pytest
+
+pytestmark = pytest.mark.framework
+
+SERVED = ("26", "25", "dev", "develop")
+ASIDE = {
+    "24": "RequestMetrics has no record_recv_token; served are FastDeploy 2.5 and newer",
+    "jan": "calls of the resource manager",
+}
+LEGACY = ("25", "dev", "develop")
+PREFILL = (
+    "plain tokens, prefill role",
+    "speculation, prefill role",
+    "speculation with logprobs, prefill role",
+)
+STORAGE = "plain tokens, prefill role, cache through a storage"
+
+
+@pytest.mark.parametrize("version", SERVED)
+def test_active(report, version):
+    told = report(version)
+    assert told["engine"]["active"], told["engine"]["log"]
+    ((level, line),) = told["engine"]["log"]
+    assert (level, told["engine"]["stderr"]) == ("INFO", "")
+    assert "engine side active" in line
+    assert {
+        name: script["difference"] for name, script in told["scripts"].items() if script["difference"]
+    } == {}
+    assert {
+        name: script["complaints"] for name, script in told["scripts"].items() if script["complaints"]
+    } == {}
+
+
+@pytest.mark.parametrize("version", ASIDE)
+def test_aside_with_a_reason_in_words(report, version):
+    told = report(version)
+    assert not told["engine"]["active"]
+    ((level, line),) = told["engine"]["log"]
+    assert level == "WARNING"
+    assert "engine side stands aside" in line
+    assert ASIDE[version] in line
+    assert "cannot tell" not in line
+    assert ASIDE[version] in told["engine"]["stderr"]
+
+
+# ---- What versions differ in ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["26", "25"])
+def test_a_key_that_is_there_for_some_results_only(report, recorded, version):
+    """Results without it have FastDeploy's keys, made quickly; one that has it shows it."""
+    told = report(version)["dictionary"]
+    keys = [
+        key
+        for key, _, _, *condition in recorded(version)["classes"]["RequestOutput"]["to_dict"]
+        if not condition
+    ]
+    assert told == {"quick": True, "keys": keys, "with_routing": [1]}
+
+
+@pytest.mark.parametrize("version", SERVED)
+@pytest.mark.parametrize("script", ["logprobs", "speculation with logprobs"])
+def test_headers_without_a_column_count_mean_all_columns(report, version, script):
+    told = report(version)["scripts"][script]
+    assert told["difference"] is None
+    assert told["columns"] == ([21] if version in LEGACY else [1, 3, 21])
+
+
+@pytest.mark.parametrize("version", SERVED)
+def test_clients_are_told_of_an_abort_where_fastdeploy_does(report, recorded, version):
+    told = report(version)["scripts"]["plain tokens"]
+    assert told["difference"] is None
+    assert told["aborted"] == ("_put_abort_results" in recorded(version)["token_processor"]["methods"])
+
+
+@pytest.mark.parametrize("version", SERVED)
+@pytest.mark.parametrize("script", PREFILL)
+def test_a_cache_transfer_ends_as_in_the_version(report, recorded, version, script):
+    """Requests are not failed for want of an event's name, and a failed transfer has the version's code."""
+    told, behaviour = report(version)["scripts"][script], recorded(version)["behaviour"]
+    assert told["difference"] is None
+    failed = behaviour["failed_transfer"]
+    assert told["errors"][:2] == [
+        [200, None],
+        [failed["error_code"], failed["text"].format(task_id="trial-1_0", status="failed")],
+    ]
+    assert told["sent"] == 2
+    traced = [name for name in behaviour["prefill_events"] if name.startswith("CHECK_CACHE_TRANSFER")]
+    assert [name for name in told["events"] if name.startswith("CHECK_CACHE_TRANSFER")] == 2 * traced
+
+
+def test_a_cache_that_goes_through_a_storage(report, recorded):
+    """Nobody tells of a transfer then: FastDeploy's own way, and the first token goes out."""
+    told, behaviour = report("26")["scripts"][STORAGE], recorded("26")["behaviour"]
+    assert told["storage"]
+    assert told["difference"] is None
+    failed = behaviour["failed_storage"]
+    assert told["errors"][:2] == [
+        [200, None],
+        [failed["error_code"], failed["text"].format(task_id="trial-1_0")],
+    ]
+    assert told["sent"] == 2
+
+
+def test_a_version_without_the_schedulers_log(report):
+    """It differs in when output is cached, and in nothing else."""
+    scripts = report("jan")["scripts"]
+    assert "calls of the resource manager" in scripts.pop("plain tokens")["difference"]
+    assert {name: told["difference"] for name, told in scripts.items() if told["difference"]} == {}
+
+
+@pytest.mark.parametrize("version", SERVED)
+def test_gauges_of_speculative_decoding(report, version):
+    """Not all versions have names for the methods in the token processor's module."""
+    for told in report(version)["gauges"]:
+        assert told["complaints"] == []
+        assert told["ours"] == told["stock"], told["method"]
+        assert any(value != [0.0] for value in told["ours"].values())

@@ -1,0 +1,141 @@
+"""What the plug-in does on the double of one version: for a process that has FD_POSTPROC_DOUBLE."""
+
+import contextlib
+import io
+import json
+import logging
+
+from fastdeploy import config
+from fastdeploy.output import token_processor as module
+from step_replay import stubs
+
+from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.trial.canned import SCRIPTS
+from fd_postproc.fastdeploy.trial.compatibility import Pair, contract_gap, first_difference_in
+from fd_postproc.fastdeploy.trial.facts import ABORT_SETS, Facts
+from fd_postproc.fastdeploy.trial.sandbox import Sandbox
+from fd_postproc.fastdeploy.trial.trial import Trial
+
+SPECULATIVE = (("spec", "mtp"), ("spec", "ngram"), ("spec_topk", "mtp"))
+
+
+def engine():
+    """FastDeploy's engine is made; which class it has, and what was told of that."""
+    records, told = [], io.StringIO()
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            records.append([record.levelname, record.getMessage()])
+
+    logger = logging.getLogger("fastdeploy")
+    logger.addHandler(Keep())
+    with contextlib.redirect_stderr(told):
+        from fastdeploy.engine import common_engine
+
+        service = common_engine.EngineService(config.FDConfig(), stubs.ResourceManager(4))
+    service.token_processor._finalizer()
+    return {
+        "active": type(service.token_processor) is not module.TokenProcessor,
+        "log": [record for record in records if "fd_postproc" in record[1] and "engine side" in record[1]],
+        "stderr": told.getvalue(),
+    }
+
+
+def outcomes():
+    """Of each script of the trial: how ours differs from FastDeploy's class, and some of what ours did."""
+    box, ours = Sandbox(module), Sandbox(module)
+    facts, cls = Facts.of(module, box), make_class(ours.module)
+    for name, value in facts.traits.items():
+        setattr(cls, name, value)
+    pair = Pair(box, box.module.TokenProcessor), Pair(ours, cls)
+    told = {}
+    for script in SCRIPTS:
+        applied = facts.applies(script)
+        difference = first_difference_in(script, *pair, facts)
+        abort_set = facts.abort_set or ABORT_SETS[0]
+        trial = Trial(ours, cls, applied, abort_set, facts.packed(applied.channel))
+        with contextlib.suppress(Exception):  # the difference tells of it
+            trial.run()
+        results = [result for batch in trial.scheduler.put for result in batch]
+        told[script.name] = {
+            "difference": difference,
+            "storage": applied.storage,
+            "errors": [[result.error_code, told_error(result)] for result in results],
+            "columns": sorted({len(row) for result in results for row in columns_of(result)}),
+            "aborted": sum(result.error_msg == "Aborted" for result in results),
+            "sent": sum(map(len, trial.connector.sent)),
+            "events": [event.name for event, *_ in ours.traced],
+            "complaints": sorted(trial.processor.complained),
+        }
+    return told
+
+
+def told_error(result):
+    """The text of an error, whichever attribute the version has it in."""
+    return result.error_msg or getattr(result, "error_message", None)
+
+
+def columns_of(result):
+    return [] if result.outputs.top_logprobs is None else result.outputs.top_logprobs.logprobs
+
+
+def quick_dictionary():
+    """Whether a result's dictionary is made without FastDeploy's to_dict, and what is in one with routing."""
+    calls = []
+    stock = module.RequestOutput.to_dict
+
+    def counted(result):
+        calls.append(result)
+        return stock(result)
+
+    module.RequestOutput.to_dict = counted
+    try:
+        plan = make_class(module).plan
+        calls.clear()
+        usual = plan.new_result(0, 1, "a", 3, plan.copy_metrics(module.RequestMetrics(arrival_time=1.0)))
+        keys = list(usual.to_dict())
+        quick = not calls
+        usual.routing_data = [1]
+        return {"quick": quick, "keys": keys, "with_routing": usual.to_dict().get("routing_data")}
+    finally:
+        module.RequestOutput.to_dict = stock
+
+
+def gauges():
+    """The gauges of speculative decoding after some steps: FastDeploy's, ours, and our complaints."""
+    from plugged import plugin_class, stock_class
+    from rig import Rig
+
+    told = []
+    for channel, method in SPECULATIVE[:2]:
+        values = []
+        for cls in stock_class(), plugin_class():
+            rig = Rig(channel, ["a", "b"], cls=cls, method=method)
+            for tokens in ({0: [11, 12], 1: [13]}, {0: [14], 1: [15, 16, 17]}, {0: [18, 19, 20]}):
+                rig.through_tensors(tokens)
+            if hasattr(rig.processor, "tell_gauges"):
+                rig.processor.tell_gauges()
+            values.append(
+                {
+                    name: [one._value.get() for one in (metric if isinstance(metric, list) else [metric])]
+                    for name in rig_metrics()._speculative
+                    for metric in [getattr(rig_metrics(), name)]
+                }
+            )
+            complaints = sorted(getattr(rig.processor, "complained", ()))
+            rig.close()
+        told.append({"method": method, "stock": values[0], "ours": values[1], "complaints": complaints})
+    return told
+
+
+def rig_metrics():
+    return module.main_process_metrics
+
+
+def show():
+    told = {"engine": engine()}
+    if contract_gap(module) is None:
+        told |= {"scripts": outcomes(), "dictionary": quick_dictionary()}
+    if hasattr(module.TokenProcessor, "set_scheduler_metrics_logger"):  # the rig makes requests of these only
+        told["gauges"] = gauges()
+    print(json.dumps(told))
