@@ -33,6 +33,15 @@ def test_our_class_is_compatible(real):
     assert verdict.compatible, verdict.reason
 
 
+def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, monkeypatch):
+    """Not beside itself, without an end."""
+    from fd_postproc.fastdeploy.engine.processor import make_class
+
+    monkeypatch.setattr(real, "TokenProcessor", make_class(real))
+    verdict = compare(real, make_class)
+    assert verdict.compatible, verdict.reason
+
+
 def test_the_check_is_made_once_for_a_module(variant, monkeypatch):
     made = []
 

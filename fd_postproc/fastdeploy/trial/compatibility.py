@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,7 @@ def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         missing = contract_gap(module)
         if missing:
             return Verdict(False, missing)
+        module = _with_stock_class(module)
         box = Sandbox(module)
         facts = Facts.of(module, box)
         features = facts.in_words()
@@ -109,6 +111,16 @@ def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
     except Exception as error:
         return Verdict(False, f"cannot tell: {type(error).__name__}: {error}", features, traits=traits)
     return Verdict(True, f"equal in {len(SCRIPTS)} trials", features, traits=traits)
+
+
+def _with_stock_class(module: Any) -> Any:
+    """The module with FastDeploy's own class in it, also if somebody has put ours there."""
+    stock = getattr(module.TokenProcessor, "stock", None)
+    if stock is None:
+        return module
+    original = types.ModuleType(module.__name__)
+    original.__dict__.update(vars(module), TokenProcessor=stock)
+    return original
 
 
 def contract_gap(module: Any) -> str | None:
