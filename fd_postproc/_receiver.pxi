@@ -12,9 +12,8 @@ cdef int64_t _deadline(timeout) except -2:
     """Seconds, or None -> monotonic ns; 0 does not wait, -1 waits for ever."""
     if timeout is None:
         return -1
-    if not timeout >= 0:
-        raise ValueError(f"timeout {timeout} is not a number of seconds from 0")
-    return fds_now() + <int64_t>(min(timeout, 1e9) * 1e9) if timeout > 0 else 0
+    cdef double seconds = checks.seconds(timeout)
+    return fds_now() + <int64_t>(min(seconds, 1e9) * 1e9) if seconds > 0 else 0
 
 
 @cython.final
@@ -129,7 +128,7 @@ cdef class Receiver:
         return 0
 
     cdef str _where(self):
-        return f"receiving from queue {self.msqid} ({self.channel}, key {self.key:#x})"
+        return f"receiving from queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message.
@@ -360,11 +359,11 @@ cdef class Receiver:
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = f"queue {self.msqid}, key {self.key:#x}"
+        where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
         return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
 
 
-def peek(int msqid, long index=0):
+def peek(msqid, index=0):
     """Copy one message of a queue and leave it there.
 
     Parameters
@@ -384,10 +383,12 @@ def peek(int msqid, long index=0):
         With errno ENOSYS if the kernel cannot copy messages (it was built without
         CONFIG_CHECKPOINT_RESTORE), E2BIG if this message is longer than ``kernel.msgmax`` is now.
     """
+    cdef int queue = checks.whole_number(msqid, "msqid", 0, (1 << 31) - 1)
+    cdef long place = checks.whole_number(index, "index", 0, (1 << 63) - 1)
     cdef int64_t capacity = min(queues.kernel_limits().msgmax, _LARGEST_MESSAGE)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(long) + capacity)
     cdef char *message = PyBytes_AS_STRING(out)
-    cdef int64_t n = fds_peek(msqid, message, capacity, index)
+    cdef int64_t n = fds_peek(queue, message, capacity, place)
     if n == -ENOMSG:
         return None
     if n == -E2BIG:

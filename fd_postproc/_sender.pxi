@@ -135,7 +135,7 @@ cdef class Sender:
         return limit
 
     cdef str _where(self):
-        return f"sending to queue {self.msqid} ({self.channel}, key {self.key:#x})"
+        return f"sending to queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
@@ -346,5 +346,5 @@ cdef class Sender:
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = f"queue {self.msqid}, key {self.key:#x}"
+        where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
         return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.n_frames)} steps>"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from .checks import shown
+
 
 class MalformedMessage(ValueError):
     """A message does not add up; nothing of it was used.
@@ -14,8 +16,9 @@ class MalformedMessage(ValueError):
     channel : str
         Channel the message was decoded as.
     field : str
-        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``; in a compact
-        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or ``"token"``.
+        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
+        in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or
+        ``"token"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -50,10 +53,15 @@ class MalformedMessage(ValueError):
             return f"{value} logprob columns, at most {bound} fit the layout; is max_logprobs too high?"
         if self.field == "count":
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
+        if self.field == "flag":
+            return (
+                f"message flag {value}; FastDeploy writes 3 (target) or {bound} (draft): it is a message of "
+                "another channel, so give the receiver that channel, or its own queue to each"
+            )
         if self.field == "token":
             return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
         if self.field == "mtype":
-            return f"message type {value}, expected {bound}; another program is writing to this queue"
+            return f"message type {shown(value)}, expected {bound}; another program is writing to this queue"
         if self.field == "fragment" and bound == 1 < value:
             return f"a piece of a frame cut into {value}, expected {bound}: a Receiver puts pieces together"
         return f"{self.field} {value} of a compact frame, expected {bound}"

@@ -105,7 +105,7 @@ def _print_state(target: Target, screen: Console) -> None:
     info = queues.inspect_queue(target.msqid)
     others = "; other users may use it" if info.mode & 0o066 else ""
     rows = [
-        ("key", f"{info.key & 0xFFFFFFFF:#x}" if info.key else "0, private"),
+        ("key", queues.key_text(info.key) if info.key else "0, private"),
         ("owner, mode", f"{user_name(info.owner)}, {info.mode:04o}{others}"),
         ("waiting", f"{info.messages:,} messages, {info.bytes:,} bytes"),
         ("last sender", _process(info.last_sender, info.sent_at)),

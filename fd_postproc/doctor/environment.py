@@ -50,7 +50,7 @@ _VARIABLES: dict[str, Callable[[], object]] = {
 def check_environment() -> list[Finding]:
     """Variables that are set and not valid; one line about those that are set."""
     found, good = [], []
-    for name in sorted(os.environ):
+    for name in sorted(name for name, value in os.environ.items() if value):  # empty is as if unset
         if name not in _VARIABLES:
             if name.startswith("FD_POSTPROC_"):
                 known = ", ".join(one for one in _VARIABLES if one.startswith("FD_"))

@@ -90,6 +90,12 @@ def _open(payload: bytes, channel: str, layout: Layout) -> _Message:
         refuse("batch", header.batch, capacity.slots)
     if header.cols > capacity.width:
         refuse("columns", header.cols, capacity.width)
+    if header.flag not in (
+        0,
+        3,
+        4,
+    ):  # FastDeploy writes 3 or 4: in other channels' messages that word is a batch
+        refuse("flag", header.flag, 4)
     stride = stride_of(header.dialect, header.cols, capacity)
 
     if channel in HAS_COUNTS:
