@@ -34,7 +34,7 @@ cdef class Receiver:
         FastDeploy's number of the queue, normally a TCP port.  Default: the environment variable
         ``INFERENCE_MSG_QUEUE_ID``, else 1.
     key : int, optional
-        System V key; replaces queue_id, path and ftok.
+        System V key, as ``ipcs -q`` prints it or as a signed number; replaces queue_id, path and ftok.
     path : str, optional
         File whose inode the key is made of.  Default: ``/dev/shm``, but ``./`` for ``spec``, as in
         FastDeploy.
@@ -43,12 +43,25 @@ cdef class Receiver:
     layout : Layout, optional
         Geometry of the sender's build.
     mode : int, optional
-        Permission bits of a queue that is created here.
+        Permission bits of a queue that is created here: 0o600 (its owner alone) to 0o666 (everybody).
+
+    Attributes
+    ----------
+    channel : str
+    layout : Layout
+        As given.
+    key : int
+        The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Texts spell it as ``ipcs -q``
+        does: ``fd_postproc.queues.key_text(receiver.key)``.
+    msqid : int
+        The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.
 
     Raises
     ------
     QueueError
         If the queue cannot be opened.
+    TypeError, ValueError
+        If an argument is of another kind, or out of range; the text names it.
     """
 
     cdef readonly str channel
@@ -130,6 +143,11 @@ cdef class Receiver:
     cdef str _where(self):
         return f"receiving from queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
+    cdef object _error(self, int code):
+        """The exception for an errno value."""
+        return queue_error(
+            code, self._where(), "this Receiver's remove() removed it: make another" if self.removed else None)
+
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message.
 
@@ -209,7 +227,7 @@ cdef class Receiver:
                 if deadline == 0 or 0 < deadline <= fds_now():
                     return -1
             else:
-                raise queue_error(-n, self._where())
+                raise self._error(-n)
             n = self._wait(deadline, &status)
 
     cdef int _refuse(self, int status) except -1:
@@ -230,7 +248,7 @@ cdef class Receiver:
         memset(&status, 0, sizeof(status))
         n = fds_stat(self.msqid, &status)
         if n < 0:
-            raise queue_error(-n, self._where())
+            raise self._error(-n)
         size = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
         cdef long *message = <long *>PyMem_RawMalloc(sizeof(long) + size)
         if message == NULL:
@@ -240,7 +258,7 @@ cdef class Receiver:
             if n == -ENOMSG:
                 return n
             if n < 0:
-                raise queue_error(-n, self._where())
+                raise self._error(-n)
             if n <= self.capacity:
                 memcpy(self.message, message, sizeof(long) + n)
                 return n

@@ -40,10 +40,20 @@ cdef class Sender:
         must fit the kernel's limits whole.  ``"compact"`` needs an fd_postproc receiver; what does not fit
         one message goes in several.
 
+    Attributes
+    ----------
+    channel, dialect : str
+    layout : Layout
+        As given.
+    key, msqid : int
+        As of `Receiver`.
+
     Raises
     ------
     QueueError
         If the queue cannot be opened.
+    TypeError, ValueError
+        If an argument is of another kind, or out of range; the text names it.
     """
 
     cdef readonly str channel

@@ -142,14 +142,14 @@ _KINDS: dict[int, type[QueueError]] = {
 
 _REMEDIES: dict[type[QueueError], str] = {
     QueueMissing: "start the other side first, or check the queue id, path and ftok rule",
-    QueueRemoved: "another program (or ipcrm) removed it; open it again",
+    QueueRemoved: "somebody removed it (remove() of its receiver, another program, ipcrm): open it again",
     QueuePermission: "run both sides as the same user, or create the queue with mode 0666",
     MessageTooBig: "raise kernel.msgmax and kernel.msgmnb, then remove the queue and create it again",
     QueueTimeout: "the other side is not reading",
 }
 
 
-def queue_error(code: int, doing: str) -> QueueError:
+def queue_error(code: int, doing: str, remedy: str | None = None) -> QueueError:
     """Build the exception for an errno value of a queue call.
 
     Parameters
@@ -158,9 +158,11 @@ def queue_error(code: int, doing: str) -> QueueError:
         errno, positive.
     doing : str
         What failed, for a person: "receiving from queue 5 (topk, key 0x...)".
+    remedy : str, optional
+        What to do about it; default: what helps with most errors of its kind.
     """
     kind = _KINDS.get(code, QueueError)
-    remedy = _REMEDIES.get(kind)
+    remedy = _REMEDIES.get(kind) if remedy is None else remedy
     text = f"{doing}: {os.strerror(code)}" + (f"; {remedy}" if remedy else "")
     return kind(code, text)
 

@@ -311,7 +311,8 @@ def remove_queue(msqid: int) -> None:
     except sysv_ipc.ExistentialError:
         pass
     except sysv_ipc.PermissionsError:
-        raise queue_error(errno.EPERM, f"removing queue {msqid}") from None
+        whose = "only its owner, its maker and root may remove a queue, whatever its mode"
+        raise queue_error(errno.EPERM, f"removing queue {msqid}", whose) from None
 
 
 @dataclass(frozen=True)
