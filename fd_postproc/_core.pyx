@@ -38,7 +38,7 @@ from fd_postproc._pack cimport (
 )
 from fd_postproc._sysv cimport (
     E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_forks, fds_limit, fds_now, fds_peek, fds_put, fds_put_wait,
-    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_watch_forks,
+    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any, fds_watch_forks,
 )
 from fd_postproc._wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
@@ -59,7 +59,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: leave them out, and Python "
         "turns it on for this import")
 
-from . import arrays, checks, queues, tensors
+from . import aio, arrays, checks, queues, tensors
 from .errors import MalformedMessage, ReceiverBusy, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
 

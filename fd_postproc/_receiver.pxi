@@ -50,6 +50,8 @@ cdef class Receiver:
     channel : str
     layout : Layout
         As given.
+    closed : bool
+        Whether `close` or `remove` was called.
     key : int
         The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Texts spell it as ``ipcs -q``
         does: ``fd_postproc.queues.key_text(receiver.key)``.
@@ -71,7 +73,8 @@ cdef class Receiver:
     cdef int channel_number
     cdef fdw_layout c_layout
     cdef bint busy
-    cdef bint closed
+    cdef readonly bint closed
+    cdef object watch        # tells tasks of asyncio that there is something; None until the first one waits
     cdef bint removed
     cdef bint held           # `opened` is a message that nobody has got yet: memory was short
     cdef int forks           # fds_forks when the last call began
@@ -345,14 +348,53 @@ cdef class Receiver:
         finally:
             self.busy = False
 
+    def receive_async(self, timeout=None):
+        """`receive` for asyncio: a coroutine that waits without blocking the event loop.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds; None waits for ever, 0 does not wait.
+
+        Returns
+        -------
+        coroutine
+            Its result, and what it raises, are those of `receive`.
+
+        Notes
+        -----
+        A task that is cancelled, or runs into the time limit of ``asyncio.wait_for``, loses no message: none
+        is taken before it is handed out.  A thread looks for messages while somebody waits, with sleeps of at
+        most 0.2 ms in between, as `receive` with a timeout does.  Several tasks of one loop may wait.
+        `close` wakes them, and they get a ValueError.
+
+        ``async for step in receiver`` is the same without a time limit; it ends after `close` or `remove`.
+        """
+        return aio.receive(self, timeout)
+
+    def __aiter__(self):
+        """Steps without end, for ``async for``; stops after close() or remove()."""
+        return self
+
+    def __anext__(self):
+        return aio.following(self)
+
+    def _watched(self):
+        """For `fd_postproc.aio`: what wakes tasks."""
+        if self.watch is None or not self.watch.of_this_process:
+            self.watch = aio.Watch(_look_at, self.msqid)
+        return self.watch
+
     def close(self):
-        """Use this Receiver no more.  The queue and its messages stay."""
+        """Use this Receiver no more.  The queue and its messages stay.  Waiting tasks of asyncio are woken."""
         self.closed = True
+        if self.watch is not None:
+            self.watch.close()
 
     def remove(self):
         """Remove the queue and what is in it from the system, and close.  Waiting threads are woken."""
         self.removed = True
-        self.closed = True
+        self.close()
         queues.remove_queue(self.msqid)
 
     def __enter__(self):
@@ -379,6 +421,15 @@ cdef class Receiver:
         state = " closed" if self.closed else ""
         where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
         return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
+
+
+def _look_at(int msqid, double seconds):
+    """For `fd_postproc.aio`: whether a queue has a message, or is gone, within some time."""
+    cdef int64_t deadline = fds_now() + <int64_t>(seconds * 1e9)
+    cdef int status
+    with nogil:
+        status = fds_wait_any(msqid, deadline)
+    return status != 0
 
 
 def peek(msqid, index=0):

@@ -99,6 +99,7 @@ FLOORS = [
         "queues",
         "tensors",
         "arrays",
+        "aio",
         "_core",
         "_save",
         "cuda",

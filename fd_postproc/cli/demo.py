@@ -285,7 +285,7 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
 
 def _synthetic(args: argparse.Namespace) -> int:
     from .._core import decode
-    from .tables import print_labels, print_table, requests_table, step_rows, step_title
+    from .tables import plural, print_labels, print_table, requests_table, step_rows, step_title
     from .transfer import Incoming, SenderProcess, private_queues
     from .workload import synthetic_items
 
@@ -331,7 +331,8 @@ def _synthetic(args: argparse.Namespace) -> int:
     status = incoming.verdict()
     if status == 0:
         screen.print(
-            f"{steps:,} steps came from process {sender.pid}; every one arrived equal to what was sent."
+            f"{plural(steps, 'step')} came from process {sender.pid}; "
+            "every one arrived equal to what was sent."
         )
     if len(last.payload) > limits.limit:
         screen.print(
