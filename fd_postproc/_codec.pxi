@@ -16,7 +16,7 @@ cdef Step _gathered(const fdw_message *m):
 cdef int _get_bytes(payload, Py_buffer *view) except -1:
     """The buffer of a message; the caller releases it."""
     if not PyObject_CheckBuffer(payload):
-        raise TypeError(f"payload must be bytes-like, not {type(payload).__name__}")
+        raise TypeError(f"payload must be bytes-like, not {checks.kind_of(payload)}")
     PyObject_GetBuffer(payload, view, PyBUF_STRIDES | PyBUF_FORMAT)
     cdef bint numbers = view.format != NULL and strpbrk(view.format, "efdgFDGO") != NULL
     if not numbers and PyBuffer_IsContiguous(view, c"C"):

@@ -109,8 +109,8 @@ cdef Py_ssize_t _limit(value, Py_ssize_t default) except? -1:
         return default
     if not PyIndex_Check(value):
         raise TypeError(
-            f"a slice's end must be a whole number or None, not {checks.shown(value)} ({type(value).__name__})")
-    return _clipped_index(value, NULL)
+            f"a slice's end must be a whole number or None, not {checks.shown(value)} ({checks.kind_of(value)})")
+    return _clipped_whole(value)
 
 
 cdef Logprobs _view(Step step, Py_ssize_t first, Py_ssize_t rows, Py_ssize_t column, Py_ssize_t cols):

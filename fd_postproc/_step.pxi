@@ -14,12 +14,20 @@ cdef extern from "Python.h":
     Py_ssize_t _clipped_index "PyNumber_AsSsize_t"(object o, PyObject *error) except? -1  # NULL: clips
 
 
+cdef Py_ssize_t _clipped_whole(value) except? -1:
+    """A number as Py_ssize_t; what is beyond that becomes the end of its range."""
+    try:
+        return _clipped_index(value, NULL)
+    except TypeError:  # an array of several numbers
+        raise TypeError(f"{checks.shown(value)} is not one whole number") from None
+
+
 cdef Py_ssize_t _request(Step step, i) except -1:
     """A request's index as a caller gave it, checked."""
     if not PyIndex_Check(i):
         raise TypeError(
-            f"the index of a request must be a whole number, not {checks.shown(i)} ({type(i).__name__})")
-    cdef Py_ssize_t index = _clipped_index(i, NULL)
+            f"the index of a request must be a whole number, not {checks.shown(i)} ({checks.kind_of(i)})")
+    cdef Py_ssize_t index = _clipped_whole(i)
     if not 0 <= index < step.at.batch:
         raise IndexError(f"request {checks.shown(i)} of a step of {step.at.batch}")
     return index

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks import shown
+from .checks import kind_of, shown
 from .tensors import as_float32, host_array
 
 _KINDS = {
@@ -114,7 +114,7 @@ def _refuse_objects(array: Any, name: str, wanted: str) -> None:
     for value in array.flat:
         good = (int,) if wanted == "integers" else (int, float)
         if isinstance(value, bool) or not isinstance(value, good):
-            raise TypeError(f"{name} holds {shown(value)} ({type(value).__name__}), not {wanted}")
+            raise TypeError(f"{name} holds {shown(value)} ({kind_of(value)}), not {wanted}")
     largest = max(array.flat, key=abs)
     bound = "32 bits" if wanted == "integers" else "float32"
     raise ValueError(f"{name} holds {shown(largest)}, which does not fit {bound}")

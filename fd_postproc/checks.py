@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from typing import Any
 
 _SHOWN = 60  # characters of a value in an error text
@@ -19,7 +20,17 @@ def shown(value: Any) -> str:
         text = repr(value)
     except ValueError:  # Python does not spell out an int of more than 4,300 digits
         return f"a number of {int(value).bit_length()} bits"
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def kind_of(value: Any) -> str:
+    """What something is, for an error text: the name of its type, or None."""
+    return "None" if value is None else type(value).__name__
+
+
+def _typed(value: Any) -> str:
+    return "None" if value is None else f"{shown(value)} ({kind_of(value)})"
 
 
 def whole_number(value: Any, name: str, low: float, high: float, hint: str = "") -> int:
@@ -48,10 +59,7 @@ def whole_number(value: Any, name: str, low: float, high: float, hint: str = "")
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        kind = type(value).__name__
-        raise TypeError(
-            f"{name} must be a whole number, not {shown(value)} ({kind}){_remedy(hint)}"
-        ) from None
+        raise TypeError(f"{name} must be a whole number, not {_typed(value)}{_remedy(hint)}") from None
     if not low <= number <= high:
         raise ValueError(f"{name} = {shown(number)} is outside {low}..{high}{_remedy(hint)}")
     return number
@@ -78,8 +86,7 @@ def seconds(value: Any, name: str = "timeout") -> float:
     except OverflowError:
         number = math.inf if value > 0 else -1.0
     except (TypeError, ValueError):
-        kind = type(value).__name__
-        raise TypeError(f"{name} must be a number of seconds or None, not {shown(value)} ({kind})") from None
+        raise TypeError(f"{name} must be a number of seconds or None, not {_typed(value)}") from None
     if not number >= 0:
         raise ValueError(f"{name} = {shown(value)} is not a number of seconds from 0")
     return number
@@ -120,9 +127,7 @@ def file_path(value: Any, name: str = "path") -> str:
         If it holds a NUL, which no path does.
     """
     if not isinstance(value, (str, bytes, os.PathLike)):
-        raise TypeError(
-            f"{name} must be a str or an os.PathLike, not {shown(value)} ({type(value).__name__})"
-        )
+        raise TypeError(f"{name} must be a str or an os.PathLike, not {_typed(value)}")
     text = os.fsdecode(value)
     if "\0" in text:
         raise ValueError(f"{name} {shown(text)} holds a NUL character, which no path can")

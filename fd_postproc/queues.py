@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import sysv_ipc
 
-from .checks import file_path, permission_bits, whole_number
+from .checks import file_path, permission_bits, shown, whole_number
 from .errors import QueueError, QueueRemoved, queue_error
 
 __all__ = [
@@ -101,7 +101,7 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
         else can open.
     """
     if ftok not in ("custom", "libc"):
-        raise ValueError(f"ftok {ftok!r} is not one of 'custom', 'libc'")
+        raise ValueError(f"ftok {shown(ftok)} is not one of 'custom', 'libc'")
     queue_id = whole_number(
         queue_id, "queue_id", _LEAST, _GREATEST, "it is normally the number of a TCP port"
     )
@@ -220,6 +220,7 @@ def inspect_queue(msqid: int) -> QueueInfo:
     QueueMissing
         If there is no such queue.
     """
+    msqid = whole_number(msqid, "msqid", 0, _GREATEST)
     for queue in list_queues():
         if queue.msqid == msqid:
             return queue
@@ -306,6 +307,7 @@ def remove_queue(msqid: int) -> None:
     QueuePermission
         If it belongs to somebody else.
     """
+    msqid = whole_number(msqid, "msqid", 0, _GREATEST)
     try:
         sysv_ipc.remove_message_queue(msqid)
     except sysv_ipc.ExistentialError:

@@ -22,7 +22,7 @@ from dataclasses import astuple, dataclass
 from typing import IO
 
 from ._core import CHANNELS
-from .checks import shown, whole_number
+from .checks import kind_of, shown, whole_number
 from .layout import GPU, Layout
 
 __all__ = [
@@ -167,7 +167,7 @@ class RecordingWriter:
                 f"channel {shown(channel)} is not one of {', '.join(map(repr, CHANNELS))}, or None"
             )
         if not isinstance(layout, Layout):
-            raise TypeError(f"layout must be a Layout, not {type(layout).__name__}")
+            raise TypeError(f"layout must be a Layout, not {kind_of(layout)}")
         whole_number(level, "level", -1, 9, "zlib's compression levels")
         if created_ns is not None:
             created_ns = whole_number(created_ns, "created_ns", -(1 << 63), (1 << 63) - 1)
@@ -209,7 +209,7 @@ class RecordingWriter:
             If the disk is full.  The file then ends after the message before.
         """
         if not isinstance(payload, (bytes, bytearray, memoryview)):
-            raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
+            raise TypeError(f"payload must be bytes, not {kind_of(payload)}")
         payload = bytes(payload)
         mtype = whole_number(mtype, "mtype", -(1 << 63), (1 << 63) - 1)
         if time_ns is not None:
@@ -296,6 +296,8 @@ class Recording:
         if isinstance(source, (str, os.PathLike)):
             self.name = os.fspath(source)
             self._file: IO[bytes] = open(source, "rb")  # noqa: SIM115  closed by close()
+        elif not hasattr(source, "read") or not hasattr(source, "seek"):
+            raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
         else:
             self.name = str(getattr(source, "name", "recording"))
             self._file = source
@@ -431,6 +433,8 @@ def is_recording(source: str | os.PathLike[str] | IO[bytes]) -> bool:
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
+    if not hasattr(source, "read") or not hasattr(source, "seek"):
+        raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
     source.seek(0)
     head = source.read(len(_MAGIC))
     source.seek(0)

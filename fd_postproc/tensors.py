@@ -14,6 +14,8 @@ import sys
 from math import prod
 from typing import Any
 
+from .checks import kind_of
+
 ROLES = {
     "tokens": "int64",
     "ids": "int64",
@@ -63,7 +65,7 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
         contiguous = tensor.flags.c_contiguous
         address, read_only = tensor.__array_interface__["data"]
     else:
-        kind = type(tensor).__name__
+        kind = kind_of(tensor)
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
     found = _dtype_name(tensor.dtype)
     if found != dtype:
@@ -92,7 +94,7 @@ def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
     if hasattr(tensor, "data_ptr"):
         check_sound(tensor, name)
     elif getattr(tensor, "dtype", None) is None:
-        kind = type(tensor).__name__
+        kind = kind_of(tensor)
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
     _refuse_device(tensor, name)
     if hasattr(tensor, "data_ptr"):
@@ -240,7 +242,7 @@ def slow_flag(tensor: Any, name: str) -> bool:
         check_sound(tensor, name)
     found = getattr(tensor, "dtype", None)
     if found is None or _dtype_name(found) != "bool":
-        raise TypeError(f"{name} must be a bool tensor, not {found or type(tensor).__name__}")
+        raise TypeError(f"{name} must be a bool tensor, not {found or kind_of(tensor)}")
     if prod(tensor.shape) < 1:
         raise ValueError(f"{name} is empty")
     _refuse_device(tensor, name)

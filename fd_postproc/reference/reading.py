@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, MutableSequence
 from ctypes import addressof, c_int64, sizeof
 from typing import Any, NamedTuple, NoReturn
 
+from ..checks import whole_number
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
 from .frames import decode_frame
@@ -140,6 +142,7 @@ def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = G
     MalformedMessage
         In the same cases, and with the same text, as `fd_postproc.decode`.
     """
+    mtype = whole_number(mtype, "mtype", -math.inf, math.inf)
     if mtype == COMPACT_MTYPE:
         return decode_frame(bytes(payload), channel, layout)
     if mtype != MTYPE:
