@@ -24,8 +24,8 @@ cdef int _get_bytes(payload, Py_buffer *view) except -1:
     PyBuffer_Release(view)
     if numbers:
         raise TypeError(
-            f"payload must be bytes, not a {type(payload).__name__} of floats or objects; were these the bytes "
-            "of a message, .tobytes() would give them")
+            f"payload must be bytes, not a {type(payload).__name__} of floats or objects; if it holds "
+            "the bytes of a message, give .tobytes()")
     raise ValueError(f"payload is a {type(payload).__name__} that is not contiguous; give a copy of it")
 
 
@@ -35,8 +35,8 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     Parameters
     ----------
     payload : bytes-like
-        The message without its 8-byte ``mtype``: a contiguous buffer of bytes, or of integers.  One of FastDeploy's may be shorter than a full message,
-        as long as everything that its header claims is there.
+        The message without its 8-byte ``mtype``: a contiguous buffer of bytes, or of integers.  One of
+        FastDeploy's may be shorter than a full message, as long as all that its header claims is there.
     channel : {"plain", "topk", "spec", "spec_topk"}
     mtype : int, optional
         System V message type: 1 is FastDeploy's, 2 a whole compact frame.

@@ -30,7 +30,7 @@ cdef class HostInput:
 cdef bint _look(tensor, fdl_tensor *out) except -1:
     """Ask a tensor where its memory is, if its framework offers DLPack's C exchange API.
 
-    False also if that raises, or tells of no memory or of numbers with another sign: the slow way finds words.
+    False also if that raises, or tells of no memory or numbers with another sign: the slow way finds words.
     """
     capsule = getattr(type(tensor), "__dlpack_c_exchange_api__", None)
     if capsule is None or not PyCapsule_IsValid(capsule, FDL_CAPSULE):

@@ -109,7 +109,8 @@ cdef Py_ssize_t _limit(value, Py_ssize_t default) except? -1:
         return default
     if not PyIndex_Check(value):
         raise TypeError(
-            f"a slice's end must be a whole number or None, not {checks.shown(value)} ({checks.kind_of(value)})")
+            "a slice's end must be a whole number or None, "
+            f"not {checks.shown(value)} ({checks.kind_of(value)})")
     return _clipped_whole(value)
 
 

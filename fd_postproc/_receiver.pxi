@@ -74,7 +74,7 @@ cdef class Receiver:
     cdef fdw_layout c_layout
     cdef bint busy
     cdef readonly bint closed
-    cdef object watch        # tells tasks of asyncio that there is something; None until the first one waits
+    cdef object watch        # wakes tasks of asyncio; None until the first one waits
     cdef bint removed
     cdef bint held           # `opened` is a message that nobody has got yet: memory was short
     cdef int forks           # fds_forks when the last call began
@@ -148,8 +148,8 @@ cdef class Receiver:
 
     cdef object _error(self, int code):
         """The exception for an errno value."""
-        return queue_error(
-            code, self._where(), "this Receiver's remove() removed it: make another" if self.removed else None)
+        remedy = "this Receiver's remove() removed it: make another" if self.removed else None
+        return queue_error(code, self._where(), remedy)
 
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message.
@@ -386,7 +386,7 @@ cdef class Receiver:
         return self.watch
 
     def close(self):
-        """Use this Receiver no more.  The queue and its messages stay.  Waiting tasks of asyncio are woken."""
+        """Use this Receiver no more; tasks of asyncio that wait are woken.  The queue and its messages stay."""
         self.closed = True
         if self.watch is not None:
             self.watch.close()

@@ -213,7 +213,8 @@ cdef class Step:
         ----------
         channel : {"plain", "topk", "spec", "spec_topk"}
         counts : array_like of int, shape (batch,)
-            Here as below also a Paddle or PyTorch tensor in host memory.  Accepted tokens of each request, or a negative code.  On ``plain`` and ``topk`` 1 or a code.
+            Accepted tokens of each request, or a negative code.  On ``plain`` and ``topk`` 1 or a code.  This
+            and the others may be Paddle or PyTorch tensors in host memory.
         ids : array_like of int, shape (rows, cols)
             Token ids of the accepted rows; ``(rows,)`` is taken as one column.  rows is the sum of the
             positive counts.
@@ -232,8 +233,8 @@ cdef class Step:
         TypeError
             If an argument is of another kind: floats for integers, strings, None.
         ValueError
-            If shapes do not fit each other, a number does not fit its type, or the channel cannot carry it; or
-            if a tensor is not in host memory, or has none.
+            If shapes do not fit each other, a number does not fit its type, the channel cannot carry it, or a
+            tensor is not in host memory, or has none.
         """
         import numpy as np
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
@@ -131,7 +132,7 @@ def _worker(allowed: str | None) -> Finding:
 
     if not points:
         seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
-        return finding("warning", "worker-missing", seen, "pip install fd-postproc")
+        return finding("warning", "worker-missing", seen, f"install fd_postproc's wheel into {sys.executable}'s environment with pip")
     if not loaded:
         seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy's own save ops send"
         seen += f"; {_matches(allowed)}"
