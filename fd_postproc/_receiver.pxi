@@ -386,7 +386,10 @@ cdef class Receiver:
         return self.watch
 
     def close(self):
-        """Use this Receiver no more; tasks of asyncio that wait are woken.  The queue and its messages stay."""
+        """Use this Receiver no more; tasks of asyncio that wait are woken.
+
+        The queue and its messages stay.
+        """
         self.closed = True
         if self.watch is not None:
             self.watch.close()

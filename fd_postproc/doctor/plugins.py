@@ -132,7 +132,8 @@ def _worker(allowed: str | None) -> Finding:
 
     if not points:
         seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
-        return finding("warning", "worker-missing", seen, f"install fd_postproc's wheel into {sys.executable}'s environment with pip")
+        step = f"{sys.executable} -m pip install WHEEL, a wheel of fd_postproc"
+        return finding("warning", "worker-missing", seen, step)
     if not loaded:
         seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy's own save ops send"
         seen += f"; {_matches(allowed)}"
