@@ -69,7 +69,7 @@ def check_environment() -> list[Finding]:
             _VARIABLES[name]()
         except ValueError as error:
             seen = str(error).removeprefix(f"{name}=")
-            remedy = ("unset it, or set it to such a value",)
+            remedy: tuple[str, ...] = ("unset it, or set it to such a value",)
             if name.startswith("INFERENCE_"):
                 remedy += ("FastDeploy's own ops end their process at a value like this one",)
             found.append(Finding("error", "environment", "variable-invalid", name, seen, remedy))

@@ -27,11 +27,11 @@ def check_trial() -> list[Finding]:
     tree = os.environ.get(TREE)
     if tree and installed().code == "fastdeploy-missing" and not _holds_fastdeploy(tree):
         seen = f"not tried: {TREE}={tree!r} holds no FastDeploy: there is no {FASTDEPLOY_FILE} in it"
-        remedy = (
+        folder = (
             f"set {TREE} to the folder that holds fastdeploy/, as a clone of FastDeploy does",
             "or unset it",
         )
-        return [_finding("warning", "plugin-untried", seen, remedy)]
+        return [_finding("warning", "plugin-untried", seen, folder)]
     try:
         told = report()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
