@@ -9,6 +9,7 @@ CFLAGS, LDFLAGS
 """
 
 import os
+import re
 import runpy
 from glob import glob
 from pathlib import Path
@@ -37,6 +38,13 @@ def extension(name, source, depends=(), libraries=()):
     return ext
 
 
+def description():
+    """README for a package index, where neither its pictures nor the pages that it links to are beside it."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^!\[.*?\]\((?!https?:).*?\)\n+", "", text, flags=re.M)
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
 class BuildExt(build_ext):
     """Embeds the kernel: fdk_ptx.h holds cuda/pack.ptx as a C string."""
 
@@ -59,6 +67,8 @@ HEADERS = sorted(
 )
 
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     cmdclass={"build_ext": BuildExt},
     # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
     options={"build_ext": {"cython_c_in_temp": not trace}},

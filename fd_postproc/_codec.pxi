@@ -13,14 +13,30 @@ cdef Step _gathered(const fdw_message *m):
     return step
 
 
+cdef int _get_bytes(payload, Py_buffer *view) except -1:
+    """The buffer of a message; the caller releases it."""
+    if not PyObject_CheckBuffer(payload):
+        raise TypeError(f"payload must be bytes-like, not {checks.kind_of(payload)}")
+    PyObject_GetBuffer(payload, view, PyBUF_STRIDES | PyBUF_FORMAT)
+    cdef bint numbers = view.format != NULL and strpbrk(view.format, "efdgFDGO") != NULL
+    if not numbers and PyBuffer_IsContiguous(view, c"C"):
+        return 0
+    PyBuffer_Release(view)
+    if numbers:
+        raise TypeError(
+            f"payload must be bytes, not a {type(payload).__name__} of floats or objects; if it holds "
+            "the bytes of a message, give .tobytes()")
+    raise ValueError(f"payload is a {type(payload).__name__} that is not contiguous; give a copy of it")
+
+
 def decode(payload, channel, *, mtype=1, layout=GPU):
     """Decode one message.
 
     Parameters
     ----------
     payload : bytes-like
-        The message without its 8-byte ``mtype``.  One of FastDeploy's may be shorter than a full message,
-        as long as everything that its header claims is there.
+        The message without its 8-byte ``mtype``: a contiguous buffer of bytes, or of integers.  One of
+        FastDeploy's may be shorter than a full message, as long as all that its header claims is there.
     channel : {"plain", "topk", "spec", "spec_topk"}
     mtype : int, optional
         System V message type: 1 is FastDeploy's, 2 a whole compact frame.
@@ -35,8 +51,10 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     ------
     MalformedMessage
         If anything does not add up; it names the field, its value and the bound.
-    ValueError, TypeError
-        If channel, layout or payload are of the wrong kind, or the payload lies in shared memory and somebody
+    TypeError
+        If payload, mtype or layout are of another kind.
+    ValueError
+        If there is no such channel, the payload is not contiguous, or it lies in shared memory and somebody
         changed it meanwhile.
     """
     cdef int number = _channel_number(channel)
@@ -45,9 +63,11 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     cdef fdw_fault fault
     cdef Py_buffer view
     cdef int status
+    if type(mtype) is not int:
+        mtype = checks.whole_number(mtype, "mtype", -math.inf, math.inf)
     if mtype != FDW_MTYPE_STOCK and mtype != FDW_MTYPE_COMPACT:
         raise _wrong_mtype(number, mtype)
-    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    _get_bytes(payload, &view)
     try:
         if mtype == FDW_MTYPE_STOCK:
             status = fdw_open(&m, &c, number, view.buf, view.len, &fault)

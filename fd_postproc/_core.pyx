@@ -9,7 +9,7 @@ translation unit, so that calls between them are direct.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_IsContiguous,
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_IsContiguous,
     PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
@@ -20,7 +20,7 @@ from cpython.slice cimport PySlice_AdjustIndices
 from libc.math cimport isnan
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport getenv
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strpbrk
 
 from fd_postproc._counter cimport fdc_add, fdc_read, fdc_set
 from fd_postproc._dlpack cimport (
@@ -38,13 +38,14 @@ from fd_postproc._pack cimport (
 )
 from fd_postproc._sysv cimport (
     E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_forks, fds_limit, fds_now, fds_peek, fds_put, fds_put_wait,
-    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_watch_forks,
+    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any, fds_watch_forks,
 )
 from fd_postproc._wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
-    FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, FDW_PACKED, FDW_PLAIN, FDW_ROWS,
-    FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_draft,
-    fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_layout,
+    FDW_FLAG, FDW_FLAG_DRAFT, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK,
+    FDW_PACKED, FDW_PLAIN, FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_block,
+    fdw_block_in, fdw_block_size, fdw_draft,
+    fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_is_flag, fdw_layout,
     fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements, fdw_refuse,
     fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
 )
@@ -59,7 +60,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: leave them out, and Python "
         "turns it on for this import")
 
-from . import queues, tensors
+from . import aio, arrays, checks, queues, tensors
 from .errors import MalformedMessage, ReceiverBusy, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
 

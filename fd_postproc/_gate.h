@@ -56,7 +56,7 @@ static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 /* ---- Opening a message --------------------------------------------------------------------------- */
 
 enum fdw_field {
-    FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT,
+    FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT, FDW_FLAG,
     FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN, /* frames only */
 };
 
@@ -184,6 +184,8 @@ static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel
         return fdw_refuse(fault, FDW_BATCH, -1, m->batch, m->at.slots);
     if (m->cols > m->at.width)
         return fdw_refuse(fault, FDW_COLUMNS, -1, m->cols, m->at.width);
+    if (!fdw_is_flag(m->flag))
+        return fdw_refuse(fault, FDW_FLAG, -1, m->flag, FDW_FLAG_DRAFT);
     m->at = fdw_geometry_of(layout, channel, m->dialect, m->cols);
     m->claimed = m->at.counts < 0 ? m->at.header : m->at.counts + 4 * (int64_t)m->batch;
     if (m->batch > 0 && m->at.counts < 0)

@@ -28,14 +28,31 @@ cdef class HostInput:
 
 
 cdef bint _look(tensor, fdl_tensor *out) except -1:
-    """Ask a tensor where its memory is, if its framework offers DLPack's C exchange API."""
+    """Ask a tensor where its memory is, if its framework offers DLPack's C exchange API.
+
+    False also if that raises, or tells of no memory or numbers with another sign: the slow way finds words.
+    """
     capsule = getattr(type(tensor), "__dlpack_c_exchange_api__", None)
     if capsule is None or not PyCapsule_IsValid(capsule, FDL_CAPSULE):
         return False
     cdef fdl_exchange *exchange = <fdl_exchange *>PyCapsule_GetPointer(capsule, FDL_CAPSULE)
     if exchange.major != 1:
         return False
-    exchange.look(<PyObject *>tensor, out)
+    try:
+        exchange.look(<PyObject *>tensor, out)
+    except Exception:
+        return False
+    return out.data != NULL and not tensors.is_negated(tensor)
+
+
+cdef bint _get_numbers(tensor, Py_buffer *view) except -1:
+    """A tensor's buffer with its format; False if it has none, or of a dtype that buffers lack."""
+    if not PyObject_CheckBuffer(tensor):
+        return False
+    try:
+        PyObject_GetBuffer(tensor, view, PyBUF_STRIDES | PyBUF_FORMAT)
+    except (BufferError, ValueError):
+        return False
     return True
 
 
@@ -53,8 +70,7 @@ def host_flag(tensor, str name):
     cdef Py_buffer view
     if isinstance(tensor, bool):
         return tensor
-    if PyObject_CheckBuffer(tensor):
-        PyObject_GetBuffer(tensor, &view, PyBUF_STRIDES | PyBUF_FORMAT)
+    if _get_numbers(tensor, &view):
         try:
             if view.format != NULL and view.format[0] == c"?" and view.len > 0:
                 return (<uint8_t *>view.buf)[0] != 0
@@ -67,9 +83,9 @@ def host_flag(tensor, str name):
 
 
 def environment_variable(str name):
-    """``os.environ.get(name)``, in a tenth of its time; the two are kept the same by Python."""
+    """``os.environ.get(name) or None``, in a tenth of its time: empty is as if unset."""
     cdef const char *value = getenv(name.encode())
-    return None if value == NULL else os.fsdecode(<bytes>value)
+    return None if value == NULL or value[0] == 0 else os.fsdecode(<bytes>value)
 
 
 def host_input(tensor, str name, str dtype):
@@ -99,8 +115,7 @@ def host_input(tensor, str name, str dtype):
     cdef char kind = c"f" if dtype == "float32" else c"l" if dtype == "int64" else c"i"
     cdef fdl_tensor t
     cdef Py_ssize_t k
-    if PyObject_CheckBuffer(tensor):
-        PyObject_GetBuffer(tensor, &out.view, PyBUF_STRIDES | PyBUF_FORMAT)
+    if _get_numbers(tensor, &out.view):
         out.holds_view = True
         if (out.view.format != NULL and out.view.format[0] == kind and out.view.format[1] == 0
                 and PyBuffer_IsContiguous(&out.view, c"C")):
@@ -120,7 +135,7 @@ def host_input(tensor, str name, str dtype):
             for k in range(t.ndim):
                 out.size *= t.shape[k]
             return out
-    out.shape = tuple(tensor.shape) if hasattr(tensor, "shape") else ()
     out.address, out.size, out.keep = tensors.slow_input(tensor, name, dtype)
+    out.shape = tuple(tensor.shape)
     out.copied = out.keep is not tensor
     return out

@@ -54,7 +54,7 @@ cdef class Logprobs:
         return self.logprob_token_ids, self.logprobs, self.sampled_token_ranks
 
     def slice_rows(self, start, end):
-        """A view of rows ``[start:end]`` (as a list is sliced)."""
+        """A view of rows ``[start:end]`` (as a list is sliced); TypeError if they are no whole numbers."""
         cdef Py_ssize_t low = _limit(start, 0), high = _limit(end, self.rows)
         cdef Py_ssize_t n = PySlice_AdjustIndices(self.rows, &low, &high, 1)
         return _view(self.step, self.first + low, n, self.column, self.cols)
@@ -105,7 +105,13 @@ cdef class Logprobs:
 
 
 cdef Py_ssize_t _limit(value, Py_ssize_t default) except? -1:
-    return default if value is None else value
+    if value is None:
+        return default
+    if not PyIndex_Check(value):
+        raise TypeError(
+            "a slice's end must be a whole number or None, "
+            f"not {checks.shown(value)} ({checks.kind_of(value)})")
+    return _clipped_whole(value)
 
 
 cdef Logprobs _view(Step step, Py_ssize_t first, Py_ssize_t rows, Py_ssize_t column, Py_ssize_t cols):

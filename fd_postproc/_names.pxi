@@ -10,6 +10,7 @@ cdef dict _DIALECT_NAMES = {number: name for name, number in _DIALECT_NUMBERS.it
 cdef int _NO_DIALECT = -1  # a step made here, not received
 cdef dict _FIELD_NAMES = {
     FDW_LENGTH: "length", FDW_BATCH: "batch", FDW_COLUMNS: "columns", FDW_COUNT: "count",
+    FDW_FLAG: "flag",
     FDW_FIELD_MAGIC: "magic", FDW_FIELD_VERSION: "version", FDW_FIELD_CHANNEL: "channel",
     FDW_FRAGMENT: "fragment", FDW_ROWS: "rows", FDW_TOKEN: "token",
 }
@@ -18,7 +19,7 @@ cdef dict _FIELD_NAMES = {
 cdef int _number(dict numbers, str what, name) except -1:
     number = numbers.get(name) if isinstance(name, str) else None
     if number is None:
-        raise ValueError(f"{what} {name!r} is not one of {', '.join(map(repr, numbers))}")
+        raise ValueError(f"{what} {checks.shown(name)} is not one of {', '.join(map(repr, numbers))}")
     return number
 
 
@@ -40,7 +41,7 @@ cdef fdw_layout _c_layout(layout) except *:
     if layout is GPU:
         return _GPU
     if not isinstance(layout, Layout):
-        raise TypeError(f"layout must be a Layout, not {type(layout).__name__}")
+        raise TypeError(f"layout must be a Layout, not {checks.kind_of(layout)}")
     c.max_batch, c.top_k, c.max_draft, c.spec_batch = (
         layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
     return c

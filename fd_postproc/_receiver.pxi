@@ -12,9 +12,8 @@ cdef int64_t _deadline(timeout) except -2:
     """Seconds, or None -> monotonic ns; 0 does not wait, -1 waits for ever."""
     if timeout is None:
         return -1
-    if not timeout >= 0:
-        raise ValueError(f"timeout {timeout} is not a number of seconds from 0")
-    return fds_now() + <int64_t>(min(timeout, 1e9) * 1e9) if timeout > 0 else 0
+    cdef double seconds = checks.seconds(timeout)
+    return fds_now() + <int64_t>(min(seconds, 1e9) * 1e9) if seconds > 0 else 0
 
 
 @cython.final
@@ -35,7 +34,7 @@ cdef class Receiver:
         FastDeploy's number of the queue, normally a TCP port.  Default: the environment variable
         ``INFERENCE_MSG_QUEUE_ID``, else 1.
     key : int, optional
-        System V key; replaces queue_id, path and ftok.
+        System V key, as ``ipcs -q`` prints it or as a signed number; replaces queue_id, path and ftok.
     path : str, optional
         File whose inode the key is made of.  Default: ``/dev/shm``, but ``./`` for ``spec``, as in
         FastDeploy.
@@ -44,12 +43,27 @@ cdef class Receiver:
     layout : Layout, optional
         Geometry of the sender's build.
     mode : int, optional
-        Permission bits of a queue that is created here.
+        Permission bits of a queue that is created here: 0o600 (its owner alone) to 0o666 (everybody).
+
+    Attributes
+    ----------
+    channel : str
+    layout : Layout
+        As given.
+    closed : bool
+        Whether `close` or `remove` was called.
+    key : int
+        The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Texts spell it as ``ipcs -q``
+        does: ``fd_postproc.queues.key_text(receiver.key)``.
+    msqid : int
+        The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.
 
     Raises
     ------
     QueueError
         If the queue cannot be opened.
+    TypeError, ValueError
+        If an argument is of another kind, or out of range; the text names it.
     """
 
     cdef readonly str channel
@@ -59,7 +73,8 @@ cdef class Receiver:
     cdef int channel_number
     cdef fdw_layout c_layout
     cdef bint busy
-    cdef bint closed
+    cdef readonly bint closed
+    cdef object watch        # wakes tasks of asyncio; None until the first one waits
     cdef bint removed
     cdef bint held           # `opened` is a message that nobody has got yet: memory was short
     cdef int forks           # fds_forks when the last call began
@@ -129,7 +144,12 @@ cdef class Receiver:
         return 0
 
     cdef str _where(self):
-        return f"receiving from queue {self.msqid} ({self.channel}, key {self.key:#x})"
+        return f"receiving from queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
+
+    cdef object _error(self, int code):
+        """The exception for an errno value."""
+        remedy = "this Receiver's remove() removed it: make another" if self.removed else None
+        return queue_error(code, self._where(), remedy)
 
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message.
@@ -210,7 +230,7 @@ cdef class Receiver:
                 if deadline == 0 or 0 < deadline <= fds_now():
                     return -1
             else:
-                raise queue_error(-n, self._where())
+                raise self._error(-n)
             n = self._wait(deadline, &status)
 
     cdef int _refuse(self, int status) except -1:
@@ -231,7 +251,7 @@ cdef class Receiver:
         memset(&status, 0, sizeof(status))
         n = fds_stat(self.msqid, &status)
         if n < 0:
-            raise queue_error(-n, self._where())
+            raise self._error(-n)
         size = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
         cdef long *message = <long *>PyMem_RawMalloc(sizeof(long) + size)
         if message == NULL:
@@ -241,7 +261,7 @@ cdef class Receiver:
             if n == -ENOMSG:
                 return n
             if n < 0:
-                raise queue_error(-n, self._where())
+                raise self._error(-n)
             if n <= self.capacity:
                 memcpy(self.message, message, sizeof(long) + n)
                 return n
@@ -328,14 +348,56 @@ cdef class Receiver:
         finally:
             self.busy = False
 
+    def receive_async(self, timeout=None):
+        """`receive` for asyncio: a coroutine that waits without blocking the event loop.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds; None waits for ever, 0 does not wait.
+
+        Returns
+        -------
+        coroutine
+            Its result, and what it raises, are those of `receive`.
+
+        Notes
+        -----
+        A task that is cancelled, or runs into the time limit of ``asyncio.wait_for``, loses no message: none
+        is taken before it is handed out.  A thread looks for messages while somebody waits, with sleeps of at
+        most 0.2 ms in between, as `receive` with a timeout does.  Several tasks of one loop may wait.
+        `close` wakes them, and they get a ValueError.
+
+        ``async for step in receiver`` is the same without a time limit; it ends after `close` or `remove`.
+        """
+        return aio.receive(self, timeout)
+
+    def __aiter__(self):
+        """Steps without end, for ``async for``; stops after close() or remove()."""
+        return self
+
+    def __anext__(self):
+        return aio.following(self)
+
+    def _watched(self):
+        """For `fd_postproc.aio`: what wakes tasks."""
+        if self.watch is None or not self.watch.of_this_process:
+            self.watch = aio.Watch(_look_at, self.msqid)
+        return self.watch
+
     def close(self):
-        """Use this Receiver no more.  The queue and its messages stay."""
+        """Use this Receiver no more; tasks of asyncio that wait are woken.
+
+        The queue and its messages stay.
+        """
         self.closed = True
+        if self.watch is not None:
+            self.watch.close()
 
     def remove(self):
         """Remove the queue and what is in it from the system, and close.  Waiting threads are woken."""
         self.removed = True
-        self.closed = True
+        self.close()
         queues.remove_queue(self.msqid)
 
     def __enter__(self):
@@ -360,11 +422,20 @@ cdef class Receiver:
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = f"queue {self.msqid}, key {self.key:#x}"
+        where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
         return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
 
 
-def peek(int msqid, long index=0):
+def _look_at(int msqid, double seconds):
+    """For `fd_postproc.aio`: whether a queue has a message, or is gone, within some time."""
+    cdef int64_t deadline = fds_now() + <int64_t>(seconds * 1e9)
+    cdef int status
+    with nogil:
+        status = fds_wait_any(msqid, deadline)
+    return status != 0
+
+
+def peek(msqid, index=0):
     """Copy one message of a queue and leave it there.
 
     Parameters
@@ -384,10 +455,12 @@ def peek(int msqid, long index=0):
         With errno ENOSYS if the kernel cannot copy messages (it was built without
         CONFIG_CHECKPOINT_RESTORE), E2BIG if this message is longer than ``kernel.msgmax`` is now.
     """
+    cdef int queue = checks.whole_number(msqid, "msqid", 0, (1 << 31) - 1)
+    cdef long place = checks.whole_number(index, "index", 0, (1 << 63) - 1)
     cdef int64_t capacity = min(queues.kernel_limits().msgmax, _LARGEST_MESSAGE)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(long) + capacity)
     cdef char *message = PyBytes_AS_STRING(out)
-    cdef int64_t n = fds_peek(msqid, message, capacity, index)
+    cdef int64_t n = fds_peek(queue, message, capacity, place)
     if n == -ENOMSG:
         return None
     if n == -E2BIG:

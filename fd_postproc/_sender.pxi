@@ -40,10 +40,20 @@ cdef class Sender:
         must fit the kernel's limits whole.  ``"compact"`` needs an fd_postproc receiver; what does not fit
         one message goes in several.
 
+    Attributes
+    ----------
+    channel, dialect : str
+    layout : Layout
+        As given.
+    key, msqid : int
+        As of `Receiver`.
+
     Raises
     ------
     QueueError
         If the queue cannot be opened.
+    TypeError, ValueError
+        If an argument is of another kind, or out of range; the text names it.
     """
 
     cdef readonly str channel
@@ -135,7 +145,7 @@ cdef class Sender:
         return limit
 
     cdef str _where(self):
-        return f"sending to queue {self.msqid} ({self.channel}, key {self.key:#x})"
+        return f"sending to queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
@@ -346,5 +356,5 @@ cdef class Sender:
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = f"queue {self.msqid}, key {self.key:#x}"
+        where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
         return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.n_frames)} steps>"

@@ -9,10 +9,28 @@ cdef bint _same_scores(const float *a, const float *b, Py_ssize_t n) noexcept no
     return True
 
 
-cdef int _check_index(Step step, Py_ssize_t i) except -1:
-    if not 0 <= i < step.at.batch:
-        raise IndexError(f"request {i} of a step of {step.at.batch}")
-    return 0
+cdef extern from "Python.h":
+    bint PyIndex_Check(object o)
+    Py_ssize_t _clipped_index "PyNumber_AsSsize_t"(object o, PyObject *error) except? -1  # NULL: clips
+
+
+cdef Py_ssize_t _clipped_whole(value) except? -1:
+    """A number as Py_ssize_t; what is beyond that becomes the end of its range."""
+    try:
+        return _clipped_index(value, NULL)
+    except TypeError:  # an array of several numbers
+        raise TypeError(f"{checks.shown(value)} is not one whole number") from None
+
+
+cdef Py_ssize_t _request(Step step, i) except -1:
+    """A request's index as a caller gave it, checked."""
+    if not PyIndex_Check(i):
+        raise TypeError(
+            f"the index of a request must be a whole number, not {checks.shown(i)} ({checks.kind_of(i)})")
+    cdef Py_ssize_t index = _clipped_whole(i)
+    if not 0 <= index < step.at.batch:
+        raise IndexError(f"request {checks.shown(i)} of a step of {step.at.batch}")
+    return index
 
 
 cdef int _check_logprobs(Step step) except -1:
@@ -119,7 +137,7 @@ cdef class Step:
             return None
         return _part(self, self.at.block.ranks, "i", self.at.rows)
 
-    def token_ids(self, Py_ssize_t i):
+    def token_ids(self, i):
         """Accepted tokens of request `i`, in order; empty if its count is 0 or a code.
 
         Returns
@@ -130,13 +148,15 @@ cdef class Step:
         ------
         IndexError
             If `i` is not in ``range(batch)``.
+        TypeError
+            If it is no whole number.
         """
-        _check_index(self, i)
-        cdef int32_t first = self.at.block.offsets[i]
+        cdef Py_ssize_t request = _request(self, i)
+        cdef int32_t first = self.at.block.offsets[request]
         return _owned(_int_row(self.at.block.ids + <int64_t>first * self.at.cols, self.at.cols,
-                               self.at.block.offsets[i + 1] - first))
+                               self.at.block.offsets[request + 1] - first))
 
-    def logprobs(self, Py_ssize_t i):
+    def logprobs(self, i):
         """A view of request `i`'s logprobs; nothing is copied.
 
         Returns
@@ -150,11 +170,13 @@ cdef class Step:
             If `i` is not in ``range(batch)``.
         ValueError
             If the channel carries no logprobs.
+        TypeError
+            If `i` is no whole number.
         """
-        _check_index(self, i)
+        cdef Py_ssize_t request = _request(self, i)
         _check_logprobs(self)
-        cdef int32_t first = self.at.block.offsets[i]
-        return _view(self, first, self.at.block.offsets[i + 1] - first, 0, self.at.cols)
+        cdef int32_t first = self.at.block.offsets[request]
+        return _view(self, first, self.at.block.offsets[request + 1] - first, 0, self.at.cols)
 
     def tolists(self):
         """Everything as nested lists, made in bulk.
@@ -191,32 +213,34 @@ cdef class Step:
         ----------
         channel : {"plain", "topk", "spec", "spec_topk"}
         counts : array_like of int, shape (batch,)
-            Accepted tokens of each request, or a negative code.  On ``plain`` and ``topk`` 1 or a code.
+            Accepted tokens of each request, or a negative code.  On ``plain`` and ``topk`` 1 or a code.  This
+            and the others may be Paddle or PyTorch tensors in host memory.
         ids : array_like of int, shape (rows, cols)
             Token ids of the accepted rows; ``(rows,)`` is taken as one column.  rows is the sum of the
             positive counts.
         scores : array_like of float, shape (rows, cols), optional
-            Log-probabilities, kept as float32; needed on ``topk`` and ``spec_topk``, refused elsewhere.
+            Log-probabilities, kept as float32 whatever their width (bfloat16 and float16, too); needed on
+            ``topk`` and ``spec_topk``, refused elsewhere.
         ranks : array_like of int, shape (rows,), optional
             Likewise.
         flag : int, optional
-            3 target, 4 draft (0..255); used on ``spec_topk`` only.
+            3 target, 4 draft, or 0; used on ``spec_topk`` only.
         stop_flag : int, optional
-            First header word.
+            First header word, 32 bits.
 
         Raises
         ------
+        TypeError
+            If an argument is of another kind: floats for integers, strings, None.
         ValueError
-            If shapes do not fit each other, a number does not fit its type, or the channel cannot carry it.
+            If shapes do not fit each other, a number does not fit its type, the channel cannot carry it, or a
+            tensor is not in host memory, or has none.
         """
         import numpy as np
 
         cdef int number = _channel_number(channel)
-        counts_ = _int32_array(np, "counts", counts, 1)
-        ids_ = np.asarray(ids)
-        if ids_.ndim == 1:
-            ids_ = ids_.reshape(-1, 1)
-        ids_ = _int32_array(np, "ids", ids_, 2)
+        counts_ = arrays.int32_array(counts, "counts", 1)
+        ids_ = arrays.int32_array(ids, "ids", 2)
         cdef Py_ssize_t rows = int(np.maximum(counts_, 0).sum(dtype=np.int64)), cols = ids_.shape[1]
         if ids_.shape[0] != rows:
             raise ValueError(f"ids has {ids_.shape[0]} rows, but counts add up to {rows} tokens")
@@ -225,12 +249,10 @@ cdef class Step:
         if fdw_has_logprobs(number):
             if scores is None or ranks is None:
                 raise ValueError(f"channel {channel!r} needs scores and ranks")
-            scores_ = np.ascontiguousarray(scores, dtype=np.float32)
-            if scores_.ndim == 1:
-                scores_ = scores_.reshape(-1, 1)
+            scores_ = arrays.float32_array(scores, "scores", 2)
             if scores_.shape != ids_.shape:
                 raise ValueError(f"scores has shape {scores_.shape}, ids {ids_.shape}")
-            ranks_ = _int32_array(np, "ranks", ranks, 1)
+            ranks_ = arrays.int32_array(ranks, "ranks", 1)
             if ranks_.shape[0] != rows:
                 raise ValueError(f"ranks has {ranks_.shape[0]} elements for {rows} rows")
         else:
@@ -243,12 +265,12 @@ cdef class Step:
             if (ids_[:, 0] < 0).any():
                 raise ValueError(
                     f"a sampled token of channel {channel!r} is negative: write the code as its count")
+        flag = checks.whole_number(flag, "flag", 0, 255, "3 is a target, 4 a draft message")
         if number != FDW_SPEC_TOPK:
             flag = 0
-        elif not 0 <= flag <= 255:
-            raise ValueError(f"flag {flag} does not fit the 8 bits of its header word")
-        if not -(1 << 31) <= stop_flag < 1 << 31:
-            raise ValueError(f"stop_flag {stop_flag} does not fit 32 bits")
+        elif not fdw_is_flag(flag):
+            raise ValueError(f"flag {flag} is not one of 3 (target), 4 (draft), 0 (neither)")
+        stop_flag = checks.whole_number(stop_flag, "stop_flag", -(1 << 31), (1 << 31) - 1)
         return _rebuild_step(channel, None, flag, stop_flag, cols, counts_.tobytes(), ids_.tobytes(),
                              bytes(scores_), bytes(ranks_))
 
@@ -287,21 +309,6 @@ cdef class Step:
         columns = f", {self.cols} columns" if fdw_has_logprobs(self.at.channel) else ""
         dialect = f" {self.dialect}" if self.dialect else ""
         return f"<Step {self.channel}{dialect}{kind}: {self.batch} requests, {self.rows} tokens{columns}>"
-
-
-cdef object _int32_array(np, str name, values, int ndim):
-    """A C-contiguous int32 array; numbers that do not fit are named, not wrapped."""
-    array = np.asarray(values)
-    if array.size == 0:
-        array = array.astype(np.int32)
-    if array.ndim != ndim:
-        raise ValueError(f"{name} has {array.ndim} dimensions, not {ndim}")
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} has dtype {array.dtype}, not integers")
-    if array.size and not (array.min() >= -(1 << 31) and array.max() < 1 << 31):
-        bad = array[(array < -(1 << 31)) | (array >= 1 << 31)].flat[0]
-        raise ValueError(f"{name} holds {bad}, which does not fit 32 bits")
-    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t stop_flag, int32_t batch,

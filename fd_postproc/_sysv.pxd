@@ -32,6 +32,7 @@ cdef extern from "_sysv.h" nogil:
     int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
     int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
     int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
+    int fds_wait_any(int msqid, int64_t deadline)
     int fds_put(int msqid, const void *message, int64_t size)
     int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
     int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)

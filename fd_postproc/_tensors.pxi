@@ -77,6 +77,9 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
         head.cols = (words[1] >> 8) & 0xFFFFFF
     if head.cols == 0:  # the legacy dialect
         head.cols = at.width
+    if not fdw_is_flag(head.flag):
+        fdw_refuse(&fault, FDW_FLAG, -1, head.flag, FDW_FLAG_DRAFT)
+        raise _malformed(number, &fault)
     counts = words + header
     if _open_tensors(&head, &at, words, n, counts, &fault) < 0:
         raise _malformed(number, &fault)

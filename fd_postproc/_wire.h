@@ -29,6 +29,15 @@ enum fdw_dialect { FDW_LEGACY, FDW_PACKED, FDW_COMPACT };
 /* SysV message type: FastDeploy's messages, and our compact frames. */
 enum { FDW_MTYPE_STOCK = 1, FDW_MTYPE_COMPACT = 2 };
 
+/* Message flags.  FastDeploy's senders write no other: a message with another flag is one of another channel,
+ * whose batch or count lies in that word. */
+enum { FDW_FLAG_NONE = 0, FDW_FLAG_TARGET = 3, FDW_FLAG_DRAFT = 4 };
+
+static inline int fdw_is_flag(int32_t flag)
+{
+    return flag == FDW_FLAG_TARGET || flag == FDW_FLAG_DRAFT || flag == FDW_FLAG_NONE;
+}
+
 /* Token id that a legacy sender puts into columns nobody asked for; their score is 0.0, all bits zero. */
 #define FDW_FILLER_ID (-1)
 

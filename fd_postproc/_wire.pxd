@@ -19,6 +19,7 @@ cdef extern from "_wire.h" nogil:
         FDW_COMPACT
         FDW_MTYPE_STOCK
         FDW_MTYPE_COMPACT
+        FDW_FLAG_DRAFT
 
     ctypedef struct fdw_geometry:
         int32_t slots
@@ -28,6 +29,7 @@ cdef extern from "_wire.h" nogil:
         int64_t size
 
     bint fdw_has_logprobs(int channel)
+    bint fdw_is_flag(int32_t flag)
     int32_t fdw_width(const fdw_layout *layout, int channel)
     fdw_geometry fdw_geometry_of(const fdw_layout *layout, int channel, int dialect, int32_t cols)
     int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
@@ -38,6 +40,7 @@ cdef extern from "_gate.h" nogil:
         FDW_BATCH
         FDW_COLUMNS
         FDW_COUNT
+        FDW_FLAG
         FDW_FIELD_MAGIC
         FDW_FIELD_VERSION
         FDW_FIELD_CHANNEL

@@ -105,6 +105,8 @@ static inline int fdw_plan_step(fdw_message *m, const fdw_layout *layout, const 
 {
     if (fdw_plan(m, layout, s->channel, dialect, s->batch, s->rows, s->cols, fault) < 0)
         return -1;
+    if (!fdw_is_flag(s->flag))
+        return fdw_refuse(fault, FDW_FLAG, -1, s->flag, FDW_FLAG_DRAFT);
     m->stop_flag = s->stop_flag;
     m->flag = s->flag;
     m->seq = s->seq;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from .checks import shown
+
 
 class MalformedMessage(ValueError):
     """A message does not add up; nothing of it was used.
@@ -14,8 +16,9 @@ class MalformedMessage(ValueError):
     channel : str
         Channel the message was decoded as.
     field : str
-        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``; in a compact
-        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or ``"token"``.
+        What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
+        in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or
+        ``"token"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -50,10 +53,15 @@ class MalformedMessage(ValueError):
             return f"{value} logprob columns, at most {bound} fit the layout; is max_logprobs too high?"
         if self.field == "count":
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
+        if self.field == "flag":
+            return (
+                f"message flag {value}; FastDeploy writes 3 (target) or {bound} (draft): it is a message of "
+                "another channel, so give the receiver that channel, or its own queue to each"
+            )
         if self.field == "token":
             return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
         if self.field == "mtype":
-            return f"message type {value}, expected {bound}; another program is writing to this queue"
+            return f"message type {shown(value)}, expected {bound}; another program is writing to this queue"
         if self.field == "fragment" and bound == 1 < value:
             return f"a piece of a frame cut into {value}, expected {bound}: a Receiver puts pieces together"
         return f"{self.field} {value} of a compact frame, expected {bound}"
@@ -134,14 +142,14 @@ _KINDS: dict[int, type[QueueError]] = {
 
 _REMEDIES: dict[type[QueueError], str] = {
     QueueMissing: "start the other side first, or check the queue id, path and ftok rule",
-    QueueRemoved: "another program (or ipcrm) removed it; open it again",
+    QueueRemoved: "somebody removed it (remove() of its receiver, another program, ipcrm): open it again",
     QueuePermission: "run both sides as the same user, or create the queue with mode 0666",
     MessageTooBig: "raise kernel.msgmax and kernel.msgmnb, then remove the queue and create it again",
     QueueTimeout: "the other side is not reading",
 }
 
 
-def queue_error(code: int, doing: str) -> QueueError:
+def queue_error(code: int, doing: str, remedy: str | None = None) -> QueueError:
     """Build the exception for an errno value of a queue call.
 
     Parameters
@@ -150,9 +158,11 @@ def queue_error(code: int, doing: str) -> QueueError:
         errno, positive.
     doing : str
         What failed, for a person: "receiving from queue 5 (topk, key 0x...)".
+    remedy : str, optional
+        What to do about it; default: what helps with most errors of its kind.
     """
     kind = _KINDS.get(code, QueueError)
-    remedy = _REMEDIES.get(kind)
+    remedy = _REMEDIES.get(kind) if remedy is None else remedy
     text = f"{doing}: {os.strerror(code)}" + (f"; {remedy}" if remedy else "")
     return kind(code, text)
 

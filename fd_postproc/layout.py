@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .checks import whole_number
+
 # One message must stay far below what a kernel can carry (INT_MAX) and what a process wants to allocate.
 _MAX_CELLS = 1 << 22
 
@@ -29,8 +31,10 @@ class Layout:
 
     Raises
     ------
+    TypeError
+        If one is no whole number.
     ValueError
-        If a number is out of range.  ``max_batch`` and ``top_k + 1`` share one 32-bit header word, 16
+        If one is out of range.  ``max_batch`` and ``top_k + 1`` share one 32-bit header word, 16
         bits each, on the ``topk`` channel.
     """
 
@@ -46,11 +50,8 @@ class Layout:
             ("max_draft", 1, 255),
             ("spec_batch", 1, 65535),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"Layout.{name} must be an int, not {type(value).__name__}")
-            if not low <= value <= high:
-                raise ValueError(f"Layout.{name} = {value} is outside {low}..{high}")
+            number = whole_number(getattr(self, name), f"Layout.{name}", low, high)
+            object.__setattr__(self, name, number)  # NumPy's integers become Python's
         cells = max(self.max_batch * (self.top_k + 1), self.spec_batch) * self.max_draft
         if cells > _MAX_CELLS:
             raise ValueError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import sysv_ipc
 
+from .checks import file_path, permission_bits, shown, whole_number
 from .errors import QueueError, QueueRemoved, queue_error
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "QueueRemoved",
     "inspect_queue",
     "kernel_limits",
+    "key_text",
     "list_queues",
     "locate",
     "open_queue",
@@ -39,7 +41,12 @@ CHANNEL_PATHS = {"plain": "/dev/shm", "topk": "/dev/shm", "spec": "./", "spec_to
 ``spec`` uses the working directory: both processes must run in the same one.  The other three share a key.
 """
 
-_INT32 = range(-(1 << 31), 1 << 31)
+_LEAST, _GREATEST = -(1 << 31), (1 << 31) - 1
+
+
+def key_text(key: int) -> str:
+    """A key as ``ipcs -q`` prints it: ``0xb0101f42``, for a key that is -1341120702 as a signed number."""
+    return f"{key & 0xFFFFFFFF:#010x}"
 
 
 def _int32(value: int) -> int:
@@ -53,12 +60,13 @@ def queue_id_from_env() -> int:
     Raises
     ------
     ValueError
-        If the variable is not a decimal 32-bit number.  (FastDeploy's ops abort the process.)
+        If the variable is not a decimal 32-bit number; empty is as if unset.  (FastDeploy's ops abort the
+        process on both.)
     """
-    text = os.environ.get("INFERENCE_MSG_QUEUE_ID")
-    if text is None:
+    text = os.environ.get("INFERENCE_MSG_QUEUE_ID", "")
+    if not text.strip():
         return 1
-    if not re.fullmatch(r"\s*-?[0-9]{1,10}\s*", text) or int(text) not in _INT32:
+    if not re.fullmatch(r"\s*-?[0-9]{1,10}\s*", text) or not _LEAST <= int(text) <= _GREATEST:
         raise ValueError(f"INFERENCE_MSG_QUEUE_ID={text!r} is not a decimal 32-bit number")
     return int(text)
 
@@ -86,13 +94,18 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
     ------
     QueueError
         If the path cannot be looked at.  (FastDeploy goes on with key -1, which all such callers share.)
+    TypeError
+        If `queue_id` is no whole number, or `path` no path.
     ValueError
-        If the key would be 0, which means a private queue that nobody else can open.
+        If `queue_id` does not fit 32 bits, or the key would be 0, which means a private queue that nobody
+        else can open.
     """
     if ftok not in ("custom", "libc"):
-        raise ValueError(f"ftok {ftok!r} is not one of 'custom', 'libc'")
-    if queue_id not in _INT32:
-        raise ValueError(f"queue id {queue_id} does not fit 32 bits")
+        raise ValueError(f"ftok {shown(ftok)} is not one of 'custom', 'libc'")
+    queue_id = whole_number(
+        queue_id, "queue_id", _LEAST, _GREATEST, "it is normally the number of a TCP port"
+    )
+    path = file_path(path)
     try:
         stat = os.stat(path)
     except OSError as error:
@@ -115,13 +128,17 @@ def locate(
     path: str | None = None,
     ftok: str = "custom",
 ) -> int:
-    """System V key of a channel's queue; an explicit `key` wins.  See `fd_postproc.Receiver`."""
+    """System V key of a channel's queue, as a signed number; an explicit `key` wins.
+
+    `key` may be signed or as ``ipcs -q`` prints it.  See `fd_postproc.Receiver`.
+    """
     if key is not None:
         if queue_id is not None or path is not None:
             raise ValueError("give a key, or a queue id and path, not both")
-        if key not in _INT32 or key == 0:
-            raise ValueError(f"key {key} is not a 32-bit number other than 0 (0 would be a private queue)")
-        return key
+        key = whole_number(key, "key", _LEAST, (1 << 32) - 1, "keys have 32 bits; 'ipcs -q' shows them")
+        if key == 0:
+            raise ValueError("key 0 would be a private queue, which nobody else can open; take another")
+        return _int32(key)
     if queue_id is None:
         queue_id = queue_id_from_env()
     return queue_key(queue_id, CHANNEL_PATHS[channel] if path is None else path, ftok)
@@ -203,6 +220,7 @@ def inspect_queue(msqid: int) -> QueueInfo:
     QueueMissing
         If there is no such queue.
     """
+    msqid = whole_number(msqid, "msqid", 0, _GREATEST)
     for queue in list_queues():
         if queue.msqid == msqid:
             return queue
@@ -237,7 +255,11 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         If there is none and `create` is false.
     QueuePermission
         If this user may not do that.
+    TypeError, ValueError
+        If `mode` is not the permission bits of a queue: 0o600, 0o660, 0o666 or another between.
     """
+    if create:
+        mode = permission_bits(mode)
     while True:
         try:
             if create:
@@ -245,17 +267,18 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         except sysv_ipc.ExistentialError:
             pass
         except OSError as error:
-            text = f"making a queue with key {key:#x} (kernel.msgmni allows {kernel_limits().msgmni} queues)"
+            allowed = f"kernel.msgmni allows {kernel_limits().msgmni} queues"
+            text = f"making a queue with key {key_text(key)} ({allowed})"
             raise queue_error(error.errno or errno.ENOSPC, text) from None  # sysv_ipc leaves that errno out
         try:
             queue = sysv_ipc.MessageQueue(key, mode=access)
             _report_access(queue)
             return queue.id
         except sysv_ipc.PermissionsError:
-            raise queue_error(errno.EACCES, f"opening the queue with key {key:#x}") from None
+            raise queue_error(errno.EACCES, f"opening the queue with key {key_text(key)}") from None
         except sysv_ipc.ExistentialError:
             if not create:  # else somebody removed it in between: try again
-                raise queue_error(errno.ENOENT, f"opening the queue with key {key:#x}") from None
+                raise queue_error(errno.ENOENT, f"opening the queue with key {key_text(key)}") from None
 
 
 _reported: set[int] = set()
@@ -271,7 +294,9 @@ def _report_access(queue: sysv_ipc.MessageQueue) -> None:
         what.append(f"it belongs to user {queue.uid}, not to this process's user {os.geteuid()}")
     if what:
         _reported.add(queue.id)
-        log.warning("queue %d (key %#x) was there before: %s", queue.id, queue.key, " and ".join(what))
+        log.warning(
+            "queue %d (key %s) was there before: %s", queue.id, key_text(queue.key), " and ".join(what)
+        )
 
 
 def remove_queue(msqid: int) -> None:
@@ -282,12 +307,14 @@ def remove_queue(msqid: int) -> None:
     QueuePermission
         If it belongs to somebody else.
     """
+    msqid = whole_number(msqid, "msqid", 0, _GREATEST)
     try:
         sysv_ipc.remove_message_queue(msqid)
     except sysv_ipc.ExistentialError:
         pass
     except sysv_ipc.PermissionsError:
-        raise queue_error(errno.EPERM, f"removing queue {msqid}") from None
+        whose = "only its owner, its maker and root may remove a queue, whatever its mode"
+        raise queue_error(errno.EPERM, f"removing queue {msqid}", whose) from None
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,12 @@ from dataclasses import astuple, dataclass
 from typing import IO
 
 from ._core import CHANNELS
+from .checks import kind_of, shown, whole_number
 from .layout import GPU, Layout
 
 __all__ = [
     "MAX_PAYLOAD",
+    "Head",
     "Message",
     "Recording",
     "RecordingError",
@@ -74,6 +76,24 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Head:
+    """What a recording tells of a message before it is unpacked.
+
+    Attributes
+    ----------
+    index, mtype, time_ns : int
+        As of `Message`.
+    size : int
+        Bytes of its payload.
+    """
+
+    index: int
+    mtype: int
+    time_ns: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Survey:
     """What a recording holds.
 
@@ -106,7 +126,9 @@ class RecordingWriter:
 
     Parameters
     ----------
-    path : str or os.PathLike
+    path : str, os.PathLike, or int
+        A number is an open file descriptor, which is written to from where it is and closed with the writer:
+        a pipe, for instance.
     channel : str, optional
         Channel of the messages; None if unknown, or several share the queue.
     layout : Layout, optional
@@ -129,7 +151,7 @@ class RecordingWriter:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | int,
         channel: str | None = None,
         *,
         layout: Layout = GPU,
@@ -137,20 +159,37 @@ class RecordingWriter:
         level: int = 1,
         created_ns: int | None = None,
     ) -> None:
-        self.path = os.fspath(path)
+        if isinstance(path, bool) or not isinstance(path, (str, os.PathLike, int)):
+            raise TypeError(f"path must be a str, an os.PathLike or a file descriptor, not {shown(path)}")
+        self.path = f"descriptor {path}" if isinstance(path, int) else os.fspath(path)
+        if channel is not None and channel not in CHANNELS:
+            raise ValueError(
+                f"channel {shown(channel)} is not one of {', '.join(map(repr, CHANNELS))}, or None"
+            )
+        if not isinstance(layout, Layout):
+            raise TypeError(f"layout must be a Layout, not {kind_of(layout)}")
+        whole_number(level, "level", -1, 9, "zlib's compression levels")
+        if created_ns is not None:
+            created_ns = whole_number(created_ns, "created_ns", -(1 << 63), (1 << 63) - 1)
         self.messages = 0
         self.payload_bytes = 0
         self.file_bytes = 0
+        self.channel, self.layout = channel, layout
         self._level = level
         number = _UNKNOWN_CHANNEL if channel is None else CHANNELS.index(channel)
         # Stamps count on from here, so that they rise even if the wall clock is set.
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
         created = self._now() if created_ns is None else created_ns
         header = _HEADER.pack(_MAGIC, _VERSION, number, *astuple(layout), created, 0)[: -_CRC.size]
-        if force:
-            _remove_regular(self.path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(self.path, flags, 0o600)
+        if isinstance(path, int):
+            self._fd = path
+        else:
+            if force:
+                _remove_regular(self.path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._fd = os.open(self.path, flags, 0o600)
+        self._can_seek = stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._start = os.lseek(self._fd, 0, os.SEEK_CUR) if self._can_seek else 0
         try:
             self._append(header + _CRC.pack(_crc(header)))
         except BaseException:
@@ -162,11 +201,19 @@ class RecordingWriter:
 
         Raises
         ------
+        TypeError
+            If `payload` is not bytes, or another argument no whole number.
         ValueError
-            If the payload is longer than `MAX_PAYLOAD`.
+            If the payload is longer than `MAX_PAYLOAD`, or the type or the time does not fit 64 bits.
         OSError
             If the disk is full.  The file then ends after the message before.
         """
+        if not isinstance(payload, (bytes, bytearray, memoryview)):
+            raise TypeError(f"payload must be bytes, not {kind_of(payload)}")
+        payload = bytes(payload)
+        mtype = whole_number(mtype, "mtype", -(1 << 63), (1 << 63) - 1)
+        if time_ns is not None:
+            time_ns = whole_number(time_ns, "time_ns", -(1 << 63), (1 << 63) - 1)
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(
                 f"a message of {len(payload)} bytes; a recording holds at most {MAX_PAYLOAD} per message"
@@ -187,8 +234,10 @@ class RecordingWriter:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError:
-            os.ftruncate(self._fd, self.file_bytes)
-            os.lseek(self._fd, self.file_bytes, os.SEEK_SET)
+            if self._can_seek:
+                end = self._start + self.file_bytes
+                os.ftruncate(self._fd, end)
+                os.lseek(self._fd, end, os.SEEK_SET)
             raise
         self.file_bytes += len(data)
 
@@ -197,7 +246,8 @@ class RecordingWriter:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             try:
-                os.fsync(fd)
+                if self._can_seek:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
 
@@ -246,6 +296,8 @@ class Recording:
         if isinstance(source, (str, os.PathLike)):
             self.name = os.fspath(source)
             self._file: IO[bytes] = open(source, "rb")  # noqa: SIM115  closed by close()
+        elif not hasattr(source, "read") or not hasattr(source, "seek"):
+            raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
         else:
             self.name = str(getattr(source, "name", "recording"))
             self._file = source
@@ -307,6 +359,30 @@ class Recording:
             raise self._damaged(index, at, f"message type {mtype} is below 1")
         return Message(index, mtype, time_ns, self._unpacked(index, at, stored, size))
 
+    def heads(self) -> Iterator[Head]:
+        """What the messages' heads tell, without unpacking; checksums are not looked at.
+
+        Raises
+        ------
+        RecordingError
+            If a head is out of bounds.
+        """
+        end = self._file.seek(0, os.SEEK_END)
+        at = self._file.seek(_HEADER.size)
+        self.cut = None
+        index = 0
+        while at < end:
+            fields = self._file.read(_RECORD.size)
+            if len(fields) == _RECORD.size:
+                stored_size, size, mtype, time_ns, _ = _RECORD.unpack(fields)
+                self._check_sizes(index, at, stored_size, size)
+            if len(fields) < _RECORD.size or at + _RECORD.size + stored_size > end:
+                self.cut = _cut_text(index, at)
+                return
+            yield Head(index, mtype, time_ns, size)
+            at = self._file.seek(at + _RECORD.size + stored_size)
+            index += 1
+
     def survey(self) -> Survey:
         """Count the messages from their heads alone, without unpacking; checksums are not looked at.
 
@@ -316,23 +392,11 @@ class Recording:
             If a head is out of bounds.
         """
         count = total = longest = first_ns = last_ns = 0
-        end = self._file.seek(0, os.SEEK_END)
-        at = self._file.seek(_HEADER.size)
-        cut = None
-        while at < end:
-            fields = self._file.read(_RECORD.size)
-            if len(fields) < _RECORD.size:
-                cut = _cut_text(count, at)
-                break
-            stored_size, size, _, time_ns, _ = _RECORD.unpack(fields)
-            self._check_sizes(count, at, stored_size, size)
-            if at + _RECORD.size + stored_size > end:
-                cut = _cut_text(count, at)
-                break
-            at = self._file.seek(at + _RECORD.size + stored_size)
-            first_ns = first_ns if count else time_ns
-            count, total, longest, last_ns = count + 1, total + size, max(longest, size), time_ns
-        return Survey(count, total, longest, first_ns, last_ns, end, cut)
+        for head in self.heads():
+            first_ns = first_ns if count else head.time_ns
+            count, total, longest = count + 1, total + head.size, max(longest, head.size)
+            last_ns = head.time_ns
+        return Survey(count, total, longest, first_ns, last_ns, self._file.seek(0, os.SEEK_END), self.cut)
 
     def _check_sizes(self, index: int, at: int, stored_size: int, size: int) -> None:
         if stored_size > _MAX_STORED or size > MAX_PAYLOAD:
@@ -364,10 +428,17 @@ class Recording:
         self.close()
 
 
-def is_recording(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins like a recording."""
-    with open(path, "rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+def is_recording(source: str | os.PathLike[str] | IO[bytes]) -> bool:
+    """Whether a file begins like a recording; an open one is at its start afterwards."""
+    if isinstance(source, (str, os.PathLike)):
+        with open(source, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    if not hasattr(source, "read") or not hasattr(source, "seek"):
+        raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
+    source.seek(0)
+    head = source.read(len(_MAGIC))
+    source.seek(0)
+    return head == _MAGIC
 
 
 def _cut_text(index: int, at: int) -> str:

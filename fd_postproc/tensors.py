@@ -2,6 +2,9 @@
 
 No framework is imported: a tensor brings its own methods.  Paddle and PyTorch tensors answer ``data_ptr``,
 NumPy arrays the array interface, CuPy arrays and others on a CUDA device its counterpart there.
+
+A tensor's own dtype decides, never that of the array that it makes of itself: Paddle's bfloat16 becomes
+uint16 there, with other numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import ctypes
 import sys
 from math import prod
 from typing import Any
+
+from .checks import kind_of
 
 ROLES = {
     "tokens": "int64",
@@ -48,16 +53,19 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
     TypeError
         If it is no tensor, or of another dtype.
     ValueError
-        If it is not in host memory, not contiguous, read-only or too small.
+        If it is not in host memory, has none, is not contiguous, read-only or too small.
     """
     if hasattr(tensor, "data_ptr"):
+        check_sound(tensor, name)
         _refuse_device(tensor, name)
+        if is_negated(tensor):
+            raise ValueError(f"{name} is a negative-bit view, which cannot be written to; use .resolve_neg()")
         contiguous, address, read_only = tensor.is_contiguous(), tensor.data_ptr(), False
     elif hasattr(tensor, "__array_interface__"):
         contiguous = tensor.flags.c_contiguous
         address, read_only = tensor.__array_interface__["data"]
     else:
-        kind = type(tensor).__name__
+        kind = kind_of(tensor)
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
     found = _dtype_name(tensor.dtype)
     if found != dtype:
@@ -83,29 +91,105 @@ def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
     (int, int, object)
         Address, elements, and the object that owns the memory.
     """
-    found = getattr(tensor, "dtype", None)
-    if found is None:
-        kind = type(tensor).__name__
+    if hasattr(tensor, "data_ptr"):
+        check_sound(tensor, name)
+    elif getattr(tensor, "dtype", None) is None:
+        kind = kind_of(tensor)
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
     _refuse_device(tensor, name)
     if hasattr(tensor, "data_ptr"):
-        if _dtype_name(found) == dtype and tensor.is_contiguous():
+        found = _dtype_name(tensor.dtype)
+        if found == dtype and tensor.is_contiguous() and not is_negated(tensor):
             return tensor.data_ptr(), prod(tensor.shape), tensor
-        tensor = tensor.numpy()
+        if found == "bfloat16" and dtype != "float32":
+            raise TypeError(f"{name} has dtype bfloat16, not integers")
+        tensor = host_array(tensor, name)
     array = _converted(tensor, name, dtype)
     return array.__array_interface__["data"][0], array.size, array
 
 
 def host_array(tensor: Any, name: str) -> Any:
-    """A tensor of host memory as a NumPy array that shares it.
+    """A tensor of host memory as a NumPy array, which shares its memory if it can.
+
+    bfloat16, which NumPy lacks, becomes float32; a negative-bit or conjugate view is resolved.
 
     Raises
     ------
     ValueError
-        If it is on a device: copying it here would block without anybody having asked for it.
+        If it is on a device: copying it here would block without anybody having asked for it.  Or if it has
+        no memory of its own: meta, fake, sparse, nested tensors, and such as were cleared.
+    TypeError
+        If its framework cannot make an array of its dtype.
     """
+    if not hasattr(tensor, "data_ptr"):
+        _refuse_device(tensor, name)
+        return tensor
+    check_sound(tensor, name)
     _refuse_device(tensor, name)
-    return tensor.numpy() if hasattr(tensor, "data_ptr") else tensor
+    try:
+        if hasattr(tensor, "detach"):
+            tensor = tensor.detach()
+        for resolve in (
+            "resolve_conj",
+            "resolve_neg",
+        ):  # PyTorch's; they return the tensor if there is nothing to do
+            if hasattr(tensor, resolve):
+                tensor = getattr(tensor, resolve)()
+        if _dtype_name(tensor.dtype) == "bfloat16":
+            tensor = tensor.astype("float32") if hasattr(tensor, "place") else tensor.float()
+        return tensor.numpy()
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        text = (
+            f"{name} has dtype {_dtype_name(tensor.dtype)}, which cannot be read in host memory; convert it"
+        )
+        raise TypeError(text) from None
+
+
+def check_sound(tensor: Any, name: str) -> None:
+    """Refuse a Paddle or PyTorch tensor whose ``data_ptr`` is not where its numbers are.
+
+    Raises
+    ------
+    ValueError
+        If it is sparse, nested, meta or fake, was cleared, or its storage was taken away.
+    """
+    why = _unsound(tensor)
+    if why is not None:
+        raise ValueError(f"{name} is a {why}")
+
+
+def _unsound(tensor: Any) -> str | None:
+    is_dense = getattr(tensor, "is_dense", None)
+    if (
+        is_dense is not None
+    ):  # Paddle, whose sparse and cleared tensors crash or raise when asked anything else
+        if not is_dense():
+            return "sparse tensor; use .to_dense()"
+        if prod(tensor.shape) and not tensor._is_initialized():
+            return "tensor without memory: it was cleared, or never filled"
+    elif getattr(tensor, "is_nested", False) is True:
+        return "nested tensor; use .to_padded_tensor(), or give its parts one by one"
+    elif (layout := str(getattr(tensor, "layout", "torch.strided"))) != "torch.strided":
+        return f"tensor of layout {layout.removeprefix('torch.')}; use .to_dense()"
+    elif getattr(tensor, "is_meta", False) is True:
+        return "meta tensor, which has a shape but no numbers"
+    elif type(tensor).__name__ == "FakeTensor":
+        return "fake tensor, which has a shape but no numbers"
+    if _place(tensor) is None and prod(tensor.shape) and not tensor.data_ptr():
+        return "tensor without memory: its storage was resized to nothing"
+    return None
+
+
+_can_be_negated: dict[type, bool] = {}
+
+
+def is_negated(tensor: Any) -> bool:
+    """Whether a tensor's memory holds its numbers with the other sign (PyTorch's negative bit)."""
+    kind = type(tensor)
+    can = _can_be_negated.get(kind)
+    if can is None:
+        can = _can_be_negated[kind] = callable(getattr(kind, "is_neg", None))
+    return can and tensor.is_neg()
 
 
 def _refuse_device(tensor: Any, name: str) -> None:
@@ -118,6 +202,8 @@ def _converted(array: Any, name: str, dtype: str) -> Any:
     import numpy as np
 
     wanted = np.dtype(dtype)
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16" and wanted.kind == "f":  # ml_dtypes
+        array = array.astype(wanted)
     if array.dtype.kind not in ("iu" if wanted.kind == "i" else "f"):
         kind = "integers" if wanted.kind == "i" else "floats"
         raise TypeError(f"{name} has dtype {array.dtype}, not {kind}")
@@ -126,14 +212,37 @@ def _converted(array: Any, name: str, dtype: str) -> Any:
         for bad in (array.min(), array.max()):
             if not limits.min <= int(bad) <= limits.max:
                 raise ValueError(f"{name} holds {bad}, which does not fit {dtype}")
-    return np.ascontiguousarray(array, dtype=wanted)
+    return as_float32(array, name) if wanted.kind == "f" else np.ascontiguousarray(array, dtype=wanted)
+
+
+def as_float32(array: Any, name: str) -> Any:
+    """An array of numbers as C-contiguous float32.
+
+    Raises
+    ------
+    ValueError
+        If a finite number in it is beyond float32's range: it would become infinite.
+    """
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        out = np.ascontiguousarray(array, dtype=np.float32)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        beyond = np.isinf(out) & np.isfinite(array)
+        if beyond.any():
+            raise ValueError(
+                f"{name} holds {array[beyond].flat[0]}, which does not fit float32 (at most 3.4e38)"
+            )
+    return out
 
 
 def slow_flag(tensor: Any, name: str) -> bool:
     """For `fd_postproc._core.host_flag`: a tensor that has to be asked step by step."""
+    if hasattr(tensor, "data_ptr"):
+        check_sound(tensor, name)
     found = getattr(tensor, "dtype", None)
     if found is None or _dtype_name(found) != "bool":
-        raise TypeError(f"{name} must be a bool tensor, not {found or type(tensor).__name__}")
+        raise TypeError(f"{name} must be a bool tensor, not {found or kind_of(tensor)}")
     if prod(tensor.shape) < 1:
         raise ValueError(f"{name} is empty")
     _refuse_device(tensor, name)
@@ -181,6 +290,8 @@ def device_view(
         Address, shape, strides in elements, dtype, and device (-1: not known).  None if it is on no CUDA
         device.
     """
+    if is_negated(tensor):
+        raise ValueError(f"{name} is a negative-bit view on {_place(tensor)}; use .resolve_neg()")
     if not hasattr(tensor, "data_ptr"):
         interface = tensor.__cuda_array_interface__
         shape = tuple(interface["shape"])

@@ -12,7 +12,10 @@ from step_replay.traces import Trace, trace_names
 
 pytestmark = pytest.mark.framework
 
-NAMES = trace_names()
+# A message with flag 5, which no sender of FastDeploy's writes: its class takes it for a target, the gate for
+# a message of another channel (test_numbers.py).
+REFUSED = "spec_topk_h_other_flag"
+NAMES = [name for name in trace_names() if name != REFUSED]
 BY_HAND = [name for name in NAMES if "_h_" in name]
 RANDOM = sorted({*NAMES} - {*BY_HAND})
 IN_THE_SUITE = [*BY_HAND, *RANDOM[::8]]

@@ -52,7 +52,7 @@ def steps(draw, channel, layout):
     ids = draw(arrays(np.int32, (rows, cols), elements=INT32))
     if not channel.startswith("spec"):
         ids[:, 0] &= 0x7FFFFFFF  # a negative token would be a code
-    keywords = {"stop_flag": draw(INT32), "flag": draw(st.integers(0, 255))}
+    keywords = {"stop_flag": draw(INT32), "flag": draw(st.sampled_from([0, 3, 4]))}
     if not channel.endswith("topk"):
         return fp.Step.from_arrays(channel, counts, ids, **keywords)
     scores = draw(arrays(np.uint32, (rows, cols), elements=BITS)).view(np.float32)

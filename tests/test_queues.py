@@ -51,7 +51,7 @@ def test_the_id_comes_from_the_environment(monkeypatch):
     assert queues.locate("topk") == queues.locate("topk", 8002)
 
 
-@pytest.mark.parametrize("text", ["", "port", "80_02", "0x10", "8002.0", "99999999999", "²"])
+@pytest.mark.parametrize("text", ["port", "80_02", "0x10", "8002.0", "99999999999", "²"])
 def test_a_bad_id_in_the_environment(monkeypatch, text):
     monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", text)
     with pytest.raises(ValueError, match="INFERENCE_MSG_QUEUE_ID="):
@@ -165,9 +165,9 @@ def test_layout_bounds(numbers, text):
 
 
 def test_layout_takes_integers_only():
-    with pytest.raises(TypeError, match="must be an int, not float"):
+    with pytest.raises(TypeError, match=r"Layout.max_batch must be a whole number, not 512.0 \(float\)"):
         fp.Layout(max_batch=512.0)
-    with pytest.raises(TypeError, match="not bool"):
+    with pytest.raises(TypeError, match="bool"):
         fp.Layout(top_k=True)
 
 

@@ -314,10 +314,10 @@ def test_permission_taken_away_while_open(queue_key):
         ({"channel": "speck"}, "channel 'speck' is not one of"),
         ({"channel": None}, "channel None"),
         ({"channel": "plain", "key": 0}, "key 0"),
-        ({"channel": "plain", "key": 1 << 31}, "key 2147483648"),
+        ({"channel": "plain", "key": 1 << 32}, "key = 4294967296"),
         ({"channel": "plain", "key": 5, "queue_id": 5}, "not both"),
         ({"channel": "plain", "queue_id": 1, "ftok": "mine"}, "ftok 'mine'"),
-        ({"channel": "plain", "queue_id": 1 << 40}, "does not fit 32 bits"),
+        ({"channel": "plain", "queue_id": 1 << 40}, "queue_id = 1099511627776 is outside"),
     ],
 )
 def test_bad_arguments(arguments, text):
@@ -339,7 +339,8 @@ def test_is_initialised_once(receiver):
 
 
 def test_repr_says_what_it_is(receiver):
-    assert repr(receiver) == f"<Receiver plain: queue {receiver.msqid}, key {receiver.key:#x}, 0 messages>"
+    where = f"queue {receiver.msqid}, key {queues.key_text(receiver.key)}"
+    assert repr(receiver) == f"<Receiver plain: {where}, 0 messages>"
     receiver.close()
     assert repr(receiver).startswith("<Receiver plain closed: ")
     assert receiver.layout is fp.GPU

@@ -229,8 +229,8 @@ ROW = [[1, 2]]
         (("spec", [1], [[5, 6]]), "channel 'spec' carries 1 column, not 2"),
         (("spec", [1], [5], [0.0]), "carries no scores or ranks"),
         (("spec", [1], [1 << 31]), "ids holds 2147483648, which does not fit 32 bits"),
-        (("spec", [1], [0.5]), "ids has dtype float64, not integers"),
-        (("spec", [[1]], [5]), "counts has 2 dimensions, not 1"),
+        (("spec", [1], [0.5]), r"ids holds 0\.5 \(float\), not integers"),
+        (("spec", [[1]], [5]), r"counts has shape \(1, 1\); it must have 1 dimension"),
         (("spec", [-(1 << 31) - 1], []), "counts holds -2147483649"),
         (("spec_topk", [1], np.empty((1, 0)), np.empty((1, 0)), [1]), "ids has no column"),
         (("spec_topk", [1], ROW), "channel 'spec_topk' needs scores and ranks"),
@@ -243,13 +243,18 @@ ROW = [[1, 2]]
     ],
 )
 def test_arrays_that_do_not_fit(arguments, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((TypeError, ValueError), match=text):
         fp.Step.from_arrays(*arguments)
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [({"flag": 256}, "flag 256"), ({"flag": -1}, "flag -1"), ({"stop_flag": 1 << 31}, "stop_flag")],
+    [
+        ({"flag": 256}, "flag = 256"),
+        ({"flag": -1}, "flag = -1"),
+        ({"flag": 5}, "flag 5 is not one of 3"),
+        ({"stop_flag": 1 << 31}, "stop_flag"),
+    ],
 )
 def test_header_words_that_do_not_fit(words, text):
     with pytest.raises(ValueError, match=text):
@@ -274,8 +279,8 @@ def test_arrays_of_any_integer_type_and_stride():
             "<Step spec_topk packed target: 1 requests, 1 tokens, 2 columns>",
         ),
         (
-            fp.Step.from_arrays("spec_topk", [0], np.empty((0, 1)), np.empty((0, 1)), [], flag=9),
-            "<Step spec_topk flag 9: 1 requests, 0 tokens, 1 columns>",
+            fp.Step.from_arrays("spec_topk", [0], np.empty((0, 1)), np.empty((0, 1)), [], flag=0),
+            "<Step spec_topk: 1 requests, 0 tokens, 1 columns>",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from .._version import __version__
 from ..errors import MalformedMessage
 from ..recording import RecordingError
+from .help_text import HelpText
 from .terminal import CommandError
 
 COMMANDS = ("demo", "inspect", "record", "replay", "bench", "doctor")
@@ -39,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
             help=module.HELP,
             description=module.__doc__,
             epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpText,
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run, usage_error=command.error)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .._core import Receiver, Step
     from ..needs import Load
     from .queue_io import Room
-    from .tables import Row
+    from .tables import Grid, Row
     from .transfer import Incoming
     from .workload import Item
 
@@ -177,8 +177,8 @@ def _recorded(args: argparse.Namespace) -> int:
         some = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
         title = "Tokens and logprobs, by request" if logprobs else "Tokens, by request"
         print_table(screen, title, _rows_table(some, logprobs))
-    messages = _messages_table(items, limits.limit, set(incoming.different))
-    print_table(screen, "Messages; sizes in bytes, decoding in us", messages)
+    messages = _message_tables(items, limits.limit, set(incoming.different))
+    print_table(screen, "Messages; sizes in bytes, decoding in us", *messages)
     print_labels(screen, "Rates, the same messages sent again as fast as the sender can", rates.rows())
     status = incoming.verdict()
     screen.print()
@@ -215,9 +215,9 @@ def _room_of(receivers: dict[str, Receiver]) -> Room:
     return room(inspect_queue(next(iter(receivers.values())).msqid).max_bytes)
 
 
-def _rows_table(shown: list[tuple[Item, Row]], logprobs: bool) -> Table:
+def _rows_table(shown: list[tuple[Item, Row]], logprobs: bool) -> Grid:
     """Requests of several messages; a message's name stands at its first row."""
-    from .tables import plain_table
+    from .tables import Grid
 
     rows, name = [], None
     for item, row in shown:
@@ -226,13 +226,14 @@ def _rows_table(shown: list[tuple[Item, Row]], logprobs: bool) -> Table:
         name = item.name
     if logprobs:
         columns = ["message", "req", "count", "token", "rank", "logprob", "next best, id:logprob"]
-        return plain_table(columns, rows, right=(1, 4, 5))
-    return plain_table(["message", "req", "count", "tokens"], rows, right=(1,))
+        return Grid(columns, rows, right=(1, 4, 5))
+    return Grid(["message", "req", "count", "tokens"], rows, right=(1,))
 
 
-def _messages_table(items: list[Item], limit: int, different: set[str]) -> Table:
+def _message_tables(items: list[Item], limit: int, different: set[str]) -> tuple[Grid, Grid]:
+    """A table of the messages, and a closer one."""
     from .._core import decode
-    from .tables import plain_table
+    from .tables import Grid
 
     rows = []
     for item in items:
@@ -247,7 +248,13 @@ def _messages_table(items: list[Item], limit: int, different: set[str]) -> Table
         rows.append((item.name, dialect, *numbers, sent, outcome, f"{took:.1f}"))
     sizes = ["batch", "tokens", "cols", "recorded", "cut to"]
     columns = ["message", "dialect", *sizes, "sent as", "arrived", "decode"]
-    return plain_table(columns, rows, right=(2, 3, 4, 5, 6, 9))
+    right = (2, 3, 4, 5, 6, 9)
+    closer = [(*row[:7], _BRIEF.get(row[7], row[7].removeprefix("compact, ")), *row[8:]) for row in rows]
+    titles = ["FD sent" if title == "recorded" else title for title in columns]
+    return Grid(columns, rows, right), Grid(titles, closer, right)
+
+
+_BRIEF = {"one message": "whole", "compact": "a frame"}
 
 
 def _as_frame(step: Step, limit: int) -> str:
@@ -265,13 +272,12 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
         return
     from rich.live import Live
 
+    from .tables import fitting
+
     def newest() -> Table:
         logprobs = bool(shown) and shown[-1][0].step.scores is not None
         alike = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
-        table = _rows_table(alike[-max(screen.height - 5, 3) :], logprobs)
-        for column in table.columns:
-            column.no_wrap, column.overflow = True, "crop"
-        return table
+        return fitting(screen.width, _rows_table(alike[-max(screen.height - 5, 3) :], logprobs))
 
     with Live(newest(), console=screen, transient=True, auto_refresh=False) as display:
         yield lambda: display.update(newest(), refresh=True)
@@ -279,7 +285,7 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
 
 def _synthetic(args: argparse.Namespace) -> int:
     from .._core import decode
-    from .tables import print_labels, print_table, requests_table, step_rows, step_title
+    from .tables import plural, print_labels, print_table, requests_table, step_rows, step_title
     from .transfer import Incoming, SenderProcess, private_queues
     from .workload import synthetic_items
 
@@ -325,7 +331,8 @@ def _synthetic(args: argparse.Namespace) -> int:
     status = incoming.verdict()
     if status == 0:
         screen.print(
-            f"{steps:,} steps came from process {sender.pid}; every one arrived equal to what was sent."
+            f"{plural(steps, 'step')} came from process {sender.pid}; "
+            "every one arrived equal to what was sent."
         )
     if len(last.payload) > limits.limit:
         screen.print(

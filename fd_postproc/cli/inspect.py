@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .queue_io import QUEUE_HELP, QueueName, add_queue_options, parse_queue_name
+from .streams import STANDARD
 from .terminal import CommandError, add_layout_option, console, index_number, layout_name, positive_int
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=_source,
         metavar="QUEUE|FILE",
-        help=f"{QUEUE_HELP}; or a recording, or a file with one payload",
+        help=f"{QUEUE_HELP}; or a recording, or a file with one payload; - is standard input",
     )
     add_queue_options(parser)
     parser.add_argument(
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if isinstance(args.source, QueueName):
         return _queue(args, screen)
-    if not os.path.exists(args.source):
+    if args.source != STANDARD and not os.path.exists(args.source):
         raise CommandError(
             f"{args.source!r}: no such file; a queue is written as its id (a number), key:0x... or msqid:N"
         )
@@ -100,14 +101,14 @@ def _queue(args: argparse.Namespace, screen: Console) -> int:
 def _print_state(target: Target, screen: Console) -> None:
     from .. import queues
     from .queue_io import room, user_name
-    from .tables import print_labels
+    from .tables import plural, print_labels
 
     info = queues.inspect_queue(target.msqid)
     others = "; other users may use it" if info.mode & 0o066 else ""
     rows = [
-        ("key", f"{info.key & 0xFFFFFFFF:#x}" if info.key else "0, private"),
+        ("key", queues.key_text(info.key) if info.key else "0, private"),
         ("owner, mode", f"{user_name(info.owner)}, {info.mode:04o}{others}"),
-        ("waiting", f"{info.messages:,} messages, {info.bytes:,} bytes"),
+        ("waiting", f"{plural(info.messages, 'message')}, {plural(info.bytes, 'byte')}"),
         ("last sender", _process(info.last_sender, info.sent_at)),
         ("last receiver", _process(info.last_receiver, info.received_at)),
     ]
@@ -129,31 +130,31 @@ def _process(pid: int, when: int) -> str:
 
 def _file(args: argparse.Namespace, screen: Console) -> int:
     from ..recording import MAX_PAYLOAD, Recording, is_recording
+    from .streams import name_of, open_input
 
-    if is_recording(args.source):
-        with Recording(args.source) as recording:
+    file, name = open_input(args.source), name_of(args.source)
+    if is_recording(file):
+        with Recording(file) as recording:
+            recording.name = name
             _print_recording(recording, screen)
             screen.print()
             for message in recording:
                 if message.index == args.index:
                     break
             else:
-                raise CommandError(f"{args.source} holds no message {args.index}")
+                raise CommandError(f"{name} holds no message {args.index}")
             channel = args.channel or recording.channel
             layout = args.layout or recording.layout
             title = f"Message {args.index}, {_time(message.time_ns)}"
             return _message(args, screen, message.payload, message.mtype, channel, layout, title)
     if args.index:
-        raise CommandError(
-            f"{args.source} is not a recording but one payload; it has no message {args.index}"
-        )
-    with open(args.source, "rb") as file:
+        file.close()
+        raise CommandError(f"{name} is not a recording but one payload; it has no message {args.index}")
+    with file:
         payload = file.read(MAX_PAYLOAD + 1)
     if len(payload) > MAX_PAYLOAD:
-        raise CommandError(
-            f"{args.source} is longer than {MAX_PAYLOAD} bytes, the most that a message may have"
-        )
-    return _message(args, screen, payload, 1, args.channel, args.layout, f"Payload {args.source}")
+        raise CommandError(f"{name} is longer than {MAX_PAYLOAD} bytes, the most that a message may have")
+    return _message(args, screen, payload, 1, args.channel, args.layout, f"Payload {name}")
 
 
 def _print_recording(recording, screen: Console) -> None:

@@ -112,7 +112,7 @@ def find(name: QueueName, channel: str | None, path: str | None, ftok: str) -> T
     found, tried = [], []
     for one in dict.fromkeys(queues.CHANNEL_PATHS.values()):
         key = queues.queue_key(name.number, one, ftok)
-        tried.append(f"{key & 0xFFFFFFFF:#x} (from {one})")
+        tried.append(f"{queues.key_text(key)} (from {one})")
         try:
             found.append((one, key, queues.open_queue(key, create=False)))
         except QueueMissing:

@@ -8,6 +8,8 @@ every message is written before the next one is taken.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,9 @@ _TELL_EVERY_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queue", type=queue_name, metavar="QUEUE", help=QUEUE_HELP)
-    parser.add_argument("file", metavar="FILE", help="recording to make, customarily NAME.fdrec")
+    parser.add_argument(
+        "file", metavar="FILE", help="recording to make, customarily NAME.fdrec; - is standard output"
+    )
     add_queue_options(parser)
     parser.add_argument("--count", type=positive_int, help="stop after so many messages")
     parser.add_argument("--seconds", type=positive_number, help="stop after so long")
@@ -43,31 +47,36 @@ def run(args: argparse.Namespace) -> int:
     from ..layout import GPU
     from ..recording import RecordingWriter
     from .queue_io import RawQueue, find
+    from .streams import STANDARD, binary_output
+    from .tables import plural
     from .terminal import CommandError
 
     target = find(args.queue, args.channel, args.path, args.ftok)
     if target.note:
         note(target.note)
     queue = RawQueue(target)
+    to = binary_output() if args.file == STANDARD else args.file
+    name = "standard output" if args.file == STANDARD else args.file
     try:
-        recording = RecordingWriter(args.file, args.channel, layout=args.layout or GPU, force=args.force)
+        recording = RecordingWriter(to, args.channel, layout=args.layout or GPU, force=args.force)
     except FileExistsError as error:
         why = error.strerror or str(error)
         raise CommandError(f"{args.file}: {why}; choose another name, or give --force") from None
     with recording:
         note(
-            f"Recording queue {target.msqid} into {args.file} (mode 0600: it holds user text).  "
+            f"Recording queue {target.msqid} into {name} ({'' if to != args.file else 'mode 0600: '}it holds "
+            "user text).  "
             "Messages are taken: an engine does not get them.  Ctrl-C stops."
         )
         removed = False
         try:
-            _take_all(queue, recording, args.count, args.seconds)
+            _take_all(queue, recording, name, args.count, args.seconds)
         except QueueRemoved:
             removed = True
         finally:
             note(
-                f"{recording.messages:,} messages, {recording.payload_bytes:,} bytes, are in {args.file} "
-                f"({recording.file_bytes:,} bytes)."
+                f"{plural(recording.messages, 'message')}, {plural(recording.payload_bytes, 'byte')}: "
+                f"{name} ({plural(recording.file_bytes, 'byte')})."
             )
     if removed:
         raise CommandError(
@@ -76,12 +85,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _take_all(queue: RawQueue, recording: RecordingWriter, count: int | None, seconds: float | None) -> None:
+def _take_all(
+    queue: RawQueue, recording: RecordingWriter, name: str, count: int | None, seconds: float | None
+) -> None:
     """Record until it is time to stop.
 
     A signal only asks to stop, between two messages: raising would lose a message that the kernel has handed
     over already.
     """
+    from .tables import plural
     from .terminal import CommandError
 
     began_wall, began = time.time_ns(), time.monotonic_ns()
@@ -104,12 +116,32 @@ def _take_all(queue: RawQueue, recording: RecordingWriter, count: int | None, se
             try:
                 recording.write(payload, mtype, began_wall + time.monotonic_ns() - began)
             except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else str(error)
+                why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+                where = _rescued(queue, recording, payload, mtype)
                 raise CommandError(
-                    f"{recording.path}: {why}; the message in hand ({len(payload)} bytes, type {mtype}) "
-                    "was taken from the queue and is lost, what came before is in the file"
+                    f"{name}: {why}; the message in hand ({plural(len(payload), 'byte')}, type {mtype}) "
+                    f"{where}; what came before is recorded"
                 ) from None
             told.maybe(now)
+
+
+def _rescued(queue: RawQueue, recording: RecordingWriter, payload: bytes, mtype: int) -> str:
+    """Put a message that was taken and cannot be written somewhere else; says where."""
+    from ..errors import QueueError
+    from ..recording import RecordingWriter
+
+    with contextlib.suppress(QueueError):
+        before = queue.waiting
+        if queue.put(payload, mtype):
+            return "went back into the queue" + (f", behind {before:,} that came later" if before else "")
+    # The queue has been filled meanwhile, or is gone.  /dev/shm is memory, which a full disk leaves alone.
+    path = f"/dev/shm/fd-postproc-rescued-{os.getpid()}.fdrec"
+    try:
+        with RecordingWriter(path, recording.channel, layout=recording.layout) as rescue:
+            rescue.write(payload, mtype)
+    except (OSError, ValueError) as error:
+        return f"is lost (the queue does not take it back; {path}: {error})"
+    return f"is in {path}, in memory: the queue is full or gone"
 
 
 class _Teller:
@@ -126,4 +158,4 @@ class _Teller:
         if self._stream is None or now < self._next:
             return
         self._next = now + int(_TELL_EVERY_S * 1e9)
-        print(f"\r{self._recording.messages:,} messages ", end="\r", file=self._stream, flush=True)
+        print(f"\r{self._recording.messages:,} recorded ", end="\r", file=self._stream, flush=True)

@@ -34,7 +34,7 @@ _NAMED = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="recording")
+    parser.add_argument("file", metavar="FILE", help="recording; - is standard input, read to its end first")
     parser.add_argument("queue", type=queue_name, metavar="QUEUE", help=QUEUE_HELP)
     add_queue_options(parser)
     speed = parser.add_mutually_exclusive_group()
@@ -60,12 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..recording import Recording
     from .queue_io import RawQueue, room
+    from .streams import name_of, open_input
+    from .tables import plural
 
-    with Recording(args.file) as recording:
+    with Recording(open_input(args.file)) as recording:
+        recording.name = name_of(args.file)
         channel = args.channel or recording.channel
         if args.cut and channel is None:
             raise CommandError("--cut needs --channel: the recording does not tell what its messages are")
-        target = _target(args, channel)
+        target = _target(args, channel, recording)
         if target.note:
             note(target.note)
         queue = RawQueue(target)
@@ -78,13 +81,14 @@ def run(args: argparse.Namespace) -> int:
                 _put(queue, message, args.timeout)
                 sent += 1
         finally:
-            note(f"{sent:,} of {total:,} messages were sent to queue {target.msqid}.")
+            were = "was" if total == 1 else "were"
+            note(f"{sent:,} of {plural(total, 'message')} {were} sent to queue {target.msqid}.")
         if recording.cut:
             note(f"The recording is cut short: {recording.cut}.")
     return 0
 
 
-def _target(args: argparse.Namespace, channel: str | None) -> Target:
+def _target(args: argparse.Namespace, channel: str | None, recording: Recording) -> Target:
     from .. import queues
     from .queue_io import Target, find
 
@@ -93,13 +97,32 @@ def _target(args: argparse.Namespace, channel: str | None) -> Target:
         return find(name, channel, args.path, args.ftok)
     if name.kind == "key":
         key = name.number
-    elif channel is None and args.path is None:
+    elif channel is None and args.path is None and (channel := _channel_of_frames(recording)) is None:
         raise CommandError(
             "--create needs --channel or --path: the recording does not tell what its messages are"
         )
     else:
         key = queues.locate(channel or "plain", name.number, path=args.path, ftok=args.ftok)
     return Target(queues.open_queue(key, mode=0o600), key)
+
+
+def _channel_of_frames(recording: Recording) -> str | None:
+    """The channel that the first compact frame names; None if there is none."""
+    from .._core import CHANNELS, decode
+    from ..errors import MalformedMessage
+
+    first = next((head.index for head in recording.heads() if head.mtype == 2), None)
+    if first is None:
+        return None
+    payload = next(message.payload for message in recording if message.index == first)
+    for channel in CHANNELS:
+        try:
+            decode(payload, channel, mtype=2, layout=recording.layout)
+        except MalformedMessage as error:
+            if error.field != "fragment":  # a piece of a frame is of the channel that it names, too
+                continue
+        return channel
+    return None
 
 
 class _Prepared:
@@ -129,22 +152,27 @@ class _Prepared:
         CommandError
             Naming those that do not.
         """
+        self._refuse((head.index, head.size, head.mtype) for head in self._recording.heads())
+        # What remains to be seen takes unpacking: damage, and how long a message is once it is cut.
+        return self._refuse(((one.index, len(one.payload), one.mtype) for one in self), cut=True)
+
+    def _refuse(self, messages: Iterator[tuple[int, int, int]], cut: bool = False) -> int:
         from .queue_io import remedy
+        from .tables import plural
 
         total, bad, longest = 0, [], 0
-        for message in self:
+        for index, size, mtype in messages:
             total += 1
-            size = len(message.payload)
-            if size > self._room.limit:
+            if size > self._room.limit and (cut or not self._cut_as):
                 longest = max(longest, size)
-                bad.append(f"message {message.index}: {size:,} bytes")
-            elif message.mtype >= 1 << 31:
-                bad.append(f"message {message.index}: type {message.mtype:#x} does not fit 31 bits")
+                bad.append(f"message {index}: {size:,} bytes")
+            elif mtype >= 1 << 31:
+                bad.append(f"message {index}: type {mtype:#x} does not fit 31 bits")
         if not bad:
             return total
         more = f"\n  and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
         lines = "".join(f"\n  {line}" for line in bad[:_NAMED])
-        text = f"nothing was sent: {len(bad):,} of {total:,} messages cannot be:{lines}{more}"
+        text = f"nothing was sent: {len(bad):,} of {plural(total, 'message')} cannot be:{lines}{more}"
         if longest:
             text += f"\nOne message may hold {self._room}.  To send them, {remedy(longest)}"
             text += "." if self._cut_as else ", or try --cut."
@@ -186,6 +214,8 @@ def _paced(messages: _Prepared, speed: float | None) -> Iterator[Message]:
 
 def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
     """Send, waiting while the queue is full; says so once after a second."""
+    from .tables import plural
+
     if queue.put(message.payload, message.mtype):
         return
     began = time.monotonic()
@@ -194,10 +224,10 @@ def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
         waited = time.monotonic() - began
         if timeout is not None and waited >= timeout:
             raise CommandError(
-                f"queue {queue.msqid} stayed full for {timeout:g} s ({queue.waiting} messages wait in it); "
-                "is anybody reading it?"
+                f"queue {queue.msqid} stayed full for {timeout:g} s "
+                f"({plural(queue.waiting, 'message')} in it); is anybody reading it?"
             )
         if not told and waited >= _TELL_AFTER_S:
-            note(f"Queue {queue.msqid} is full ({queue.waiting} messages); waiting for its reader.")
+            note(f"Queue {queue.msqid} is full ({plural(queue.waiting, 'message')}); waiting for its reader.")
             told = True
         time.sleep(_NAP_S)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,29 +112,73 @@ def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
     return rows
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Table:
-    """A small table; columns numbered in `right` are aligned to the right, the last one may wrap."""
-    from rich import box
-    from rich.table import Table
+@dataclass(frozen=True)
+class Grid:
+    """Rows and columns of text, not yet drawn.
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    last = len(columns) - 1
-    for k, column in enumerate(columns):
-        table.add_column(
-            column, justify="right" if k in right else "left", overflow="fold", no_wrap=k != last
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
+    Attributes
+    ----------
+    columns : sequence of str
+        Their titles.  The last one may wrap, at spaces; others never do: half a number is a wrong number.
+    rows : sequence of sequence of str
+        An empty first cell means that of the row before.
+    right : sequence of int
+        Columns that are aligned to the right.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[int] = ()
+
+    def least_width(self, padding: int) -> int:
+        """Screen columns below which a number would be cut."""
+        from rich.cells import cell_len
+
+        cells = [[title, *(row[k] for row in self.rows)] for k, title in enumerate(self.columns)]
+        widths = [max(map(cell_len, column)) for column in cells]
+        widths[-1] = max(cell_len(word) for cell in cells[-1] for word in (cell.split() or [""]))
+        return sum(widths) + (len(widths) - 1) * (1 + padding) + 2
+
+    def table(self, padding: int = 1) -> Table:
+        """With so many spaces between columns besides the one that is always there."""
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, padding, 0, 0))
+        last = len(self.columns) - 1
+        for k, title in enumerate(self.columns):
+            side: Literal["left", "right"] = "right" if k in self.right else "left"
+            table.add_column(title, justify=side, overflow="fold", no_wrap=k != last)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def paragraphs(self) -> Table:
+        """Each row as a label, its first cell, and one paragraph of titles and values: fits any width."""
+        from rich.table import Table
+
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in self.rows:
+            pairs = zip(self.columns[1:], row[1:], strict=True)
+            table.add_row(row[0], ", ".join(f"{title} {cell}" for title, cell in pairs if cell))
+        return table
 
 
-def print_table(screen: Console, title: str, table: Table) -> None:
-    """Title and table; on a narrow screen every column may wrap, so that nothing is lost."""
-    if screen.width < 80:
-        for column in table.columns:
-            column.no_wrap = False
+def fitting(width: int, *grids: Grid) -> Table:
+    """The first of some tables, each closer than the one before, that fits a width whole."""
+    for grid in grids:
+        for padding in (1, 0):
+            if grid.least_width(padding) <= width:
+                return grid.table(padding)
+    return grids[-1].paragraphs()
+
+
+def print_table(screen: Console, title: str, *grids: Grid) -> None:
+    """Title and table, in the first form that fits the screen."""
     screen.print(title, style="bold")
-    screen.print(table)
+    screen.print(fitting(screen.width, *grids))
 
 
 def print_labels(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -149,10 +194,10 @@ def print_labels(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -
     screen.print(table)
 
 
-def requests_table(rows: Sequence[Row], *, logprobs: bool) -> Table:
+def requests_table(rows: Sequence[Row], *, logprobs: bool) -> Grid:
     """The table of requests; columns that no row fills are left out."""
     columns = ["request", "count", "token" if logprobs else "tokens"]
     if logprobs:
         columns += ["rank", "logprob"] + (["next best, id:logprob"] if any(row.top for row in rows) else [])
     right = (0, 3, 4) if logprobs else (0,)
-    return plain_table(columns, [row[: len(columns)] for row in rows], right)
+    return Grid(columns, [row[: len(columns)] for row in rows], right)

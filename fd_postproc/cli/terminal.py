@@ -28,7 +28,7 @@ def console() -> Console:
     from rich.console import Console
 
     found = Console(highlight=False, emoji=False, markup=False)
-    if not found.is_terminal and "COLUMNS" not in os.environ:
+    if not found.is_terminal and not os.environ.get("COLUMNS"):
         return Console(highlight=False, emoji=False, markup=False, width=100)  # a file has no 80 columns
     return found
 

@@ -16,6 +16,7 @@ import sysv_ipc
 from .._child import python_command
 from .._core import Receiver, Step
 from ..errors import queue_error
+from .tables import plural
 from .terminal import CommandError, note, undisturbed
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class Incoming:
             return 0
         names = ", ".join(dict.fromkeys(self.different))
         note(
-            f"fd-postproc demo: {len(self.different)} messages arrived different from what was sent: {names}"
+            f"fd-postproc demo: {plural(len(self.different), 'message')} arrived different from what was "
+            f"sent: {names}"
         )
         return 1

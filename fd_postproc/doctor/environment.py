@@ -19,7 +19,7 @@ from .findings import Finding
 from .plugins import check_plugins
 
 # A file that FastDeploy has and the unrelated projects of similar names do not.
-_FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
+FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
 
 def _check_peer() -> None:
@@ -50,7 +50,7 @@ _VARIABLES: dict[str, Callable[[], object]] = {
 def check_environment() -> list[Finding]:
     """Variables that are set and not valid; one line about those that are set."""
     found, good = [], []
-    for name in sorted(os.environ):
+    for name in sorted(name for name, value in os.environ.items() if value):  # empty is as if unset
         if name not in _VARIABLES:
             if name.startswith("FD_POSTPROC_"):
                 known = ", ".join(one for one in _VARIABLES if one.startswith("FD_"))
@@ -69,7 +69,9 @@ def check_environment() -> list[Finding]:
             _VARIABLES[name]()
         except ValueError as error:
             seen = str(error).removeprefix(f"{name}=")
-            remedy = ("unset it, or give it a valid value (docs/environment.md)",)
+            remedy: tuple[str, ...] = ("unset it, or set it to such a value",)
+            if name.startswith("INFERENCE_"):
+                remedy += ("FastDeploy's own ops end their process at a value like this one",)
             found.append(Finding("error", "environment", "variable-invalid", name, seen, remedy))
         else:
             good.append(f"{name}={os.environ[name]}")
@@ -100,7 +102,7 @@ def installed() -> Finding:
     """The installed FastDeploy: its distributions and their versions."""
     distributions = []
     for one in importlib.metadata.distributions():
-        if not Path(str(one.locate_file(_FASTDEPLOY_FILE))).exists():
+        if not Path(str(one.locate_file(FASTDEPLOY_FILE))).exists():
             continue  # before its metadata is read, which takes a hundred times longer
         name = (one.metadata["Name"] or "").lower()
         if name.startswith("fastdeploy"):
@@ -115,7 +117,7 @@ def installed() -> Finding:
         )
     spec = importlib.util.find_spec("fastdeploy")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (Path(folder).parent / _FASTDEPLOY_FILE).exists():
+        if (Path(folder).parent / FASTDEPLOY_FILE).exists():
             seen = f"a source tree at {folder}, without a version"
             return Finding("info", "fastdeploy", "fastdeploy", "FastDeploy", seen, data={"versions": []})
     seen = "not installed for this Python"

@@ -95,8 +95,3 @@ class Scope:
 def quantity(number: int, what: str) -> str:
     """``1 queue``, ``2 queues``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def key_text(key: int) -> str:
-    """A key as ``ipcs`` prints it."""
-    return f"{key & 0xFFFFFFFF:#010x}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from ..queues import CHANNEL_PATHS
-from .findings import Finding, Scope, key_text
+from ..queues import CHANNEL_PATHS, key_text
+from .findings import Finding, Scope
 from .processes import Place, name, place
 from .snapshot import CHANNELS_OF, Identity, Queue, Snapshot, configured_ids, own_places
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
@@ -14,6 +15,15 @@ from ..fastdeploy.options import DISABLE, is_on
 from .findings import Finding, quantity
 
 WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number; the engine's takes one at most
+
+_GROUPS = (
+    ENGINE_GROUP,
+    WORKER_GROUP,
+    *(
+        f"fastdeploy.{one}_plugins"
+        for one in ("input_processor", "model_runner", "reasoning_parser", "tool_parser")
+    ),
+)
 
 _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
 
@@ -30,6 +40,37 @@ def _points(group: str) -> list[importlib.metadata.EntryPoint]:
 
 def _is_ours(point: importlib.metadata.EntryPoint) -> bool:
     return point.value.partition(".")[0] == "fd_postproc"
+
+
+def _installed_names() -> set[str]:
+    """Names of all of FastDeploy's plug-ins, of every group: one list allows them all."""
+    return {point.name for group in _GROUPS for point in importlib.metadata.entry_points(group=group)}
+
+
+def _matches(allowed: str | None) -> str:
+    """What each name of ``FD_PLUGINS`` matches: FastDeploy splits it at commas, and changes nothing."""
+    known = _installed_names()
+    parts = []
+    for name in (allowed or "").split(","):
+        if name in known:
+            parts.append(f"{name!r} is installed")
+        elif _is_nearly_ours(name):
+            parts.append(f"{name!r} is not the name of a plug-in, {NAME!r} is (no space, no hyphen)")
+        else:
+            parts.append(f"{name!r} is the name of no plug-in that is installed")
+    return "FastDeploy splits it at commas: " + ", ".join(parts)
+
+
+def _is_nearly_ours(name: str) -> bool:
+    return name != NAME and name.strip().lower().replace("-", "_") == NAME
+
+
+def _better(allowed: str | None) -> str:
+    """``FD_PLUGINS`` with our name, and without those that are empty or were meant to be ours."""
+    names = (allowed or "").split(",")
+    return ",".join(
+        [name for name in names if name.strip() and name != NAME and not _is_nearly_ours(name)] + [NAME]
+    )
 
 
 def _engine(allowed: str | None) -> Finding:
@@ -64,7 +105,8 @@ def _engine(allowed: str | None) -> Finding:
         return finding("warning", "plugin-several", seen, step)
     if not chosen:
         seen = f"FD_PLUGINS={allowed!r} allows none of {quantity(len(points), 'plug-in')}: {listed}"
-        step = f"FD_PLUGINS={(ours or points)[0].name} (names of entry points, with commas between)"
+        seen += f"; {_matches(allowed)}"
+        step = f"FD_PLUGINS={_better(allowed) if ours else points[0].name}"
         return finding("warning", "plugin-not-allowed", seen, step)
     if chosen[0] not in ours:
         return finding("info", "plugin", f"another project's: {listed} (FD_PLUGINS {setting})")
@@ -90,10 +132,12 @@ def _worker(allowed: str | None) -> Finding:
 
     if not points:
         seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
-        return finding("warning", "worker-missing", seen, "pip install fd-postproc")
+        step = f"{sys.executable} -m pip install WHEEL, a wheel of fd_postproc"
+        return finding("warning", "worker-missing", seen, step)
     if not loaded:
         seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy's own save ops send"
-        step = f"FD_PLUGINS={','.join(filter(None, [allowed, NAME]))}"
+        seen += f"; {_matches(allowed)}"
+        step = f"FD_PLUGINS={_better(allowed)}"
         return finding("warning", "worker-not-allowed", seen, step)
     if is_on(DISABLE):
         return finding("info", "worker-disabled", f"off: {_DISABLED}", "unset FD_POSTPROC_DISABLE")

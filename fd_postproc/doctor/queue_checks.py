@@ -9,8 +9,8 @@ from .. import _core
 from .._core import CHANNELS, decode, payload_size
 from ..errors import MalformedMessage, QueueError
 from ..layout import Layout
-from ..queues import KernelLimits
-from .findings import Finding, Scope, key_text, quantity, worst
+from ..queues import KernelLimits, key_text
+from .findings import Finding, Scope, quantity, worst
 from .snapshot import Queue, Snapshot
 
 # Half full: the reader has been slower than the writer for a while.

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 
 from .. import queues
-from ..queues import KernelLimits, QueueInfo
-from .findings import Scope, key_text
+from ..queues import KernelLimits, QueueInfo, key_text
+from .findings import Scope
 from .processes import Place, User, Waiting, last_user, place, places_of, waiting
 
 CHANNELS_OF = {

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .._child import python_command
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.options import DISABLE, FORCE, is_on
 from ..fastdeploy.trial.report import MARK, TREE
-from .environment import installed
+from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
 _PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
@@ -23,6 +24,14 @@ def check_trial() -> list[Finding]:
     if installed().code == "fastdeploy-missing" and not os.environ.get(TREE):
         seen = f"not tried: FastDeploy is not installed ({TREE}=PATH names a source tree)"
         return [_finding("info", "plugin-untried", seen)]
+    tree = os.environ.get(TREE)
+    if tree and installed().code == "fastdeploy-missing" and not _holds_fastdeploy(tree):
+        seen = f"not tried: {TREE}={tree!r} holds no FastDeploy: there is no {FASTDEPLOY_FILE} in it"
+        folder = (
+            f"set {TREE} to the folder that holds fastdeploy/, as a clone of FastDeploy does",
+            "or unset it",
+        )
+        return [_finding("warning", "plugin-untried", seen, folder)]
     try:
         told = report()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -31,6 +40,12 @@ def check_trial() -> list[Finding]:
         remedy = ("mend the installation: FastDeploy itself will not start, either",)
         return [_finding("warning", "plugin-unknown", told["error"], remedy)]
     return [_judged(told)]
+
+
+def _holds_fastdeploy(tree: str) -> bool:
+    """Whether a folder, or the one above it if it is ``fastdeploy`` itself, holds FastDeploy's sources."""
+    above = Path(tree).parent if Path(tree).name == "fastdeploy" else Path(tree)
+    return (above / FASTDEPLOY_FILE).exists()
 
 
 def report() -> dict[str, Any]:

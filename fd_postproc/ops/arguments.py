@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .._core import DeviceInput, HostInput
+from ..checks import shown, whole_number
 from ..errors import UnfitNumber
 
 _LOGPROBS = {
@@ -71,6 +74,8 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
         width = 1
     elif len(tokens.shape) == 2 and tokens.shape[0] == batch:
         width = tokens.shape[1]
+    elif not 1 <= len(tokens.shape) <= 2:
+        raise ValueError(f"{names['tokens']} has shape {list(tokens.shape)}; it must be (batch, columns)")
     else:
         raise ValueError(
             f"{names['tokens']} has shape {list(tokens.shape)}; it must have {batch} rows, one per request"
@@ -96,9 +101,41 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
     return batch, width, min(ids.shape[0], ranks.size), ids.shape[1]
 
 
-def check_flag(flag: int) -> None:
+def check_flag(flag: Any) -> int:
+    """A message flag as an int.
+
+    Raises
+    ------
+    TypeError
+        If it is no whole number.
+    ValueError
+        If no receiver knows it.
+    """
+    if type(flag) is not int:
+        flag = whole_number(flag, "message_flag", -(1 << 63), (1 << 63) - 1)
     if not 0 <= flag <= 255:
-        raise UnfitNumber(f"message_flag = {flag} does not fit the 8 bits that it has on the wire (0..255)")
+        raise UnfitNumber(
+            f"message_flag = {shown(flag)} does not fit the 8 bits that it has on the wire (0..255)"
+        )
+    if flag not in (0, 3, 4):
+        raise UnfitNumber(
+            f"message_flag = {flag} is not one of 3 (target), 4 (draft), 0 (neither); a receiver would take "
+            "the message for one of another channel"
+        )
+    return flag
+
+
+def is_first(rank_id: Any) -> bool:
+    """Whether a rank is one that sends and receives for all: 0, or below.
+
+    Raises
+    ------
+    TypeError
+        If it is no whole number.
+    """
+    if type(rank_id) is not int:
+        rank_id = whole_number(rank_id, "rank_id", -(1 << 63), (1 << 63) - 1)
+    return rank_id <= 0
 
 
 def say(op: str, width: int, cols: int, reason: str, index: int, value: int | None, bound: int) -> str:

@@ -15,8 +15,10 @@ from collections import deque
 from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
+from ..checks import seconds
 from ..errors import CudaError, QueueRemoved, UnfitNumber, queue_error, too_big
 from ..layout import Layout
+from ..queues import key_text
 from ..tensors import OnDevice, device_view
 from .arguments import ARGUMENTS, CHANNELS, Sizes, say
 from .environment import cuda_buffers, dialect_of, message_id, queue_mode
@@ -125,10 +127,10 @@ def settle() -> None:
 
 def flush(timeout: float | None) -> bool:
     """See `fd_postproc.ops.flush`."""
+    if timeout is not None:
+        timeout = seconds(timeout)
     if _save is None:
         return True
-    if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout = {timeout} is not a number of seconds, 0 or more, or None")
     deadline = -1 if timeout is None else time.monotonic_ns() + int(min(timeout, 1e9) * 1e9)
     done: bool = _save.drain(deadline)
     _raise_errors()
@@ -238,7 +240,7 @@ def _exception(kind: str, details: Any, job: Any, lane: Any) -> Exception:
     """What the sender thread met, as the exception that a host tensor's call would have raised."""
     if kind == "driver":
         return CudaError(f"an earlier save: {details}", details.code)
-    where = f"an earlier save, sending to queue {lane.msqid} ({lane.channel}, key {lane.key:#x})"
+    where = f"an earlier save, sending to queue {lane.msqid} ({lane.channel}, key {key_text(lane.key)})"
     if kind == "queue":
         error = queue_error(details, where)
         if isinstance(error, QueueRemoved):  # the next save makes a new queue

@@ -353,7 +353,7 @@ def _refuse_what_is_not_carried(sampler_output: Any) -> None:
 
 def _v1_scheduler() -> bool:
     """``ENABLE_V1_KVCACHE_SCHEDULER``, as FastDeploy's envs read it."""
-    text = os.environ.get("ENABLE_V1_KVCACHE_SCHEDULER", "1")
+    text = os.environ.get("ENABLE_V1_KVCACHE_SCHEDULER") or "1"
     try:
         return bool(int(text))
     except ValueError:

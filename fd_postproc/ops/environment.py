@@ -6,6 +6,7 @@ import os
 import re
 
 from .._core import environment_variable
+from ..checks import permission_bits
 from ..layout import Layout
 
 DIALECTS = ("auto", "packed", "legacy", "compact")
@@ -15,14 +16,14 @@ PEER = "compact/1"
 
 def queue_mode() -> int:
     """Permission bits of a queue that an op makes: ``FD_POSTPROC_QUEUE_MODE``, octal; 0600."""
-    text = os.environ.get("FD_POSTPROC_QUEUE_MODE", "600")
+    text = os.environ.get("FD_POSTPROC_QUEUE_MODE") or "600"
     try:
-        mode = int(text, 8)
+        return permission_bits(int(text, 8))
     except ValueError:
-        mode = -1
-    if not 0o400 <= mode <= 0o666 or mode & ~0o666:
-        raise ValueError(f"FD_POSTPROC_QUEUE_MODE={text!r} is not octal permission bits such as 600 or 666")
-    return mode
+        raise ValueError(
+            f"FD_POSTPROC_QUEUE_MODE={text!r} is not octal permission bits with which the queue's owner "
+            "can read and write: 600 (the owner alone) to 666 (everybody)"
+        ) from None
 
 
 def message_id() -> int:
@@ -67,7 +68,7 @@ def dialect_of(channel: str, batch: int, layout: Layout) -> str:
 
 def cuda_buffers() -> int:
     """``FD_POSTPROC_CUDA_BUFFERS``: saves from a CUDA device that may be under way at a time; 8."""
-    text = os.environ.get("FD_POSTPROC_CUDA_BUFFERS", "8")
+    text = os.environ.get("FD_POSTPROC_CUDA_BUFFERS") or "8"
     if not re.fullmatch(r"[0-9]{1,2}", text) or not 3 <= int(text) <= 64:
         raise ValueError(f"FD_POSTPROC_CUDA_BUFFERS={text!r} is not a number from 3 to 64")
     return int(text)

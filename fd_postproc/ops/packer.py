@@ -6,10 +6,11 @@ import inspect
 from typing import Any
 
 from .._core import HostInput, host_flag, on_device, tensor_input
+from ..checks import whole_number
 from ..layout import GPU, Layout
 from ..tensors import ROLES, stream_handle
 from . import device, host, save
-from .arguments import ARGUMENTS, CHANNELS, check_flag, check_sizes
+from .arguments import ARGUMENTS, CHANNELS, check_flag, check_sizes, is_first
 
 
 class Packer:
@@ -72,11 +73,10 @@ class Packer:
                     "changes of it would not be seen: give the Packer a tensor that is that already"
                 )
         self._sizes = check_sizes(op, self._inputs)
-        self._flag = int(arguments.get("message_flag", 0))
-        check_flag(self._flag)
+        self._flag = check_flag(arguments.get("message_flag", 0))
         self._skip = bool(arguments.get("skip_prefill", arguments.get("skip_chunk_prefill", False)))
         any_rank = op.startswith("mtp") and arguments["save_each_rank"]
-        self._sends = arguments["rank_id"] <= 0 or bool(any_rank)
+        self._sends = is_first(arguments["rank_id"]) or bool(any_rank)
         self._not_need_stop = arguments["not_need_stop"]
         self._job = None
         self._flag_on_device = False
@@ -115,8 +115,9 @@ class Packer:
             return
         if batch is None:
             batch = self._sizes[0]
-        elif not 0 <= batch <= self._sizes[0]:
-            raise ValueError(f"batch = {batch}, but the tensors hold {self._sizes[0]} requests")
+        else:
+            held = self._sizes[0]
+            batch = whole_number(batch, "batch", 0, held, f"the tensors hold {held} requests")
         goes_on = self._flag_on_device or host_flag(self._not_need_stop, "not_need_stop")
         if self._job is None:
             sizes = (batch, *self._sizes[1:])

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._core import Receiver, environment_variable, tensor_elements
+from ..checks import whole_number
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Layout
 from ..tensors import host_address
+from .arguments import is_first
 from .environment import queue_mode
 from .pool import Pool
 
@@ -43,7 +45,7 @@ def get_output(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -
     QueueError
         If the queue cannot be opened or read.
     """
-    if rank_id <= 0:
+    if is_first(rank_id):
         _receive("plain", (x,), wait_flag, layout)
     return x
 
@@ -120,7 +122,7 @@ def speculate_get_output(
     QueueError
         If the queue cannot be opened or read.
     """
-    if get_each_rank or rank_id <= 0:
+    if is_first(rank_id) or get_each_rank:
         _receive("spec", (x,), wait_flag, layout)
     return x
 
@@ -188,8 +190,8 @@ _logged: set[tuple[str, str]] = set()
 
 def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k: int = 0) -> None:
     """One message into `tensors`, or the sentinel into the first."""
-    if not 0 <= k <= layout.top_k:
-        raise ValueError(f"k = {k} is outside 0..{layout.top_k}, the top_k of the layout")
+    if type(k) is not int or not 0 <= k <= layout.top_k:
+        k = whole_number(k, "k", 0, layout.top_k, "the layout's top_k is the most")
     addresses = [0, 0, 0]
     needed = tensor_elements(channel, layout)
     for place, tensor in enumerate(tensors):

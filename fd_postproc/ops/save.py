@@ -8,7 +8,7 @@ from .._core import host_flag, on_device, tensor_input
 from ..layout import GPU, Layout
 from ..tensors import ROLES
 from . import device, host
-from .arguments import ARGUMENTS, check_flag, check_sizes
+from .arguments import ARGUMENTS, check_flag, check_sizes, is_first
 
 
 def save_output(
@@ -49,7 +49,7 @@ def save_output(
     QueueError
         If the message could not be sent.
     """
-    if rank_id <= 0:
+    if is_first(rank_id):
         given = {"tokens": x, "preempted": preempted_idx}
         _save("save_output", given, not_need_stop, layout)
     return x
@@ -89,7 +89,7 @@ def save_output_topk(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if rank_id <= 0:
+    if is_first(rank_id):
         given = {
             "tokens": x,
             "ids": topk_ids,
@@ -136,7 +136,7 @@ def speculate_save_output(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if rank_id <= 0:
+    if is_first(rank_id):
         given = {
             "tokens": accept_tokens,
             "counts": accept_num,
@@ -180,7 +180,7 @@ def speculate_save_output_topk(
     seq_lens_decoder, prompt_lens
         A request in chunked prefill (the former below the latter) sends nothing.
     message_flag : int
-        3 target, 4 draft (0..255).
+        3 target, 4 draft, or 0.
     rank_id : int
         Above 0 nothing is sent, whatever `save_each_rank`.
     not_need_stop, preempted_idx, layout
@@ -191,7 +191,7 @@ def speculate_save_output_topk(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if rank_id <= 0:
+    if is_first(rank_id):
         given = _with_logprobs(
             sampled_token_ids, logprob_token_ids, logprob_scores, logprob_ranks, token_num_per_batch,
             cu_batch_token_offset, seq_lens_decoder, prompt_lens, preempted_idx,
@@ -230,7 +230,7 @@ def mtp_save_first_token(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if save_each_rank or rank_id <= 0:
+    if is_first(rank_id) or save_each_rank:
         given = {
             "tokens": x,
             "decoded": seq_lens_decoder,
@@ -264,7 +264,7 @@ def mtp_save_first_token_with_topk(
     logprobs, the draft tokens without (their columns, scores and ranks are 0).  Parameters as for
     `speculate_save_output_topk`, but `save_each_rank` lets ranks above 0 send, too.
     """
-    if save_each_rank or rank_id <= 0:
+    if is_first(rank_id) or save_each_rank:
         given = _with_logprobs(
             sampled_token_ids, logprob_token_ids, logprob_scores, logprob_ranks, token_num_per_batch,
             cu_batch_token_offset, seq_lens_decoder, prompt_lens, preempted_idx,
@@ -341,7 +341,7 @@ def _save(
     names = ARGUMENTS[op]
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
-    check_flag(flag)
+    flag = check_flag(flag)
     if on_device(inputs):
         device.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
     else:

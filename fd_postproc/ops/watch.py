@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Any
 
+from ..queues import key_text
+
 log = logging.getLogger("fd_postproc")
 
 WATCH_SECONDS = 10.0
@@ -31,10 +33,10 @@ def _tell_who_waits() -> None:
             waited = sender.waiting_seconds
             if waited >= WATCH_SECONDS:
                 log.warning(
-                    "queue %d (%s, key %#x) has been full for %.0f s: is the engine alive? Nothing is lost; "
+                    "queue %d (%s, key %s) has been full for %.0f s: is the engine alive? Nothing is lost; "
                     "the save op goes on waiting",
                     sender.msqid,
                     sender.channel,
-                    sender.key,
+                    key_text(sender.key),
                     waited,
                 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, MutableSequence
 from ctypes import addressof, c_int64, sizeof
 from typing import Any, NamedTuple, NoReturn
 
+from ..checks import whole_number
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
 from .frames import decode_frame
@@ -90,6 +92,12 @@ def _open(payload: bytes, channel: str, layout: Layout) -> _Message:
         refuse("batch", header.batch, capacity.slots)
     if header.cols > capacity.width:
         refuse("columns", header.cols, capacity.width)
+    if header.flag not in (
+        0,
+        3,
+        4,
+    ):  # FastDeploy writes 3 or 4: in other channels' messages that word is a batch
+        refuse("flag", header.flag, 4)
     stride = stride_of(header.dialect, header.cols, capacity)
 
     if channel in HAS_COUNTS:
@@ -134,6 +142,7 @@ def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = G
     MalformedMessage
         In the same cases, and with the same text, as `fd_postproc.decode`.
     """
+    mtype = whole_number(mtype, "mtype", -math.inf, math.inf)
     if mtype == COMPACT_MTYPE:
         return decode_frame(bytes(payload), channel, layout)
     if mtype != MTYPE:

@@ -114,9 +114,10 @@ def test_a_full_disk_is_reported_with_the_message_in_hand(queue, tmp_path):
     ) as recorder:
         _, err = recorder.communicate(timeout=20)
     assert recorder.returncode == 1
-    assert "the message in hand (4000 bytes, type 1) was taken" in err
+    assert "the message in hand (4,000 bytes, type 1) went back into the queue, behind 1 that" in err
     assert payloads(tmp_path / "a") == [b"first"]
-    assert take_all(queue) == [(b"third", 1)]
+    (third, _), (second, _) = take_all(queue)
+    assert (third, len(second)) == (b"third", 4000)
 
 
 def test_replay_refuses_what_cannot_fit_before_anything_is_sent(run, queue):

@@ -129,7 +129,7 @@ def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
     assert (found.code, found.data["active"]) == ("plugin-disabled", False)
     monkeypatch.setenv("FD_PLUGINS", "nothing")
     assert fastdeploy_codes()[1] == "plugin-not-allowed"
-    assert "FD_PLUGINS=fd_postproc" in check_fastdeploy()[1].remedy[0]
+    assert "FD_PLUGINS=nothing,fd_postproc" in check_fastdeploy()[1].remedy[0]
 
 
 def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):

@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     s.width = data[5] % 9;
     s.rows = data[6] % 70;
     s.skip_prefill = data[7] & 1;
-    s.flag = data[8];
+    s.flag = "\0\3\4"[data[8] % 3]; /* its caller has checked that */
     s.stop_flag = (int8_t)data[9];
     limit = FDF_LEAST_LIMIT - 8 + data[10];
     s.depth = fdw_geometry_of(layout, fdp_channel(s.op), FDW_LEGACY, 0).depth;

@@ -26,7 +26,7 @@ def random_step(channel, seed, *, batch=None, cols=None, accepted=None, layout=f
         code = rng.random(batch) < 0.2
         counts[code] = rng.choice([-1, -3, -9], int(code.sum()))
     rows = int(np.maximum(counts, 0).sum())
-    keywords = {"flag": int(rng.integers(0, 256)), "stop_flag": int(rng.integers(-(1 << 31), 1 << 31))}
+    keywords = {"flag": int(rng.choice([0, 3, 4])), "stop_flag": int(rng.integers(-(1 << 31), 1 << 31))}
     if not logprobs:
         return fp.Step.from_arrays(channel, counts, rng.integers(0, 1 << 31, rows), **keywords)
     ids = rng.integers(-(1 << 31), 1 << 31, (rows, cols))

@@ -55,7 +55,7 @@ def test_a_packer_reads_what_its_tensors_hold_then(kind, ops_queue):
     assert ops.flush(10)
     assert fp.decode(ops_queue.take("plain")[0], "plain").counts == [1, -9]
     for wrong in -1, 4:
-        with pytest.raises(ValueError, match=f"batch = {wrong}, but the tensors hold 3"):
+        with pytest.raises(ValueError, match=f"batch = {wrong} is outside 0..3; the tensors hold 3"):
             packer.save(wrong)
     assert ops_queue.waiting() == 0
 

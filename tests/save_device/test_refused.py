@@ -154,7 +154,7 @@ def test_a_removed_queue_is_told_and_made_anew(ops_queue):
     ops_queue.open("plain").remove()
     error = refused_later(lambda: save(2))
     assert isinstance(error, fp.QueueRemoved)
-    assert f"key {queues.locate('plain'):#x}" in str(error)
+    assert f"key {queues.key_text(queues.locate('plain'))}" in str(error)
     save(3)
     assert ops.flush(10)
     assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(0) == [3]

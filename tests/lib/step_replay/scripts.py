@@ -206,7 +206,7 @@ class Script:
             name = live.get(slot)
             counts.append(self._count(name))
             rows.append([self._row(columns, self._token(name)) for _ in range(max(counts[-1], 0))])
-        flag = 3 if rng.random() < 0.97 else rng.choice((0, 5))
+        flag = 3 if rng.random() < 0.97 else 0
         return self._payload(flag, columns, counts, rows)
 
     def _draft(self, columns):

@@ -1,0 +1,120 @@
+"""Numbers of any kind, a list's, an array's or a tensor's, as NumPy arrays of the types that a step has.
+
+What would come out as another number is refused by name: nothing is wrapped, cut or taken for something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .checks import kind_of, shown
+from .tensors import as_float32, host_array
+
+_KINDS = {
+    "b": "booleans",
+    "i": "integers",
+    "u": "integers",
+    "f": "floats",
+    "c": "complex numbers",
+    "U": "strings",
+    "S": "byte strings",
+    "M": "dates",
+    "m": "times",
+}
+
+
+def int32_array(values: Any, name: str, ndim: int) -> Any:
+    """A C-contiguous int32 array.
+
+    Parameters
+    ----------
+    values : array_like or tensor in host memory
+        Integers of any width.  Where two dimensions are asked for, one is taken as a single column.
+    name : str
+        What it is called in error texts.
+    ndim : int
+
+    Raises
+    ------
+    TypeError
+        If it holds anything but integers.
+    ValueError
+        If it has another number of dimensions, or a number in it does not fit 32 bits.
+    """
+    import numpy as np
+
+    array = _shaped(_array(values, name), name, ndim)
+    if array.size == 0:
+        return np.ascontiguousarray(array, dtype=np.int32)
+    if array.dtype.kind == "f" and isinstance(values, (list, tuple)):
+        array = np.asarray(values, dtype=object)  # NumPy makes floats of integers around 2 ** 63
+    if array.dtype.kind == "O":  # Python numbers beyond 64 bits, or no numbers
+        _refuse_objects(array, name, "integers")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} holds {_kind(array)}, not integers (dtype {array.dtype})")
+    for bad in (array.min(), array.max()):
+        if not -(1 << 31) <= int(bad) < 1 << 31:
+            raise ValueError(f"{name} holds {bad}, which does not fit 32 bits")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def float32_array(values: Any, name: str, ndim: int) -> Any:
+    """A C-contiguous float32 array; parameters and errors as for `int32_array`, of floats or integers.
+
+    NaN and infinities stay; a finite number that would become infinite is refused.
+    """
+    import numpy as np
+
+    array = _shaped(_array(values, name), name, ndim)
+    if array.size == 0:
+        return np.ascontiguousarray(np.zeros(array.shape, np.float32))
+    if array.dtype.kind == "O":
+        _refuse_objects(array, name, "floats")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} holds {_kind(array)}, not floats (dtype {array.dtype})")
+    return as_float32(array, name)
+
+
+def _array(values: Any, name: str) -> Any:
+    """Whatever it is as a NumPy array of its own type; bfloat16 as float32."""
+    import numpy as np
+
+    if values is None:
+        raise TypeError(f"{name} is None: give an array")
+    if isinstance(values, (list, tuple)) and any(hasattr(value, "data_ptr") for value in values):
+        values = [host_array(value, name) for value in values]
+    elif hasattr(values, "data_ptr") or hasattr(values, "__cuda_array_interface__"):
+        values = host_array(values, name)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} is not a regular array: its rows are of different lengths") from None
+    except Exception as error:
+        text = f"{name} cannot be made an array ({type(values).__name__}: {error})"
+        raise TypeError(text) from None
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # ml_dtypes, and jax
+        array = array.astype(np.float32)
+    return array
+
+
+def _shaped(array: Any, name: str, ndim: int) -> Any:
+    if ndim == 2 and array.ndim == 1:
+        return array.reshape(-1, 1)
+    if array.ndim != ndim:
+        wanted = "1 dimension" if ndim == 1 else f"{ndim} dimensions"
+        raise ValueError(f"{name} has shape {array.shape}; it must have {wanted}")
+    return array
+
+
+def _kind(array: Any) -> str:
+    return _KINDS.get(array.dtype.kind, "something else")
+
+
+def _refuse_objects(array: Any, name: str, wanted: str) -> None:
+    for value in array.flat:
+        good = (int,) if wanted == "integers" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, good):
+            raise TypeError(f"{name} holds {shown(value)} ({kind_of(value)}), not {wanted}")
+    largest = max(array.flat, key=abs)
+    bound = "32 bits" if wanted == "integers" else "float32"
+    raise ValueError(f"{name} holds {shown(largest)}, which does not fit {bound}")

@@ -1,0 +1,134 @@
+"""Arguments: numbers of every kind become plain ones, and what is none is refused by name.
+
+Standard library only; a NumPy scalar or 0-d array answers ``__index__`` or ``__float__`` like anybody else.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from typing import Any
+
+_SHOWN = 60  # characters of a value in an error text
+
+
+def shown(value: Any) -> str:
+    """A value for an error text: its repr, cut if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not spell out an int of more than 4,300 digits
+        return f"a number of {int(value).bit_length()} bits"
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def kind_of(value: Any) -> str:
+    """What something is, for an error text: the name of its type, or None."""
+    return "None" if value is None else type(value).__name__
+
+
+def _typed(value: Any) -> str:
+    return "None" if value is None else f"{shown(value)} ({kind_of(value)})"
+
+
+def whole_number(value: Any, name: str, low: float, high: float, hint: str = "") -> int:
+    """A whole number as an int.
+
+    Parameters
+    ----------
+    value : int, NumPy integer, or anything with ``__index__``
+        A bool is none: whoever passes one has mixed up the arguments.
+    name : str
+        What it is called in error texts.
+    low, high : int, or an infinity
+        The least and the greatest that fit.
+    hint : str, optional
+        The remedy, for the end of the error text.
+
+    Raises
+    ------
+    TypeError
+        If it is no whole number.
+    ValueError
+        If it is outside ``low..high``.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {_typed(value)}{_remedy(hint)}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name} = {shown(number)} is outside {low}..{high}{_remedy(hint)}")
+    return number
+
+
+def _remedy(hint: str) -> str:
+    return f"; {hint}" if hint else ""
+
+
+def seconds(value: Any, name: str = "timeout") -> float:
+    """A time in seconds, from 0, as a float; infinity is one.
+
+    Raises
+    ------
+    TypeError
+        If it is no number.
+    ValueError
+        If it is negative or not a number (NaN).
+    """
+    try:
+        if isinstance(value, (bool, str, bytes, bytearray)):
+            raise TypeError
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -1.0
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number of seconds or None, not {_typed(value)}") from None
+    if not number >= 0:
+        raise ValueError(f"{name} = {shown(value)} is not a number of seconds from 0")
+    return number
+
+
+def permission_bits(value: Any, name: str = "mode") -> int:
+    """Permission bits of a queue that is made.
+
+    Its owner must be able to read and write it, or nobody could use it who is not root; execute bits and
+    others mean nothing to a queue.
+
+    Raises
+    ------
+    TypeError
+        If it is no whole number.
+    ValueError
+        If it is not 0o600, 0o660, 0o666 or another one between.
+    """
+    rule = "permission bits of a queue are 0o600 (its owner alone) to 0o666 (everybody), without others"
+    mode = whole_number(value, name, -(1 << 63), (1 << 63) - 1, f"{rule}; 0o600 is the usual one")
+    if mode & ~0o666 or mode & 0o600 != 0o600:
+        text = f"{name} {mode}" if mode < 0 else f"{name} 0o{mode:o}"
+        meant = str(mode)
+        if set(meant) <= set("01234567") and int(meant, 8) & ~0o66 == 0o600:
+            text = f"{name} {mode} (0o{mode:o}; did you mean 0o{meant}?)"
+        raise ValueError(f"{text}: {rule}")
+    return mode
+
+
+def file_path(value: Any, name: str = "path") -> str:
+    """A path as str.
+
+    Raises
+    ------
+    TypeError
+        If it is none.  (A number would be taken for an open file.)
+    ValueError
+        If it holds a NUL, which no path does.
+    """
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise TypeError(f"{name} must be a str or an os.PathLike, not {_typed(value)}")
+    text = os.fsdecode(value)
+    if "\0" in text:
+        raise ValueError(f"{name} {shown(text)} holds a NUL character, which no path can")
+    return text

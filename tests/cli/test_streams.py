@@ -1,0 +1,189 @@
+"""Pipes, FIFOs and standard streams; what is done with a message that cannot be written."""
+
+import contextlib
+import errno
+import os
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+from children import FD_POSTPROC
+from commands import flat, key_of, payloads, take_all
+
+import fd_postproc as fp
+from fd_postproc.cli import main
+from fd_postproc.recording import Recording, RecordingWriter
+
+STEP = fp.Step.from_arrays("plain", [1, -1], [7])
+
+
+@pytest.fixture
+def recording(tmp_path):
+    path = tmp_path / "some.fdrec"
+    with RecordingWriter(path, "plain") as writer:
+        for token in range(3):
+            writer.write(fp.encode(fp.Step.from_arrays("plain", [1], [token])), time_ns=token)
+    return path
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [FD_POSTPROC, *map(str, arguments)], capture_output=True, timeout=60, check=False, **options
+    )
+
+
+def test_inspect_reads_a_pipe_a_fifo_and_a_substituted_process(recording, tmp_path):
+    wanted = command("inspect", recording, "--index", "2").stdout
+    with recording.open("rb") as file:
+        assert command("inspect", "-", "--index", "2", stdin=file).returncode == 0
+    piped = command("inspect", "-", "--index", "2", input=recording.read_bytes())
+    assert piped.stdout.partition(b"Message 2")[2] == wanted.partition(b"Message 2")[2] != b""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(recording.read_bytes()))
+    writer.start()
+    assert b"Message 1" in command("inspect", fifo, "--index", "1").stdout
+    writer.join()
+    shell = f"{FD_POSTPROC} inspect <(cat {recording}) && printf abc | {FD_POSTPROC} inspect /dev/stdin"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert "Message 0" in done.stdout
+    assert "3 bytes, mtype 1" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_record_and_replay_by_standard_streams(queue, queue_keys, recording):
+    with fp.Sender("plain", key=queue.key) as sender:
+        for _ in range(3):
+            sender.send(STEP)
+    other = f"key:{queue_keys():#x}"
+    shell = (
+        f"{FD_POSTPROC} record {key_of(queue)} - --channel plain --count 3 | "
+        f"{FD_POSTPROC} replay - {other} --create --full-speed"
+    )
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "standard output" in done.stderr
+    assert "3 of 3 messages were sent" in done.stderr
+    with fp.Receiver("plain", key=int(other.removeprefix("key:"), 0)) as receiver:
+        assert [receiver.receive(0) for _ in range(4)] == [STEP, STEP, STEP, None]
+
+
+def test_a_recording_does_not_go_to_a_terminal(queue, monkeypatch, capsys):
+    monkeypatch.setattr(os, "isatty", lambda number: True)
+    assert main(["record", key_of(queue), "-"]) == 1
+    assert "standard output is a terminal" in capsys.readouterr().err
+
+
+def full(self, data):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """A disk that has room for a recording's header only."""
+    real = RecordingWriter.write
+
+    def write(self, payload, *arguments):
+        if not self.path.startswith("/dev/shm/"):
+            monkeypatch.setattr(self, "_append", full.__get__(self))
+        return real(self, payload, *arguments)
+
+    monkeypatch.setattr(RecordingWriter, "write", write)
+
+
+def test_a_full_disk_loses_no_message(queue, tmp_path, full_disk, capsys):
+    with fp.Sender("plain", key=queue.key) as sender:
+        sender.send(STEP)
+        sender.send(STEP)
+    assert main(["record", key_of(queue), str(tmp_path / "a.fdrec")]) == 1
+    err = capsys.readouterr().err
+    assert "No space left on device; the message in hand (16 bytes, type 1) went back into the queue" in err
+    assert "behind 1 that came later" in err
+    assert [payload for payload, _ in take_all(queue)] == [fp.encode(STEP)] * 2
+
+
+def test_a_full_disk_and_a_full_queue_lose_no_message(queue, tmp_path, full_disk, capsys, monkeypatch):
+    with fp.Sender("plain", key=queue.key) as sender:
+        sender.send(STEP)
+    monkeypatch.setattr("fd_postproc.cli.queue_io.RawQueue.put", lambda *arguments: False)
+    path = f"/dev/shm/fd-postproc-rescued-{os.getpid()}.fdrec"
+    try:
+        assert main(["record", key_of(queue), str(tmp_path / "a.fdrec")]) == 1
+        assert f"is in {path}, in memory" in capsys.readouterr().err
+        assert payloads(path) == [fp.encode(STEP)]
+        assert os.stat(path).st_mode & 0o777 == 0o600
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def test_long_messages_are_refused_without_unpacking_them(queue, tmp_path, capsys, monkeypatch):
+    """200 of them took 25 s."""
+    path = tmp_path / "long.fdrec"
+    with RecordingWriter(path, "plain") as writer:
+        for _ in range(200):
+            writer.write(bytes(1 << 20))
+    monkeypatch.setattr(Recording, "_unpacked", lambda *arguments: pytest.fail("unpacked"))
+    assert main(["replay", str(path), key_of(queue)]) == 1
+    err = capsys.readouterr().err
+    assert "nothing was sent: 200 of 200 messages cannot be:" in err
+    assert "message 0: 1,048,576 bytes" in err
+
+
+@pytest.mark.parametrize("cut", [None, 200])
+def test_create_takes_the_channel_from_a_compact_frame(tmp_path, ops_queue, cut, capsys):
+    path = tmp_path / "frames.fdrec"
+    ids = np.arange(40).reshape(10, 4)
+    step = fp.Step.from_arrays("topk", [1] * 10, ids, -ids / 8, [1] * 10)
+    frame = bytearray(fp.encode(step, "compact"))
+    if cut is not None:  # the first of two pieces
+        frame[58:60] = (2).to_bytes(2, "little")
+        frame = frame[:cut]
+    with RecordingWriter(path) as writer:
+        writer.write(bytes(frame), 2)
+    assert main(["replay", str(path), "8002", "--create"]) == 0
+    assert "1 of 1 message was sent" in capsys.readouterr().err
+    fp.Receiver("topk", 8002).remove()
+
+
+def test_replay_create_still_asks_where_nothing_tells(recording, tmp_path, capsys):
+    path = tmp_path / "unknown.fdrec"
+    with RecordingWriter(path) as writer:
+        writer.write(fp.encode(STEP))
+    assert main(["replay", str(path), "8002", "--create"]) == 1
+    assert "--create needs --channel or --path" in capsys.readouterr().err
+
+
+def test_a_key_in_every_spelling(queue, capsys):
+    for number in f"{queue.key:#x}", str(queue.key), f"-{(1 << 32) - queue.key - (1 << 31):#x}":
+        status = main(["inspect", f"key:{number}"])
+        assert status == (1 if number.startswith("-") else 0)
+    out = capsys.readouterr()
+    assert f"0x{queue.key:08x}" in out.out
+    assert "no such file" not in out.err.lower().split("opening")[0]
+
+
+@pytest.mark.parametrize("width", ["40", "80", "120"])
+@pytest.mark.parametrize("name", ["demo", "inspect", "record", "replay", "bench", "doctor"])
+def test_help_is_as_wide_as_the_terminal(name, width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", width)
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    long = [line for line in lines if len(line) > int(width)]
+    assert not [
+        line
+        for line in long
+        if len(line.split()) > 1 and not line.startswith(("usage", " " * 4)) and not line.endswith(":")
+    ]
+    assert any(f"fd-postproc {name}" in line for line in lines[1:])
+
+
+def test_one_of_anything_is_singular(queue, tmp_path, capsys):
+    with fp.Sender("plain", key=queue.key) as sender:
+        sender.send(STEP)
+    assert main(["inspect", key_of(queue)]) == 0
+    assert "1 message, 16 bytes" in flat(capsys.readouterr().out)
+    assert main(["record", key_of(queue), str(tmp_path / "one.fdrec"), "--count", "1"]) == 0
+    assert "1 message, 16 bytes:" in flat(capsys.readouterr().err)
