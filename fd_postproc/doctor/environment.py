@@ -38,6 +38,7 @@ _VARIABLES: dict[str, Callable[[], object]] = {
     "FD_POSTPROC_DISABLE": lambda: None,
     "FD_POSTPROC_CUDA_BUFFERS": cuda_buffers,
     "FD_POSTPROC_TRACE": lambda: None,
+    "FD_POSTPROC_DOUBLE": lambda: None,
     "FD_POSTPROC_FASTDEPLOY": lambda: None,
     "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
     options.FORCE: lambda: None,
