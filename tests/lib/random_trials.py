@@ -106,6 +106,7 @@ def _message(rng, requests, seen, speculative, marks, draft):
 
 def main(seed, wanted):
     time.time = lambda: 1_800_000_000.0  # the same for both classes: sums of many stamps are compared
+    importlib.import_module("fd_postproc.fastdeploy.trial.trial")._BETWEEN_STEPS = 0.0
     module = importlib.import_module("fastdeploy.output.token_processor")
     box, ours = Sandbox(module), Sandbox(module)
     facts = Facts.of(module, box)
