@@ -28,8 +28,8 @@ from fd_postproc._dlpack cimport (
     fdl_is_contiguous, fdl_tensor,
 )
 from fd_postproc._frames cimport (
-    FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_cut,
-    fdf_free, fdf_piece, fdf_piece_size, fdf_sending,
+    FDF_LEAST_LIMIT, FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin,
+    fdf_cut, fdf_free, fdf_piece, fdf_piece_size, fdf_sending,
 )
 from fd_postproc._pack cimport (
     FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,

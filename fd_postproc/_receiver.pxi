@@ -83,6 +83,7 @@ cdef class Receiver:
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
         self.forks = fds_forks
+        self._forget_frames()
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
         if self.message == NULL:
@@ -91,6 +92,15 @@ cdef class Receiver:
     def __dealloc__(self):
         PyMem_RawFree(self.message)
         fdf_free(&self.frames)
+
+    cdef int _forget_frames(self) except -1:
+        """Begin without open frames.  The memory of those there are is not freed: it may be half-changed."""
+        cdef int64_t fragments = self.frames.fragments, incomplete = self.frames.incomplete
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # nobody is to choose colliding senders
+        fdf_begin(&self.frames, &self.c_layout, self.channel_number, seed)
+        self.frames.fragments = fragments
+        self.frames.incomplete = incomplete
+        return 0
 
     @property
     def stats(self):
@@ -120,7 +130,7 @@ cdef class Receiver:
             self.forks = fds_forks
             if self.busy:  # another thread was at work, and is not here: what it left is of no use, nor safe
                 self.busy = self.held = False
-                memset(&self.frames, 0, sizeof(self.frames))
+                self._forget_frames()
         if self.busy:
             raise ReceiverBusy(
                 f"this Receiver (queue {self.msqid}) is in use by another call; "

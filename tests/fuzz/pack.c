@@ -52,7 +52,7 @@ static void in_pieces(const fdw_message *m, const fdw_layout *layout, const fdw_
     uint8_t *buffer = exactly(FDF_MTYPE_SIZE + whole->size);
     int status = FDF_MORE;
     memcpy(buffer + FDF_MTYPE_SIZE, whole->data, (size_t)whole->size);
-    memset(&frames, 0, sizeof frames);
+    fdf_begin(&frames, layout, m->channel, (uint64_t)limit);
     if (fdf_cut(&sending, buffer, whole->size, limit) == 0) {
         for (; sending.next < sending.fragments; sending.next++) {
             int64_t size;
