@@ -68,6 +68,7 @@ cdef class Receiver:
     cdef fdf_assembly frames  # what came of compact frames that are in pieces
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was not
+    cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
 
     def __cinit__(self):
@@ -152,8 +153,9 @@ cdef class Receiver:
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, size)
         if mtype == FDW_MTYPE_COMPACT:
+            self.heard = fds_now()
             status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
-                                fds_now(), &self.opened, &self.fault)
+                                self.heard, &self.opened, &self.fault)
         elif mtype != FDW_MTYPE_STOCK:
             status = _WRONG_MTYPE
         elif fdw_open(&self.opened, &self.c_layout, self.channel_number, self.message + 1, size,
@@ -172,11 +174,12 @@ cdef class Receiver:
     cdef int64_t _wait(self, int64_t deadline, int *status) except? -1:
         """Wait for messages, without the GIL, until one was taken in that is more than a piece of a frame.
 
-        Its size, with *status as _take_in has it; or minus errno.  After -EINTR and -ENOMSG the handlers of
-        signals have run.  -ENOMSG may come before the deadline: a signal between two naps interrupts neither,
-        and has to be looked for.
+        Its size, with *status as _take_in has it; or minus errno.  After -EINTR, -ENOMSG and -EAGAIN the
+        handlers of signals have run.  -ENOMSG may come before the deadline: a signal between two naps
+        interrupts neither, and has to be looked for.  -EAGAIN: for a slice of time, or until the deadline,
+        nothing but pieces has come.
         """
-        cdef int64_t n, began, until = deadline
+        cdef int64_t n, began, until = deadline, enough = 0
         with nogil:
             while True:
                 n = fds_take(self.msqid, self.message, self.capacity)
@@ -191,7 +194,14 @@ cdef class Receiver:
                 status[0] = self._take_in(n)
                 if status[0] != FDF_MORE:
                     break
-        if n == -EINTR or n == -ENOMSG:
+                if enough == 0:
+                    enough = self.heard + _SLICE_NS
+                    if 0 < deadline < enough:
+                        enough = deadline
+                if self.heard >= enough:
+                    n = -EAGAIN
+                    break
+        if n == -EINTR or n == -ENOMSG or n == -EAGAIN:
             PyErr_CheckSignals()
         return n
 
@@ -216,7 +226,7 @@ cdef class Receiver:
             elif n == -EINTR:
                 if once:
                     return -2
-            elif n == -ENOMSG:
+            elif n == -ENOMSG or n == -EAGAIN:
                 if deadline == 0 or 0 < deadline <= fds_now():
                     return -1
             else:
@@ -270,7 +280,8 @@ cdef class Receiver:
         timeout : float or None
             Seconds.  None waits for ever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
             Otherwise the queue is looked at with sleeps of at most 0.2 ms in between, since System V has no
-            receive with a time limit: it costs some CPU, and a step can be seen that much later.
+            receive with a time limit: it costs some CPU, and a step can be seen that much later.  While
+            nothing but pieces of frames comes, the time and signals are looked at every 20 ms.
 
         Returns
         -------
@@ -289,8 +300,8 @@ cdef class Receiver:
         ReceiverBusy
             If another thread is in a call of this Receiver.
         MemoryError
-            If there is no memory for the step, which the next call returns; or none for the first piece of
-            a frame, which is lost and will be counted as incomplete.
+            If there is no memory for the step, which the next call returns; or none for a piece of a frame,
+            which is lost and will be counted as incomplete.
         ValueError
             If the Receiver is closed.  (close() does not wake a thread that already waits.)
 

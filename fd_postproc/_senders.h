@@ -31,6 +31,8 @@
 #define FDF_SIZES 16                    /* classes of strangers, by the bytes that came, in powers of two */
 
 enum { FDF_REMEMBERED = FDF_SIZES, FDF_KNOWN_IDLE, FDF_KNOWN_OPEN, FDF_LISTS, FDF_NO_LIST = -1 };
+#define FDF_STRANGERS ((1u << FDF_SIZES) - 1)                   /* lists of strangers with an open frame */
+#define FDF_OPEN (FDF_STRANGERS | 1u << FDF_KNOWN_OPEN)         /* and of everybody */
 
 typedef struct fdf_sender {
     struct fdf_sender *next;            /* in its bucket */
@@ -57,6 +59,7 @@ typedef struct {
     fdf_sender **buckets;   /* NULL until the first piece of a frame comes */
     uint64_t multiplier;    /* odd, and unknown to those who choose sender numbers */
     fdf_list lists[FDF_LISTS];
+    uint32_t used;          /* bit k: list k is not empty */
     uint64_t turn;
     int64_t limit;          /* bytes for the open frames of strangers */
     int64_t strangers;      /* of those, in use */
@@ -87,6 +90,8 @@ static inline void fdf_unlist(fdf_assembly *a, fdf_sender *s)
     *(s->older != NULL ? &s->older->newer : &list->oldest) = s->newer;
     *(s->newer != NULL ? &s->newer->older : &list->newest) = s->older;
     a->n_remembered -= s->list == FDF_REMEMBERED;
+    if (list->oldest == NULL)
+        a->used &= ~(1u << s->list);
     s->list = FDF_NO_LIST;
 }
 
@@ -101,6 +106,7 @@ static inline void fdf_list_as(fdf_assembly *a, fdf_sender *s, int list)
     *(to->newest != NULL ? &to->newest->newer : &to->oldest) = s;
     to->newest = s;
     s->list = list;
+    a->used |= 1u << list;
     a->n_remembered += list == FDF_REMEMBERED;
 }
 
@@ -182,6 +188,7 @@ static inline void fdf_free(fdf_assembly *a)
             free(s);
         }
     memset(a->lists, 0, sizeof a->lists);
+    a->used = 0;
     free(a->buckets);
     a->buckets = NULL;
     free(a->whole);
@@ -223,10 +230,11 @@ static inline void fdf_lose(fdf_assembly *a, fdf_sender *s)
 /* Give up the frames that have been silent for very long. */
 static inline void fdf_lose_silent(fdf_assembly *a, int64_t now)
 {
-    for (int list = 0; list < FDF_LISTS; list++)
-        if (list < FDF_SIZES || list == FDF_KNOWN_OPEN)
-            while (a->lists[list].oldest != NULL && now - a->lists[list].oldest->heard >= FDF_SILENT_NS)
-                fdf_lose(a, a->lists[list].oldest);
+    for (uint32_t used = a->used & FDF_OPEN; used != 0; used &= used - 1) {
+        const fdf_list *list = &a->lists[__builtin_ctz(used)];
+        while (list->oldest != NULL && now - list->oldest->heard >= FDF_SILENT_NS)
+            fdf_lose(a, list->oldest);
+    }
 }
 
 /* Whether `one` has to go before `other`: the one that has long been idle; else the one that completed fewer
@@ -254,10 +262,8 @@ static inline fdf_sender *fdf_first_to_go(const fdf_assembly *a, int list, fdf_s
 static inline fdf_sender *fdf_least_stranger(const fdf_assembly *a, int64_t now)
 {
     fdf_sender *least = NULL, *idlest = NULL;
-    for (int list = 0; list < FDF_SIZES; list++) {
-        fdf_sender *s = a->lists[list].oldest;
-        if (s == NULL)
-            continue;
+    for (uint32_t used = a->used & FDF_STRANGERS; used != 0; used &= used - 1) {
+        fdf_sender *s = a->lists[__builtin_ctz(used)].oldest;
         if (least == NULL)
             least = s;
         if (now - s->heard >= FDF_IDLE_NS && (idlest == NULL || s->turn < idlest->turn))

@@ -117,16 +117,17 @@ def test_beginnings_of_strangers_cost_nobody_else_a_frame(queue_key, size):
     junk = big_beginning(0)[:size]
     step = random_step("spec_topk", 7, batch=256, cols=21, accepted=2)
     whole = reference.encode_frame(ReferenceStep.from_step(step), sender=1)
-    got, sender = [], 1000
+    got, first = [], 1000
     for seq in range(3):
         whole = FrameHeader.unpack(whole)._replace(seq=seq).pack() + whole[64:]
         for part in reference.split(whole, 8192):
             queue.send(part, type=2)
             got.append(receiver.receive(0))
-            for sender in range(sender, sender + (3000 if size < 8192 and seq else 40)):
+            last = first + (3000 if size < 8192 and seq else 40)
+            for sender in range(first, last):
                 queue.send(changed(junk, sender=sender), type=2)
                 assert receiver.receive(0) is None
-            sender += 1
+            first = last
     assert [one for one in got if one is not None] == [step] * 3
 
 

@@ -83,9 +83,7 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
     environment = Environment(
         INFERENCE_MSG_QUEUE_ID=new_queue_id(), INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT="compact"
     )
-    pieces = Case(
-        batch=512, accepted=2, columns=1
-    )  # 14,400 bytes: two messages, as much as a new queue holds
+    pieces = Case(batch=512, accepted=2, columns=1)  # 14,400 bytes: two messages, and a new queue holds them
     try:
         yield found | _queued(narrow) | _queued(plain) | _queued(pieces)
     finally:

@@ -34,11 +34,15 @@ class _Sender:
     body: bytes = b""
 
     @property
+    def known(self) -> bool:
+        return self.completed > 0
+
+    @property
     def charge(self) -> int:
         """Bytes that the open frame is charged with: a known sender's is believed to come."""
         if self.header is None:
             return 0
-        return ENTRY_COST + (self.header.total if self.completed else HEADER_SIZE + len(self.body))
+        return ENTRY_COST + (self.header.total if self.known else HEADER_SIZE + len(self.body))
 
     @property
     def size(self) -> int:
@@ -117,7 +121,7 @@ class Reassembler:
             raise
         one.completed += 1
         self._rest(sender)
-        known = {name for name, other in self._senders.items() if other.completed}
+        known = {name for name, other in self._senders.items() if other.known}
         if len(known) > MOST_KNOWN:
             last = min(known, key=lambda name: self._standing(name, now))
             self._lose(last)
@@ -146,27 +150,18 @@ class Reassembler:
         """So much has come of a frame now; others give way."""
         one = self._senders[sender]
         one.header, one.body = header, body
-        room = KNOWN_ROOMS * self._room if one.completed else self._room
-        while sum(other.charge for other in self._of_a_kind(one).values()) > room:
-            others = [
-                name for name, other in self._of_a_kind(one).items() if other.header and other is not one
-            ]
+        room = KNOWN_ROOMS * self._room if one.known else self._room
+        alike = {name: other for name, other in self._senders.items() if other.known == one.known}
+        while sum(other.charge for other in alike.values()) > room:
+            others = [name for name, other in alike.items() if other.header and other is not one]
             self._lose(min(others, key=lambda name: self._standing(name, now)))
-
-    def _of_a_kind(self, one: _Sender) -> dict[int, _Sender]:
-        """All known senders, or all strangers."""
-        return {
-            name: other
-            for name, other in self._senders.items()
-            if bool(other.completed) == bool(one.completed)
-        }
 
     def _standing(self, sender: int, now: float) -> tuple[int, ...]:
         """The sender with the lowest goes first: an idle one, or one of whom little has come."""
         one = self._senders[sender]
         if now - one.heard >= IDLE:
             return 0, one.turn
-        if one.completed:
+        if one.known:
             return 1, one.completed, one.turn
         return 1, one.size, one.turn
 
@@ -176,7 +171,7 @@ class Reassembler:
 
         def order(name: int) -> tuple[bool, int, int]:
             one = self._senders[name]
-            return one.completed > 0, 0 if one.completed else one.size, one.turn
+            return one.known, 0 if one.known else one.size, one.turn
 
         for name in sorted(silent, key=order):
             self._lose(name)
@@ -198,8 +193,7 @@ class Reassembler:
         """A sender has no open frame any more.  Of strangers, only the last ones are remembered."""
         self._turn += 1
         self._senders[sender].rested = self._turn
-        resting = {
-            name: one.rested for name, one in self._senders.items() if not one.header and not one.completed
-        }
+        strangers = {name: one for name, one in self._senders.items() if not one.known}
+        resting = {name: one.rested for name, one in strangers.items() if not one.header}
         if len(resting) > MOST_REMEMBERED:
             del self._senders[min(resting, key=resting.__getitem__)]

@@ -32,6 +32,7 @@ static void check_books(const fdf_assembly *a)
     int32_t n_known = 0, n_remembered = 0;
     for (int list = 0; list < FDF_LISTS; list++) {
         const fdf_sender *before = NULL;
+        INSIST((a->used >> list & 1) == (a->lists[list].oldest != NULL));
         for (const fdf_sender *s = a->lists[list].oldest; s != NULL; before = s, s = s->newer) {
             INSIST(s->list == list && s->older == before && fdf_find(a, s->id) == s);
             INSIST((s->data != NULL) == (list < FDF_SIZES || list == FDF_KNOWN_OPEN));
