@@ -68,6 +68,9 @@ cdef class Receiver:
     cdef fdf_assembly frames  # what came of compact frames that are in pieces
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was not
+    cdef int64_t told_incomplete  # see _newly_incomplete
+    cdef public bint _follows_sender  # for the plug-in: keep _last_sender, with one system call a step
+    cdef readonly int64_t _last_sender  # the process that sent the last step of which it is known; or 0
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
 
@@ -319,9 +322,19 @@ cdef class Receiver:
             self.held = True
             step = _gathered(&self.opened)
             self.held = False
+            if self._follows_sender:
+                self._note_sender()
             return step
         finally:
             self.busy = False
+
+    cdef int _note_sender(self) except -1:
+        """Who sent the message that was taken last?  The kernel knows the last sender only, so it can be told
+        while nothing else is in the queue."""
+        cdef fds_status status
+        if fds_stat(self.msqid, &status) == 0 and status.messages == 0:
+            self._last_sender = status.last_sender
+        return 0
 
     def _receive_into(self, uintptr_t tokens, uintptr_t scores, uintptr_t ranks, int32_t columns, bint wait):
         """For `fd_postproc.ops`: receive one message into tensors whose sizes the caller has checked.
@@ -348,6 +361,12 @@ cdef class Receiver:
             return True
         finally:
             self.busy = False
+
+    def _newly_incomplete(self):
+        """For `fd_postproc.ops`: frames that were lost since the last call."""
+        cdef int64_t now = fdc_read(&self.frames.incomplete), before = self.told_incomplete
+        self.told_incomplete = now
+        return now - before
 
     def close(self):
         """Use this Receiver no more.  The queue and its messages stay."""
@@ -383,6 +402,17 @@ cdef class Receiver:
         state = " closed" if self.closed else ""
         where = f"queue {self.msqid}, key {self.key:#x}"
         return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
+
+
+def _queue_status(int msqid):
+    """For `fd_postproc.queues`: the fields of a QueueInfo, asked of the kernel; or minus errno."""
+    cdef fds_status s
+    memset(&s, 0, sizeof(s))
+    cdef int status = fds_stat(msqid, &s)
+    if status < 0:
+        return status
+    return (msqid, s.key, s.mode, s.uid, s.messages, s.bytes, s.max_bytes, s.last_sender, s.last_receiver,
+            s.sent_at, s.received_at)
 
 
 def peek(int msqid, long index=0):
