@@ -58,6 +58,7 @@ static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 enum fdw_field {
     FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT,
     FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN, /* frames only */
+    FDW_NUMBER, /* tensors only */
 };
 
 /* Why a message was refused: the field, its value, the bound it breaks. */

@@ -404,17 +404,6 @@ cdef class Receiver:
         return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
 
 
-def _queue_status(int msqid):
-    """For `fd_postproc.queues`: the fields of a QueueInfo, asked of the kernel; or minus errno."""
-    cdef fds_status s
-    memset(&s, 0, sizeof(s))
-    cdef int status = fds_stat(msqid, &s)
-    if status < 0:
-        return status
-    return (msqid, s.key, s.mode, s.uid, s.messages, s.bytes, s.max_bytes, s.last_sender, s.last_receiver,
-            s.sent_at, s.received_at)
-
-
 def peek(int msqid, long index=0):
     """Copy one message of a queue and leave it there.
 

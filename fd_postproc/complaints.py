@@ -83,8 +83,8 @@ class Complaints:
 def incomplete_text(msqid: int, channel: str) -> str:
     """The whole story of a compact frame that never became whole."""
     return (
-        f"queue {msqid} ({channel}): a frame in pieces never became whole; its sender died or gave up, or somebody "
-        "who may write to the queue begins frames and does not finish them"
+        f"queue {msqid} ({channel}): a frame in pieces never became whole; its sender died or gave up, or "
+        "somebody who may write to the queue begins frames and does not finish them"
     )
 
 

@@ -15,7 +15,8 @@ class MalformedMessage(ValueError):
         Channel the message was decoded as.
     field : str
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"count"`` or ``"mtype"``; in a compact
-        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or ``"token"``.
+        frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or ``"token"``; in a
+        get op's tensors also ``"number"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -52,6 +53,8 @@ class MalformedMessage(ValueError):
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
         if self.field == "token":
             return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
+        if self.field == "number":
+            return f"the tensors hold {value}, which does not fit 32 bits (at most {bound})"
         if self.field == "mtype":
             return f"message type {value}, expected {bound}; another program is writing to this queue"
         if self.field == "fragment" and bound == 1 < value:

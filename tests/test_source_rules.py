@@ -91,7 +91,19 @@ def test_the_kernel_writes_in_one_place():
 # Each file or folder of the package, the lowest first.
 FLOORS = [
     *("_version", "_child", "errors", "layout", "queues", "tensors", "_core", "_save", "cuda"),
-    *("needs", "reference", "recording", "data", "ops", "fastdeploy", "doctor", "bench", "cli", "__main__"),
+    *(
+        "needs",
+        "complaints",
+        "reference",
+        "recording",
+        "data",
+        "ops",
+        "fastdeploy",
+        "doctor",
+        "bench",
+        "cli",
+        "__main__",
+    ),
 ]
 
 
