@@ -30,8 +30,8 @@ cdef int _open_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words
     return 0
 
 
-cdef int _read_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words, int64_t n, const float *scores,
-                       int64_t n_scores, const int64_t *ranks, int64_t n_ranks, const int32_t *known,
+cdef int _read_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words, int64_t n,
+                       const float *scores, int64_t n_scores, const int64_t *ranks, int64_t n_ranks, const int32_t *known,
                        fdw_fault *fault) noexcept nogil:
     """Copy the rows into the step's block.  `words` begins at slot 0."""
     cdef fdw_block *b = &s.block
@@ -152,7 +152,8 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
         memory = PyMem_RawMalloc(fdw_block_size(number, head.batch, head.rows, head.cols))
         if memory == NULL:
             raise MemoryError
-        step = _step_in(memory, number, FDW_PACKED, head.flag, head.stop_flag, head.batch, head.rows, head.cols)
+        step = _step_in(memory, number, FDW_PACKED, head.flag, head.stop_flag, head.batch, head.rows,
+                        head.cols)
         if _read_tensors(&step.at, &at, words + first, n - first,
                          NULL if score_tensor is None else <const float *>score_tensor.address,
                          0 if score_tensor is None else score_tensor.size,
