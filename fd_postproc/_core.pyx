@@ -9,8 +9,8 @@ translation unit, so that calls between them are direct.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_IsContiguous,
-    PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+    PyBUF_F_CONTIGUOUS, PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE,
+    PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
@@ -61,7 +61,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "turns it on for this import")
 
 from . import queues, tensors
-from .errors import MalformedMessage, ReceiverBusy, SenderBusy, queue_error, too_big
+from .errors import MalformedMessage, QueueError, ReceiverBusy, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
 
 if fds_watch_forks() != 0:

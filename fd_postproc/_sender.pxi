@@ -223,6 +223,10 @@ cdef class Sender:
                 fdc_add(&self.n_bytes, size)
         if status == -EINTR or status == -EAGAIN:
             PyErr_CheckSignals()
+            if self.forks != fds_forks:  # a handler forked, and this is the child
+                raise QueueError(
+                    EINTR, f"{self._where()}: a signal handler forked in the middle of it; the parent "
+                    "process sends this step")
         return status
 
     def send(self, Step step not None, timeout=None):
@@ -247,7 +251,8 @@ cdef class Sender:
             If the queue stayed full.  The step was not sent; if some pieces of it went out before, the
             receiver will drop and count them.
         QueueRemoved, QueuePermission, QueueError
-            If the kernel refuses.  The step was not sent.
+            If the kernel refuses.  The step was not sent.  Also in the child, if a signal handler forks while
+            this call waits: the parent sends the step.
         ValueError
             If the layout cannot carry the step, or the Sender is closed.
         SenderBusy

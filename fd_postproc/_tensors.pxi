@@ -31,8 +31,8 @@ cdef int _open_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words
 
 
 cdef int _read_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words, int64_t n,
-                       const float *scores, int64_t n_scores, const int64_t *ranks, int64_t n_ranks, const int32_t *known,
-                       fdw_fault *fault) noexcept nogil:
+                       const float *scores, int64_t n_scores, const int64_t *ranks, int64_t n_ranks,
+                       const int32_t *known, fdw_fault *fault) noexcept nogil:
     """Copy the rows into the step's block.  `words` begins at slot 0."""
     cdef fdw_block *b = &s.block
     # Rows of topk lie `cols` apart, those of spec_topk always as wide as the layout.

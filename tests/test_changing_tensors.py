@@ -21,6 +21,7 @@ def test_counts_of_a_get_ops_tensors(other):
     tokens = np.zeros((512 * 126 + 515, 1), np.int64)
     scores, ranks = np.zeros((512 * 126, 1), np.float32), np.zeros(3072, np.int64)
     tokens[:3, 0] = 1, 3 | C << 8, B
+    tokens[3 : 3 + B, 0] = 6
     refused = 0
     with changing(tokens[3 : 3 + B, 0], 6, other):
         for _ in range(3000):
@@ -40,6 +41,7 @@ def test_tokens_of_a_get_ops_tensors():
     """A token that is a code the next moment: one or the other, never a code in a row."""
     tokens = np.zeros((514, 1), np.int64)
     tokens[:2, 0] = 1, B
+    tokens[2 : 2 + B, 0] = 5
     with changing(tokens[2 : 2 + B, 0], 5, -9):
         for _ in range(3000):
             step = step_from_tensors("plain", tokens)
@@ -92,7 +94,7 @@ def test_what_a_save_op_decides_by(which, receiver):
 
 def test_tokens_that_are_codes_the_next_moment(receiver):
     queue = receiver("topk")
-    x, ids, scores = np.zeros((B, 1), np.int64), np.zeros((B, C), np.int64), np.zeros((B, C), np.float32)
+    x, ids, scores = np.full((B, 1), 5, np.int64), np.zeros((B, C), np.int64), np.zeros((B, C), np.float32)
     ranks, preempted, more = np.zeros(B, np.int64), np.zeros(B, np.int32), np.array([True])
     with changing(x[:, 0], 5, -1):
         for _ in range(2000):

@@ -237,6 +237,16 @@ def test_a_damaged_pickle_of_logprobs(step, rows, cols):
         make(rows, cols, *arguments[2:])
 
 
+def test_an_array_is_not_given_in_another_order(step):
+    ask = pytest.importorskip("_testbuffer")
+    part = step.ids.obj
+    for flags in (ask.PyBUF_F_CONTIGUOUS, ask.PyBUF_F_CONTIGUOUS | ask.PyBUF_FORMAT):
+        with pytest.raises(BufferError, match="C order"):
+            ask.ndarray(part, getbuf=flags)
+    for flags in (ask.PyBUF_C_CONTIGUOUS, ask.PyBUF_ANY_CONTIGUOUS, ask.PyBUF_FULL_RO):
+        assert ask.ndarray(part, getbuf=flags | ask.PyBUF_FORMAT).tolist() == step.ids.tolist()
+
+
 def test_steps_are_made_by_their_makers():
     with pytest.raises(TypeError, match=r"decode\(\)"):
         fp.Step()
