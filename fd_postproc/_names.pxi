@@ -10,6 +10,7 @@ cdef dict _DIALECT_NAMES = {number: name for name, number in _DIALECT_NUMBERS.it
 cdef int _NO_DIALECT = -1  # a step made here, not received
 cdef dict _FIELD_NAMES = {
     FDW_LENGTH: "length", FDW_BATCH: "batch", FDW_COLUMNS: "columns", FDW_COUNT: "count",
+    FDW_FLAG: "flag",
     FDW_FIELD_MAGIC: "magic", FDW_FIELD_VERSION: "version", FDW_FIELD_CHANNEL: "channel",
     FDW_FRAGMENT: "fragment", FDW_ROWS: "rows", FDW_TOKEN: "token",
     FDW_NUMBER: "number",

@@ -38,6 +38,7 @@ cdef extern from "_gate.h" nogil:
         FDW_BATCH
         FDW_COLUMNS
         FDW_COUNT
+        FDW_FLAG
         FDW_FIELD_MAGIC
         FDW_FIELD_VERSION
         FDW_FIELD_CHANNEL

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from .queues import inspect_queue
+
 PERIOD = 10.0  # seconds between two summaries
 MOST_FIRST = 5  # lines about new kinds in that time
 
@@ -27,19 +29,19 @@ class Complaints:
         self._lock = threading.Lock()
         self._known: set[str] = set()
         self._waiting: Counter[str] = Counter()
-        self._last = ""
+        self._last: str | Callable[[], str] = ""
         self._since = self._due = -PERIOD
         self._firsts = 0
 
-    def tell(self, kind: str, text: str, count: int = 1) -> None:
+    def tell(self, kind: str, text: str | Callable[[], str], count: int = 1) -> None:
         """Something has happened.
 
         Parameters
         ----------
         kind : str
             What is the same about what is summed up.  There must be few.
-        text : str
-            The whole story, for a line.
+        text : str or callable
+            The whole story, for a line; called only if there is one.
         count : int, optional
             How often it has happened.
         """
@@ -51,7 +53,7 @@ class Complaints:
                 self._known.add(kind)
                 self._firsts += 1
                 self._due = max(self._due, now + PERIOD)
-                lines = [text]
+                lines = [_made(text)]
             else:
                 self._waiting[kind] += count
                 self._last = text
@@ -71,7 +73,7 @@ class Complaints:
         if not self._waiting or now < self._due:
             return []
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in self._waiting.most_common())
-        line, total = self._last, self._waiting.total()
+        line, total = _made(self._last), self._waiting.total()
         if total > 1:
             line += f" ({total:,} times in the last {now - self._since:.0f} s: {kinds})"
         self._known |= self._waiting.keys()
@@ -80,11 +82,29 @@ class Complaints:
         return [line]
 
 
+def _made(text: str | Callable[[], str]) -> str:
+    return text if isinstance(text, str) else text()
+
+
+def last_sender_text(msqid: int) -> str:
+    """Who wrote to a queue last: most likely who floods it, if somebody does."""
+    try:
+        sender = inspect_queue(msqid).last_sender
+    except OSError:
+        return f"queue {msqid} is gone"
+    try:
+        with open(f"/proc/{sender}/comm", errors="replace") as file:
+            name = file.read().strip()
+    except OSError:
+        name = "which has ended"
+    return f"the last to write to queue {msqid} was process {sender} ({name})"
+
+
 def incomplete_text(msqid: int, channel: str) -> str:
     """The whole story of a compact frame that never became whole."""
     return (
         f"queue {msqid} ({channel}): a frame in pieces never became whole; its sender died or gave up, or "
-        "somebody who may write to the queue begins frames and does not finish them"
+        f"somebody begins frames and does not finish them; {last_sender_text(msqid)}"
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._core import Receiver, environment_variable, tensor_elements
-from ..complaints import Backoff, Complaints, incomplete_text
+from ..complaints import Backoff, Complaints, incomplete_text, last_sender_text
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Layout
 from ..tensors import host_address
@@ -204,11 +204,12 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     try:
         received = receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait)
         if lost := receiver._newly_incomplete():
-            _complaints.tell(f"{channel} incomplete", incomplete_text(receiver.msqid, channel), lost)
+            _complaints.tell(f"{channel} incomplete", lambda: incomplete_text(receiver.msqid, channel), lost)
         if received:
             return
     except MalformedMessage as error:
-        _complaints.tell(f"{channel} {error.field}", f"{error}; fd_postproc.ops.receive_stats() counts them")
+        text = f"{error}; fd_postproc.ops.receive_stats() counts them"
+        _complaints.tell(f"{channel} {error.field}", lambda: f"{text}; {last_sender_text(receiver.msqid)}")
     except QueueRemoved as error:
         gone = True  # the next call makes a new queue
         _complaints.tell(f"{channel} removed", str(error))

@@ -114,6 +114,8 @@ def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) ->
         refuse("batch", header.batch, slots)
     if not 1 <= header.cols <= capacity.width:
         refuse("columns", header.cols, capacity.width)
+    if channel != "spec_topk" and header.flag:
+        refuse("flag", header.flag, 0)
     if not 0 <= header.rows <= slots * capacity.depth:
         refuse("rows", header.rows, slots * capacity.depth)
     total = frame_size(channel, header.batch, header.rows, header.cols)

@@ -128,8 +128,9 @@ class Reports:
         """Log frames that were lost."""
         receiver, incomplete = self._counters.receiver, self._counters.incomplete
         if receiver is not None and incomplete > self._incomplete:
-            text = incomplete_text(receiver.msqid, receiver.channel)
-            self._complaints.tell("incomplete", text, incomplete - self._incomplete)
+            msqid, channel = receiver.msqid, receiver.channel
+            lost = incomplete - self._incomplete
+            self._complaints.tell("incomplete", lambda: incomplete_text(msqid, channel), lost)
         self._incomplete = incomplete
         self._complaints.flush()
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..._core import Receiver, Step, step_from_tensors
-from ...complaints import Backoff, Complaints
+from ...complaints import Backoff, Complaints, last_sender_text
 from ...errors import MalformedMessage, QueueError, QueueRemoved
 from ...layout import Layout
 from ...ops.environment import queue_mode
@@ -223,7 +223,10 @@ class ProcessorMixin:
                 time.sleep(self.removals.failed())  # nothing, unless it is removed again and again
         except MalformedMessage as error:
             self.counters.malformed += 1
-            self.complaints.tell(f"{error.channel} {error.field}", f"a message was refused: {error}")
+            text, msqid = f"a message was refused: {error}", self._receiver.msqid
+            self.complaints.tell(
+                f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}"
+            )
         except QueueError as error:
             self.fd.llm_logger.error(f"fd_postproc: {error}")
             time.sleep(1.0)  # permanent, most likely: do not fill the log
