@@ -4,6 +4,9 @@
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
+# Time between two questions who sends, when the last one was answered, and when not.
+cdef int64_t _ASK_SENDER_NS = 100_000_000
+cdef int64_t _ASK_AGAIN_NS = 1_000_000
 # Longest time between two looks at pending signals while waiting with a deadline.
 cdef int64_t _SLICE_NS = 20_000_000
 
@@ -69,7 +72,8 @@ cdef class Receiver:
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was not
     cdef int64_t told_incomplete  # see _newly_incomplete
-    cdef public bint _follows_sender  # for the plug-in: keep _last_sender, with one system call a step
+    cdef public bint _follows_sender  # for the plug-in: keep _last_sender
+    cdef public int64_t _sender_due  # monotonic ns from which on it is asked for again
     cdef readonly int64_t _last_sender  # the process that sent the last step of which it is known; or 0
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
@@ -332,8 +336,13 @@ cdef class Receiver:
         """Who sent the message that was taken last?  The kernel knows the last sender only, so it can be told
         while nothing else is in the queue."""
         cdef fds_status status
+        cdef int64_t now = fds_now()
+        if now < self._sender_due:
+            return 0
+        self._sender_due = now + _ASK_AGAIN_NS
         if fds_stat(self.msqid, &status) == 0 and status.messages == 0:
             self._last_sender = status.last_sender
+            self._sender_due = now + _ASK_SENDER_NS
         return 0
 
     def _receive_into(self, uintptr_t tokens, uintptr_t scores, uintptr_t ranks, int32_t columns, bint wait):

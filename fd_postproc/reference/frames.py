@@ -1,4 +1,4 @@
-"""Compact frames: a step in one piece of memory, whole or in fragments.
+"""Compact frames: a step in one piece of memory, whole or cut into fragments.
 
 A frame is a 64-byte header, then counts[batch], ids[rows][cols], and on channels with logprobs
 scores[rows][cols] and ranks[rows].  It begins with the words -2, 0, 0, which tell FastDeploy's own receivers

@@ -328,4 +328,7 @@ class ProcessorMixin:
         if receiver is None or not any(task is not None for task in self.resource_manager.tasks_list):
             return False
         sender = receiver._last_sender
-        return sender > 0 and not os.path.exists(f"/proc/{sender}")
+        gone = sender > 0 and not os.path.exists(f"/proc/{sender}")
+        if gone:
+            receiver._sender_due = 0  # the next step's sender is the one
+        return gone
