@@ -348,7 +348,8 @@ cdef class Receiver:
     def _receive_into(self, uintptr_t tokens, uintptr_t scores, uintptr_t ranks, int32_t columns, bint wait):
         """For `fd_postproc.ops`: receive one message into tensors whose sizes the caller has checked.
 
-        Returns False, tensors untouched, if nothing was there or a signal ended the wait.
+        Returns bits: 1, it was received (else nothing was there, or a signal ended the wait, and the tensors
+        are untouched); 2, frames were lost since _newly_incomplete was called.
         """
         cdef fdw_tensors to
         cdef int status
@@ -358,7 +359,7 @@ cdef class Receiver:
         self._enter()
         try:
             if not self.held and self._next(-1 if wait else 0, True) < 0:
-                return False
+                return 2 * (self.frames.incomplete != self.told_incomplete)
             self.held = False
             with nogil:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
@@ -367,7 +368,7 @@ cdef class Receiver:
                 fdw_refuse(&self.fault, FDW_BATCH, -1, self.opened.batch, fdw_geometry_of(
                     &self.c_layout, self.channel_number, FDW_LEGACY, 0).slots)
                 raise _malformed(self.channel_number, &self.fault)
-            return True
+            return 1 + 2 * (self.frames.incomplete != self.told_incomplete)
         finally:
             self.busy = False
 

@@ -203,13 +203,12 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     gone = False
     try:
         received = receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait)
-        if lost := receiver._newly_incomplete():
-            _complaints.tell(f"{channel} incomplete", lambda: incomplete_text(receiver.msqid, channel), lost)
-        if received:
+        if received > 1:
+            _tell_lost(receiver)
+        if received & 1:
             return
     except MalformedMessage as error:
-        text = f"{error}; fd_postproc.ops.receive_stats() counts them"
-        _complaints.tell(f"{channel} {error.field}", lambda: f"{text}; {last_sender_text(receiver.msqid)}")
+        _tell_refused(receiver, error)
     except QueueRemoved as error:
         gone = True  # the next call makes a new queue
         _complaints.tell(f"{channel} removed", str(error))
@@ -223,3 +222,13 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     words = (ctypes.c_int64 * _HEADER_WORDS[channel]).from_address(addresses[0])
     words[0] = -2
     words[1:] = [0] * (len(words) - 1)
+
+
+def _tell_lost(receiver: Receiver) -> None:
+    msqid, channel, lost = receiver.msqid, receiver.channel, receiver._newly_incomplete()
+    _complaints.tell(f"{channel} incomplete", lambda: incomplete_text(msqid, channel), lost)
+
+
+def _tell_refused(receiver: Receiver, error: MalformedMessage) -> None:
+    msqid, text = receiver.msqid, f"{error}; fd_postproc.ops.receive_stats() counts them"
+    _complaints.tell(f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}")

@@ -54,7 +54,7 @@ class Counters(Totals):
     @property
     def incomplete(self) -> int:
         """Compact frames that never became whole."""
-        return self._before[1] + (0 if self.receiver is None else self.receiver.stats["incomplete"])
+        return self._before[1] + (0 if self.receiver is None else int(self.receiver.stats["incomplete"]))
 
     def as_dict(self) -> dict[str, int | float]:
         """Every total by name."""
