@@ -235,11 +235,13 @@ cdef class DeviceJob:
                 waited = True
                 fdc_add(&_ring.held, 1)
             PyErr_CheckSignals()
+            if not _runs():
+                raise CudaError("a signal handler forked while this save waited: the parent saves it")
         if answer == FDR_SAVED:
             records.append((ticket, self, lane, keep))
             return None
         if answer == FDR_FAILED:
-            if _ring.broken:
+            if fdr_is_broken(_ring):
                 records.append((-1, self, lane, keep))
             raise _failed((<bytes>error.call).decode(), error.status)
         if answer == FDR_BROKEN:

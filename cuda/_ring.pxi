@@ -21,8 +21,6 @@ cdef extern from "ring_save.h" nogil:
 
     ctypedef struct fdr_ring:
         int n
-        uint64_t issued
-        int broken
         fdr_error failure
         int64_t held, held_ns
 
@@ -30,7 +28,9 @@ cdef extern from "ring_save.h" nogil:
     int fdr_drain(fdr_ring *r, int64_t deadline)
     int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
+    uint64_t fdr_issued(const fdr_ring *r)
     uint64_t fdr_finished(const fdr_ring *r)
+    int fdr_is_broken(const fdr_ring *r)
 
 cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
 cdef dict _REASON_NAMES = _REASONS
@@ -70,7 +70,10 @@ def finished():
 
 def pending():
     """int: saves that are not yet in their queue.  0 in a child of the process that made them."""
-    return <int64_t>(_ring.issued - fdr_finished(_ring)) if _runs() else 0
+    if not _runs():
+        return 0
+    cdef uint64_t done = fdr_finished(_ring)  # first: it only grows, and never beyond the other
+    return <int64_t>(fdr_issued(_ring) - done)
 
 
 def drain(int64_t deadline):
@@ -119,7 +122,7 @@ def stop(int64_t wait_ns):
 
 def broken():
     """bool: whether the driver lost track of a save: no more saves, and no tensor may be let go."""
-    return _runs() and _ring.broken != 0
+    return _runs() and fdr_is_broken(_ring) != 0
 
 
 def held():

@@ -186,7 +186,7 @@ static inline int fdr_launch(fdr_ring *r, fdr_slot *slot, fdr_job *job, fdr_erro
     result = driver->EventRecord(slot->event, job->stream);
     if (result != 0) { /* the kernel is on its way, and nobody will know when it is done */
         fdr_failed(error, result, "cuEventRecord");
-        r->broken = 1;
+        fdr_break(r);
         r->failure = *error;
         return -1;
     }
@@ -232,7 +232,8 @@ static inline int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_erro
             driver->CtxPopCurrent(&current);
     }
     if (answer == FDR_SAVED) {
-        *ticket = r->issued++;
+        *ticket = r->issued;
+        __atomic_store_n(&r->issued, r->issued + 1, __ATOMIC_RELEASE);
         pthread_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->lock);

@@ -127,10 +127,25 @@ static inline void fdr_count_finished(fdr_ring *r)
     pthread_cond_broadcast(&r->progress);
 }
 
-/* Saves that are done with; asked without the lock. */
+/* Saves so far; saves that are done with; whether an event failed.  Asked without the lock. */
+static inline uint64_t fdr_issued(const fdr_ring *r)
+{
+    return __atomic_load_n(&r->issued, __ATOMIC_ACQUIRE);
+}
+
 static inline uint64_t fdr_finished(const fdr_ring *r)
 {
     return __atomic_load_n(&r->finished, __ATOMIC_ACQUIRE);
+}
+
+static inline int fdr_is_broken(const fdr_ring *r)
+{
+    return __atomic_load_n(&r->broken, __ATOMIC_ACQUIRE);
+}
+
+static inline void fdr_break(fdr_ring *r)
+{
+    __atomic_store_n(&r->broken, 1, __ATOMIC_RELEASE);
 }
 
 static void *fdr_main(void *data)
@@ -162,7 +177,7 @@ static void *fdr_main(void *data)
             error.kind = FDR_DRIVER;
             error.status = result;
             error.call = "cuEventSynchronize";
-            r->broken = 1;
+            fdr_break(r);
             r->failure = error;
             fdr_keep_error(r, &error);
             continue;

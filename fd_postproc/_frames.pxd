@@ -1,5 +1,5 @@
-# The C declarations of _frames.h that Cython code uses; the comments are there.
-from libc.stdint cimport int32_t, int64_t
+# The C declarations of _frames.h and _senders.h that Cython code uses; the comments are there.
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fd_postproc._wire cimport fdw_fault, fdw_layout, fdw_message
 
@@ -25,4 +25,5 @@ cdef extern from "_frames.h" nogil:
     void *fdf_piece(const fdf_sending *s, int64_t *size)
     int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int channel, const void *data, int64_t size,
                    int64_t now, fdw_message *m, fdw_fault *fault)
+    void fdf_begin(fdf_assembly *a, const fdw_layout *layout, int channel, uint64_t seed)
     void fdf_free(fdf_assembly *a)

@@ -58,6 +58,7 @@ static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 enum fdw_field {
     FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT, FDW_FLAG,
     FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN, /* frames only */
+    FDW_NUMBER, /* tensors only */
 };
 
 /* Why a message was refused: the field, its value, the bound it breaks. */
@@ -224,6 +225,10 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
         return fdw_refuse(fault, FDW_BATCH, -1, h->batch, layout->max_batch);
     if (h->cols < 1 || h->cols > fdw_width(layout, channel))
         return fdw_refuse(fault, FDW_COLUMNS, -1, h->cols, fdw_width(layout, channel));
+    if (channel != FDW_SPEC_TOPK && h->flag != 0) /* a stock message of this channel has no such word */
+        return fdw_refuse(fault, FDW_FLAG, -1, h->flag, 0);
+    if (!fdw_is_flag(h->flag))
+        return fdw_refuse(fault, FDW_FLAG, -1, h->flag, FDW_FLAG_DRAFT);
     if (h->rows < 0 || h->rows > most_rows)
         return fdw_refuse(fault, FDW_ROWS, -1, h->rows, most_rows);
     m->at = fdw_geometry_of_frame(layout, channel, h->batch, h->rows, h->cols);

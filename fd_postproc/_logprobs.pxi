@@ -126,6 +126,8 @@ cdef Logprobs _view(Step step, Py_ssize_t first, Py_ssize_t rows, Py_ssize_t col
 
 def _rebuild_logprobs(int32_t rows, int32_t cols, bytes ids, bytes scores, bytes ranks):
     """A Logprobs over a Step of its own (pickle's way back)."""
+    if rows < 0 or cols < 0:
+        raise ValueError(f"logprobs of {rows} rows and {cols} columns")
     if cols == 0:  # a view of no columns still has rows and ranks
         ids = scores = bytes(4 * rows)
     cdef Step step = _rebuild_step("spec_topk", None, 3, 1, max(cols, 1), rows.to_bytes(4, "little"),

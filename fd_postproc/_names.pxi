@@ -13,6 +13,7 @@ cdef dict _FIELD_NAMES = {
     FDW_FLAG: "flag",
     FDW_FIELD_MAGIC: "magic", FDW_FIELD_VERSION: "version", FDW_FIELD_CHANNEL: "channel",
     FDW_FRAGMENT: "fragment", FDW_ROWS: "rows", FDW_TOKEN: "token",
+    FDW_NUMBER: "number",
 }
 
 

@@ -3,8 +3,10 @@
  * Packing: from the tensors that FastDeploy's save ops are given to a message.
  *
  * Two passes over the requests: fdp_plan checks every number that decides where something is read or written
- * and finds the message's length; fdp_write writes it.  What a request contributes, both learn from
- * _request.h, and only there do the six ops differ.  Plain C: no system call, no allocation, no Python.
+ * and finds the message's length; fdp_write writes it.  What a request contributes is said by _request.h, and
+ * only there do the six ops differ.  Such a number is read once, and kept from one pass to the other: the
+ * tensors may change meanwhile (a copy from a device into them may be on its way).  Plain C: no system call,
+ * no allocation, no Python.
  *
  * What an op writes, byte for byte, is docs/wire-protocol.md; where FastDeploy's op reads or writes out of
  * bounds, this one refuses.
@@ -59,15 +61,22 @@ static inline fdp_terms fdp_terms_of(const fdp_source *s)
     return terms;
 }
 
+/* What was decided about a request. */
+typedef struct {
+    fdp_request request;
+    int64_t token;          /* the one that decided, if fdp_one_token */
+} fdp_settled;
+
 /* What the tensors say about request i. */
+#define FDP_ONCE(number) __atomic_load_n(&(number), __ATOMIC_RELAXED)
 static inline fdp_given fdp_read(const fdp_source *s, int32_t i)
 {
     fdp_given g;
-    g.token = fdp_one_token(s->op) ? s->tokens[i * s->width] : 0;
-    g.count = s->counts != NULL ? s->counts[i] : 0;
+    g.token = fdp_one_token(s->op) ? FDP_ONCE(s->tokens[i * s->width]) : 0;
+    g.count = s->counts != NULL ? FDP_ONCE(s->counts[i]) : 0;
     g.in_prefill = s->decoded != NULL && s->decoded[i] < s->prompts[i];
     g.preempted = s->preempted != NULL && s->preempted[i] == 1;
-    g.first = s->offsets != NULL ? s->offsets[i] : 0;
+    g.first = s->offsets != NULL ? FDP_ONCE(s->offsets[i]) : 0;
     g.step = s->steps != NULL ? s->steps[i] : 0;
     return g;
 }
@@ -86,9 +95,9 @@ static inline int fdp_plan_message(fdw_message *m, const fdp_source *s, const fd
 }
 
 /* Check the tensors against each other and against the layout, and plan the message: *m gets its header, its
- * length (m->claimed) and its rows. */
+ * length (m->claimed) and its rows; settled[batch], which has room for the layout's requests, what was decided. */
 static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
-                           fdp_fault *fault)
+                           fdp_settled *settled, fdp_fault *fault)
 {
     const fdp_terms terms = fdp_terms_of(s);
     fdw_fault wire;
@@ -100,6 +109,8 @@ static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout
         const fdp_request r = fdp_decide(&terms, i, &g);
         if (fdp_check(&terms, i, &g, &r, fault) < 0)
             return -1;
+        settled[i].request = r;
+        settled[i].token = g.token;
         if (fdw_plan_request(m, i, r.count, &wire) < 0)
             return fdp_refuse(fault, FDP_TOO_MANY, i, wire.value, wire.bound);
         rows += r.count > 0 ? r.count : 0;
@@ -116,8 +127,9 @@ static inline int64_t fdp_narrow(const fdw_draft *d, int64_t offset, const int64
     if (to == NULL)
         return 0;
     for (int64_t k = 0; k < n; k++) {
-        const int32_t word = (int32_t)from[k];
-        wide |= from[k] ^ word;
+        const int64_t number = from[k];
+        const int32_t word = (int32_t)number;
+        wide |= number ^ word;
         memcpy(to + 4 * k, &word, sizeof word);
     }
     if (wide == 0)
@@ -125,7 +137,7 @@ static inline int64_t fdp_narrow(const fdw_draft *d, int64_t offset, const int64
     for (int64_t k = 0; k < n; k++)
         if (from[k] != (int32_t)from[k])
             return k;
-    return -1;
+    return 0; /* it has changed since */
 }
 
 /* The same for one number: whether it did not fit. */
@@ -149,7 +161,7 @@ static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, in
                                    fdp_fault *fault)
 {
     const int64_t cols = s->cols, first = row * cols;
-    int64_t bad;
+    int64_t bad, number;
     if (code != 0) {
         if (fdp_fill_words(d, ids, code, m->cols) < 0)
             return -1;
@@ -163,8 +175,9 @@ static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, in
     if (fdw_put_row(d, scores, s->scores + first, cols) < 0
         || fdp_fill_words(d, scores + 4 * cols, 0, m->cols - cols) < 0)
         return -1;
-    if (fdp_narrow_one(d, rank, s->ranks[row]) && live)
-        return fdp_refuse(fault, FDP_RANK_WIDE, row, s->ranks[row], 0);
+    number = s->ranks[row];
+    if (fdp_narrow_one(d, rank, number) && live)
+        return fdp_refuse(fault, FDP_RANK_WIDE, row, number, 0);
     return 0;
 }
 
@@ -187,10 +200,11 @@ static inline int64_t fdp_copy_rows(const fdw_message *m, const fdp_source *s, i
 
 /* A compact frame of tokens that all have logprobs, what lies together in the tensors copied together.  -1 if
  * there is a number that does not fit, or it is no such frame: fdp_write does the same token by token. */
-static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, const fdw_draft *d)
+static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, const fdp_settled *settled,
+                                  const fdw_draft *d)
 {
     const fdp_source given = *s; /* which no write into the frame can change */
-    const fdp_terms terms = fdp_terms_of(&given);
+    const int one = fdp_one_token(given.op);
     const int64_t pitch = 4 * (int64_t)s->cols, rows = m->rows;
     uint8_t *counts = fdw_room(d, m->at.counts, 4 * (int64_t)s->batch);
     uint8_t *ids = fdw_room(d, m->at.ids.base, pitch * rows);
@@ -199,9 +213,8 @@ static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, con
     if (m->dialect != FDW_COMPACT || !fdw_has_logprobs(m->channel) || counts == NULL || ids == NULL)
         return -1;
     for (int32_t i = 0; i < given.batch; i++) {
-        const int64_t *tokens = given.tokens + i * given.width;
-        const fdp_given g = fdp_read(&given, i);
-        const fdp_request r = fdp_decide(&terms, i, &g);
+        const int64_t *tokens = one ? &settled[i].token : given.tokens + i * given.width;
+        const fdp_request r = settled[i].request;
         memcpy(counts + 4 * (int64_t)i, &r.count, sizeof r.count);
         if (r.count <= 0)
             continue;
@@ -213,8 +226,9 @@ static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, con
             run_first = r.first;
         }
         for (int32_t j = 0; j < r.count; j++, row++) {
-            const int32_t word = (int32_t)tokens[j];
-            wide |= tokens[j] ^ word;
+            const int64_t token = tokens[j];
+            const int32_t word = (int32_t)token;
+            wide |= token ^ word;
             memcpy(ids + pitch * row, &word, sizeof word);
         }
     }
@@ -223,20 +237,20 @@ static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, con
 }
 
 /* Write a planned message.  0, or -1 with the reason in *fault: a number that does not fit 32 bits. */
-static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw_draft *d, fdp_fault *fault)
+static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdp_settled *settled,
+                            const fdw_draft *d, fdp_fault *fault)
 {
     const fdw_geometry *at = &m->at;
-    const fdp_terms terms = fdp_terms_of(s);
+    const int one = fdp_one_token(s->op);
     const int has_logprobs = fdw_has_logprobs(m->channel);
     int64_t row = 0;
     if (fdw_write_header(m, d) < 0)
         return -1;
-    if (fdp_write_frame(m, s, d) == 0)
+    if (fdp_write_frame(m, s, settled, d) == 0)
         return 0;
     for (int32_t i = 0; i < s->batch; i++) {
-        const int64_t *tokens = s->tokens + i * s->width;
-        const fdp_given g = fdp_read(s, i);
-        const fdp_request r = fdp_decide(&terms, i, &g);
+        const int64_t *tokens = one ? &settled[i].token : s->tokens + i * s->width;
+        const fdp_request r = settled[i].request;
         int64_t ids, scores, ranks, cells, live;
         live = r.count > 0 ? r.count : 0;
         ids = fdw_place(&at->ids, i, row);
@@ -250,11 +264,12 @@ static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdw
             const int64_t id = ids + at->ids.pitch * j;
             const int64_t score = scores + at->scores.pitch * j;
             const int64_t rank = ranks + at->ranks.pitch * j;
+            const int64_t token = tokens[j];
             const int is_read = j < live || at->counts < 0;
             if (id + 4 * (int64_t)m->cols > d->size)
                 break; /* behind the last live slot: not sent */
-            if (r.code == 0 && fdp_narrow_one(d, id, tokens[j]) && is_read)
-                return fdp_refuse(fault, FDP_TOKEN_WIDE, i * s->width + j, tokens[j], 0);
+            if (r.code == 0 && fdp_narrow_one(d, id, token) && is_read)
+                return fdp_refuse(fault, FDP_TOKEN_WIDE, i * s->width + j, token, 0);
             if (r.code != 0 && !has_logprobs && fdw_put_word(d, id, r.code) < 0)
                 return -1;
             if (!has_logprobs)

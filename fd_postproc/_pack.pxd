@@ -48,5 +48,10 @@ cdef extern from "_pack.h" nogil:
         int64_t bound
 
     int fdp_channel(int op)
-    int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect, fdp_fault *fault)
-    int fdp_write(const fdw_message *m, const fdp_source *s, const fdw_draft *d, fdp_fault *fault)
+    ctypedef struct fdp_settled:
+        pass
+
+    int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
+                 fdp_settled *settled, fdp_fault *fault)
+    int fdp_write(const fdw_message *m, const fdp_source *s, const fdp_settled *settled, const fdw_draft *d,
+                  fdp_fault *fault)

@@ -15,6 +15,9 @@ cdef class _Part:
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         if flags & PyBUF_WRITABLE:
             raise BufferError("a Step's arrays are read-only")
+        if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS and self.ndim == 2
+                and self.shape[0] > 1 and self.shape[1] > 1):
+            raise BufferError("a Step's arrays are in C order")
         cdef Py_ssize_t cells = self.shape[0] * (self.shape[1] if self.ndim == 2 else 1)
         buffer.buf = self.data
         buffer.obj = self

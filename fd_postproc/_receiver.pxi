@@ -4,6 +4,9 @@
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
+# Time between two questions who sends, when the last one was answered, and when not.
+cdef int64_t _ASK_SENDER_NS = 100_000_000
+cdef int64_t _ASK_AGAIN_NS = 1_000_000
 # Longest time between two looks at pending signals while waiting with a deadline.
 cdef int64_t _SLICE_NS = 20_000_000
 
@@ -83,6 +86,11 @@ cdef class Receiver:
     cdef fdf_assembly frames  # what came of compact frames that are in pieces
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was not
+    cdef int64_t told_incomplete  # see _newly_incomplete
+    cdef public bint _follows_sender  # for the plug-in: keep _last_sender
+    cdef public int64_t _sender_due  # monotonic ns from which on it is asked for again
+    cdef readonly int64_t _last_sender  # the process that sent the last step of which it is known; or 0
+    cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
 
     def __cinit__(self):
@@ -98,6 +106,7 @@ cdef class Receiver:
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
         self.forks = fds_forks
+        self._forget_frames()
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
         if self.message == NULL:
@@ -106,6 +115,15 @@ cdef class Receiver:
     def __dealloc__(self):
         PyMem_RawFree(self.message)
         fdf_free(&self.frames)
+
+    cdef int _forget_frames(self) except -1:
+        """Begin without open frames.  The memory of those there are is not freed: it may be half-changed."""
+        cdef int64_t fragments = self.frames.fragments, incomplete = self.frames.incomplete
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # nobody is to choose colliding senders
+        fdf_begin(&self.frames, &self.c_layout, self.channel_number, seed)
+        self.frames.fragments = fragments
+        self.frames.incomplete = incomplete
+        return 0
 
     @property
     def stats(self):
@@ -135,7 +153,7 @@ cdef class Receiver:
             self.forks = fds_forks
             if self.busy:  # another thread was at work, and is not here: what it left is of no use, nor safe
                 self.busy = self.held = False
-                memset(&self.frames, 0, sizeof(self.frames))
+                self._forget_frames()
         if self.busy:
             raise ReceiverBusy(
                 f"this Receiver (queue {self.msqid}) is in use by another call; "
@@ -162,8 +180,9 @@ cdef class Receiver:
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, size)
         if mtype == FDW_MTYPE_COMPACT:
+            self.heard = fds_now()
             status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
-                                fds_now(), &self.opened, &self.fault)
+                                self.heard, &self.opened, &self.fault)
         elif mtype != FDW_MTYPE_STOCK:
             status = _WRONG_MTYPE
         elif fdw_open(&self.opened, &self.c_layout, self.channel_number, self.message + 1, size,
@@ -182,11 +201,12 @@ cdef class Receiver:
     cdef int64_t _wait(self, int64_t deadline, int *status) except? -1:
         """Wait for messages, without the GIL, until one was taken in that is more than a piece of a frame.
 
-        Its size, with *status as _take_in has it; or minus errno.  After -EINTR and -ENOMSG the handlers of
-        signals have run.  -ENOMSG may come before the deadline: a signal between two naps interrupts neither,
-        and has to be looked for.
+        Its size, with *status as _take_in has it; or minus errno.  After -EINTR, -ENOMSG and -EAGAIN the
+        handlers of signals have run.  -ENOMSG may come before the deadline: a signal between two naps
+        interrupts neither, and has to be looked for.  -EAGAIN: for a slice of time, or until the deadline,
+        nothing but pieces has come.
         """
-        cdef int64_t n, began, until = deadline
+        cdef int64_t n, began, until = deadline, enough = 0
         with nogil:
             while True:
                 n = fds_take(self.msqid, self.message, self.capacity)
@@ -201,7 +221,14 @@ cdef class Receiver:
                 status[0] = self._take_in(n)
                 if status[0] != FDF_MORE:
                     break
-        if n == -EINTR or n == -ENOMSG:
+                if enough == 0:
+                    enough = self.heard + _SLICE_NS
+                    if 0 < deadline < enough:
+                        enough = deadline
+                if self.heard >= enough:
+                    n = -EAGAIN
+                    break
+        if n == -EINTR or n == -ENOMSG or n == -EAGAIN:
             PyErr_CheckSignals()
         return n
 
@@ -226,7 +253,7 @@ cdef class Receiver:
             elif n == -EINTR:
                 if once:
                     return -2
-            elif n == -ENOMSG:
+            elif n == -ENOMSG or n == -EAGAIN:
                 if deadline == 0 or 0 < deadline <= fds_now():
                     return -1
             else:
@@ -280,7 +307,8 @@ cdef class Receiver:
         timeout : float or None
             Seconds.  None waits for ever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
             Otherwise the queue is looked at with sleeps of at most 0.2 ms in between, since System V has no
-            receive with a time limit: it costs some CPU, and a step can be seen that much later.
+            receive with a time limit: it costs some CPU, and a step can be seen that much later.  While
+            nothing but pieces of frames comes, the time and signals are looked at every 20 ms.
 
         Returns
         -------
@@ -299,8 +327,8 @@ cdef class Receiver:
         ReceiverBusy
             If another thread is in a call of this Receiver.
         MemoryError
-            If there is no memory for the step, which the next call returns; or none for the first piece of
-            a frame, which is lost and will be counted as incomplete.
+            If there is no memory for the step, which the next call returns; or none for a piece of a frame,
+            which is lost and will be counted as incomplete.
         ValueError
             If the Receiver is closed.  (close() does not wake a thread that already waits.)
 
@@ -318,14 +346,30 @@ cdef class Receiver:
             self.held = True
             step = _gathered(&self.opened)
             self.held = False
+            if self._follows_sender:
+                self._note_sender()
             return step
         finally:
             self.busy = False
 
+    cdef int _note_sender(self) except -1:
+        """Who sent the message that was taken last?  The kernel knows the last sender only, so it can be told
+        while nothing else is in the queue."""
+        cdef fds_status status
+        cdef int64_t now = fds_now()
+        if now < self._sender_due:
+            return 0
+        self._sender_due = now + _ASK_AGAIN_NS
+        if fds_stat(self.msqid, &status) == 0 and status.messages == 0:
+            self._last_sender = status.last_sender
+            self._sender_due = now + _ASK_SENDER_NS
+        return 0
+
     def _receive_into(self, uintptr_t tokens, uintptr_t scores, uintptr_t ranks, int32_t columns, bint wait):
         """For `fd_postproc.ops`: receive one message into tensors whose sizes the caller has checked.
 
-        Returns False, tensors untouched, if nothing was there or a signal ended the wait.
+        Returns bits: 1, it was received (else nothing was there, or a signal ended the wait, and the tensors
+        are untouched); 2, frames were lost since _newly_incomplete was called.
         """
         cdef fdw_tensors to
         cdef int status
@@ -335,7 +379,7 @@ cdef class Receiver:
         self._enter()
         try:
             if not self.held and self._next(-1 if wait else 0, True) < 0:
-                return False
+                return 2 * (self.frames.incomplete != self.told_incomplete)
             self.held = False
             with nogil:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
@@ -344,7 +388,7 @@ cdef class Receiver:
                 fdw_refuse(&self.fault, FDW_BATCH, -1, self.opened.batch, fdw_geometry_of(
                     &self.c_layout, self.channel_number, FDW_LEGACY, 0).slots)
                 raise _malformed(self.channel_number, &self.fault)
-            return True
+            return 1 + 2 * (self.frames.incomplete != self.told_incomplete)
         finally:
             self.busy = False
 
@@ -384,6 +428,11 @@ cdef class Receiver:
         if self.watch is None or not self.watch.of_this_process:
             self.watch = aio.Watch(_look_at, self.msqid)
         return self.watch
+    def _newly_incomplete(self):
+        """For `fd_postproc.ops`: frames that were lost since the last call."""
+        cdef int64_t now = fdc_read(&self.frames.incomplete), before = self.told_incomplete
+        self.told_incomplete = now
+        return now - before
 
     def close(self):
         """Use this Receiver no more; tasks of asyncio that wait are woken.

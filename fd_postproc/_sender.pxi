@@ -69,6 +69,7 @@ cdef class Sender:
     cdef int64_t capacity    # payload bytes of the longest message or frame
     cdef int64_t stock_size  # most that FastDeploy's receiver takes
     cdef uint8_t *message    # mtype, then capacity bytes; used by one thread at a time
+    cdef fdp_settled *settled  # of a save op's requests; made for the first one
     cdef fdf_sending sending
     cdef uint64_t sender     # tells the frames of several senders apart
     cdef int forks           # fds_forks when it took that number
@@ -100,6 +101,7 @@ cdef class Sender:
 
     def __dealloc__(self):
         PyMem_RawFree(self.message)
+        PyMem_RawFree(self.settled)
 
     cdef int _begin(self) except -1:
         """Take a number that no other sender has."""
@@ -231,6 +233,10 @@ cdef class Sender:
                 fdc_add(&self.n_bytes, size)
         if status == -EINTR or status == -EAGAIN:
             PyErr_CheckSignals()
+            if self.forks != fds_forks:  # a handler forked, and this is the child
+                raise QueueError(
+                    EINTR, f"{self._where()}: a signal handler forked in the middle of it; the parent "
+                    "process sends this step")
         return status
 
     def send(self, Step step not None, timeout=None):
@@ -255,7 +261,8 @@ cdef class Sender:
             If the queue stayed full.  The step was not sent; if some pieces of it went out before, the
             receiver will drop and count them.
         QueueRemoved, QueuePermission, QueueError
-            If the kernel refuses.  The step was not sent.
+            If the kernel refuses.  The step was not sent.  Also in the child, if a signal handler forks while
+            this call waits: the parent sends the step.
         ValueError
             If the layout cannot carry the step, or the Sender is closed.
         SenderBusy
@@ -326,15 +333,20 @@ cdef class Sender:
         s.steps = <const int64_t *>_address(inputs, "steps")
         self._enter()
         try:
+            if self.settled == NULL:
+                self.settled = <fdp_settled *>PyMem_RawMalloc(
+                    max(self.c_layout.max_batch, self.c_layout.spec_batch) * sizeof(fdp_settled))
+                if self.settled == NULL:
+                    raise MemoryError
             fault.reason = -1
             with nogil:
-                status = fdp_plan(&m, &s, &self.c_layout, self.dialect_number, &fault)
+                status = fdp_plan(&m, &s, &self.c_layout, self.dialect_number, self.settled, &fault)
                 if status == 0:
                     m.seq = self.seq
                     m.sender = self.sender
                     draft.data = self.message + sizeof(long)
                     draft.size = m.claimed
-                    status = fdp_write(&m, &s, &draft, &fault)
+                    status = fdp_write(&m, &s, self.settled, &draft, &fault)
             if status < 0:
                 if fault.reason < 0:
                     raise AssertionError("a planned message did not fit its own length")

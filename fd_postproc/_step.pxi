@@ -339,16 +339,26 @@ def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t col
     cdef Py_ssize_t batch = len(counts) // 4, i
     cdef const int32_t *count = <const int32_t *>PyBytes_AS_STRING(counts)
     cdef int64_t rows = 0
+    cdef int32_t token
     for i in range(batch):
         rows += count[i] if count[i] > 0 else 0
         if (number == FDW_PLAIN or number == FDW_TOPK) and (count[i] == 0 or count[i] > 1):
             raise ValueError(
                 f"count {count[i]} on channel {channel!r}: 1, or a negative code such as -1 (no token)")
+    if not fdw_is_flag(flag) or (flag != 0 and number != FDW_SPEC_TOPK):
+        raise ValueError(f"flag {flag} on channel {channel!r}")
+    if cols != 1 and not fdw_has_logprobs(number):
+        raise ValueError(f"{cols} columns on channel {channel!r}")
     cdef int64_t logprob_rows = rows if fdw_has_logprobs(number) else 0
     if (cols < 1 or len(counts) != 4 * batch or len(ids) != 4 * rows * cols
             or len(scores) != 4 * logprob_rows * cols or len(ranks) != 4 * logprob_rows
             or batch > 0x7FFFFFFE or rows > 0x7FFFFFFF):
         raise ValueError("the arrays of a step do not fit each other")
+    if number == FDW_PLAIN or number == FDW_TOPK:
+        for i in range(rows):
+            memcpy(&token, PyBytes_AS_STRING(ids) + 4 * cols * i, sizeof(token))
+            if token < 0:
+                raise ValueError(f"the sampled token {token} on channel {channel!r}: codes are counts")
     cdef void *memory = PyMem_RawMalloc(fdw_block_size(number, batch, rows, cols))
     if memory == NULL:
         raise MemoryError

@@ -1,23 +1,74 @@
 # The tensors of a get op -> Step: the way back of fdw_fill.
 
 
+cdef int _check_number(int64_t number, fdw_fault *fault) noexcept nogil:
+    """Whether it fits the 32 bits that every number of a message has."""
+    if number != <int32_t>number:
+        return fdw_refuse(fault, FDW_NUMBER, -1, number, 0x7FFFFFFF)
+    return 0
+
+
 cdef int _open_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words, int64_t n,
-                       const int64_t *counts, fdw_fault *fault) noexcept nogil:
-    """Check batch, columns and counts; fill in the rows.  `n` elements are in the token tensor."""
+                       const int64_t *counts, int32_t *known, fdw_fault *fault) noexcept nogil:
+    """Check batch, columns and counts; fill in the rows, and known[batch], the counts.
+
+    `n` elements are in the token tensor.  Each count is read once: the tensor may change meanwhile.
+    """
     cdef int64_t i, code, cells
-    if not 0 <= s.batch <= at.slots:
-        return fdw_refuse(fault, FDW_BATCH, -1, s.batch, at.slots)
-    if not 1 <= s.cols <= at.width:
-        return fdw_refuse(fault, FDW_COLUMNS, -1, s.cols, at.width)
     cells = (counts - words) + (<int64_t>s.batch if at.counts >= 0 else 0)
     if cells > n:
         return fdw_refuse(fault, FDW_LENGTH, -1, n, cells)
     s.rows = 0
     for i in range(s.batch):
-        code = counts[i] if at.counts >= 0 else 1
+        code = fdc_read(&counts[i]) if at.counts >= 0 else 1
         if code > at.depth:
             return fdw_refuse(fault, FDW_COUNT, i, code, at.depth)
+        if _check_number(code, fault) < 0:
+            return -1
+        known[i] = code
         s.rows += code if code > 0 else 0
+    return 0
+
+
+cdef int _read_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words, int64_t n,
+                       const float *scores, int64_t n_scores, const int64_t *ranks, int64_t n_ranks,
+                       const int32_t *known, fdw_fault *fault) noexcept nogil:
+    """Copy the rows into the step's block.  `words` begins at slot 0."""
+    cdef fdw_block *b = &s.block
+    # Rows of topk lie `cols` apart, those of spec_topk always as wide as the layout.
+    cdef int64_t width = s.cols if s.channel == FDW_TOPK else at.width
+    cdef int64_t i, j, k, slot, token, row = 0
+    cdef int32_t count
+    for i in range(s.batch):
+        count = known[i]
+        b.offsets[i] = row
+        for j in range(count):
+            slot = i * at.depth + j
+            if slot * width + s.cols > n:
+                return fdw_refuse(fault, FDW_LENGTH, i, n, slot * width + s.cols)
+            if b.scores != NULL and (slot * width + s.cols > n_scores or slot >= n_ranks):
+                return fdw_refuse(fault, FDW_LENGTH, i, min(n_scores, n_ranks), slot * width + s.cols)
+            for k in range(s.cols):
+                token = fdc_read(&words[slot * width + k])
+                if _check_number(token, fault) < 0:
+                    return -1
+                if k == 0 and token < 0 and at.counts < 0:  # a code in the token's place
+                    count = token
+                    break
+                b.ids[row * s.cols + k] = token
+                if b.scores != NULL:
+                    b.scores[row * s.cols + k] = scores[slot * width + k]
+            if count < 0:
+                break
+            if b.scores != NULL:
+                token = fdc_read(&ranks[slot])
+                if _check_number(token, fault) < 0:
+                    return -1
+                b.ranks[row] = token
+            row += 1
+        b.counts[i] = count
+    b.offsets[s.batch] = row
+    s.rows = row  # fewer than the block has room for, if there were codes
     return 0
 
 
@@ -45,7 +96,7 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     Raises
     ------
     MalformedMessage
-        If anything does not add up.
+        If anything does not add up, or a number does not fit 32 bits.
     TypeError, ValueError
         If a tensor is of another kind, or not in host memory.
     """
@@ -53,80 +104,65 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     cdef fdw_layout c = _c_layout(layout)
     cdef fdw_geometry at = fdw_geometry_of(&c, number, FDW_PACKED, fdw_width(&c, number))
     cdef HostInput id_tensor = host_input(tokens, "tokens", "int64")
-    cdef HostInput score_tensor, rank_tensor
+    cdef HostInput score_tensor = None, rank_tensor = None
     cdef const int64_t *words = <const int64_t *><uintptr_t>id_tensor.address
-    cdef const int64_t *counts
-    cdef const int64_t *rank_words = NULL
-    cdef const float *score_cells = NULL
     cdef int64_t header = 3 if number == FDW_SPEC_TOPK else 2
-    cdef int64_t n = id_tensor.size, i, j, k, count, token, row = 0, width, slot, first
-    cdef bint logprobs = fdw_has_logprobs(number)
+    cdef int64_t n = id_tensor.size, first = header + (at.slots if at.counts >= 0 else 0), k
+    cdef int64_t read[3]  # the header: each number once
     cdef fdw_fault fault
     cdef fdw_step head
+    memset(&head, 0, sizeof(head))
     if n < header:
         fdw_refuse(&fault, FDW_LENGTH, -1, n, header)
         raise _malformed(number, &fault)
-    head.flag = 0
+    for k in range(header):
+        read[k] = fdc_read(&words[k])
+        if _check_number(read[k], &fault) < 0:
+            raise _malformed(number, &fault)
+    head.channel = number
+    head.stop_flag = read[0]
+    head.batch = read[header - 1]
     head.cols = 1
-    head.batch = _clipped(words[header - 1])
     if number == FDW_TOPK:
-        head.cols = (words[1] >> 16) & 0xFFFF
-        head.batch = words[1] & 0xFFFF
+        head.cols = (read[1] >> 16) & 0xFFFF
+        head.batch = read[1] & 0xFFFF
     elif number == FDW_SPEC_TOPK:
-        head.flag = words[1] & 0xFF
-        head.cols = (words[1] >> 8) & 0xFFFFFF
+        head.flag = read[1] & 0xFF
+        head.cols = (read[1] >> 8) & 0xFFFFFF
     if head.cols == 0:  # the legacy dialect
         head.cols = at.width
     if not fdw_is_flag(head.flag):
         fdw_refuse(&fault, FDW_FLAG, -1, head.flag, FDW_FLAG_DRAFT)
         raise _malformed(number, &fault)
-    counts = words + header
-    if _open_tensors(&head, &at, words, n, counts, &fault) < 0:
+    if not 0 <= head.batch <= at.slots:
+        fdw_refuse(&fault, FDW_BATCH, -1, head.batch, at.slots)
         raise _malformed(number, &fault)
-    first = header + (at.slots if at.counts >= 0 else 0)
-    # Rows of topk lie `cols` apart, those of spec_topk always as wide as the layout.
-    width = head.cols if number == FDW_TOPK else at.width
-    if logprobs:
+    if not 1 <= head.cols <= at.width:
+        fdw_refuse(&fault, FDW_COLUMNS, -1, head.cols, at.width)
+        raise _malformed(number, &fault)
+    if fdw_has_logprobs(number):
         score_tensor = host_input(scores, "scores", "float32")
         rank_tensor = host_input(ranks, "ranks", "int64")
-        score_cells = <const float *><uintptr_t>score_tensor.address
-        rank_words = <const int64_t *><uintptr_t>rank_tensor.address
 
-    cdef void *memory = PyMem_RawMalloc(fdw_block_size(number, head.batch, head.rows, head.cols))
-    if memory == NULL:
-        raise MemoryError
-    cdef Step step = _step_in(memory, number, FDW_PACKED, head.flag,
-                              <int32_t>words[0], head.batch, head.rows, head.cols)
-    cdef fdw_block *b = &step.at.block
-    for i in range(head.batch):
-        count = counts[i] if at.counts >= 0 else 1
-        b.offsets[i] = row
-        for j in range(count):
-            slot = i * at.depth + j
-            if first + slot * width + head.cols > n:
-                fdw_refuse(&fault, FDW_LENGTH, i, n, first + slot * width + head.cols)
-                raise _malformed(number, &fault)
-            if logprobs and (slot * width + head.cols > score_tensor.size or slot >= rank_tensor.size):
-                fdw_refuse(&fault, FDW_LENGTH, i, min(score_tensor.size, rank_tensor.size),
-                           slot * width + head.cols)
-                raise _malformed(number, &fault)
-            token = words[first + slot * width]
-            if at.counts < 0 and token < 0:  # a code in the token's place
-                count = token
-                break
-            for k in range(head.cols):
-                b.ids[row * head.cols + k] = words[first + slot * width + k]
-                if logprobs:
-                    b.scores[row * head.cols + k] = score_cells[slot * width + k]
-            if logprobs:
-                b.ranks[row] = rank_words[slot]
-            row += 1
-        b.counts[i] = max(count, -0x80000000)
-    b.offsets[head.batch] = row
-    step.at.rows = row  # fewer than the block has room for, if there were codes
-    return step
-
-
-cdef int32_t _clipped(int64_t value) noexcept:
-    """For a bound check in 32 bits."""
-    return <int32_t>min(max(value, -1), 0x7FFFFFFF)
+    cdef int32_t *known = <int32_t *>PyMem_RawMalloc(sizeof(int32_t) * head.batch)
+    cdef void *memory = NULL
+    cdef Step step
+    try:
+        if known == NULL:
+            raise MemoryError
+        if _open_tensors(&head, &at, words, n, words + header, known, &fault) < 0:
+            raise _malformed(number, &fault)
+        memory = PyMem_RawMalloc(fdw_block_size(number, head.batch, head.rows, head.cols))
+        if memory == NULL:
+            raise MemoryError
+        step = _step_in(memory, number, FDW_PACKED, head.flag, head.stop_flag, head.batch, head.rows,
+                        head.cols)
+        if _read_tensors(&step.at, &at, words + first, n - first,
+                         NULL if score_tensor is None else <const float *>score_tensor.address,
+                         0 if score_tensor is None else score_tensor.size,
+                         NULL if rank_tensor is None else <const int64_t *>rank_tensor.address,
+                         0 if rank_tensor is None else rank_tensor.size, known, &fault) < 0:
+            raise _malformed(number, &fault)
+        return step
+    finally:
+        PyMem_RawFree(known)

@@ -47,6 +47,7 @@ cdef extern from "_gate.h" nogil:
         FDW_FRAGMENT
         FDW_ROWS
         FDW_TOKEN
+        FDW_NUMBER
 
     ctypedef struct fdw_message:
         int32_t channel

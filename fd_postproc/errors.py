@@ -18,7 +18,7 @@ class MalformedMessage(ValueError):
     field : str
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
         in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or
-        ``"token"``.
+        ``"token"``; in a get op's tensors also ``"number"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -53,6 +53,8 @@ class MalformedMessage(ValueError):
             return f"{value} logprob columns, at most {bound} fit the layout; is max_logprobs too high?"
         if self.field == "count":
             return f"request {self.index} claims {value} tokens, at most {bound} fit the layout"
+        if self.field == "flag" and bound == 0:
+            return f"flag {value} of a compact frame, expected 0: this channel has none"
         if self.field == "flag":
             return (
                 f"message flag {value}; FastDeploy writes 3 (target) or {bound} (draft): it is a message of "
@@ -60,6 +62,8 @@ class MalformedMessage(ValueError):
             )
         if self.field == "token":
             return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
+        if self.field == "number":
+            return f"the tensors hold {value}, which does not fit 32 bits (at most {bound})"
         if self.field == "mtype":
             return f"message type {shown(value)}, expected {bound}; another program is writing to this queue"
         if self.field == "fragment" and bound == 1 < value:

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sysv_ipc
@@ -181,28 +182,31 @@ class QueueInfo:
 
 def list_queues() -> list[QueueInfo]:
     """All queues of this IPC namespace, from ``/proc/sysvipc/msg``."""
-    queues = []
+    return [_info(row) for row in _rows()]
+
+
+def _rows() -> Iterator[dict[str, str]]:
     with open("/proc/sysvipc/msg") as table:
         names = table.readline().split()
         for line in table:
-            row = dict(zip(names, line.split(), strict=True))
-            key = int(row["key"])
-            queues.append(
-                QueueInfo(
-                    msqid=int(row["msqid"]),
-                    key=key,
-                    mode=int(row["perms"], 8) & 0o777,
-                    owner=int(row["uid"]),
-                    messages=int(row["qnum"]),
-                    bytes=int(row["cbytes"]),
-                    max_bytes=_max_bytes(key),
-                    last_sender=int(row["lspid"]),
-                    last_receiver=int(row["lrpid"]),
-                    sent_at=int(row["stime"]),
-                    received_at=int(row["rtime"]),
-                )
-            )
-    return queues
+            yield dict(zip(names, line.split(), strict=True))
+
+
+def _info(row: dict[str, str]) -> QueueInfo:
+    key = int(row["key"])
+    return QueueInfo(
+        msqid=int(row["msqid"]),
+        key=key,
+        mode=int(row["perms"], 8) & 0o777,
+        owner=int(row["uid"]),
+        messages=int(row["qnum"]),
+        bytes=int(row["cbytes"]),
+        max_bytes=_max_bytes(key),
+        last_sender=int(row["lspid"]),
+        last_receiver=int(row["lrpid"]),
+        sent_at=int(row["stime"]),
+        received_at=int(row["rtime"]),
+    )
 
 
 def _max_bytes(key: int) -> int | None:
@@ -221,9 +225,9 @@ def inspect_queue(msqid: int) -> QueueInfo:
         If there is no such queue.
     """
     msqid = whole_number(msqid, "msqid", 0, _GREATEST)
-    for queue in list_queues():
-        if queue.msqid == msqid:
-            return queue
+    for row in _rows():
+        if int(row["msqid"]) == msqid:
+            return _info(row)
     raise queue_error(errno.ENOENT, f"looking at queue {msqid}")
 
 

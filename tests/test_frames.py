@@ -294,6 +294,15 @@ def get(channel):
     return tensors
 
 
+@pytest.mark.parametrize("flag", [1, 3, 4, 255])
+@pytest.mark.parametrize("channel", ["plain", "topk", "spec"])
+def test_a_flag_where_a_message_has_none(channel, flag, decode_both):
+    whole = fp.encode(random_step(channel, 1, layout=SMALL), "compact", layout=SMALL)
+    frame = FrameHeader.unpack(whole)._replace(flag=flag).pack() + whole[64:]
+    error = decode_both(frame, channel, mtype=2, layout=SMALL)
+    assert f"flag {flag} of a compact frame, expected 0" in str(error)
+
+
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_get_ops_take_frames(channel, raised_limits, ops_queue):
     """They fill the tensors as the packed message would have, where that means something."""

@@ -6,16 +6,18 @@ import os
 import subprocess
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sysv_ipc
 from children import python
 from frameworks import Numpy
-from waiting import signalled
+from waiting import signalled, until
 
 import fd_postproc as fp
-from fd_postproc import ops, queues
+from fd_postproc import ops, queues, reference
+from fd_postproc.complaints import Backoff, Complaints
 from fd_postproc.ops import receive
 
 K = 20
@@ -153,10 +155,15 @@ def test_a_short_spec_message_leaves_the_rest_alone(send):
     assert (x[len(payload) // 4 :] == 99).all()
 
 
-def test_malformed_messages_are_counted_and_logged_once(send, caplog):
+@pytest.fixture
+def complaints(monkeypatch):
+    """What the get ops have to say, as if nothing had been said before."""
+    monkeypatch.setattr(receive, "_complaints", Complaints(lambda text: receive.log.warning("%s", text)))
+
+
+def test_malformed_messages_are_counted_and_logged_once(send, complaints, caplog):
     x = fresh("plain")[0]
     before = ops.receive_stats()["malformed"]
-    receive._logged.clear()
     for _ in range(3):
         send("plain", np.array([1, 513], np.int32).tobytes())
         call("plain", [x])
@@ -188,6 +195,39 @@ def test_a_removed_queue_is_made_again(send):
     send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
     call("plain", [x], wait=False)
     assert x[2, 0] == 7
+
+
+def test_a_queue_that_is_removed_again_and_again_is_waited_for(send, complaints, caplog, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(receive, "_removals", Backoff())
+    monkeypatch.setattr(receive, "time", SimpleNamespace(sleep=pauses.append))
+    x = fresh("plain")[0]
+    for _ in range(5):
+        removing = threading.Thread(target=remove_when_waiting)
+        removing.start()
+        call("plain", [x])
+        removing.join()
+    assert [round(pause, 2) for pause in pauses] == [0.0, 0.01, 0.02, 0.04, 0.08]
+    assert caplog.text.count("removed it") == 1
+
+
+def remove_when_waiting():
+    until(lambda: any(info.key == queues.locate("plain") for info in queues.list_queues()))
+    sysv_ipc.MessageQueue(queues.locate("plain")).remove()
+
+
+def test_frames_that_never_become_whole_are_counted_and_logged(send, complaints, caplog):
+    x = fresh("spec")[0]
+    before = ops.receive_stats()["incomplete"]
+    whole = fp.encode(fp.Step.from_arrays("spec", [1] * 8, list(range(8))), "compact")
+    parts = reference.split(whole, 80)
+    for _ in range(3):
+        send("spec", parts[0], mtype=2)
+    send("spec", whole, mtype=2)
+    call("spec", [x])
+    assert x[1] == 8
+    assert ops.receive_stats()["incomplete"] == before + 1
+    assert caplog.text.count("never became whole") == 1
 
 
 def test_a_signal_ends_the_wait(send):

@@ -195,8 +195,9 @@ malloc.argtypes = [ctypes.c_size_t]
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 before = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (used // 2, before[1]))  # what Python frees meanwhile is not enough
-while malloc(65536):
-    pass  # until no hole of the heap takes a frame
+for size in 65536, 4096, 128:
+    while malloc(size):
+        pass  # until no hole of the heap takes a piece of a frame
 outcome = attempt()
 resource.setrlimit(resource.RLIMIT_AS, before)
 assert isinstance(outcome, MemoryError), outcome

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.counters import PERIOD, Counters, Reports
+from fd_postproc.fastdeploy.engine.counters import LOOK, PERIOD, Counters, Reports
 
 
 def test_totals_are_summed_over_steps():
@@ -40,9 +40,23 @@ def test_each_stage_has_its_time():
 def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
     totals = Counters()
     for waited in (3.0, 4.0):
-        totals.follow(SimpleNamespace(stats={"wait_seconds": waited}))
+        totals.follow(SimpleNamespace(stats={"wait_seconds": waited, "incomplete": int(waited)}))
         assert totals.as_dict()["wait_seconds"] == totals.wait_seconds
+        assert totals.as_dict()["incomplete"] == totals.incomplete
     assert totals.wait_seconds == 7.0
+    assert totals.incomplete == 7
+
+
+def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
+    totals = Counters()
+    reports = Reports(totals, logging.getLogger("test"))
+    totals.follow(SimpleNamespace(stats={"wait_seconds": 0.0, "incomplete": 0}, msqid=7, channel="spec"))
+    assert reports.patience(1.0) == LOOK
+    for incomplete in range(0, 300, 3):
+        totals.receiver.stats["incomplete"] = incomplete
+        reports.refresh(1.0 + incomplete)
+    assert totals.as_dict()["incomplete"] == 297
+    assert caplog.text.count("queue 7 (spec): a frame in pieces never became whole") == 1
 
 
 def test_a_line_names_every_total():

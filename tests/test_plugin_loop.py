@@ -86,6 +86,31 @@ def test_a_malformed_message_costs_only_itself(started, log):
     assert "a message was refused" in log.text
 
 
+def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
+    rig, queue = started(), sysv_ipc.MessageQueue(queues.locate("plain"))
+    for _ in range(3000):
+        queue.send(b"too short")
+        queue.send(bytes(8), type=9)
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    assert rig.processor.counters.malformed == 6000
+    assert len(log.records) < 20
+    assert log.text.count("a message was refused") in (2, 3)
+
+
+def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, monkeypatch):
+    rig = started()
+    pauses = []
+    module = imported("fd_postproc.fastdeploy.engine.processor")
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+    for n in range(1, 6):
+        until(lambda: rig.processor._receiver is not None)
+        rig.processor._receiver.remove()
+        until(lambda n=n: len(pauses) == n)
+    assert [round(pause, 2) for pause in pauses] == [0.0, 0.01, 0.02, 0.04, 0.08]
+    assert log.text.count("a new queue is made") == 1
+
+
 def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
     rig = started()
 
@@ -132,7 +157,7 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatc
         return real(*arguments, **named)
 
     monkeypatch.setattr(module, "Receiver", refused)
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     rig = Rig("plain", ["a"])
     try:
         rig.start()
@@ -158,6 +183,20 @@ def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
     until(lambda: len(rig.sink.puts) == 2)
     assert told(rig)[1] == [[21], [22]]
     assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[1]] == [23, 24]
+
+
+def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
+    rig = started("spec_topk", enable_draft_logprob=True)
+    rig.send({0: [11, 12], 1: [13]})
+    queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"))
+
+    def refuse_another():
+        queue.send(b"too short")
+        return rig.sink.puts
+
+    until(refuse_another)
+    assert told(rig) == [[[11, 12], [13]]]
 
 
 # ---- Health ------------------------------------------------------------------------------------------------
@@ -203,6 +242,26 @@ def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
     rig.send({0: [21]})
     until(lambda: len(rig.sink.puts) == 2)
     assert rig.processor.healthy()  # another one has taken over
+
+
+def test_who_sends_what_is_refused_says_nothing_about_the_worker(started):
+    """A process that has ended, one byte: no reason to restart the service."""
+    rig = started()
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    key = queues.locate("plain")
+    code = f"import sysv_ipc; sysv_ipc.MessageQueue({key}).send(b'x')"
+    subprocess.run(python(code), check=True, cwd="/", timeout=60)
+    until(lambda: rig.processor.counters.malformed)
+    assert rig.processor.healthy()
+
+
+def test_whether_it_is_healthy_is_not_asked_of_other_queues(started, monkeypatch):
+    rig = started()
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    monkeypatch.setattr(queues, "list_queues", None)
+    assert rig.processor.healthy()
 
 
 # ---- The end -----------------------------------------------------------------------------------------------

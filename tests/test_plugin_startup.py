@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 import sysv_ipc
 from children import python
 from quiet import imported
+from waiting import until
 
 from fd_postproc import queues
 from fd_postproc.fastdeploy.engine import stale, warmup
@@ -135,6 +137,19 @@ def test_when_a_process_began():
     assert stale._began("self") == stale._began(str(os.getpid()))
     assert 0 < stale._began(str(os.getppid())) <= stale._began("self")
     assert stale._began("0") is None
+
+
+def test_a_process_whose_name_is_no_text_is_none_the_less_one(tmp_path):
+    program = tmp_path / os.fsdecode(b"\xff\xfe) \xf0")
+    program.symlink_to(shutil.which("sleep"))
+    child = subprocess.Popen([program, "60"])
+    try:
+        with open(f"/proc/{child.pid}/stat", "rb") as file:
+            until(lambda: b"\xff" in file.read() or file.seek(0))
+        assert stale._began(str(child.pid)) >= stale._began("self")
+    finally:
+        child.kill()
+        child.wait()
 
 
 # ---- Garbage collection ----------------------------------------------------------------------------------

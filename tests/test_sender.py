@@ -1,7 +1,9 @@
 """Sender: every dialect through real queues, and every way in which a send can fail."""
 
+import errno
 import os
 import struct
+import threading
 
 import pytest
 import sysv_ipc
@@ -158,6 +160,37 @@ def test_after_a_fork_both_processes_send(default_limits, queue):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert receiver.stats["incomplete"] == 0
     assert [sum(same(step, sent) for step in got) for sent in steps] == [20, 20]
+
+
+def test_a_signal_handler_that_forks_in_the_middle_of_a_send(default_limits, queue):
+    """Half of the frame is in the queue; the parent sends the rest, and only the parent."""
+    step = random_step("spec_topk", 1, batch=64, cols=21, accepted=6)
+    sender = fp.Sender("spec_topk", key=queue.key, dialect="compact")
+    receiver = fp.Receiver("spec_topk", key=queue.key)
+    child = None
+
+    def fork(*_):
+        nonlocal child
+        if child is None:
+            child = os.fork()
+
+    got = []
+    reader = threading.Thread(target=lambda: (until(lambda: child), got.append(receiver.receive(20))))
+    reader.start()
+    status = 1
+    try:
+        with signalled(fork, lambda: sender.waiting_seconds):
+            sender.send(step, 20)
+    except fp.QueueError as error:
+        status = 0 if error.errno == errno.EINTR and "forked" in str(error) else 2
+    finally:
+        if child == 0:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    reader.join()
+    assert got == [step]
+    assert receiver.stats["incomplete"] == 0
+    assert queue.current_messages == 0
 
 
 # ---- What else can go wrong ------------------------------------------------------------------------------

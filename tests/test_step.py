@@ -212,6 +212,41 @@ def test_a_damaged_pickle_is_refused(step, part):
         make(*arguments)
 
 
+@pytest.mark.parametrize("flag", [-1, 256, 1 << 30])
+def test_a_damaged_pickle_with_a_flag_that_cannot_be_sent(step, flag):
+    make, arguments = step.__reduce__()
+    with pytest.raises(ValueError, match=f"flag {flag}"):
+        make(*arguments[:2], flag, *arguments[3:])
+    make, arguments = fp.Step.from_arrays("plain", [1], [5]).__reduce__()
+    with pytest.raises(ValueError, match="flag 3 on channel 'plain'"):
+        make(*arguments[:2], 3, *arguments[3:])
+
+
+def test_a_damaged_pickle_with_columns_or_codes_that_cannot_be():
+    make, arguments = fp.Step.from_arrays("plain", [1, 1], [5, 6]).__reduce__()
+    with pytest.raises(ValueError, match="2 columns on channel 'plain'"):
+        make(*arguments[:4], 2, *arguments[5:6], arguments[6] * 2, *arguments[7:])
+    with pytest.raises(ValueError, match="the sampled token -2 on channel 'plain'"):
+        make(*arguments[:6], np.array([5, -2], np.int32).tobytes(), *arguments[7:])
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(2, -1), (2, -(1 << 31)), (-1, 3), (-(1 << 31), 0)])
+def test_a_damaged_pickle_of_logprobs(step, rows, cols):
+    make, arguments = step.logprobs(0).__reduce__()
+    with pytest.raises(ValueError, match=f"logprobs of {rows} rows and {cols} columns"):
+        make(rows, cols, *arguments[2:])
+
+
+def test_an_array_is_not_given_in_another_order(step):
+    ask = pytest.importorskip("_testbuffer")
+    part = step.ids.obj
+    for flags in (ask.PyBUF_F_CONTIGUOUS, ask.PyBUF_F_CONTIGUOUS | ask.PyBUF_FORMAT):
+        with pytest.raises(BufferError, match="C order"):
+            ask.ndarray(part, getbuf=flags)
+    for flags in (ask.PyBUF_C_CONTIGUOUS, ask.PyBUF_ANY_CONTIGUOUS, ask.PyBUF_FULL_RO):
+        assert ask.ndarray(part, getbuf=flags | ask.PyBUF_FORMAT).tolist() == step.ids.tolist()
+
+
 def test_steps_are_made_by_their_makers():
     with pytest.raises(TypeError, match=r"decode\(\)"):
         fp.Step()

@@ -83,8 +83,9 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
     environment = Environment(
         INFERENCE_MSG_QUEUE_ID=new_queue_id(), INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT="compact"
     )
+    pieces = Case(batch=512, accepted=2, columns=1)  # 14,400 bytes: two messages, and a new queue holds them
     try:
-        yield found | _queued(narrow) | _queued(plain)
+        yield found | _queued(narrow) | _queued(plain) | _queued(pieces)
     finally:
         for case in (narrow, plain):
             Receiver(case.channel, key=locate(case.channel)).remove()

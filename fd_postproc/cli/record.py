@@ -28,6 +28,7 @@ EXAMPLES = """examples:
 
 _LONGEST_NAP_S = 0.001
 _TELL_EVERY_S = 1.0
+_FLOOD = 2000  # messages a second; a decode step takes 5 ms or more, and some dozens of messages at the most
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
             "Messages are taken: an engine does not get them.  Ctrl-C stops."
         )
         removed = False
+        began = time.monotonic()
         try:
             _take_all(queue, recording, name, args.count, args.seconds)
         except QueueRemoved:
@@ -78,11 +80,23 @@ def run(args: argparse.Namespace) -> int:
                 f"{plural(recording.messages, 'message')}, {plural(recording.payload_bytes, 'byte')}: "
                 f"{name} ({plural(recording.file_bytes, 'byte')})."
             )
+            _tell_flood(target.msqid, recording, time.monotonic() - began)
     if removed:
         raise CommandError(
             f"queue {target.msqid} was removed while recording; what came before is in the file"
         )
     return 0
+
+
+def _tell_flood(msqid: int, recording: RecordingWriter, seconds: float) -> None:
+    """Name the cause of more messages than a service can send."""
+    from ..complaints import last_sender_text
+
+    if recording.messages > _FLOOD * max(seconds, 0.1):
+        note(
+            f"{recording.messages / max(seconds, 0.1):,.0f} messages a second are more than a service sends: "
+            f"{last_sender_text(msqid)}"
+        )
 
 
 def _take_all(

@@ -16,6 +16,10 @@ from .snapshot import Queue, Snapshot
 # Half full: the reader has been slower than the writer for a while.
 _MUCH = 0.5
 
+# So many messages of so few bytes on average are not FastDeploy's, which has 8 at the least: a batch of none.
+_FLOOD_MESSAGES = 256
+_FLOOD_BYTES = 64
+
 # Other queues that are listed by key; the rest is a number.
 _LISTED = 5
 
@@ -119,6 +123,18 @@ def _traffic(queue: Queue) -> list[Finding]:
             _finding(
                 queue, "warning", "queue-backlog", seen, ("look at the engine's load",), bytes=info.bytes
             )
+        )
+    if info.messages >= _FLOOD_MESSAGES and info.bytes < _FLOOD_BYTES * info.messages:
+        seen = (
+            f"flooded: {info.messages:,} messages of {info.bytes / info.messages:.0f} bytes on average wait; "
+            f"the last to write was {queue.sender}"
+        )
+        remedy = (
+            "look at that process, end it if it is not the worker; keep others out: mode 0600, an IPC "
+            "namespace of its own",
+        )
+        found.append(
+            _finding(queue, "warning", "queue-flood", seen, remedy, messages=info.messages, bytes=info.bytes)
         )
     if queue.receiver.gone and not queue.waits("receive"):
         seen = f"its reader is dead ({queue.receiver}), its sender is not"

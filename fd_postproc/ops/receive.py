@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from .._core import Receiver, environment_variable, tensor_elements
 from ..checks import whole_number
+from ..complaints import Backoff, Complaints, incomplete_text, last_sender_text
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Layout
 from ..tensors import host_address
@@ -185,7 +187,8 @@ _DTYPES = ("int64", "float32", "int64")
 _HEADER_WORDS = {"plain": 2, "topk": 2, "spec": 2, "spec_topk": 3}
 
 _receivers: Pool[Receiver] = Pool(Receiver)
-_logged: set[tuple[str, str]] = set()
+_complaints = Complaints(lambda text: log.warning("%s", text))
+_removals = Backoff()
 
 
 def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k: int = 0) -> None:
@@ -201,13 +204,18 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     receiver = _receivers.take(which, lambda: Receiver(channel, layout=layout, mode=queue_mode()))
     gone = False
     try:
-        if receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait):
+        received = receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait)
+        if received > 1:
+            _tell_lost(receiver)
+        if received & 1:
             return
     except MalformedMessage as error:
-        _log_once(channel, error.field, str(error))
+        _tell_refused(receiver, error)
     except QueueRemoved as error:
         gone = True  # the next call makes a new queue
-        _log_once(channel, "removed", str(error))
+        _complaints.tell(f"{channel} removed", str(error))
+        if wait:
+            time.sleep(_removals.failed())  # nothing, unless it is removed again and again
     finally:
         if gone:
             _receivers.drop(receiver)
@@ -218,7 +226,11 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
     words[1:] = [0] * (len(words) - 1)
 
 
-def _log_once(channel: str, kind: str, text: str) -> None:
-    if (channel, kind) not in _logged:
-        _logged.add((channel, kind))
-        log.warning("%s (reported once; fd_postproc.ops.receive_stats() counts them)", text)
+def _tell_lost(receiver: Receiver) -> None:
+    msqid, channel, lost = receiver.msqid, receiver.channel, receiver._newly_incomplete()
+    _complaints.tell(f"{channel} incomplete", lambda: incomplete_text(msqid, channel), lost)
+
+
+def _tell_refused(receiver: Receiver, error: MalformedMessage) -> None:
+    msqid, text = receiver.msqid, f"{error}; fd_postproc.ops.receive_stats() counts them"
+    _complaints.tell(f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}")

@@ -5,8 +5,8 @@ read and written through that struct; the fast code (``_wire.h``) computes offse
 the two against each other.  Nothing here is fast, and nothing else in the package uses it.
 
 A message is a full struct, or any prefix of it that still holds everything its header and counts claim; or
-a compact frame of ours (``frames``), whole or in fragments.  ``saving`` says what each of FastDeploy's save
-ops makes of its tensors.
+a compact frame of ours (``frames``), whole or in fragments (``reassembly``).  ``saving`` says what each of
+FastDeploy's save ops makes of its tensors.
 
 Source: the ops in PaddlePaddle/FastDeploy's ``custom_ops/gpu_ops`` (commit 145b5443 for the legacy dialect,
 f7a1c676 and pull requests #7860, #7861, #7883, #7884 for the packed one): save_output and get_output (plain),
@@ -15,8 +15,9 @@ speculate_get_output (spec), speculate_save_output_topk, mtp_save_first_token_wi
 speculate_get_output_topk (spec_topk).
 """
 
-from .frames import FrameHeader, Reassembler, encode_frame, split
+from .frames import FrameHeader, encode_frame, split
 from .reading import claimed, decode, fill, live
+from .reassembly import Reassembler
 from .saving import (
     Saved,
     mtp_save_first_token,

@@ -1,4 +1,4 @@
-"""Compact frames: a step in one piece of memory, whole or in fragments.
+"""Compact frames: a step in one piece of memory, whole or cut into fragments.
 
 A frame is a 64-byte header, then counts[batch], ids[rows][cols], and on channels with logprobs
 scores[rows][cols] and ranks[rows].  It begins with the words -2, 0, 0, which tell FastDeploy's own receivers
@@ -17,9 +17,7 @@ from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
 MAGIC, VERSION = int.from_bytes(b"FDPP", "little"), 1
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
-MOST_OPEN = 8  # frames being put together at a time
-MOST_LOST = 16  # senders whose last lost frame is remembered
-SILENCE = 5.0  # seconds after which an unfinished frame makes room
+FLAGS = (0, 3, 4)  # what FastDeploy writes: 3 or 4; in other channels' messages that word is a batch
 
 _FORMAT = struct.Struct("<3i I 4B 4i I 2Q 2H I")
 HEADER_SIZE = _FORMAT.size
@@ -59,7 +57,8 @@ class FrameHeader(NamedTuple):
         return self._replace(nothing=-2, zero=0, zero2=0, reserved=0, reserved2=0, fragment=0)
 
 
-def _total(channel: str, batch: int, rows: int, cols: int) -> int:
+def frame_size(channel: str, batch: int, rows: int, cols: int) -> int:
+    """Bytes of a whole frame."""
     logprobs = rows * cols + rows if channel in HAS_LOGPROBS else 0
     return HEADER_SIZE + 4 * (batch + rows * cols + logprobs)
 
@@ -93,7 +92,7 @@ def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None
     return header.pack() + body
 
 
-def _read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) -> FrameHeader:
+def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) -> FrameHeader:
     """Check everything that a header claims, in the order in which it is read."""
 
     def refuse(field: str, value: int, bound: int) -> NoReturn:
@@ -116,9 +115,13 @@ def _read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) -
         refuse("batch", header.batch, slots)
     if not 1 <= header.cols <= capacity.width:
         refuse("columns", header.cols, capacity.width)
+    if channel != "spec_topk" and header.flag:
+        refuse("flag", header.flag, 0)
+    if header.flag not in FLAGS:
+        refuse("flag", header.flag, 4)
     if not 0 <= header.rows <= slots * capacity.depth:
         refuse("rows", header.rows, slots * capacity.depth)
-    total = _total(channel, header.batch, header.rows, header.cols)
+    total = frame_size(channel, header.batch, header.rows, header.cols)
     if header.total != total:
         refuse("length", header.total, total)
     if whole and header.fragments != 1:
@@ -132,7 +135,7 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
     """Decode a whole frame."""
     if channel not in CHANNELS:
         raise ValueError(f"channel {channel!r} is not one of {', '.join(map(repr, CHANNELS))}")
-    header = _read_header(frame, channel, layout, whole=True)
+    header = read_header(frame, channel, layout, whole=True)
     depth, at = capacity_of(channel, layout).depth, HEADER_SIZE
 
     def take(kind: str, n: int) -> list[Any]:
@@ -187,98 +190,3 @@ def split(frame: bytes, limit: int) -> list[bytes]:
         header._replace(fragment=index, fragments=len(pieces)).pack() + part
         for index, part in enumerate(pieces)
     ]
-
-
-class _Open(NamedTuple):
-    header: FrameHeader  # of the last fragment
-    body: bytes
-    heard: float  # when the last fragment came
-
-
-class Reassembler:
-    """Puts fragments together again.
-
-    Attributes
-    ----------
-    fragments : int
-        Fragments seen.
-    incomplete : int
-        Frames of which something is missing; each counts once, however many of its fragments come.
-    """
-
-    def __init__(self, channel: str, layout: Layout = GPU) -> None:
-        self.channel, self.layout = channel, layout
-        self.fragments = self.incomplete = 0
-        self._open: dict[int, _Open] = {}
-        self._lost: dict[int, int] = {}  # by sender: the last frame of which something is missing
-
-    def add(self, message: bytes, now: float = 0.0) -> ReferenceStep | None:
-        """One message of type 2; the step that it completes, if any.
-
-        Parameters
-        ----------
-        message : bytes
-        now : float, optional
-            Seconds on any clock that never goes back.
-
-        Raises
-        ------
-        MalformedMessage
-        """
-        header = _read_header(message, self.channel, self.layout, whole=False)
-        sender, body = header.sender, message[HEADER_SIZE:]
-        if header.fragments == 1:
-            if sender in self._open:  # it has gone on to another frame
-                self._drop(sender)
-            return decode_frame(message, self.channel, self.layout)
-        self.fragments += 1
-        if header.fragment == 0:
-            if len(message) > header.total:
-                raise MalformedMessage(self.channel, "length", len(message), header.total)
-            if sender in self._open:
-                self._drop(sender)
-            self._make_room(now)
-            self._open[sender] = _Open(header, body, now)
-            return None
-        frame = self._open.get(sender)
-        if frame is not None and not self._continues(frame, header, body):
-            self._drop(sender)
-            frame = None
-        if frame is None:
-            self._count_lost(sender, header.seq)
-            return None
-        frame = self._open[sender] = _Open(header, frame.body + body, now)
-        if header.fragment < header.fragments - 1:
-            return None
-        if HEADER_SIZE + len(frame.body) != header.total:
-            self._drop(sender)
-            return None
-        del self._open[sender]
-        whole = header._replace(fragment=0, fragments=1)
-        return decode_frame(whole.pack() + frame.body, self.channel, self.layout)
-
-    @staticmethod
-    def _continues(frame: _Open, header: FrameHeader, body: bytes) -> bool:
-        """Is this the frame's next fragment?"""
-        return (
-            header.frame() == frame.header.frame()
-            and header.fragment == frame.header.fragment + 1
-            and HEADER_SIZE + len(frame.body) + len(body) <= header.total
-        )
-
-    def _drop(self, sender: int) -> None:
-        self._count_lost(sender, self._open.pop(sender).header.seq)
-
-    def _count_lost(self, sender: int, seq: int) -> None:
-        if self._lost.get(sender) == seq:
-            return
-        if sender not in self._lost and len(self._lost) == MOST_LOST:
-            del self._lost[next(iter(self._lost))]
-        self._lost[sender] = seq
-        self.incomplete += 1
-
-    def _make_room(self, now: float) -> None:
-        for sender in [sender for sender, frame in self._open.items() if now - frame.heard >= SILENCE]:
-            self._drop(sender)
-        if len(self._open) == MOST_OPEN:
-            self._drop(min(self._open, key=lambda sender: self._open[sender].heard))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from ..checks import whole_number
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
-from .frames import decode_frame
+from .frames import FLAGS, decode_frame
 from .step import ReferenceStep
 from .structs import (
     COMPACT_MTYPE,
@@ -92,11 +92,7 @@ def _open(payload: bytes, channel: str, layout: Layout) -> _Message:
         refuse("batch", header.batch, capacity.slots)
     if header.cols > capacity.width:
         refuse("columns", header.cols, capacity.width)
-    if header.flag not in (
-        0,
-        3,
-        4,
-    ):  # FastDeploy writes 3 or 4: in other channels' messages that word is a batch
+    if header.flag not in FLAGS:
         refuse("flag", header.flag, 4)
     stride = stride_of(header.dialect, header.cols, capacity)
 

@@ -50,6 +50,17 @@ def test_a_full_queue(queue):
     assert set(examined(queue)) == {"queue"}
 
 
+@pytest.mark.parametrize(("size", "floods"), [(4, True), (40, True), (64, False)])
+def test_a_flood_of_small_messages(queue, size, floods):
+    for _ in range(256):
+        queue.send(bytes(size))
+    found = examined(queue)
+    assert ("queue-flood" in found) is floods
+    if floods:
+        assert f"256 messages of {size} bytes on average" in found["queue-flood"].seen
+        assert f"process {os.getpid()} (" in found["queue-flood"].seen
+
+
 def test_a_sender_that_waits_is_named(queue, live_user):
     queue.send(fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500))))
     sender = live_user(

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     channel = data[0] & 3;
     layout = &LAYOUTS[(data[0] >> 2) % N_LAYOUTS];
-    memset(&frames, 0, sizeof frames);
+    fdf_begin(&frames, layout, channel, size);
     data++;
     size--;
     while (size >= 3) {

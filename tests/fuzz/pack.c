@@ -52,7 +52,7 @@ static void in_pieces(const fdw_message *m, const fdw_layout *layout, const fdw_
     uint8_t *buffer = exactly(FDF_MTYPE_SIZE + whole->size);
     int status = FDF_MORE;
     memcpy(buffer + FDF_MTYPE_SIZE, whole->data, (size_t)whole->size);
-    memset(&frames, 0, sizeof frames);
+    fdf_begin(&frames, layout, m->channel, (uint64_t)limit);
     if (fdf_cut(&sending, buffer, whole->size, limit) == 0) {
         for (; sending.next < sending.fragments; sending.next++) {
             int64_t size;
@@ -69,12 +69,28 @@ static void in_pieces(const fdw_message *m, const fdw_layout *layout, const fdw_
     free(buffer);
 }
 
+/* Write other numbers into everything that decides where something is read or written. */
+static void scramble(const fdp_source *s, bytes *from)
+{
+    const void *numbers[] = {s->counts, s->offsets, s->decoded, s->preempted};
+    for (int which = 0; which < 4; which++)
+        for (int32_t i = 0; numbers[which] != NULL && i < s->batch; i++)
+            ((int32_t *)(uintptr_t)numbers[which])[i] = next_byte(from) * (next_byte(from) & 1 ? 8000000 : 1) - 2;
+    for (int32_t i = 0; i < s->batch; i++) {
+        ((int64_t *)(uintptr_t)s->prompts)[i] = next_byte(from);
+        ((int64_t *)(uintptr_t)s->steps)[i] = next_byte(from) & 1;
+        for (int64_t j = 0; fdp_one_token(s->op) && j < s->width; j++)
+            ((int64_t *)(uintptr_t)s->tokens)[i * s->width + j] = next_byte(from) - 128;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fdp_source s;
     fdp_fault fault;
     fdw_message m;
     fdw_draft draft;
+    fdp_settled *settled;
     bytes from = {data + 12, size - 12, 0};
     const fdw_layout *layout;
     float *scores;
@@ -112,12 +128,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int64_t k = 0; k < s.rows * s.cols; k++)
         scores[k] = (float)next_byte(&from) - 128;
     fault.reason = -1;
-    if (fdp_plan(&m, &s, layout, dialect, &fault) == 0) {
+    settled = exactly((int64_t)sizeof *settled * s.batch);
+    if (fdp_plan(&m, &s, layout, dialect, settled, &fault) == 0) {
+        if (data[11] & 4) /* the tensors change: what was decided stays */
+            scramble(&s, &from);
         m.seq = 7;
         m.sender = 11;
         draft.size = m.claimed;
         draft.data = exactly(m.claimed);
-        if (fdp_write(&m, &s, &draft, &fault) == 0) {
+        if (fdp_write(&m, &s, settled, &draft, &fault) == 0) {
             fdw_fault wire;
             fdw_message got;
             const int status = dialect == FDW_COMPACT
@@ -134,6 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         INSIST(fault.reason >= 0);
     }
+    free(settled);
     free((void *)s.tokens);
     free((void *)s.ids);
     free((void *)s.ranks);

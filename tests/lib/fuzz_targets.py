@@ -6,7 +6,7 @@ from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 HEADERS = FUZZ.parent.parent / "fd_postproc"
-TARGETS = {"gate": 4096, "pack": 512}
+TARGETS = {"gate": 4096, "pack": 512, "frames": 2048}
 """Name of each target, and its longest input."""
 WARNINGS = ["-Wall", "-Wextra"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]

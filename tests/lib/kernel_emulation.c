@@ -53,13 +53,14 @@ int64_t emu_on_cpu(const call *c, uint8_t *payload, fdp_fault *fault)
     const fdp_source s = source_of(c);
     fdw_message m;
     fdw_draft draft;
-    if (fdp_plan(&m, &s, &c->layout, c->dialect, fault) < 0)
+    fdp_settled settled[4096];
+    if (c->batch > 4096 || fdp_plan(&m, &s, &c->layout, c->dialect, settled, fault) < 0)
         return -1;
     m.seq = c->seq;
     m.sender = c->sender;
     draft.data = payload;
     draft.size = m.claimed;
-    return fdp_write(&m, &s, &draft, fault) < 0 ? -2 : m.claimed;
+    return fdp_write(&m, &s, settled, &draft, fault) < 0 ? -2 : m.claimed;
 }
 
 /* xorshift64* */

@@ -89,8 +89,11 @@ cdef class LazyLists(Lazy):
 
     cdef object made(self, stuff):
         cdef int32_t *at = <int32_t *>_bytes_at(<PyObject *>stuff)
-        cdef Py_ssize_t rows = at[0], cols = at[1]
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(<PyObject *>stuff) // <Py_ssize_t>sizeof(int32_t)
+        cdef Py_ssize_t rows = at[0] if n > 1 else -1, cols = at[1] if n > 1 else -1
         cdef Py_ssize_t cells = rows * cols
+        if not (0 <= rows <= n and 0 <= cols <= n and 2 + 2 * cells + rows == n):
+            return stuff  # bytes of somebody who went past __set__
         return _taken_over(
             _lists(self.lists, at + 2, <float *>(at + 2 + cells), at + 2 + 2 * cells, rows, cols))
 
@@ -139,3 +142,4 @@ cdef extern from *:
 cdef extern from "Python.h":
     PyObject *_new_bytes "PyBytes_FromStringAndSize"(const char *content, Py_ssize_t size) except NULL
     char *_bytes_at "PyBytes_AS_STRING"(PyObject *o) noexcept
+    Py_ssize_t PyBytes_GET_SIZE(PyObject *o) noexcept

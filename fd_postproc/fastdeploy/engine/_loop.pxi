@@ -92,6 +92,8 @@ cdef class Plan:
 
     def logprobs_lists(self, Step step not None, Py_ssize_t slot, Py_ssize_t rows):
         """LogprobsLists of the first `rows` accepted tokens of a request; None if there are none."""
+        if not 0 <= slot < step.at.batch or step.at.block.scores == NULL:
+            return None
         cdef Py_ssize_t first = step.at.block.offsets[slot]
         rows = min(rows, step.at.block.offsets[slot + 1] - first)
         if rows <= 0:

@@ -8,15 +8,18 @@ import time
 from typing import Any
 
 from ..._core import Receiver
+from ...complaints import Complaints, incomplete_text
 from ..options import log_period
 from ._results import Totals
 
 PREFIX = "fd_postproc_"
 PERIOD = 5.0  # seconds between two updates of what is exported
+LOOK = 5.0  # seconds between two looks at what comes without a step: pieces of frames
 NAMES = {
     "steps": "Decode steps that were processed",
     "results": "Results that were made",
     "malformed": "Messages that were refused",
+    "incomplete": "Compact frames that never became whole",
     "stale": "Messages of an earlier run that were dropped",
     "lost_steps": "Steps that were lost to an exception",
     "failed_requests": "Requests that ended with an error of the token processor",
@@ -33,20 +36,25 @@ class Counters(Totals):
     Attributes
     ----------
     receiver : Receiver or None
-        Whose waiting time counts as well; see `follow`.
+        Whose counters count as well; see `follow`.
     """
 
     receiver: Receiver | None = None
-    _waited_before = 0.0  # for queues that are gone
+    _before: tuple[float, int] = (0.0, 0)  # of queues that are gone
 
     def follow(self, receiver: Receiver) -> None:
-        """Count the waiting time of another receiver from now on."""
-        self._waited_before, self.receiver = self.wait_seconds, receiver
+        """Count the waiting time and the incomplete frames of another receiver from now on."""
+        self._before, self.receiver = (self.wait_seconds, self.incomplete), receiver
 
     @property
     def wait_seconds(self) -> float:
         """Time that the receivers waited for the worker."""
-        return self._waited_before + (0.0 if self.receiver is None else self.receiver.stats["wait_seconds"])
+        return self._before[0] + (0.0 if self.receiver is None else self.receiver.stats["wait_seconds"])
+
+    @property
+    def incomplete(self) -> int:
+        """Compact frames that never became whole."""
+        return self._before[1] + (0 if self.receiver is None else int(self.receiver.stats["incomplete"]))
 
     def as_dict(self) -> dict[str, int | float]:
         """Every total by name."""
@@ -82,6 +90,8 @@ class Reports:
     def __init__(self, counters: Counters, logger: Any) -> None:
         self._counters, self._logger, self._told = counters, logger, dict.fromkeys(NAMES, 0.0)
         self._due = 0.0
+        self._incomplete = 0  # that were told
+        self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
         try:
             self._log_period = log_period()
         except ValueError as error:
@@ -94,6 +104,8 @@ class Reports:
         """Seconds until `refresh` has something to do, at most an hour; None if it has not, without news."""
         untold = self._metrics and self._counters.as_dict() != self._told
         due = min(self._log_due, self._due if untold else math.inf)
+        if self._counters.receiver is not None:
+            due = min(due, now + LOOK)
         return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
 
     def refresh(self, now: float) -> None:
@@ -107,9 +119,20 @@ class Reports:
         if now >= self._due:
             self._due = now + PERIOD
             self.move_forward()
+        self.tell_incomplete()
         if now >= self._log_due:
             self._log_due = now + self._log_period
             self._logger.info(self._counters.line())
+
+    def tell_incomplete(self) -> None:
+        """Log frames that were lost."""
+        receiver, incomplete = self._counters.receiver, self._counters.incomplete
+        if receiver is not None and incomplete > self._incomplete:
+            msqid, channel = receiver.msqid, receiver.channel
+            lost = incomplete - self._incomplete
+            self._complaints.tell("incomplete", lambda: incomplete_text(msqid, channel), lost)
+        self._incomplete = incomplete
+        self._complaints.flush()
 
     def move_forward(self) -> None:
         """Make the exported counters equal to the totals."""

@@ -9,8 +9,8 @@ import traceback
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ... import queues
 from ..._core import Receiver, Step, step_from_tensors
+from ...complaints import Backoff, Complaints, last_sender_text
 from ...errors import MalformedMessage, QueueError, QueueRemoved
 from ...layout import Layout
 from ...ops.environment import queue_mode
@@ -85,6 +85,7 @@ class ProcessorMixin:
 
     _receiver: Receiver | None = None
     _stopping = False
+    _patient_since: float | None = None  # monotonic seconds; since then something waits for the next step
 
     # Per object, but made when first asked for: FastDeploy's tests make objects without __init__.
     @cached_property
@@ -106,6 +107,16 @@ class ProcessorMixin:
     def counters(self) -> Counters:
         """What this object has done, and how long it took."""
         return Counters()
+
+    @cached_property
+    def complaints(self: Any) -> Complaints:
+        """What is logged of things that may happen thousands of times a second."""
+        return Complaints(lambda text: self.fd.llm_logger.error(f"fd_postproc: {text}"))
+
+    @cached_property
+    def removals(self) -> Backoff:
+        """How long to wait before a queue is made again."""
+        return Backoff()
 
     # ---- one step ------------------------------------------------------------------------------------
 
@@ -208,38 +219,55 @@ class ProcessorMixin:
         except QueueRemoved as error:
             self._receiver = None  # the next round makes a new queue
             if not self._stopping:
-                self.fd.llm_logger.error(f"fd_postproc: {error}; a new queue is made")
+                self.complaints.tell("queue removed", f"{error}; a new queue is made")
+                time.sleep(self.removals.failed())  # nothing, unless it is removed again and again
         except MalformedMessage as error:
             self.counters.malformed += 1
-            self.fd.llm_logger.error(f"fd_postproc: a message was refused: {error}")
+            text, msqid = f"a message was refused: {error}", self._receiver.msqid
+            self.complaints.tell(
+                f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}"
+            )
         except QueueError as error:
             self.fd.llm_logger.error(f"fd_postproc: {error}")
             time.sleep(1.0)  # permanent, most likely: do not fill the log
         except Exception as error:
             self.counters.lost_steps += 1
-            text = f"{type(error).__name__}: {error} {traceback.format_exc()}"
-            self.fd.llm_logger.error(f"fd_postproc: a step was lost: {text}")
+            name = type(error).__name__
+            self.complaints.tell(name, f"a step was lost: {name}: {error} {traceback.format_exc()}")
 
     def _next_step(self: Any) -> Step | None:
         """Wait for a step; None if something else has to be seen to meanwhile."""
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
+            self._receiver._follows_sender = True
             self.counters.follow(self._receiver)
             if self._stopping:  # `stop` found no receiver whose queue it could remove
                 self._receiver.remove()
                 return None
+        patience = self._patience()
+        if patience is not None and patience <= 0:  # nothing but refused messages has come for so long
+            self._patient_since = None
+            return None
         try:
-            return self._receiver.receive(self._patience())
+            step = self._receiver.receive(patience)
         finally:
             self.counters.end_receive()
+        self._patient_since = None
+        return step
 
     def _patience(self: Any) -> float | None:
-        """How long to wait for a step before something else is due, in seconds; None: there is nothing."""
-        if self.transfers:
-            return POLL
-        if self._batch_result_buffer is not None:
-            return PATIENCE
-        return None
+        """How long to wait for a step before something else is due, in seconds; None: there is nothing.
+
+        Messages that are refused meanwhile take nothing away from it and add nothing.
+        """
+        patience = POLL if self.transfers else None if self._batch_result_buffer is None else PATIENCE
+        if patience is None:
+            self._patient_since = None
+            return None
+        now = time.monotonic()
+        if self._patient_since is None:
+            self._patient_since = now
+        return self._patient_since + patience - now
 
     def _handle(self: Any, step: Step) -> None:
         """Process a step, and keep the stamps by which `healthy` judges."""
@@ -278,24 +306,29 @@ class ProcessorMixin:
 
         False if the token thread has died, if a batch has been in hand for longer than
         ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT``, or if requests are running while the process that sent the
-        last message is gone.
+        last step is gone.
         """
         worker = getattr(self, "worker", None)
         if worker is not None and not worker.is_alive():
             return False
-        with self.health_lock:
+        with self.health_lock:  # which the token thread takes twice a step: not for long
             began = self.timestamp_for_alive_before_handle_batch
-            if self.timestamp_for_alive_after_handle_batch is None and began is not None:
-                return self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
-            return not (self.engine_output_token_hang or self._sender_is_gone())
+            busy = self.timestamp_for_alive_after_handle_batch is None and began is not None
+            hangs = self.engine_output_token_hang
+        if busy:
+            return self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+        return not (hangs or self._sender_is_gone())
 
     def _sender_is_gone(self: Any) -> bool:
-        """Whether requests are running, but the process that sent the last message is not."""
+        """Whether requests are running, but the process that sent the last step is not.
+
+        Who sent what was refused does not count: anybody who may write to the queue may have.
+        """
         receiver = self._receiver
         if receiver is None or not any(task is not None for task in self.resource_manager.tasks_list):
             return False
-        try:
-            sender = queues.inspect_queue(receiver.msqid).last_sender
-        except QueueError:
-            return False
-        return sender > 0 and not os.path.exists(f"/proc/{sender}")
+        sender = receiver._last_sender
+        gone = sender > 0 and not os.path.exists(f"/proc/{sender}")
+        if gone:
+            receiver._sender_due = 0  # the next step's sender is the one
+        return gone

@@ -127,7 +127,7 @@ def _is_older(queue: sysv_ipc.MessageQueue) -> bool:
 def _began(pid: str) -> float | None:
     """When a process began, in seconds since the machine did; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:  # a process's name may be any bytes
             return int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     except OSError:
         return None

@@ -59,3 +59,4 @@ class Teller:
                 self.has_news = False  # before looking: what comes from now on is told the next time
             self._processor.tell_gauges()
             self._processor.aside("exported counters", self._reports.refresh, time.monotonic())
+            self._processor.aside("complaints", self._processor.complaints.flush)

@@ -1,0 +1,137 @@
+"""Log lines about what may happen thousands of times a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from .queues import inspect_queue
+
+PERIOD = 10.0  # seconds between two summaries
+MOST_FIRST = 5  # lines about new kinds in that time
+
+
+class Complaints:
+    """Says the first of each kind at once, and sums up what follows in one line every `PERIOD`.
+
+    Parameters
+    ----------
+    say : callable
+        Writes a line.
+    clock : callable, optional
+        Seconds on a clock that never goes back.
+    """
+
+    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+        self._waiting: Counter[str] = Counter()
+        self._last: str | Callable[[], str] = ""
+        self._since = self._due = -PERIOD
+        self._firsts = 0
+
+    def tell(self, kind: str, text: str | Callable[[], str], count: int = 1) -> None:
+        """Something has happened.
+
+        Parameters
+        ----------
+        kind : str
+            What is the same about what is summed up.  There must be few.
+        text : str or callable
+            The whole story, for a line; called only if there is one.
+        count : int, optional
+            How often it has happened.
+        """
+        with self._lock:
+            now = self._clock()
+            if not self._waiting and now >= self._due:
+                self._since, self._firsts = now, 0
+            if kind not in self._known and self._firsts < MOST_FIRST:
+                self._known.add(kind)
+                self._firsts += 1
+                self._due = max(self._due, now + PERIOD)
+                lines = [_made(text)]
+            else:
+                self._waiting[kind] += count
+                self._last = text
+                lines = self._summary(now)
+        for line in lines:
+            self._say(line)
+
+    def flush(self) -> None:
+        """Sum up what waits, if it is time."""
+        if self._waiting:
+            with self._lock:
+                lines = self._summary(self._clock())
+            for line in lines:
+                self._say(line)
+
+    def _summary(self, now: float) -> list[str]:
+        if not self._waiting or now < self._due:
+            return []
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in self._waiting.most_common())
+        line, total = _made(self._last), self._waiting.total()
+        if total > 1:
+            line += f" ({total:,} times in the last {now - self._since:.0f} s: {kinds})"
+        self._known |= self._waiting.keys()
+        self._waiting.clear()
+        self._since, self._due, self._firsts = now, now + PERIOD, 0
+        return [line]
+
+
+def _made(text: str | Callable[[], str]) -> str:
+    return text if isinstance(text, str) else text()
+
+
+def last_sender_text(msqid: int) -> str:
+    """Who wrote to a queue last: most likely who floods it, if somebody does."""
+    try:
+        sender = inspect_queue(msqid).last_sender
+    except OSError:
+        return f"queue {msqid} is gone"
+    try:
+        with open(f"/proc/{sender}/comm", errors="replace") as file:
+            name = file.read().strip()
+    except OSError:
+        name = "which has ended"
+    return f"the last to write to queue {msqid} was process {sender} ({name})"
+
+
+def incomplete_text(msqid: int, channel: str) -> str:
+    """The whole story of a compact frame that never became whole."""
+    return (
+        f"queue {msqid} ({channel}): a frame in pieces never became whole; its sender died or gave up, or "
+        f"somebody begins frames and does not finish them; {last_sender_text(msqid)}"
+    )
+
+
+class Backoff:
+    """How long to wait before what has failed is tried again: not at first, then longer and longer.
+
+    Parameters
+    ----------
+    first, longest : float
+        Seconds.  A failure that comes `quiet` seconds after the last one is the first again.
+    """
+
+    def __init__(
+        self,
+        first: float = 0.01,
+        longest: float = 1.0,
+        quiet: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._first, self._longest, self._quiet, self._clock = first, longest, quiet, clock
+        self._failed = -quiet
+        self._next = 0.0
+
+    def failed(self) -> float:
+        """It has failed; seconds to wait."""
+        now = self._clock()
+        wait = self._next if now - self._failed < self._quiet else 0.0
+        self._next = min(self._longest, max(self._first, 2 * wait))
+        self._failed = now + wait
+        return wait

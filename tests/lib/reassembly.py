@@ -1,0 +1,70 @@
+"""``_frames.h`` with little room, compiled by the host's C compiler, on a clock that the caller sets."""
+
+import ctypes
+import functools
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from fd_postproc._core import CHANNELS
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOM = {"LEAST_ROOM": 4096, "MOST_KNOWN": 3, "MOST_REMEMBERED": 4}  # as in reassembly.c
+REFUSED, MORE, WHOLE = -1, 0, 1  # enum fdf_result
+ADDRESS = ctypes.c_void_p
+
+
+@functools.cache
+def _library():
+    compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or shutil.which("gcc") or ""]
+    if not compiler[0]:
+        pytest.skip("needs a C compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "reassembly.so")
+        source = Path(__file__).with_name("reassembly.c")
+        flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        command = [*compiler, *flags, f"-I{ROOT / 'fd_postproc'}", source, "-o", library]
+        subprocess.run(command, check=True)
+        found = ctypes.CDLL(str(library))
+    found.begin.restype = ADDRESS
+    found.begin.argtypes = [ctypes.c_int] * 5 + [ctypes.c_uint64]
+    found.end.argtypes = [ADDRESS]
+    number = ctypes.POINTER(ctypes.c_uint64)
+    found.accept_one.argtypes = [ADDRESS, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, number, number]
+    for name in ("fragments", "incomplete"):
+        getattr(found, name).restype = ctypes.c_int64
+        getattr(found, name).argtypes = [ADDRESS]
+    return found
+
+
+class Assembly:
+    """The C code's `Reassembler`."""
+
+    def __init__(self, channel, layout, seed=1):
+        self._library = _library()
+        self._at = self._library.begin(*astuple(layout), CHANNELS.index(channel), seed)
+
+    def add(self, message, now):
+        """What came of a message (an enum fdf_result); sender and number of a whole frame."""
+        sender, seq = ctypes.c_uint64(), ctypes.c_uint64()
+        status = self._library.accept_one(
+            self._at, message, len(message), int(now * 1e9), ctypes.byref(sender), ctypes.byref(seq)
+        )
+        return status, (sender.value, seq.value) if status == WHOLE else None
+
+    @property
+    def fragments(self):
+        return self._library.fragments(self._at)
+
+    @property
+    def incomplete(self):
+        return self._library.incomplete(self._at)
+
+    def close(self):
+        self._library.end(self._at)

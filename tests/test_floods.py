@@ -1,0 +1,176 @@
+"""Floods: what honest senders, waits, signals, the log and memory have to do with them.
+
+The honest step is a frame of two pieces, numbered by its sender; the queue is as small as a new kernel makes
+it.
+"""
+
+import signal
+import time
+
+import pytest
+import sysv_ipc
+from flooding import KINDS, flooding, honest
+from quiet import imported
+from rig import Rig
+from waiting import until
+
+import fd_postproc as fp
+from fd_postproc import queues
+
+
+@pytest.fixture
+def receiver(default_limits, queue_key):
+    with fp.Receiver("spec", key=queue_key) as made:
+        yield made
+
+
+def flows(receiver):
+    """Whether a flood has begun to come."""
+    taken = receiver.stats["messages"]
+    end = time.monotonic() + 20
+    while receiver.stats["messages"] < taken + 100:
+        assert time.monotonic() < end
+        attempt(receiver, 0.001)
+
+
+def attempt(receiver, timeout):
+    try:
+        return receiver.receive(timeout)
+    except fp.MalformedMessage:
+        return None
+
+
+@pytest.mark.parametrize("kind", ["stray", "first"])
+def test_a_timeout_ends_though_pieces_come_all_the_time(kind, receiver):
+    """The median of some: other processes want the processor, too."""
+    late = []
+    with flooding(receiver.key, kind):
+        flows(receiver)
+        for _ in range(9):
+            began = time.monotonic()
+            assert receiver.receive(0.05) is None
+            late.append(time.monotonic() - began - 0.05)
+        assert receiver.stats["fragments"] > 100
+    assert sorted(late)[4] < 0.1
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_a_signal_is_handled_though_pieces_come_all_the_time(timeout, receiver):
+    class Rang(Exception):
+        pass
+
+    def ring(*_):
+        raise Rang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    late = []
+    try:
+        with flooding(receiver.key, "first"):
+            flows(receiver)
+            for _ in range(5):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                began = time.monotonic()
+                with pytest.raises(Rang):
+                    receiver.receive(timeout)
+                late.append(time.monotonic() - began - 0.05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert sorted(late)[2] < 0.1
+
+
+@pytest.mark.parametrize("writers", [1, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("first", 8000), ("stray", 8000), ("malformed", 2000), ("wrong type", 2000)]
+)
+def test_honest_frames_beside_a_flood(kind, rate, writers, receiver):
+    """All of them are delivered, in order."""
+    steps, got = 30, []
+    with flooding(receiver.key, kind, writers=writers, rate=rate / writers):
+        flows(receiver)
+        with honest(receiver.key, steps):
+            end = time.monotonic() + 60
+            while len(got) < steps:
+                assert time.monotonic() < end
+                step = attempt(receiver, 1)
+                if step is not None and step.batch:
+                    got.append(step.seq)
+    assert got == list(range(steps))
+
+
+@pytest.mark.parametrize("kind", ["first", "stray"])
+def test_what_the_kernel_lets_through_beside_a_flood_at_full_speed_is_not_lost(kind, receiver):
+    """However few of the honest pieces get into the queue: each frame that they make up arrives."""
+    got = []
+    with honest(receiver.key, 100_000):
+        for _ in range(3):
+            got.append(receiver.receive(20).seq)
+        with flooding(receiver.key, kind):
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                step = receiver.receive(0.1)
+                if step is not None:
+                    got.append(step.seq)
+    assert got == list(range(len(got)))
+
+
+def resident_kib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4
+
+
+def rounds(rig, log, seconds, kinds, writers):
+    """Flood a token thread: it stays alive, healthy, and short of words."""
+    key = queues.locate("spec")
+    rig.send({0: [1], 1: [2]})
+    until(lambda: rig.sink.puts)
+    with flooding(key, *kinds, writers=writers):
+        until(lambda: rig.processor._receiver.stats["messages"] > 3000, 60)
+        before, lines = resident_kib(), len(log.records)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.1)
+            assert rig.processor.worker.is_alive()
+            assert rig.processor.healthy()
+            rig.sink.puts.clear()
+        grown = resident_kib() - before
+    until(lambda: not sysv_ipc.MessageQueue(key).current_messages)
+    rig.sink.puts.clear()
+    rig.send({0: [3], 1: [4]})
+    until(lambda: any(results for results in rig.sink.puts))
+    assert rig.processor.counters.lost_steps == 0
+    assert (len(log.records) - lines) / seconds < 10
+    assert grown < 1 << 10
+
+
+@pytest.mark.framework
+@pytest.mark.resident_memory
+@pytest.mark.parametrize("seconds", [1, pytest.param(600, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "limits", ["default_limits", pytest.param("raised_limits", marks=pytest.mark.nightly)]
+)
+def test_a_token_thread_under_floods(seconds, limits, request, ops_queue, caplog):
+    request.getfixturevalue(limits)
+    logger = imported("logging").getLogger("fastdeploy")
+    logger.addHandler(caplog.handler)
+    rig = Rig("spec", ["a", "b"])
+    try:
+        rig.start()
+        rounds(rig, caplog, seconds, KINDS, writers=3 if seconds > 100 else 1)
+    finally:
+        rig.close()
+        logger.removeHandler(caplog.handler)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_timeouts_beside_every_flood(kind, receiver):
+    late = []
+    with flooding(receiver.key, kind, writers=3):
+        flows(receiver)
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            began = time.monotonic()
+            attempt(receiver, 0.05)
+            late.append(time.monotonic() - began - 0.05)
+    assert sorted(late)[len(late) * 99 // 100] < 0.1
