@@ -177,7 +177,7 @@ class Service:
         ]
 
     def processes(self) -> list[int]:
-        """Its processes: those with its environment, whoever their parent was, and descendants of any of them.
+        """Its processes: those with its environment, whoever their parent was, and their descendants.
 
         gunicorn writes its name over its environment, so that neither is enough.
         """
