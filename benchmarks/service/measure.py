@@ -77,7 +77,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         times = ours.recv()
         stages = _since(told, _stages(service))
     finally:
-        worker.pace(0)
+        worker.pace(-2)
         clients.terminate()
         clients.join()
     count = more - steps
@@ -250,6 +250,7 @@ def run(
 def _settle(service: Service) -> None:
     """Until no request is left, and the API server has nothing to do."""
     worker = Counters(service.counters)
+    worker.pace(-2)
     steps = -1
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:

@@ -163,6 +163,10 @@ class Runner:
     def _wait(self, live):
         """For the time of the next step, if steps have an interval; whether there is to be one at all."""
         now, interval = time.monotonic(), self.counters.interval()
+        if interval <= -2:
+            for slot in self.slots.values():
+                slot.length = 0
+            return True
         if interval < 0:
             self.counters.hold(live)
             time.sleep(0.001)
