@@ -110,7 +110,7 @@ class Runner:
         return False
 
     def insert(self, requests, running):
-        self.batch = max(self.batch, int(running or 0))
+        self.batch = int(running or 0)
         for request in requests:
             index, kind = request.idx, request.task_type.name
             if kind == "PREFILL":
@@ -121,7 +121,7 @@ class Runner:
             elif kind in ("PREEMPTED", "ABORT"):
                 self.slots.pop(index, None)
                 self.preempted.add(index)
-            self.batch = max(self.batch, index + 1)
+        self.batch = max([self.batch, *(i + 1 for i in (*self.slots, *self.preempted))])
 
     def step(self):
         if not self._wait(len(self.slots)):
