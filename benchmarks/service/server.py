@@ -69,6 +69,7 @@ class Service:
         self.ports = ports or free_ports(4)
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
+        self._seen: dict[int, str] = {}
 
     @property
     def url(self) -> str:
@@ -177,27 +178,32 @@ class Service:
         ]
 
     def processes(self) -> list[int]:
-        """Its processes: those with its environment, whoever their parent was, and their descendants.
+        """Its processes: those with its environment, their descendants, and what was one of them before.
 
-        gunicorn writes its name over its environment, so that neither is enough.
+        gunicorn writes its name over its environment, and whoever is killed leaves orphans.
         """
         mark = f"FD_SERVICE_COUNTERS={self.counters}".encode()
-        parents, found = {}, {self.process.pid}
+        parents, births = {}, {}
+        found = {self.process.pid}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     pid = int(entry.name)
-                    parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    parents[pid], births[pid] = int(fields[1]), fields[19]
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
                         found.add(pid)
+        found |= {pid for pid, birth in self._seen.items() if births.get(pid) == birth}
         before = 0
         while len(found) != before:
             before = len(found)
             found |= {pid for pid, parent in parents.items() if parent in found}
-        return sorted(found & parents.keys())
+        self._seen = {pid: births[pid] for pid in sorted(found & births.keys())}
+        return list(self._seen)
 
     def kill(self, pid: int | None = None) -> None:
         """``kill -9`` of one process; the engine's if none is named."""
+        self.processes()
         os.kill(pid or self.process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
