@@ -287,8 +287,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each load, FastDeploy's own beside ours."""
     lines = [
         "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
-        " steps a second | API server | chunk to chunk, p50 | p99 | first chunk |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        " steps a second | API server | chunk to chunk, p50 | p99 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
     order = list(KINDS)
@@ -300,7 +300,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
         for name in (
             "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
-            "API server ms",            "chunk p50 ms", "chunk p99 ms", "first chunk ms",
+            "API server ms",            "chunk p50 ms", "chunk p99 ms",
         ):  # fmt: skip
             cells.append(" / ".join(_number(row and row.get(name)) for row in pair))
         lines.append(f"| {' | '.join(cells)} |")
