@@ -23,5 +23,8 @@ class Counters:
         return struct.unpack("<3q", self._map[:24])
 
     def pace(self, interval: float) -> None:
-        """Seconds from a step to the next; 0: as fast as the queue takes them; negative: only tasks."""
+        """Seconds from a step to the next; 0: as fast as the queue takes them.
+
+        -1: no steps, only tasks.  -2: every request ends with its next token.
+        """
         self._map[24:] = struct.pack("<d", interval)

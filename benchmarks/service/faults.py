@@ -79,14 +79,13 @@ def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) 
                 raise TimeoutError("the streams do not begin")
             time.sleep(0.5)
             victim = first.workers()[0] if whose == "worker" else first.process.pid
-            orphan = first.workers()[0]
             first.kill(victim)
             if whose == "engine":  # its worker goes on, into a queue that nobody empties
                 until(lambda: namespace.waiting() > 8, 10)
             asking.join(60)
             clients = {name: got[-1] if got else "nothing" for name, got in streams.items()}
         finally:
-            first.stop(also=[orphan] if whose == "engine" else [])
+            first.stop()
         stale = namespace.waiting()
         with Service(tree, folder / "second", **given) as second:
             second.wait(300)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -69,6 +69,7 @@ class Service:
         self.ports = ports or free_ports(4)
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
+        self._seen: dict[int, str] = {}
 
     @property
     def url(self) -> str:
@@ -177,34 +178,39 @@ class Service:
         ]
 
     def processes(self) -> list[int]:
-        """Its processes and their descendants (FastDeploy starts sessions of its own)."""
-        parents = {}
+        """Its processes: those with its environment, their descendants, and what was one of them before.
+
+        gunicorn writes its name over its environment, and whoever is killed leaves orphans.
+        """
+        mark = f"FD_SERVICE_COUNTERS={self.counters}".encode()
+        parents, births = {}, {}
+        found = {self.process.pid}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
+                    pid = int(entry.name)
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                    parents[int(entry.name)] = int(fields[1])
-        found, before = {self.process.pid}, 0
+                    parents[pid], births[pid] = int(fields[1]), fields[19]
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.add(pid)
+        found |= {pid for pid, birth in self._seen.items() if births.get(pid) == birth}
+        before = 0
         while len(found) != before:
             before = len(found)
             found |= {pid for pid, parent in parents.items() if parent in found}
-        return sorted(pid for pid in found if pid in parents)
+        self._seen = {pid: births[pid] for pid in sorted(found & births.keys())}
+        return list(self._seen)
 
     def kill(self, pid: int | None = None) -> None:
         """``kill -9`` of one process; the engine's if none is named."""
+        self.processes()
         os.kill(pid or self.process.pid, signal.SIGKILL)
 
-    def stop(self, also: Iterable[int] = ()) -> None:
-        """End all of it, and remove what it leaves: its queue, its sockets and its signals in /dev/shm.
-
-        Parameters
-        ----------
-        also : iterable of int
-            Processes of it that outlived their parent.
-        """
+    def stop(self) -> None:
+        """End all of it, and remove what it leaves: its queue, its sockets and its signals in /dev/shm."""
         if self.process is None:
             return
-        everything = {*self.processes(), *also}
+        everything = self.processes()
         for name in (signal.SIGTERM, signal.SIGKILL):
             for pid in everything:
                 with contextlib.suppress(ProcessLookupError):

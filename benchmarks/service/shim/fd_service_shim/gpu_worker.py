@@ -110,7 +110,7 @@ class Runner:
         return False
 
     def insert(self, requests, running):
-        self.batch = max(self.batch, int(running or 0))
+        self.batch = int(running or 0)
         for request in requests:
             index, kind = request.idx, request.task_type.name
             if kind == "PREFILL":
@@ -121,7 +121,7 @@ class Runner:
             elif kind in ("PREEMPTED", "ABORT"):
                 self.slots.pop(index, None)
                 self.preempted.add(index)
-            self.batch = max(self.batch, index + 1)
+        self.batch = max([self.batch, *(i + 1 for i in (*self.slots, *self.preempted))])
 
     def step(self):
         if not self._wait(len(self.slots)):
@@ -163,6 +163,10 @@ class Runner:
     def _wait(self, live):
         """For the time of the next step, if steps have an interval; whether there is to be one at all."""
         now, interval = time.monotonic(), self.counters.interval()
+        if interval <= -2:
+            for slot in self.slots.values():
+                slot.length = 0
+            return True
         if interval < 0:
             self.counters.hold(live)
             time.sleep(0.001)
