@@ -12,6 +12,9 @@ cdef extern from "ring_save.h" nogil:
         FDR_WAITING
         FDR_BROKEN
         FDR_STOPPED
+        FDR_UNFIT
+        FDR_CAPTURED
+        FDR_GROWING
 
     ctypedef struct fdk_array:
         const void *data
@@ -32,24 +35,25 @@ cdef extern from "ring_save.h" nogil:
         fdk_array steps
         const uint8_t *not_need_stop
 
-    ctypedef struct fdr_input:
-        const void *data "from"
-        int64_t size
-        void *field
-
     ctypedef struct fdr_job:
-        const fdr_gpu *gpu
+        fdr_gpu *gpu
         fdv_stream stream
+        fdv_event after
+        int side
         fdr_lane *lane
         fdk_job kernel
-        int n_inputs
-        fdr_input *inputs
+        int64_t sizes[10]
+        fdp_fault fault
 
     int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
                     uint64_t sender, int64_t capacity, fdp_fault *fault)
     int64_t fdk_shared_bytes(int64_t batch, int32_t threads)
     int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned microseconds)
+
+cdef int64_t _CAPTURE_NS = 10_000_000_000  # a save that a capture forbids is tried for so long
 cdef dict _TYPES = {"int64": FDK_INT64, "int32": FDK_INT32, "float32": FDK_FLOAT32}
 cdef tuple _TABLES = ("tokens", "ids", "scores")  # roles with rows and columns; others have one number a row
 cdef tuple _WHOLE = ("ids", "scores", "ranks")    # roles whose rows are not requests
@@ -89,14 +93,11 @@ cdef class DeviceJob:
     cdef readonly int64_t width
     cdef int64_t rows
     cdef int op_number
-    cdef const fdr_gpu *gpu
+    cdef fdr_gpu *gpu
     cdef uintptr_t flag_address
     cdef fdk_array arrays[10]
-    cdef int n_host             # tensors in host memory: which, where, and bytes a request or in all
-    cdef int host_place[10]
-    cdef const void *host_from[10]
-    cdef int64_t host_each[10]
-    cdef int64_t host_all[10]   # -1: as many as there are requests
+    cdef int64_t host_each[10]  # of those in host memory: bytes a request, ...
+    cdef int64_t host_all[10]   # ... or in all; both are -1 of others
 
     def __init__(self, str op, dict inputs, int32_t cols, int64_t width, int64_t rows, dict names,
                  flag_address=0):
@@ -111,7 +112,8 @@ cdef class DeviceJob:
         self.device = self._common_device(names)
         self.gpu = _gpu(self.device)
         memset(self.arrays, 0, sizeof(self.arrays))
-        self.n_host = 0
+        memset(self.host_each, -1, sizeof(self.host_each))
+        memset(self.host_all, -1, sizeof(self.host_all))
         for role, value in inputs.items():
             array = &self.arrays[<int>_PLACES[role]]
             if isinstance(value, HostInput):
@@ -122,16 +124,16 @@ cdef class DeviceJob:
                 array.type = _TYPES[value.dtype]
 
     cdef int _add_host(self, fdk_array *array, str role, value) except -1:
-        cdef int n = self.n_host
+        cdef int place = _PLACES[role]
         cdef int item = 8 if ROLES[role] == "int64" else 4
         array.row = value.shape[1] if role in _TABLES and len(value.shape) == 2 else 1
         array.col = 1
         array.type = _TYPES[ROLES[role]]
-        self.host_place[n] = _PLACES[role]
-        self.host_from[n] = <const void *><uintptr_t>value.address
-        self.host_each[n] = array.row * item
-        self.host_all[n] = value.size * item if role in _WHOLE else -1
-        self.n_host += 1
+        array.data = <const void *><uintptr_t>value.address
+        if role in _WHOLE:
+            self.host_all[place] = value.size * item
+        else:
+            self.host_each[place] = array.row * item
         return 0
 
     cdef int _common_device(self, dict names) except -1:
@@ -195,7 +197,8 @@ cdef class DeviceJob:
         cdef fdr_error error
         cdef uint64_t ticket = 0
         cdef fdr_job job
-        cdef int answer, capturing = 0
+        cdef int answer
+        cdef int64_t captured_since = 0
         cdef bint waited = False
         _require()
         if _ring == NULL:
@@ -219,25 +222,35 @@ cdef class DeviceJob:
         job.kernel.not_need_stop = <const uint8_t *>self.flag_address
         job.gpu = self.gpu
         job.stream = <fdv_stream>stream
+        job.after = NULL
+        job.side = False
         job.lane = &lane.lane
         self._place(&job, batch)
-        answer = _driver.StreamIsCapturing(job.stream, &capturing)
-        if answer != 0:
-            raise _failed("cuStreamIsCapturing", answer)
-        if capturing:
-            raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
         while True:
             with nogil:
                 answer = fdr_save(_ring, &job, &ticket, &error, _SLICE_NS)
-            if answer != FDR_WAITING:
+            if answer == FDR_FAILED and fdv_is_capture(error.status) and not _ring.broken:
+                # The legacy default stream cannot be used while another stream of the device is captured.
+                if captured_since == 0:
+                    captured_since = fds_now()
+                if fds_now() - captured_since > _CAPTURE_NS:
+                    break
+                with nogil:
+                    usleep(1000)
+            elif answer == FDR_WAITING:
+                if not waited:
+                    waited = True
+                    fdc_add(&_ring.held, 1)
+            elif answer != FDR_GROWING:
                 break
-            if not waited:
-                waited = True
-                fdc_add(&_ring.held, 1)
             PyErr_CheckSignals()
         if answer == FDR_SAVED:
             records.append((ticket, self, lane, keep))
             return None
+        if answer == FDR_UNFIT:
+            return (_REASON_NAMES[job.fault.reason], job.fault.index, job.fault.value, job.fault.bound)
+        if answer == FDR_CAPTURED:
+            raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
         if answer == FDR_FAILED:
             if _ring.broken:
                 records.append((-1, self, lane, keep))
@@ -245,20 +258,15 @@ cdef class DeviceJob:
         if answer == FDR_BROKEN:
             error = _ring.failure
             raise _failed((<bytes>error.call).decode(), error.status)
-        if answer == FDR_STOPPED:
-            raise CudaError("the interpreter is ending: nothing is saved any more")
+        raise CudaError("the interpreter is ending: nothing is saved any more")
 
     cdef int _place(self, fdr_job *job, int32_t batch) noexcept:
-        """Say where the tensors are; those in host memory are copied when a buffer is free."""
+        """Say where the tensors are, and how large those in host memory."""
         cdef fdk_array *to = &job.kernel.tokens
         cdef int k
         for k in range(10):
             to[k] = self.arrays[k]
-        job.n_inputs = self.n_host
-        for k in range(self.n_host):
-            job.inputs[k].data = self.host_from[k]
-            job.inputs[k].size = self.host_all[k] if self.host_all[k] >= 0 else batch * self.host_each[k]
-            job.inputs[k].field = &to[self.host_place[k]].data
+            job.sizes[k] = self.host_all[k] if self.host_each[k] < 0 else batch * self.host_each[k]
         return 0
 
 

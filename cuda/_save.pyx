@@ -17,6 +17,7 @@ from fd_postproc._sysv cimport fds_forks, fds_now, fds_watch_forks
 from fd_postproc._wire cimport FDW_COMPACT, FDW_LEGACY, fdw_geometry_of, fdw_layout
 
 import os
+import threading
 
 from fd_postproc import queues
 from fd_postproc._core import _CHANNEL_NUMBERS, _DIALECT_NUMBERS, _OP_NUMBERS, _REASONS, HostInput

@@ -47,6 +47,17 @@ def committed_ptx() -> str:
     return ptx
 
 
+def c_header() -> str:
+    """C source of ``fdk_images``: what `fdr_load` may load, the best first."""
+    ptx = committed_ptx()
+    lines = [line.replace("\\", "\\\\").replace('"', '\\"') for line in ptx.splitlines()]
+    text = "".join(f'    "{line}\\n"\n' for line in lines)
+    return f"""static const char fdk_ptx[] =
+{text};
+static const fdr_image fdk_images[] = {{{{0, 0, fdk_ptx}}, {{0, 0, NULL}}}};
+"""
+
+
 def nvrtc_path() -> Path:
     """Where the PyPI package has put NVRTC.
 

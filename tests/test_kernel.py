@@ -106,6 +106,37 @@ def test_the_kernel_writes_what_the_cpu_writes(op):
     check()
 
 
+DECIDING = ("counts", "offsets", "decoded", "prompts", "preempted", "steps")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_host_may_decide(op):
+    """The same bytes if all numbers that decide are in host memory, and the kernel is told the rows."""
+    decided = []
+
+    @examples(30)
+    @given(**CASES, **GRIDS, tokens=st.booleans())
+    def check(blocks, threads, order, tokens, **case):
+        call, _ = random_call(op, **case)
+        call.on_host = (*DECIDING, "tokens") if tokens else DECIDING
+        assert call.on_device(blocks, threads, order) == call.on_cpu()
+        decided.append(call.decided)
+        codes = not tokens and call.dialect == "compact" and op in ("save_output", "save_output_topk")
+        assert call.decided != codes  # a token that is a code has no row in a frame
+
+    check()
+    assert any(decided)
+
+
+@pytest.mark.parametrize("missing", DECIDING)
+def test_the_host_does_not_decide_without_all_numbers(missing):
+    op = "mtp_save_first_token" if missing == "steps" else "speculate_save_output_topk"
+    call, _ = random_call(op, 12, 3, 1, fp.GPU, "packed")
+    call.on_host = tuple(role for role in DECIDING if role != missing)
+    assert call.on_device() == call.on_cpu()
+    assert not call.decided
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_the_kernel_writes_what_the_reference_writes(op):
     """The same against the specification in plain Python, which shares no code with the kernel."""
@@ -170,8 +201,9 @@ def spoil(rng, arrays):
 def test_the_kernel_refuses_what_the_cpu_refuses(op):
     seen = set()
 
-    def one(blocks, threads, order, wrong, narrow, **case):
+    def one(blocks, threads, order, wrong, narrow, on_host, **case):
         call, inputs = random_call(op, **case)
+        call.on_host = (*DECIDING, "tokens") if on_host else ()
         rng = np.random.default_rng(case["seed"])
         arrays = roles_of(inputs)
         for _ in range(wrong):
@@ -192,7 +224,13 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
         assert not -(1 << 31) <= value < 1 << 31
 
     @examples(40)
-    @given(**CASES, **GRIDS, wrong=st.integers(1, 3), narrow=st.sampled_from([False] * 4 + [True]))
+    @given(
+        **CASES,
+        **GRIDS,
+        wrong=st.integers(1, 3),
+        narrow=st.sampled_from([False] * 4 + [True]),
+        on_host=st.booleans(),
+    )
     def check(**case):
         one(**case)
 
@@ -205,7 +243,7 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
     if op in WITH_COUNTS and op in WITH_LOGPROBS:
         possible |= {"no row"}
     usual = {"blocks": 0, "threads": 256, "batch": 12, "cols": 6, "layout": fp.GPU, "dialect": "packed"}
-    usual |= {"stop_flag": 1, "flag": 3, "skip_prefill": False, "wrong": 1}
+    usual |= {"stop_flag": 1, "flag": 3, "skip_prefill": False, "wrong": 1, "on_host": False}
     for seed in range(1000):  # what the search did not meet
         if seen == possible:
             break

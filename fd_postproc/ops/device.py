@@ -21,7 +21,7 @@ from ..layout import Layout
 from ..queues import key_text
 from ..tensors import OnDevice, device_view
 from .arguments import ARGUMENTS, CHANNELS, Sizes, say
-from .environment import cuda_buffers, dialect_of, message_id, queue_mode
+from .environment import cuda_buffers, cuda_way, dialect_of, message_id, queue_mode
 from .watch import waiting, watch
 
 log = logging.getLogger("fd_postproc")
@@ -160,7 +160,7 @@ def _extension() -> Any:
             raise CudaError(
                 f"tensors on a CUDA device need the extension fd_postproc._save, which does not load: {error}"
             ) from None
-        extension.start(cuda_buffers())
+        extension.start(cuda_buffers(), cuda_way())
         _save = extension
         atexit.register(_leave)
         if "multiprocessing.util" in sys.modules:  # its processes end without atexit

@@ -1,5 +1,6 @@
 """The message is that of the same tensors on the host: any framework, stream, order of saves."""
 
+import ctypes
 import threading
 import time
 import weakref
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from device_saves import FLAG, KINDS, LAYOUT, assert_message, placed, same
 from save_cases import CHANNELS, arguments, random_inputs
-from stub_cuda import Exchange
+from stub_cuda import Cupy, Exchange
 
 import fd_postproc as fp
 from fd_postproc import ops, reference
@@ -74,6 +75,16 @@ def test_the_kernel_runs_on_the_frameworks_current_stream(kind, ops_queue, strea
     inputs = random_inputs("save_output_topk", 5, 3, 7)
     tensors = placed(inputs, kind, put_on=stream)
     ops.save_output_topk(*arguments("save_output_topk", tensors), layout=LAYOUT)
+    assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
+
+
+def test_cupy_has_a_current_stream_for_each_device(ops_queue, streams, stub):
+    """The one of the tensor's device is taken, whichever device is current."""
+    stub.stub_stream_of.restype = ctypes.c_void_p
+    streams.of_device = {device: stub.stub_stream_of(device, 0) for device in (0, 1)}
+    inputs = random_inputs("save_output_topk", 5, 3, 7)
+    tensors = placed(inputs, Cupy, device=1)
+    ops.save_output_topk(*arguments("save_output_topk", tensors), layout=LAYOUT)  # or the driver refuses
     assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
 
 
