@@ -58,7 +58,7 @@ class BuildExt(build_ext):
         super().run()
 
 
-KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx"]
+KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx", "cuda/pack.cubins.zip"]
 ENGINE = "fd_postproc/fastdeploy/engine"
 HEADERS = sorted(
     path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)

@@ -150,6 +150,13 @@ def add_stats(total: dict[str, int | float]) -> dict[str, int | float]:
 # ---- Beginning and end -------------------------------------------------------------------------------
 
 
+def load(devices: list[int]) -> None:
+    """Load the kernel on these devices, so that the first save there need not."""
+    extension = _extension()
+    for ordinal in devices:
+        extension.load(ordinal)
+
+
 def _extension() -> Any:
     """`fd_postproc._save`, its thread running."""
     global _save
