@@ -22,6 +22,9 @@ cdef extern from "ring_save.h" nogil:
         int64_t col
         int64_t type
 
+    ctypedef struct fdp_terms:
+        int64_t rows
+
     ctypedef struct fdk_job:
         fdk_array tokens
         fdk_array ids
@@ -34,6 +37,9 @@ cdef extern from "ring_save.h" nogil:
         fdk_array preempted
         fdk_array steps
         const uint8_t *not_need_stop
+        fdp_terms terms
+        int32_t *header
+        int32_t stop_word
 
     ctypedef struct fdr_job:
         fdr_gpu *gpu
@@ -192,17 +198,29 @@ cdef class DeviceJob:
         CudaError
             If the driver refuses.
         """
-        cdef fdp_source s
         cdef fdp_fault fault
-        cdef fdr_error error
-        cdef uint64_t ticket = 0
         cdef fdr_job job
-        cdef int answer
-        cdef int64_t captured_since = 0
-        cdef bint waited = False
         _require()
         if _ring == NULL:
             raise AssertionError("the ring was not started")
+        if self.prepare(&job, lane, batch, stop_flag, flag, skip_prefill, &fault) < 0:
+            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
+        if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
+            raise ValueError(
+                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+        job.stream = <fdv_stream>stream
+        return _launch(&job, self, lane, records, keep)
+
+    cdef DeviceJob bare(self):
+        """The same without its tensors: what error texts need."""
+        cdef DeviceJob job = DeviceJob.__new__(DeviceJob)
+        job.op, job.device, job.cols, job.width, job.rows = self.op, self.device, self.cols, self.width, self.rows
+        return job
+
+    cdef int prepare(self, fdr_job *job, Lane lane, int32_t batch, int32_t stop_flag, int32_t flag,
+                     bint skip_prefill, fdp_fault *fault) noexcept:
+        """Fill in all of a job but its stream.  0, or -1 with the reason in *fault."""
+        cdef fdp_source s
         memset(&s, 0, sizeof(s))
         s.op = self.op_number
         s.batch = batch
@@ -213,52 +231,15 @@ cdef class DeviceJob:
         s.flag = flag
         s.skip_prefill = skip_prefill
         s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
+        memset(job, 0, sizeof(fdr_job))
         if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
-                       lane.lane.capacity, &fault) < 0:
-            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
-        if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
-            raise ValueError(
-                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+                       lane.lane.capacity, fault) < 0:
+            return -1
         job.kernel.not_need_stop = <const uint8_t *>self.flag_address
         job.gpu = self.gpu
-        job.stream = <fdv_stream>stream
-        job.after = NULL
-        job.side = False
         job.lane = &lane.lane
-        self._place(&job, batch)
-        while True:
-            with nogil:
-                answer = fdr_save(_ring, &job, &ticket, &error, _SLICE_NS)
-            if answer == FDR_FAILED and fdv_is_capture(error.status) and not _ring.broken:
-                # The legacy default stream cannot be used while another stream of the device is captured.
-                if captured_since == 0:
-                    captured_since = fds_now()
-                if fds_now() - captured_since > _CAPTURE_NS:
-                    break
-                with nogil:
-                    usleep(1000)
-            elif answer == FDR_WAITING:
-                if not waited:
-                    waited = True
-                    fdc_add(&_ring.held, 1)
-            elif answer != FDR_GROWING:
-                break
-            PyErr_CheckSignals()
-        if answer == FDR_SAVED:
-            records.append((ticket, self, lane, keep))
-            return None
-        if answer == FDR_UNFIT:
-            return (_REASON_NAMES[job.fault.reason], job.fault.index, job.fault.value, job.fault.bound)
-        if answer == FDR_CAPTURED:
-            raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
-        if answer == FDR_FAILED:
-            if _ring.broken:
-                records.append((-1, self, lane, keep))
-            raise _failed((<bytes>error.call).decode(), error.status)
-        if answer == FDR_BROKEN:
-            error = _ring.failure
-            raise _failed((<bytes>error.call).decode(), error.status)
-        raise CudaError("the interpreter is ending: nothing is saved any more")
+        self._place(job, batch)
+        return 0
 
     cdef int _place(self, fdr_job *job, int32_t batch) noexcept:
         """Say where the tensors are, and how large those in host memory."""
@@ -268,6 +249,47 @@ cdef class DeviceJob:
             to[k] = self.arrays[k]
             job.sizes[k] = self.host_all[k] if self.host_each[k] < 0 else batch * self.host_each[k]
         return 0
+
+
+cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
+    """Save; see `DeviceJob.save`."""
+    cdef fdr_error error
+    cdef uint64_t ticket = 0
+    cdef int answer
+    cdef int64_t captured_since = 0
+    cdef bint waited = False
+    while True:
+        with nogil:
+            answer = fdr_save(_ring, job, &ticket, &error, _SLICE_NS)
+        if answer == FDR_SAVED:
+            records.append((ticket, owner, lane, keep))
+            return None
+        if answer == FDR_FAILED and fdv_is_capture(error.status) and not _ring.broken:
+            # The legacy default stream cannot be used while another stream of the device is captured.
+            if captured_since == 0:
+                captured_since = fds_now()
+            if fds_now() - captured_since > _CAPTURE_NS:
+                break
+            with nogil:
+                usleep(1000)
+        elif answer == FDR_WAITING:
+            if not waited:
+                waited = True
+                fdc_add(&_ring.held, 1)
+        elif answer != FDR_GROWING:
+            break
+        PyErr_CheckSignals()
+    if answer == FDR_UNFIT:
+        return _REASON_NAMES[job.fault.reason], job.fault.index, job.fault.value, job.fault.bound
+    if answer == FDR_CAPTURED:
+        raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
+    if answer == FDR_STOPPED:
+        raise CudaError("the interpreter is ending: nothing is saved any more")
+    if answer == FDR_BROKEN:
+        error = _ring.failure
+    elif _ring.broken:
+        records.append((-1, owner, lane, keep))
+    raise _failed((<bytes>error.call).decode(), error.status)
 
 
 def _steps(value, bint is_table, str name):

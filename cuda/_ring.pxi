@@ -25,6 +25,7 @@ cdef extern from "ring_save.h" nogil:
     int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
     uint64_t fdr_finished(const fdr_ring *r)
+    bint fdr_has_error(const fdr_ring *r)
 
 cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
 cdef dict _REASON_NAMES = _REASONS

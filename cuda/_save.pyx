@@ -6,10 +6,14 @@ For `fd_postproc.ops`, which turns what is told here into exceptions and words. 
 process, made at the first save: messages leave in the order of the saves, whatever their queue and device.
 """
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, getenv
+from libc.string cimport memcmp, memcpy, memset, strcmp, strcpy, strlen
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer)
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
+from cpython.ref cimport PyObject
 
 from fd_postproc._pack cimport fdp_channel, fdp_fault, fdp_source
 from fd_postproc._counter cimport fdc_add, fdc_read
@@ -31,3 +35,4 @@ include "_driver.pxi"
 include "_ring.pxi"
 include "_lane.pxi"
 include "_job.pxi"
+include "_again.pxi"

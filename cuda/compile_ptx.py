@@ -1,11 +1,13 @@
 """Compile the kernel: ``python cuda/compile_ptx.py [FOLDER]`` writes ``pack.ptx`` and ``pack.cubins.zip``.
 
-FOLDER is this file's unless given.  Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.  It takes
-NVRTC and ptxas of CUDA 11.8 (``pip install nvidia-cuda-nvrtc-cu11==11.8.89 nvidia-cuda-nvcc-cu11==11.8.89``), so
-that drivers from 520 up accept the result; a newer compiler's would ask for a newer driver.
+FOLDER is this file's unless given.  Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.
+It takes NVRTC and ptxas of CUDA 11.8 (``pip install nvidia-cuda-nvrtc-cu11==11.8.89
+nvidia-cuda-nvcc-cu11==11.8.89``), so that drivers from 520 up accept the result; a newer compiler's would ask
+for a newer driver.
 
-The PTX runs on every device, once the driver has compiled it, which takes it up to a third of a second.  The machine
-code of the archive saves that where it fits: on devices of its major compute capability, from its minor up.
+The PTX runs on every device, once the driver has compiled it, which takes it up to a third of a second.  The
+machine code of the archive saves that where it fits: on devices of its major compute capability, from its
+minor up.
 """
 
 from __future__ import annotations

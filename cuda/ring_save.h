@@ -291,7 +291,7 @@ static inline int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
     found = r->n_errors > 0;
     if (found) {
         *error = r->errors[0];
-        r->n_errors--;
+        __atomic_store_n(&r->n_errors, r->n_errors - 1, __ATOMIC_RELAXED);
         memmove(r->errors, r->errors + 1, (size_t)r->n_errors * sizeof r->errors[0]);
     }
     *more = r->more_errors;

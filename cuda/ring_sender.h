@@ -21,9 +21,17 @@
 static inline void fdr_keep_error(fdr_ring *r, const fdr_error *error)
 {
     if (r->n_errors < FDR_MOST_ERRORS)
-        r->errors[r->n_errors++] = *error;
+        r->errors[r->n_errors] = *error;
     else
         r->more_errors++;
+    if (r->n_errors < FDR_MOST_ERRORS)
+        __atomic_store_n(&r->n_errors, r->n_errors + 1, __ATOMIC_RELEASE);
+}
+
+/* Whether there is an error to take; asked without the lock. */
+static inline int fdr_has_error(const fdr_ring *r)
+{
+    return __atomic_load_n(&r->n_errors, __ATOMIC_ACQUIRE) > 0;
 }
 
 /* Give what was written into a slot to its queue.  0, or -1 with the reason in *error. */

@@ -36,6 +36,8 @@ _open: dict[tuple[Any, ...], Any] = {}  # those in use
 _records: deque[tuple[int, Any, Any, Any]] = deque()  # saves under way; keeps their tensors alive
 _untold: list[tuple[int, str, Any]] = []  # what the sender thread met: ticket, kind, details
 _errors: list[Exception] = []  # the same as exceptions
+again: Any = None
+"""`fd_postproc._save.Again`, once the extension is needed: saves that are like the last one."""
 _left = False
 
 waiting.append(lanes)
@@ -54,7 +56,7 @@ def save(
     """Save once from tensors of which at least one is on a CUDA device."""
     goes_on, address = stop_flag(not_need_stop)
     job = make_job(op, inputs, sizes, address)
-    launch(
+    lane = launch(
         job,
         (given, not_need_stop),
         sizes[0],
@@ -64,6 +66,8 @@ def save(
         skip_prefill=skip_prefill,
         stream=job.stream(),
     )
+    if again is not None:
+        again.keep(job, lane, given, not_need_stop, layout, flag, skip_prefill, sizes[0], message_id())
 
 
 def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
@@ -93,12 +97,13 @@ def launch(
     flag: int,
     skip_prefill: bool,
     stream: int,
-) -> None:
-    """Launch the kernel of a job; `keep` stays alive until the message is sent."""
+) -> Any:
+    """Launch the kernel of a job; `keep` stays alive until the message is sent.  Returns the lane."""
     _raise_errors()
     ident = message_id()
+    lane = _lane(CHANNELS[job.op], batch, layout)
     fault = job.save(
-        _lane(CHANNELS[job.op], batch, layout),
+        lane,
         batch,
         stop_flag=ident if goes_on else -ident,
         flag=flag,
@@ -110,6 +115,7 @@ def launch(
     if fault is not None:
         raise UnfitNumber(say(job.op, job.width, job.cols, *fault))
     _forget_finished()
+    return lane
 
 
 def settle() -> None:
@@ -159,7 +165,7 @@ def load(devices: list[int]) -> None:
 
 def _extension() -> Any:
     """`fd_postproc._save`, its thread running."""
-    global _save
+    global _save, again
     if _save is None:
         try:
             from .. import _save as extension
@@ -169,6 +175,7 @@ def _extension() -> Any:
             ) from None
         extension.start(cuda_buffers(), cuda_way())
         _save = extension
+        again = extension.Again(_records, (_untold, _errors))
         atexit.register(_leave)
         if "multiprocessing.util" in sys.modules:  # its processes end without atexit
             sys.modules["multiprocessing.util"].Finalize(None, _leave, exitpriority=100)
@@ -251,6 +258,7 @@ def _exception(kind: str, details: Any, job: Any, lane: Any) -> Exception:
     if kind == "queue":
         error = queue_error(details, where)
         if isinstance(error, QueueRemoved):  # the next save makes a new queue
+            again.forget()
             for which in [which for which, known in _open.items() if known.msqid == lane.msqid]:
                 del _open[which]
         return error

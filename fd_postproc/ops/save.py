@@ -338,6 +338,8 @@ def _save(
     skip_prefill: bool = False,
 ) -> None:
     """Send what the save op `op` was given: {role: tensor}."""
+    if device.again is not None and device.again(op, given, not_need_stop, layout, flag, skip_prefill):
+        return
     names = ARGUMENTS[op]
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
