@@ -180,7 +180,7 @@ cdef class _Kept:
         return True
 
     cdef inline bint has(self, tensor, int k, void **data, int64_t *rows) except -1:
-        """Whether tensor k is alike, and its address.  Logprobs on the device may have other rows: how many."""
+        """Whether tensor k is alike, and its address.  Logprobs on the device may have other rows: so many."""
         cdef _likeness like
         cdef int64_t found
         if type(tensor) is not self.types[k] or not _see(tensor, self.exchanges[k], &like, data):
@@ -255,8 +255,8 @@ cdef class _Kept:
 cdef class Again:
     """Saves that are like the last one of their op.
 
-    Asking tensors for their shapes as Python objects, checking them against each other, and finding out what the
-    environment wants is most of an op's time.  The outcome is kept, with what it depended on; an op that is
+    Asking tensors for their shapes as Python objects, checking them against each other, and finding out what
+    the environment wants is most of an op's time.  The outcome is kept, with what it depended on; an op that is
     called with all of that the same needs the addresses only.
 
     Parameters

@@ -214,7 +214,8 @@ cdef class DeviceJob:
     cdef DeviceJob bare(self):
         """The same without its tensors: what error texts need."""
         cdef DeviceJob job = DeviceJob.__new__(DeviceJob)
-        job.op, job.device, job.cols, job.width, job.rows = self.op, self.device, self.cols, self.width, self.rows
+        job.op, job.device = self.op, self.device
+        job.cols, job.width, job.rows = self.cols, self.width, self.rows
         return job
 
     cdef int prepare(self, fdr_job *job, Lane lane, int32_t batch, int32_t stop_flag, int32_t flag,

@@ -131,6 +131,14 @@ static int run(const fdk_job *job, int32_t blocks, int32_t threads, uint64_t sta
 
 enum { STAMP = 77 };
 
+/* What runs the kernel: the body above, or PTX (ptx_machine.h). */
+static int (*runner)(const fdk_job *, int32_t blocks, int32_t threads, uint64_t seed) = run;
+
+void emu_use(int (*other)(const fdk_job *, int32_t, int32_t, uint64_t))
+{
+    runner = other != NULL ? other : run;
+}
+
 /* Have the host decide, if it can: 1.  A payload is written to only if it is to be sent. */
 static int decide(const call *c, fdk_job *job, int32_t *payload, uint64_t *plan, fdp_fault *fault)
 {
@@ -188,7 +196,7 @@ int emu_on_device(const call *c, int32_t blocks, int32_t threads, uint64_t seed,
     done = calloc((size_t)blocks, sizeof *done);
     job.done = done;
     job.stamp = STAMP;
-    intact = decided < 0 || run(&job, blocks, threads, seed | 1);
+    intact = decided < 0 || runner(&job, blocks, threads, seed | 1);
     for (int32_t b = 0; b < blocks && decided >= 0; b++)
         if (done[b] != STAMP)
             decided = -3;

@@ -1,8 +1,8 @@
 """The save kernel is loaded before the first step, in the background.
 
-The driver compiles the kernel for a device that the package has no machine code for, which takes up to a third
-of a second.  Nothing here initialises CUDA or makes a context: FastDeploy registers plug-ins before it chooses
-a device, and in processes that fork.  So a thread waits until somebody else has done both.
+The driver compiles the kernel for a device that the package has no machine code for, which takes up to a
+third of a second.  Nothing here initialises CUDA or makes a context: FastDeploy registers plug-ins before it
+chooses a device, and in processes that fork.  So a thread waits until somebody else has done both.
 """
 
 from __future__ import annotations
