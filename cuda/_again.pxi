@@ -180,7 +180,7 @@ cdef class _Kept:
         return True
 
     cdef inline bint has(self, tensor, int k, void **data, int64_t *rows) except -1:
-        """Whether tensor k is alike, and its address.  Logprobs on the device may have other rows: so many."""
+        """Whether tensor k is alike, and its address.  Logprobs on the device may have other rows."""
         cdef _likeness like
         cdef int64_t found
         if type(tensor) is not self.types[k] or not _see(tensor, self.exchanges[k], &like, data):
@@ -256,8 +256,8 @@ cdef class Again:
     """Saves that are like the last one of their op.
 
     Asking tensors for their shapes as Python objects, checking them against each other, and finding out what
-    the environment wants is most of an op's time.  The outcome is kept, with what it depended on; an op that is
-    called with all of that the same needs the addresses only.
+    the environment wants is most of an op's time.  The outcome is kept, with what it depended on; an op that
+    is called with all of that the same needs the addresses only.
 
     Parameters
     ----------
@@ -302,6 +302,8 @@ cdef class Again:
         exchange = kept.exchanges[kept.first_on_device]
         exchange.current_stream(FDL_CUDA, kept.job.device, &stream)
         job.stream = <fdv_stream>stream
+        if _ready:
+            _choose_stream(&job)
         job.kernel.header[kept.stop_word] = kept.goes_on if goes_on else -kept.goes_on
         if _launch(&job, kept.job, kept.lane, self.records, (given, not_need_stop)) is not None:
             return False  # refused: the other way finds the words

@@ -34,6 +34,7 @@ cdef extern from "driver.h" nogil:
 cdef extern from "ring.h" nogil:
     ctypedef struct fdr_gpu:
         int ordinal
+        fdv_event ready
 
     ctypedef struct fdr_error:
         uint64_t ticket

@@ -209,6 +209,8 @@ cdef class DeviceJob:
             raise ValueError(
                 f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
         job.stream = <fdv_stream>stream
+        if _ready:
+            _choose_stream(&job)
         return _launch(&job, self, lane, records, keep)
 
     cdef DeviceJob bare(self):

@@ -66,6 +66,7 @@ typedef struct {
     int n_events;                   /* so many there are */
     fdr_pool *pool;                 /* FDR_COPY: its memory */
     fdv_stream side;                /* a stream of our own, if it was asked for */
+    fdv_event ready;                /* recorded where tensors were said to be complete */
 } fdr_gpu;
 
 enum fdr_kind {

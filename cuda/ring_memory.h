@@ -184,6 +184,31 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
     return answer;
 }
 
+/* Record an event on a stream: what has been queued there so far makes tensors complete.  0, or -1 with the reason in
+ * *error. */
+static inline int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream stream, fdr_error *error)
+{
+    fdv_context popped;
+    fdv_result result = driver->CtxPushCurrent(gpu->context);
+    const char *call = "cuEventCreate";
+    int mode;
+    if (result != 0)
+        return fdr_failed(error, result, "cuCtxPushCurrent");
+    if (gpu->ready == NULL) {
+        result = fdv_relax(driver, &mode);
+        if (result == 0) {
+            result = driver->EventCreate(&gpu->ready, FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING);
+            driver->ThreadExchangeCaptureMode(&mode);
+        }
+    }
+    if (result == 0) {
+        call = "cuEventRecord";
+        result = driver->EventRecord(gpu->ready, stream);
+    }
+    driver->CtxPopCurrent(&popped);
+    return result == 0 ? 0 : fdr_failed(error, result, call);
+}
+
 /* Under the lock, with nothing under way: take a pool that no slot needs out of the list; NULL: there is none. */
 static inline fdr_pool *fdr_unused(fdr_ring *r)
 {

@@ -1,7 +1,7 @@
 """The driver's functions as ``cuda/driver.h`` has them, against NVIDIA's own ``cuda.h``.
 
-NVIDIA's headers are wheels on the package index (``.ci/nightly`` fetches them); a folder with their contents, one
-subfolder each, is ``FD_POSTPROC_CUDA_HEADERS``.
+NVIDIA's headers are wheels on the package index (``.ci/nightly`` fetches them); a folder with their contents,
+one subfolder each, is ``FD_POSTPROC_CUDA_HEADERS``.
 """
 
 import os
@@ -52,7 +52,11 @@ def test_prototypes_symbols_and_numbers(headers, tmp_path):
     [
         ('"cuMemAlloc_v2"', '"cuMemAlloc"', "symbol of cuMemAlloc"),
         ("(fdv_event *event, unsigned flags)", "(fdv_event *event)", "prototype of cuEventCreate"),
-        ("(fdv_address *address, size_t size)", "(fdv_address *address, int size)", "prototype of cuMemAlloc"),
+        (
+            "(fdv_address *address, size_t size)",
+            "(fdv_address *address, int size)",
+            "prototype of cuMemAlloc",
+        ),
         ("(int *count)", "(int64_t *count)", "prototype of cuDeviceGetCount"),
         ("FDV_HOST_MAPPED = 2", "FDV_HOST_MAPPED = 4", "static assertion failed"),
     ],

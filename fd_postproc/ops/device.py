@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import Any
 
-from .._core import DeviceInput, HostInput, environment_variable, host_flag
+from .._core import DeviceInput, HostInput, environment_variable, host_flag, tensor_input
 from ..checks import seconds
 from ..errors import CudaError, QueueRemoved, UnfitNumber, queue_error, too_big
 from ..layout import Layout
@@ -116,6 +116,20 @@ def launch(
         raise UnfitNumber(say(job.op, job.width, job.cols, *fault))
     _forget_finished()
     return lane
+
+
+def ready(*tensors: Any) -> None:
+    """See `fd_postproc.ops.ready`."""
+    inputs = []
+    for tensor in tensors:
+        dtype = "float32" if "float" in str(getattr(tensor, "dtype", "")) else "int64"
+        value = tensor_input(tensor, "a tensor", dtype)
+        if isinstance(value, DeviceInput) and value.device >= 0 and value.size:
+            inputs.append(value)
+    if inputs and any(value.device != inputs[0].device for value in inputs):
+        raise ValueError("the tensors are on several CUDA devices; mark those of each by a call of its own")
+    if inputs:
+        _extension().mark(inputs, inputs[0].stream())
 
 
 def settle() -> None:
