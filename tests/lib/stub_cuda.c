@@ -828,3 +828,73 @@ fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_
     append(stream, now(), w);
     return OK;
 }
+
+/* ---- What tests of a real driver use besides (real_cuda.py) ------------------------------------------------- */
+
+fdv_result cuMemcpyHtoD_v2(fdv_address to, const void *from, size_t size)
+{
+    ENTER_UNSAFE("cuMemcpyHtoD");
+    if (now() == NULL || real_of((void *)to) == NULL)
+        return INVALID_VALUE;
+    memcpy(real_of((void *)to), from, size);
+    return OK;
+}
+
+fdv_result cuMemcpyDtoH_v2(void *to, fdv_address from, size_t size)
+{
+    ENTER_UNSAFE("cuMemcpyDtoH");
+    if (now() == NULL || real_of((void *)from) == NULL)
+        return INVALID_VALUE;
+    memcpy(to, real_of((void *)from), size);
+    return OK;
+}
+
+fdv_result cuMemcpyHtoDAsync_v2(fdv_address to, const void *from, size_t size, fdv_stream stream)
+{
+    ENTER("cuMemcpyHtoDAsync");
+    stub_put_later((void *)to, from, size, stream);
+    return OK;
+}
+
+fdv_result cuLaunchHostFunc(fdv_stream stream, void (*function)(void *), void *data)
+{
+    ENTER("cuLaunchHostFunc");
+    (void)function;
+    stub_busy(stream, (int64_t)(intptr_t)data);
+    return OK;
+}
+
+fdv_result cuStreamBeginCapture_v2(fdv_stream stream, int mode)
+{
+    ENTER("cuStreamBeginCapture");
+    stub_capture(stream, mode + 1);
+    return OK;
+}
+
+fdv_result cuStreamEndCapture(fdv_stream stream, void **graph)
+{
+    ENTER("cuStreamEndCapture");
+    *graph = NULL;
+    return stub_capture(stream, 0);
+}
+
+fdv_result cuStreamSynchronize(fdv_stream stream)
+{
+    int empty = 0;
+    ENTER_UNSAFE("cuStreamSynchronize");
+    while (!empty) {
+        const struct timespec t = {0, 1000000};
+        pthread_mutex_lock(&lock);
+        empty = stream == NULL || stream->first == NULL;
+        pthread_mutex_unlock(&lock);
+        nanosleep(&t, NULL);
+    }
+    return OK;
+}
+
+fdv_result cuDeviceGetName(char *name, int size, fdv_device device)
+{
+    ENTER("cuDeviceGetName");
+    snprintf(name, (size_t)size, "stub %d", device);
+    return OK;
+}

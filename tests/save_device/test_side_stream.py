@@ -1,6 +1,8 @@
 """A stream of our own for tensors that are complete, although more work is on the caller's stream already."""
 
 import ctypes
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from stub_cuda import Exchange
 
 import fd_postproc as fp
 from fd_postproc import ops
+from fd_postproc.fastdeploy.worker import overlap
 from fd_postproc.ops import device
 
 OP = "save_output_topk"
@@ -95,13 +98,67 @@ def test_marks_are_forgotten_after_the_one_after_the_next(step, ops_queue):
 
 
 def test_messages_stay_in_order(step, ops_queue):
-    args = step(inputs_of(1), ALL)
-    ops.save_output_topk(*arguments(OP, placed(inputs_of(2), Exchange)), layout=LAYOUT)
+    """The second save is done on the device first."""
+    first, second = inputs_of(1), inputs_of(1)
+    for inputs, token in (first, 11), (second, 22):
+        inputs["x"][:] = token
+        inputs["preempted_idx"][:] = 0
+    args = step(second, ALL)
+    ops.save_output_topk(*arguments(OP, placed(first, Exchange)), layout=LAYOUT)
     ops.save_output_topk(*args, layout=LAYOUT)
     assert ops.flush(10)
     with fp.Receiver("topk", layout=LAYOUT) as receiver:
-        found = [receiver.receive(1).token_ids(0)[0] for _ in range(2)]
-    assert len(found) == 2
+        assert [receiver.receive(1).token_ids(0) for _ in range(2)] == [[11], [22]]
+
+
+class Runner:
+    """What there is of FastDeploy's."""
+
+    def _postprocess(self, sampler_output):
+        return "data", sampler_output, "event"
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+@pytest.mark.parametrize("made_later", [False, True])
+def test_the_plug_in_marks_a_steps_logprobs(switch, made_later, stub, streams, ops_queue, monkeypatch):
+    """Tensors of requests are in host memory, as FastDeploy has them; what is made later is not marked."""
+    monkeypatch.setenv("FD_POSTPROC_CUDA_SIDE_STREAM", switch)
+    module = types.SimpleNamespace(GPUModelRunner=type("GPUModelRunner", (Runner,), {}))
+    monkeypatch.setitem(sys.modules, "fastdeploy.worker.gpu_model_runner", module)
+    original = module.GPUModelRunner._postprocess
+    overlap.begin()
+    overlap.begin()
+    stream = streams()
+    inputs = inputs_of()
+    names = ["topk_ids", "logprob_scores", "ranks"]
+    tensors = placed(inputs, Exchange, names, put_on=stream)
+    logprobs = types.SimpleNamespace(
+        logprob_token_ids=tensors["topk_ids"],
+        logprobs=tensors["logprob_scores"],
+        selected_token_ranks=tensors["ranks"],
+    )
+    output = types.SimpleNamespace(logprobs_tensors=logprobs, cu_batch_token_offset=None)
+    assert module.GPUModelRunner()._postprocess(output) == ("data", output, "event")
+    if made_later:
+        tensors["logprob_scores"] = Exchange(inputs["logprob_scores"], put_on=stream)
+    stub.stub_busy(ctypes.c_void_p(stream), ctypes.c_int64(700_000))
+    ops.save_output_topk(*arguments(OP, tensors), layout=LAYOUT)
+    assert ops.flush(0.4) is (switch == "1" and not made_later)
+    assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
+    overlap.end()
+    assert module.GPUModelRunner._postprocess is original
+    device._save.unmark()
+
+
+def test_an_error_of_the_plug_ins_mark_is_logged_once_and_harms_nothing(monkeypatch, caplog):
+    monkeypatch.setenv("FD_POSTPROC_CUDA_SIDE_STREAM", "1")
+    module = types.SimpleNamespace(GPUModelRunner=type("GPUModelRunner", (Runner,), {}))
+    monkeypatch.setitem(sys.modules, "fastdeploy.worker.gpu_model_runner", module)
+    overlap.begin()
+    output = types.SimpleNamespace(logprobs_tensors=types.SimpleNamespace(logprobs="no tensor"))
+    for _ in range(2):
+        assert module.GPUModelRunner()._postprocess(output)[1] is output
+    assert sum("saved on the current stream again" in record.message for record in caplog.records) == 1
 
 
 def test_tensors_of_two_devices_cannot_be_marked_together(step):

@@ -73,10 +73,11 @@ def replace_save_ops() -> list[str]:
 def restore_save_ops() -> None:
     """Undo `replace_save_ops`, wherever our ops went since."""
     from ..logs import stop_forwarding
-    from . import warmup
+    from . import overlap, warmup
     from .sending import SIGNATURES, SaveOp
 
     warmup.end()
+    overlap.end()
     for module in _modules():
         for name in SIGNATURES:
             bound = vars(module).get(name)
