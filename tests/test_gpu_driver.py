@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,7 +178,8 @@ def test_every_way_out(way, driver, ops_queue):
 
 def test_these_tests_run_on_the_stub(stub_path):
     """So that the first run on a device is not the first run."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", __file__]
+    pytest = Path(sys.executable).with_name("pytest")
+    command = [sys.executable, pytest, "-q", "-m", "gpu", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(
         command,
         env={**os.environ, SHOWN_ON_THE_STUB: stub_path, "LD_PRELOAD": stub_path},
