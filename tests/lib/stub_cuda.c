@@ -48,8 +48,8 @@ static int n_ranges;
 static uint8_t *reserved, *next_address;
 static size_t live_pinned, live_events, live_device;
 static int initialised, sticky, module_loads;
-static int counts[4]; /* of what the tests ask for: enum counted */
-enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS };
+static int counts[5]; /* of what the tests ask for: enum counted */
+enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS, IDS_IN_LINE };
 static pid_t pid;
 static int64_t delay_us, allocation_us;
 
@@ -817,6 +817,9 @@ fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_
     __atomic_fetch_add(&counts[LAUNCHES], 1, __ATOMIC_RELAXED);
     __atomic_store_n(&counts[SHARED_BYTES], (int)shared, __ATOMIC_RELAXED);
     __atomic_store_n(&counts[BLOCKS], (int)grid_x, __ATOMIC_RELAXED);
+    const fdk_job *job = arguments[0];
+    const uintptr_t ids = (uintptr_t)job->payload + 4 * (uintptr_t)fdk_ids_begin(job);
+    __atomic_store_n(&counts[IDS_IN_LINE], (int)(ids % FDK_LINE), __ATOMIC_RELAXED);
     if (grid_y * grid_z * block_y * block_z != 1 || shared > 48 * 1024 || extra != NULL)
         return INVALID_VALUE;
     w = calloc(1, sizeof *w);

@@ -68,7 +68,6 @@ def test_the_mark_is_waited_for(step, ops_queue, slow):
     slow(60)
     inputs = inputs_of()
     ops.save_output_topk(*step(inputs, ALL), layout=LAYOUT)
-    slow(0)
     assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
 
 
