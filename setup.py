@@ -46,21 +46,19 @@ def description():
 
 
 class BuildExt(build_ext):
-    """Embeds the kernel: fdk_ptx.h holds cuda/pack.ptx as a C string."""
+    """Embeds the kernel: fdk_images.h holds it as cuda/compile_ptx.py finds it in the tree."""
 
     def run(self):
-        ptx = runpy.run_path("cuda/compile_ptx.py")["committed_ptx"]()
-        lines = [line.replace("\\", "\\\\").replace('"', '\\"') for line in ptx.splitlines()]
-        text = "".join(f'    "{line}\\n"\n' for line in lines)
+        text = runpy.run_path("cuda/compile_ptx.py")["c_header"]()
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "fdk_ptx.h").write_text(f"static const char fdk_ptx[] =\n{text};\n")
+        (folder / "fdk_images.h").write_text(text)
         for ext in self.extensions:
             ext.include_dirs.append(str(folder))
         super().run()
 
 
-KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx"]
+KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx", "cuda/pack.cubins.zip"]
 ENGINE = "fd_postproc/fastdeploy/engine"
 HEADERS = sorted(
     path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)

@@ -1,24 +1,29 @@
-"""Build, check and time the CUDA save kernels on a machine with a GPU, in one run of under ten minutes.
+"""Check and time the CUDA save kernels on a machine with a GPU, in one run of under ten minutes.
 
-    python benchmarks/gpu.py > gpu.md
+    python benchmarks/gpu.py --write
 
-Needs PyTorch with CUDA, what building needs (docs/development.md), and pytest.  Progress goes to stderr,
-Markdown for benchmarks/RESULTS.md to stdout.  Without a GPU it says so and ends with status 3.
+Needs a CUDA driver, this package and pytest; no framework, no toolkit, no internet (docs/development.md tells
+how to carry everything along).  Progress goes to stderr, the report to stdout and, with --write, to
+benchmarks/RESULTS.md.  Without a GPU it says so and ends with status 3.
 
-Each number is a median.  What is timed:
+Each number is a median.  What is timed, on a stream that is idle:
 
-* caller: seconds in the save call; the device is idle, the queue has room.
-* readable: from the end of the work before it on the stream (about 1 ms of it) to the message's being in the
-  hands of another process, which waits in msgrcv.
+* caller: seconds in the save call.
+* readable: from the beginning of the call to the message's being in the hands of another process, which waits
+  in msgrcv.
+* cpu: processor time of the saving process, all threads, a save.
 * upstream's pattern, restated: six tensors copied to pageable host memory one after another, FastDeploy's
   loop in C (fd_postproc/bench/_stock.h), msgsnd of 530,448 bytes.
 """
 
 import argparse
+import ctypes
 import importlib.util
 import inspect
 import json
 import os
+import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -27,9 +32,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "lib"))
 CASES = [(batch, cols) for batch in (1, 32, 256, 512) for cols in (1, 21)]
+WAYS = ("mapped", "copy", "watch")
 STEPS, WARM_UP = 200, 20
 NO_GPU = 3
+BETTER = 0.95
+"""A way other than the present one has to take less than so much of its time, or it is not worth a change."""
 
 
 def note(text):
@@ -38,57 +47,82 @@ def note(text):
 
 def why_no_gpu():
     """Why nothing can be measured here; empty if it can."""
-    if importlib.util.find_spec("torch") is None:
-        return "PyTorch is not installed"
-    import torch
+    import real_cuda
 
-    if not torch.cuda.is_available():
-        return f"PyTorch {torch.__version__} finds no CUDA device"
-    return ""
+    try:
+        real_cuda.use()
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    from fd_postproc import why_no_cuda
+
+    return why_no_cuda()
 
 
-# ---- Build and checks ------------------------------------------------------------------------------------
-
-
-def build():
-    note("building")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", str(ROOT)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+# ---- Checks ----------------------------------------------------------------------------------------------
 
 
 def check():
-    """Run the GPU tests, plainly and under compute-sanitizer; lines that tell how it went."""
-    told = []
-    pytest = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "gpu",
-        "tests/test_gpu.py",
-    ]
-    runs = {"tests": (pytest, 180)}
+    """Run the GPU tests, plainly and under compute-sanitizer: {what: (passed, words)}."""
+    told = {}
+    # Not python -m pytest, which would take the sources for the installed package.
+    pytest = Path(sys.executable).with_name("pytest")
+    base = [sys.executable, pytest, "-q", "-rA", "-p", "no:cacheprovider", "-m", "gpu"]
+    driver, torch = [*base, "tests/test_gpu_driver.py"], [*base, "tests/test_gpu.py"]
+    runs = {"tests of the driver": (driver, 240)}
+    if importlib.util.find_spec("torch") is not None:
+        runs["tests with PyTorch"] = (torch, 180)
     sanitizer = shutil.which("compute-sanitizer")
     for tool in ("memcheck", "racecheck") if sanitizer else ():
-        some = ["-k", "every_op or byte_for_byte"]
-        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *pytest, *some]
-        runs[f"compute-sanitizer {tool}"] = (command, 120)
+        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *driver, "-k", "every_op"]
+        runs[f"compute-sanitizer {tool}"] = (command, 150)
     for name, (command, limit) in runs.items():
         note(name)
         try:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
-            last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-            told.append(f"* {name}: {'passed' if done.returncode == 0 else 'FAILED'} ({last.strip('= ')})")
-            if done.returncode:
-                print(done.stdout, done.stderr, file=sys.stderr)
         except subprocess.TimeoutExpired:
-            told.append(f"* {name}: not finished after {limit} s")
+            told[name] = False, f"not finished after {limit} s"
+            continue
+        last = (done.stdout.strip().splitlines() or ["no output"])[-1].strip("= ")
+        told[name] = done.returncode == 0, last
+        for result, test in re.findall(r"^(PASSED|FAILED|SKIPPED)\s+\S*::(test_\w+)", done.stdout, re.M):
+            passed, words = told.get(test, (True, ""))
+            told[test] = passed and result == "PASSED", words or result.lower()
+        if done.returncode:
+            print(done.stdout, done.stderr, file=sys.stderr)
     if not sanitizer:
-        told.append("* compute-sanitizer: not on PATH, not run")
+        told["compute-sanitizer"] = None, "not on PATH, not run"
     return told
+
+
+LOAD = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import real_cuda
+real_cuda.use()
+from fd_postproc import _save
+began = time.perf_counter()
+_save.load(0)
+print((time.perf_counter() - began) * 1e3)
+"""
+
+
+def load_times():
+    """Milliseconds to load the kernel: as it is, and compiled from PTX; None if it fails."""
+    found = {}
+    for name, variables in {"as it is": {}, "PTX": {"CUDA_FORCE_PTX_JIT": "1"}}.items():
+        note(f"loading the kernel, {name}")
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, ROOT / "tests" / "lib"],
+            env={**os.environ, "CUDA_CACHE_DISABLE": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd="/",
+        )
+        found[name] = float(done.stdout) if done.returncode == 0 else None
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+    return found
 
 
 # ---- Timings, in an IPC namespace with raised limits -----------------------------------------------------
@@ -114,9 +148,9 @@ with fp.Receiver("spec_topk", key=int(sys.argv[1])) as receiver:
 """
 
 
-def timings():
-    """Everything for all cases, as JSON on stdout."""
-    print(json.dumps([Case(batch, cols).measure() for batch, cols in CASES]))
+def timings(steps):
+    """Everything for all cases, as JSON on stdout; the way out is the environment's."""
+    print(json.dumps([Case(batch, cols).measure(steps) for batch, cols in CASES]))
 
 
 class Case:
@@ -124,14 +158,15 @@ class Case:
 
     def __init__(self, batch, cols):
         import numpy as np
+        import real_cuda
         import sysv_ipc
-        import torch
+        from stub_cuda import Exchange
 
         from fd_postproc import ops, queues
         from fd_postproc.bench import _floor
 
-        note(f"batch {batch}, {cols} columns")
-        self.torch, self.ops, self.batch, self.cols = torch, ops, batch, cols
+        note(f"{os.environ['FD_POSTPROC_CUDA_WAY']}: batch {batch}, {cols} columns")
+        self.driver, self.ops, self.batch, self.cols = real_cuda.use(), ops, batch, cols
         os.environ["INFERENCE_MSG_QUEUE_ID"] = str(int.from_bytes(os.urandom(2), "little") + 70000)
         self.queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"), sysv_ipc.IPC_CREX, mode=0o600)
         rng, rows = np.random.default_rng(1), 2 * batch
@@ -147,35 +182,43 @@ class Case:
             "prompts": np.ones((batch, 1), np.int64),
             "preempted": np.zeros((batch, 1), np.int32),
         }
-        self.device = {
-            name: torch.from_numpy(arrays[name]).cuda()
+        device = {name: Exchange(array) for name, array in arrays.items() if name != "not_need_stop"}
+        self.upstreams = [
+            (np.zeros_like(arrays[name]), device[name])
             for name in ("tokens", "ids", "scores", "ranks", "counts", "offsets")
-        }
-        self.pageable = {name: torch.from_numpy(arrays[name]) for name in self.device}
+        ]
         self.stock = _floor.Stock("spec_topk", arrays, self.queue.id)
-        self.arguments = [*self.device.values()]
-        self.arguments += [arrays[name] for name in ("not_need_stop", "decoded", "prompts", "preempted")]
-        self.arguments += [3, 0, False]
-        signature = inspect.signature(ops.speculate_save_output_topk)
-        names = list(signature.parameters)[: len(self.arguments)]
-        self.packer = ops.Packer(
-            "speculate_save_output_topk", **dict(zip(names, self.arguments, strict=True))
-        )
+        names = list(inspect.signature(ops.speculate_save_output_topk).parameters)[:13]
+        order = ["tokens", "ids", "scores", "ranks", "counts", "offsets"]
+        order += ["not_need_stop", "decoded", "prompts", "preempted"]
+        on_host = [*(device[name] for name in order[:4]), *(arrays[name] for name in order[4:])]
+        on_device = [device.get(name, arrays[name]) for name in order]
+        self.calls = {}
+        for where, tensors in ("host", on_host), ("device", on_device):
+            given = [*tensors, 3, 0, False]
+            self.calls[where] = (
+                given,
+                ops.Packer("speculate_save_output_topk", **dict(zip(names, given, strict=True))),
+            )
 
     def upstream(self):
-        for name, tensor in self.device.items():
-            self.pageable[name].copy_(tensor)
+        for array, tensor in self.upstreams:
+            self.driver.call(
+                "cuMemcpyDtoH_v2",
+                ctypes.c_void_p(array.ctypes.data),
+                ctypes.c_uint64(tensor.memory.address),
+                ctypes.c_size_t(array.nbytes),
+            )
         self.stock.save()
 
-    def measure(self):
+    def measure(self, steps):
         op = self.ops.speculate_save_output_topk
-        contenders = {
-            "op, compact": ("compact", lambda: op(*self.arguments)),
-            "Packer, compact": ("compact", self.packer.save),
-            "op, packed": ("packed", lambda: op(*self.arguments)),
-            "Packer, packed": ("packed", self.packer.save),
-            "upstream's pattern": ("packed", self.upstream),
-        }
+        contenders = {}
+        for dialect in "compact", "packed":
+            for where, (given, packer) in self.calls.items():
+                contenders[f"op, {dialect}, numbers on the {where}"] = dialect, lambda given=given: op(*given)
+                contenders[f"Packer, {dialect}, numbers on the {where}"] = dialect, packer.save
+        contenders["upstream's pattern"] = "packed", self.upstream
         command = [sys.executable, "-c", RECEIVER, str(self.queue.key)]
         found = {}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/") as receiver:
@@ -183,101 +226,155 @@ class Case:
                 assert receiver.stdout.readline() == "ready\n"
                 for name, (dialect, call) in contenders.items():
                     os.environ["FD_POSTPROC_DIALECT"] = dialect
-                    found[name] = self._times(call, receiver.stdout)
+                    found[name] = self._times(call, receiver.stdout, steps)
             finally:
                 self.queue.remove()
                 receiver.kill()
         return {"batch": self.batch, "cols": self.cols, "times": found}
 
-    def _times(self, call, received):
-        """Medians in microseconds: (caller, readable)."""
-        torch = self.torch
+    def _times(self, call, received, steps):
+        """Medians in microseconds: caller, readable; and processor time a save."""
         caller, readable = [], []
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        for n in range(STEPS + WARM_UP):
-            torch.cuda.synchronize()
-            began = time.perf_counter_ns()
+        for n in range(steps + WARM_UP):
+            if n == WARM_UP:
+                used = time.process_time()
+            began = time.monotonic_ns()
             call()
-            took = time.perf_counter_ns() - began
-            received.readline()
-            torch.cuda.synchronize()
-            start = time.monotonic_ns()
-            begin.record()
-            torch.cuda._sleep(1_500_000)
-            end.record()
-            call()
+            returned = time.monotonic_ns()
             arrived = int(received.readline())
-            torch.cuda.synchronize()
             if n >= WARM_UP:
-                caller.append(took / 1e3)
-                readable.append((arrived - start) / 1e3 - begin.elapsed_time(end) * 1e3)
+                caller.append((returned - began) / 1e3)
+                readable.append((arrived - began) / 1e3)
+        used = (time.process_time() - used) / steps * 1e6
         self.ops.flush()
-        return statistics.median(caller), statistics.median(readable)
+        return statistics.median(caller), statistics.median(readable), used
 
 
-# ---- Report ----------------------------------------------------------------------------------------------
+# ---- What is unknown, and what was found ------------------------------------------------------------------
 
 
-def report(checks, found, namespace):
-    import torch
+def choose(found):
+    """The best way out, and why: (way, words)."""
+    present = "mapped"
+    times = {way: _mean(found[way], 1) for way in WAYS if way in found}
+    cpu = {way: _mean(found[way], 2) for way in times}
+    ratios = ", ".join(f"`{way}` {times[way] / times[present]:.2f}" for way in times)
+    told = f"readable after, relative to `{present}`, geometric means: {ratios}"
+    for way in sorted(times, key=times.get):
+        if way == present or times[way] > BETTER * times[present]:
+            return present, f"{told}; no other is better by {1 - BETTER:.0%}"
+        if cpu[way] <= 1.1 * cpu[present]:
+            return way, f"{told}; processor time {cpu[way] / cpu[present]:.2f}"
+        told += f"; `{way}` takes {cpu[way] / cpu[present]:.2f} of the processor time"
+    return present, told
+
+
+def _mean(cases, which, contender="op, compact, numbers on the host"):
+    return statistics.geometric_mean(max(case["times"][contender][which], 1e-3) for case in cases)
+
+
+def unknowns(checks, loads, found):
+    """Each thing that only a device can tell, with its answer."""
+
+    def passed(name):
+        state, words = checks.get(name, (None, "not run"))
+        return {True: "yes", False: "**no**", None: "unknown"}[state] + (f" ({words})" if words else "")
+
+    def milliseconds(value):
+        return "**it is not loaded**" if value is None else f"{value:.1f} ms"
+
+    lines = [
+        ("Bytes are those of the host's packer, all ops and dialects?", passed("test_every_op")),
+        ("Does the kernel wait for its stream?", passed("test_the_kernel_waits_for_its_stream")),
+        ("Is a capture in another thread left sound?", passed("test_a_capture_in_another_thread")),
+        ("Does a thread without a context save?", passed("test_a_thread_without_a_context")),
+        ("Does a stream of our own deliver before the work behind?", passed("test_a_stream_of_our_own")),
+        ("Do messages arrive whole by every way out?", passed("test_every_way_out")),
+        ("memcheck", passed("compute-sanitizer memcheck")),
+        ("racecheck", passed("compute-sanitizer racecheck")),
+        ("How long does loading the kernel take?", milliseconds(loads.get("as it is"))),
+        ("And compiling it from PTX?", milliseconds(loads.get("PTX"))),
+    ]
+    if found:
+        way, why = choose(found)
+        cases = found["mapped"]
+        host, device = _mean(cases, 1), _mean(cases, 1, "op, compact, numbers on the device")
+        stock = _mean(cases, 1, "upstream's pattern")
+        lines += [
+            ("Which way out is the best (`FD_POSTPROC_CUDA_WAY`)?", f"`{way}`: {why}"),
+            ("Is it better that the host decides?", f"readable after {host / device:.2f} of the time"),
+            ("How much sooner than by upstream's pattern?", f"{stock / host:.1f} times, geometric mean"),
+        ]
+    return lines
+
+
+def report(checks, loads, found):
+    """Markdown."""
+    import real_cuda
 
     import fd_postproc
 
-    print("## Save ops, tensors on a GPU\n\n    python benchmarks/gpu.py\n")
-    print(
-        f"{torch.cuda.get_device_name()}, driver for CUDA {_driver()}, PyTorch {torch.__version__}, "
-        f"fd_postproc {fd_postproc.__version__}, {os.cpu_count()} CPU cores.\n"
+    version = ".".join(map(str, fd_postproc.cuda.driver_version() or ("?",)))
+    out = [
+        f"{real_cuda.use().name()}, driver for CUDA {version}, fd_postproc {fd_postproc.__version__}, "
+        f"{os.cpu_count()} CPU cores, Python {platform.python_version()}; {time.strftime('%Y-%m-%d')}.\n",
+        "| question | answer |\n|---|---|",
+        *(f"| {question} | {answer} |" for question, answer in unknowns(checks, loads, found)),
+    ]
+    if not found:
+        out.append("\nNo IPC namespace with raised limits could be made: nothing was timed.")
+        return "\n".join(out)
+    out.append("\nMedians in microseconds; 2 accepted tokens a request.\n")
+    out.append(
+        "| batch | columns | way | contender | caller | readable | cpu |\n|---:|---:|---|---|---:|---:|---:|"
     )
-    print("\n".join(checks), "\n")
-    if not namespace:
-        print("No IPC namespace with raised limits could be made: nothing was timed.")
-        return
-    print("Medians in microseconds; 2 accepted tokens a request. `sooner`: upstream's pattern by ours.\n")
-    print("| batch | columns | contender | caller | readable | sooner |\n|---:|---:|---|---:|---:|---:|")
-    for case in found:
-        slowest = case["times"]["upstream's pattern"][1]
-        for name, (caller, readable) in case["times"].items():
-            row = (case["batch"], case["cols"], name, f"{caller:.1f}", f"{readable:.1f}")
-            print("|", " | ".join(map(str, row)), f"| {slowest / readable:.1f} |")
-    print("\n`readable` includes a few microseconds between the two clocks, the same for all.")
+    for way, cases in found.items():
+        for case in cases:
+            for name, times in case["times"].items():
+                numbers = " | ".join(f"{value:.1f}" for value in times)
+                out.append(f"| {case['batch']} | {case['cols']} | {way} | {name} | {numbers} |")
+    return "\n".join(out)
 
 
-def _driver():
-    from fd_postproc.cuda import driver_version
-
-    return ".".join(map(str, driver_version() or ("?",)))
+def write(text, path=ROOT / "benchmarks" / "RESULTS.md"):
+    """Put the report into its place in the results."""
+    page = path.read_text()
+    begin, end = "<!-- gpu -->\n", "<!-- /gpu -->"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n{text}\n\n{end}{after}")
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--no-build", action="store_true", help="use the fd_postproc that is installed")
     parser.add_argument("--no-checks", action="store_true", help="only time")
+    parser.add_argument("--steps", type=int, default=STEPS, help="timed saves of each case")
+    parser.add_argument("--write", action="store_true", help="put the report into benchmarks/RESULTS.md")
     parser.add_argument("--timings", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     why = why_no_gpu()
     if why:
-        print(f"There is no GPU to measure: {why}.  Nothing was built, checked or timed.")
+        print(f"There is no GPU to measure: {why}.  Nothing was checked or timed.")
         return NO_GPU
     if options.timings:
-        timings()
+        timings(options.steps)
         return 0
-    if not options.no_build:
-        build()
-    from fd_postproc import why_no_cuda
-
-    if why := why_no_cuda():
-        print(f"There is no GPU to measure: {why}.")
-        return NO_GPU
-    checks = [] if options.no_checks else check()
-    namespace, found = own_namespace(), []
-    if namespace:
-        command = [*namespace, sys.executable, __file__, "--timings"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd="/")
-        found = json.loads(done.stdout)
-    report(checks, found, namespace)
-    return 0
+    checks = {} if options.no_checks else check()
+    loads, namespace, found = load_times(), own_namespace(), {}
+    for way in WAYS if namespace else ():
+        command = [*namespace, sys.executable, __file__, "--timings", "--steps", str(options.steps)]
+        environment = {**os.environ, "FD_POSTPROC_CUDA_WAY": way}
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, cwd="/", env=environment
+        )
+        found[way] = json.loads(done.stdout)
+    text = report(checks, loads, found)
+    print(text)
+    if options.write:
+        write(text)
+    return 1 if any(passed is False for passed, _ in checks.values()) else 0
 
 
 if __name__ == "__main__":

@@ -4,15 +4,15 @@ cdef extern from "driver.h" nogil:
     ctypedef int fdv_result
     ctypedef int fdv_device
     ctypedef void *fdv_context
-    ctypedef void *fdv_module
-    ctypedef void *fdv_function
     ctypedef void *fdv_stream
+    ctypedef void *fdv_event
     ctypedef uint64_t fdv_address
 
     enum:
         FDV_OLDEST_DRIVER
         FDV_OLDEST_MAJOR
         FDV_NO_DEVICE
+        FDV_NOT_INITIALIZED
         FDV_CAPABILITY_MAJOR
         FDV_CAPABILITY_MINOR
         FDV_POINTER_ORDINAL
@@ -25,29 +25,41 @@ cdef extern from "driver.h" nogil:
         fdv_result (*DeviceGetCount)(int *count)
         fdv_result (*DeviceGet)(fdv_device *device, int ordinal)
         fdv_result (*DeviceGetAttribute)(int *value, int attribute, fdv_device device)
-        fdv_result (*PrimaryCtxRetain)(fdv_context *context, fdv_device device)
-        fdv_result (*CtxPushCurrent)(fdv_context context)
-        fdv_result (*CtxPopCurrent)(fdv_context *context)
-        fdv_result (*ModuleLoadData)(fdv_module *module, const void *image)
-        fdv_result (*ModuleGetFunction)(fdv_function *function, fdv_module module, const char *name)
+        fdv_result (*PrimaryCtxGetState)(fdv_device device, unsigned *flags, int *active)
         fdv_result (*PointerGetAttribute)(void *value, int attribute, fdv_address address)
-        fdv_result (*StreamIsCapturing)(fdv_stream stream, int *status)
 
+    bint fdv_is_capture(fdv_result result)
     const char *fdv_open(fdv_driver *driver, const char *library, int *symbol)
-
-cdef extern from "fdk_ptx.h":
-    const char *fdk_ptx
 
 cdef extern from "ring.h" nogil:
     ctypedef struct fdr_gpu:
         int ordinal
-        fdv_context context
-        fdv_function kernel
+        fdv_event ready
+
+    ctypedef struct fdr_error:
+        uint64_t ticket
+        int32_t kind
+        int32_t status
+        int64_t index
+        int64_t value
+        int64_t bound
+        const char *call
+
+cdef extern from "load.h" nogil:
+    ctypedef struct fdr_image:
+        pass
+
+    int fdr_load(const fdv_driver *driver, const fdr_image *images, fdv_device device, fdr_gpu *gpu,
+                 fdr_error *error)
+
+cdef extern from "fdk_images.h":
+    const fdr_image *fdk_images
 
 cdef fdv_driver _driver
 cdef str _NO_DRIVER = "no CUDA driver"
 cdef str _obstacle = None   # why the driver cannot be used; "": it can; None: not asked yet
 cdef int _forks = 0         # fds_forks when it was asked
+cdef object _loading = threading.Lock()
 cdef dict _gpus = {}        # ordinal -> address of its fdr_gpu, which lives as long as the process
 
 
@@ -122,16 +134,24 @@ cdef int _require() except -1:
     return 0
 
 
-cdef const fdr_gpu *_gpu(int ordinal) except NULL:
-    """The device with its primary context, which the frameworks use, too, and the kernel loaded into it."""
+cdef fdr_gpu *_gpu(int ordinal) except NULL:
+    """The device with its primary context, which the frameworks use, too, and the kernel loaded into it.
+
+    Loading takes long, and no other thread waits for it, except for the same device.
+    """
     known = _gpus.get(ordinal)
     if known is not None:
-        return <const fdr_gpu *><uintptr_t>known
+        return <fdr_gpu *><uintptr_t>known
+    with _loading:
+        known = _gpus.get(ordinal)
+        return <fdr_gpu *><uintptr_t>known if known is not None else _load(ordinal)
+
+
+cdef fdr_gpu *_load(int ordinal) except NULL:
     cdef fdv_device device = 0
-    cdef fdv_context context = NULL
-    cdef fdv_module module = NULL
-    cdef fdv_function kernel = NULL
-    cdef int major = 0, minor = 0
+    cdef fdr_error error
+    cdef int major = 0, minor = 0, status
+    cdef fdr_gpu *gpu
     cdef fdv_result code = _driver.DeviceGet(&device, ordinal)
     if code != 0:
         raise _failed(f"cuDeviceGet of device {ordinal}", code)
@@ -143,25 +163,46 @@ cdef const fdr_gpu *_gpu(int ordinal) except NULL:
     if major < FDV_OLDEST_MAJOR:
         raise CudaError(
             f"CUDA device {ordinal} has compute capability {major}.{minor}; the save kernels need 7.0")
-    code = _driver.PrimaryCtxRetain(&context, device)
-    if code != 0:
-        raise _failed("cuDevicePrimaryCtxRetain", code)
-    code = _driver.CtxPushCurrent(context)
-    if code != 0:
-        raise _failed("cuCtxPushCurrent", code)
-    cdef str call = "cuModuleLoadData"
-    code = _driver.ModuleLoadData(&module, fdk_ptx)
-    if code == 0:
-        call = "cuModuleGetFunction"
-        code = _driver.ModuleGetFunction(&kernel, module, b"fdk_pack")
-    _driver.CtxPopCurrent(&context)
-    if code != 0:
-        raise _failed(call, code)
-    cdef fdr_gpu *gpu = <fdr_gpu *>calloc(1, sizeof(fdr_gpu))
+    gpu = <fdr_gpu *>calloc(1, sizeof(fdr_gpu))
     if gpu == NULL:
         raise MemoryError
     gpu.ordinal = ordinal
-    gpu.context = context
-    gpu.kernel = kernel
+    with nogil:
+        status = fdr_load(&_driver, fdk_images, device, gpu, &error)
+    if status < 0:
+        free(gpu)
+        raise _failed((<bytes>error.call).decode(), error.status)
     _gpus[ordinal] = <uintptr_t>gpu
     return gpu
+
+
+def devices_in_use():
+    """list of int: devices on which this process has a primary context.  Initialises nothing.
+
+    Empty while nobody has initialised the driver, or if it cannot be used.
+    """
+    cdef fdv_driver driver
+    cdef int symbol = 0, count = 0, ordinal, active = 0
+    cdef unsigned flags = 0
+    cdef fdv_device device = 0
+    cdef list found = []
+    memset(&driver, 0, sizeof(driver))
+    if fdv_open(&driver, b"libcuda.so.1", &symbol) != NULL or driver.DeviceGetCount(&count) != 0:
+        return found
+    for ordinal in range(count):
+        if (driver.DeviceGet(&device, ordinal) == 0
+                and driver.PrimaryCtxGetState(device, &flags, &active) == 0 and active):
+            found.append(ordinal)
+    return found
+
+
+def load(int ordinal):
+    """Load the kernel on a device, so that the first save there need not.
+
+    Raises
+    ------
+    CudaError
+        If CUDA cannot be used here.
+    """
+    _require()
+    _gpu(ordinal)

@@ -12,12 +12,18 @@ cdef extern from "ring_save.h" nogil:
         FDR_WAITING
         FDR_BROKEN
         FDR_STOPPED
+        FDR_UNFIT
+        FDR_CAPTURED
+        FDR_GROWING
 
     ctypedef struct fdk_array:
         const void *data
         int64_t row
         int64_t col
         int64_t type
+
+    ctypedef struct fdp_terms:
+        int64_t rows
 
     ctypedef struct fdk_job:
         fdk_array tokens
@@ -31,25 +37,29 @@ cdef extern from "ring_save.h" nogil:
         fdk_array preempted
         fdk_array steps
         const uint8_t *not_need_stop
-
-    ctypedef struct fdr_input:
-        const void *data "from"
-        int64_t size
-        void *field
+        fdp_terms terms
+        int32_t *header
+        int32_t stop_word
 
     ctypedef struct fdr_job:
-        const fdr_gpu *gpu
+        fdr_gpu *gpu
         fdv_stream stream
+        fdv_event after
+        int side
         fdr_lane *lane
         fdk_job kernel
-        int n_inputs
-        fdr_input *inputs
+        int64_t sizes[10]
+        fdp_fault fault
 
     int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
                     uint64_t sender, int64_t capacity, fdp_fault *fault)
     int64_t fdk_shared_bytes(int64_t batch, int32_t threads)
     int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned microseconds)
+
+cdef int64_t _CAPTURE_NS = 10_000_000_000  # a save that a capture forbids is tried for so long
 cdef dict _TYPES = {"int64": FDK_INT64, "int32": FDK_INT32, "float32": FDK_FLOAT32}
 cdef tuple _TABLES = ("tokens", "ids", "scores")  # roles with rows and columns; others have one number a row
 cdef tuple _WHOLE = ("ids", "scores", "ranks")    # roles whose rows are not requests
@@ -89,14 +99,11 @@ cdef class DeviceJob:
     cdef readonly int64_t width
     cdef int64_t rows
     cdef int op_number
-    cdef const fdr_gpu *gpu
+    cdef fdr_gpu *gpu
     cdef uintptr_t flag_address
     cdef fdk_array arrays[10]
-    cdef int n_host             # tensors in host memory: which, where, and bytes a request or in all
-    cdef int host_place[10]
-    cdef const void *host_from[10]
-    cdef int64_t host_each[10]
-    cdef int64_t host_all[10]   # -1: as many as there are requests
+    cdef int64_t host_each[10]  # of those in host memory: bytes a request, ...
+    cdef int64_t host_all[10]   # ... or in all; both are -1 of others
 
     def __init__(self, str op, dict inputs, int32_t cols, int64_t width, int64_t rows, dict names,
                  flag_address=0):
@@ -111,7 +118,8 @@ cdef class DeviceJob:
         self.device = self._common_device(names)
         self.gpu = _gpu(self.device)
         memset(self.arrays, 0, sizeof(self.arrays))
-        self.n_host = 0
+        memset(self.host_each, -1, sizeof(self.host_each))
+        memset(self.host_all, -1, sizeof(self.host_all))
         for role, value in inputs.items():
             array = &self.arrays[<int>_PLACES[role]]
             if isinstance(value, HostInput):
@@ -122,16 +130,16 @@ cdef class DeviceJob:
                 array.type = _TYPES[value.dtype]
 
     cdef int _add_host(self, fdk_array *array, str role, value) except -1:
-        cdef int n = self.n_host
+        cdef int place = _PLACES[role]
         cdef int item = 8 if ROLES[role] == "int64" else 4
         array.row = value.shape[1] if role in _TABLES and len(value.shape) == 2 else 1
         array.col = 1
         array.type = _TYPES[ROLES[role]]
-        self.host_place[n] = _PLACES[role]
-        self.host_from[n] = <const void *><uintptr_t>value.address
-        self.host_each[n] = array.row * item
-        self.host_all[n] = value.size * item if role in _WHOLE else -1
-        self.n_host += 1
+        array.data = <const void *><uintptr_t>value.address
+        if role in _WHOLE:
+            self.host_all[place] = value.size * item
+        else:
+            self.host_each[place] = array.row * item
         return 0
 
     cdef int _common_device(self, dict names) except -1:
@@ -190,16 +198,32 @@ cdef class DeviceJob:
         CudaError
             If the driver refuses.
         """
-        cdef fdp_source s
         cdef fdp_fault fault
-        cdef fdr_error error
-        cdef uint64_t ticket = 0
         cdef fdr_job job
-        cdef int answer, capturing = 0
-        cdef bint waited = False
         _require()
         if _ring == NULL:
             raise AssertionError("the ring was not started")
+        if self.prepare(&job, lane, batch, stop_flag, flag, skip_prefill, &fault) < 0:
+            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
+        if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
+            raise ValueError(
+                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+        job.stream = <fdv_stream>stream
+        if _ready:
+            _choose_stream(&job)
+        return _launch(&job, self, lane, records, keep)
+
+    cdef DeviceJob bare(self):
+        """The same without its tensors: what error texts need."""
+        cdef DeviceJob job = DeviceJob.__new__(DeviceJob)
+        job.op, job.device = self.op, self.device
+        job.cols, job.width, job.rows = self.cols, self.width, self.rows
+        return job
+
+    cdef int prepare(self, fdr_job *job, Lane lane, int32_t batch, int32_t stop_flag, int32_t flag,
+                     bint skip_prefill, fdp_fault *fault) noexcept:
+        """Fill in all of a job but its stream.  0, or -1 with the reason in *fault."""
+        cdef fdp_source s
         memset(&s, 0, sizeof(s))
         s.op = self.op_number
         s.batch = batch
@@ -210,58 +234,67 @@ cdef class DeviceJob:
         s.flag = flag
         s.skip_prefill = skip_prefill
         s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
+        memset(job, 0, sizeof(fdr_job))
         if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
-                       lane.lane.capacity, &fault) < 0:
-            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
-        if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
-            raise ValueError(
-                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+                       lane.lane.capacity, fault) < 0:
+            return -1
         job.kernel.not_need_stop = <const uint8_t *>self.flag_address
         job.gpu = self.gpu
-        job.stream = <fdv_stream>stream
         job.lane = &lane.lane
-        self._place(&job, batch)
-        answer = _driver.StreamIsCapturing(job.stream, &capturing)
-        if answer != 0:
-            raise _failed("cuStreamIsCapturing", answer)
-        if capturing:
-            raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
-        while True:
-            with nogil:
-                answer = fdr_save(_ring, &job, &ticket, &error, _SLICE_NS)
-            if answer != FDR_WAITING:
-                break
-            if not waited:
-                waited = True
-                fdc_add(&_ring.held, 1)
-            PyErr_CheckSignals()
-            if not _runs():
-                raise CudaError("a signal handler forked while this save waited: the parent saves it")
-        if answer == FDR_SAVED:
-            records.append((ticket, self, lane, keep))
-            return None
-        if answer == FDR_FAILED:
-            if fdr_is_broken(_ring):
-                records.append((-1, self, lane, keep))
-            raise _failed((<bytes>error.call).decode(), error.status)
-        if answer == FDR_BROKEN:
-            error = _ring.failure
-            raise _failed((<bytes>error.call).decode(), error.status)
-        if answer == FDR_STOPPED:
-            raise CudaError("the interpreter is ending: nothing is saved any more")
+        self._place(job, batch)
+        return 0
 
     cdef int _place(self, fdr_job *job, int32_t batch) noexcept:
-        """Say where the tensors are; those in host memory are copied when a buffer is free."""
+        """Say where the tensors are, and how large those in host memory."""
         cdef fdk_array *to = &job.kernel.tokens
         cdef int k
         for k in range(10):
             to[k] = self.arrays[k]
-        job.n_inputs = self.n_host
-        for k in range(self.n_host):
-            job.inputs[k].data = self.host_from[k]
-            job.inputs[k].size = self.host_all[k] if self.host_all[k] >= 0 else batch * self.host_each[k]
-            job.inputs[k].field = &to[self.host_place[k]].data
+            job.sizes[k] = self.host_all[k] if self.host_each[k] < 0 else batch * self.host_each[k]
         return 0
+
+
+cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
+    """Save; see `DeviceJob.save`."""
+    cdef fdr_error error
+    cdef uint64_t ticket = 0
+    cdef int answer
+    cdef int64_t captured_since = 0
+    cdef bint waited = False
+    while True:
+        with nogil:
+            answer = fdr_save(_ring, job, &ticket, &error, _SLICE_NS)
+        if answer == FDR_SAVED:
+            records.append((ticket, owner, lane, keep))
+            return None
+        if answer == FDR_FAILED and fdv_is_capture(error.status) and not fdr_is_broken(_ring):
+            # The legacy default stream cannot be used while another stream of the device is captured.
+            if captured_since == 0:
+                captured_since = fds_now()
+            if fds_now() - captured_since > _CAPTURE_NS:
+                break
+            with nogil:
+                usleep(1000)
+        elif answer == FDR_WAITING:
+            if not waited:
+                waited = True
+                fdc_add(&_ring.held, 1)
+        elif answer != FDR_GROWING:
+            break
+        PyErr_CheckSignals()
+        if not _runs():
+            raise CudaError("a signal handler forked while this save waited: the parent saves it")
+    if answer == FDR_UNFIT:
+        return _REASON_NAMES[job.fault.reason], job.fault.index, job.fault.value, job.fault.bound
+    if answer == FDR_CAPTURED:
+        raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
+    if answer == FDR_STOPPED:
+        raise CudaError("the interpreter is ending: nothing is saved any more")
+    if answer == FDR_BROKEN:
+        error = _ring.failure
+    elif fdr_is_broken(_ring):
+        records.append((-1, owner, lane, keep))
+    raise _failed((<bytes>error.call).decode(), error.status)
 
 
 def _steps(value, bint is_table, str name):

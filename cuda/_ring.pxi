@@ -9,36 +9,36 @@ cdef extern from "ring_save.h" nogil:
         FDR_REFUSED
         FDR_WIDE
         FDR_SIZE
-
-    ctypedef struct fdr_error:
-        uint64_t ticket
-        int32_t kind
-        int32_t status
-        int64_t index
-        int64_t value
-        int64_t bound
-        const char *call
+        FDR_MAPPED
+        FDR_COPY
+        FDR_WATCH
 
     ctypedef struct fdr_ring:
         int n
         fdr_error failure
         int64_t held, held_ns
 
-    int fdr_start(fdr_ring *r, const fdv_driver *driver, int n)
+    int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int way)
     int fdr_drain(fdr_ring *r, int64_t deadline)
     int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
     uint64_t fdr_issued(const fdr_ring *r)
     uint64_t fdr_finished(const fdr_ring *r)
     int fdr_is_broken(const fdr_ring *r)
+    bint fdr_has_error(const fdr_ring *r)
 
 cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
 cdef dict _REASON_NAMES = _REASONS
 cdef fdr_ring *_ring = NULL
 
 
-def start(int slots):
+WAYS = {"mapped": FDR_MAPPED, "copy": FDR_COPY, "watch": FDR_WATCH}
+
+
+def start(int slots, str way):
     """Start the sender thread, with so many buffers; nothing if it runs.
+
+    `way`, one of `WAYS`, is how messages come from the device; see enum fdr_way.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def start(int slots):
     cdef fdr_ring *ring = <fdr_ring *>calloc(1, sizeof(fdr_ring))
     if ring == NULL:
         raise MemoryError
-    cdef int status = fdr_start(ring, &_driver, slots)
+    cdef int status = fdr_start(ring, &_driver, slots, WAYS[way])
     if status != 0:
         free(ring)
         raise OSError(status, f"starting the sender thread: {os.strerror(status)}")

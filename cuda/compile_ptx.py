@@ -1,8 +1,13 @@
-"""Compile the kernel to PTX: ``python cuda/compile_ptx.py [FILE]`` writes ``cuda/pack.ptx``, or FILE.
+"""Compile the kernel: ``python cuda/compile_ptx.py [FOLDER]`` writes ``pack.ptx`` and ``pack.cubins.zip``.
 
-Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.  It takes NVRTC 11.8
-(``pip install nvidia-cuda-nvrtc-cu11==11.8.89``), so that drivers from 520 up accept the PTX; a newer
-compiler's would ask for a newer driver.
+FOLDER is this file's unless given.  Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.
+It takes NVRTC and ptxas of CUDA 11.8 (``pip install nvidia-cuda-nvrtc-cu11==11.8.89
+nvidia-cuda-nvcc-cu11==11.8.89``), so that drivers from 520 up accept the result; a newer compiler's would ask
+for a newer driver.
+
+The PTX runs on every device, once the driver has compiled it, which takes it up to a third of a second.  The
+machine code of the archive saves that where it fits: on devices of its major compute capability, from its
+minor up.
 """
 
 from __future__ import annotations
@@ -10,7 +15,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -18,7 +26,11 @@ KERNEL = FOLDER / "pack.cu"
 HEADERS = [FOLDER / "pack.h", FOLDER.parent / "fd_postproc" / "_request.h"]
 PTX = FOLDER / "pack.ptx"
 OPTIONS = ["--std=c++17", "--gpu-architecture=compute_70"]
+CUBINS = FOLDER / "pack.cubins.zip"
+ARCHITECTURES = ["sm_70", "sm_80", "sm_90"]
+"""Volta and Turing, Ampere and Ada, Hopper: all that ptxas 11.8 knows.  Later ones take the PTX."""
 PACKAGE = "nvidia-cuda-nvrtc-cu11==11.8.89"
+PTXAS_PACKAGE = "nvidia-cuda-nvcc-cu11==11.8.89"
 LIBRARY = "libnvrtc.so.11.2"
 
 
@@ -47,6 +59,37 @@ def committed_ptx() -> str:
     return ptx
 
 
+def committed_cubins() -> dict[str, bytes]:
+    """Machine code in the tree, by architecture.
+
+    Raises
+    ------
+    RuntimeError
+        If it was not made from the PTX in the tree.
+    """
+    with zipfile.ZipFile(CUBINS) as archive:
+        if archive.comment != _digest(committed_ptx()):
+            raise RuntimeError(
+                f"{CUBINS} was not made from the present {PTX.name}: pip install {PACKAGE} {PTXAS_PACKAGE}, "
+                f"then python {FOLDER / 'compile_ptx.py'}"
+            )
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def c_header() -> str:
+    """C source of ``fdk_images``: what `fdr_load` may load, the best first."""
+    ptx = committed_ptx()
+    lines = [line.replace("\\", "\\\\").replace('"', '\\"') for line in ptx.splitlines()]
+    text = "".join(f'    "{line}\\n"\n' for line in lines)
+    source, images = [f"static const char fdk_ptx[] =\n{text};\n"], []
+    for name, cubin in committed_cubins().items():
+        numbers = ",".join(map(str, cubin))
+        source.append(f"static const uint8_t fdk_{name}[] __attribute__((aligned(64))) = {{{numbers}}};\n")
+        images.append(f"{{{name[3]}, {name[4]}, fdk_{name}}}, ")
+    images += ["{0, 0, fdk_ptx}, {0, 0, NULL}"]
+    return "".join([*source, f"static const fdr_image fdk_images[] = {{{''.join(images)}}};\n"])
+
+
 def nvrtc_path() -> Path:
     """Where the PyPI package has put NVRTC.
 
@@ -55,12 +98,45 @@ def nvrtc_path() -> Path:
     ImportError
         If it is not installed.
     """
+    return _installed(Path("cuda_nvrtc") / "lib" / LIBRARY, PACKAGE)
+
+
+def ptxas_path() -> Path:
+    """Where the PyPI package has put ptxas.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
+    return _installed(Path("cuda_nvcc") / "bin" / "ptxas", PTXAS_PACKAGE)
+
+
+def _installed(what: Path, package: str) -> Path:
     spec = importlib.util.find_spec("nvidia")
     for parent in (spec and spec.submodule_search_locations) or []:
-        path = Path(parent) / "cuda_nvrtc" / "lib" / LIBRARY
+        path = Path(parent) / what
         if path.exists():
             return path
-    raise ImportError(f"{LIBRARY} not found: pip install {PACKAGE}")
+    raise ImportError(f"{what.name} not found: pip install {package}")
+
+
+def _digest(ptx: str) -> bytes:
+    return hashlib.sha256(ptx.encode()).hexdigest().encode()
+
+
+def write_cubins(ptx: str, archive: Path) -> None:
+    """Assemble the PTX for all architectures; the same PTX gives the same archive."""
+    ptxas = ptxas_path()
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+        out.comment = _digest(ptx)
+        source, cubin = Path(folder) / "pack.ptx", Path(folder) / "pack.cubin"
+        source.write_text(ptx)
+        for name in ARCHITECTURES:
+            subprocess.run([ptxas, f"-arch={name}", source.name, "-o", cubin.name], cwd=folder, check=True)
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            out.writestr(info, cubin.read_bytes())
 
 
 def compile_ptx() -> str:
@@ -111,5 +187,12 @@ def compile_ptx() -> str:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def main(folder: Path) -> None:
+    """Write both files."""
+    ptx = compile_ptx()
+    (folder / PTX.name).write_text(ptx)
+    write_cubins(ptx, folder / CUBINS.name)
+
+
 if __name__ == "__main__":
-    Path(*sys.argv[1:] or [PTX]).write_text(compile_ptx())
+    main(Path(*sys.argv[1:] or [FOLDER]))

@@ -28,11 +28,15 @@ enum {
     FDV_OLDEST_DRIVER = 11080,      /* CUDA 11.8 (driver 520): the first that reads PTX 7.8 */
     FDV_OLDEST_MAJOR = 7,           /* compute capability 7.0, the PTX's target */
 
-    FDV_NO_DEVICE = 100,
+    FDV_OUT_OF_MEMORY = 2, FDV_NOT_INITIALIZED = 3, FDV_NO_DEVICE = 100, FDV_NO_IMAGE = 209,
+    FDV_CAPTURE_UNSUPPORTED = 900, FDV_CAPTURED_EVENT = 907, /* the first and the last error of captures */
+    FDV_CAPTURE_RELAXED = 2,
     FDV_HOST_PORTABLE = 1, FDV_HOST_MAPPED = 2,
     FDV_EVENT_BLOCKING = 1, FDV_EVENT_NO_TIMING = 2,
+    FDV_STREAM_NON_BLOCKING = 1,
     FDV_CAPABILITY_MAJOR = 75, FDV_CAPABILITY_MINOR = 76,
     FDV_POINTER_ORDINAL = 9,        /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
+    FDV_FUNCTION_REGISTERS = 4,     /* CU_FUNC_ATTRIBUTE_NUM_REGS */
 };
 
 #define FDV_FUNCTIONS(X) \
@@ -44,20 +48,29 @@ enum {
     X(DeviceGet, "cuDeviceGet", (fdv_device *device, int ordinal)) \
     X(DeviceGetAttribute, "cuDeviceGetAttribute", (int *value, int attribute, fdv_device device)) \
     X(PrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (fdv_context *context, fdv_device device)) \
+    X(PrimaryCtxGetState, "cuDevicePrimaryCtxGetState", (fdv_device device, unsigned *flags, int *active)) \
     X(CtxGetCurrent, "cuCtxGetCurrent", (fdv_context *context)) \
+    X(CtxSetCurrent, "cuCtxSetCurrent", (fdv_context context)) \
     X(CtxPushCurrent, "cuCtxPushCurrent_v2", (fdv_context context)) \
     X(CtxPopCurrent, "cuCtxPopCurrent_v2", (fdv_context *context)) \
     X(ModuleLoadData, "cuModuleLoadData", (fdv_module *module, const void *image)) \
     X(ModuleGetFunction, "cuModuleGetFunction", (fdv_function *function, fdv_module module, const char *name)) \
+    X(FuncGetAttribute, "cuFuncGetAttribute", (int *value, int attribute, fdv_function function)) \
+    X(ThreadExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode)) \
+    X(MemAlloc, "cuMemAlloc_v2", (fdv_address *address, size_t size)) \
+    X(MemFree, "cuMemFree_v2", (fdv_address address)) \
+    X(MemsetD8, "cuMemsetD8_v2", (fdv_address address, unsigned char value, size_t size)) \
+    X(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, fdv_address from, size_t size, fdv_stream stream)) \
     X(MemHostAlloc, "cuMemHostAlloc", (void **memory, size_t size, unsigned flags)) \
     X(MemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", \
       (fdv_address *address, void *memory, unsigned flags)) \
     X(MemFreeHost, "cuMemFreeHost", (void *memory)) \
     X(PointerGetAttribute, "cuPointerGetAttribute", (void *value, int attribute, fdv_address address)) \
     X(EventCreate, "cuEventCreate", (fdv_event *event, unsigned flags)) \
-    X(EventDestroy, "cuEventDestroy_v2", (fdv_event event)) \
     X(EventRecord, "cuEventRecord", (fdv_event event, fdv_stream stream)) \
     X(EventSynchronize, "cuEventSynchronize", (fdv_event event)) \
+    X(StreamCreate, "cuStreamCreate", (fdv_stream *stream, unsigned flags)) \
+    X(StreamWaitEvent, "cuStreamWaitEvent", (fdv_stream stream, fdv_event event, unsigned flags)) \
     X(StreamIsCapturing, "cuStreamIsCapturing", (fdv_stream stream, int *status)) \
     X(LaunchKernel, "cuLaunchKernel", \
       (fdv_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
@@ -68,6 +81,21 @@ typedef struct {
     FDV_FUNCTIONS(FDV_MEMBER)
 #undef FDV_MEMBER
 } fdv_driver;
+
+/* Whether a call was refused because some thread captures a stream into a graph: it can be made again later. */
+static inline int fdv_is_capture(fdv_result result)
+{
+    return result >= FDV_CAPTURE_UNSUPPORTED && result <= FDV_CAPTURED_EVENT;
+}
+
+/* While a thread captures in global mode, which is PyTorch's way, others may not allocate, load or wait: the call
+ * fails, and the capture is spoilt.  Nothing of that here can end up in a capture, so the calling thread is
+ * exempted.  *mode is what it had, to be given back by another call. */
+static inline fdv_result fdv_relax(const fdv_driver *driver, int *mode)
+{
+    *mode = FDV_CAPTURE_RELAXED;
+    return driver->ThreadExchangeCaptureMode(mode);
+}
 
 /* Look the functions up.  NULL, or what is missing: the loader's own words, or a function's name (*symbol is
  * 1 then). */

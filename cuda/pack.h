@@ -8,8 +8,11 @@
  *
  * Every block works in FDK_PHASES phases with a barrier between two of them.  In the first three it finds out by
  * itself, from the counts, how many rows there are and where each request's begin; that takes less time than a
- * second launch would.  In the last one all threads of the grid share the words of the message, so that
- * a warp writes words that lie side by side.
+ * second launch would.  In the fourth one all threads of the grid share the words of the message, so that
+ * a warp writes words that lie side by side.  In the last one it may tell that all it wrote has arrived.
+ *
+ * If all numbers that decide are in host memory, the host has decided (decide.h): it has written header and counts,
+ * and a plan of the rows.  Then only the fourth phase and the last have something to do.
  *
  * All positions in a message are counted in words of 4 bytes.
  */
@@ -33,6 +36,13 @@ typedef unsigned long long uint64_t;
 #define FDK_ASSERT(what, why) static_assert(what, why)
 #else
 #define FDK_ASSERT(what, why) _Static_assert(what, why)
+#endif
+
+/* Everything that this thread has written or seen written comes, for host and device, before what it writes next. */
+#ifdef __CUDACC__
+#define FDK_FENCE() __threadfence_system()
+#else
+#define FDK_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
 #endif
 
 enum fdk_type { FDK_INT64, FDK_INT32, FDK_FLOAT32 };
@@ -86,8 +96,10 @@ typedef struct {
     fdk_array steps;        /* [batch] step_idx */
     const int32_t *live_batch;      /* requests, up to `batch`, if only the device knows; else NULL */
     const uint8_t *not_need_stop;   /* 0: the stop word is sent negative; NULL: it is right as it is */
-    int32_t *payload;       /* the message, without its mtype; aligned to 4 bytes, better to 128 */
+    int32_t *payload;       /* the message, without its mtype; best so that its ids begin a line of 128 bytes */
     fdk_result *result;
+    const uint64_t *plan;   /* its rows (fdk_planned_row), if the host has decided; else NULL */
+    int32_t *done;          /* one word a block, which gets `stamp` when all that the block wrote has arrived; or NULL */
     fdp_terms terms;
     int32_t batch;          /* requests in the tensors: at most what the message holds */
     int32_t cols;           /* columns of ids and scores; 1 without logprobs */
@@ -105,9 +117,12 @@ typedef struct {
     int32_t batch_word;     /* the batch is added to this one */
     int32_t rows_word, bytes_word; /* -1 without one */
     int32_t seq_word;       /* the first of two; -1 without one */
+    int32_t planned_rows;   /* if the host has decided */
+    int32_t planned_size;   /* words of the message, likewise */
+    int32_t stamp;
 } fdk_job;
 FDK_ASSERT(sizeof(fdk_array) == 32 && sizeof(fdp_terms) == 32, "the same for every compiler");
-FDK_ASSERT(sizeof(fdk_job) == 592, "the same for every compiler");
+FDK_ASSERT(sizeof(fdk_job) == 616, "the same for every compiler");
 
 
 /* ---- Memory that the threads of a block share ----------------------------------------------------------- */
@@ -225,6 +240,12 @@ FDP_FN int32_t fdk_rows(const fdk_job *job, const fdp_request *r)
     return r->filled > 0 ? r->filled : 0;
 }
 
+/* Whether token j of a request will be read: only its numbers have to fit. */
+FDP_FN int fdk_is_read(const fdk_job *job, int32_t count, int32_t j)
+{
+    return j < count || job->counts_at < 0;
+}
+
 /* Where the last live word of request i ends in one of FastDeploy's messages. */
 FDP_FN int32_t fdk_end(const fdk_job *job, int32_t i, int32_t count)
 {
@@ -310,8 +331,10 @@ FDP_FN void fdk_settle(const fdk_job *job, const fdk_shared *s, int32_t thread, 
         before = fdk_join(before, s->groups[k]);
     for (int32_t k = group * FDK_GROUP; k < thread; k++)
         before = fdk_join(before, s->parts[k]);
-    for (int32_t i = first; i < past; i++)
-        s->requests[i].start += before.rows;
+    before.bad = fdk_join(before, s->parts[thread]).bad;
+    if (before.bad == FDP_MOST) /* else nothing is written, and fdk_look has left some of them out */
+        for (int32_t i = first; i < past; i++)
+            s->requests[i].start += before.rows;
     if (thread == threads - 1)
         *s->whole = fdk_join(before, s->parts[thread]);
 }
@@ -345,50 +368,82 @@ FDP_FN int32_t fdk_narrow(const fdk_message *m, const fdk_array *from, int64_t r
     return (int32_t)value;
 }
 
-/* Whether token j will be read: only its numbers have to fit. */
-FDP_FN int fdk_is_read(const fdk_message *m, const fdk_request *r, int32_t j)
+/* One row of the message: a token of a request. */
+typedef struct {
+    int32_t request;
+    int32_t j;          /* which of its tokens */
+    int32_t start;      /* its first row among all rows written */
+    int32_t code;       /* see fdp_request */
+    int32_t scored;     /* has logprobs, those of row `first` of the tensors */
+    int32_t is_read;    /* somebody will read it, so its numbers have to fit */
+    int32_t first;
+} fdk_row;
+
+/* A row in 64 bits, as the host tells it to the device: from the lowest bit on `first`, 32; `request`, 16; `j`, 8. */
+#define FDK_MOST_PLANNED_BATCH 65536
+#define FDK_MOST_PLANNED_DEPTH 256
+#define FDK_ROW_SCORED (1ULL << 56)
+#define FDK_ROW_READ (1ULL << 57)
+#define FDK_ROW_PREEMPTED (1ULL << 58)
+
+FDP_FN fdk_row fdk_planned_row(uint64_t word, int32_t row)
 {
-    return j < r->count || m->job->counts_at < 0;
+    fdk_row t;
+    t.first = (int32_t)(uint32_t)word;
+    t.request = (int32_t)(word >> 32 & 0xFFFF);
+    t.j = (int32_t)(word >> 48 & 0xFF);
+    t.start = row - t.j;
+    t.code = (word & FDK_ROW_PREEMPTED) != 0 ? FDP_PREEMPTED : 0;
+    t.scored = (word & FDK_ROW_SCORED) != 0;
+    t.is_read = (word & FDK_ROW_READ) != 0;
+    return t;
+}
+
+FDP_FN fdk_row fdk_row_of(const fdk_message *m, int32_t row)
+{
+    const fdk_request *r;
+    fdk_row t;
+    if (m->job->plan != 0)
+        return fdk_planned_row(m->job->plan[row], row);
+    t.request = fdk_owner(m->requests, m->batch, row);
+    r = &m->requests[t.request];
+    t.start = r->start;
+    t.j = row - r->start;
+    t.code = r->code;
+    t.scored = t.j < r->scored;
+    t.is_read = fdk_is_read(m->job, r->count, t.j);
+    t.first = r->first + t.j; /* if it is scored: checked, so it does not overflow */
+    return t;
 }
 
 FDP_FN void fdk_write_id(const fdk_message *m, int32_t row, int32_t k)
 {
     const fdk_job *job = m->job;
-    const int32_t i = fdk_owner(m->requests, m->batch, row);
-    const fdk_request *r = &m->requests[i];
-    const int32_t j = row - r->start;
-    const int is_read = fdk_is_read(m, r, j);
+    const fdk_row t = fdk_row_of(m, row);
     int32_t word = 0;
-    if (r->code != 0)
-        word = r->code;
-    else if (k == 0 && j < job->terms.width) /* else FastDeploy sends what follows the tensor */
-        word = fdk_narrow(m, &job->tokens, i, j, job->terms.width, is_read, FDP_TOKEN_WIDE);
-    else if (k > 0 && j < r->scored) /* filler: FDW_FILLER_ID */
-        word = k < job->cols ? fdk_narrow(m, &job->ids, (int64_t)r->first + j, k, job->cols, is_read, FDP_ID_WIDE)
-                             : -1;
-    fdk_put(m, fdk_place(&job->ids_at, m->batch, m->rows, i, r->start, j) + k, word);
+    if (t.code != 0)
+        word = t.code;
+    else if (k == 0 && t.j < job->terms.width) /* else FastDeploy sends what follows the tensor */
+        word = fdk_narrow(m, &job->tokens, t.request, t.j, job->terms.width, t.is_read, FDP_TOKEN_WIDE);
+    else if (k > 0 && t.scored) /* filler: FDW_FILLER_ID */
+        word = k < job->cols ? fdk_narrow(m, &job->ids, t.first, k, job->cols, t.is_read, FDP_ID_WIDE) : -1;
+    fdk_put(m, fdk_place(&job->ids_at, m->batch, m->rows, t.request, t.start, t.j) + k, word);
 }
 
 FDP_FN void fdk_write_score(const fdk_message *m, int32_t row, int32_t k)
 {
     const fdk_job *job = m->job;
-    const int32_t i = fdk_owner(m->requests, m->batch, row);
-    const fdk_request *r = &m->requests[i];
-    const int32_t j = row - r->start;
-    const int32_t bits = j < r->scored && k < job->cols ? fdk_bits(&job->scores, (int64_t)r->first + j, k) : 0;
-    fdk_put(m, fdk_place(&job->scores_at, m->batch, m->rows, i, r->start, j) + k, bits);
+    const fdk_row t = fdk_row_of(m, row);
+    const int32_t bits = t.scored && k < job->cols ? fdk_bits(&job->scores, t.first, k) : 0;
+    fdk_put(m, fdk_place(&job->scores_at, m->batch, m->rows, t.request, t.start, t.j) + k, bits);
 }
 
 FDP_FN void fdk_write_rank(const fdk_message *m, int32_t row)
 {
     const fdk_job *job = m->job;
-    const int32_t i = fdk_owner(m->requests, m->batch, row);
-    const fdk_request *r = &m->requests[i];
-    const int32_t j = row - r->start;
-    int32_t word = 0;
-    if (j < r->scored)
-        word = fdk_narrow(m, &job->ranks, (int64_t)r->first + j, 0, 1, fdk_is_read(m, r, j), FDP_RANK_WIDE);
-    fdk_put(m, fdk_place(&job->ranks_at, m->batch, m->rows, i, r->start, j), word);
+    const fdk_row t = fdk_row_of(m, row);
+    const int32_t word = t.scored ? fdk_narrow(m, &job->ranks, t.first, 0, 1, t.is_read, FDP_RANK_WIDE) : 0;
+    fdk_put(m, fdk_place(&job->ranks_at, m->batch, m->rows, t.request, t.start, t.j), word);
 }
 
 FDP_FN void fdk_write_header(const fdk_message *m, int32_t k)
@@ -413,34 +468,44 @@ FDP_FN int32_t fdk_counts(const fdk_message *m)
     return m->job->counts_at < 0 ? 0 : m->job->clear_counts ? before_ids - m->job->counts_at : m->batch;
 }
 
+FDP_FN void fdk_write_count(const fdk_message *m, int32_t i, int32_t count)
+{
+    fdk_put(m, m->job->counts_at + i, count);
+}
+
+/* Steps that the threads skip so that a warp fills whole lines: a warp begins with a multiple of 32, and so do the
+ * words of a region that begin a line, counted from the ids, which do. */
+FDP_FN int32_t fdk_skipped(const fdk_message *m, const fdk_region *region, int32_t step)
+{
+    const int32_t ids = fdk_place(&m->job->ids_at, m->batch, m->rows, 0, 0, 0);
+    return (fdk_place(region, m->batch, m->rows, 0, 0, 0) - ids - step) & 31;
+}
+
 FDP_FN void fdk_write(const fdk_message *m, int32_t first, int32_t stride)
 {
     const fdk_job *job = m->job;
+    const int planned = job->plan != 0; /* then the host has written counts and header */
     const int32_t cells = m->rows * job->wire_cols;
     const int32_t scores = job->has_logprobs ? cells : 0, ranks = job->has_logprobs ? m->rows : 0;
-    const int32_t counts = fdk_counts(m);
-    const int32_t total = cells + scores + ranks + counts + job->header_words;
-    for (int32_t k = first; k < total; k += stride) {
-        int32_t at = k;
-        if (at < cells) {
-            fdk_write_id(m, at / job->wire_cols, at % job->wire_cols);
-            continue;
+    const int32_t scores_from = cells + fdk_skipped(m, &job->scores_at, cells);
+    const int32_t ranks_from = scores_from + scores + fdk_skipped(m, &job->ranks_at, scores_from + scores);
+    const int32_t counts_from = ranks_from + ranks, counts = planned ? 0 : fdk_counts(m);
+    const int32_t header_from = counts_from + counts, header = planned ? 0 : job->header_words;
+    for (int32_t k = first; k < header_from + header; k += stride) {
+        if (k < cells) {
+            fdk_write_id(m, k / job->wire_cols, k % job->wire_cols);
+        } else if (k < ranks_from) {
+            const int32_t at = k - scores_from;
+            if (at >= 0 && at < scores)
+                fdk_write_score(m, at / job->wire_cols, at % job->wire_cols);
+        } else if (k < counts_from) {
+            fdk_write_rank(m, k - ranks_from);
+        } else if (k < header_from) {
+            const int32_t i = k - counts_from;
+            fdk_write_count(m, i, i < m->batch ? m->requests[i].count : 0);
+        } else {
+            fdk_write_header(m, k - header_from);
         }
-        at -= cells;
-        if (at < scores) {
-            fdk_write_score(m, at / job->wire_cols, at % job->wire_cols);
-            continue;
-        }
-        at -= scores;
-        if (at < ranks) {
-            fdk_write_rank(m, at);
-            continue;
-        }
-        at -= ranks;
-        if (at < counts)
-            fdk_put(m, job->counts_at + at, at < m->batch ? m->requests[at].count : 0);
-        else
-            fdk_write_header(m, at - counts);
     }
 }
 
@@ -461,38 +526,43 @@ FDP_FN void fdk_refuse(const fdk_job *job, int32_t bad)
 
 /* ---- The kernel ------------------------------------------------------------------------------------------ */
 
-#define FDK_PHASES 4
+#define FDK_PHASES 5
 
 /* What one thread does in one phase.  All threads of a block must have ended a phase before one begins the next;
  * blocks need not wait for each other.
  *
- * `shared` is fdk_shared_bytes(job->batch, threads) bytes, aligned to 4, for each block; `threads` is
- * a multiple of FDK_GROUP.
+ * `shared` is fdk_shared_bytes(job->batch, threads) bytes, aligned to 4, for each block; none if the host has
+ * decided.  `threads` is a multiple of FDK_GROUP.
  */
 FDP_FN void fdk_phase(const fdk_job *job, int phase, void *shared, int32_t block, int32_t thread, int32_t blocks,
                       int32_t threads)
 {
     const fdk_shared s = fdk_divide(shared, threads);
-    const int fits = fdk_batch_fits(job);
+    const int planned = job->plan != 0;
+    const int fits = planned || fdk_batch_fits(job);
     fdk_message m;
-    if (phase == 0 && fits)
+    if (phase == 0 && fits && !planned)
         fdk_look(job, &s, thread, threads);
-    if (phase == 1 && fits)
+    if (phase == 1 && fits && !planned)
         fdk_sum_up(&s, thread, threads);
-    if (phase == 2 && fits)
+    if (phase == 2 && fits && !planned)
         fdk_settle(job, &s, thread, threads);
+    if (phase == 4 && thread == 0 && job->done != 0) {
+        FDK_FENCE();
+        *(volatile int32_t *)&job->done[block] = job->stamp;
+    }
     if (phase != 3)
         return;
-    if (!fits || s.whole->bad != FDP_MOST) {
+    if (!fits || (!planned && s.whole->bad != FDP_MOST)) {
         if (block == 0 && thread == 0)
             fdk_refuse(job, fits ? s.whole->bad : 0);
         return;
     }
     m.job = job;
     m.requests = s.requests;
-    m.batch = fdk_batch(job);
-    m.rows = s.whole->rows;
-    m.size = fdk_size(job, m.batch, s.whole);
+    m.batch = planned ? job->batch : fdk_batch(job);
+    m.rows = planned ? job->planned_rows : s.whole->rows;
+    m.size = planned ? job->planned_size : fdk_size(job, m.batch, s.whole);
     fdk_write(&m, block * threads + thread, blocks * threads);
     if (block == 0 && thread == 0) {
         job->result->batch = m.batch;

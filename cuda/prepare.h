@@ -11,11 +11,25 @@
 #include "_pack.h"
 #include "pack.h"
 
-/* What a slot of the ring begins with.  The payload is aligned to a warp's 128 bytes, and its mtype lies right
- * before it, where msgsnd wants it. */
-enum { FDK_RESULT_AT = 0, FDK_MTYPE_AT = 120, FDK_PAYLOAD_AT = 128 };
+enum { FDK_THREADS = 256, FDK_MOST_BLOCKS = 64, FDK_LINE = 128, FDK_ARRAYS = 10 };
 
-enum { FDK_THREADS = 256, FDK_MOST_BLOCKS = 64 };
+/* What a slot of the ring begins with: what the kernel tells, the words of its blocks, and the message, its mtype
+ * right before it, where msgsnd wants it.  Where in the first line behind FDK_LINES_AT the payload begins depends
+ * on the job: its ids begin a line, so that each store of a warp fills one.  Written over the bus, half a line
+ * costs as much as a whole one. */
+enum { FDK_RESULT_AT = 0, FDK_DONE_AT = 64, FDK_LINES_AT = 384, FDK_MOST_PAYLOAD_AT = FDK_LINES_AT + FDK_LINE };
+FDK_ASSERT(FDK_DONE_AT + 4 * FDK_MOST_BLOCKS + sizeof(long) <= FDK_LINES_AT, "room for the blocks' words and mtype");
+
+/* The word at which the ids begin. */
+static inline int32_t fdk_ids_begin(const fdk_job *job)
+{
+    return fdk_place(&job->ids_at, job->batch, 0, 0, 0, 0);
+}
+
+static inline int64_t fdk_payload_at(const fdk_job *job)
+{
+    return FDK_LINES_AT + (-4 * (int64_t)fdk_ids_begin(job) & (FDK_LINE - 1));
+}
 
 /* Shared memory that every device gives without being asked. */
 #define FDK_MOST_SHARED (48 * 1024)
@@ -27,10 +41,32 @@ static inline int64_t fdk_capacity(const fdw_layout *layout, int channel, int di
                                   : fdw_geometry_of(layout, channel, FDW_LEGACY, 0).size;
 }
 
+/* Rows that a job can have at most. */
+static inline int64_t fdk_most_rows(const fdk_job *job)
+{
+    return job->plan != NULL ? job->planned_rows : fdp_min(job->terms.width, job->terms.depth) * job->batch;
+}
+
+/* Words that its message can have at most. */
+static inline int64_t fdk_most_words(const fdk_job *job)
+{
+    const fdk_region *last = job->has_logprobs ? &job->ranks_at : &job->ids_at;
+    int64_t words;
+    if (job->plan != NULL)
+        return job->planned_size;
+    words = job->size + (int64_t)job->size_per_request * job->batch + job->size_per_row * fdk_most_rows(job);
+    if (!job->compact && job->batch > 0) {
+        const int32_t j = job->counts_at < 0 ? 0 : job->terms.depth - 1;
+        const int64_t end = (int64_t)fdk_place(last, 0, 0, job->batch - 1, 0, j) + 1;
+        words = end > words ? end : words;
+    }
+    return fdp_min(words, job->capacity);
+}
+
 /* Blocks for a job: enough that no thread has more than a few words. */
 static inline int32_t fdk_blocks(const fdk_job *job)
 {
-    const int64_t rows = fdp_min(job->terms.width, job->terms.depth) * job->batch;
+    const int64_t rows = fdk_most_rows(job);
     const int64_t words = rows * (job->has_logprobs ? 2 * (int64_t)job->wire_cols + 1 : 1);
     const int64_t blocks = (words + 2 * FDK_THREADS - 1) / (2 * FDK_THREADS);
     return (int32_t)(blocks < 1 ? 1 : fdp_min(blocks, FDK_MOST_BLOCKS));
@@ -91,8 +127,8 @@ static inline void fdk_prepare_header(fdk_job *job, const fdw_message *planned)
     job->header_words = (int32_t)(m.at.header / 4);
 }
 
-/* Fill in a job, but for what lies on the device: the arrays, live_batch, not_need_stop, payload and result,
- * which are set to NULL.
+/* Fill in a job, but for what lies on the device: the arrays, live_batch, not_need_stop, payload, result, plan and
+ * done, which are set to NULL.
  *
  * Of `s` only the numbers are looked at.  `capacity` is the bytes that there is room for at the payload.
  * 0, or -1 with the reason in *fault: FDP_BATCH or FDP_COLUMNS.

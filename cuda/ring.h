@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From the kernel to the queue: a ring of pinned buffers, and a thread that sends what the kernel wrote there.
- * This file has their parts; ring_sender.h is the thread, ring_save.h what callers do.
+ * This file has their parts; ring_memory.h makes and frees the buffers, ring_sender.h is the thread, ring_save.h
+ * what callers do.
  *
  * A save takes the next buffer, launches the kernel that writes the message into it, records an event and
  * returns.  The sender thread waits for the events one after another and gives each message to its queue, so
@@ -18,15 +19,21 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include "decide.h"
 #include "driver.h"
-#include "prepare.h"
 
-FDK_ASSERT(offsetof(fdk_job, tokens) == 0 && offsetof(fdk_job, steps) == 9 * sizeof(fdk_array),
+FDK_ASSERT(offsetof(fdk_job, tokens) == 0 && offsetof(fdk_job, steps) == (FDK_ARRAYS - 1) * sizeof(fdk_array),
            "ten arrays in the order of tensors.ROLES");
 
 #define FDR_MOST_SLOTS 64
 #define FDR_MOST_ERRORS 16          /* kept until somebody asks; more are only counted */
-#define FDR_MOST_INPUTS 16          /* tensors of one save */
+
+/* How a message comes from the device into the buffer that it is sent from. */
+enum fdr_way {
+    FDR_MAPPED,     /* the kernel writes into it, over the bus */
+    FDR_COPY,       /* the kernel writes into device memory, and one asynchronous copy follows */
+    FDR_WATCH,      /* as FDR_MAPPED; for a moment, the thread watches the blocks' words before it waits for the event */
+};
 
 /* Where messages go, and what became of them.  Lives until its last message is sent. */
 typedef struct {
@@ -40,11 +47,26 @@ typedef struct {
     int64_t lost;                   /* saves whose message was not sent */
 } fdr_lane;
 
-/* A device whose primary context this process uses, and the kernel in it. */
+/* Buffers that were made at once, one for each slot. */
+typedef struct fdr_pool {
+    uint8_t *memory;                /* pinned; NULL: on the device */
+    fdv_address address;            /* for the device */
+    fdv_context context;            /* in which it was made */
+    int64_t each;                   /* bytes of a buffer */
+    int users;                      /* slots whose buffer is one of these */
+    struct fdr_pool *next;          /* of those that are to be freed */
+} fdr_pool;
+
+/* A device whose primary context this process uses, the kernel in it, and what the ring has there. */
 typedef struct {
     int ordinal;
     fdv_context context;
     fdv_function kernel;
+    fdv_event events[FDR_MOST_SLOTS]; /* of each slot */
+    int n_events;                   /* so many there are */
+    fdr_pool *pool;                 /* FDR_COPY: its memory */
+    fdv_stream side;                /* a stream of our own, if it was asked for */
+    fdv_event ready;                /* recorded where tensors were said to be complete */
 } fdr_gpu;
 
 enum fdr_kind {
@@ -65,14 +87,23 @@ typedef struct {
     const char *call;   /* of the driver */
 } fdr_error;
 
-/* Pinned memory: what the kernel tells (fdk_result), mtype and payload, where prepare.h has them, and behind
- * them copies of host tensors. */
+/* A buffer: what the kernel tells (fdk_result), mtype and payload, where prepare.h has them, and behind them what
+ * the kernel reads: copies of host tensors, or a plan. */
 typedef struct {
+    fdr_pool *pool;                 /* whose it is; NULL: it has none yet */
+    fdr_pool *device_pool;          /* FDR_COPY, likewise */
     uint8_t *memory;
     fdv_address address;            /* the same for the device */
-    int64_t size;
+    fdr_gpu *gpu;                   /* of the save under way, as all that follows */
+    fdv_stream stream;
     fdv_event event;
-    int event_ordinal;              /* device of that event; -1: there is none */
+    int recorded;                   /* 0: the copy still has to be made, and the event recorded */
+    fdv_address copy_from;          /* FDR_COPY */
+    void *copy_to;
+    int64_t copy_size;
+    int32_t blocks;                 /* of the kernel that writes into it */
+    int32_t stamp;                  /* what they give their words; 0: they do not */
+    int64_t payload_at;
     fdr_lane *lane;
     int32_t seq_word;               /* where a frame's number belongs; -1: nowhere */
 } fdr_slot;
@@ -88,8 +119,12 @@ typedef struct {
     int ended;                      /* it has nothing left to do but return */
     int broken;                     /* an event failed: nobody knows what the device still writes */
     fdr_error failure;              /* why it is broken */
+    int way;                        /* enum fdr_way */
     int n;
     fdr_slot slots[FDR_MOST_SLOTS];
+    fdr_pool *pool;                 /* what slots get their buffers from */
+    fdr_pool *retired;              /* buffers that were too small */
+    int growing;                    /* some thread makes a new pool */
     uint64_t issued;                /* saves so far; save t uses slots[t % n] */
     uint64_t finished;              /* of those, whose message is sent (or never will be) */
     int n_errors;
@@ -98,21 +133,16 @@ typedef struct {
     int64_t held, held_ns;          /* saves that waited for a buffer, and how long */
 } fdr_ring;
 
-/* A tensor in host memory, of which the device gets a copy. */
+/* One save.  Of arrays in host memory, the kernel's argument has host addresses until it is launched. */
 typedef struct {
-    const void *from;
-    int64_t size;
-    void *field;                    /* the pointer in the kernel's argument */
-} fdr_input;
-
-/* One save. */
-typedef struct {
-    const fdr_gpu *gpu;
+    fdr_gpu *gpu;
     fdv_stream stream;
+    fdv_event after;                /* a stream of our own waits for this event, or ... */
+    int side;                       /* ... is used without one */
     fdr_lane *lane;
-    fdk_job kernel;                 /* its payload and result are filled in here */
-    int n_inputs;
-    fdr_input inputs[FDR_MOST_INPUTS];
+    fdk_job kernel;                 /* its payload, result, plan and done are filled in here */
+    int64_t sizes[FDK_ARRAYS];      /* bytes of each array that is in host memory; else -1 */
+    fdp_fault fault;                /* why it was refused at once */
 } fdr_job;
 
 #endif

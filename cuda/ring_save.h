@@ -6,16 +6,14 @@
 #define FD_POSTPROC_RING_SAVE_H
 
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ring_sender.h"
 
-#define FDR_ALIGNMENT 64       /* of each host tensor's copy */
 #define FDR_LEAVE_NS 200000000 /* a thread that is to end has so long for it */
 
 /* 0, or an errno value. */
-static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n)
+static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int way)
 {
     pthread_condattr_t attributes;
     sigset_t all, before;
@@ -23,8 +21,7 @@ static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n)
     memset(r, 0, sizeof *r);
     r->driver = driver;
     r->n = n;
-    for (int k = 0; k < FDR_MOST_SLOTS; k++)
-        r->slots[k].event_ordinal = -1;
+    r->way = way;
     pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -89,154 +86,201 @@ static inline int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     return left;
 }
 
-static inline int fdr_failed(fdr_error *error, fdv_result result, const char *call)
+enum fdr_answer {
+    FDR_FAILED = -1,    /* *error says why, and nothing was saved */
+    FDR_SAVED = 0,
+    FDR_WAITING = 1,    /* all buffers are still in use after a slice of time; call again */
+    FDR_BROKEN = 2,     /* r->failure says why */
+    FDR_STOPPED = 3,
+    FDR_UNFIT = 4,      /* job->fault says why, and nothing was saved */
+    FDR_CAPTURED = 5,   /* the stream is being captured; nothing was saved */
+    FDR_GROWING = 6,    /* as FDR_WAITING, but for another thread that makes buffers */
+};
+
+/* Under the lock: decide what the host can decide, and copy what the kernel reads of host memory, into the slot.
+ * 0, or -1 with the reason in job->fault. */
+static inline int fdr_fill(fdr_slot *slot, fdr_job *job, fdk_job *kernel)
 {
-    error->kind = FDR_DRIVER;
-    error->status = result;
-    error->call = call;
+    int64_t end = fdr_message_room(job);
+    fdk_array *arrays = &kernel->tokens;
+    uint8_t on_host[FDK_ARRAYS];
+    fdv_address at;
+    for (int k = 0; k < FDK_ARRAYS; k++)
+        on_host[k] = job->sizes[k] >= 0;
+    if (fdk_decidable(kernel, on_host)) {
+        int32_t *payload = (int32_t *)(slot->memory + slot->payload_at);
+        if (fdk_decide(kernel, on_host[0], payload, (uint64_t *)(slot->memory + end), &job->fault) < 0)
+            return -1;
+        at = slot->address + (fdv_address)end;
+        memcpy(&kernel->plan, &at, sizeof at);
+        end += fdr_aligned(fdk_plan_bytes(kernel));
+        for (int k = FDK_FIRST_DECIDING; k < FDK_ARRAYS; k++)
+            arrays[k].data = NULL;
+    }
+    for (int k = 0; k < FDK_ARRAYS; k++) {
+        if (!on_host[k] || arrays[k].data == NULL)
+            continue;
+        at = slot->address + (fdv_address)end;
+        memcpy(slot->memory + end, arrays[k].data, (size_t)job->sizes[k]);
+        memcpy(&arrays[k].data, &at, sizeof at);
+        end += fdr_aligned(job->sizes[k]);
+    }
+    return 0;
+}
+
+/* Under the lock: where the kernel writes. */
+static inline void fdr_aim(const fdr_ring *r, int index, const fdr_job *job, fdr_slot *slot, fdk_job *kernel)
+{
+    fdk_result *told = (fdk_result *)(slot->memory + FDK_RESULT_AT);
+    fdv_address at = slot->address + FDK_RESULT_AT, payload = slot->address + (fdv_address)slot->payload_at;
+    told->length = FDK_NOT_RUN;
+    told->wide = 0;
+    memcpy(&kernel->result, &at, sizeof at);
+    slot->copy_size = 0;
+    if (r->way == FDR_COPY) {
+        const fdr_pool *pool = job->gpu->pool;
+        /* What the host has written stays. */
+        const int64_t from = kernel->plan == NULL ? 0 : 4 * (int64_t)fdk_ids_begin(kernel);
+        fdr_take_from(&slot->device_pool, job->gpu->pool);
+        payload = pool->address + (fdv_address)(index * pool->each + slot->payload_at);
+        slot->copy_from = payload + (fdv_address)from;
+        slot->copy_to = slot->memory + slot->payload_at + from;
+        slot->copy_size = 4 * fdk_most_words(kernel) - from;
+    }
+    memcpy(&kernel->payload, &payload, sizeof payload);
+    slot->stamp = 0;
+    slot->blocks = fdk_blocks(kernel);
+    if (r->way == FDR_WATCH) {
+        slot->stamp = (int32_t)(r->issued % INT32_MAX) + 1; /* another one than this buffer's last */
+        kernel->stamp = slot->stamp;
+        at = slot->address + FDK_DONE_AT;
+        memcpy(&kernel->done, &at, sizeof at);
+    }
+}
+
+static inline int fdr_breaks(fdr_ring *r, fdr_error *error, fdv_result result, const char *call)
+{
+    fdr_failed(error, result, call);
+    fdr_break(r);
+    r->failure = *error;
     return -1;
 }
 
-/* Pinned memory for a slot, at least `size` bytes; what it had is given back. */
-static inline int fdr_reserve(const fdv_driver *driver, fdr_slot *slot, int64_t size, fdr_error *error)
-{
-    fdv_result result;
-    void *fresh = NULL;
-    if (slot->memory != NULL) {
-        uint8_t *old = slot->memory;
-        slot->memory = NULL;
-        slot->size = 0;
-        result = driver->MemFreeHost(old);
-        if (result != 0)
-            return fdr_failed(error, result, "cuMemFreeHost");
-    }
-    result = driver->MemHostAlloc(&fresh, (size_t)size, FDV_HOST_PORTABLE | FDV_HOST_MAPPED);
-    if (result != 0)
-        return fdr_failed(error, result, "cuMemHostAlloc");
-    result = driver->MemHostGetDevicePointer(&slot->address, fresh, 0);
-    if (result != 0) {
-        driver->MemFreeHost(fresh);
-        return fdr_failed(error, result, "cuMemHostGetDevicePointer");
-    }
-    memset(fresh, 0, (size_t)size);
-    slot->memory = (uint8_t *)fresh;
-    slot->size = size;
-    return 0;
-}
-
-static inline int64_t fdr_aligned(int64_t size)
-{
-    return (size + FDR_ALIGNMENT - 1) / FDR_ALIGNMENT * FDR_ALIGNMENT;
-}
-
-/* An event of the job's device for a slot, in the current context. */
-static inline int fdr_make_event(const fdv_driver *driver, fdr_slot *slot, int ordinal, fdr_error *error)
-{
-    fdv_result result;
-    if (slot->event_ordinal >= 0) {
-        slot->event_ordinal = -1;
-        result = driver->EventDestroy(slot->event);
-        if (result != 0)
-            return fdr_failed(error, result, "cuEventDestroy");
-    }
-    result = driver->EventCreate(&slot->event, FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING);
-    if (result != 0)
-        return fdr_failed(error, result, "cuEventCreate");
-    slot->event_ordinal = ordinal;
-    return 0;
-}
-
-/* Copy the host tensors, launch, record.  In the current context. */
-static inline int fdr_launch(fdr_ring *r, fdr_slot *slot, fdr_job *job, fdr_error *error)
+/* Under the lock and in the current context: fill the next slot, launch, record. */
+static inline int fdr_launch(fdr_ring *r, fdr_job *job, fdr_error *error)
 {
     const fdv_driver *driver = r->driver;
-    void *arguments[] = {&job->kernel};
-    int64_t end = fdr_aligned(FDK_PAYLOAD_AT + job->lane->capacity), need = end;
-    fdk_result *told;
-    fdv_address at;
+    const int index = (int)(r->issued % (uint64_t)r->n);
+    fdr_slot *slot = &r->slots[index];
+    fdk_job kernel = job->kernel; /* the job's own stays as it is: it may have to be saved later */
+    void *arguments[] = {&kernel};
+    const char *call;
     fdv_result result;
-    for (int k = 0; k < job->n_inputs; k++)
-        need += fdr_aligned(job->inputs[k].size);
-    if (slot->size < need && fdr_reserve(driver, slot, need, error) < 0)
-        return -1;
-    if (slot->event_ordinal != job->gpu->ordinal
-        && fdr_make_event(driver, slot, job->gpu->ordinal, error) < 0)
-        return -1;
-    for (int k = 0; k < job->n_inputs; k++) {
-        const fdr_input *input = &job->inputs[k];
-        at = slot->address + (fdv_address)end;
-        memcpy(slot->memory + end, input->from, (size_t)input->size);
-        memcpy(input->field, &at, sizeof at);
-        end += fdr_aligned(input->size);
-    }
-    at = slot->address + FDK_PAYLOAD_AT;
-    memcpy(&job->kernel.payload, &at, sizeof at);
-    at = slot->address + FDK_RESULT_AT;
-    memcpy(&job->kernel.result, &at, sizeof at);
-    told = (fdk_result *)(slot->memory + FDK_RESULT_AT);
-    told->length = FDK_NOT_RUN;
-    told->wide = 0;
+    fdr_take_from(&slot->pool, r->pool);
+    slot->memory = r->pool->memory + index * r->pool->each;
+    slot->address = r->pool->address + (fdv_address)(index * r->pool->each);
+    slot->payload_at = fdk_payload_at(&kernel);
+    if (fdr_fill(slot, job, &kernel) < 0)
+        return FDR_UNFIT;
+    fdr_aim(r, index, job, slot, &kernel);
     slot->lane = job->lane;
-    slot->seq_word = job->kernel.seq_word;
-    result = driver->LaunchKernel(job->gpu->kernel, (unsigned)fdk_blocks(&job->kernel), 1, 1, FDK_THREADS, 1, 1,
-                                  (unsigned)fdk_shared_bytes(job->kernel.batch, FDK_THREADS), job->stream,
-                                  arguments, NULL);
+    slot->seq_word = kernel.seq_word;
+    slot->gpu = job->gpu;
+    slot->event = job->gpu->events[index];
+    slot->stream = job->side ? job->gpu->side : job->stream;
+    slot->recorded = 0;
+    if (job->side && job->after != NULL) {
+        result = driver->StreamWaitEvent(slot->stream, job->after, 0);
+        if (result != 0)
+            return fdr_failed(error, result, "cuStreamWaitEvent");
+    }
+    result = driver->LaunchKernel(
+        job->gpu->kernel, (unsigned)slot->blocks, 1, 1, FDK_THREADS, 1, 1,
+        kernel.plan != NULL ? 0 : (unsigned)fdk_shared_bytes(kernel.batch, FDK_THREADS), slot->stream, arguments,
+        NULL);
     if (result != 0)
         return fdr_failed(error, result, "cuLaunchKernel");
-    result = driver->EventRecord(slot->event, job->stream);
-    if (result != 0) { /* the kernel is on its way, and nobody will know when it is done */
-        fdr_failed(error, result, "cuEventRecord");
-        fdr_break(r);
-        r->failure = *error;
-        return -1;
+    result = fdr_follow(driver, slot, &call);
+    if (fdv_is_capture(result)) /* begun by another thread meanwhile: the sender thread tries again */
+        return FDR_SAVED;
+    if (result != 0) /* the kernel is on its way, and nobody will know when it is done */
+        return fdr_breaks(r, error, result, call);
+    if (job->side) { /* whoever overwrites the tensors on their own stream waits for the kernel */
+        result = driver->StreamWaitEvent(job->stream, slot->event, 0);
+        if (result != 0)
+            return fdr_breaks(r, error, result, "cuStreamWaitEvent");
     }
-    return 0;
+    return FDR_SAVED;
 }
 
-enum fdr_answer { FDR_FAILED = -1, FDR_SAVED = 0, FDR_WAITING = 1, FDR_BROKEN = 2, FDR_STOPPED = 3 };
-
-/* Save.  FDR_SAVED: *ticket is its number.  FDR_WAITING: all buffers are still in use after a slice of time;
- * call again.  FDR_BROKEN: r->failure says why.  FDR_FAILED: *error says why, and nothing was saved. */
-static inline int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
+/* Under the lock: wait, for a slice of time at most, until a job can be launched.  FDR_SAVED: it can. */
+static inline int fdr_await(fdr_ring *r, const fdr_job *job, int64_t slice, fdr_error *error)
 {
-    const fdv_driver *driver = r->driver;
-    fdv_context current = NULL;
-    fdv_result result;
-    int answer = FDR_SAVED;
+    const int64_t began = fds_now();
+    int64_t since = began;
+    for (;;) {
+        const int full = r->issued - r->finished >= (uint64_t)r->n;
+        const int lack = fdr_lacks(r, job);
+        int late;
+        if (r->stopping)
+            return FDR_STOPPED;
+        if (r->broken)
+            return FDR_BROKEN;
+        if (!full && lack == 0)
+            return FDR_SAVED;
+        if (!full && !r->growing) {
+            if (fdr_supply(r, job, lack, error) < 0)
+                return FDR_FAILED;
+            continue;
+        }
+        late = fdr_wait(r, began + slice) < 0;
+        if (full)
+            fdc_add(&r->held_ns, fds_now() - since);
+        since = fds_now();
+        if (late)
+            return full ? FDR_WAITING : FDR_GROWING;
+    }
+}
+
+/* The same in the current context, which is the job's. */
+static inline int fdr_save_here(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
+{
+    int capturing = 0, answer;
+    const fdv_result result = r->driver->StreamIsCapturing(job->stream, &capturing);
+    if (result != 0)
+        return fdr_failed(error, result, "cuStreamIsCapturing");
+    if (capturing)
+        return FDR_CAPTURED;
     pthread_mutex_lock(&r->lock);
-    if (r->issued - r->finished >= (uint64_t)r->n && !r->broken && !r->stopping) {
-        const int64_t began = fds_now();
-        while (r->issued - r->finished >= (uint64_t)r->n && !r->broken && fdr_wait(r, began + slice) == 0)
-            ;
-        fdc_add(&r->held_ns, fds_now() - began);
-    }
-    if (r->stopping)
-        answer = FDR_STOPPED;
-    else if (r->broken)
-        answer = FDR_BROKEN;
-    else if (r->issued - r->finished >= (uint64_t)r->n)
-        answer = FDR_WAITING;
-    if (answer != FDR_SAVED) {
-        pthread_mutex_unlock(&r->lock);
-        return answer;
-    }
-    memset(error, 0, sizeof *error);
-    result = driver->CtxGetCurrent(&current);
-    if (result != 0) {
-        answer = fdr_failed(error, result, "cuCtxGetCurrent");
-    } else if (current != job->gpu->context && (result = driver->CtxPushCurrent(job->gpu->context)) != 0) {
-        answer = fdr_failed(error, result, "cuCtxPushCurrent");
-    } else {
-        answer = fdr_launch(r, &r->slots[r->issued % (uint64_t)r->n], job, error);
-        if (current != job->gpu->context)
-            driver->CtxPopCurrent(&current);
-    }
+    answer = fdr_await(r, job, slice, error);
+    if (answer == FDR_SAVED)
+        answer = fdr_launch(r, job, error);
     if (answer == FDR_SAVED) {
         *ticket = r->issued;
         __atomic_store_n(&r->issued, r->issued + 1, __ATOMIC_RELEASE);
         pthread_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->lock);
+    return answer;
+}
+
+/* Save: enum fdr_answer.  FDR_SAVED: *ticket is its number. */
+static inline int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
+{
+    const fdv_driver *driver = r->driver;
+    const fdv_context wanted = job->gpu->context;
+    fdv_context current = NULL;
+    fdv_result result;
+    int answer;
+    memset(error, 0, sizeof *error);
+    result = driver->CtxGetCurrent(&current);
+    if (result != 0)
+        return fdr_failed(error, result, "cuCtxGetCurrent");
+    if (current != wanted && (result = driver->CtxPushCurrent(wanted)) != 0)
+        return fdr_failed(error, result, "cuCtxPushCurrent");
+    answer = fdr_save_here(r, job, ticket, error, slice);
+    if (current != wanted)
+        driver->CtxPopCurrent(&current);
     return answer;
 }
 
@@ -248,7 +292,7 @@ static inline int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
     found = r->n_errors > 0;
     if (found) {
         *error = r->errors[0];
-        r->n_errors--;
+        __atomic_store_n(&r->n_errors, r->n_errors - 1, __ATOMIC_RELAXED);
         memmove(r->errors, r->errors + 1, (size_t)r->n_errors * sizeof r->errors[0]);
     }
     *more = r->more_errors;

@@ -10,24 +10,35 @@
 #include "_counter.h"
 #include "_frames.h"
 #include "_sysv.h"
-#include "ring.h"
+#include "ring_memory.h"
 
-#define FDR_SLICE_NS 20000000 /* the thread looks this often whether it is to go on waiting */
+#define FDR_SLICE_NS 20000000   /* the thread looks this often whether it is to go on waiting */
+#define FDR_CAPTURE_NS 1000000  /* and this often whether a capture is over */
+#define FDR_WATCH_NS 20000      /* a wake-up takes about as long, so more would cost more than it saves */
+#define FDR_IDLE_NS 500000000   /* after so long without a save, old buffers are freed */
 
 /* Under the lock. */
 static inline void fdr_keep_error(fdr_ring *r, const fdr_error *error)
 {
     if (r->n_errors < FDR_MOST_ERRORS)
-        r->errors[r->n_errors++] = *error;
+        r->errors[r->n_errors] = *error;
     else
         r->more_errors++;
+    if (r->n_errors < FDR_MOST_ERRORS)
+        __atomic_store_n(&r->n_errors, r->n_errors + 1, __ATOMIC_RELEASE);
+}
+
+/* Whether there is an error to take; asked without the lock. */
+static inline int fdr_has_error(const fdr_ring *r)
+{
+    return __atomic_load_n(&r->n_errors, __ATOMIC_ACQUIRE) > 0;
 }
 
 /* Give what was written into a slot to its queue.  0, or -1 with the reason in *error. */
 static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_error *error)
 {
     fdr_lane *lane = slot->lane;
-    uint8_t *message = slot->memory + FDK_MTYPE_AT;
+    uint8_t *message = slot->memory + slot->payload_at - FDF_MTYPE_SIZE;
     fdf_sending sending;
     int64_t msgmax = 0, msg_qbytes = 0;
     int64_t limit = fds_limit(lane->msqid, &msgmax, &msg_qbytes);
@@ -148,9 +159,123 @@ static inline void fdr_break(fdr_ring *r)
     __atomic_store_n(&r->broken, 1, __ATOMIC_RELEASE);
 }
 
+static inline void fdr_pause(int64_t ns)
+{
+    const struct timespec t = {0, (long)ns};
+    nanosleep(&t, NULL);
+}
+
+/* What follows the kernel on its stream: the copy, if there is one, and the event. */
+static inline fdv_result fdr_follow(const fdv_driver *driver, fdr_slot *slot, const char **call)
+{
+    fdv_result result;
+    if (slot->copy_size > 0) {
+        *call = "cuMemcpyDtoHAsync";
+        result = driver->MemcpyDtoHAsync(slot->copy_to, slot->copy_from, (size_t)slot->copy_size, slot->stream);
+        if (result != 0)
+            return result;
+        slot->copy_size = 0;
+    }
+    *call = "cuEventRecord";
+    result = driver->EventRecord(slot->event, slot->stream);
+    slot->recorded = result == 0;
+    return result;
+}
+
+/* Watch the words of the blocks for a moment.  1: all that the kernel writes has arrived. */
+static inline int fdr_watch(const fdr_slot *slot)
+{
+    const int32_t *done = (const int32_t *)(slot->memory + FDK_DONE_AT);
+    const int64_t until = fds_now() + FDR_WATCH_NS;
+    int32_t arrived = 0;
+    do {
+        while (arrived < slot->blocks && __atomic_load_n(&done[arrived], __ATOMIC_ACQUIRE) == slot->stamp)
+            arrived++;
+        if (arrived == slot->blocks)
+            return 1;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    } while (fds_now() < until);
+    return 0;
+}
+
+/* Make the slot's context the thread's, and exempt the thread from what captures in other threads forbid. */
+static inline fdv_result fdr_move_to(const fdv_driver *driver, fdv_context context, fdv_context *current,
+                                     const char **call)
+{
+    int mode;
+    fdv_result result;
+    if (*current == context)
+        return 0;
+    *call = "cuCtxSetCurrent";
+    result = driver->CtxSetCurrent(context);
+    if (result != 0)
+        return result;
+    *call = "cuThreadExchangeStreamCaptureMode";
+    result = fdv_relax(driver, &mode);
+    if (result == 0)
+        *current = context;
+    return result;
+}
+
+/* Wait until the message is in its buffer.  The driver's answer; *call is the call that gave it. */
+static inline fdv_result fdr_arrive(const fdr_ring *r, fdr_slot *slot, fdv_context *current, const char **call)
+{
+    for (;;) {
+        fdv_result result;
+        if (slot->stamp != 0 && fdr_watch(slot))
+            return 0;
+        result = fdr_move_to(r->driver, slot->gpu->context, current, call);
+        if (result == 0 && !slot->recorded)
+            result = fdr_follow(r->driver, slot, call);
+        if (result == 0) {
+            *call = "cuEventSynchronize";
+            result = r->driver->EventSynchronize(slot->event);
+        }
+        /* Not lost: while somebody captures, the driver does not tell. */
+        if (!fdv_is_capture(result) || __atomic_load_n(&r->abandoned, __ATOMIC_RELAXED))
+            return result;
+        fdr_pause(FDR_CAPTURE_NS);
+    }
+}
+
+/* Under the lock, which is given up meanwhile: wait for a save.  Old buffers are freed after a while without. */
+static inline void fdr_rest(fdr_ring *r, fdv_context *current)
+{
+    const char *call;
+    while (r->finished == r->issued && !r->stopping) {
+        fdr_pool *old;
+        struct timespec t;
+        const int64_t until = fds_now() + FDR_IDLE_NS;
+        if (r->retired == NULL || r->broken) {
+            pthread_cond_wait(&r->work, &r->lock);
+            continue;
+        }
+        t.tv_sec = (time_t)(until / 1000000000);
+        t.tv_nsec = (long)(until % 1000000000);
+        if (pthread_cond_timedwait(&r->work, &r->lock, &t) != ETIMEDOUT || r->finished != r->issued || r->stopping)
+            continue;
+        old = fdr_unused(r);
+        if (old == NULL)
+            continue;
+        pthread_mutex_unlock(&r->lock);
+        if (fdr_move_to(r->driver, old->context, current, &call) == 0 && fdr_free_pool(r->driver, old) == 0) {
+            free(old);
+            old = NULL;
+        }
+        pthread_mutex_lock(&r->lock);
+        if (old != NULL) { /* tried again; what is wrong with the driver, a save will meet as well */
+            old->next = r->retired;
+            r->retired = old;
+        }
+    }
+}
+
 static void *fdr_main(void *data)
 {
     fdr_ring *r = (fdr_ring *)data;
+    fdv_context current = NULL;
     pthread_mutex_lock(&r->lock);
     for (;;) {
         fdr_slot *slot;
@@ -158,8 +283,7 @@ static void *fdr_main(void *data)
         fdv_result result;
         int64_t length;
         int status = -1;
-        while (r->finished == r->issued && !r->stopping)
-            pthread_cond_wait(&r->work, &r->lock);
+        fdr_rest(r, &current);
         if (r->finished == r->issued || r->abandoned)
             break;
         slot = &r->slots[r->finished % (uint64_t)r->n];
@@ -171,19 +295,18 @@ static void *fdr_main(void *data)
             continue;
         }
         pthread_mutex_unlock(&r->lock);
-        result = r->driver->EventSynchronize(slot->event);
+        result = fdr_arrive(r, slot, &current, &error.call);
         pthread_mutex_lock(&r->lock);
+        if (r->abandoned)
+            break;
         if (result != 0) {
             error.kind = FDR_DRIVER;
             error.status = result;
-            error.call = "cuEventSynchronize";
             fdr_break(r);
             r->failure = error;
             fdr_keep_error(r, &error);
             continue;
         }
-        if (r->abandoned)
-            break;
         pthread_mutex_unlock(&r->lock);
         length = fdr_length(slot, &error);
         if (length >= 0)

@@ -359,7 +359,8 @@ def current_stream(tensor: Any, framework: str, device: int) -> int:
         # Not paddle.device.cuda.current_stream(), which crashes in a build without CUDA.
         return int(sys.modules["paddle"].base.core._get_current_stream(device).cuda_stream)
     if framework == "cupy":
-        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+        stream = sys.modules["cupy"].cuda.get_current_stream
+        return int((stream(device) if device >= 0 else stream()).ptr)  # each device has one
     interface = getattr(tensor, "__cuda_array_interface__", None) or {}
     return int(interface.get("stream") or 0)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
 from kernel_emulation import OPS, Call, compiler
 from save_cases import CHANNELS, arguments, random_inputs
 from search import examples
@@ -16,79 +17,8 @@ from fd_postproc.reference import ReferenceStep
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
 
-ROLES = {
-    "x": "tokens",
-    "accept_tokens": "tokens",
-    "sampled_token_ids": "tokens",
-    "topk_ids": "ids",
-    "logprob_token_ids": "ids",
-    "logprob_scores": "scores",
-    "ranks": "ranks",
-    "logprob_ranks": "ranks",
-    "accept_num": "counts",
-    "token_num_per_batch": "counts",
-    "cu_batch_token_offset": "offsets",
-    "seq_lens_decoder": "decoded",
-    "prompt_lens": "prompts",
-    "preempted_idx": "preempted",
-    "step_idx": "steps",
-}
-TWO_DIMENSIONS = ("tokens", "ids", "scores")
-LAYOUTS = [fp.GPU, fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
 WITH_COUNTS = ["speculate_save_output", "speculate_save_output_topk", "mtp_save_first_token_with_topk"]
 WITH_LOGPROBS = [op for op in OPS if "topk" in op]
-
-CASES = {
-    "batch": st.integers(0, 12) | st.integers(0, 512) | st.sampled_from([255, 256, 257, 511, 512]),
-    "cols": st.integers(1, 21),
-    "seed": st.integers(0, 1 << 32),
-    "layout": st.sampled_from(LAYOUTS),
-    "dialect": st.sampled_from(["packed", "legacy", "compact"]),
-    "stop_flag": st.sampled_from([0, 1, -7, 2147483647]),
-    "flag": st.sampled_from([0, 3, 4]),
-    "skip_prefill": st.booleans(),
-}
-GRIDS = {
-    "blocks": st.sampled_from([0, 1, 2, 3, 7, 64]),
-    "threads": st.sampled_from([32, 64, 96, 256, 512]),
-    "order": st.integers(0, 1 << 32),
-}
-
-
-def slots(op, layout, dialect):
-    return layout.spec_batch if CHANNELS[op] == "spec" and dialect != "compact" else layout.max_batch
-
-
-def roles_of(inputs):
-    """The arrays of a save op by role: one dimension where there is one number per request or row."""
-    arrays = {ROLES[name]: value for name, value in inputs.items() if name in ROLES}
-    return {role: a if role in TWO_DIMENSIONS else a.reshape(-1) for role, a in arrays.items()}
-
-
-def strided(rng, array):
-    """The same numbers with gaps between them, in another order, or in another integer type."""
-    if array.dtype.kind == "i":
-        limits = np.iinfo(np.int32)
-        fits = array.size == 0 or (limits.min <= array.min() and array.max() <= limits.max)
-        array = array.astype(rng.choice([np.int32, np.int64]) if fits else np.int64)
-    gaps = [int(rng.integers(1, 4)) for _ in array.shape]
-    room = [size * gap + 1 for size, gap in zip(array.shape, gaps, strict=True)]
-    order = "F" if rng.random() < 0.5 else "C"
-    memory = np.frombuffer(rng.bytes(int(np.prod(room)) * array.itemsize), array.dtype)
-    view = memory.copy().reshape(room, order=order)[tuple(slice(None, -1, gap) for gap in gaps)]
-    view[...] = array
-    return view
-
-
-def random_call(op, batch, cols, seed, layout, dialect, **numbers):
-    rng = np.random.default_rng(seed)
-    batch = min(batch, slots(op, layout, dialect))
-    inputs = random_inputs(op, batch, min(cols, layout.top_k + 1), seed, layout)
-    arrays = roles_of(inputs)
-    if rng.random() < 0.7:
-        arrays = {role: strided(rng, array) for role, array in arrays.items()}
-    seq, sender = (int(n) for n in rng.integers(0, 1 << 64, 2, dtype=np.uint64))
-    return Call(op, dialect, layout, arrays, batch, seq=seq, sender=sender, **numbers), inputs
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -104,6 +34,34 @@ def test_the_kernel_writes_what_the_cpu_writes(op):
         assert call.on_device(blocks, threads, order) == expected
 
     check()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_host_may_decide(op):
+    """The same bytes if all numbers that decide are in host memory, and the kernel is told the rows."""
+    decided = []
+
+    @examples(30)
+    @given(**CASES, **GRIDS, tokens=st.booleans())
+    def check(blocks, threads, order, tokens, **case):
+        call, _ = random_call(op, **case)
+        call.on_host = (*DECIDING, "tokens") if tokens else DECIDING
+        assert call.on_device(blocks, threads, order) == call.on_cpu()
+        decided.append(call.decided)
+        codes = not tokens and call.dialect == "compact" and op in ("save_output", "save_output_topk")
+        assert call.decided != codes  # a token that is a code has no row in a frame
+
+    check()
+    assert any(decided)
+
+
+@pytest.mark.parametrize("missing", DECIDING)
+def test_the_host_does_not_decide_without_all_numbers(missing):
+    op = "mtp_save_first_token" if missing == "steps" else "speculate_save_output_topk"
+    call, _ = random_call(op, 12, 3, 1, fp.GPU, "packed")
+    call.on_host = tuple(role for role in DECIDING if role != missing)
+    assert call.on_device() == call.on_cpu()
+    assert not call.decided
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -149,29 +107,13 @@ def saved_by_the_reference(call, inputs):
 # ---- Numbers that do not fit -------------------------------------------------------------------------------
 
 
-WRONG = {
-    "counts": [7, 99, -5, 2147483647, -2147483648],
-    "offsets": [-1, -2147483648, 2147483647, 10000],
-    "tokens": [1 << 31, -(1 << 31) - 1, 1 << 62, -(1 << 63)],
-    "ids": [1 << 31, -(1 << 31) - 1, 1 << 62],
-    "ranks": [1 << 31, -(1 << 63)],
-}
-
-
-def spoil(rng, arrays):
-    """Make one number wrong, which may or may not matter."""
-    role = rng.choice([role for role in WRONG if role in arrays])
-    if arrays[role].size:
-        arrays[role] = array = arrays[role].copy()
-        array.reshape(-1)[rng.integers(array.size)] = rng.choice(WRONG[role])
-
-
 @pytest.mark.parametrize("op", OPS)
 def test_the_kernel_refuses_what_the_cpu_refuses(op):
     seen = set()
 
-    def one(blocks, threads, order, wrong, narrow, **case):
+    def one(blocks, threads, order, wrong, narrow, on_host, **case):
         call, inputs = random_call(op, **case)
+        call.on_host = (*DECIDING, "tokens") if on_host else ()
         rng = np.random.default_rng(case["seed"])
         arrays = roles_of(inputs)
         for _ in range(wrong):
@@ -192,7 +134,13 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
         assert not -(1 << 31) <= value < 1 << 31
 
     @examples(40)
-    @given(**CASES, **GRIDS, wrong=st.integers(1, 3), narrow=st.sampled_from([False] * 4 + [True]))
+    @given(
+        **CASES,
+        **GRIDS,
+        wrong=st.integers(1, 3),
+        narrow=st.sampled_from([False] * 4 + [True]),
+        on_host=st.booleans(),
+    )
     def check(**case):
         one(**case)
 
@@ -205,7 +153,7 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
     if op in WITH_COUNTS and op in WITH_LOGPROBS:
         possible |= {"no row"}
     usual = {"blocks": 0, "threads": 256, "batch": 12, "cols": 6, "layout": fp.GPU, "dialect": "packed"}
-    usual |= {"stop_flag": 1, "flag": 3, "skip_prefill": False, "wrong": 1}
+    usual |= {"stop_flag": 1, "flag": 3, "skip_prefill": False, "wrong": 1, "on_host": False}
     for seed in range(1000):  # what the search did not meet
         if seen == possible:
             break

@@ -38,13 +38,23 @@ def run(*command):
     return done.stderr
 
 
-def test_nvrtc_makes_the_ptx_in_the_tree(tmp_path):
+def test_the_compilers_make_what_is_in_the_tree(tmp_path):
     try:
         compile_ptx["nvrtc_path"]()
+        compile_ptx["ptxas_path"]()
     except ImportError as error:
         pytest.skip(str(error))
-    run(sys.executable, CUDA / "compile_ptx.py", tmp_path / "out")
-    assert (tmp_path / "out").read_text() == (CUDA / "pack.ptx").read_text()
+    run(sys.executable, CUDA / "compile_ptx.py", tmp_path)
+    for name in "pack.ptx", "pack.cubins.zip":
+        assert (tmp_path / name).read_bytes() == (CUDA / name).read_bytes(), name
+
+
+def test_the_machine_code_belongs_to_the_ptx(tmp_path):
+    cubins = compile_ptx["committed_cubins"]()
+    assert list(cubins) == compile_ptx["ARCHITECTURES"]
+    assert all(cubin.startswith(b"\x7fELF") and b"fdk_pack" in cubin for cubin in cubins.values())
+    header = compile_ptx["c_header"]()
+    assert header.index("{8, 0, fdk_sm_80}") < header.index("{0, 0, fdk_ptx}, {0, 0, NULL}")
 
 
 def test_stale_ptx_is_refused(tmp_path):
@@ -56,6 +66,7 @@ def test_stale_ptx_is_refused(tmp_path):
         "cuda/pack.cu",
         "cuda/pack.h",
         "cuda/pack.ptx",
+        "cuda/pack.cubins.zip",
         "fd_postproc/_request.h",
     ):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -64,6 +75,9 @@ def test_stale_ptx_is_refused(tmp_path):
     copied = runpy.run_path(str(tmp_path / "cuda" / "compile_ptx.py"))
     with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc-cu11==11\.8\.89.*compile_ptx"):
         copied["committed_ptx"]()
+    copied["PTX"].write_text(copied["fingerprint"]() + "edited")
+    with pytest.raises(RuntimeError, match=r"cubins\.zip was not made from the present pack\.ptx"):
+        copied["committed_cubins"]()
 
 
 def test_nvcc_compiles_it_without_spills(tmp_path):

@@ -14,14 +14,14 @@ import time
 from collections import deque
 from typing import Any
 
-from .._core import DeviceInput, HostInput, environment_variable, host_flag
+from .._core import DeviceInput, HostInput, environment_variable, host_flag, tensor_input
 from ..checks import seconds
 from ..errors import CudaError, QueueRemoved, UnfitNumber, queue_error, too_big
 from ..layout import Layout
 from ..queues import key_text
 from ..tensors import OnDevice, device_view
 from .arguments import ARGUMENTS, CHANNELS, Sizes, say
-from .environment import cuda_buffers, dialect_of, message_id, queue_mode
+from .environment import cuda_buffers, cuda_way, dialect_of, message_id, queue_mode
 from .watch import waiting, watch
 
 log = logging.getLogger("fd_postproc")
@@ -36,6 +36,8 @@ _open: dict[tuple[Any, ...], Any] = {}  # those in use
 _records: deque[tuple[int, Any, Any, Any]] = deque()  # saves under way; keeps their tensors alive
 _untold: list[tuple[int, str, Any]] = []  # what the sender thread met: ticket, kind, details
 _errors: list[Exception] = []  # the same as exceptions
+again: Any = None
+"""`fd_postproc._save.Again`, once the extension is needed: saves that are like the last one."""
 _left = False
 
 waiting.append(lanes)
@@ -54,7 +56,7 @@ def save(
     """Save once from tensors of which at least one is on a CUDA device."""
     goes_on, address = stop_flag(not_need_stop)
     job = make_job(op, inputs, sizes, address)
-    launch(
+    lane = launch(
         job,
         (given, not_need_stop),
         sizes[0],
@@ -64,6 +66,8 @@ def save(
         skip_prefill=skip_prefill,
         stream=job.stream(),
     )
+    if again is not None:
+        again.keep(job, lane, given, not_need_stop, layout, flag, skip_prefill, sizes[0], message_id())
 
 
 def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
@@ -93,12 +97,13 @@ def launch(
     flag: int,
     skip_prefill: bool,
     stream: int,
-) -> None:
-    """Launch the kernel of a job; `keep` stays alive until the message is sent."""
+) -> Any:
+    """Launch the kernel of a job; `keep` stays alive until the message is sent.  Returns the lane."""
     _raise_errors()
     ident = message_id()
+    lane = _lane(CHANNELS[job.op], batch, layout)
     fault = job.save(
-        _lane(CHANNELS[job.op], batch, layout),
+        lane,
         batch,
         stop_flag=ident if goes_on else -ident,
         flag=flag,
@@ -110,6 +115,21 @@ def launch(
     if fault is not None:
         raise UnfitNumber(say(job.op, job.width, job.cols, *fault))
     _forget_finished()
+    return lane
+
+
+def ready(*tensors: Any) -> None:
+    """See `fd_postproc.ops.ready`."""
+    inputs = []
+    for tensor in tensors:
+        dtype = "float32" if "float" in str(getattr(tensor, "dtype", "")) else "int64"
+        value = tensor_input(tensor, "a tensor", dtype)
+        if isinstance(value, DeviceInput) and value.device >= 0 and value.size:
+            inputs.append(value)
+    if inputs and any(value.device != inputs[0].device for value in inputs):
+        raise ValueError("the tensors are on several CUDA devices; mark those of each by a call of its own")
+    if inputs:
+        _extension().mark(inputs, inputs[0].stream())
 
 
 def settle() -> None:
@@ -150,9 +170,16 @@ def add_stats(total: dict[str, int | float]) -> dict[str, int | float]:
 # ---- Beginning and end -------------------------------------------------------------------------------
 
 
+def load(devices: list[int]) -> None:
+    """Load the kernel on these devices, so that the first save there need not."""
+    extension = _extension()
+    for ordinal in devices:
+        extension.load(ordinal)
+
+
 def _extension() -> Any:
     """`fd_postproc._save`, its thread running."""
-    global _save
+    global _save, again
     if _save is None:
         try:
             from .. import _save as extension
@@ -160,8 +187,9 @@ def _extension() -> Any:
             raise CudaError(
                 f"tensors on a CUDA device need the extension fd_postproc._save, which does not load: {error}"
             ) from None
-        extension.start(cuda_buffers())
+        extension.start(cuda_buffers(), cuda_way())
         _save = extension
+        again = extension.Again(_records, (_untold, _errors))
         atexit.register(_leave)
         if "multiprocessing.util" in sys.modules:  # its processes end without atexit
             sys.modules["multiprocessing.util"].Finalize(None, _leave, exitpriority=100)
@@ -244,6 +272,7 @@ def _exception(kind: str, details: Any, job: Any, lane: Any) -> Exception:
     if kind == "queue":
         error = queue_error(details, where)
         if isinstance(error, QueueRemoved):  # the next save makes a new queue
+            again.forget()
             for which in [which for which, known in _open.items() if known.msqid == lane.msqid]:
                 del _open[which]
         return error

@@ -72,3 +72,14 @@ def cuda_buffers() -> int:
     if not re.fullmatch(r"[0-9]{1,2}", text) or not 3 <= int(text) <= 64:
         raise ValueError(f"FD_POSTPROC_CUDA_BUFFERS={text!r} is not a number from 3 to 64")
     return int(text)
+
+
+WAYS = ("mapped", "copy", "watch")
+
+
+def cuda_way() -> str:
+    """``FD_POSTPROC_CUDA_WAY``: how a message leaves a CUDA device; ``mapped``."""
+    way = os.environ.get("FD_POSTPROC_CUDA_WAY", "mapped")
+    if way not in WAYS:
+        raise ValueError(f"FD_POSTPROC_CUDA_WAY={way!r} is not one of {', '.join(WAYS)}")
+    return way

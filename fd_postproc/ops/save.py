@@ -295,6 +295,31 @@ def flush(timeout: float | None = None) -> bool:
     return device.flush(timeout)
 
 
+def ready(*tensors: Any) -> None:
+    """Say that tensors are complete once everything that is on their current stream now has run.
+
+    A save whose tensors on a CUDA device were all named by this call, or the one before it, does not wait for
+    what was put on the stream since: it runs on a stream of its own, after this point.  Work that is put on
+    the current stream after the save waits for it.
+
+    Only for tensors that nothing that is already on the stream will write when they are saved.  Experimental:
+    no GPU has run it yet.
+
+    Parameters
+    ----------
+    *tensors : tensor
+        Those in host memory do not matter.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one is no tensor that a save op takes, or they are on several devices.
+    CudaError
+        If CUDA cannot be used.
+    """
+    device.ready(*tensors)
+
+
 def save_stats() -> dict[str, int | float]:
     """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`.
 
@@ -338,6 +363,8 @@ def _save(
     skip_prefill: bool = False,
 ) -> None:
     """Send what the save op `op` was given: {role: tensor}."""
+    if device.again is not None and device.again(op, given, not_need_stop, layout, flag, skip_prefill):
+        return
     names = ARGUMENTS[op]
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)

@@ -1,7 +1,7 @@
 /* The kernel body on the CPU, and the CPU's own packer beside it. */
 #include <stdlib.h>
 
-#include "prepare.h"
+#include "decide.h"
 
 /* The arrays in the order of fdk_job. */
 enum { TOKENS, IDS, SCORES, RANKS, COUNTS, OFFSETS, DECODED, PROMPTS, PREEMPTED, STEPS, N_ARRAYS };
@@ -11,6 +11,7 @@ typedef struct {
     int32_t op, dialect, batch, cols, stop_flag, flag, skip_prefill, capacity;
     int64_t width, rows;
     uint64_t seq, sender;
+    int64_t on_host;        /* bit k: array k is in host memory; all that decide: the host decides */
     fdk_array arrays[N_ARRAYS];
     const void *contiguous[N_ARRAYS]; /* the same numbers, as fdp_source has them */
     const int32_t *live_batch;
@@ -129,13 +130,49 @@ static int run(const fdk_job *job, int32_t blocks, int32_t threads, uint64_t sta
     return intact;
 }
 
-/* 0; -1: refused by fdk_prepare; -2: a thread wrote behind its block's shared memory.  `blocks` 0: as many as
- * the host would launch. */
+enum { STAMP = 77 };
+
+/* What runs the kernel: the body above, or PTX (ptx_machine.h). */
+static int (*runner)(const fdk_job *, int32_t blocks, int32_t threads, uint64_t seed) = run;
+
+void emu_use(int (*other)(const fdk_job *, int32_t, int32_t, uint64_t))
+{
+    runner = other != NULL ? other : run;
+}
+
+/* Have the host decide, if it can: 1.  A payload is written to only if it is to be sent. */
+static int decide(const call *c, fdk_job *job, int32_t *payload, uint64_t *plan, fdp_fault *fault)
+{
+    uint8_t on_host[FDK_ARRAYS], *written;
+    fdk_array *arrays = &job->tokens;
+    int status;
+    for (int k = 0; k < FDK_ARRAYS; k++)
+        on_host[k] = c->on_host >> k & 1;
+    if (!fdk_decidable(job, on_host))
+        return 0;
+    written = malloc((size_t)c->capacity);
+    memcpy(written, payload, (size_t)c->capacity);
+    status = fdk_decide(job, on_host[0], (int32_t *)written, plan, fault);
+    if (status == 0) {
+        memcpy(payload, written, (size_t)c->capacity);
+        job->plan = plan;
+    }
+    free(written);
+    for (int k = FDK_FIRST_DECIDING; k < FDK_ARRAYS; k++)
+        arrays[k].data = NULL;
+    return status < 0 ? -1 : 1;
+}
+
+/* 0, or 1 if the host had decided; -1: refused by fdk_prepare, or by the host; -2: a thread wrote behind its block's
+ * shared memory; -3: a block did not tell that it was done.  `blocks` 0: as many as the host would launch. */
 int emu_on_device(const call *c, int32_t blocks, int32_t threads, uint64_t seed, int32_t *payload,
                   fdk_result *result, fdp_fault *fault)
 {
     const fdp_source s = source_of(c);
     fdk_job job;
+    int32_t *done;
+    uint64_t *plan;
+    int decided, intact;
     if (fdk_prepare(&job, &s, &c->layout, c->dialect, c->seq, c->sender, c->capacity, fault) < 0)
         return -1;
     job.tokens = c->arrays[TOKENS];
@@ -152,7 +189,19 @@ int emu_on_device(const call *c, int32_t blocks, int32_t threads, uint64_t seed,
     job.not_need_stop = c->not_need_stop;
     job.payload = payload;
     job.result = result;
+    plan = malloc((size_t)fdk_plan_bytes(&job) + 1);
+    decided = decide(c, &job, payload, plan, fault);
     result->length = FDK_NOT_RUN;
     result->wide = 0;
-    return run(&job, blocks > 0 ? blocks : fdk_blocks(&job), threads, seed | 1) ? 0 : -2;
+    blocks = blocks > 0 ? blocks : fdk_blocks(&job);
+    done = calloc((size_t)blocks, sizeof *done);
+    job.done = done;
+    job.stamp = STAMP;
+    intact = decided < 0 || runner(&job, blocks, threads, seed | 1);
+    for (int32_t b = 0; b < blocks && decided >= 0; b++)
+        if (done[b] != STAMP)
+            decided = -3;
+    free(plan);
+    free(done);
+    return intact ? decided : -2;
 }

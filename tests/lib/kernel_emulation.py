@@ -63,6 +63,7 @@ class _Call(ctypes.Structure):
         ("rows", ctypes.c_int64),
         ("seq", ctypes.c_uint64),
         ("sender", ctypes.c_uint64),
+        ("on_host", ctypes.c_int64),
         ("arrays", _Array * len(ROLES)),
         ("contiguous", ctypes.c_void_p * len(ROLES)),
         ("live_batch", ctypes.c_void_p),
@@ -132,6 +133,7 @@ class Call:
     """One call of a save op.
 
     arrays : for each role the array that the kernel reads, of any strides, int32 or int64.
+    on_host : roles whose arrays are in host memory; if all are that decide, the host does.
     """
 
     op: str
@@ -146,6 +148,8 @@ class Call:
     sender: int = 0
     live_batch: np.ndarray | None = None
     not_need_stop: np.ndarray | None = None
+    on_host: tuple[str, ...] = ()
+    decided: bool = False
     _keep: list = field(default_factory=list)
 
     def _c_call(self):
@@ -156,6 +160,7 @@ class Call:
         c.batch = self.batch
         c.stop_flag, c.flag, c.skip_prefill = self.stop_flag, self.flag, self.skip_prefill
         c.seq, c.sender = self.seq, self.sender
+        c.on_host = sum(1 << k for k, role in enumerate(ROLES) if role in self.on_host)
         tokens, ids = self.arrays["tokens"], self.arrays.get("ids")
         c.width = tokens.shape[1]
         c.cols, c.rows = (1, 0) if ids is None else (ids.shape[1], min(len(ids), len(self.arrays["ranks"])))
@@ -193,20 +198,25 @@ class Call:
             return Outcome(buffer.tobytes(), REFUSED, wide=fault.values()[:2])
         return Outcome(buffer.tobytes(), length, fault=fault.values() if length == REFUSED else None)
 
-    def on_device(self, blocks=0, threads=256, seed=0, margin=64):
+    def on_device(self, blocks=0, threads=256, seed=0, margin=64, machine=None):
         """What the kernel makes of it, in a buffer of the same noise.
 
         blocks : 0 for as many as a launch has.
         seed : of the order in which the threads run.
+        machine : a `ptx_translation.Machine`, to run PTX instead of the compiled body.
         """
         c = self._c_call()
         buffer = self._noise(c.capacity + margin)
         fault, result = _Fault(), _Result()
+        library().emu_use(machine.run if machine else None)
         status = library().emu_on_device(
             ctypes.byref(c), blocks, threads, ctypes.c_uint64(seed), ctypes.c_void_p(buffer.ctypes.data),
             ctypes.byref(result), ctypes.byref(fault),
         )  # fmt: skip
+        assert status != -2 or machine is None, machine.fault()
         assert status != -2, "a thread wrote behind its block's shared memory"
+        assert status != -3, "a block did not tell that it was done"
+        self.decided = status == 1
         if status == -1:
             return Outcome(buffer.tobytes(), REFUSED, fault=fault.values())
         assert result.length != NOT_RUN

@@ -5,6 +5,10 @@
  * memory is mapped twice: the host has one mapping, "the device" the other.  So whoever takes one kind of
  * address for the other is found out at once.  Everything that a real driver does later is done later, by the
  * stream's thread, after a delay that the tests choose.
+ *
+ * It is stricter than any driver: whatever the manual lets a driver refuse, it refuses.  A call that needs a context
+ * needs the right one, and while a thread captures a stream, whatever may be unsafe then fails in other threads,
+ * and spoils the capture.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -16,12 +20,14 @@
 #include <unistd.h>
 
 #include "driver.h"
-#include "prepare.h"
+#include "decide.h"
 
 enum {
     OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
-    INVALID_CONTEXT = 201, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
+    INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_IMPLICIT = 906,
 };
+enum { GLOBAL, THREAD_LOCAL, RELAXED, MODES };
 enum { MOST_RANGES = 4096, MOST_FAILURES = 16, PAGE = 4096 };
 
 /* ---- State ---------------------------------------------------------------------------------------------- */
@@ -40,32 +46,46 @@ typedef struct {
 static range ranges[MOST_RANGES];
 static int n_ranges;
 static uint8_t *reserved, *next_address;
-static size_t live_pinned, live_events;
-static int initialised, sticky;
+static size_t live_pinned, live_events, live_device;
+static int initialised, sticky, module_loads;
+static int counts[5]; /* of what the tests ask for: enum counted */
+enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS, IDS_IN_LINE };
 static pid_t pid;
-static int64_t delay_us;
+static int64_t delay_us, allocation_us;
 
 static struct { char call[48]; int after, code; } failures[MOST_FAILURES];
 static int n_failures;
 
+enum { DEVICES = 8 };
 struct fdv_context_ { int device; };
-static struct fdv_context_ contexts[8];
+static struct fdv_context_ contexts[DEVICES];
+static int retained[DEVICES];
 static __thread fdv_context current[16];
 static __thread int depth;
+static __thread int thread_mode = GLOBAL;
 
 typedef struct work {
     struct work *next;
-    enum { LAUNCH, RECORD, WRITE } kind;
+    enum { LAUNCH, RECORD, WRITE, COPY, WAIT, BUSY } kind;
     fdk_job job;
     unsigned blocks, threads, shared;
     struct fdv_event_ *event;
+    int goal;           /* WAIT: so many records of the event */
     void *to, *from;
     size_t size;
 } work;
 
-struct fdv_stream_ { work *first, **last; pthread_t thread; int capturing; };
-struct fdv_event_ { int recorded, done; int users, destroyed; };
-static struct fdv_stream_ *legacy;
+struct fdv_stream_ {
+    work *first, **last;
+    pthread_t thread;
+    int device;         /* -1: whichever is asked for */
+    int blocking;       /* the legacy stream waits for it, and it for that */
+    int capturing, mode, spoilt;
+    pthread_t owner;
+    struct fdv_stream_ *next;
+};
+struct fdv_event_ { int recorded, done; int users, destroyed; fdv_context context; };
+static struct fdv_stream_ *legacy[DEVICES], *streams;
 
 static int number(const char *name, int otherwise)
 {
@@ -82,9 +102,13 @@ void stub_fail(const char *call, int after, int code)
     pthread_mutex_unlock(&lock);
 }
 
+void stub_slow_allocation(int64_t us) { __atomic_store_n(&allocation_us, us, __ATOMIC_RELAXED); }
 void stub_delay(int64_t us) { __atomic_store_n(&delay_us, us, __ATOMIC_RELAXED); }
 size_t stub_live_pinned(void) { return live_pinned; }
 size_t stub_live_events(void) { return live_events; }
+size_t stub_live_device(void) { return live_device; }
+int stub_module_loads(void) { return module_loads; }
+int stub_count(int what) { return __atomic_load_n(&counts[what], __ATOMIC_RELAXED); }
 
 /* A child's copy of the lock may be held by a thread that the child does not have. */
 static void in_child(void)
@@ -100,7 +124,7 @@ __attribute__((constructor)) static void begin(void)
     reserved = mmap(NULL, (size_t)1 << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     next_address = reserved;
     pthread_atfork(NULL, NULL, in_child);
-    for (int k = 0; k < 8; k++)
+    for (int k = 0; k < DEVICES; k++)
         contexts[k].device = k;
     if (text == NULL)
         return;
@@ -117,7 +141,8 @@ __attribute__((constructor)) static void begin(void)
 /* The code that a test has asked for; a child of the process that initialised the driver gets one, too. */
 static int trouble(const char *call)
 {
-    int code = initialised && pid != getpid() ? NOT_INITIALIZED : OK;
+    const int needs_none = strcmp(call, "cuInit") == 0 || strcmp(call, "cuDriverGetVersion") == 0;
+    int code = (initialised && pid != getpid()) || (!initialised && !needs_none) ? NOT_INITIALIZED : OK;
     pthread_mutex_lock(&lock);
     for (int k = 0; k < n_failures && code == OK; k++)
         if (strcmp(failures[k].call, call) == 0 && failures[k].after-- == 0)
@@ -129,6 +154,39 @@ static int trouble(const char *call)
 }
 
 #define ENTER(call) do { int code_ = trouble(call); if (code_ != OK) return code_; } while (0)
+
+/* Whether the thread may not make calls that may be unsafe while a stream is captured; the capture is spoilt. */
+static int forbidden(void)
+{
+    int found = 0;
+    if (thread_mode == RELAXED)
+        return 0;
+    pthread_mutex_lock(&lock);
+    for (fdv_stream s = streams; s != NULL; s = s->next) {
+        const int own = s->capturing && pthread_equal(s->owner, pthread_self());
+        if (!s->capturing || s->mode == RELAXED || (!own && (thread_mode != GLOBAL || s->mode != GLOBAL)))
+            continue;
+        s->spoilt = 1;
+        found = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+#define ENTER_UNSAFE(call) do { ENTER(call); if (forbidden()) return CAPTURE_UNSUPPORTED; } while (0)
+
+/* Whether a stream is the legacy one of a device of which a blocking stream is being captured. */
+static int implied(fdv_stream stream, fdv_context context)
+{
+    int found = 0;
+    if (stream != NULL)
+        return 0;
+    pthread_mutex_lock(&lock);
+    for (fdv_stream s = streams; s != NULL; s = s->next)
+        found |= s->capturing && s->blocking && s->device == context->device;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
 
 /* ---- Memory --------------------------------------------------------------------------------------------- */
 
@@ -162,6 +220,8 @@ static range *add_range(size_t size, int device)
         next_address = reserved;
     if (device < 0)
         live_pinned += pages;
+    else
+        live_device += pages;
     pthread_mutex_unlock(&lock);
     close(file);
     return r;
@@ -173,6 +233,8 @@ static void drop_range(range *r)
     if (r->host != NULL) {
         munmap(r->host, r->size);
         live_pinned -= r->size;
+    } else {
+        live_device -= r->size;
     }
     memset(r, 0, sizeof *r);
 }
@@ -222,6 +284,8 @@ static int translate(fdk_job *job)
     TRANSLATE(job->not_need_stop)
     TRANSLATE(job->payload)
     TRANSLATE(job->result)
+    TRANSLATE(job->plan)
+    TRANSLATE(job->done)
     return good && job->payload != NULL && job->result != NULL;
 }
 
@@ -265,15 +329,35 @@ static void *stream_main(void *data)
             stream->last = &stream->first;
         pthread_mutex_unlock(&lock);
         us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED);
-        if (us > 0 && w->kind != RECORD) {
+        if (us > 0 && w->kind != RECORD && w->kind != WAIT) {
             struct timespec t = {us / 1000000, us % 1000000 * 1000};
+            nanosleep(&t, NULL);
+        }
+        if (w->kind == BUSY) {
+            struct timespec t = {(time_t)(w->size / 1000000), (long)(w->size % 1000000 * 1000)};
             nanosleep(&t, NULL);
         }
         if (w->kind == LAUNCH)
             launch(w);
         if (w->kind == WRITE) {
-            memcpy(real_of(w->to), w->from, w->size);
+            void *to = real_of(w->to);
+            if (to != NULL) /* else a test has ended before its tensor was written */
+                memcpy(to, w->from, w->size);
             free(w->from);
+        }
+        if (w->kind == COPY) {
+            const void *from = real_of(w->from);
+            if (from == NULL)
+                sticky = ILLEGAL_ADDRESS;
+            else
+                memcpy(w->to, from, w->size);
+        }
+        if (w->kind == WAIT) {
+            pthread_mutex_lock(&lock);
+            while (w->event->done < w->goal)
+                pthread_cond_wait(&moved, &lock);
+            leave_event(w->event);
+            pthread_mutex_unlock(&lock);
         }
         if (w->kind == RECORD) {
             pthread_mutex_lock(&lock);
@@ -287,33 +371,60 @@ static void *stream_main(void *data)
     return NULL;
 }
 
-fdv_stream stub_stream(void)
+fdv_stream stub_stream_of(int device, int blocking)
 {
     fdv_stream stream = calloc(1, sizeof *stream);
     stream->last = &stream->first;
+    stream->device = device;
+    stream->blocking = blocking;
+    pthread_mutex_lock(&lock);
+    stream->next = streams;
+    streams = stream;
+    pthread_mutex_unlock(&lock);
     pthread_create(&stream->thread, NULL, stream_main, stream);
     pthread_detach(stream->thread);
     return stream;
 }
 
-void stub_capture(fdv_stream stream, int on) { stream->capturing = on; }
+fdv_stream stub_stream(void) { return stub_stream_of(-1, 0); }
 
-static void append(fdv_stream stream, work *w)
+/* Begin a capture in the calling thread, `on` being its mode and 1, or end it: what cuStreamEndCapture tells. */
+int stub_capture(fdv_stream stream, int on)
 {
+    int code;
     pthread_mutex_lock(&lock);
+    code = stream->spoilt ? CAPTURE_INVALIDATED : OK;
+    stream->capturing = on != 0;
+    stream->mode = on - 1;
+    stream->spoilt = 0;
+    stream->owner = pthread_self();
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static void append(fdv_stream stream, fdv_context context, work *w)
+{
     if (stream == NULL) {
-        if (legacy == NULL) {
-            pthread_mutex_unlock(&lock);
-            fdv_stream made = stub_stream();
-            pthread_mutex_lock(&lock);
-            legacy = made;
-        }
-        stream = legacy;
+        fdv_stream made = NULL;
+        if (__atomic_load_n(&legacy[context->device], __ATOMIC_ACQUIRE) == NULL)
+            made = stub_stream_of(context->device, 0);
+        pthread_mutex_lock(&lock);
+        if (legacy[context->device] == NULL)
+            __atomic_store_n(&legacy[context->device], made, __ATOMIC_RELEASE);
+        stream = legacy[context->device];
+        pthread_mutex_unlock(&lock);
     }
+    pthread_mutex_lock(&lock);
     *stream->last = w;
     stream->last = &w->next;
     pthread_cond_broadcast(&moved);
     pthread_mutex_unlock(&lock);
+}
+
+/* Whether a stream belongs to a context. */
+static int belongs(fdv_stream stream, fdv_context context)
+{
+    return context != NULL && (stream == NULL || stream->device < 0 || stream->device == context->device);
 }
 
 /* For the tests: device memory gets its values by work on a stream. */
@@ -325,7 +436,16 @@ void stub_put_later(void *to, const void *from, size_t size, fdv_stream stream)
     w->from = malloc(size);
     memcpy(w->from, from, size);
     w->size = size;
-    append(stream, w);
+    append(stream, &contexts[0], w);
+}
+
+/* For the tests: work that takes so long. */
+void stub_busy(fdv_stream stream, int64_t us)
+{
+    work *w = calloc(1, sizeof *w);
+    w->kind = BUSY;
+    w->size = (size_t)us;
+    append(stream, &contexts[0], w);
 }
 
 /* ---- The driver API ------------------------------------------------------------------------------------- */
@@ -384,9 +504,32 @@ fdv_result cuDeviceGetAttribute(int *value, int attribute, fdv_device device)
 fdv_result cuDevicePrimaryCtxRetain(fdv_context *context, fdv_device device)
 {
     ENTER("cuDevicePrimaryCtxRetain");
+    __atomic_store_n(&retained[device], 1, __ATOMIC_RELAXED);
     *context = &contexts[device];
     return OK;
 }
+
+fdv_result cuDevicePrimaryCtxGetState(fdv_device device, unsigned *flags, int *active)
+{
+    ENTER("cuDevicePrimaryCtxGetState");
+    *flags = 0;
+    *active = __atomic_load_n(&retained[device], __ATOMIC_RELAXED);
+    return OK;
+}
+
+fdv_result cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    const int before = thread_mode;
+    ENTER("cuThreadExchangeStreamCaptureMode");
+    if (*mode < 0 || *mode >= MODES)
+        return INVALID_VALUE;
+    thread_mode = *mode;
+    *mode = before;
+    return OK;
+}
+
+/* For the tests: the mode of the calling thread. */
+int stub_thread_mode(void) { return thread_mode; }
 
 static fdv_context now(void) { return depth > 0 ? current[depth - 1] : NULL; }
 
@@ -394,6 +537,15 @@ fdv_result cuCtxGetCurrent(fdv_context *context)
 {
     ENTER("cuCtxGetCurrent");
     *context = now();
+    return OK;
+}
+
+fdv_result cuCtxSetCurrent(fdv_context context)
+{
+    ENTER("cuCtxSetCurrent");
+    if (depth == 0)
+        depth = 1;
+    current[depth - 1] = context;
     return OK;
 }
 
@@ -418,25 +570,42 @@ int stub_depth(void) { return depth; }
 
 fdv_result cuModuleLoadData(fdv_module *module, const void *image)
 {
-    ENTER("cuModuleLoadData");
+    const int64_t us = number("STUB_CUDA_LOAD_US", 0);
+    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    ENTER_UNSAFE("cuModuleLoadData");
+    nanosleep(&t, NULL);
     *module = (fdv_module)now();
+    module_loads++;
+    if (memcmp(image, "\177ELF", 4) == 0) /* machine code */
+        return number("STUB_CUDA_CUBINS", 1) && now() != NULL ? OK : INVALID_IMAGE;
     return now() != NULL && strstr(image, ".entry fdk_pack") != NULL ? OK : INVALID_IMAGE;
 }
 
 fdv_result cuModuleGetFunction(fdv_function *function, fdv_module module, const char *name)
 {
-    ENTER("cuModuleGetFunction");
+    ENTER_UNSAFE("cuModuleGetFunction");
     *function = (fdv_function)module;
     return strcmp(name, "fdk_pack") == 0 ? OK : NOT_FOUND;
 }
 
+fdv_result cuFuncGetAttribute(int *value, int attribute, fdv_function function)
+{
+    ENTER_UNSAFE("cuFuncGetAttribute");
+    *value = 40;
+    return attribute == FDV_FUNCTION_REGISTERS && (fdv_context)function == now() ? OK : INVALID_VALUE;
+}
+
 fdv_result cuMemHostAlloc(void **memory, size_t size, unsigned flags)
 {
-    ENTER("cuMemHostAlloc");
+    ENTER_UNSAFE("cuMemHostAlloc");
     if (now() == NULL)
         return INVALID_CONTEXT;
     if (flags != (FDV_HOST_PORTABLE | FDV_HOST_MAPPED))
         return INVALID_VALUE;
+    const int64_t us = __atomic_load_n(&allocation_us, __ATOMIC_RELAXED);
+    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&t, NULL);
+    __atomic_fetch_add(&counts[ALLOCATIONS], 1, __ATOMIC_RELAXED);
     *memory = add_range(size, -1)->host;
     memset(*memory, 0xA5, size); /* the driver promises nothing about it */
     return OK;
@@ -453,7 +622,7 @@ static range *pinned(const void *memory)
 fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsigned flags)
 {
     range *r;
-    ENTER("cuMemHostGetDevicePointer");
+    ENTER_UNSAFE("cuMemHostGetDevicePointer");
     pthread_mutex_lock(&lock);
     r = pinned(memory);
     if (r != NULL)
@@ -465,13 +634,73 @@ fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsi
 fdv_result cuMemFreeHost(void *memory)
 {
     range *r;
-    ENTER("cuMemFreeHost");
+    ENTER_UNSAFE("cuMemFreeHost");
     pthread_mutex_lock(&lock);
     r = pinned(memory);
     if (r != NULL)
         drop_range(r);
     pthread_mutex_unlock(&lock);
     return r != NULL ? OK : INVALID_VALUE;
+}
+
+fdv_result cuMemAlloc_v2(fdv_address *address, size_t size)
+{
+    range *r;
+    ENTER_UNSAFE("cuMemAlloc");
+    if (now() == NULL)
+        return INVALID_CONTEXT;
+    r = add_range(size, now()->device);
+    memset(r->real, 0xA5, size);
+    *address = (fdv_address)r->at;
+    return OK;
+}
+
+fdv_result cuMemsetD8_v2(fdv_address address, unsigned char value, size_t size)
+{
+    void *real = real_of((void *)address);
+    ENTER_UNSAFE("cuMemsetD8");
+    if (real == NULL)
+        return INVALID_VALUE;
+    memset(real, value, size);
+    return OK;
+}
+
+fdv_result cuMemFree_v2(fdv_address address)
+{
+    range *r;
+    ENTER_UNSAFE("cuMemFree");
+    pthread_mutex_lock(&lock);
+    r = range_of((void *)address);
+    if (r != NULL)
+        drop_range(r);
+    pthread_mutex_unlock(&lock);
+    return r != NULL ? OK : INVALID_VALUE;
+}
+
+/* Only into pinned memory: into other memory it would not be asynchronous. */
+fdv_result cuMemcpyDtoHAsync_v2(void *to, fdv_address from, size_t size, fdv_stream stream)
+{
+    work *w;
+    int good = 0;
+    ENTER("cuMemcpyDtoHAsync");
+    if (!belongs(stream, now()))
+        return INVALID_HANDLE;
+    if (implied(stream, now()))
+        return CAPTURE_IMPLICIT;
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < n_ranges; k++)
+        good |= ranges[k].host != NULL && (uint8_t *)to >= ranges[k].host
+                && (uint8_t *)to + size <= ranges[k].host + ranges[k].size;
+    pthread_mutex_unlock(&lock);
+    if (!good)
+        return INVALID_VALUE;
+    w = calloc(1, sizeof *w);
+    w->kind = COPY;
+    w->to = to;
+    w->from = (void *)from;
+    w->size = size;
+    append(stream, now(), w);
+    return OK;
 }
 
 fdv_result cuPointerGetAttribute(void *value, int attribute, fdv_address address)
@@ -488,31 +717,27 @@ fdv_result cuPointerGetAttribute(void *value, int attribute, fdv_address address
 
 fdv_result cuEventCreate(fdv_event *event, unsigned flags)
 {
-    ENTER("cuEventCreate");
+    ENTER_UNSAFE("cuEventCreate");
     if (now() == NULL)
         return INVALID_CONTEXT;
     *event = calloc(1, sizeof **event);
+    (*event)->context = now();
     pthread_mutex_lock(&lock);
     live_events++;
     pthread_mutex_unlock(&lock);
     return flags == (FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING) ? OK : INVALID_VALUE;
 }
 
-fdv_result cuEventDestroy_v2(fdv_event event)
-{
-    ENTER("cuEventDestroy");
-    pthread_mutex_lock(&lock);
-    event->users++;
-    event->destroyed = 1;
-    leave_event(event);
-    pthread_mutex_unlock(&lock);
-    return OK;
-}
-
 fdv_result cuEventRecord(fdv_event event, fdv_stream stream)
 {
     work *w;
     ENTER("cuEventRecord");
+    if (event->context != now())
+        return INVALID_CONTEXT;
+    if (!belongs(stream, now()))
+        return INVALID_HANDLE;
+    if (implied(stream, now()))
+        return CAPTURE_IMPLICIT;
     w = calloc(1, sizeof *w);
     w->kind = RECORD;
     w->event = event;
@@ -520,14 +745,42 @@ fdv_result cuEventRecord(fdv_event event, fdv_stream stream)
     event->recorded++;
     event->users++;
     pthread_mutex_unlock(&lock);
-    append(stream, w);
+    append(stream, now(), w);
     return OK;
+}
+
+fdv_result cuStreamWaitEvent(fdv_stream stream, fdv_event event, unsigned flags)
+{
+    work *w;
+    ENTER("cuStreamWaitEvent");
+    if (!belongs(stream, now()) || flags != 0)
+        return INVALID_HANDLE;
+    w = calloc(1, sizeof *w);
+    w->kind = WAIT;
+    w->event = event;
+    pthread_mutex_lock(&lock);
+    event->users++;
+    w->goal = event->recorded;
+    pthread_mutex_unlock(&lock);
+    append(stream, now(), w);
+    return OK;
+}
+
+fdv_result cuStreamCreate(fdv_stream *stream, unsigned flags)
+{
+    ENTER_UNSAFE("cuStreamCreate");
+    if (now() == NULL)
+        return INVALID_CONTEXT;
+    *stream = stub_stream_of(now()->device, 0);
+    return flags == FDV_STREAM_NON_BLOCKING ? OK : INVALID_VALUE;
 }
 
 fdv_result cuEventSynchronize(fdv_event event)
 {
     int goal;
-    ENTER("cuEventSynchronize");
+    ENTER_UNSAFE("cuEventSynchronize");
+    if (event->context != now())
+        return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     goal = event->recorded;
     while (event->done < goal)
@@ -539,6 +792,12 @@ fdv_result cuEventSynchronize(fdv_event event)
 fdv_result cuStreamIsCapturing(fdv_stream stream, int *status)
 {
     ENTER("cuStreamIsCapturing");
+    if (now() == NULL)
+        return INVALID_CONTEXT;
+    if (!belongs(stream, now()))
+        return INVALID_HANDLE;
+    if (implied(stream, now()))
+        return CAPTURE_IMPLICIT;
     *status = stream != NULL && stream->capturing;
     return OK;
 }
@@ -551,6 +810,16 @@ fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_
     ENTER("cuLaunchKernel");
     if ((fdv_context)function != now())
         return INVALID_CONTEXT;
+    if (!belongs(stream, now()))
+        return INVALID_HANDLE;
+    if (implied(stream, now()))
+        return CAPTURE_IMPLICIT;
+    __atomic_fetch_add(&counts[LAUNCHES], 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&counts[SHARED_BYTES], (int)shared, __ATOMIC_RELAXED);
+    __atomic_store_n(&counts[BLOCKS], (int)grid_x, __ATOMIC_RELAXED);
+    const fdk_job *job = arguments[0];
+    const uintptr_t ids = (uintptr_t)job->payload + 4 * (uintptr_t)fdk_ids_begin(job);
+    __atomic_store_n(&counts[IDS_IN_LINE], (int)(ids % FDK_LINE), __ATOMIC_RELAXED);
     if (grid_y * grid_z * block_y * block_z != 1 || shared > 48 * 1024 || extra != NULL)
         return INVALID_VALUE;
     w = calloc(1, sizeof *w);
@@ -559,6 +828,76 @@ fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_
     w->blocks = grid_x;
     w->threads = block_x;
     w->shared = shared;
-    append(stream, w);
+    append(stream, now(), w);
+    return OK;
+}
+
+/* ---- What tests of a real driver use besides (real_cuda.py) ------------------------------------------------- */
+
+fdv_result cuMemcpyHtoD_v2(fdv_address to, const void *from, size_t size)
+{
+    ENTER_UNSAFE("cuMemcpyHtoD");
+    if (now() == NULL || real_of((void *)to) == NULL)
+        return INVALID_VALUE;
+    memcpy(real_of((void *)to), from, size);
+    return OK;
+}
+
+fdv_result cuMemcpyDtoH_v2(void *to, fdv_address from, size_t size)
+{
+    ENTER_UNSAFE("cuMemcpyDtoH");
+    if (now() == NULL || real_of((void *)from) == NULL)
+        return INVALID_VALUE;
+    memcpy(to, real_of((void *)from), size);
+    return OK;
+}
+
+fdv_result cuMemcpyHtoDAsync_v2(fdv_address to, const void *from, size_t size, fdv_stream stream)
+{
+    ENTER("cuMemcpyHtoDAsync");
+    stub_put_later((void *)to, from, size, stream);
+    return OK;
+}
+
+fdv_result cuLaunchHostFunc(fdv_stream stream, void (*function)(void *), void *data)
+{
+    ENTER("cuLaunchHostFunc");
+    (void)function;
+    stub_busy(stream, (int64_t)(intptr_t)data);
+    return OK;
+}
+
+fdv_result cuStreamBeginCapture_v2(fdv_stream stream, int mode)
+{
+    ENTER("cuStreamBeginCapture");
+    stub_capture(stream, mode + 1);
+    return OK;
+}
+
+fdv_result cuStreamEndCapture(fdv_stream stream, void **graph)
+{
+    ENTER("cuStreamEndCapture");
+    *graph = NULL;
+    return stub_capture(stream, 0);
+}
+
+fdv_result cuStreamSynchronize(fdv_stream stream)
+{
+    int empty = 0;
+    ENTER_UNSAFE("cuStreamSynchronize");
+    while (!empty) {
+        const struct timespec t = {0, 1000000};
+        pthread_mutex_lock(&lock);
+        empty = stream == NULL || stream->first == NULL;
+        pthread_mutex_unlock(&lock);
+        nanosleep(&t, NULL);
+    }
+    return OK;
+}
+
+fdv_result cuDeviceGetName(char *name, int size, fdv_device device)
+{
+    ENTER("cuDeviceGetName");
+    snprintf(name, (size_t)size, "stub %d", device);
     return OK;
 }

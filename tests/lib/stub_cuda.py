@@ -57,7 +57,11 @@ class Memory:
         else:
             load().stub_put_later(to, array.ctypes.data_as(ctypes.c_void_p), size, ctypes.c_void_p(stream))
 
+    address = None
+
     def __del__(self):
+        if self.address is None:  # it could not be had
+            return
         load().stub_free(ctypes.c_void_p(self.address))
 
 

@@ -26,7 +26,11 @@ def streams(stub, monkeypatch):
         "paddle": types.SimpleNamespace(base=types.SimpleNamespace(core=core)),
         "torch": types.SimpleNamespace(cuda=cuda),
         "cupy": types.SimpleNamespace(
-            cuda=types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=streams.now))
+            cuda=types.SimpleNamespace(
+                get_current_stream=lambda device=0: types.SimpleNamespace(
+                    ptr=streams.of_device.get(device, streams.now)
+                )
+            )
         ),
     }
     for name, fake in fakes.items():
@@ -39,6 +43,7 @@ def streams(stub, monkeypatch):
         return streams.now
 
     streams.now = 0
+    streams.of_device = {}  # streams of CuPy's that are not that of all
     return streams
 
 

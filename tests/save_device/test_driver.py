@@ -80,9 +80,10 @@ def test_a_machine_where_cuda_cannot_be_used(run):
 # ---- Errors of the driver ---------------------------------------------------------------------------------
 
 AT_ONCE = [
-    "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuModuleLoadData",
-    "cuModuleGetFunction", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuMemHostAlloc",
-    "cuMemHostGetDevicePointer", "cuEventCreate", "cuLaunchKernel",
+    "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
+    "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncGetAttribute",
+    "cuStreamIsCapturing", "cuCtxGetCurrent", "cuMemHostAlloc", "cuMemHostGetDevicePointer", "cuEventCreate",
+    "cuLaunchKernel",
 ]  # fmt: skip
 
 
@@ -94,35 +95,13 @@ def test_a_driver_call_that_fails(call, run):
         "save(2)\n"
         "print(ops.flush(10), ops.save_stats()['frames'])",
         STUB_CUDA_FAIL=f"{call}:0:2",
+        STUB_CUDA_MAJOR="12",  # for which there is no machine code, so that there is no second try
     )
     first, second = told.splitlines()
     assert first.startswith(f"CudaError: {call}")
     assert "(2): as the test wants it 0" in first
     assert second == "True 1"
     assert received(1) == [2]
-
-
-def test_calls_that_fail_when_a_buffer_grows_or_changes_its_device(run):
-    code = """
-os.environ["FD_POSTPROC_CUDA_BUFFERS"] = "3"
-save(1); save(2); save(3)
-ops.flush(10)
-stub.stub_fail(b"cuMemFreeHost", 0, 2)
-big = stub_cuda.Exchange(np.array([[4]])), FLAG, ZERO, 0, False
-print(error_of(lambda: ops.save_output(*big, layout=fp.Layout(max_batch=800))))
-ops.save_output(*big, layout=fp.Layout(max_batch=800))
-ops.flush(10)
-stub.stub_fail(b"cuEventDestroy", 0, 2)
-other = stub_cuda.Exchange(np.array([[5]]), device=1), FLAG, ZERO, 0, False
-print(error_of(lambda: ops.save_output(*other)))
-ops.save_output(*other)
-print(ops.flush(10))
-"""
-    told = run(code).splitlines()
-    assert told[0].startswith("CudaError: cuMemFreeHost")
-    assert told[1].startswith("CudaError: cuEventDestroy")
-    assert told[2] == "True"
-    assert received(5) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("failure", ["cuEventSynchronize:1:700", "cuEventRecord:1:700"])

@@ -3,6 +3,7 @@
 import random
 import subprocess
 
+import pytest
 from children import python
 from device_saves import PRELUDE
 
@@ -42,8 +43,10 @@ print("done")
 """
 
 
-def test_every_channel_dialect_and_size(raised_limits, environment):
+@pytest.mark.parametrize("way", ["mapped", "copy", "watch"])
+def test_every_channel_dialect_and_size(way, raised_limits, environment):
     """Byte for byte what host tensors give."""
+    environment["FD_POSTPROC_CUDA_WAY"] = way
     code = PRELUDE + MATRIX
     seed = random.SystemRandom().randrange(1 << 30)
     done = subprocess.run(python(code, seed), env=environment, capture_output=True, text=True, timeout=120)

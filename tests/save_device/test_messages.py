@@ -1,5 +1,6 @@
 """The message is that of the same tensors on the host: any framework, stream, order of saves."""
 
+import ctypes
 import threading
 import time
 import weakref
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from device_saves import FLAG, KINDS, LAYOUT, assert_message, placed, same
 from save_cases import CHANNELS, arguments, random_inputs
-from stub_cuda import Exchange
+from stub_cuda import Cupy, Exchange
 
 import fd_postproc as fp
 from fd_postproc import ops, reference
@@ -74,6 +75,39 @@ def test_the_kernel_runs_on_the_frameworks_current_stream(kind, ops_queue, strea
     inputs = random_inputs("save_output_topk", 5, 3, 7)
     tensors = placed(inputs, kind, put_on=stream)
     ops.save_output_topk(*arguments("save_output_topk", tensors), layout=LAYOUT)
+    assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
+
+
+@pytest.mark.parametrize("dialect", ["packed", "compact"])
+@pytest.mark.parametrize("op", CHANNELS)
+def test_the_ids_of_a_message_begin_a_line(op, dialect, ops_queue, monkeypatch, stub):
+    """Whatever the batch is: a warp's stores fill lines then (test_ptx_run.py counts them)."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    for batch in 1, 2, 5:
+        inputs = random_inputs(op, batch, 3, 7)
+        getattr(ops, op)(*arguments(op, placed(inputs, Exchange)), layout=LAYOUT)
+        assert_message(ops_queue, op, arguments(op, inputs), dialect)
+        assert stub.stub_count(4) == 0
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_kernel_that_need_not_decide_has_no_shared_memory(on_host, ops_queue, stub):
+    """The host has decided if it has all numbers of requests."""
+    op = "speculate_save_output_topk"
+    inputs = random_inputs(op, 5, 3, 7)
+    chosen = [name for name in inputs if not on_host or name.startswith(("sampled", "logprob"))]
+    getattr(ops, op)(*arguments(op, placed(inputs, Exchange, chosen)), layout=LAYOUT)
+    assert_message(ops_queue, op, arguments(op, inputs), "packed")
+    assert (stub.stub_count(2) == 0) is on_host
+
+
+def test_cupy_has_a_current_stream_for_each_device(ops_queue, streams, stub):
+    """The one of the tensor's device is taken, whichever device is current."""
+    stub.stub_stream_of.restype = ctypes.c_void_p
+    streams.of_device = {device: stub.stub_stream_of(device, 0) for device in (0, 1)}
+    inputs = random_inputs("save_output_topk", 5, 3, 7)
+    tensors = placed(inputs, Cupy, device=1)
+    ops.save_output_topk(*arguments("save_output_topk", tensors), layout=LAYOUT)  # or the driver refuses
     assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
 
 

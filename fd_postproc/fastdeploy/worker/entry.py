@@ -24,8 +24,10 @@ def register() -> None:
 
 
 def _activate() -> None:
+    from ..build import ops_module
     from ..logs import fastdeploy_log, forward
     from ..options import DISABLE, is_on
+    from . import warmup
 
     log = fastdeploy_log()
     if is_on(DISABLE):
@@ -35,6 +37,8 @@ def _activate() -> None:
     names = replace_save_ops()
     if names:
         log.debug("fd_postproc: in place of FastDeploy's save ops: %s", ", ".join(names))
+        if ops_module().__name__.endswith(".gpu"):
+            warmup.begin()
     else:
         log.info("fd_postproc: worker side off: this build of FastDeploy has none of the save ops known here")
 
@@ -69,8 +73,11 @@ def replace_save_ops() -> list[str]:
 def restore_save_ops() -> None:
     """Undo `replace_save_ops`, wherever our ops went since."""
     from ..logs import stop_forwarding
+    from . import overlap, warmup
     from .sending import SIGNATURES, SaveOp
 
+    warmup.end()
+    overlap.end()
     for module in _modules():
         for name in SIGNATURES:
             bound = vars(module).get(name)

@@ -12,6 +12,7 @@ from ...layout import GPU
 from ...ops.environment import send_dialect
 from ..build import KeyRule, key_rule, stock_dialect
 from ..logs import export_active, fastdeploy_log
+from . import overlap
 from .room import check_room
 
 
@@ -119,6 +120,7 @@ class SaveOp:
         if self._state == "new":
             self._state = "own"
             export_active("worker", True)
+            overlap.begin()  # the class is there by now; it is not yet when FastDeploy loads plug-ins
             fastdeploy_log().info(
                 "fd_postproc: worker side active: %s sends %s on channel %s",
                 self.__name__, _FORMS[dialect], at.channel,

@@ -1,0 +1,64 @@
+"""The save kernel is loaded before the first step, in the background.
+
+The driver compiles the kernel for a device that the package has no machine code for, which takes up to a
+third of a second.  Nothing here initialises CUDA or makes a context: FastDeploy registers plug-ins before it
+chooses a device, and in processes that fork.  So a thread waits until somebody else has done both.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+WAIT_SECONDS = 900.0
+"""A process that has no context after that will hardly save anything."""
+_EARLY_SECONDS, _EARLY_PAUSE, _LATE_PAUSE = 60.0, 0.1, 1.0
+
+_lock = threading.Lock()
+_enough: threading.Event | None = None
+
+
+def begin() -> None:
+    """Start the thread, unless it runs."""
+    global _enough
+    with _lock:
+        if _enough is None:
+            _enough = threading.Event()
+            threading.Thread(target=_load, args=(_enough,), name="fd_postproc-warmup", daemon=True).start()
+
+
+def end() -> None:
+    """Let the thread end, if it still waits."""
+    global _enough
+    with _lock:
+        if _enough is not None:
+            _enough.set()
+        _enough = None
+
+
+def _load(enough: threading.Event) -> None:
+    log = logging.getLogger("fd_postproc")
+    try:
+        devices = _devices(enough)
+        if devices:
+            from ...ops import device
+
+            device.load(devices)
+            log.debug("the save kernel is loaded on CUDA device %s", ", ".join(map(str, devices)))
+    except Exception as error:  # the first save meets it, too, and raises
+        log.debug("the save kernel was not loaded: %s", error)
+
+
+def _devices(enough: threading.Event) -> list[int]:
+    """Wait until this process uses a device."""
+    from ... import _save
+
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < WAIT_SECONDS:
+        devices: list[int] = _save.devices_in_use()
+        if devices:
+            return devices
+        if enough.wait(_EARLY_PAUSE if waited < _EARLY_SECONDS else _LATE_PAUSE):
+            break
+    return []
