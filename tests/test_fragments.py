@@ -163,7 +163,7 @@ def test_swapped_pieces_cost_their_frame(line, place):
     [
         {"seq": 77},
         {"fragments": 5},
-        {"flag": 77},
+        {"flag": 0},
         {"stop_flag": 77},
         {"fragment": 3},
     ],
@@ -176,7 +176,9 @@ def test_a_piece_with_another_header(line, fields):
     assert line.incomplete >= 1
 
 
-@pytest.mark.parametrize("fields", [{"batch": 7}, {"cols": 3}, {"rows": 13}, {"total": 700}, {"magic": 5}])
+@pytest.mark.parametrize(
+    "fields", [{"batch": 7}, {"cols": 3}, {"rows": 13}, {"total": 700}, {"magic": 5}, {"flag": 77}]
+)
 def test_a_piece_whose_header_does_not_add_up(line, fields):
     frame, after = Frame(1, 0), Frame(1, 1)
     parts = [*frame.parts[:2], changed(frame.parts[2], **fields), frame.parts[3]]

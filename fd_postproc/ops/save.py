@@ -363,12 +363,12 @@ def _save(
     skip_prefill: bool = False,
 ) -> None:
     """Send what the save op `op` was given: {role: tensor}."""
+    flag = check_flag(flag)
     if device.again is not None and device.again(op, given, not_need_stop, layout, flag, skip_prefill):
         return
     names = ARGUMENTS[op]
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
-    flag = check_flag(flag)
     if on_device(inputs):
         device.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
     else:

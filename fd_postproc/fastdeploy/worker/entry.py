@@ -33,9 +33,9 @@ def _activate() -> None:
     if is_on(DISABLE):
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
-    forward()
     names = replace_save_ops()
     if names:
+        forward()
         log.debug("fd_postproc: in place of FastDeploy's save ops: %s", ", ".join(names))
         if ops_module().__name__.endswith(".gpu"):
             warmup.begin()
