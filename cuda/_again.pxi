@@ -289,7 +289,8 @@ cdef class Again:
         cdef uint64_t done
         cdef _Kept kept
         cdef list all_kept = <list>self.kept.get(op)
-        if all_kept is None or _ring == NULL or _forks != fds_forks or fdr_is_broken(_ring) or fdr_has_error(_ring):
+        if (all_kept is None or _ring == NULL or _forks != fds_forks or fdr_is_broken(_ring)
+                or fdr_has_error(_ring)):
             return False
         for trouble in self.troubles:
             if trouble:

@@ -428,6 +428,7 @@ cdef class Receiver:
         if self.watch is None or not self.watch.of_this_process:
             self.watch = aio.Watch(_look_at, self.msqid)
         return self.watch
+
     def _newly_incomplete(self):
         """For `fd_postproc.ops`: frames that were lost since the last call."""
         cdef int64_t now = fdc_read(&self.frames.incomplete), before = self.told_incomplete

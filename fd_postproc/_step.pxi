@@ -11,6 +11,8 @@ cdef bint _same_scores(const float *a, const float *b, Py_ssize_t n) noexcept no
 
 cdef extern from "Python.h":
     bint PyIndex_Check(object o)
+    bint PyLong_CheckExact(object o)
+    long long PyLong_AsLongLongAndOverflow(object o, int *overflow) except? -1
     Py_ssize_t _clipped_index "PyNumber_AsSsize_t"(object o, PyObject *error) except? -1  # NULL: clips
 
 
@@ -24,10 +26,16 @@ cdef Py_ssize_t _clipped_whole(value) except? -1:
 
 cdef Py_ssize_t _request(Step step, i) except -1:
     """A request's index as a caller gave it, checked."""
+    cdef Py_ssize_t index
+    cdef int beyond = 0
+    if PyLong_CheckExact(i):  # nearly always
+        index = PyLong_AsLongLongAndOverflow(i, &beyond)
+        if not beyond and 0 <= index < step.at.batch:
+            return index
     if not PyIndex_Check(i):
         raise TypeError(
             f"the index of a request must be a whole number, not {checks.shown(i)} ({checks.kind_of(i)})")
-    cdef Py_ssize_t index = _clipped_whole(i)
+    index = _clipped_whole(i)
     if not 0 <= index < step.at.batch:
         raise IndexError(f"request {checks.shown(i)} of a step of {step.at.batch}")
     return index
