@@ -26,7 +26,12 @@ def started(block, folder):
     path = folder / "example.py"
     path.write_text(block)
     return subprocess.Popen(
-        [sys.executable, "-u", path], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", path],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
 
 
@@ -45,7 +50,10 @@ def test_every_example_runs_by_itself(block, own_namespace, tmp_path, monkeypatc
             assert example.stdout.readline() == "0 [5] [[-0.5, -1.0]]\n"
             assert example.stdout.readline() == "1 code -9\n"
             example.send_signal(signal.SIGINT)
-        out, err = example.communicate(timeout=60)
+        try:
+            out, err = example.communicate(timeout=60)
+        finally:
+            example.kill()
     for queue in queues.list_queues():  # the ops leave theirs, as FastDeploy's do
         queues.remove_queue(queue.msqid)
     if ENDLESS in block:
