@@ -3,12 +3,15 @@
 ``FD_POSTPROC_FASTDEPLOY`` names one tree, or several, separated by colons.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from service_tool import FOLDER, TREES
@@ -57,14 +60,23 @@ def run(tree, program, *arguments, folder, shim=True, **variables):
         "PYTHONWARNINGS": "ignore",
     }
     code = [program] if program.endswith(".py") else ["-c", program]
-    done = subprocess.run(
-        [sys.executable, *code, *map(str, arguments)],
-        env=environment | variables,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    told = [line for line in done.stdout.splitlines() if line.startswith("told: ")]
-    assert told, f"status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return json.loads(told[-1].removeprefix("told: ")), done
+    out, err = folder / "stdout", folder / "stderr"
+    with out.open("w") as stdout, err.open("w") as stderr:
+        child = subprocess.Popen(
+            [sys.executable, *code, *map(str, arguments)],
+            env=environment | variables,
+            cwd=folder,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            child.wait(PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # FastDeploy's servers outlive the program
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    said = SimpleNamespace(stdout=out.read_text(errors="replace"), stderr=err.read_text(errors="replace"))
+    told = [line for line in said.stdout.splitlines() if line.startswith("told: ")]
+    assert told, f"status {child.returncode}\n{said.stdout[-2000:]}\n{said.stderr[-4000:]}"
+    return json.loads(told[-1].removeprefix("told: ")), said
