@@ -203,7 +203,8 @@ class SlotMixin:
             if token in ends or kind.prefill or kind.recovery:
                 ended = True
                 break
-        self.tokens_counter[name] = self.tokens_counter.get(name, 0) + taken
+        if taken:  # else FastDeploy's class makes no entry
+            self.tokens_counter[name] = self.tokens_counter.get(name, 0) + taken
         if self.use_logprobs and not kind.recovery and taken:
             outputs.top_logprobs = self.plan.logprobs_lists(step, slot, taken)
             outputs.logprob = outputs.top_logprobs.logprobs[-1][0]
