@@ -1,13 +1,14 @@
 """The doctor's trial: our token processor beside the installed FastDeploy's, in a process of its own."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from quiet import imported
 
 from fd_postproc import doctor
-from fd_postproc.doctor import Scope, trial
+from fd_postproc.doctor import Finding, Scope, trial
 from fd_postproc.fastdeploy.trial import report
 
 pytestmark = pytest.mark.framework
@@ -61,7 +62,8 @@ def test_a_fastdeploy_that_cannot_be_imported(installed, monkeypatch, tmp_path):
 def test_a_source_tree_is_tried_when_it_is_named(monkeypatch, tmp_path):
     imported("paddle")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(DOUBLE)])
-    (tmp_path / "fastdeploy").mkdir()
+    (tmp_path / "fastdeploy" / "output").mkdir(parents=True)
+    (tmp_path / "fastdeploy" / "output" / "token_processor.py").write_text("")
     (tmp_path / "fastdeploy" / "__init__.py").write_text("raise ImportError('the tree of the test')\n")
     for named in tmp_path, tmp_path / "fastdeploy":
         monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", str(named))
@@ -123,3 +125,44 @@ def test_the_report_of_this_process(monkeypatch):
     told = report.report()
     assert told["from"].endswith("token_processor.py")
     assert told["verdict"]["compatible"] is True, told["verdict"]["reason"]
+
+
+# ---- The verdict: what is set, what FastDeploy loads, what the classes did -------------------------------
+
+STATIC = Finding(
+    "info", "fastdeploy", "plugin", "engine side", "fd_postproc's", data={"active": True, "FD_PLUGINS": None}
+)
+COMPATIBLE = DIFFERENCE | {"compatible": True}
+OURS = "fd_postproc.fastdeploy.engine.processor.TokenProcessor"
+STOCK = "fastdeploy.output.token_processor.TokenProcessor"
+
+
+@pytest.mark.parametrize(
+    ("decision", "loaded", "code", "severity", "told"),
+    [
+        (COMPATIBLE, OURS, "plugin-active", "ok", "active: FastDeploy loads"),
+        (COMPATIBLE, "", "plugin-not-loaded", "warning", "takes no plug-in (FD_PLUGINS is unset)"),
+        (COMPATIBLE, STOCK, "plugin-not-loaded", "warning", f"takes {STOCK}"),
+        (
+            DIFFERENCE,
+            OURS,
+            "plugin-aside",
+            "warning",
+            "stands aside, FastDeploy's own token processor is used: ",
+        ),
+        (DIFFERENCE, STOCK, "plugin-aside", "warning", "plain tokens: x"),
+    ],
+)
+def test_the_verdict_is_of_what_fastdeploy_loads_and_of_the_trial(decision, loaded, code, severity, told):
+    data = {"verdict": decision, "decision": decision, "loaded": loaded}
+    tried = [Finding("ok", "fastdeploy", "plugin-compatible", "our token processor", "equal", data=data)]
+    found = trial.engine_side(STATIC, tried)
+    assert (found.code, found.severity, found.subject) == (code, severity, "engine side")
+    assert told in found.seen
+    assert found.data["loaded"] == loaded
+
+
+def test_without_a_trial_the_verdict_says_so():
+    assert trial.engine_side(STATIC, []).seen.endswith("was not tried")
+    off = replace(STATIC, code="plugin-none", data={"active": False})
+    assert trial.engine_side(off, []) is off
