@@ -132,15 +132,15 @@ static inline void fdr_take_from(fdr_pool **had, fdr_pool *pool)
     pool->users++;
 }
 
-/* Events for all slots in the current context. */
-static inline int fdr_make_events(const fdr_ring *r, fdr_gpu *gpu, fdr_error *error)
+/* Events for all slots in the current context; *made is how many there are, which others are told under the lock. */
+static inline int fdr_make_events(const fdr_ring *r, fdr_gpu *gpu, int *made, fdr_error *error)
 {
-    while (gpu->n_events < r->n) {
+    while (*made < r->n) {
         const fdv_result result =
-            r->driver->EventCreate(&gpu->events[gpu->n_events], FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING);
+            r->driver->EventCreate(&gpu->events[*made], FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING);
         if (result != 0)
             return fdr_failed(error, result, "cuEventCreate");
-        gpu->n_events++;
+        (*made)++;
     }
     return 0;
 }
@@ -153,7 +153,7 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
     fdr_pool *fresh = NULL;
     fdv_stream side = NULL;
     fdv_result result, back;
-    int mode, answer = 0;
+    int mode, answer = 0, made = gpu->n_events;
     r->growing = 1;
     pthread_mutex_unlock(&r->lock);
     result = fdv_relax(r->driver, &mode);
@@ -161,7 +161,7 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
         answer = fdr_failed(error, result, "cuThreadExchangeStreamCaptureMode");
     } else {
         if (lack == FDR_LACKS_EVENTS) {
-            answer = fdr_make_events(r, gpu, error);
+            answer = fdr_make_events(r, gpu, &made, error);
         } else if (lack == FDR_LACKS_STREAM) {
             result = r->driver->StreamCreate(&side, FDV_STREAM_NON_BLOCKING);
             if (result != 0)
@@ -176,6 +176,7 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
     }
     pthread_mutex_lock(&r->lock);
     r->growing = 0;
+    gpu->n_events = made;
     if (fresh != NULL)
         fdr_replace(r, lack == FDR_LACKS_DEVICE_BUFFERS ? &gpu->pool : &r->pool, fresh);
     if (side != NULL)

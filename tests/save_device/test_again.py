@@ -148,6 +148,7 @@ def test_the_queue_id_is_asked_each_time(seen, ops_queue, monkeypatch, queue_key
     save(2)
     assert ops.flush(10)
     assert ops_queue.waiting() == 2
+    ops_queue.remove()  # the fixture removes the queue of the id that is set at the end
     monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", "1048577")
     save(3)
     save(4)
