@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from real_tree import LIB, TREES, each_tree, run
+from real_tree import LIB, check, each_tree, run
 
 pytestmark = pytest.mark.fastdeploy
 
@@ -66,7 +66,7 @@ def _random(tree, tmp_path, seed, results):
     return told
 
 
-@pytest.mark.parametrize("tree", TREES or [None], ids=lambda tree: tree.name if tree else "no tree")
+@each_tree
 def test_fastdeploys_own_unit_tests_pass_with_our_class(tree, tmp_path):
     """Those that pass on its own class do on ours."""
     serves(tree, tmp_path)
@@ -85,8 +85,6 @@ def _unit_tests(tree, folder, ours):
 @each_tree
 def test_every_call_of_a_save_op_has_a_form_that_is_known(tree):
     """By the syntax tree of all of FastDeploy: other forms are left to its own op, and are listed here."""
-    from real_tree import check
-
     from fd_postproc.fastdeploy.worker.sending import SIGNATURES
 
     check(tree)
