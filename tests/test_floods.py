@@ -5,6 +5,7 @@ it.
 """
 
 import signal
+import sys
 import time
 
 import pytest
@@ -56,6 +57,9 @@ def test_a_timeout_ends_though_pieces_come_all_the_time(kind, receiver):
 
 @pytest.mark.parametrize("timeout", [None, 30])
 def test_a_signal_is_handled_though_pieces_come_all_the_time(timeout, receiver):
+    if sys.gettrace() is not None:
+        pytest.skip("coverage's tracer takes locks of its own, and swallows what a handler raises there")
+
     class Rang(Exception):
         pass
 

@@ -67,6 +67,15 @@ def _random(tree, tmp_path, seed, results):
 
 
 @each_tree
+def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
+    serves(tree, tmp_path)
+    told, _ = run(tree, str(LIB / "random_deliveries.py"), 0, 2000, folder=tmp_path)
+    assert told["difference"] is None
+    assert told["quick"] > 1000
+    assert told["decode log"] is not False
+
+
+@each_tree
 def test_fastdeploys_own_unit_tests_pass_with_our_class(tree, tmp_path):
     """Those that pass on its own class do on ours."""
     serves(tree, tmp_path)

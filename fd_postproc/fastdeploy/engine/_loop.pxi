@@ -141,6 +141,8 @@ cdef class Sums:
     cdef Py_ssize_t n_bounds
     cdef double gap_sum
     cdef int64_t n_gaps, n_tokens, n_steps
+    cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None: it is told of each request
+    cdef int64_t n_decoded
     cdef int64_t heads[_MOST_HEADS]
     cdef Py_ssize_t n_heads
 
@@ -171,6 +173,12 @@ cdef class Sums:
             if gap <= self.bounds[i]:
                 self.hits[i] += 1
                 return
+
+    def tell_decoded(self):
+        """Tell the scheduler's log of the tokens that were decoded, all in one call."""
+        cdef int64_t decoded = self.n_decoded
+        self.n_decoded = 0
+        self.decode_log(decoded)
 
     def flush(self):
         """Add everything, and begin again from zero.  Whatever raises loses what was to be added, at most."""
@@ -217,7 +225,7 @@ cdef class Batch:
     cdef object tasks
     cdef object counter      # tokens_counter, a dict or Counter; None: no request is steady
     cdef object record       # FastDeploy's _record_metrics, or None: done here
-    cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None
+    cdef object decode_log   # on_decode_tokens of the scheduler's logger; None: none, or it is summed up
     cdef object now
     cdef double clock
     cdef int64_t least_count
@@ -249,7 +257,10 @@ cdef class Batch:
             self.sums.fuse(steady.metrics.time_per_output_token, steady.metrics.generation_tokens_total)
         if self.sums.gaps is None:
             self.record = processor._record_metrics
-        self.decode_log = steady.decode_log
+        if steady.sums_decode_log:
+            self.sums.decode_log = steady.decode_log
+        else:
+            self.decode_log = steady.decode_log
         self.least_count = 1
         self.in_pairs = steady.decode_role
         if steady.decode_role:
@@ -304,6 +315,8 @@ cdef class Batch:
     cdef int _add_up(self) except -1:
         if self.sums.n_steps:
             self.processor.aside("metrics of a step", self.sums.flush)
+        if self.sums.n_decoded:
+            self.processor.aside("the scheduler's log", self.sums.tell_decoded)
         return 0
 
     cdef object _steady(self, Py_ssize_t i, task):
@@ -350,7 +363,9 @@ cdef class Batch:
         # Decided: from here on the request changes.
         if self.steps_of is not None:
             self._count_accepted(name, count)
-        if self.decode_log is not None:
+        if self.sums.decode_log is not None:
+            self.sums.n_decoded += count if _decodes(own) else 0
+        elif self.decode_log is not None:
             self._log_decoding(task, count)
         if plan.running_prefill is not None and _got(own, "status") is plan.running_prefill:
             PyDict_SetItem(own, "status", plan.running_decode)
@@ -442,6 +457,14 @@ def live_requests(Step step not None):
     for i in range(step.at.batch):
         live += step.at.block.counts[i] > 0
     return live
+
+
+cdef bint _decodes(dict own) except -1:
+    """What _is_decode_stage says of a request, by its attributes."""
+    needed, computed = _got(own, "need_prefill_tokens"), _got(own, "num_computed_tokens")
+    if PyLong_CheckExact(needed) and PyLong_CheckExact(computed):
+        return PyLong_AsLongLong(computed) >= PyLong_AsLongLong(needed)
+    return needed is not None and computed >= needed
 
 
 cdef inline object _one_more(n):

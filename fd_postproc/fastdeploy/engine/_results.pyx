@@ -4,7 +4,8 @@
 
 The files included here, one idea each: objects that are made and copied slot by slot, attributes that are
 made when they are read, dictionaries made from a template, metrics that share what does not change from step
-to step, the batch loop that advances every request of a step, and totals of what was done.
+to step, the batch loop that advances every request of a step, the way into FastDeploy's scheduler, and
+totals of what was done.
 """
 cimport cython
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
@@ -40,4 +41,5 @@ include "_lazy.pxi"
 include "_dicts.pxi"
 include "_moments.pxi"
 include "_loop.pxi"
+include "_delivery.pxi"
 include "_totals.pxi"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from ._results import Delivery
+from .deliveries import delivery_to
+
 TARGET, DRAFT = 3, 4  # message flags
 PATIENCE = 0.5  # seconds that results wait for a draft message before they go out without it
 
@@ -13,7 +16,10 @@ class PairingMixin:
     """`postprocess`, which delivers the results of a step."""
 
     fd: Any
+    plan: Any
     _batch_result_buffer: Any = None
+    _delivery: Delivery | None = None
+    _delivers_to: Any = None  # the scheduler that `_delivery` was made for
 
     @property
     def pairs_drafts(self: Any) -> bool:
@@ -36,7 +42,7 @@ class PairingMixin:
         """
         try:
             if not self.pairs_drafts:
-                self.cached_generated_tokens.put_results(batch_result)
+                self.deliver(batch_result)
             elif mtype == DRAFT:
                 self._pair(batch_result)
             else:
@@ -45,11 +51,19 @@ class PairingMixin:
                 if mtype == TARGET and not any(result.finished for result in batch_result):
                     self._batch_result_buffer = list(batch_result)
                 else:
-                    self.cached_generated_tokens.put_results(batch_result)
+                    self.deliver(batch_result)
         except Exception as error:
             self.fd.llm_logger.error(
                 f"fd_postproc: the results of a step were not delivered: {error}, {traceback.format_exc()}"
             )
+
+    def deliver(self: Any, results: list[Any]) -> None:
+        """Put results into FastDeploy's scheduler."""
+        scheduler = self.cached_generated_tokens
+        if self._delivers_to is not scheduler:
+            self._delivers_to, self._delivery = scheduler, delivery_to(scheduler, self.plan)
+        if self._delivery is None or not self._delivery.put(results):
+            scheduler.put_results(results)
 
     def deliver_waiting(self: Any) -> None:
         """Put the results that wait for their draft, as they are."""
@@ -57,7 +71,7 @@ class PairingMixin:
         if waiting is None:
             return
         try:
-            self.cached_generated_tokens.put_results(waiting)
+            self.deliver(waiting)
         except Exception as error:  # what comes after it must go out all the same
             self.fd.llm_logger.error(
                 f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"

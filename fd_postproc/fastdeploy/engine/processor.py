@@ -17,6 +17,7 @@ from ...ops.environment import queue_mode
 from ..trial.facts import names_in
 from ._results import Batch
 from .counters import Counters
+from .decode_log import adds_up
 from .finish import POLL, FinishMixin
 from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
@@ -67,6 +68,7 @@ class SteadyMode(NamedTuple):
 
     metrics: Any  # FastDeploy's, updated by the loop; None: its _record_metrics is called
     decode_log: Any  # on_decode_tokens of the scheduler's logger, if there is one
+    sums_decode_log: bool  # and whether it may be told of a step in one call
     decode_role: bool  # an instance that others prefill for
     drops_tokens: bool  # whose tokens of preempted and aborted requests are not told
     speculative: bool
@@ -85,6 +87,7 @@ class ProcessorMixin:
 
     _receiver: Receiver | None = None
     _stopping = False
+    _decode_log_known: tuple[Any, bool] = (None, False)  # a logger, and whether it `adds_up`
     _patient_since: float | None = None  # monotonic seconds; since then something waits for the next step
 
     # Per object, but made when first asked for: FastDeploy's tests make objects without __init__.
@@ -184,10 +187,19 @@ class ProcessorMixin:
         return SteadyMode(
             self.fd.main_process_metrics if fused else None,
             logger.on_decode_tokens if logger else None,
+            bool(logger) and self._sums_decode_log(logger),
             decodes,
             decodes and not self.aborts_itself and bool(self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER),
             speculative,
         )
+
+    def _sums_decode_log(self: Any, logger: Any) -> bool:
+        """Asked in every step, found out once."""
+        known, adds = self._decode_log_known
+        if known is not logger:
+            adds = self._is_stock("_is_decode_stage") and adds_up(logger, self._is_decode_stage)
+            self._decode_log_known = logger, adds
+        return adds
 
     def _is_stock(self: Any, name: str) -> bool:
         """Whether a method is FastDeploy's own, neither overridden nor replaced on this object."""
