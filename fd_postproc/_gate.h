@@ -168,7 +168,26 @@ static inline int fdw_check_counts(fdw_message *m, fdw_fault *fault)
     return 0;
 }
 
-/* Check everything that one of FastDeploy's messages claims.  0, or -1 with the reason in *fault. */
+/* Whether messages of another channel may come, too: a worker with logprobs enabled sends a plain message when
+ * no request of a step has asked for any (FastDeploy's save_output_normal).  Its own engine takes that for a
+ * message of logprobs without columns, and never gives out the tokens. */
+static inline int fdw_may_be_plain(int channel)
+{
+    return channel == FDW_TOPK;
+}
+
+/* Whether a message of logprobs that ends too early is a whole plain one.  Its length tells: that of the
+ * structure, which FastDeploy sends, or up to the last request, as our senders cut it.  None of logprobs ends
+ * there. */
+static inline int fdw_is_plain(const fdw_message *m, const fdw_layout *layout)
+{
+    const fdw_geometry at = fdw_geometry_of(layout, FDW_PLAIN, FDW_LEGACY, 0);
+    return fdw_may_be_plain(m->channel) && m->dialect == FDW_LEGACY
+           && (m->size == at.size || m->size == fdw_place(&at.ids, m->batch, 0));
+}
+
+/* Check everything that one of FastDeploy's messages claims.  0, or -1 with the reason in *fault.
+ * m->channel is what the message is: `channel`, or FDW_PLAIN where that may come. */
 static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
                            int64_t size, fdw_fault *fault)
 {
@@ -191,8 +210,11 @@ static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel
     m->claimed = m->at.counts < 0 ? m->at.header : m->at.counts + 4 * (int64_t)m->batch;
     if (m->batch > 0 && m->at.counts < 0)
         m->claimed = fdw_slot_end(m, m->batch - 1, 1);
-    if (size < m->claimed)
+    if (size < m->claimed) {
+        if (fdw_is_plain(m, layout))
+            return fdw_open(m, layout, FDW_PLAIN, data, size, fault);
         return fdw_refuse(fault, FDW_LENGTH, -1, size, m->claimed);
+    }
     if (fdw_check_counts(m, fault) < 0)
         return -1;
     if (size < m->claimed)
@@ -205,11 +227,10 @@ static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel
 static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw_layout *layout, int channel,
                                   const void *data, int64_t size, fdw_fault *fault)
 {
-    const int64_t most_rows = (int64_t)layout->max_batch * fdw_depth(layout, channel);
+    int64_t most_rows;
     memset(m, 0, sizeof *m);
     m->data = (const uint8_t *)data;
     m->size = size;
-    m->channel = channel;
     m->dialect = FDW_COMPACT;
     if (fdw_copy(m, 0, h, sizeof *h) < 0)
         return fdw_refuse(fault, FDW_LENGTH, -1, size, FDW_FRAME_HEADER);
@@ -217,8 +238,11 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
         return fdw_refuse(fault, FDW_FIELD_MAGIC, -1, h->magic, FDW_MAGIC);
     if (h->version != FDW_VERSION)
         return fdw_refuse(fault, FDW_FIELD_VERSION, -1, h->version, FDW_VERSION);
+    if (h->channel == FDW_PLAIN && fdw_may_be_plain(channel))
+        channel = FDW_PLAIN;
     if (h->channel != channel)
         return fdw_refuse(fault, FDW_FIELD_CHANNEL, -1, h->channel, channel);
+    m->channel = channel;
     if (h->fragment >= h->fragments)
         return fdw_refuse(fault, FDW_FRAGMENT, -1, h->fragment, h->fragments);
     if (h->batch < 0 || h->batch > layout->max_batch)
@@ -229,6 +253,7 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
         return fdw_refuse(fault, FDW_FLAG, -1, h->flag, 0);
     if (!fdw_is_flag(h->flag))
         return fdw_refuse(fault, FDW_FLAG, -1, h->flag, FDW_FLAG_DRAFT);
+    most_rows = (int64_t)layout->max_batch * fdw_depth(layout, channel);
     if (h->rows < 0 || h->rows > most_rows)
         return fdw_refuse(fault, FDW_ROWS, -1, h->rows, most_rows);
     m->at = fdw_geometry_of_frame(layout, channel, h->batch, h->rows, h->cols);
@@ -274,7 +299,7 @@ static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int c
         return -1;
     if (h.rows != m->rows)
         return fdw_refuse(fault, FDW_ROWS, -1, h.rows, m->rows);
-    return fdw_counts_may_be_0(channel) ? 0 : fdw_check_tokens(m, fault);
+    return fdw_counts_may_be_0(m->channel) ? 0 : fdw_check_tokens(m, fault);
 }
 
 #endif

@@ -381,6 +381,10 @@ cdef class Receiver:
             if not self.held and self._next(-1 if wait else 0, True) < 0:
                 return 2 * (self.frames.incomplete != self.told_incomplete)
             self.held = False
+            if self.opened.channel != self.channel_number:  # FastDeploy's tensors have no form for it
+                fdc_add(&self.n_malformed, 1)
+                fdw_refuse(&self.fault, FDW_FIELD_CHANNEL, -1, self.opened.channel, self.channel_number)
+                raise _malformed(self.channel_number, &self.fault)
             with nogil:
                 status = fdw_fill(&self.opened, &self.c_layout, &to, columns)
             if status < 0:  # a frame may hold more requests than FastDeploy's tensors

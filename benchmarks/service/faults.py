@@ -45,6 +45,27 @@ def default_limits(tree: Path, folder: Path, channel: str, *, plug_in: bool) -> 
         return ask(service, simple(channel), seconds=SHORT, side_by_side=8)
 
 
+def nobody_asks(tree: Path, folder: Path, *, plug_in: bool, plain: bool = True) -> dict[str, list[Any]]:
+    """A service with logprobs enabled, asked for none, and then for some by every second client.
+
+    Its worker sends a plain message for each step in which no request wants logprobs, as FastDeploy's own
+    does; with `plain` false one of logprobs all the same.
+    """
+    wanted = simple("plain") + [case._replace(name=f"asked-{case.name}") for case in simple("topk")]
+    more = {"FD_SERVICE_UNASKED": "plain"} if plain else {}
+    with (
+        Namespace(RAISED) as namespace,
+        Service(
+            tree, folder, plug_in=plug_in, channel="topk", namespace=namespace, requests=32, environment=more
+        ) as service,
+    ):
+        service.wait(300)
+        answers = ask(service, wanted[: len(PROMPTS)], seconds=SHORT, side_by_side=8)
+        mixed = [case for pair in zip(wanted, wanted[len(PROMPTS) :], strict=False) for case in pair]
+        again = ask(service, mixed, seconds=SHORT, side_by_side=8)
+        return answers | {f"again-{name}": got for name, got in again.items()}
+
+
 def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) -> dict[str, Any]:
     """``kill -9`` of a process while clients stream; then a restart on the same ports and queues.
 

@@ -95,8 +95,10 @@ def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None
 def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) -> FrameHeader:
     """Check everything that a header claims, in the order in which it is read."""
 
+    asked = channel
+
     def refuse(field: str, value: int, bound: int) -> NoReturn:
-        raise MalformedMessage(channel, field, value, bound)
+        raise MalformedMessage(asked, field, value, bound)
 
     if len(message) < HEADER_SIZE:
         refuse("length", len(message), HEADER_SIZE)
@@ -105,6 +107,8 @@ def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) ->
         refuse("magic", header.magic, MAGIC)
     if header.version != VERSION:
         refuse("version", header.version, VERSION)
+    if channel == "topk" and header.channel == CHANNELS.index("plain"):  # no request has asked for logprobs
+        channel = "plain"
     if header.channel != CHANNELS.index(channel):
         refuse("channel", header.channel, CHANNELS.index(channel))
     if header.fragment >= header.fragments:
@@ -136,6 +140,7 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
     if channel not in CHANNELS:
         raise ValueError(f"channel {channel!r} is not one of {', '.join(map(repr, CHANNELS))}")
     header = read_header(frame, channel, layout, whole=True)
+    asked, channel = channel, CHANNELS[header.channel]
     depth, at = capacity_of(channel, layout).depth, HEADER_SIZE
 
     def take(kind: str, n: int) -> list[Any]:
@@ -151,15 +156,15 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
     counts = take("i", header.batch)
     for i, count in enumerate(counts):
         if count > depth or (count == 0 and channel not in HAS_COUNTS):
-            raise MalformedMessage(channel, "count", count, depth, i)
+            raise MalformedMessage(asked, "count", count, depth, i)
     rows = sum(count for count in counts if count > 0)
     if header.rows != rows:
-        raise MalformedMessage(channel, "rows", header.rows, rows)
+        raise MalformedMessage(asked, "rows", header.rows, rows)
     ids = take_rows("i")
     if channel not in HAS_COUNTS:  # there a negative token is a code, and has no place in a row
         for i, row in zip((i for i, count in enumerate(counts) if count > 0), ids, strict=True):
             if row[0] < 0:
-                raise MalformedMessage(channel, "token", row[0], 0, i)
+                raise MalformedMessage(asked, "token", row[0], 0, i)
     logprobs = channel in HAS_LOGPROBS
     return ReferenceStep(
         channel=channel,

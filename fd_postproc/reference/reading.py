@@ -71,11 +71,21 @@ class _Message(NamedTuple):
                 yield self.row(i, j)
 
 
+def _is_plain(payload: bytes, channel: str, layout: Layout) -> bool:
+    """Whether it is a plain message in a queue for logprobs: no request of the step has asked for any."""
+    _, batch = struct.unpack_from("<2i", payload.ljust(8, b"\0"))
+    lengths = payload_size("plain", layout), 8 + 4 * batch
+    return channel == "topk" and 0 < batch < 1 << 16 and len(payload) in lengths
+
+
 def _open(payload: bytes, channel: str, layout: Layout) -> _Message:
     """Check everything that a message claims, in the order in which it is read."""
+    asked = channel
+    if _is_plain(payload, channel, layout):
+        channel = "plain"
 
     def refuse(field: str, value: int, bound: int, index: int | None = None) -> NoReturn:
-        raise MalformedMessage(channel, field, value, bound, index)
+        raise MalformedMessage(asked, field, value, bound, index)
 
     capacity, size, received = capacity_of(channel, layout), payload_size(channel, layout), len(payload)
     if received > size:
@@ -144,6 +154,7 @@ def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = G
     if mtype != MTYPE:
         raise MalformedMessage(channel, "mtype", mtype, MTYPE)
     message = _open(bytes(payload), channel, layout)
+    channel = message.channel
     header, rows, logprobs = message.header, list(message.rows()), channel in HAS_LOGPROBS
     return ReferenceStep(
         channel=channel,

@@ -93,6 +93,17 @@ def test_default_limits_are_enough(tmp_path, channel):
 
 
 @pytest.mark.nightly
+def test_logprobs_are_enabled_and_nobody_asks_for_any(tmp_path):
+    """FastDeploy's worker sends plain messages then, of which its own engine makes nothing."""
+    faults, tree = tool().faults, TREES[0]
+    right = faults.nobody_asks(tree, tmp_path / "reference", plug_in=False, plain=False)
+    stock = faults.nobody_asks(tree, tmp_path / "off", plug_in=False)
+    assert "hangs" in {parts[-1] for parts in stock.values()}
+    ours = faults.nobody_asks(tree, tmp_path / "on", plug_in=True)
+    assert tool().cases.differences(right, ours, crowd=True) == []
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("whose", ["worker", "engine"])
 def test_a_restart_after_a_death_answers_as_ever(tmp_path, whose):
     """Streams end, and what the dead left in the queue reaches nobody."""

@@ -207,7 +207,8 @@ class SlotMixin:
             self.tokens_counter[name] = self.tokens_counter.get(name, 0) + taken
         if self.use_logprobs and not kind.recovery and taken:
             outputs.top_logprobs = self.plan.logprobs_lists(step, slot, taken)
-            outputs.logprob = outputs.top_logprobs.logprobs[-1][0]
+            if outputs.top_logprobs is not None:  # a plain message: nobody has asked for any
+                outputs.logprob = outputs.top_logprobs.logprobs[-1][0]
         return ended
 
     # ---- what must not disturb a request -----------------------------------------------------------
