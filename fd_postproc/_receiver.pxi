@@ -280,7 +280,7 @@ cdef class Receiver:
         if n < 0:
             raise self._error(-n)
         size = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
-        cdef long *message = <long *>PyMem_RawMalloc(sizeof(long) + size)
+        cdef long *message = <long *>fds_pages(sizeof(long) + size)
         if message == NULL:
             raise MemoryError
         try:
@@ -293,7 +293,7 @@ cdef class Receiver:
                 memcpy(self.message, message, sizeof(long) + n)
                 return n
         finally:
-            PyMem_RawFree(message)
+            fds_give_back(message, sizeof(long) + size)
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, n)
         fdc_add(&self.n_oversized, 1)
