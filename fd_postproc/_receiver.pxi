@@ -485,6 +485,15 @@ def _look_at(int msqid, double seconds):
     return status != 0
 
 
+def _last_sender_of(int msqid):
+    """For `fd_postproc.complaints`: the process that wrote to a queue last.  No other queue is looked at."""
+    cdef fds_status status
+    cdef int code = fds_stat(msqid, &status)
+    if code < 0:
+        raise queue_error(-code, f"looking at queue {msqid}")
+    return status.last_sender
+
+
 def peek(msqid, index=0):
     """Copy one message of a queue and leave it there.
 

@@ -1,7 +1,7 @@
 """Floods: what honest senders, waits, signals, the log and memory have to do with them.
 
-The honest step is a frame of three pieces, numbered by its sender; the queue is as small as a new kernel makes
-it.
+The honest step is a frame of three pieces, numbered by its sender; the queue is as small as a new kernel
+makes it.
 """
 
 import collections
@@ -59,7 +59,7 @@ def test_a_timeout_ends_though_pieces_come_all_the_time(kind, receiver):
 
 @pytest.fixture
 def full_of_pieces(raised_limits, queue_key):
-    """A Receiver, and a queue of so many pieces that it takes far longer than a slice of time to take them."""
+    """A Receiver, and its queue of so many pieces that to take them takes far longer than a slice of time."""
     step = fp.Step.from_arrays("spec", [6] * 512, list(range(3072)))
     piece = FrameHeader.unpack(fp.encode(step, "compact"))._replace(fragment=1, fragments=3).pack()
     with fp.Receiver("spec", key=queue_key) as made:

@@ -96,7 +96,8 @@ def test_changes_stay(output):
 
 
 @pytest.mark.parametrize(
-    "numbers", [(), (1,), (1 << 30, 1 << 30), (-1, -1), (-1, -1, 5), (1 << 20, 0), (1, 2, 3, 4), (2, 1, 3, 4, 5)]
+    "numbers",
+    [(), (1,), (1 << 30, 1 << 30), (-1, -1), (-1, -1, 5), (1 << 20, 0), (1, 2, 3, 4), (2, 1, 3, 4, 5)],
 )
 def test_bytes_that_went_past_it_are_no_lists(output, numbers):
     """Put into the slot itself: not read as rows and columns that are not there."""

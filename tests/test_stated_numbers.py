@@ -39,7 +39,9 @@ def number(text):
     return int(text.removeprefix("up to ").removeprefix("0 to ").replace(",", ""))
 
 
-CHANNELS = rows("channel", "carries", "slots", "tokens per slot", "columns", "payload bytes", "path of the key")
+CHANNELS = rows(
+    "channel", "carries", "slots", "tokens per slot", "columns", "payload bytes", "path of the key"
+)
 FRAMES = rows(
     "channel", "requests", "accepted", "columns", "compact", "packed", "messages under the default limits"
 )
@@ -79,7 +81,9 @@ def test_frames_and_messages(row, default_limits, queue_key):
         default_limits("msgmnb", 1 << 20)
     with fp.Sender(channel, key=queue_key, dialect="compact") as sender:
         sender.send(step, 0)
-        assert sender.stats["messages"] == sysv_ipc.MessageQueue(queue_key).current_messages == number(messages)
+        assert (
+            sender.stats["messages"] == sysv_ipc.MessageQueue(queue_key).current_messages == number(messages)
+        )
 
 
 def test_five_requests_fit_the_default_limit():

@@ -68,15 +68,20 @@ def test_no_line_of_the_log_holds_a_token(raised_limits, ops_queue, caplog, monk
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_tokens_are_not_compared_with_a_vocabulary(channel):
     most = (1 << 31) - 1
-    step = fp.Step.from_arrays(channel, [1, 1], [[0], [most]], **(
-        {"scores": [[0.0]] * 2, "ranks": [0, 0]} if channel.endswith("topk") else {}
-    ))
+    step = fp.Step.from_arrays(
+        channel,
+        [1, 1],
+        [[0], [most]],
+        **({"scores": [[0.0]] * 2, "ranks": [0, 0]} if channel.endswith("topk") else {}),
+    )
     got = fp.decode(fp.encode(step), channel)
     assert [got.token_ids(i) for i in range(2)] == [[0], [most]]
 
 
 def test_other_queues_take_no_room_away(default_limits, queue_keys):
-    full, ours = (sysv_ipc.MessageQueue(queue_keys(), sysv_ipc.IPC_CREX, max_message_size=8192) for _ in range(2))
+    full, ours = (
+        sysv_ipc.MessageQueue(queue_keys(), sysv_ipc.IPC_CREX, max_message_size=8192) for _ in range(2)
+    )
     for queue in full, ours:
         for _ in range(2):
             queue.send(bytes(8192), block=False)

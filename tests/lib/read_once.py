@@ -1,4 +1,4 @@
-"""Arrays whose numbers change as soon as they have been read: ``with changed_by_reading(array, other) as it``."""
+"""Arrays whose numbers change as soon as they are read: ``with changed_by_reading(array, other) as changing``."""
 
 import contextlib
 import ctypes
