@@ -112,7 +112,8 @@ def test_the_rooms_of_senders():
     text = " ".join(PROTOCOL.split())
     for said in (
         f"An open frame is charged with {there.ENTRY_COST} bytes",
-        f"or for {there.LEAST_ROOM >> 10} KiB if that is more; known senders for {there.KNOWN_ROOMS} times as much",
+        f"or for {there.LEAST_ROOM >> 10} KiB if that is more",
+        f"known senders for {there.KNOWN_ROOMS} times as much",
         f"first those that have been silent for {there.IDLE:.0f} seconds",
         f"At most {there.MOST_KNOWN} senders are known. The {there.MOST_KNOWN + 1}th",
         f"last {there.MOST_REMEMBERED} strangers",

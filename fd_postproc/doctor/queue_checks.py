@@ -127,14 +127,14 @@ def _traffic(queue: Queue) -> list[Finding]:
             f"flooded: {info.messages:,} messages of {info.bytes / info.messages:.0f} bytes on average wait"
             f"{', however fast the reader is' if overrun else ''}; the last to write was {queue.sender}"
         )
-        remedy = (
+        steps = (
             "look at that process, end it if it is not the worker; keep others out: mode 0600, an IPC "
             "namespace of its own",
             f"how many a second: fd-postproc record msqid:{info.msqid} FILE --seconds 2 (it takes them)",
         )
         severity = "error" if overrun else "warning"
         found.append(
-            _finding(queue, severity, "queue-flood", seen, remedy, messages=info.messages, bytes=info.bytes)
+            _finding(queue, severity, "queue-flood", seen, steps, messages=info.messages, bytes=info.bytes)
         )
     if queue.receiver.gone and not queue.waits("receive"):
         seen = f"its reader is dead ({queue.receiver}), its sender is not"
