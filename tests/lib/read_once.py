@@ -1,4 +1,4 @@
-"""Arrays whose numbers change as soon as they are read: ``with changed_by_reading(array, other) as changing``."""
+"""Arrays whose numbers change as soon as they are read: ``with changed_by_reading(array, other) as it``."""
 
 import contextlib
 import ctypes
