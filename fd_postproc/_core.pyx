@@ -37,8 +37,9 @@ from fd_postproc._pack cimport (
     FDP_TOO_NARROW, fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
 )
 from fd_postproc._sysv cimport (
-    E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_forks, fds_limit, fds_now, fds_peek, fds_put, fds_put_wait,
-    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any, fds_watch_forks,
+    E2BIG, EAGAIN, EINTR, EINVAL, ENOMSG, fds_forks, fds_give_back, fds_limit, fds_now, fds_pages, fds_peek,
+    fds_put, fds_put_wait, fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any,
+    fds_watch_forks,
 )
 from fd_postproc._wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,

@@ -74,10 +74,10 @@ static inline fdp_given fdp_read(const fdp_source *s, int32_t i)
     fdp_given g;
     g.token = fdp_one_token(s->op) ? FDP_ONCE(s->tokens[i * s->width]) : 0;
     g.count = s->counts != NULL ? FDP_ONCE(s->counts[i]) : 0;
-    g.in_prefill = s->decoded != NULL && s->decoded[i] < s->prompts[i];
-    g.preempted = s->preempted != NULL && s->preempted[i] == 1;
+    g.in_prefill = s->decoded != NULL && FDP_ONCE(s->decoded[i]) < FDP_ONCE(s->prompts[i]);
+    g.preempted = s->preempted != NULL && FDP_ONCE(s->preempted[i]) == 1;
     g.first = s->offsets != NULL ? FDP_ONCE(s->offsets[i]) : 0;
-    g.step = s->steps != NULL ? s->steps[i] : 0;
+    g.step = s->steps != NULL ? FDP_ONCE(s->steps[i]) : 0;
     return g;
 }
 

@@ -280,7 +280,7 @@ cdef class Receiver:
         if n < 0:
             raise self._error(-n)
         size = min(max(status.bytes, self.capacity + 1), _LARGEST_MESSAGE)
-        cdef long *message = <long *>PyMem_RawMalloc(sizeof(long) + size)
+        cdef long *message = <long *>fds_pages(sizeof(long) + size)
         if message == NULL:
             raise MemoryError
         try:
@@ -293,7 +293,7 @@ cdef class Receiver:
                 memcpy(self.message, message, sizeof(long) + n)
                 return n
         finally:
-            PyMem_RawFree(message)
+            fds_give_back(message, sizeof(long) + size)
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, n)
         fdc_add(&self.n_oversized, 1)
@@ -487,6 +487,15 @@ def _look_at(int msqid, double seconds):
     with nogil:
         status = fds_wait_any(msqid, deadline)
     return status != 0
+
+
+def _last_sender_of(int msqid):
+    """For `fd_postproc.complaints`: the process that wrote to a queue last.  No other queue is looked at."""
+    cdef fds_status status
+    cdef int code = fds_stat(msqid, &status)
+    if code < 0:
+        raise queue_error(-code, f"looking at queue {msqid}")
+    return status.last_sender
 
 
 def peek(msqid, index=0):

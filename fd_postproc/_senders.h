@@ -22,12 +22,12 @@
 #define FDF_LEAST_ROOM (512 << 10)      /* bytes for the frames of all strangers, if the longest frame is shorter */
 #define FDF_MOST_KNOWN 64               /* senders that have completed a frame */
 #define FDF_MOST_REMEMBERED 256         /* strangers without an open frame, for what they lost */
+#define FDF_BUCKET_BITS 11
 #endif
 #define FDF_KNOWN_ROOMS 8               /* the room of known senders, in rooms of strangers */
 #define FDF_ENTRY_COST 192              /* bytes that an open frame is charged with, beside its own */
 #define FDF_IDLE_NS 5000000000          /* after this long without a piece, a sender goes first */
 #define FDF_SILENT_NS 60000000000       /* and after this long its open frame is given up anyway */
-#define FDF_BUCKET_BITS 11
 #define FDF_SIZES 16                    /* classes of strangers, by the bytes that came, in powers of two */
 
 enum { FDF_REMEMBERED = FDF_SIZES, FDF_KNOWN_IDLE, FDF_KNOWN_OPEN, FDF_LISTS, FDF_NO_LIST = -1 };

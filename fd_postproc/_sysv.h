@@ -3,7 +3,8 @@
  * System V message queues, one small function per call.
  *
  * Each returns a count or minus errno, so that errno never has to be read across a return to Python (a
- * tracer or a signal handler may run in between and change it).  None of them takes the GIL or allocates.
+ * tracer or a signal handler may run in between and change it).  None of them takes the GIL; only fds_pages
+ * allocates.
  */
 #ifndef FD_POSTPROC_SYSV_H
 #define FD_POSTPROC_SYSV_H
@@ -12,6 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
@@ -60,6 +62,19 @@ static inline int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
 {
     ssize_t n = msgrcv(msqid, message, (size_t)capacity, 0, IPC_NOWAIT | MSG_NOERROR);
     return n < 0 ? -errno : n;
+}
+
+/* Room for a message of which only the most that it can have is known: what is not written to takes no memory,
+ * and none of it stays with the allocator.  NULL: no memory. */
+static inline void *fds_pages(int64_t size)
+{
+    void *pages = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return pages == MAP_FAILED ? NULL : pages;
+}
+
+static inline void fds_give_back(void *pages, int64_t size)
+{
+    munmap(pages, (size_t)size);
 }
 
 /* Copy message number `index` and leave it in the queue.  -ENOSYS: the kernel was built without

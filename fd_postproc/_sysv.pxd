@@ -30,6 +30,8 @@ cdef extern from "_sysv.h" nogil:
     int fds_watch_forks()
     int64_t fds_take(int msqid, void *message, int64_t capacity)
     int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
+    void *fds_pages(int64_t size)
+    void fds_give_back(void *pages, int64_t size)
     int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
     int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
     int fds_wait_any(int msqid, int64_t deadline)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from .queues import inspect_queue
+from ._core import _last_sender_of
 
 PERIOD = 10.0  # seconds between two summaries
 MOST_FIRST = 5  # lines about new kinds in that time
@@ -89,7 +89,7 @@ def _made(text: str | Callable[[], str]) -> str:
 def last_sender_text(msqid: int) -> str:
     """Who wrote to a queue last: most likely who floods it, if somebody does."""
     try:
-        sender = inspect_queue(msqid).last_sender
+        sender = _last_sender_of(msqid)
     except OSError:
         return f"queue {msqid} is gone"
     try:

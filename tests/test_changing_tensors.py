@@ -60,25 +60,35 @@ def receiver(ops_queue, monkeypatch):
     return make
 
 
-def save_topk_arguments(counts, offsets, decoded):
+def save_topk_arguments(counts, offsets, decoded, prompts, preempted):
     tokens = np.arange(B * W, dtype=np.int64).reshape(B, W)
     ids, scores = np.zeros((B * W, C), np.int64), np.zeros((B * W, C), np.float32)
-    ranks, prompts, preempted = np.zeros(B * W, np.int64), np.ones(B, np.int64), np.zeros(B, np.int32)
-    more = np.array([True])
+    ranks, more = np.zeros(B * W, np.int64), np.array([True])
     return tokens, ids, scores, ranks, counts, offsets, more, decoded, prompts, preempted, 3, 0, False
 
 
-@pytest.mark.parametrize("which", ["counts", "offsets", "decoded"])
-def test_what_a_save_op_decides_by(which, receiver):
+@pytest.mark.parametrize(
+    ("which", "other", "outcomes"),
+    [
+        ("counts", 5, {2, 5}),
+        ("offsets", 1 << 30, {2}),
+        ("decoded", 0, {2, 0}),
+        ("prompts", 10, {2, 0}),
+        ("preempted", 1, {2, -9}),
+    ],
+)
+def test_what_a_save_op_decides_by(which, other, outcomes, receiver):
     """Every step that is reported as sent arrives."""
     given = {
         "counts": np.full(B, 2, np.int32),
         "offsets": np.arange(0, 2 * B, 2, dtype=np.int32),
         "decoded": np.full(B, 9, np.int32),
+        "prompts": np.ones(B, np.int64),
+        "preempted": np.zeros(B, np.int32),
     }
-    queue, other = receiver("spec_topk"), {"counts": 5, "offsets": 1 << 30, "decoded": 0}[which]
+    queue = receiver("spec_topk")
     arguments = save_topk_arguments(**given)
-    sent = 0
+    sent, seen = 0, set()
     with changing(given[which], int(given[which][0]), other):
         for _ in range(2000):
             with contextlib.suppress(ValueError):
@@ -86,10 +96,26 @@ def test_what_a_save_op_decides_by(which, receiver):
                 sent += 1
                 step = queue.receive(0)
                 assert step.batch == B
-                assert {5, 2, 0} >= set(step.counts)
-    assert sent or which == "offsets"
+                seen.update(step.counts)
+    assert seen <= outcomes
+    assert seen == outcomes or which == "offsets"  # else nothing has changed, and nothing is shown
     assert queue.stats["malformed"] == 0
     assert queue.receive(0) is None
+
+
+@pytest.mark.parametrize("which", ["steps", "decoded"])
+def test_what_the_first_tokens_op_decides_by(which, receiver):
+    queue = receiver("spec")
+    x, more = np.arange(B * W, dtype=np.int64).reshape(B, W), np.array([True])
+    prompts = np.ones(B, np.int64)
+    given = {"decoded": np.full(B, 9, np.int32), "steps": np.ones(B, np.int64)}
+    seen = set()
+    with changing(given[which], int(given[which][0]), 0):
+        for _ in range(2000):
+            ops.mtp_save_first_token(x, more, given["decoded"], prompts, given["steps"], 0, False, True)
+            seen.update(queue.receive(0).counts)
+    assert seen == {2, 0}
+    assert queue.stats["malformed"] == 0
 
 
 def test_tokens_that_are_codes_the_next_moment(receiver):

@@ -1,6 +1,18 @@
 """What is written about something that happens thousands of times a second."""
 
-from fd_postproc.complaints import MOST_FIRST, PERIOD, Backoff, Complaints
+import os
+
+from doctoring import dead_user
+
+from fd_postproc import queues
+from fd_postproc.complaints import (
+    MOST_FIRST,
+    PERIOD,
+    Backoff,
+    Complaints,
+    incomplete_text,
+    last_sender_text,
+)
 
 
 class Clock:
@@ -64,3 +76,16 @@ def test_waiting_longer_and_longer():
     assert waits == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     clock.now += 5.1
     assert backoff.failed() == 0.0
+
+
+def test_who_wrote_last_is_named(queue, monkeypatch):
+    monkeypatch.setattr(queues, "_rows", None)  # what the kernel says of every queue: there may be thousands
+    queue.send(b"")
+    assert f"was process {os.getpid()} (" in last_sender_text(queue.id)
+    assert f"was process {os.getpid()} (" in incomplete_text(queue.id, "spec")
+    assert f"was process {dead_user(queue.key)} (which has ended)" in last_sender_text(queue.id)
+
+
+def test_who_wrote_to_a_queue_that_is_gone(queue):
+    queue.remove()
+    assert last_sender_text(queue.id) == f"queue {queue.id} is gone"

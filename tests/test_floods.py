@@ -1,9 +1,10 @@
 """Floods: what honest senders, waits, signals, the log and memory have to do with them.
 
-The honest step is a frame of two pieces, numbered by its sender; the queue is as small as a new kernel makes
-it.
+The honest step is a frame of three pieces, numbered by its sender; the queue is as small as a new kernel
+makes it.
 """
 
+import collections
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from waiting import until
 
 import fd_postproc as fp
 from fd_postproc import queues
+from fd_postproc.reference import FrameHeader
 
 
 @pytest.fixture
@@ -53,6 +55,45 @@ def test_a_timeout_ends_though_pieces_come_all_the_time(kind, receiver):
             late.append(time.monotonic() - began - 0.05)
         assert receiver.stats["fragments"] > 100
     assert sorted(late)[4] < 0.1
+
+
+@pytest.fixture
+def full_of_pieces(raised_limits, queue_key):
+    """A Receiver, and its queue of so many pieces that to take them takes far longer than a slice of time."""
+    step = fp.Step.from_arrays("spec", [6] * 512, list(range(3072)))
+    piece = FrameHeader.unpack(fp.encode(step, "compact"))._replace(fragment=1, fragments=3).pack()
+    with fp.Receiver("spec", key=queue_key) as made:
+        queue = sysv_ipc.MessageQueue(queue_key)
+        for _ in range(120_000):
+            queue.send(piece, type=2)
+        yield made, queue
+
+
+def test_a_timeout_ends_before_the_queue_does(full_of_pieces):
+    receiver, queue = full_of_pieces
+    for timeout in 0, 0.001:
+        assert receiver.receive(timeout) is None
+        assert receiver.stats["fragments"] > 0
+        assert queue.current_messages > 0, receiver.stats
+
+
+def test_a_handler_runs_before_the_queue_ends(full_of_pieces):
+    receiver, queue = full_of_pieces
+    left = []
+
+    def ring(*_):
+        left.append(queue.current_messages)
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 1)
+        with pytest.raises(InterruptedError):
+            receiver.receive(None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert left[0] > 0
 
 
 @pytest.mark.parametrize("timeout", [None, 30])
@@ -126,41 +167,46 @@ def resident_kib():
 def rounds(rig, log, seconds, kinds, writers):
     """Flood a token thread: it stays alive, healthy, and short of words."""
     key = queues.locate("spec")
+    rig.sink.puts = collections.deque(maxlen=100)  # else what grows is how much there is of empty steps
     rig.send({0: [1], 1: [2]})
     until(lambda: rig.sink.puts)
     with flooding(key, *kinds, writers=writers):
-        until(lambda: rig.processor._receiver.stats["messages"] > 3000, 60)
+        until(lambda: rig.processor._receiver.stats["messages"] > 20_000, 60)  # beginnings fill their room
         before, lines = resident_kib(), len(log.records)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(0.1)
             assert rig.processor.worker.is_alive()
             assert rig.processor.healthy()
-            rig.sink.puts.clear()
         grown = resident_kib() - before
     until(lambda: not sysv_ipc.MessageQueue(key).current_messages)
     rig.sink.puts.clear()
     rig.send({0: [3], 1: [4]})
-    until(lambda: any(results for results in rig.sink.puts))
+    until(lambda: any(results for results in list(rig.sink.puts)))
     assert rig.processor.counters.lost_steps == 0
-    assert (len(log.records) - lines) / seconds < 10
+    taken, said = rig.processor._receiver.stats, len(log.records) - lines
+    print(f"{seconds} s, {writers} writers: {taken}, {said} lines, {grown} KiB more")
+    assert said / seconds < 10
     assert grown < 1 << 10
 
 
 @pytest.mark.framework
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("seconds", [1, pytest.param(600, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("seconds", "writers"),
+    [(1, 1), *(pytest.param(600, writers, marks=pytest.mark.nightly) for writers in (1, 3))],
+)
 @pytest.mark.parametrize(
     "limits", ["default_limits", pytest.param("raised_limits", marks=pytest.mark.nightly)]
 )
-def test_a_token_thread_under_floods(seconds, limits, request, ops_queue, caplog):
+def test_a_token_thread_under_floods(seconds, writers, limits, request, ops_queue, caplog):
     request.getfixturevalue(limits)
     logger = imported("logging").getLogger("fastdeploy")
     logger.addHandler(caplog.handler)
     rig = Rig("spec", ["a", "b"])
     try:
         rig.start()
-        rounds(rig, caplog, seconds, KINDS, writers=3 if seconds > 100 else 1)
+        rounds(rig, caplog, seconds, KINDS, writers)
     finally:
         rig.close()
         logger.removeHandler(caplog.handler)

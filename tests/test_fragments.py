@@ -362,6 +362,27 @@ def test_open_frames_of_strangers_take_no_more_than_a_megabyte(queue_key, size):
 
 
 @pytest.mark.resident_memory
+def test_known_senders_have_room_for_eight_of_the_longest_frames(queue_key):
+    """In the room that the Receiver really has; of what is claimed, only what comes is touched."""
+    receiver = fp.Receiver("spec_topk", key=queue_key)
+    queue = sysv_ipc.MessageQueue(queue_key, max_message_size=8192)
+    first = big_beginning(0)
+    step = random_step("spec_topk", 7, batch=3, cols=3, accepted=2)
+    short = reference.split(reference.encode_frame(ReferenceStep.from_step(step)), 200)
+    for sender in range(20):
+        for part in short:
+            queue.send(changed(part, sender=sender), type=2)
+            got = receiver.receive(0)
+        assert got == step
+    before = resident_kib()
+    for sender in range(20):
+        queue.send(changed(first, sender=sender, seq=1), type=2)
+        assert receiver.receive(0) is None
+        assert receiver.stats["incomplete"] == max(0, sender + 1 - 8)
+    assert resident_kib() - before < 1 << 10
+
+
+@pytest.mark.resident_memory
 def test_receivers_free_their_open_frames(queue_key):
     first = big_beginning(0)
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREAT, max_message_size=8192)

@@ -117,6 +117,7 @@ WRONG = [
     ({"fragment": 3, "fragments": 3}, ("fragment", 3, 3)),
     ({"batch": -1}, ("batch", -1, 7)),
     ({"cols": 5}, ("columns", 5, 4)),
+    ({"flag": 5}, ("flag", 5, 4)),
     ({"rows": 15}, ("rows", 15, 14)),
     ({"total": 64 + BODY + 1}, ("length", 64 + BODY + 1, 64 + BODY)),
     ({"fragment": 0, "fragments": 2}, ("fragment", 2, 1)),
@@ -131,6 +132,7 @@ ALSO_WRONG = [
     ({"fragment": 1}, ("fragment", 1, 1)),
     ({"version": 0}, ("version", 0, 1)),
     ({"channel": 255}, ("channel", 255, 3)),
+    ({"flag": 255}, ("flag", 255, 4)),
 ]
 
 
@@ -158,6 +160,18 @@ def test_header_fields_are_checked_in_order(decode):
 @pytest.mark.parametrize(("header", "args"), WRONG + ALSO_WRONG)
 def test_each_header_field(decode, header, args):
     assert refused(decode, frame_of(GOOD, **header)) == (*args, None)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"nothing": 7}, {"zero": 7, "zero2": -1}, {"reserved": 255}, {"reserved2": (1 << 32) - 1}],
+    ids=str,
+)
+def test_words_that_are_not_looked_at(decode, fields):
+    assert decode(frame_of(GOOD, **fields), "spec_topk", mtype=2, layout=SMALL) == decode(
+        frame_of(GOOD), "spec_topk", mtype=2, layout=SMALL
+    )
 
 
 @pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])

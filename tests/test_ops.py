@@ -174,6 +174,7 @@ def test_malformed_messages_are_counted_and_logged_once(send, complaints, caplog
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len([text for text in texts if "batch 513 is outside 0..512" in text]) == 1
     assert len([text for text in texts if "message type 9, expected 1" in text]) == 1
+    assert all(f"was process {os.getpid()} (" in text for text in texts)
 
 
 def test_an_oversized_message_does_not_wedge_the_queue(send):

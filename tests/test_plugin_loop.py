@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import subprocess
 import time
 import weakref
@@ -96,6 +97,7 @@ def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
     assert rig.processor.counters.malformed == 6000
     assert len(log.records) < 20
     assert log.text.count("a message was refused") in (2, 3)
+    assert f"the last to write to queue {queue.id} was process {os.getpid()} (" in log.text
 
 
 def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, monkeypatch):
@@ -249,6 +251,7 @@ def test_who_sends_what_is_refused_says_nothing_about_the_worker(started):
     rig = started()
     rig.send({0: [11], 1: [12]})
     until(lambda: rig.sink.puts)
+    rig.processor._receiver._sender_due = 0  # whoever is asked for next is asked for at once
     key = queues.locate("plain")
     code = f"import sysv_ipc; sysv_ipc.MessageQueue({key}).send(b'x')"
     subprocess.run(python(code), check=True, cwd="/", timeout=60)
@@ -260,8 +263,18 @@ def test_whether_it_is_healthy_is_not_asked_of_other_queues(started, monkeypatch
     rig = started()
     rig.send({0: [11], 1: [12]})
     until(lambda: rig.sink.puts)
-    monkeypatch.setattr(queues, "list_queues", None)
+    monkeypatch.setattr(queues, "_rows", None)  # what the kernel says of every queue
     assert rig.processor.healthy()
+
+
+def test_whether_the_sender_is_there_is_asked_without_the_lock(started, monkeypatch):
+    """The token thread takes it twice a step."""
+    rig, asked = started(), []
+    monkeypatch.setattr(
+        type(rig.processor), "_sender_is_gone", lambda self: asked.append(self.health_lock.locked())
+    )
+    assert rig.processor.healthy()
+    assert asked == [False]
 
 
 # ---- The end -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import struct
 import sys
 
 import numpy as np
@@ -92,6 +93,26 @@ def test_changes_stay(output):
     assert not hasattr(output, SLOT)
     with pytest.raises(AttributeError, match="CompletionOutput has no value"):
         _ = output.top_logprobs
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(), (1,), (1 << 30, 1 << 30), (-1, -1), (-1, -1, 5), (1 << 20, 0), (1, 2, 3, 4), (2, 1, 3, 4, 5)],
+)
+def test_bytes_that_went_past_it_are_no_lists(output, numbers):
+    """Put into the slot itself: not read as rows and columns that are not there."""
+    stuff = struct.pack(f"<{len(numbers)}i", *numbers)
+    vars(imported("fastdeploy.engine.request").CompletionOutput)[SLOT].__set__(output, stuff)
+    assert output.top_logprobs == stuff
+
+
+def test_slots_that_a_step_does_not_have(rig):
+    step = rig.message({0: [30], 1: [31]})
+    lists = rig.processor.plan.logprobs_lists
+    assert lists(step, 1, 5).logprob_token_ids == [[31, 0]]
+    for slot in -1, -(1 << 40), 2, 3, 1 << 40:
+        assert lists(step, slot, 1) is None
+    assert lists(step, 0, -1) is lists(step, 0, 0) is None
 
 
 def test_only_outputs_have_it(output):

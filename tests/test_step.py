@@ -230,6 +230,16 @@ def test_a_damaged_pickle_with_columns_or_codes_that_cannot_be():
         make(*arguments[:6], np.array([5, -2], np.int32).tobytes(), *arguments[7:])
 
 
+@pytest.mark.parametrize("cols", [0, -1, -5, -(1 << 31)])
+@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+def test_a_damaged_pickle_of_no_rows_with_columns_that_cannot_be(channel, cols):
+    """Without a row any number of columns has the right number of bytes: none."""
+    make, arguments = fp.Step.from_arrays(channel, [-9], np.zeros((0, 3)), np.zeros((0, 3)), []).__reduce__()
+    assert make(*arguments).cols == 3
+    with pytest.raises(ValueError, match="do not fit each other"):
+        make(*arguments[:4], cols, *arguments[5:])
+
+
 @pytest.mark.parametrize(("rows", "cols"), [(2, -1), (2, -(1 << 31)), (-1, 3), (-(1 << 31), 0)])
 def test_a_damaged_pickle_of_logprobs(step, rows, cols):
     make, arguments = step.logprobs(0).__reduce__()

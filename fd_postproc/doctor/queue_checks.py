@@ -16,10 +16,6 @@ from .snapshot import Queue, Snapshot
 # Half full: the reader has been slower than the writer for a while.
 _MUCH = 0.5
 
-# So many messages of so few bytes on average are not FastDeploy's, which has 8 at the least: a batch of none.
-_FLOOD_MESSAGES = 256
-_FLOOD_BYTES = 64
-
 # Other queues that are listed by key; the rest is a number.
 _LISTED = 5
 
@@ -108,8 +104,10 @@ def _traffic(queue: Queue) -> list[Finding]:
     info, found = queue.info, []
     stuck = queue.waits("send")
     reader = _whoever(queue, "receive", "reader")
+    full = bool(stuck) or _full(queue)
+    overrun = full and queue.flooded and queue.being_read  # no matter how fast the reader is
     fits_never = [one for one in stuck if info.max_bytes and (one.size or 0) > info.max_bytes]
-    if not fits_never and (stuck or _full(queue)):
+    if full and not fits_never and not overrun:
         who = f"process {stuck[0].pid} ({stuck[0].name}) waits to send" if stuck else "the next sender waits"
         seen = f"full, {info.bytes:,} of {info.max_bytes or 0:,} bytes: {who}; {reader}"
         remedy = (
@@ -117,24 +115,26 @@ def _traffic(queue: Queue) -> list[Finding]:
             f"ipcrm -q {info.msqid}",
         )
         found.append(_finding(queue, "error", "queue-full", seen, remedy, bytes=info.bytes))
-    elif _share(queue) >= _MUCH:
+    elif _share(queue) >= _MUCH and not overrun:
         seen = f"{_share(queue):.0%} full: the reader does not keep up; {reader}"
         found.append(
             _finding(
                 queue, "warning", "queue-backlog", seen, ("look at the engine's load",), bytes=info.bytes
             )
         )
-    if info.messages >= _FLOOD_MESSAGES and info.bytes < _FLOOD_BYTES * info.messages:
+    if queue.flooded:
         seen = (
-            f"flooded: {info.messages:,} messages of {info.bytes / info.messages:.0f} bytes on average wait; "
-            f"the last to write was {queue.sender}"
+            f"flooded: {info.messages:,} messages of {info.bytes / info.messages:.0f} bytes on average wait"
+            f"{', however fast the reader is' if overrun else ''}; the last to write was {queue.sender}"
         )
-        remedy = (
+        steps = (
             "look at that process, end it if it is not the worker; keep others out: mode 0600, an IPC "
             "namespace of its own",
+            f"how many a second: fd-postproc record msqid:{info.msqid} FILE --seconds 2 (it takes them)",
         )
+        severity = "error" if overrun else "warning"
         found.append(
-            _finding(queue, "warning", "queue-flood", seen, remedy, messages=info.messages, bytes=info.bytes)
+            _finding(queue, severity, "queue-flood", seen, steps, messages=info.messages, bytes=info.bytes)
         )
     if queue.receiver.gone and not queue.waits("receive"):
         seen = f"its reader is dead ({queue.receiver}), its sender is not"

@@ -22,7 +22,9 @@ def _service(queue: Queue) -> Finding | None:
     sender, receiver = queue.sender, queue.receiver
     if "alive" not in (sender.state, receiver.state) or sender.pid == receiver.pid:
         return None
-    engine, worker, told = _has_core(receiver), _has_core(sender), _was_told(sender)
+    engine, worker, told = _has_core(receiver), None, None
+    if not queue.flooded:  # else the last to write is hardly the worker
+        worker, told = _has_core(sender), _was_told(sender)
     if engine is None and worker is None:
         return None
     words = []

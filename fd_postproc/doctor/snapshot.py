@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 
 from .. import queues
@@ -18,6 +19,12 @@ CHANNELS_OF = {
 
 # FastDeploy's ids are TCP ports, in older versions plus a rank.  A key with a larger one is a coincidence.
 _LARGEST_ID = 65535 + 256
+
+# So many messages of so few bytes on average are not FastDeploy's, which has 8 at the least: a batch of none.
+_FLOOD_MESSAGES = 256
+_FLOOD_BYTES = 64
+
+_JUST_NOW = 3.0  # seconds; the kernel keeps whole ones
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,16 @@ class Queue:
         """Everybody who is known to have used it is dead, and nobody waits in it."""
         users = [user for user in (self.sender, self.receiver) if user.state != "nobody"]
         return bool(users) and all(user.gone for user in users) and not self.waiting
+
+    @property
+    def flooded(self) -> bool:
+        """So many messages of so few bytes wait that the last sender is hardly the worker."""
+        return self.info.messages >= _FLOOD_MESSAGES and self.info.bytes < _FLOOD_BYTES * self.info.messages
+
+    @property
+    def being_read(self) -> bool:
+        """Its reader is alive and took a message just now."""
+        return self.receiver.state == "alive" and time.time() - self.info.received_at < _JUST_NOW
 
     @property
     def doubt(self) -> str | None:

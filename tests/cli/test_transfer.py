@@ -55,6 +55,16 @@ def test_record_does_not_replace_a_file(run, queue, tmp_path):
     assert payloads(path) == [b"x"]
 
 
+@pytest.mark.parametrize(("messages", "floods"), [(2000, True), (20, False)])
+def test_record_names_who_floods(run, queue, tmp_path, messages, floods):
+    for _ in range(messages):
+        queue.send(bytes(4))
+    status, _, err = run("record", key_of(queue), tmp_path / "a", "--count", messages)
+    assert status == 0
+    assert ("messages a second are more than a service sends" in err) is floods
+    assert (f"the last to write to queue {queue.id} was process {os.getpid()} (" in err) is floods
+
+
 def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
     path = tmp_path / "a"
     queue.max_size = min(queue.max_size, 16384)  # 40 messages at once

@@ -61,6 +61,19 @@ def test_a_flood_of_small_messages(queue, size, floods):
         assert f"process {os.getpid()} (" in found["queue-flood"].seen
 
 
+def test_a_flood_is_no_fault_of_a_reader_that_reads(queue):
+    """The full queue is not its doing; and the last to write is not taken for the worker."""
+    queue.max_size = min(queue.max_size, 16384)
+    queue.send(b"")
+    queue.receive()
+    for _ in range(queue.max_size // 4):
+        queue.send(bytes(4))
+    found = examined(queue)
+    assert found["queue-flood"].severity == "error"
+    assert f"record msqid:{queue.id} " in found["queue-flood"].remedy[1]
+    assert not {"queue-full", "queue-backlog"} & set(found)
+
+
 def test_a_sender_that_waits_is_named(queue, live_user):
     queue.send(fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500))))
     sender = live_user(

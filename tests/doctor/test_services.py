@@ -68,3 +68,15 @@ def test_one_process_at_both_ends_is_no_service(queue_key):
         sender.send(fp.Step.from_arrays("plain", [1], [[5]]))
         assert receiver.receive(10) is not None
         assert check_services(doctor.take(Scope(keys=frozenset([queue_key]), trial=False))) == []
+
+
+def test_who_floods_a_queue_is_not_taken_for_the_worker(queue, live_user):
+    code = "q = sysv_ipc.MessageQueue(int(sys.argv[1]))\nfor _ in range(300): q.send(b'')\nprint(flush=True)"
+    flooder = live_user(code, queue.key, stdout=subprocess.PIPE)
+    flooder.stdout.readline()
+    queue.receive()
+    (found,) = check_services(doctor.take(Scope(keys=frozenset([queue.key]), trial=False)))
+    flooder.stdout.close()
+    assert f"engine process {os.getpid()}" in found.seen
+    assert found.data["worker"] is None
+    assert "worker" not in found.seen

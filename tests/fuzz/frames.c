@@ -7,6 +7,7 @@
 #define FDF_LEAST_ROOM 2048
 #define FDF_MOST_KNOWN 3
 #define FDF_MOST_REMEMBERED 4
+#define FDF_BUCKET_BITS 3 /* several senders in a bucket */
 #include "check.h"
 
 enum { SENDERS = 24, MOST_REQUESTS = 64 };

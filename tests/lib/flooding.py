@@ -77,5 +77,5 @@ def flooding(key, *kinds, writers=1, rate=0.0):
 
 
 def honest(key, steps, rate=100.0):
-    """A process that sends so many steps of two pieces each, and lives on."""
+    """A process that sends so many steps of three pieces each, and lives on."""
     return running(HONEST, key, steps, rate)

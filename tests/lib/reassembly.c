@@ -2,6 +2,7 @@
 #define FDF_LEAST_ROOM 4096
 #define FDF_MOST_KNOWN 3
 #define FDF_MOST_REMEMBERED 4
+#define FDF_BUCKET_BITS 3
 #include <stdlib.h>
 
 #include "_frames.h"
