@@ -212,7 +212,7 @@ def test_a_batch_beyond_the_tensors_is_refused(live):
     assert made.buffer == bytes(call._noise(len(made.buffer)))
 
 
-# ---- Numbers of any size -------------------------------------------------------------------------------------
+# ---- Numbers of any size -----------------------------------------------------------------------------------
 
 EXTREMES = """
 import numpy as np
