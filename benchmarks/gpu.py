@@ -228,8 +228,9 @@ class Case:
                     os.environ["FD_POSTPROC_DIALECT"] = dialect
                     found[name] = self._times(call, receiver.stdout, steps)
             finally:
-                self.queue.remove()
                 receiver.kill()
+                receiver.wait()  # else it tells that its queue was removed
+                self.queue.remove()
         return {"batch": self.batch, "cols": self.cols, "times": found}
 
     def _times(self, call, received, steps):

@@ -5,8 +5,6 @@ cdef extern from "ring_save.h" nogil:
         FDK_INT64
         FDK_INT32
         FDK_FLOAT32
-        FDK_THREADS
-        FDK_MOST_SHARED
         FDR_FAILED
         FDR_SAVED
         FDR_WAITING
@@ -53,7 +51,7 @@ cdef extern from "ring_save.h" nogil:
 
     int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
                     uint64_t sender, int64_t capacity, fdp_fault *fault)
-    int64_t fdk_shared_bytes(int64_t batch, int32_t threads)
+    int64_t fdr_most_requests(const fdr_job *job)
     int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
 
 cdef extern from "<unistd.h>" nogil:
@@ -200,14 +198,17 @@ cdef class DeviceJob:
         """
         cdef fdp_fault fault
         cdef fdr_job job
+        cdef int64_t most
         _require()
         if _ring == NULL:
             raise AssertionError("the ring was not started")
         if self.prepare(&job, lane, batch, stop_flag, flag, skip_prefill, &fault) < 0:
             return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
-        if fdk_shared_bytes(batch, FDK_THREADS) > FDK_MOST_SHARED:
+        most = fdr_most_requests(&job)
+        if 0 <= most < batch:
             raise ValueError(
-                f"a batch of {batch} is more than the save kernel can hold; use host tensors (.cpu())")
+                f"a batch of {batch} is more than the {most} requests that the save kernel has room for; "
+                "use host tensors (.cpu())")
         job.stream = <fdv_stream>stream
         if _ready:
             _choose_stream(&job)

@@ -62,10 +62,10 @@ static inline int fdk_decide(fdk_job *job, int tokens_on_host, int32_t *payload,
     for (int32_t i = 0; i < job->batch; i++) {
         const fdp_given g = fdk_given(&host, i);
         const fdp_request r = fdp_decide(&job->terms, i, &g);
-        const int32_t end = fdk_end(job, i, r.count);
-        int32_t rows;
+        int32_t rows, end;
         if (fdp_check(&job->terms, i, &g, &r, fault) < 0)
             return -1;
+        end = fdk_end(job, i, r.count);
         rows = fdk_rows(job, &r);
         for (int32_t j = 0; j < rows; j++)
             plan[whole.rows + j] = fdk_planned(job, &r, i, j);

@@ -224,10 +224,13 @@ FDP_FN int fdk_batch_fits(const fdk_job *job)
 
 /* ---- Places in the message ------------------------------------------------------------------------------ */
 
+/* The arithmetic is unsigned: one that does not fit is defined, too, and fdk_put takes it for none. */
 FDP_FN int32_t fdk_place(const fdk_region *at, int32_t batch, int32_t rows, int32_t i, int32_t start, int32_t j)
 {
-    return at->base + at->per_request * batch + at->per_row * rows + at->slot * i + at->dense * start
-           + at->pitch * j;
+    const uint32_t of_all = (uint32_t)at->base + (uint32_t)at->per_request * (uint32_t)batch
+                            + (uint32_t)at->per_row * (uint32_t)rows;
+    return (int32_t)(of_all + (uint32_t)at->slot * (uint32_t)i + (uint32_t)at->dense * (uint32_t)start
+                     + (uint32_t)at->pitch * (uint32_t)j);
 }
 
 /* Rows that are written for a request: those that are read, and those that FastDeploy writes all the same. */

@@ -97,6 +97,23 @@ enum fdr_answer {
     FDR_GROWING = 6,    /* as FDR_WAITING, but for another thread that makes buffers */
 };
 
+/* Whether the host decides a job; on_host tells of each of its arrays whether it is in host memory. */
+static inline int fdr_decides(const fdr_job *job, uint8_t on_host[FDK_ARRAYS])
+{
+    for (int k = 0; k < FDK_ARRAYS; k++)
+        on_host[k] = job->sizes[k] >= 0;
+    return fdk_decidable(&job->kernel, on_host);
+}
+
+/* Requests that a job can have at most: the kernel's shared memory has no room for more; -1: it needs none. */
+static inline int64_t fdr_most_requests(const fdr_job *job)
+{
+    uint8_t on_host[FDK_ARRAYS];
+    if (fdr_decides(job, on_host))
+        return -1;
+    return (FDK_MOST_SHARED - fdk_shared_bytes(0, FDK_THREADS)) / (int64_t)sizeof(fdk_request);
+}
+
 /* Under the lock: decide what the host can decide, and copy what the kernel reads of host memory, into the slot.
  * 0, or -1 with the reason in job->fault. */
 static inline int fdr_fill(fdr_slot *slot, fdr_job *job, fdk_job *kernel)
@@ -105,9 +122,7 @@ static inline int fdr_fill(fdr_slot *slot, fdr_job *job, fdk_job *kernel)
     fdk_array *arrays = &kernel->tokens;
     uint8_t on_host[FDK_ARRAYS];
     fdv_address at;
-    for (int k = 0; k < FDK_ARRAYS; k++)
-        on_host[k] = job->sizes[k] >= 0;
-    if (fdk_decidable(kernel, on_host)) {
+    if (fdr_decides(job, on_host)) {
         int32_t *payload = (int32_t *)(slot->memory + slot->payload_at);
         if (fdk_decide(kernel, on_host[0], payload, (uint64_t *)(slot->memory + end), &job->fault) < 0)
             return -1;

@@ -2,7 +2,9 @@
 
 import contextlib
 import ctypes
+import functools
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from stub_cuda import Cupy, Exchange, Torch
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
+from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops import device
 
 pytestmark = pytest.mark.usefixtures("streams")
@@ -82,10 +85,66 @@ def test_too_large_a_batch(ops_queue):
     x = Exchange(np.zeros((600, 1), np.int64))
     with pytest.raises(ValueError, match="x has a batch of 600; at most 512"):
         ops.save_output(x, FLAG, np.zeros(600, np.int32), 0, False)
-    layout = fp.Layout(max_batch=4000)
-    x = Exchange(np.zeros((4000, 1), np.int64))
-    with pytest.raises(ValueError, match=r"a batch of 4000.*\.cpu\(\)"):
-        ops.save_output(x, FLAG, np.zeros(4000, np.int32), 0, False, layout=layout)
+
+
+# Requests that the kernel's shared memory has room for; FastDeploy's builds have 512 slots at most.
+ROOM = 2292
+WIDE = fp.Layout(max_batch=4000)
+
+
+def wide_step(n):
+    x = np.full((n, 1), 7)
+    x[-1] = n
+    return x
+
+
+def test_a_batch_that_the_kernel_has_no_room_for(ops_queue, slow, monkeypatch):
+    """It is refused at once; what was saved before is sent before, and host tensors are sent."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    slow(20)
+    x, more = wide_step(ROOM), wide_step(ROOM + 1)
+    rest = FLAG, np.zeros(ROOM + 1, np.int32), 0, False
+    ops.save_output(Exchange(x), *rest, layout=WIDE)
+    with pytest.raises(ValueError, match=rf"a batch of {ROOM + 1} is more than the {ROOM} .*\.cpu\(\)"):
+        ops.save_output(Exchange(more), *rest, layout=WIDE)
+    with fp.Receiver("plain", layout=WIDE) as receiver, ThreadPoolExecutor() as pool:
+        steps = pool.submit(lambda: [receiver.receive(10), receiver.receive(10)])  # the queue holds one
+        ops.save_output(more, *rest, layout=WIDE)
+        for n, step in zip((ROOM, ROOM + 1), steps.result(), strict=True):
+            assert (step.batch, step.token_ids(0), step.token_ids(n - 1)) == (n, [7], [n])
+    assert ops.flush(10)
+    assert ops_queue.waiting() == 0
+
+
+def test_a_batch_that_the_host_decides_about_needs_no_room(ops_queue, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    n = WIDE.max_batch
+    counts, zeros = np.ones(n, np.int32), np.zeros((n, 1), np.int32)
+    numbers = counts, FLAG, zeros, zeros.astype(np.int64), zeros, 0, False, True
+    with fp.Receiver("spec", layout=WIDE) as receiver:
+        ops.speculate_save_output(Exchange(wide_step(n)), *numbers, layout=WIDE)
+        step = receiver.receive(10)
+    assert (step.batch, step.token_ids(0), step.token_ids(n - 1)) == (n, [7], [n])
+
+
+def test_the_plug_in_leaves_it_to_fastdeploy(ops_queue, monkeypatch):
+    """Its own op saves that step, and those that follow; what was saved before is in the queue by then."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    monkeypatch.setattr(SaveOp, "_dialect", lambda self, batch: "compact")
+    monkeypatch.setattr(SaveOp, "_check_room", lambda self, args, dialect: None)
+    left = []
+
+    def fastdeploys(*args):
+        left.append((ops_queue.waiting() > 0, args[0].shape[0]))
+
+    op = SaveOp("save_output", fastdeploys)
+    op._own = functools.partial(ops.save_output, layout=WIDE)
+    for n in 4, ROOM + 1, 4:
+        op(Exchange(wide_step(n)), FLAG, np.zeros(n, np.int32), 0, False)
+    assert left == [(True, ROOM + 1), (True, 4)]
+    with fp.Receiver("plain", layout=WIDE) as receiver:
+        assert receiver.receive(0).batch == 4
+    assert ops_queue.waiting() == 0
 
 
 def test_a_tensor_of_another_kind_of_device(ops_queue):

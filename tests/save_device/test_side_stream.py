@@ -1,12 +1,16 @@
 """A stream of our own for tensors that are complete, although more work is on the caller's stream already."""
 
 import ctypes
+import subprocess
 import sys
+import time
 import types
 
 import numpy as np
 import pytest
+from children import python
 from device_saves import FLAG, LAYOUT, assert_message, placed
+from frameworks import FRAMEWORKS, made
 from save_cases import arguments, random_inputs
 from stub_cuda import Exchange
 
@@ -20,17 +24,18 @@ OP = "save_output_topk"
 
 @pytest.fixture
 def step(stub, streams, ops_queue):
-    """A function that puts a step's tensors on a stream, and the next forward pass behind them."""
+    """A function that puts a step's tensors on a stream, and the next forward pass, of 0.7 s, behind them."""
     stub.stub_busy.restype = None
     kept = []  # until the stream has written into them
 
-    def step(inputs, marked=None):
+    def step(inputs, marked=None, forward=True):
         streams()
         tensors = placed(inputs, Exchange, put_on=streams.now)
         if marked is not None:
             ops.ready(*[tensors[name] for name in marked])
         kept.append(tensors)
-        stub.stub_busy(ctypes.c_void_p(streams.now), ctypes.c_int64(700_000))
+        if forward:
+            stub.stub_busy(ctypes.c_void_p(streams.now), ctypes.c_int64(700_000))
         return arguments(OP, tensors)
 
     yield step
@@ -74,9 +79,11 @@ def test_the_mark_is_waited_for(step, ops_queue, slow):
 def test_what_comes_later_on_the_callers_stream_waits_for_the_save(step, ops_queue, streams, slow):
     """A tensor that is overwritten then is saved as it was."""
     inputs = inputs_of()
-    args = step(inputs, ALL)
-    slow(100)
+    args = step(inputs, ALL, forward=False)
+    time.sleep(0.05)  # until they have their values
+    slow(300)
     ops.save_output_topk(*args, layout=LAYOUT)
+    time.sleep(0.1)  # until the kernel has begun, slowly
     slow(0)
     args[0].memory.put(np.zeros((4, 1), np.int64), streams.now)
     assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
@@ -158,6 +165,43 @@ def test_an_error_of_the_plug_ins_mark_is_logged_once_and_harms_nothing(monkeypa
     for _ in range(2):
         assert module.GPUModelRunner()._postprocess(output)[1] is output
     assert sum("saved on the current stream again" in record.message for record in caplog.records) == 1
+
+
+def test_a_mark_on_a_machine_without_a_driver(environment):
+    """Tensors in host memory need none; of one on a device the caller is told, and goes on."""
+    done = subprocess.run(python(NO_DRIVER), env=environment, capture_output=True, text=True, timeout=60)
+    if "there is a driver" in done.stdout:
+        pytest.skip("there is a driver")
+    assert done.stdout.split("\n") == ["None", *3 * ["no CUDA driver"], "True", ""], done.stderr
+
+
+NO_DRIVER = """
+import types
+import numpy as np
+import stub_cuda
+import fd_postproc as fp
+from fd_postproc import ops
+
+if "no CUDA driver" not in fp.why_no_cuda():
+    raise SystemExit(print("there is a driver"))
+stub_cuda._loaded = types.SimpleNamespace(  # tensors whose memory nobody has
+    stub_alloc=lambda size, device: 1 << 46, stub_put=lambda *_: None, stub_free=lambda *_: None)
+print(ops.ready(np.zeros(3), np.zeros((2, 2), np.float32)))
+for kind in stub_cuda.Exchange, stub_cuda.Torch, stub_cuda.Paddle26:
+    try:
+        ops.ready(np.zeros(3), kind(np.zeros((2, 2), np.int64)))
+    except fp.CudaError as error:
+        print("no CUDA driver" if "no CUDA driver" in str(error) else error)
+print(ops.flush(1))
+"""
+
+
+@pytest.mark.parametrize("framework", [FRAMEWORKS["paddle"], FRAMEWORKS["torch"]])
+def test_a_mark_of_a_frameworks_host_tensors(framework, stub):
+    framework = made(framework)
+    for dtype in np.int64, np.int32, np.float32:
+        ops.ready(framework.tensor(np.zeros((2, 3), dtype)))
+    ops.ready(framework.tensor(np.zeros((0, 3), np.int64)))
 
 
 def test_tensors_of_two_devices_cannot_be_marked_together(step):
