@@ -31,8 +31,8 @@ TITLES = {
 BELOW_THE_FLOOR = {
     "step": "the floor makes every object at once, fd_postproc makes metrics and lists when they are read "
     "(dotted: all lists are read)",
-    "engine": "the floor makes every entry of every dictionary anew, to_dict of fd_postproc copies a template and "
-    "takes over the result's lists",
+    "engine": "the floor makes every entry of every dictionary anew, to_dict of fd_postproc copies a "
+    "template and takes over the result's lists",
 }
 """Why lines are there, where that is no noise."""
 
