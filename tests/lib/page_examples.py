@@ -4,9 +4,10 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
-from page_commands import ROOT, as_a_user
+from page_commands import PAGES, ROOT, as_a_user
 
 import fd_postproc as fp
 from fd_postproc import queues
@@ -15,11 +16,14 @@ ENDLESS = "for step in receiver:\n        for i, count"  # a live service's
 
 
 def examples():
-    """A parameter for each ```python block; the translations have the same (test_pages.py)."""
+    """A parameter for each ```python block, which translations have, too (test_pages.py), and for imports."""
     for name in "README.md", "docs/user-guide.md":
         text = (ROOT / name).read_text()
         for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)):
             yield pytest.param(block, id=f"{name}-{number}")
+    for page in PAGES:
+        for number, block in enumerate(re.findall(r"(?:^    (?:from|import) .*\n)+", page.read_text(), re.M)):
+            yield pytest.param(textwrap.dedent(block), id=f"{page.name}-imports-{number}")
 
 
 def run_example(block, folder, python=sys.executable):
@@ -52,4 +56,4 @@ def run_example(block, folder, python=sys.executable):
         assert "KeyboardInterrupt" in err
     else:
         assert (example.returncode, err) == (0, "")
-        assert out or "packer" in block
+        assert out or "packer" in block or "print" not in block
