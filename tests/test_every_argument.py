@@ -25,7 +25,8 @@ from fd_postproc.recording import Recording, RecordingWriter, is_recording
 
 INTERNALS = re.compile(
     r"not supported between|C ssize_t|C (int|long)|convert|NoneType|object (has no|is not|cannot)|<built-in|"
-    r"incorrect type|ufunc|operand|Traceback|unhashable|must be real number|0x[0-9a-f]{12}|it must have 0 rows|embedded null"
+    r"incorrect type|ufunc|operand|Traceback|unhashable|must be real number|0x[0-9a-f]{12}|"
+    r"it must have 0 rows|embedded null"
 )
 ALLOWED = (TypeError, ValueError, IndexError, fp.QueueError, OSError)
 
