@@ -80,7 +80,7 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
         PyBuffer_Release(&view)
 
 
-def encode(Step step not None, dialect="packed", *, layout=GPU):
+def encode(step, dialect="packed", *, layout=GPU):
     """Write a step as a message.
 
     Parameters
@@ -101,20 +101,29 @@ def encode(Step step not None, dialect="packed", *, layout=GPU):
 
     Raises
     ------
+    TypeError
+        If it is no Step.
     ValueError
         If the layout cannot carry the step; the text names the value and the bound.
     """
+    cdef Step one = _a_step(step)
     cdef fdw_layout c = _c_layout(layout)
     cdef fdw_message m
     cdef fdw_draft draft
-    _plan_step(&m, &c, step, _dialect_number(dialect))
+    _plan_step(&m, &c, one, _dialect_number(dialect))
     cdef bytes out = PyBytes_FromStringAndSize(NULL, m.claimed)
     draft.data = <uint8_t *>PyBytes_AS_STRING(out)
     draft.size = m.claimed
     memset(draft.data, 0, draft.size)
-    if fdw_write_step(&m, &step.at, &draft) < 0:
+    if fdw_write_step(&m, &one.at, &draft) < 0:
         raise AssertionError("a planned message did not fit its own length")
     return out
+
+
+cdef Step _a_step(step):
+    if not isinstance(step, Step):
+        raise TypeError(f"step must be a Step, not {checks.kind_of(step)}")
+    return <Step>step
 
 
 cdef int _plan_step(fdw_message *m, const fdw_layout *layout, Step step, int dialect) except -1:

@@ -239,7 +239,7 @@ cdef class Sender:
                     "process sends this step")
         return status
 
-    def send(self, Step step not None, timeout=None):
+    def send(self, step, timeout=None):
         """Send one step.
 
         Parameters
@@ -263,6 +263,8 @@ cdef class Sender:
         QueueRemoved, QueuePermission, QueueError
             If the kernel refuses.  The step was not sent.  Also in the child, if a signal handler forks while
             this call waits: the parent sends the step.
+        TypeError
+            If it is no Step.
         ValueError
             If the layout cannot carry the step, or the Sender is closed.
         SenderBusy
@@ -273,20 +275,21 @@ cdef class Sender:
         A signal that arrives while waiting runs its Python handlers; unless one of them raises, the wait
         goes on.
         """
+        cdef Step one = _a_step(step)
         cdef fdw_message m
         cdef fdw_draft draft
-        if step.at.channel != self.channel_number:
-            raise ValueError(f"a step of channel {step.channel!r} was given to a Sender of {self.channel!r}")
+        if one.at.channel != self.channel_number:
+            raise ValueError(f"a step of channel {one.channel!r} was given to a Sender of {self.channel!r}")
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
         try:
-            _plan_step(&m, &self.c_layout, step, self.dialect_number)
+            _plan_step(&m, &self.c_layout, one, self.dialect_number)
             m.seq = self.seq
             m.sender = self.sender
             draft.data = self.message + sizeof(long)
             draft.size = m.claimed
             memset(draft.data, 0, m.claimed)
-            if fdw_write_step(&m, &step.at, &draft) < 0:
+            if fdw_write_step(&m, &one.at, &draft) < 0:
                 raise AssertionError("a planned message did not fit its own length")
             self._send(&m, deadline)
         finally:

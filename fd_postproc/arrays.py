@@ -51,7 +51,7 @@ def int32_array(values: Any, name: str, ndim: int) -> Any:
     if array.dtype.kind == "O":  # Python numbers beyond 64 bits, or no numbers
         _refuse_objects(array, name, "integers")
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} holds {_kind(array)}, not integers (dtype {array.dtype})")
+        raise TypeError(f"{name} holds {_kind(array)}, not integers (dtype {_dtype(values, array)})")
     for bad in (array.min(), array.max()):
         if not -(1 << 31) <= int(bad) < 1 << 31:
             raise ValueError(f"{name} holds {bad}, which does not fit 32 bits")
@@ -71,7 +71,7 @@ def float32_array(values: Any, name: str, ndim: int) -> Any:
     if array.dtype.kind == "O":
         _refuse_objects(array, name, "floats")
     if array.dtype.kind not in "fiu":
-        raise TypeError(f"{name} holds {_kind(array)}, not floats (dtype {array.dtype})")
+        raise TypeError(f"{name} holds {_kind(array)}, not floats (dtype {_dtype(values, array)})")
     return as_float32(array, name)
 
 
@@ -90,8 +90,10 @@ def _array(values: Any, name: str) -> Any:
     except ValueError:
         raise ValueError(f"{name} is not a regular array: its rows are of different lengths") from None
     except Exception as error:
-        text = f"{name} cannot be made an array ({type(values).__name__}: {error})"
-        raise TypeError(text) from None
+        why = f": {error}" if str(error) else ""
+        raise TypeError(f"{name} cannot be made an array ({type(values).__name__}{why})") from None
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise TypeError(f"{name} is a masked array, with values that are missing; give .filled()")
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # ml_dtypes, and jax
         array = array.astype(np.float32)
     return array
@@ -104,6 +106,11 @@ def _shaped(array: Any, name: str, ndim: int) -> Any:
         wanted = "1 dimension" if ndim == 1 else f"{ndim} dimensions"
         raise ValueError(f"{name} has shape {array.shape}; it must have {wanted}")
     return array
+
+
+def _dtype(values: Any, array: Any) -> str:
+    """The type that the caller's array or tensor has: bfloat16 has become float32 here."""
+    return str(getattr(values, "dtype", array.dtype)).removeprefix("paddle.").removeprefix("torch.")
 
 
 def _kind(array: Any) -> str:

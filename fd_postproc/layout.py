@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from .checks import whole_number
+from .checks import kind_of, whole_number
 
 # One message must stay far below what a kernel can carry (INT_MAX) and what a process wants to allocate.
 _MAX_CELLS = 1 << 22
@@ -65,3 +66,10 @@ GPU = Layout()
 
 XPU = GPU
 """FastDeploy's Kunlun XPU build: ops of its own (``custom_ops/xpu_ops``), with the same numbers."""
+
+
+def checked_layout(value: Any) -> Layout:
+    """The value; TypeError if it is no `Layout`."""
+    if not isinstance(value, Layout):
+        raise TypeError(f"layout must be a Layout, not {kind_of(value)}")
+    return value

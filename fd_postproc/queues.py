@@ -46,7 +46,14 @@ _LEAST, _GREATEST = -(1 << 31), (1 << 31) - 1
 
 
 def key_text(key: int) -> str:
-    """A key as ``ipcs -q`` prints it: ``0xb0101f42``, for a key that is -1341120702 as a signed number."""
+    """A key as ``ipcs -q`` prints it: ``0xb0101f42``, for a key that is -1341120702 as a signed number.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no 32-bit number.
+    """
+    key = whole_number(key, "key", _LEAST, 0xFFFFFFFF)
     return f"{key & 0xFFFFFFFF:#010x}"
 
 
@@ -260,8 +267,11 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
     QueuePermission
         If this user may not do that.
     TypeError, ValueError
-        If `mode` is not the permission bits of a queue: 0o600, 0o660, 0o666 or another between.
+        If `mode` is not the permission bits of a queue: 0o600, 0o660, 0o666 or another between; `access` is
+        another number, or `key` no number of 32 bits.
     """
+    key = _int32(whole_number(key, "key", _LEAST, 0xFFFFFFFF))
+    access = whole_number(access, "access", 0, 0o600, "0o400 reads, 0o200 writes, 0o600 does both")
     if create:
         mode = permission_bits(mode)
     while True:

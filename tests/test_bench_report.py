@@ -20,8 +20,10 @@ from fd_postproc.bench import (
     report,
     runner,
     targets,
+    unused,
 )
 from fd_postproc.cli import bench as command
+from fd_postproc.layout import GPU, Layout
 
 pyperf = pytest.importorskip("pyperf")
 
@@ -234,6 +236,87 @@ def test_every_picture_is_drawn_twice(tmp_path):
     for path in drawn:
         assert path.read_bytes().startswith(b"\x89PNG")
         assert "<svg" in path.with_suffix(".svg").read_text()
+
+
+@pytest.fixture
+def figures():
+    """Figures of made-up timings, by question."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    drawn = []
+
+    def figure(question, found):
+        drawn.append(dict(plots._figures(report.by_question(found)))[question])
+        drawn[-1].draw_without_rendering()
+        return drawn[-1]
+
+    yield figure
+    for one in drawn:
+        matplotlib.pyplot.close(one)
+
+
+def over_batch(question, times):
+    """Timings of 1, 32 and 256 requests."""
+    batches = (1, 32, 256)
+    return [
+        compared(question, f"spec_topk b{batch} a2 c21", {n: t[i] for n, t in times.items()})
+        for i, batch in enumerate(batches)
+    ]
+
+
+@pytest.mark.parametrize("decades", [0.2, 0.6, 1.5, 2.5, 4])
+def test_axes_of_time_have_three_labels_or_more(figures, decades):
+    ends = [1.3e-6, 1.4e-6, 1.3e-6 * 10**decades]
+    panel = figures("decode", over_batch("decode", {"fd_postproc": ends, "floor": ends})).axes[0]
+    low, high = panel.get_ylim()
+    shown = [label.get_text() for label in panel.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert len(shown) >= 3
+    assert all(shown)
+
+
+def title_of_legend(figure):
+    return figure.legends[0].get_title().get_text()
+
+
+def test_points_below_the_floor_are_explained(figures):
+    floor = [2e-6, 3e-6, 4e-6]
+    above = {"fd_postproc": [3e-6, 4e-6, 5e-6], "floor": floor}
+    assert title_of_legend(figures("lists", over_batch("lists", above))) == ""
+    below = {"fd_postproc": [3e-6, 4e-6, 3e-6], "floor": floor}
+    assert "timings of two processes differ by that (25% at most)" in title_of_legend(
+        figures("lists", over_batch("lists", below))
+    )
+    assert "makes metrics and lists when they are read" in title_of_legend(
+        figures("step", over_batch("step", below))
+    )
+
+
+def test_the_line_with_all_lists_read_is_drawn(figures):
+    ways = {"fd_postproc": [1e-6] * 3, "fd_postproc, all lists read": [2e-6] * 3, "floor": [3e-6] * 3}
+    panel = figures("step", over_batch("step", ways)).axes[0]
+    assert [line.get_label() for line in panel.get_lines()] == list(ways)
+
+
+def test_the_legend_of_lines_covers_no_curve(figures):
+    figure = figures("linear", everything())
+    below = figure.legends[0].get_window_extent()
+    assert all(below.y1 <= panel.get_window_extent().y0 for panel in figure.axes)
+    bars = figure.axes[1]
+    assert [label.get_text() for label in bars.get_yticklabels()] == ["1 of 21 columns used"]
+    assert "1: it costs nothing" in bars.get_xlabel()
+
+
+def test_layouts_are_compared_with_their_like():
+    """decode() knows `GPU` at sight and converts others, so a message in a tight layout would seem slower."""
+    layouts = [
+        argument
+        for comparison in unused.comparisons(False)
+        for make in comparison.contenders.values()
+        for argument in make.args
+        if isinstance(argument, Layout)
+    ]
+    assert GPU in layouts
+    assert not any(layout is GPU for layout in layouts)
 
 
 def test_too_few_timings_draw_nothing(tmp_path):

@@ -75,11 +75,40 @@ def test_translations_have_the_same_examples(page, translation):
     assert examples(page) == examples(translation)
 
 
-@pytest.mark.parametrize(("page", "translation"), [("docs/user-guide.md", "docs/user-guide_cn.md")])
-def test_translations_have_the_same_structure(page, translation):
-    def structure(name):
-        lines = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(), flags=re.M | re.S).splitlines()
-        kinds = {"#": "heading", "|": "row", "*": "item"}
-        return [kinds[line[0]] for line in lines if line[:1] in kinds and not re.match(r"\*\S", line)]
+def sections(name):
+    """A page's text between its headings, without fenced code."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(), flags=re.M | re.S)
+    return re.split(r"^#+ .*$", text, flags=re.M)
 
-    assert structure(page) == structure(translation)
+
+def structure(section):
+    kinds = {"|": "row", "*": "item"}
+    return [
+        kinds[line[0]] for line in section.splitlines() if line[:1] in kinds and not re.match(r"\*\S", line)
+    ]
+
+
+def numbers(section):
+    """Numbers, the times that each occurs; a month has a name in English."""
+    return sorted(re.findall(r"(?<![\w.-])\d(?:[\d.,]*\d)?(?!\d| 月)", section))
+
+
+def commands(section):
+    """Indented lines without their remarks, which are translated."""
+    return [re.split(r"  +| #", line)[0] for line in re.findall(r"^    (\S.*)$", section, flags=re.M)]
+
+
+def code(section):
+    return sorted(re.findall(r"`([^`\n]+)`", section))
+
+
+def links(section):
+    """Pages that are linked; headings are translated, and a translation leads to translations."""
+    return sorted(re.sub(r"_(cn|CN)(?=\.md)|#.*", "", to) for to in re.findall(r"\]\(([^)]*)\)", section))
+
+
+@pytest.mark.parametrize("what", [structure, numbers, commands, code, links])
+@pytest.mark.parametrize(("page", "translation"), TRANSLATED.items())
+def test_translations_say_the_same(page, translation, what):
+    """Section by section, as far as it can be seen without a dictionary."""
+    assert [*map(what, sections(page))] == [*map(what, sections(translation))]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import engine, linear, processors, unused
+from . import engine, linear, processors, step, unused
 from .cases import HEADLINE, Case
 from .report import OURS, by_question, seconds
 from .runner import Compared, Found, Result
@@ -28,6 +28,13 @@ TITLES = {
     "step": "Token processor: a step's results",
     "engine": "The whole engine process: results, texts, to_dict, msgpack",
 }
+BELOW_THE_FLOOR = {
+    "step": "the floor makes every object at once, fd_postproc makes metrics and lists when they are read "
+    "(dotted: all lists are read)",
+    "engine": "the floor makes every entry of every dictionary anew, to_dict of fd_postproc copies a "
+    "template and takes over the result's lists",
+}
+"""Why lines are there, where that is no noise."""
 
 
 def require_matplotlib() -> None:
@@ -115,12 +122,19 @@ def _micro(value: float) -> str:
 
 
 def _nice_times(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    """Label a logarithmic axis of times, in three places at least."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     def text(value: float, _: int) -> str:
         number, unit = _micro(value).split()
         return f"{float(number):g} {unit}"
 
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    steps = (
+        (1, 1.2, 1.4, 1.7, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.7 else (1, 2, 5) if decades < 2.7 else (1,)
+    )
+    axis.set_major_locator(LogLocator(subs=steps, numticks=99))
     axis.set_major_formatter(FuncFormatter(text))
     axis.set_minor_formatter(NullFormatter())
 
@@ -131,7 +145,12 @@ def _nice_times(axis: Any) -> None:
 def _contenders(question: str, compared: list[Compared]) -> dict[str, tuple[str, str]]:
     """Names to draw: colour and line of each."""
     baseline = getattr(importlib.import_module(f"{__package__}.{question}"), "BASELINE", "")
-    drawn = {baseline: (RED, "o-"), OURS: (BLUE, "o-"), "floor": (GREEN, "o--")}
+    drawn = {
+        baseline: (RED, "o-"),
+        OURS: (BLUE, "o-"),
+        step.LISTS_READ: (BLUE, "o:"),
+        "floor": (GREEN, "o--"),
+    }
     return {name: look for name, look in drawn.items() if any(name in one.results for one in compared)}
 
 
@@ -146,6 +165,7 @@ def _cases(compared: list[Compared]) -> dict[Case, Compared]:
 
 
 def _over_axes(question: str, compared: list[Compared]) -> Any:
+    """The fastest timings, which noise can only lengthen: medians of lines close by would cross."""
     cases, centre = _cases(compared), HEADLINE[-1]
     series = {}
     for axis in AXES:
@@ -160,7 +180,7 @@ def _over_axes(question: str, compared: list[Compared]) -> Any:
             pairs = [(x, one.results[name]) for x, one in points.items() if name in one.results]
             panel.plot(
                 [x for x, _ in pairs],
-                [result.median for _, result in pairs],
+                [result.best for _, result in pairs],
                 line,
                 color=colour,
                 label=name,
@@ -170,10 +190,23 @@ def _over_axes(question: str, compared: list[Compared]) -> Any:
         panel.set_xticks(list(points), list(map(str, points)))
         panel.minorticks_off()
     _nice_times(panels[0].yaxis)
+    panels[0].set_ylabel("fastest timing")
+    below = _below_the_floor(question, [one for points in series.values() for one in points.values()])
     figure.suptitle(TITLES[question], x=0.01, ha="left", fontweight="bold")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    named = {"title": below, "title_fontproperties": {"size": 9}}
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), **named)
     return figure
+
+
+def _below_the_floor(question: str, drawn: list[Compared]) -> str:
+    """A sentence about points below the floor's; "" if there are none."""
+    pairs = [one.results for one in drawn if OURS in one.results and "floor" in one.results]
+    least = min((results[OURS].best / results["floor"].best for results in pairs), default=1.0)
+    if round(least, 2) >= 1:
+        return ""
+    why = f"both make the same, and timings of two processes differ by that ({1 - least:.0%} at most)"
+    return f"Below the floor: {BELOW_THE_FLOOR.get(question, why)}."
 
 
 def _differ_in(case: Case, centre: Case, axis: str) -> bool:
@@ -211,8 +244,8 @@ def _linear(found: dict[str, list[Compared]]) -> Any:
         title="Linear in what is used: least-squares lines",
     )
     panels[0].set_xlim(0, None)
-    panels[0].set_ylim(0, 1.7 * panels[0].get_ylim()[1])  # room for the legend
-    panels[0].legend(loc="upper left", fontsize=8)
+    panels[0].set_ylim(0, None)
+    figure.legend(loc="outside lower center", fontsize=8, ncols=2)
     _bars_of_unused(panels[1], {name: ratio for name, ratio in ratios.items() if "floor" not in name})
     return figure
 
@@ -223,11 +256,21 @@ def _bars_of_unused(panel: Any, ratios: dict[str, float]) -> None:
     for place, ratio in zip(places, ratios.values(), strict=True):
         panel.text(ratio + 0.02, place, f"{ratio:.2f}", va="center", fontsize=8)
     panel.axvline(1, color=GREY, linewidth=1)
-    panel.set_yticks(list(places), list(ratios), fontsize=8)
+    panel.set_yticks(list(places), [_used(label) for label in ratios], fontsize=8)
     panel.set_xlim(0, max([2.0, *(ratio * 1.15 for ratio in ratios.values())]))
     panel.invert_yaxis()
     panel.grid(False)
-    panel.set(xlabel="time / a layout with room for nothing else", title="Flat in what is not used: decode")
+    panel.set(
+        xlabel="time / that without unused room (1: it costs nothing)",
+        title="Flat in what is not used: decode",
+    )
+
+
+def _used(label: str) -> str:
+    """As a phrase, "slots: 1 of 512, cut after it" for one."""
+    kind, _, rest = label.partition(": ")
+    share, _, how = rest.partition(", ")
+    return f"{share} {kind} used" + (f",\n{how}" if how else "")
 
 
 # ---- Where a step's time goes -----------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIRECTORY",
         help="a directory that a service was started in, for the keys of channel spec; may be repeated",
     )
-    load = parser.add_argument_group("what a step carries, for the sizes of our messages")
+    load = parser.add_argument_group("a step's load, for the sizes of our messages")
     load.add_argument("--batch", type=positive_int, default=256, help="requests (default: 256)")
     load.add_argument(
         "--accepted", type=positive_int, default=2, help="accepted tokens, spec channels (default: 2)"

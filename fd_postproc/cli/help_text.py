@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from typing import Any
 
 
 class HelpText(argparse.HelpFormatter):
     """Wraps paragraphs; lines that begin with a space, such as examples, stay lines."""
+
+    def _format_usage(self, *arguments: Any, **named: Any) -> str:
+        """Continued below the program's name, or where lines would be too long for that, at the left."""
+        text = super()._format_usage(*arguments, **named)
+        if max(map(len, text.splitlines())) <= self._width:
+            return text
+        first, *others = text.rstrip("\n").split("\n")
+        return "\n".join([first, *("    " + line.strip() for line in others)]) + "\n\n"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []

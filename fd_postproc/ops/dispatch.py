@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import operator
+import functools
+import inspect
+import math
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
-from ..layout import GPU, Layout
+from ..checks import kind_of, whole_number
+from ..layout import GPU, Layout, checked_layout
 from .save import (
     mtp_save_first_token,
     mtp_save_first_token_with_topk,
@@ -21,7 +24,47 @@ from .slots import Slots, first_rows, order_of, rows_of
 TARGET = 3
 DRAFT = 4
 
+Function = TypeVar("Function", bound=Callable[..., None])
+_READ = {  # of each argument: attributes, and whether it is asked for tensors by name
+    "model_output": ("not_need_stop", "mp_rank", "index_to_batch_id", "enable_pd_reorder"),
+    "sampler_output": ("logprobs_tensors",),
+}
 
+
+def _explained(function: Function) -> Function:
+    """A dispatcher that says which argument is not what FastDeploy's would be, once something went wrong."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> None:
+        try:
+            function(*arguments, **named)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            bound = signature.bind(*arguments, **named)
+            bound.apply_defaults()
+            if why := _unlike(bound.arguments):
+                raise TypeError(why) from None
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _unlike(arguments: dict[str, Any]) -> str:
+    """What an argument lacks; "" if each has what is always read."""
+    checked_layout(arguments["layout"])
+    for name, attributes in _READ.items():
+        for attribute in attributes:
+            if not hasattr(arguments[name], attribute):
+                return f"{name} has no attribute {attribute!r}: it is {kind_of(arguments[name])}"
+    share = arguments["share_inputs"]
+    try:
+        share["last_preempted_idx"]
+    except Exception:
+        return f"share_inputs gives no 'last_preempted_idx': it is {kind_of(share)}"
+    return ""
+
+
+@_explained
 def save_output_normal(
     model_output: Any,
     sampler_output: Any,
@@ -87,6 +130,7 @@ def save_output_normal(
     share_inputs["last_preempted_idx"][:] = 0
 
 
+@_explained
 def save_output_speculate(
     sampler_output: Any,
     model_output: Any,
@@ -159,6 +203,7 @@ def save_output_speculate(
         As for `save_output_normal`; also if a prefill node or draft message has no proposer inputs.
     """
     _refuse_what_is_not_carried(sampler_output)
+    message_flag = whole_number(message_flag, "message_flag", -math.inf, math.inf)
     if message_flag not in (TARGET, DRAFT):
         raise ValueError(f"message_flag = {message_flag} is neither {TARGET} (target) nor {DRAFT} (draft)")
     logprobs = sampler_output.logprobs_tensors
@@ -222,15 +267,22 @@ def num_columns(requested: Iterable[int | None], layout: Layout = GPU) -> int:
 
     Raises
     ------
+    TypeError
+        If what a request asked for is no whole number, or `requested` no list of them.
     ValueError
         If a request asked for less than 0 (FastDeploy's -1, the whole vocabulary, does not fit a message) or
         for more than ``layout.top_k``.
     """
+    checked_layout(layout)
+    try:
+        asked_for = iter(requested)
+    except TypeError:
+        raise TypeError(f"requested must be a list of numbers or None, not {kind_of(requested)}") from None
     most = 0
-    for request, asked in enumerate(requested):
+    for request, asked in enumerate(asked_for):
         if asked is None:
             continue
-        number = operator.index(asked)
+        number = whole_number(asked, f"requested[{request}]", -math.inf, math.inf)
         if not 0 <= number <= layout.top_k:
             raise ValueError(
                 f"request {request} asked for {number} top logprobs; a message carries 0 to {layout.top_k} "

@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 from .._core import HostInput, host_flag, on_device, tensor_input
-from ..checks import whole_number
-from ..layout import GPU, Layout
+from ..checks import shown, whole_number
+from ..layout import GPU, Layout, checked_layout
 from ..tensors import ROLES, stream_handle
 from . import device, host, save
 from .arguments import ARGUMENTS, CHANNELS, check_flag, check_sizes, is_first
@@ -48,8 +48,8 @@ class Packer:
     """
 
     def __init__(self, op: str, *, layout: Layout = GPU, **arguments: Any) -> None:
-        if op not in ARGUMENTS:
-            raise ValueError(f"op {op!r} is not one of {', '.join(map(repr, ARGUMENTS))}")
+        if not isinstance(op, str) or op not in ARGUMENTS:
+            raise ValueError(f"op {shown(op)} is not one of {', '.join(map(repr, ARGUMENTS))}")
         wanted = [
             name
             for name, parameter in inspect.signature(getattr(save, op)).parameters.items()
@@ -60,7 +60,7 @@ class Packer:
         if unknown := [name for name in arguments if name not in wanted]:
             raise TypeError(f"{op} has no argument {', '.join(unknown)}")
         self.op = op
-        self.layout = layout
+        self.layout = checked_layout(layout)
         names = ARGUMENTS[op]
         self._tensors = {role: arguments[name] for role, name in names.items()}
         self._inputs = {

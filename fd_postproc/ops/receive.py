@@ -12,7 +12,7 @@ from .._core import Receiver, environment_variable, tensor_elements
 from ..checks import whole_number
 from ..complaints import Backoff, Complaints, incomplete_text, last_sender_text
 from ..errors import MalformedMessage, QueueRemoved
-from ..layout import GPU, Layout
+from ..layout import GPU, Layout, checked_layout
 from ..tensors import host_address
 from .arguments import is_first
 from .environment import queue_mode
@@ -193,6 +193,8 @@ _removals = Backoff()
 
 def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k: int = 0) -> None:
     """One message into `tensors`, or the sentinel into the first."""
+    if layout is not GPU:
+        checked_layout(layout)
     if type(k) is not int or not 0 <= k <= layout.top_k:
         k = whole_number(k, "k", 0, layout.top_k, "the layout's top_k is the most")
     addresses = [0, 0, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import host_flag, on_device, tensor_input
-from ..layout import GPU, Layout
+from ..layout import GPU, Layout, checked_layout
 from ..tensors import ROLES
 from . import device, host
 from .arguments import ARGUMENTS, check_flag, check_sizes, is_first
@@ -363,6 +363,8 @@ def _save(
     skip_prefill: bool = False,
 ) -> None:
     """Send what the save op `op` was given: {role: tensor}."""
+    if layout is not GPU:
+        checked_layout(layout)
     flag = check_flag(flag)
     if device.again is not None and device.again(op, given, not_need_stop, layout, flag, skip_prefill):
         return

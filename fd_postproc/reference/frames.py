@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
+from .kinds import checked
 from .step import ReferenceStep
 from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
@@ -63,6 +64,7 @@ def frame_size(channel: str, batch: int, rows: int, cols: int) -> int:
     return HEADER_SIZE + 4 * (batch + rows * cols + logprobs)
 
 
+@checked
 def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None) -> bytes:
     """A whole frame.
 
@@ -185,6 +187,7 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
 # ---- Fragments -------------------------------------------------------------------------------------------
 
 
+@checked
 def split(frame: bytes, limit: int) -> list[bytes]:
     """Cut a whole frame into messages of at most `limit` bytes; all but the last have exactly that many."""
     if len(frame) <= limit:

@@ -12,6 +12,7 @@ from ..checks import whole_number
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
 from .frames import FLAGS, decode_frame
+from .kinds import checked
 from .step import ReferenceStep
 from .structs import (
     COMPACT_MTYPE,
@@ -127,6 +128,7 @@ def _open(payload: bytes, channel: str, layout: Layout) -> _Message:
     return _Message(message, channel, header, counts, stride, claimed)
 
 
+@checked
 def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = GPU) -> ReferenceStep:
     """Decode one message; see `fd_postproc.decode`.
 
@@ -171,11 +173,13 @@ def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = G
     )
 
 
+@checked
 def claimed(payload: Any, channel: str, *, layout: Layout = GPU) -> int:
     """Where the last byte ends that a message claims to hold: no shorter prefix of it is a message."""
     return _open(bytes(payload), channel, layout).claimed
 
 
+@checked
 def live(payload: Any, channel: str, *, layout: Layout = GPU) -> list[range]:
     """Byte ranges that a message's meaning depends on; anything may stand elsewhere.
 
@@ -202,6 +206,7 @@ def live(payload: Any, channel: str, *, layout: Layout = GPU) -> list[range]:
     return ranges
 
 
+@checked
 def fill(
     payload: Any,
     channel: str,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
 from .frames import HEADER_SIZE, FrameHeader, decode_frame, frame_size, read_header
+from .kinds import checked
 from .step import ReferenceStep
 from .structs import capacity_of
 
@@ -61,6 +62,7 @@ class Reassembler:
         Frames of which something is missing; each counts once, however many of its fragments come.
     """
 
+    @checked
     def __init__(self, channel: str, layout: Layout = GPU) -> None:
         self.channel, self.layout = channel, layout
         self.fragments = self.incomplete = 0
@@ -70,6 +72,7 @@ class Reassembler:
         longest = frame_size(channel, most, most * capacity.depth, capacity.width)
         self._room = max(longest + ENTRY_COST, LEAST_ROOM)
 
+    @checked
     def add(self, message: bytes, now: float = 0.0) -> ReferenceStep | None:
         """One message of type 2; the step that it completes, if any.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layout import GPU, Layout
+from .kinds import checked
 from .reading import claimed
 from .structs import FILLER_ID, FILLER_SCORE, HAS_LOGPROBS, capacity_of, row_at, stride_of, structure
 
@@ -37,6 +38,7 @@ class Saved(NamedTuple):
     written: list[range]
 
 
+@checked
 def save_output(
     x: Any,
     not_need_stop: Any,
@@ -77,6 +79,7 @@ def save_output(
     return message.saved()
 
 
+@checked
 def save_output_topk(
     x: Any,
     topk_ids: Any,
@@ -118,6 +121,7 @@ def save_output_topk(
     return message.saved()
 
 
+@checked
 def speculate_save_output(
     accept_tokens: Any,
     accept_num: Any,
@@ -168,6 +172,7 @@ def speculate_save_output(
     return message.saved()
 
 
+@checked
 def mtp_save_first_token(
     x: Any,
     not_need_stop: Any,
@@ -208,6 +213,7 @@ def mtp_save_first_token(
     return message.saved()
 
 
+@checked
 def speculate_save_output_topk(
     sampled_token_ids: Any,
     logprob_token_ids: Any,
@@ -271,6 +277,7 @@ def speculate_save_output_topk(
     return message.saved()
 
 
+@checked
 def mtp_save_first_token_with_topk(
     sampled_token_ids: Any,
     logprob_token_ids: Any,

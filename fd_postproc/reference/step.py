@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from .kinds import checked
+
 
 @dataclass(frozen=True, eq=False)
 class ReferenceStep:
@@ -32,6 +34,7 @@ class ReferenceStep:
     seq: int | None = None
 
     @classmethod
+    @checked
     def from_step(cls, step: Any) -> ReferenceStep:
         """The content of an `fd_postproc.Step`."""
         return cls(

@@ -8,6 +8,7 @@ from ctypes import Structure, addressof, c_float, c_int32, c_int64, sizeof
 from typing import Any, NamedTuple
 
 from ..layout import GPU, Layout
+from .kinds import checked
 
 MTYPE = 1  # FastDeploy's only System V message type
 COMPACT_MTYPE = 2  # ours
@@ -17,9 +18,14 @@ HAS_COUNTS = ("spec", "spec_topk")  # elsewhere the sign of a slot's token says 
 HAS_LOGPROBS = ("topk", "spec_topk")
 
 
-@functools.cache
+@checked
 def structure(channel: str, layout: Layout = GPU) -> type[Structure]:
     """C struct of a message; `mtype` comes first and is no part of the payload."""
+    return _structure(channel, layout)
+
+
+@functools.cache
+def _structure(channel: str, layout: Layout) -> type[Structure]:
     batch, draft, columns = layout.max_batch, layout.max_draft, layout.top_k + 1
     fields: dict[str, Any]
     if channel == "plain":
@@ -36,14 +42,12 @@ def structure(channel: str, layout: Layout = GPU) -> type[Structure]:
     elif channel == "spec":
         slots = layout.spec_batch
         fields = {"words": c_int32 * 2, "counts": c_int32 * slots, "ids": c_int32 * draft * slots}
-    elif channel == "spec_topk":
+    else:
         # A packed sender leaves gaps here: rows are always top_k + 1 columns apart.
         slot = _struct(
             "Slot", ids=c_int32 * columns * draft, scores=c_float * columns * draft, ranks=c_int32 * draft
         )
         fields = {"words": c_int32 * 3, "counts": c_int32 * batch, "slots": slot * batch}
-    else:
-        raise ValueError(f"channel {channel!r} is not one of 'plain', 'topk', 'spec', 'spec_topk'")
     return _struct(channel, mtype=c_int64, **fields)
 
 
@@ -51,6 +55,7 @@ def _struct(name: str, **fields: type) -> type[Structure]:
     return type(name, (Structure,), {"_fields_": list(fields.items())})
 
 
+@checked
 def payload_size(channel: str, layout: Layout = GPU) -> int:
     """Bytes of a full message as FastDeploy sends it: the struct with its tail padding, less `mtype`."""
     return sizeof(structure(channel, layout)) - sizeof(c_int64)

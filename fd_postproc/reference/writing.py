@@ -7,6 +7,7 @@ from typing import Any
 
 from ..layout import GPU, Layout
 from .frames import encode_frame
+from .kinds import checked
 from .step import ReferenceStep
 from .structs import (
     FILLER_ID,
@@ -19,8 +20,6 @@ from .structs import (
     stride_of,
     structure,
 )
-
-DIALECTS = ("packed", "legacy", "compact")
 
 
 def _check_fit(step: ReferenceStep, capacity: Capacity) -> None:
@@ -35,6 +34,7 @@ def _check_fit(step: ReferenceStep, capacity: Capacity) -> None:
         need(f"count of request {i}", count, capacity.depth)
 
 
+@checked
 def encode(step: ReferenceStep, dialect: str = "packed", *, layout: Layout = GPU) -> bytes:
     """Write a step as one message; see `fd_postproc.encode`.
 
@@ -47,8 +47,6 @@ def encode(step: ReferenceStep, dialect: str = "packed", *, layout: Layout = GPU
     ValueError
         If the layout cannot carry the step, with the same text as `fd_postproc.encode`.
     """
-    if dialect not in DIALECTS:
-        raise ValueError(f"dialect {dialect!r} is not one of {', '.join(map(repr, DIALECTS))}")
     channel, batch, capacity = step.channel, step.batch, capacity_of(step.channel, layout)
     if dialect == "compact":  # more requests on the spec channel
         capacity = capacity._replace(slots=layout.max_batch)

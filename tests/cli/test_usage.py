@@ -16,6 +16,16 @@ def test_every_command_explains_itself_with_examples(run, command):
     assert command in run("--help")[1]
 
 
+@pytest.mark.parametrize("width", [50, 60, 80, 200])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_as_wide_as_the_terminal(run, monkeypatch, command, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= width
+    assert f"usage: fd-postproc {command}" in out
+
+
 def test_help_imports_neither_numpy_nor_rich():
     code = (
         "import contextlib, sys\nfrom fd_postproc.cli import main\n"

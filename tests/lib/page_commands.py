@@ -1,0 +1,112 @@
+"""Commands that the documents and the help texts print, and what they need in order to run."""
+
+import importlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+import fd_postproc as fp
+from fd_postproc import cli, queues
+from fd_postproc.recording import RecordingWriter
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+QUEUE_ID, KEY = 8002, 0x21500001  # those of the documents
+MESSAGES = 20
+MINUTES = ("fd-postproc bench", "fd-postproc bench step", "fd-postproc bench decode")
+"""What measures all cases: its arguments are looked at, and --quick is run."""
+
+
+def page_commands():
+    """(page, command) for each line of a block of commands, less the remark behind it."""
+    texts = [(str(page.relative_to(ROOT)), page.read_text()) for page in PAGES]
+    for name in cli.COMMANDS:
+        texts.append((f"{name} --help", importlib.import_module(f"fd_postproc.cli.{name}").EXAMPLES))
+    for where, text in texts:
+        for line in re.findall(r"^ +(?:.*&& )?(fd-postproc [a-z].*)$", text, flags=re.M):
+            yield where, re.split(r"  +| #", line)[0]
+        for command in re.findall(r"^\| `(fd-postproc [a-z].*?)`", text, flags=re.M):
+            yield where, command
+
+
+def unique_commands():
+    """Command to the first page that prints it."""
+    found = {}
+    for where, command in page_commands():
+        found.setdefault(command, where)
+    return found
+
+
+def commands_to_run(chosen=lambda command: True, marks_of=lambda command, where: ()):
+    """A parameter for each command that does not take a quarter of an hour."""
+    for command, where in unique_commands().items():
+        if chosen(command) and ("--quick" in command or not command.startswith(MINUTES)):
+            yield pytest.param(command, marks=marks_of(command, where), id=f"{where}: {command}")
+
+
+def spelled_out(command):
+    """Arguments without the program's name; placeholders have become something."""
+    known = {"QUEUE": str(QUEUE_ID), "FILE": "night.fdrec", "QUEUE|FILE": str(QUEUE_ID)}
+    return [known.get(word, word) for word in shlex.split(command)[1:]]
+
+
+def set_the_stage(arguments, folder):
+    """Queues and files that the commands speak of; the caller has an IPC namespace of its own."""
+    step = fp.Step.from_arrays("topk", [1, -9], [[5, 6]], [[-0.5, -1.0]], [1])
+    for place in {"queue_id": QUEUE_ID}, {"key": KEY}:
+        with fp.Sender("topk", dialect="compact", **place) as sender:
+            for _ in range(MESSAGES if arguments[0] != "replay" else 0):
+                sender.send(step, timeout=5)
+    if arguments[0] != "record":
+        with RecordingWriter(folder / "night.fdrec", "topk") as writer:
+            for number in range(MESSAGES):
+                writer.write(fp.encode(step, "compact"), mtype=2, time_ns=number * 1_000_000)
+    (folder / "payload.bin").write_bytes(fp.encode(fp.Step.from_arrays("spec", [2, 0], [5, 6])))
+
+
+def as_a_user():
+    """The environment without what the tests add."""
+    own = ("PYTHON", "INFERENCE_MSG_QUEUE_ID", "FD_POSTPROC_", "FD_PLUGINS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
+
+
+def run_command(command, programs, folder):
+    """Run it with the programs of a folder, where queues and files are that it speaks of."""
+    arguments = spelled_out(command)
+    set_the_stage(arguments, folder)
+    environment = as_a_user()
+    if "--remove" in arguments:
+        arguments.append("--yes")  # there is no terminal to ask
+    if "--compare" in arguments:
+        before = [programs / "fd-postproc", "bench", "decode", "--quick", "--json", "before.json"]
+        subprocess.run(before, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [programs / "fd-postproc", *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        if arguments[0] == "record" and "--count" not in arguments:
+            until(lambda: not any(queue.messages for queue in queues.list_queues() if queue.key != KEY))
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=600)
+    finally:
+        process.kill()
+        process.communicate()
+        for queue in queues.list_queues():
+            queues.remove_queue(queue.msqid)
+    # The doctor may find errors here, and the queues of this page's other commands.
+    assert process.returncode in ((0, 1) if arguments[0] == "doctor" else (0,)), err
+    assert "Traceback" not in err
+    assert out or arguments[0] in ("record", "replay")
