@@ -116,7 +116,7 @@ def test_requests_go_on_without_logprobs():
         rig.processor._process_step(last)
         results = [{result.request_id: result for result in put} for put in rig.sink.puts]
         assert [[step[name].outputs.token_ids for name in "ab"] for step in results] == [
-            [[10], [11]], [[12], [13]], [[14], [15]], [[], [16]],
+            [[10], [11]], [[12], [13]], [[14], [15]], [[2], [16]],
         ]  # fmt: skip
         assert [step["b"].outputs.top_logprobs is None for step in results] == [True, True, False, True]
         assert results[1]["b"].outputs.logprob is None
