@@ -1,7 +1,7 @@
-"""Logprobs are enabled, and no request of a step has asked for any: FastDeploy's worker sends a plain message.
+"""Logprobs are enabled, and no request of a step has asked for any: FastDeploy's worker sends plain messages.
 
-It comes through the queue of the ``topk`` channel.  (FastDeploy's save_output_normal; its own engine reads no
-token from it.)
+They come through the queue of the ``topk`` channel.  (FastDeploy's save_output_normal; its own engine reads no
+token from them.)
 """
 
 import numpy as np
@@ -12,6 +12,7 @@ from rig import Rig
 
 import fd_postproc as fp
 from fd_postproc import reference
+
 
 def put(key, payload):
     sysv_ipc.MessageQueue(key, max_message_size=4096).send(payload, type=1)
@@ -31,7 +32,7 @@ def plain(layout=fp.GPU, counts=(1, -9, 1)):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
 def test_it_is_decoded_as_what_it_is(decode, layout):
-    step, payload = plain(layout)
+    _, payload = plain(layout)
     got = decode(payload, "topk", layout=layout)
     assert (got.channel, list(got.counts), got.batch) == ("plain", [1, -9, 1], 3)
     assert got == decode(payload, "plain", layout=layout)

@@ -104,7 +104,7 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
                 got = faults.nobody_asks(arguments.tree, folder / f"unasked-{name}", plug_in=plug_in)
                 hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
                 failed += plug_in and bool(cases.differences(right, got, crowd=True))
-                print(f"topk, nobody asks for logprobs, plug-in {name}: {hang} of {len(got)} hang", flush=True)
+                print(f"topk, nobody asks, plug-in {name}: {hang} of {len(got)} hang", flush=True)
         for whose in "worker", "engine":
             for plug_in in False, True:
                 name = "on" if plug_in else "off"

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._child import python_command
 from ..fastdeploy.engine.entry import NAME
+from ..fastdeploy.engine.quick_ways import text_of
 from ..fastdeploy.options import DISABLE, FORCE, is_on
 from ..fastdeploy.trial.report import MARK, TREE
 from .environment import FASTDEPLOY_FILE, installed
@@ -88,6 +89,12 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     if told["decision"]["compatible"]:
         if told["loaded"].startswith("fd_postproc."):
             seen = "active: FastDeploy loads fd_postproc's token processor and uses it"
+            ways = told.get("ways")
+            if ways:
+                data["ways"] = ways
+                seen += f"; {text_of(ways)}"
+                if not all(ways.values()):
+                    return replace(static, severity="warning", code="plugin-slow", seen=seen, data=data)
             return replace(static, severity="ok", code="plugin-active", seen=seen, data=data)
         setting = static.data["FD_PLUGINS"] or "is unset"
         seen = f"off: FastDeploy's own loader takes {told['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
@@ -100,7 +107,7 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
 def _judged(told: dict[str, Any]) -> Finding:
     verdict = told["verdict"]
     has = "; ".join(verdict["features"]) or "unknown"
-    data = {str(name): told[name] for name in ("verdict", "decision", "loaded") if name in told}
+    data = {str(name): told[name] for name in ("verdict", "decision", "loaded", "ways") if name in told}
     if not verdict["compatible"]:
         forced = is_on(FORCE)
         then = f"it is used all the same ({FORCE} is set)" if forced else "FastDeploy's own class is used"

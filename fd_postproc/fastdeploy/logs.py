@@ -25,27 +25,43 @@ def warn(log: Any, text: str) -> None:
         print(f"fd_postproc: {text}", file=sys.stderr, flush=True)
 
 
-_active: list[Any] = []
+TEXTS = {
+    "active": "Whether this side of fd_postproc is used (1) or stands aside (0)",
+    "quick_way": "Whether fd_postproc does this the quick way (1), or leaves it to FastDeploy's code (0)",
+}
+_gauges: dict[str, Any] = {}
+
+
+def export(name: str, label: str, value: str, is_on: bool) -> None:
+    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` to 1 or 0, if this process has prometheus_client.
+
+    Parameters
+    ----------
+    name : str
+        One of `TEXTS`.
+    label, value : str
+    is_on : bool
+    """
+    try:
+        if name not in _gauges:
+            from prometheus_client import Gauge
+
+            # Every process of a service writes; one sample of each value is wanted of them all.
+            _gauges[name] = Gauge(f"fd_postproc_{name}", TEXTS[name], [label], multiprocess_mode="max")
+        _gauges[name].labels(value).set(int(is_on))
+    except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
+        pass
 
 
 def export_active(side: str, active: bool) -> None:
-    """Set the gauge ``fd_postproc_active{side=...}``, if this process has prometheus_client.
+    """Set the gauge ``fd_postproc_active{side=...}``.
 
     Parameters
     ----------
     side : {"engine", "worker"}
     active : bool
     """
-    try:
-        if not _active:
-            from prometheus_client import Gauge
-
-            text = "Whether this side of fd_postproc is used (1) or stands aside (0)"
-            # Every process of a service writes; one sample for each side is wanted of them all.
-            _active.append(Gauge("fd_postproc_active", text, ["side"], multiprocess_mode="max"))
-        _active[0].labels(side).set(int(active))
-    except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
-        pass
+    export("active", "side", side, active)
 
 
 class _Forward(logging.Handler):

@@ -151,6 +151,11 @@ cdef class Sums:
         memset(self.hits, 0, sizeof(self.hits))
         memset(self.heads, 0, sizeof(self.heads))
 
+    @property
+    def fused(self):
+        """Whether samples of the metrics are summed up."""
+        return self.gaps is not None
+
     def fuse(self, histogram, counter):
         """Take the histogram apart, if it is prometheus_client's, without labels."""
         bounds = getattr(histogram, "_upper_bounds", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from . import quick_ways
 from .activation import settle
 from .counters import Counters
 from .stale import StaleMessages
@@ -44,6 +45,7 @@ class LifecycleMixin:
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
+            self.aside("the quick ways", quick_ways.tell, self)
         super().run()  # type: ignore[misc]
 
     def warm_up(self: Any) -> None:

@@ -27,7 +27,8 @@ def report() -> dict[str, Any]:
     dict
         ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"verdict"`` fields of the
         Verdict on the classes, ``"decision"`` those of the decision that follows from it and from settings,
-        and ``"loaded"`` the name of the class that FastDeploy's own loader gives; empty if it gives none.
+        ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty if it gives none, and
+        ``"ways"`` which quick ways an engine takes.
     """
     tree = os.environ.get(TREE)
     if tree and importlib.util.find_spec("fastdeploy") is None:
@@ -48,7 +49,23 @@ def report() -> dict[str, Any]:
         "verdict": asdict(check(module, make_class)),
         "decision": asdict(decide(module, None)),
         "loaded": _loaded(),
+        "ways": _ways(module),
     }
+
+
+def _ways(module: Any) -> dict[str, bool]:
+    """Which quick ways an engine takes; with FastDeploy's ordinary scheduler, unless that cannot be had."""
+    from ..engine.deliveries import delivery_to
+    from ..engine.quick_ways import ways_of_classes
+    from ..engine.shapes import plan_of
+
+    try:
+        plan = plan_of(module)
+        ways = ways_of_classes(module, plan)
+        cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
+        return {**ways, "delivery": delivery_to(object.__new__(cls), plan) is not None}
+    except Exception:  # classes of another kind: the verdict says so
+        return {}
 
 
 def _loaded() -> str:
