@@ -46,6 +46,8 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     Returns
     -------
     Step
+        Of the channel ``plain`` if a queue of ``topk`` carried a plain message: FastDeploy's workers send one
+        when no request of a step has asked for logprobs.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Logprobs are enabled, and no request of a step has asked for any: FastDeploy's worker sends plain messages.
 
-They come through the queue of the ``topk`` channel.  (FastDeploy's save_output_normal; its own engine reads no
-token from them.)
+They come through the queue of the ``topk`` channel.  (FastDeploy's save_output_normal; its own engine reads
+no token from them.)
 """
 
 import numpy as np
