@@ -32,6 +32,8 @@ def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
             step = decode(payload, channel, mtype=mtype, layout=layout)
         except MalformedMessage:
             continue
+        if step.channel != channel:  # which takes this other channel's messages, too; it has its own turn
+            continue
         if len(payload) == payload_size(channel, layout):
             grade = 0
         else:

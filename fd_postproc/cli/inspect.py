@@ -209,6 +209,12 @@ def _message(
             if others:
                 screen.print(f"It adds up as {', '.join(others)}.")
             raise CommandError(str(error)) from None
+        if step.channel != channel:
+            screen.print(
+                f"A {step.channel} message: FastDeploy's workers send it on {channel} while no request of a batch "
+                "asks for logprobs."
+            )
+            screen.print()
     else:
         found = candidates(payload, mtype, layout)
         if not found:

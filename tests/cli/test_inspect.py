@@ -98,10 +98,21 @@ def test_inspect_of_noise_tells_why_it_is_of_no_channel(run, queue):
 
 def test_inspect_says_what_else_a_message_may_be(run, queue, goldens):
     queue.send(goldens["plain_b3_s1003"].payload)
-    status, out, err = run("inspect", key_of(queue), "--channel", "topk")
+    status, out, err = run("inspect", key_of(queue), "--channel", "spec")
     assert status == 1
     assert "It adds up as plain." in out
-    assert "malformed topk message" in err
+    assert "malformed spec message" in err
+
+
+def test_inspect_says_why_a_plain_message_is_one_of_topk(run, queue, goldens):
+    queue.send(goldens["plain_b3_s1003"].payload)
+    status, out, err = run("inspect", key_of(queue), "--channel", "topk")
+    assert (status, err) == (0, "")
+    assert "A plain message: FastDeploy's workers send it on topk while no request of a batch" in flat(out)
+    assert "140272" in out
+    assert "A plain message" not in run("inspect", key_of(queue), "--channel", "plain")[1]
+    out = flat(run("inspect", key_of(queue))[1])
+    assert "The channel is a guess: plain, because it has the length of a full message. --channel" in out
 
 
 def test_inspect_of_a_message_longer_than_msgmax_now(raised_limits, run, queue, goldens):
