@@ -10,7 +10,7 @@ from other_user import as_nobody
 from random_steps import random_step
 
 import fd_postproc as fp
-from fd_postproc import ops
+from fd_postproc import doctor, ops
 from fd_postproc.cli import main
 from fd_postproc.recording import RecordingWriter
 
@@ -112,7 +112,8 @@ def row(queue):
         return next(line for line in file if f" {queue.id} " in line)
 
 
-def test_the_doctor_changes_nothing(default_limits, queue, capsys):
+def test_the_doctor_changes_nothing(default_limits, queue, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "check_trial", list)  # in a process of its own, and of no queue
     queue.send(b"a", type=7)
     queue.send(b"stays", type=1)
     queue.receive()

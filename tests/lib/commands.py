@@ -49,7 +49,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-IMPORTS = "import fd_postproc.cli.demo, fd_postproc.cli.doctor, rich.live, rich.progress, rich.table"
+# Without FastDeploy's double, as the installed program is: the doctor would try it every time, which takes seconds.
+IMPORTS = """
+import sys
+sys.path[:] = [folder for folder in sys.path if not folder.endswith("fastdeploy_double")]
+import fd_postproc.cli.demo, fd_postproc.cli.doctor, rich.live, rich.progress, rich.table
+"""
 
 
 @contextlib.contextmanager
