@@ -339,5 +339,6 @@ def stub(stub_path):
     library.stub_delay(ctypes.c_int64(0))
     yield library
     library.stub_delay(ctypes.c_int64(0))
+    library.stub_release()
     with contextlib.suppress(ValueError, fp.QueueError):  # what a test left behind is not the next one's
         assert ops.flush(10)

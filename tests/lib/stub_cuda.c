@@ -52,6 +52,7 @@ static int counts[5]; /* of what the tests ask for: enum counted */
 enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS, IDS_IN_LINE };
 static pid_t pid;
 static int64_t delay_us, allocation_us;
+static int releases; /* how often stub_release was called */
 
 static struct { char call[48]; int after, code; } failures[MOST_FAILURES];
 static int n_failures;
@@ -73,7 +74,9 @@ typedef struct work {
     int goal;           /* WAIT: so many records of the event */
     void *to, *from;
     size_t size;
+    int releases;       /* BUSY: those before it */
 } work;
+static const size_t UNTIL_RELEASED = (size_t)-1;
 
 struct fdv_stream_ {
     work *first, **last;
@@ -103,7 +106,9 @@ void stub_fail(const char *call, int after, int code)
 }
 
 void stub_slow_allocation(int64_t us) { __atomic_store_n(&allocation_us, us, __ATOMIC_RELAXED); }
+/* Negative: until there is another delay. */
 void stub_delay(int64_t us) { __atomic_store_n(&delay_us, us, __ATOMIC_RELAXED); }
+void stub_release(void) { __atomic_add_fetch(&releases, 1, __ATOMIC_RELAXED); }
 size_t stub_live_pinned(void) { return live_pinned; }
 size_t stub_live_events(void) { return live_events; }
 size_t stub_live_device(void) { return live_device; }
@@ -328,14 +333,18 @@ static void *stream_main(void *data)
         if (stream->first == NULL)
             stream->last = &stream->first;
         pthread_mutex_unlock(&lock);
-        us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED);
-        if (us > 0 && w->kind != RECORD && w->kind != WAIT) {
+        if (w->kind != RECORD && w->kind != WAIT) {
+            while ((us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED)) < 0)
+                usleep(1000);
             struct timespec t = {us / 1000000, us % 1000000 * 1000};
             nanosleep(&t, NULL);
         }
         if (w->kind == BUSY) {
-            struct timespec t = {(time_t)(w->size / 1000000), (long)(w->size % 1000000 * 1000)};
-            nanosleep(&t, NULL);
+            if (w->size == UNTIL_RELEASED)
+                while (__atomic_load_n(&releases, __ATOMIC_RELAXED) == w->releases)
+                    usleep(1000);
+            else
+                usleep((useconds_t)w->size);
         }
         if (w->kind == LAUNCH)
             launch(w);
@@ -440,11 +449,13 @@ void stub_put_later(void *to, const void *from, size_t size, fdv_stream stream)
 }
 
 /* For the tests: work that takes so long. */
+/* Work that takes so many microseconds; -1: until stub_release. */
 void stub_busy(fdv_stream stream, int64_t us)
 {
     work *w = calloc(1, sizeof *w);
     w->kind = BUSY;
     w->size = (size_t)us;
+    w->releases = __atomic_load_n(&releases, __ATOMIC_RELAXED);
     append(stream, &contexts[0], w);
 }
 

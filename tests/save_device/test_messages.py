@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-import time
 import weakref
 
 import numpy as np
@@ -142,23 +141,23 @@ def test_host_tensors_are_read_at_the_call(ops_queue, slow):
 
 
 def test_tensors_live_until_their_message_is_sent(ops_queue, slow):
-    slow(600)
+    slow(-1)
     tensor = Exchange(np.array([[5]]))
     alive = weakref.ref(tensor)
     ops.save_output(tensor, FLAG, np.zeros(1, np.int32), 0, False)
     del tensor
     assert alive() is not None
+    slow(0)
     assert ops.flush(10)
     assert alive() is None
 
 
 def test_flush_waits_no_longer_than_it_may(ops_queue, slow):
-    slow(1500)
+    slow(-1)
     ops.save_output(Exchange(np.array([[5]])), FLAG, np.zeros(1, np.int32), 0, False)
     assert ops.flush(0) is False
-    began = time.monotonic()
-    assert ops.flush(0.05) is False
-    assert time.monotonic() - began < 1
+    assert ops.flush(0.05) is False  # and not never
+    slow(0)
     assert ops.flush() is True
     with pytest.raises(ValueError, match="timeout = -1"):
         ops.flush(-1)

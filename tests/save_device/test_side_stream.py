@@ -20,11 +20,12 @@ from fd_postproc.fastdeploy.worker import overlap
 from fd_postproc.ops import device
 
 OP = "save_output_topk"
+UNTIL_RELEASED = ctypes.c_int64(-1)
 
 
 @pytest.fixture
 def step(stub, streams, ops_queue):
-    """A function that puts a step's tensors on a stream, and the next forward pass, of 0.7 s, behind them."""
+    """A function that puts a step's tensors on a stream, and the next forward pass behind them, which lasts until `stub_release`."""
     stub.stub_busy.restype = None
     kept = []  # until the stream has written into them
 
@@ -35,7 +36,7 @@ def step(stub, streams, ops_queue):
             ops.ready(*[tensors[name] for name in marked])
         kept.append(tensors)
         if forward:
-            stub.stub_busy(ctypes.c_void_p(streams.now), ctypes.c_int64(700_000))
+            stub.stub_busy(ctypes.c_void_p(streams.now), UNTIL_RELEASED)
         return arguments(OP, tensors)
 
     yield step
@@ -56,15 +57,16 @@ def test_a_step_is_delivered_before_the_next_forward_pass(again, step, ops_queue
     for seed in range(1 + again):
         inputs = inputs_of(seed)
         ops.save_output_topk(*step(inputs, ALL), layout=LAYOUT)
-        assert ops.flush(0.5)  # the forward pass takes longer
+        assert ops.flush(10)  # the forward pass takes longer
         assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
 
 
 @pytest.mark.parametrize("marked", [None, ALL[:-1]])
-def test_without_a_mark_of_all_tensors_the_stream_is_the_callers(marked, step, ops_queue):
+def test_without_a_mark_of_all_tensors_the_stream_is_the_callers(marked, step, ops_queue, stub):
     inputs = inputs_of()
     ops.save_output_topk(*step(inputs, marked), layout=LAYOUT)
-    assert not ops.flush(0.3)
+    assert not ops.flush(0.1)
+    stub.stub_release()
     assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
 
 
@@ -89,21 +91,22 @@ def test_what_comes_later_on_the_callers_stream_waits_for_the_save(step, ops_que
     assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
 
 
-def test_marks_are_forgotten_after_the_one_after_the_next(step, ops_queue):
+def test_marks_are_forgotten_after_the_one_after_the_next(step, ops_queue, stub):
     first = step(inputs_of(1), ALL)
     step(inputs_of(2), ALL)
     ops.save_output_topk(*first, layout=LAYOUT)
-    assert ops.flush(0.5)
+    assert ops.flush(10)
     ops_queue.take("topk")
     first = step(inputs_of(1), ALL)
     step(inputs_of(2), ALL)
     step(inputs_of(3), ALL)
     ops.save_output_topk(*first, layout=LAYOUT)
-    assert not ops.flush(0.3)
+    assert not ops.flush(0.1)
+    stub.stub_release()
     assert ops.flush(10)
 
 
-def test_messages_stay_in_order(step, ops_queue):
+def test_messages_stay_in_order(step, ops_queue, stub):
     """The second save is done on the device first."""
     first, second = inputs_of(1), inputs_of(1)
     for inputs, token in (first, 11), (second, 22):
@@ -112,6 +115,8 @@ def test_messages_stay_in_order(step, ops_queue):
     args = step(second, ALL)
     ops.save_output_topk(*arguments(OP, placed(first, Exchange)), layout=LAYOUT)
     ops.save_output_topk(*args, layout=LAYOUT)
+    assert not ops.flush(0.1)
+    stub.stub_release()
     assert ops.flush(10)
     with fp.Receiver("topk", layout=LAYOUT) as receiver:
         assert [receiver.receive(1).token_ids(0) for _ in range(2)] == [[11], [22]]
@@ -147,9 +152,11 @@ def test_the_plug_in_marks_a_steps_logprobs(switch, made_later, stub, streams, o
     assert module.GPUModelRunner()._postprocess(output) == ("data", output, "event")
     if made_later:
         tensors["logprob_scores"] = Exchange(inputs["logprob_scores"], put_on=stream)
-    stub.stub_busy(ctypes.c_void_p(stream), ctypes.c_int64(700_000))
+    stub.stub_busy(ctypes.c_void_p(stream), UNTIL_RELEASED)
     ops.save_output_topk(*arguments(OP, tensors), layout=LAYOUT)
-    assert ops.flush(0.4) is (switch == "1" and not made_later)
+    told = switch == "1" and not made_later
+    assert ops.flush(10 if told else 0.1) is told
+    stub.stub_release()
     assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
     overlap.end()
     assert module.GPUModelRunner._postprocess is original
