@@ -49,12 +49,12 @@ def test_a_timeout_ends_though_pieces_come_all_the_time(kind, receiver):
     late = []
     with flooding(receiver.key, kind):
         flows(receiver)
-        for _ in range(9):
+        for _ in range(5):
             began = time.monotonic()
             assert receiver.receive(0.05) is None
             late.append(time.monotonic() - began - 0.05)
         assert receiver.stats["fragments"] > 100
-    assert sorted(late)[4] < 0.1
+    assert sorted(late)[2] < 0.1
 
 
 @pytest.fixture
@@ -124,13 +124,15 @@ def test_a_signal_is_handled_though_pieces_come_all_the_time(timeout, receiver):
     assert sorted(late)[2] < 0.1
 
 
-@pytest.mark.parametrize("writers", [1, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("steps", "writers"), [(8, 1), *(pytest.param(30, n, marks=pytest.mark.nightly) for n in (1, 3))]
+)
 @pytest.mark.parametrize(
     ("kind", "rate"), [("first", 8000), ("stray", 8000), ("malformed", 2000), ("wrong type", 2000)]
 )
-def test_honest_frames_beside_a_flood(kind, rate, writers, receiver):
+def test_honest_frames_beside_a_flood(kind, rate, steps, writers, receiver):
     """All of them are delivered, in order."""
-    steps, got = 30, []
+    got = []
     with flooding(receiver.key, kind, writers=writers, rate=rate / writers):
         flows(receiver)
         with honest(receiver.key, steps):
@@ -143,19 +145,23 @@ def test_honest_frames_beside_a_flood(kind, rate, writers, receiver):
     assert got == list(range(steps))
 
 
+@pytest.mark.parametrize("seconds", [0.4, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", ["first", "stray"])
-def test_what_the_kernel_lets_through_beside_a_flood_at_full_speed_is_not_lost(kind, receiver):
+def test_what_the_kernel_lets_through_beside_a_flood_at_full_speed_is_not_lost(kind, seconds, receiver):
     """However few of the honest pieces get into the queue: each frame that they make up arrives."""
     got = []
     with honest(receiver.key, 100_000):
         for _ in range(3):
             got.append(receiver.receive(20).seq)
         with flooding(receiver.key, kind):
-            end = time.monotonic() + 2
-            while time.monotonic() < end:
+            taken, began, flows_since = receiver.stats["messages"], time.monotonic(), None
+            while flows_since is None or time.monotonic() < flows_since + seconds:
                 step = receiver.receive(0.1)
                 if step is not None:
                     got.append(step.seq)
+                if flows_since is None and receiver.stats["messages"] > taken + 3000:
+                    flows_since = time.monotonic()
+                assert flows_since or time.monotonic() < began + 60
     assert got == list(range(len(got)))
 
 

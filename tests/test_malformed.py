@@ -179,6 +179,7 @@ def some_lengths(payload, channel, stride, most=150):
     return sorted(n for n in near | {*range(0, len(payload), stride)} if 0 <= n <= len(payload))
 
 
+@pytest.mark.sample
 def test_truncation(golden):
     payload = golden.payload
     sweep(fp.decode, payload, golden.channel, some_lengths(payload, golden.channel, len(payload) // 97 | 1))

@@ -3,14 +3,13 @@
 import gc
 import logging
 import os
-import subprocess
 import time
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import sysv_ipc
-from children import python
+from nursery import with_paddle
 from plugged import plugin_class
 from quiet import imported
 from rig import Rig
@@ -234,7 +233,7 @@ def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
         "step = fp.Step.from_arrays('plain', [1, 1], [[11], [12]])\n"
         "with fp.Sender('plain') as sender: sender.send(step)"
     )
-    subprocess.run(python(code), check=True, cwd="/", timeout=60)
+    with_paddle(f"{code}\nprint('null')")
     until(lambda: rig.sink.puts)
     assert not rig.processor.healthy()
     for slot in range(2):
@@ -254,7 +253,7 @@ def test_who_sends_what_is_refused_says_nothing_about_the_worker(started):
     rig.processor._receiver._sender_due = 0  # whoever is asked for next is asked for at once
     key = queues.locate("plain")
     code = f"import sysv_ipc; sysv_ipc.MessageQueue({key}).send(b'x')"
-    subprocess.run(python(code), check=True, cwd="/", timeout=60)
+    with_paddle(f"{code}\nprint('null')")
     until(lambda: rig.processor.counters.malformed)
     assert rig.processor.healthy()
 
@@ -317,4 +316,4 @@ gc.collect()
 assert closed() is None
 """
     pytest.importorskip("zmq")
-    subprocess.run(python(code), check=True, cwd="/", timeout=60)
+    with_paddle(f"{code}\nprint('null')")

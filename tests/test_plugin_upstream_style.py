@@ -44,20 +44,37 @@ def test_an_object_without_init(channel, make):
     assert stock["puts"][0][1]["outputs"]["token_ids"] in ([8], [8, 9])
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_what_fastdeploys_class_can_do_without_ours_can(channel):
+@pytest.mark.parametrize(
+    ("channel", "make"),
+    [
+        *(("plain", bare_task), ("topk", real_request), ("spec", real_request), ("spec_topk", bare_task)),
+        *(
+            pytest.param(channel, make, marks=pytest.mark.nightly)
+            for channel, make in (("plain", real_request), ("topk", bare_task), ("spec", bare_task))
+        ),
+        pytest.param("spec_topk", real_request, marks=pytest.mark.nightly),
+    ],
+)
+def test_what_fastdeploys_class_can_do_without_ours_can(channel, make):
     needed = set()
     for name in outcome(stock_class(), channel)[1]:
-        for make in (bare_task, real_request):
-            stock = assert_as_good(channel, lambda processor, name=name: delattr(processor, name), make=make)
+        stock = assert_as_good(channel, lambda processor, name=name: delattr(processor, name), make=make)
         if "failed" in stock:
             needed.add(name)
     assert {"cfg", "resource_manager", "output_tokens", "tokens_counter"} <= needed
     assert {"executor", "split_connector", "worker"}.isdisjoint(needed)
 
 
-@pytest.mark.parametrize("part", ["task", "manager", "cfg"])
-@pytest.mark.parametrize("channel", ["plain", "spec_topk"])
+@pytest.mark.parametrize(
+    ("channel", "part"),
+    [
+        *(("plain", "task"), ("spec_topk", "manager"), ("plain", "cfg")),
+        *(
+            pytest.param(channel, part, marks=pytest.mark.nightly)
+            for channel, part in (("spec_topk", "task"), ("plain", "manager"), ("spec_topk", "cfg"))
+        ),
+    ],
+)
 def test_what_fastdeploys_class_does_not_ask_of_others_ours_does_not(channel, part):
     """Attributes of a task, of the resource manager and of the configuration, one less at a time."""
 

@@ -44,9 +44,15 @@ NUMBERS_OF_REQUESTS = ["accept_num", "token_num_per_batch", "cu_batch_token_offs
                        "prompt_lens", "preempted_idx", "step_idx"]  # fmt: skip
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("on_host", [True, False])
-@pytest.mark.parametrize("op", CHANNELS)
+@pytest.mark.parametrize(
+    ("op", "on_host", "dialect"),
+    [
+        pytest.param(op, on_host, dialect, marks=[pytest.mark.nightly] if (k + n + on_host) % 2 else [])
+        for k, op in enumerate(CHANNELS)
+        for n, dialect in enumerate(["packed", "legacy", "compact"])
+        for on_host in (True, False)
+    ],
+)
 def test_again_with_other_tensors(op, on_host, dialect, seen, ops_queue, monkeypatch):
     """Of other sizes or the same, in any order; the flag changes, too."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
