@@ -19,7 +19,7 @@ NAMES = [name for name in trace_names() if name != REFUSED]
 
 
 def two_channels_of_each(names):
-    """Of each script by hand two channels at most; every channel has its turn."""
+    """Of each script by hand two channels at most; every channel has its turn, the others are nightly."""
     of_script = {}
     for name in names:
         of_script.setdefault(name.partition("_h_")[2], []).append(name)

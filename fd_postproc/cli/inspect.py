@@ -211,8 +211,8 @@ def _message(
             raise CommandError(str(error)) from None
         if step.channel != channel:
             screen.print(
-                f"A {step.channel} message: FastDeploy's workers send it on {channel} while no request of a batch "
-                "asks for logprobs."
+                f"A {step.channel} message: FastDeploy's workers send it on {channel} while no request of "
+                "a batch asks for logprobs."
             )
             screen.print()
     else:

@@ -51,9 +51,9 @@ def check(lines, width):
 DEMO = ("demo", "--pace", "0.001", "--repeat", "1")
 
 
-@pytest.mark.parametrize("width", [
-    40, 80, 200, *(pytest.param(width, marks=pytest.mark.nightly) for width in (60, 100))
-])
+@pytest.mark.parametrize(
+    "width", [40, 80, 200, *(pytest.param(width, marks=pytest.mark.nightly) for width in (60, 100))]
+)
 def test_the_demo_at_every_width(width):
     check(shown_at(width, *DEMO), width)
 

@@ -49,7 +49,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-# Without FastDeploy's double, as the installed program is: the doctor would try it every time, which takes seconds.
+# Without FastDeploy's double, as the installed program is: the doctor would try it every time, for seconds.
 IMPORTS = """
 import sys
 sys.path[:] = [folder for folder in sys.path if not folder.endswith("fastdeploy_double")]

@@ -49,7 +49,7 @@ def streams(stub, monkeypatch):
 
 @pytest.fixture
 def slow(stub):
-    """A function that makes everything on the device take so many milliseconds; -1: until it is called again."""
+    """A function that makes everything on the device take so many milliseconds; -1: until called again."""
     return lambda ms: stub.stub_delay(ctypes.c_int64(ms * 1000))
 
 

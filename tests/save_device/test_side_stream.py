@@ -25,7 +25,10 @@ UNTIL_RELEASED = ctypes.c_int64(-1)
 
 @pytest.fixture
 def step(stub, streams, ops_queue):
-    """A function that puts a step's tensors on a stream, and the next forward pass behind them, which lasts until `stub_release`."""
+    """A function that puts a step's tensors on a stream, and the next forward pass behind them.
+
+    That one lasts until `stub_release`.
+    """
     stub.stub_busy.restype = None
     kept = []  # until the stream has written into them
 
