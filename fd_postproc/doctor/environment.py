@@ -103,7 +103,7 @@ def installed() -> Finding:
     """The installed FastDeploy: its distributions and their versions."""
     distributions = []
     for one in importlib.metadata.distributions():
-        if not Path(str(one.locate_file(FASTDEPLOY_FILE))).exists():
+        if not os.path.exists(str(one.locate_file(FASTDEPLOY_FILE))):  # Path's raises where it may not look
             continue  # before its metadata is read, which takes a hundred times longer
         name = (one.metadata["Name"] or "").lower()
         if name.startswith("fastdeploy"):
@@ -118,7 +118,7 @@ def installed() -> Finding:
         )
     spec = importlib.util.find_spec("fastdeploy")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (Path(folder).parent / FASTDEPLOY_FILE).exists():
+        if os.path.exists(Path(folder).parent / FASTDEPLOY_FILE):
             seen = f"a source tree at {folder}, without a version"
             return Finding("info", "fastdeploy", "fastdeploy", "FastDeploy", seen, data={"versions": []})
     seen = "not installed for this Python"

@@ -46,7 +46,7 @@ def check_trial() -> list[Finding]:
 def _holds_fastdeploy(tree: str) -> bool:
     """Whether a folder, or the one above it if it is ``fastdeploy`` itself, holds FastDeploy's sources."""
     above = Path(tree).parent if Path(tree).name == "fastdeploy" else Path(tree)
-    return (above / FASTDEPLOY_FILE).exists()
+    return os.path.exists(above / FASTDEPLOY_FILE)
 
 
 def report() -> dict[str, Any]:

@@ -1,6 +1,10 @@
 """The doctor on environment variables, FastDeploy, its plug-ins, CUDA."""
 
+import importlib.machinery
 import importlib.metadata
+import importlib.util
+import os
+import sys
 
 import pytest
 
@@ -86,6 +90,25 @@ def test_the_version_of_fastdeploy_without_importing_it(site):
     assert "3.1.1" not in check_fastdeploy()[0].seen
     site("fastdeploy-gpu", "2.4.0", files=["fastdeploy/__init__.py", "fastdeploy/output/token_processor.py"])
     assert "fastdeploy-gpu 2.4.0" in check_fastdeploy()[0].seen
+
+
+def test_a_fastdeploy_that_this_user_may_not_read(site, monkeypatch, tmp_path):
+    """It is known of because it has been imported before the process became another user's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    site("other", "1", files=["fastdeploy/output/token_processor.py"])
+    spec = importlib.machinery.ModuleSpec("fastdeploy", None, is_package=True)
+    spec.submodule_search_locations.append(str(tmp_path / "fastdeploy"))
+    monkeypatch.setitem(sys.modules, "fastdeploy", importlib.util.module_from_spec(spec))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert fastdeploy_codes()[0] == "fastdeploy"
+    tmp_path.chmod(0)
+    os.seteuid(65534)
+    try:
+        codes = fastdeploy_codes()
+    finally:
+        os.seteuid(0)
+    assert codes[0] == "fastdeploy-missing"
 
 
 def test_two_fastdeploys(site):

@@ -76,6 +76,7 @@ typedef struct work {
     size_t size;
     int releases;       /* BUSY: those before it */
 } work;
+enum { MOST_WAITS = 20000 }; /* of 1 ms, for a release: who waits for ever fails, and does not hang */
 static const size_t UNTIL_RELEASED = (size_t)-1;
 
 struct fdv_stream_ {
@@ -334,17 +335,19 @@ static void *stream_main(void *data)
             stream->last = &stream->first;
         pthread_mutex_unlock(&lock);
         if (w->kind != RECORD && w->kind != WAIT) {
-            while ((us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED)) < 0)
+            int waits = MOST_WAITS;
+            while ((us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED)) < 0 && waits-- > 0)
                 usleep(1000);
             struct timespec t = {us / 1000000, us % 1000000 * 1000};
             nanosleep(&t, NULL);
         }
         if (w->kind == BUSY) {
-            if (w->size == UNTIL_RELEASED)
-                while (__atomic_load_n(&releases, __ATOMIC_RELAXED) == w->releases)
-                    usleep(1000);
-            else
+            int waits = MOST_WAITS;
+            if (w->size != UNTIL_RELEASED)
                 usleep((useconds_t)w->size);
+            else
+                while (__atomic_load_n(&releases, __ATOMIC_RELAXED) == w->releases && waits-- > 0)
+                    usleep(1000);
         }
         if (w->kind == LAUNCH)
             launch(w);
