@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to bui
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    return Machine(PTX.read_text(), tmp_path_factory.mktemp("ptx"))
+    return Machine(PTX.read_text(), tmp_path_factory.mktemp("ptx"), "-O1")
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -25,7 +25,7 @@ def soak(steps, kills, key, timeout):
 
 
 def test_no_step_is_lost_doubled_or_mixed(default_limits, queue_key):
-    soak(4_000, 3, queue_key, 120)
+    soak(2_500, 3, queue_key, 120)
 
 
 @pytest.mark.nightly

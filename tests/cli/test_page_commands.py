@@ -14,7 +14,8 @@ COMMANDS = unique_commands()
 
 def nightly(command, where):
     """What is no command of the two pages that a user begins with, or takes long."""
-    quick = where in ("README.md", "docs/user-guide.md") and "bench" not in command
+    begun_with = where in ("README.md", "docs/user-guide.md")
+    quick = begun_with and "bench" not in command and "--load" not in command
     return () if quick else [pytest.mark.nightly]
 
 

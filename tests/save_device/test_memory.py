@@ -61,8 +61,8 @@ def leak(environment, steps, most_kib=1024):
 
 
 @pytest.mark.resident_memory
-def test_20_000_saves_leave_memory_where_it_was(environment):
-    leak(environment, 20_000, 512)
+def test_10_000_saves_leave_memory_where_it_was(environment):
+    leak(environment, 10_000, 512)
 
 
 @pytest.mark.nightly
