@@ -65,7 +65,8 @@ def compare(
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``."""
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
-    active, again = None, 0
+    active: list[str] = []
+    again = 0
     for number, plug_in in enumerate(plug_ins):
         place = folder / ("on" if plug_in else "off" if number == 0 else "off-again")
         with (
@@ -83,7 +84,7 @@ def compare(
             )
             if not cases.quiet(service):
                 answers[-1]["alone"]["left"] = ["requests are running for ever"]
-            active = "fd_postproc: engine side active" in service.log()
+            active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
             again += sum(service.dropped(case.name) for case in wanted)
         (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))
     found, hangs = [], []
