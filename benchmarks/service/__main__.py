@@ -50,39 +50,51 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
     failed = 0
     for channel in arguments.channel:
         for draft in (False, True) if channel == "spec_topk" else (False,):
-            found = compare(arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft)
+            found = compare(
+                arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
+                plug_ins=(False, not arguments.stock),
+            )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
     return 1 if failed else 0
 
 
-def compare(tree: Path, folder: Path, channel: str, draft: bool) -> dict[str, Any]:
-    """What `_cases` prints of a channel."""
+def compare(
+    tree: Path, folder: Path, channel: str, draft: bool, plug_ins: tuple[bool, bool] = (False, True)
+) -> dict[str, Any]:
+    """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``."""
     wanted = cases.cases(channel, draft=draft)
-    answers: dict[bool, dict[str, Any]] = {}
-    active = None
-    for plug_in in False, True:
+    answers: list[dict[str, Any]] = []
+    active: list[str] = []
+    again = 0
+    for number, plug_in in enumerate(plug_ins):
+        place = folder / ("on" if plug_in else "off" if number == 0 else "off-again")
         with (
             Namespace(RAISED) as namespace,
             Service(
-                tree, folder / ("on" if plug_in else "off"), plug_in=plug_in, channel=channel, draft=draft,
-                namespace=namespace, requests=32,
+                tree, place, plug_in=plug_in, channel=channel, draft=draft, namespace=namespace, requests=32
             ) as service,
-        ):  # fmt: skip
+        ):
             service.wait(300)
-            answers[plug_in] = {
-                "alone": cases.ask(service, wanted),
-                "crowd": cases.ask(service, wanted, side_by_side=8),
-            }
+            answers.append(
+                {
+                    "alone": cases.ask(service, wanted),
+                    "crowd": cases.ask(service, wanted, side_by_side=8),
+                }
+            )
             if not cases.quiet(service):
-                answers[plug_in]["alone"]["left"] = ["requests are running for ever"]
-            active = "fd_postproc: engine side active" in service.log()
+                answers[-1]["alone"]["left"] = ["requests are running for ever"]
+            active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
+            again += sum(service.dropped(case.name) for case in wanted)
+        (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))
     found, hangs = [], []
     for how in "alone", "crowd":
-        off, on = (answers[plug_in][how] for plug_in in (False, True))
+        off, on = (each[how] for each in answers)
         found += [f"{how}: {line}" for line in cases.differences(off, on, crowd=how == "crowd")]
         hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
-    return {"active": active, "cases": 2 * len(wanted), "hangs": hangs, "differences": found}
+    return {
+        "active": active, "cases": 2 * len(wanted), "asked again": again, "hangs": hangs, "differences": found
+    }  # fmt: skip
 
 
 def _faults(arguments: argparse.Namespace, folder: Path) -> int:
@@ -96,15 +108,24 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
             hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
             wrong = cases.differences(right, got, crowd=True)
             failed += plug_in and bool(wrong)
-            print(f"{channel}, default limits, plug-in {name}: {hang} of {len(got)} hang", flush=True)
+            print(
+                f"{channel}, default limits, plug-in {name}: {hang} of {len(got)} hang, "
+                f"{len(wrong)} differ {wrong[:1]}",
+                flush=True,
+            )
         if channel == "topk":
-            right = faults.nobody_asks(arguments.tree, folder / "asked", plug_in=False, plain=False)
+            all_asked = faults.nobody_asks(arguments.tree, folder / "asked", plug_in=False, plain=False)
             for plug_in in False, True:
                 name = "on" if plug_in else "off"
                 got = faults.nobody_asks(arguments.tree, folder / f"unasked-{name}", plug_in=plug_in)
                 hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
-                failed += plug_in and bool(cases.differences(right, got, crowd=True))
-                print(f"topk, nobody asks, plug-in {name}: {hang} of {len(got)} hang", flush=True)
+                wrong = cases.differences(all_asked, got, crowd=True)
+                failed += plug_in and bool(wrong)
+                print(
+                    f"topk, nobody asks for logprobs, plug-in {name}: {hang} of {len(got)} hang, "
+                    f"{len(wrong)} differ {wrong[:1]}",
+                    flush=True,
+                )
         for whose in "worker", "engine":
             for plug_in in False, True:
                 name = "on" if plug_in else "off"
@@ -151,6 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--draft", action="store_true", help="draft logprobs (channel spec_topk)")
     serve.set_defaults(run=_serve)
     asked = commands.add_parser("cases", help="a client's cases, plug-in off and on: what differs")
+    asked.add_argument(
+        "--stock", action="store_true", help="FastDeploy's own service twice: what differs by itself"
+    )
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
     wrong.set_defaults(run=_faults)

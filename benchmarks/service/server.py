@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -100,6 +101,7 @@ class Service:
             "FD_SERVICE_LAST_ID": str(last),
             "FD_SERVICE_COUNTERS": str(self.counters),
             "FD_SERVICE_CLOCKS": str(self.clocks),
+            "FD_SERVICE_WORKERS_ERRORS": str(self.folder / "worker"),
             "CUDA_VISIBLE_DEVICES": "0",
             "HF_HUB_OFFLINE": "1",
             **({"FD_PLUGINS": "fd_postproc"} if self.plug_in else {}),
@@ -235,9 +237,14 @@ class Service:
                 with contextlib.suppress(Exception), contextlib.chdir(self.folder):
                     queues.remove_queue(queues.locate(channel, self.ports[1]))
 
+    def dropped(self, user: str) -> int:
+        """How many requests of this user lost their first response: see the shim's `connections`."""
+        said = rf"the API server did not listen yet for \w+-{re.escape(user)}-[0-9a-f]{{8}}-"
+        return len(re.findall(said, (self.folder / "out").read_text(errors="replace")))
+
     def log(self) -> str:
         """All that its logs hold."""
-        files = [self.folder / "out", *sorted((self.folder / "log").rglob("*.log"))]
+        files = [self.folder / "out", self.folder / "worker", *sorted((self.folder / "log").rglob("*.log"))]
         return "\n".join(path.read_text(errors="replace") for path in files if path.is_file())
 
     def __enter__(self) -> Service:

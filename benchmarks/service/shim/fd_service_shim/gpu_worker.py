@@ -7,6 +7,7 @@ plug-in that rebinds them is reached.
 import importlib
 import mmap
 import os
+import re
 import struct
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ class Slot:
         wanted = getattr(request, "sampling_params", None) or request
         prompt = list(request.prompt_token_ids)
         before = list(request.output_token_ids or [])
-        choice = request.request_id.rpartition("_")[2]
+        choice = re.split("_|::n::", request.request_id)[-1]  # of n; its separator is FastDeploy's version's
         self.name = request.request_id
         self.seed = model.seed_of(prompt, int(choice) if choice.isdigit() else 0)
         self.prompt_len = len(prompt)
@@ -192,7 +193,7 @@ class Runner:
             if not self.logprobs or (self.plain and not self.asked):
                 save_output(paddle.to_tensor(sampled), goes_on, preempted, 0, False)
                 return
-            wide = np.full((batch, ids.shape[1] if len(live) else 1), -1, np.int64)
+            wide = np.full((batch, ids.shape[1]), -1, np.int64)
             values, places = np.zeros(wide.shape, np.float32), np.zeros(batch, np.int64)
             wide[live], values[live], places[live] = ids, scores, ranks
             save_output_topk(*map(paddle.to_tensor, (sampled, wide, values, places)), goes_on, preempted, 0)

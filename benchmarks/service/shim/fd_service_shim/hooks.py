@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from . import device, ops, threads
+from . import connections, device, ops, threads
 
 HERE = Path(__file__).resolve().parent
 
@@ -15,6 +15,7 @@ AFTER = {
     "paddle": device.imitate_paddle,
     "paddle.distributed": device.imitate_groups,
     "fastdeploy.platforms": device.choose_cuda,
+    "fastdeploy.entrypoints.openai.utils": connections.watch,
     "fastdeploy.model_executor.ops.gpu": ops.fill,
 }
 OPS = "fastdeploy.model_executor.ops.gpu."

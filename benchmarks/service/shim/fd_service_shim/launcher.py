@@ -15,4 +15,7 @@ def become_the_worker(argv):
     while rest and rest[0].startswith("--"):
         rest = rest[2:] if rest[0] in _WITH_VALUE else rest[1:]
     environment = dict(os.environ, PADDLE_TRAINER_ID="0", PADDLE_TRAINERS_NUM="1", PADDLE_LOCAL_RANK="0")
+    # FastDeploy sends this to a file that its logger then replaces, tracebacks included.
+    with open(os.environ["FD_SERVICE_WORKERS_ERRORS"], "ab") as file:
+        os.dup2(file.fileno(), 2)
     os.execve(sys.executable, [sys.executable, "-u", *rest], environment)
