@@ -124,15 +124,47 @@ def test_a_signal_is_handled_though_pieces_come_all_the_time(timeout, receiver):
     assert sorted(late)[2] < 0.1
 
 
+@pytest.fixture
+def long_queue(default_limits):
+    """A queue of 64 MiB, whose messages are as short as a new kernel makes them."""
+    default_limits("msgmnb", 64 << 20)
+
+
+RATES = {
+    "first": 8000,
+    "stray": 8000,
+    "malformed": 2000,
+    "wrong type": 2000,
+    "oversized": 8000,
+    "empty": 8000,
+}
+
+
 @pytest.mark.parametrize(
-    ("steps", "writers"), [(8, 1), *(pytest.param(30, n, marks=pytest.mark.nightly) for n in (1, 3))]
+    ("limits", "steps", "writers"),
+    [
+        ("default_limits", 8, 1),
+        *(
+            pytest.param(limits, 30, writers, marks=pytest.mark.nightly)
+            for limits, writers in (
+                ("default_limits", 1),
+                ("default_limits", 3),
+                ("long_queue", 1),
+                ("raised_limits", 1),
+            )
+        ),
+    ],
 )
-@pytest.mark.parametrize(
-    ("kind", "rate"), [("first", 8000), ("stray", 8000), ("malformed", 2000), ("wrong type", 2000)]
-)
-def test_honest_frames_beside_a_flood(kind, rate, steps, writers, receiver):
-    """All of them are delivered, in order."""
-    got = []
+@pytest.mark.parametrize("kind", RATES)
+def test_honest_frames_beside_a_flood(kind, limits, steps, writers, request, queue_key):
+    """All of them are delivered, in order; under the raised limits each is one message."""
+    request.getfixturevalue(limits)
+    with fp.Receiver("spec", key=queue_key) as receiver:
+        beside_a_flood(receiver, kind, steps, writers)
+
+
+def beside_a_flood(receiver, kind, steps, writers):
+    got, rate = [], RATES[kind]
     with flooding(receiver.key, kind, writers=writers, rate=rate / writers):
         flows(receiver)
         with honest(receiver.key, steps):
@@ -143,6 +175,34 @@ def test_honest_frames_beside_a_flood(kind, rate, steps, writers, receiver):
                 if step is not None and step.batch:
                     got.append(step.seq)
     assert got == list(range(steps))
+
+
+BETWEEN = {
+    "malformed": (b"\1", 1),
+    "wrong type": (b"\1\0\0\0", 9),
+    "oversized": (bytes(7177), 1),
+    "empty": (fp.encode(fp.Step.from_arrays("spec", [], [])), 1),
+}
+
+
+@pytest.mark.parametrize("kind", BETWEEN)
+def test_what_comes_between_the_pieces_of_a_frame(kind, receiver, queue_keys):
+    """Seldom so in a flood: the pieces of a frame mostly enter the queue together."""
+    step, payload, mtype = fp.Step.from_arrays("spec", [6] * 512, list(range(3072))), *BETWEEN[kind]
+    queue = sysv_ipc.MessageQueue(receiver.key, max_message_size=8192)
+    with fp.Sender("spec", key=queue_keys(), dialect="compact") as sender:
+        pieces = sysv_ipc.MessageQueue(sender.key, max_message_size=8192)
+        sender.send(step, 0)
+        assert pieces.current_messages == 3
+        got = []
+        for _ in range(3):
+            piece, piece_type = pieces.receive()
+            queue.send(piece, type=piece_type)
+            queue.send(payload, type=mtype)
+            got += [attempt(receiver, 0), attempt(receiver, 0)]
+        pieces.remove()
+    assert [one for one in got if one is not None and one.batch] == [step]
+    assert receiver.stats["incomplete"] == 0
 
 
 @pytest.mark.parametrize("seconds", [0.4, pytest.param(2, marks=pytest.mark.nightly)])

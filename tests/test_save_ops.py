@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 from dataclasses import replace
@@ -498,3 +499,35 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert subprocess.run(python(code), timeout=60).returncode == 0
+
+
+WAITING = """
+import logging, sys
+import numpy as np
+from fd_postproc import ops
+from fd_postproc.ops import watch
+logging.basicConfig(format="%(message)s", stream=sys.stderr)
+if sys.argv[1] != "10.0":
+    watch.WATCH_SECONDS = float(sys.argv[1])
+assert watch.WATCH_SECONDS == float(sys.argv[1])
+save = lambda: ops.save_output(np.array([[5]]), True, np.zeros(1, np.int32), 0, False)
+while True:
+    save()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.1, pytest.param(10.0, marks=pytest.mark.nightly)])
+def test_every_so_many_seconds_of_a_full_queue_are_logged(seconds, default_limits, ops_queue):
+    """H1: FastDeploy's op drops the step.  10 s unless a test cannot wait for so long."""
+    process = subprocess.Popen(python(WAITING, seconds), stderr=subprocess.PIPE, text=True)
+    try:
+        lines = [process.stderr.readline() for _ in range(3)]
+    finally:
+        process.kill()
+        process.communicate()
+    text = re.compile(r"queue \d+ \(plain, key .*\) has been full for (\d+) s: .*\n")
+    told = [text.fullmatch(line) for line in lines]
+    assert all(told), lines
+    waited = [int(line.group(1)) for line in told]
+    for n, so_long in enumerate(waited):
+        assert (n + 1) * seconds - 0.6 <= so_long <= (n + 2) * seconds + 5
