@@ -68,8 +68,20 @@ assert same(on_a_small_stack(lambda: fp.decode(payload, "spec_topk", mtype=1 + (
 
 @pytest.mark.parametrize(
     ("way", "dialect"),
-    [(way, dialect) for way in WAYS for dialect in ("packed", "compact") if way != "save op"]
-    + [("save op", "packed")],
+    [
+        ("Sender and Receiver", "packed"),
+        ("get op", "packed"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                ("Sender and Receiver", "compact"),
+                ("get op", "compact"),
+                ("save op", "packed"),
+                ("encode and decode", "packed"),
+                ("encode and decode", "compact"),
+            )
+        ),
+    ],
 )
 def test_the_largest_message(way, dialect, raised_limits, queue_key, ops_queue):
     code = python(IN_A_SMALL_THREAD + WAYS[way], STACK, dialect, queue_key)
