@@ -1,4 +1,4 @@
-"""docs/extending.md is true to the letter: its diffs, applied to a copy of the tree, make a channel that works.
+"""docs/extending.md is true to the letter: its diffs, applied to a copy of the tree, make a channel.
 
 Nothing of the channel is said here but its name.  A build of the copy takes a minute: nightly.
 """
