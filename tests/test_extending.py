@@ -1,11 +1,12 @@
 """docs/extending.md is true to the letter: its diffs, applied to a copy of the tree, make a channel.
 
-Nothing of the channel is said here but its name.  A build of the copy takes a minute: nightly.
+Nothing of the channel is said here but its name.  A build of the copy takes a minute: what runs it is nightly.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 from page_commands import ROOT, as_a_user
 from tree_copy import copy_tree
 
-pytestmark = pytest.mark.nightly
+nightly = pytest.mark.nightly
 
 NEW = "spec_draft"
 WALK = (ROOT / "docs" / "extending.md").read_text().partition("\n## A channel")[2].partition("\n## ")[0]
@@ -38,6 +39,14 @@ def apply(diff, tree):
             assert text.count(old) == 1, f"{name} does not hold these lines once:\n{old}"
             text = text.replace(old, new)
         (tree / name).write_text(text)
+
+
+def test_the_diffs_fit_the_sources(tmp_path):
+    """Told at once, not in the night, when a place has changed that the page shows."""
+    shutil.copytree(ROOT / "fd_postproc", tmp_path / "fd_postproc", ignore=shutil.ignore_patterns("*.so"))
+    assert len(blocks("diff")) == 3
+    for diff in blocks("diff"):
+        apply(diff, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +86,14 @@ def python(tree, tmp_path, default_limits):
     return run
 
 
+@nightly
 def test_the_page_s_example_runs(python):
     (example,) = blocks("python")
     assert NEW in example
     python("-c", example)
 
 
+@nightly
 def test_it_is_decoded_as_the_reference_does(python):
     python(
         "-c",
@@ -102,16 +113,19 @@ for dialect in "packed", "legacy", "compact":
     )
 
 
+@nightly
 @pytest.mark.parametrize("arguments", [(), ("--load", "300,3,1", "--channel", NEW, "--steps", "50")])
 def test_the_demo_runs(python, arguments):
     out = " ".join(python("-m", "fd_postproc", "demo", *arguments).split())
     assert "every one arrived equal" in out
 
 
+@nightly
 def test_the_demo_says_what_the_channel_cannot_carry(python):
     python("-m", "fd_postproc", "demo", "--load", "3,3,21", "--channel", NEW, status=2)
 
 
+@nightly
 def test_the_other_commands_know_it(python, tmp_path):
     def command(*arguments):
         return python("-m", "fd_postproc", *arguments)
