@@ -1,6 +1,6 @@
 """docs/extending.md is true to the letter: its diffs, applied to a copy of the tree, make a channel.
 
-Nothing of the channel is said here but its name.  A build of the copy takes a minute: what runs it is nightly.
+Nothing of the channel is said here but its name.  A build of the copy takes half a minute: nightly.
 """
 
 import json
