@@ -44,11 +44,11 @@ from fd_postproc._sysv cimport (
 from fd_postproc._wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
     FDW_FLAG, FDW_FLAG_DRAFT, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK,
-    FDW_NUMBER, FDW_PACKED, FDW_PLAIN, FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_block,
-    fdw_block_in, fdw_block_size, fdw_draft, fdw_fault, fdw_fill, fdw_gather, fdw_geometry, fdw_geometry_of,
-    fdw_has_logprobs, fdw_is_flag, fdw_layout, fdw_longest_frame, fdw_message, fdw_open, fdw_open_frame,
-    fdw_plan_step, fdw_rank_elements, fdw_refuse,
-    fdw_score_elements, fdw_step, fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
+    FDW_NUMBER, FDW_PACKED, FDW_PLAIN, FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK,
+    fdw_block, fdw_block_in, fdw_block_size, fdw_counts_may_be_0, fdw_draft, fdw_fault, fdw_fill, fdw_gather,
+    fdw_geometry, fdw_geometry_of, fdw_has_logprobs, fdw_is_flag, fdw_layout, fdw_longest_frame, fdw_message,
+    fdw_open, fdw_open_frame, fdw_plan_step, fdw_rank_elements, fdw_refuse, fdw_score_elements, fdw_step,
+    fdw_tensors, fdw_token_elements, fdw_width, fdw_write_step,
 )
 
 import math

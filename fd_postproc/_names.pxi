@@ -1,10 +1,10 @@
 # Names a user writes  <->  numbers that _wire.h uses; and faults -> exceptions.
 
-CHANNELS = ("plain", "topk", "spec", "spec_topk")
 _CHANNEL_NUMBERS = {
     "plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK,
 }
 cdef tuple _CHANNEL_NAMES = tuple(sorted(_CHANNEL_NUMBERS, key=_CHANNEL_NUMBERS.get))
+CHANNELS = _CHANNEL_NAMES  # in the order of their numbers, which frames and recordings hold
 _DIALECT_NUMBERS = {"packed": FDW_PACKED, "legacy": FDW_LEGACY, "compact": FDW_COMPACT}
 cdef dict _DIALECT_NAMES = {number: name for name, number in _DIALECT_NUMBERS.items()}
 cdef int _NO_DIALECT = -1  # a step made here, not received
@@ -60,6 +60,16 @@ cdef object _too_long(int channel, int64_t size, int64_t limit):
 
 cdef object _wrong_mtype(int channel, mtype):
     return MalformedMessage(_CHANNEL_NAMES[channel], "mtype", mtype, FDW_MTYPE_STOCK)
+
+
+def has_logprobs(channel):
+    """Whether a channel carries scores and ranks, and more columns than the sampled token's."""
+    return fdw_has_logprobs(_channel_number(channel))
+
+
+def has_counts(channel):
+    """Whether a request of this channel may have several tokens in a step, or none; elsewhere 1 or a code."""
+    return fdw_counts_may_be_0(_channel_number(channel))
 
 
 def payload_size(channel, layout=GPU):

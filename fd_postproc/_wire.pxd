@@ -29,6 +29,7 @@ cdef extern from "_wire.h" nogil:
         int64_t size
 
     bint fdw_has_logprobs(int channel)
+    bint fdw_counts_may_be_0(int channel)
     bint fdw_is_flag(int32_t flag)
     int32_t fdw_width(const fdw_layout *layout, int channel)
     fdw_geometry fdw_geometry_of(const fdw_layout *layout, int channel, int dialect, int32_t cols)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._core import LEAST_LIMIT, Step, encode, payload_size
+from ._core import LEAST_LIMIT, Step, encode, has_counts, has_logprobs, payload_size
 from .layout import Layout
 from .queues import KernelLimits
 
@@ -52,9 +52,9 @@ class Need:
 
 def example_step(channel: str, load: Load) -> Step:
     """A step as heavy as the load."""
-    counts = np.full(load.batch, load.accepted if channel.startswith("spec") else 1, np.int32)
+    counts = np.full(load.batch, load.accepted if has_counts(channel) else 1, np.int32)
     rows = int(counts.sum())
-    if not channel.endswith("topk"):
+    if not has_logprobs(channel):
         return Step.from_arrays(channel, counts, np.zeros((rows, 1), np.int32))
     cells = (rows, load.columns)
     ranks = np.ones(rows, np.int32)

@@ -154,7 +154,7 @@ def _recorded(args: argparse.Namespace) -> int:
     pause = args.pace or (0.15 if live else 0.0)
     repeat = args.repeat or 200
     items = list(recorded_items())
-    with private_queues(list(CHANNELS)) as receivers:
+    with private_queues(list(dict.fromkeys(item.step.channel for item in items))) as receivers:
         limits = _room_of(receivers)
         orders = {
             "keys": {channel: receiver.key for channel, receiver in receivers.items()},
@@ -284,7 +284,7 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
 
 
 def _synthetic(args: argparse.Namespace) -> int:
-    from .._core import decode
+    from .._core import decode, has_counts, has_logprobs
     from .tables import plural, print_labels, print_table, requests_table, step_rows, step_title
     from .transfer import Incoming, SenderProcess, private_queues
     from .workload import synthetic_items
@@ -292,9 +292,9 @@ def _synthetic(args: argparse.Namespace) -> int:
     load: Load = args.load
     channel = args.channel or "spec_topk"
     steps = args.steps or 5000
-    if channel in ("plain", "spec") and load.columns != 1:
+    if not has_logprobs(channel) and load.columns != 1:
         args.usage_error(f"channel {channel} carries no logprobs: COLUMNS must be 1, not {load.columns}")
-    if channel in ("plain", "topk") and load.accepted != 1:
+    if not has_counts(channel) and load.accepted != 1:
         args.usage_error(
             f"channel {channel} carries one token a request: ACCEPTED must be 1, not {load.accepted}"
         )

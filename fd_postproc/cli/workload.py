@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import data
-from .._core import CHANNELS, LEAST_LIMIT, Step, decode, encode, payload_size
+from .._core import CHANNELS, LEAST_LIMIT, Step, decode, encode, has_logprobs, payload_size
 from ..layout import GPU, Layout
 from ..recording import Recording
 
@@ -48,8 +48,10 @@ def cut(step: Step, layout: Layout = GPU) -> bytes:
 def recorded_items() -> Iterator[Item]:
     """The messages shipped with the package, channel by channel."""
     for channel in CHANNELS:
-        file = importlib.resources.files(data).joinpath(f"{channel}.fdrec").open("rb")
-        with Recording(file) as recording:
+        file = importlib.resources.files(data).joinpath(f"{channel}.fdrec")
+        if not file.is_file():  # a new channel, of which nothing has been recorded yet
+            continue
+        with Recording(file.open("rb")) as recording:
             for message in recording:
                 step = decode(message.payload, channel, mtype=message.mtype, layout=recording.layout)
                 yield Item(f"{channel} {message.index}", step, cut(step), len(message.payload))
@@ -69,7 +71,7 @@ def synthetic_step(channel: str, batch: int, accepted: int, columns: int, seed: 
     rows = batch * accepted
     ids = random.integers(0, 150_000, (rows, columns), dtype=np.int32)
     counts = np.full(batch, accepted, np.int32)
-    if channel in ("plain", "spec"):
+    if not has_logprobs(channel):
         return Step.from_arrays(channel, counts, ids)
     scores = np.sort(-random.exponential(3.0, (rows, columns)).astype(np.float32), axis=1)[:, ::-1]
     ranks = random.integers(1, 6, rows, dtype=np.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core import LEAST_LIMIT
+from .._core import LEAST_LIMIT, has_logprobs
 from ..needs import Need, fragments, need, wanted_limits
 from ..queues import KernelLimits
 from .findings import Finding, Scope
@@ -38,7 +38,7 @@ def check_limits(limits: KernelLimits, scope: Scope) -> list[Finding]:
         ours = [_packed(one, room)]
         if one.compact is not None:
             data["fragments"] = fragments(one.compact, min(room, one.full))
-            if one.packed is None or one.packed > room or one.channel.endswith("topk"):
+            if one.packed is None or one.packed > room or has_logprobs(one.channel):
                 ours.append(_compact(one.compact, data["fragments"]))
         our_text = f"ours for this load: {', '.join(ours)}"
         if one.full <= room:

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import MalformedMessage
 from ..layout import GPU, Layout
-from .kinds import checked
+from .kinds import CHANNELS, checked
 from .step import ReferenceStep
 from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
 MAGIC, VERSION = int.from_bytes(b"FDPP", "little"), 1
-CHANNELS = ("plain", "topk", "spec", "spec_topk")
 FLAGS = (0, 3, 4)  # what FastDeploy writes: 3 or 4; in other channels' messages that word is a batch
 
 _FORMAT = struct.Struct("<3i I 4B 4i I 2Q 2H I")

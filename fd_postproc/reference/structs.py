@@ -14,7 +14,8 @@ MTYPE = 1  # FastDeploy's only System V message type
 COMPACT_MTYPE = 2  # ours
 FILLER_ID, FILLER_SCORE = -1, 0.0  # what a legacy sender writes into columns that nobody asked for
 
-HAS_COUNTS = ("spec", "spec_topk")  # elsewhere the sign of a slot's token says whether it holds one
+# Elsewhere the sign of a slot's token says whether it holds one.
+HAS_COUNTS = ("spec", "spec_topk")
 HAS_LOGPROBS = ("topk", "spec_topk")
 
 

@@ -4,7 +4,6 @@ It takes minutes, and pip has to reach a package index: nightly.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +11,7 @@ import tarfile
 import pytest
 from page_commands import ROOT, as_a_user, commands_to_run, run_command
 from page_examples import examples, run_example
+from tree_copy import copy_tree
 
 pytestmark = pytest.mark.nightly
 
@@ -43,9 +43,7 @@ def block_with(word, page):
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """A copy of the checkout, in which a build leaves its traces."""
-    copy = tmp_path_factory.mktemp("tree") / "fd_postproc"
-    ignored = shutil.ignore_patterns(".*_cache", ".git", ".hypothesis", "*.so", "build", "dist", "*.egg-info")
-    return shutil.copytree(ROOT, copy, ignore=ignored)
+    return copy_tree(tmp_path_factory.mktemp("tree") / "fd_postproc")
 
 
 @pytest.fixture(scope="module")
