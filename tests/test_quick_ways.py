@@ -9,6 +9,7 @@ import prometheus_client
 import pytest
 from quiet import Double, imported
 from rig import Rig
+from waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
@@ -112,12 +113,13 @@ def test_each_that_is_not_taken_is_named(way, options):
     assert {other for other in ALL if exported(other) == 0} == {way}
 
 
-def test_it_is_told_when_the_token_thread_starts(caplog):
+def test_it_is_told_when_the_token_thread_starts(caplog, ops_queue):
     logger = logging.getLogger("fastdeploy")
     logger.addHandler(caplog.handler)
     try:
         with made() as processor, caplog.at_level("INFO"):
             processor.run()
+            until(lambda: processor._receiver is not None)
         assert [record for record in caplog.records if "every quick way is taken" in record.getMessage()]
     finally:
         logger.removeHandler(caplog.handler)

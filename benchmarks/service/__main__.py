@@ -97,6 +97,14 @@ def compare(
     }  # fmt: skip
 
 
+def _told(what: str, right: dict[str, Any], got: dict[str, Any]) -> list[str]:
+    """Print how many answers hang and differ; the differences."""
+    hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
+    wrong = cases.differences(right, got, crowd=True)
+    print(f"{what}: {hang} of {len(got)} hang, {len(wrong)} differ {wrong[:1]}", flush=True)
+    return wrong
+
+
 def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     """Default limits, deaths, a neighbour; what should not be makes the exit status 1."""
     failed = 0
@@ -105,27 +113,15 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
         for plug_in in False, True:
             name = "on" if plug_in else "off"
             got = faults.default_limits(arguments.tree, folder / f"limits-{name}", channel, plug_in=plug_in)
-            hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
-            wrong = cases.differences(right, got, crowd=True)
+            wrong = _told(f"{channel}, default limits, plug-in {name}", right, got)
             failed += plug_in and bool(wrong)
-            print(
-                f"{channel}, default limits, plug-in {name}: {hang} of {len(got)} hang, "
-                f"{len(wrong)} differ {wrong[:1]}",
-                flush=True,
-            )
         if channel == "topk":
             all_asked = faults.nobody_asks(arguments.tree, folder / "asked", plug_in=False, plain=False)
             for plug_in in False, True:
                 name = "on" if plug_in else "off"
                 got = faults.nobody_asks(arguments.tree, folder / f"unasked-{name}", plug_in=plug_in)
-                hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
-                wrong = cases.differences(all_asked, got, crowd=True)
+                wrong = _told(f"topk, nobody asks for logprobs, plug-in {name}", all_asked, got)
                 failed += plug_in and bool(wrong)
-                print(
-                    f"topk, nobody asks for logprobs, plug-in {name}: {hang} of {len(got)} hang, "
-                    f"{len(wrong)} differ {wrong[:1]}",
-                    flush=True,
-                )
         for whose in "worker", "engine":
             for plug_in in False, True:
                 name = "on" if plug_in else "off"
