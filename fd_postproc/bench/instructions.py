@@ -4,8 +4,9 @@
 with a file written before, by the same Python, compiler and machine type only.
 
 One process runs under callgrind, which counts inside one C function only (`_floor.counted`) and writes a
-profile each time that it is left.  Hash randomisation and the collector are off, so that two runs differ by a
-few instructions in a million.
+profile each time that it is left.  Hash randomisation and the collector are off, and the holes in the heap
+are filled first: how many pools an interpreter leaves half used depends on what it imported and where, and
+allocating from them was 3 % of a call.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from .fit import Line, line
 from .save import OPS, Environment, new_queue_id
 
 CALLS, WARM_UP = 20, 20
-TOLERANCE = 0.03
+TOLERANCE = 0.05
+HOLES = 1 << 20  # bytes of each size of object
 COUNTED = "flr_counted"  # in _floor.h
 
 
@@ -138,9 +140,15 @@ def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
     }
 
 
+def _fill_holes() -> list[bytes]:
+    """Objects of every size that CPython's allocator has pools for: what comes next begins new ones."""
+    return [bytes(size) for size in range(16, 480, 16) for _ in range(HOLES // size)]
+
+
 def run() -> None:
     """Under callgrind: every call, its name on stdout."""
     gc.disable()
+    held = _fill_holes()
     with calls() as found:
         for name, (call, before) in found.items():
             for _ in range(WARM_UP):
@@ -150,6 +158,7 @@ def run() -> None:
                 before()
                 _floor.counted(call)
             print(name, flush=True)
+    del held
 
 
 def count() -> dict[str, int]:
