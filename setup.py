@@ -27,7 +27,7 @@ def extension(name, source, depends=(), libraries=()):
         name,
         sources=[source],
         depends=list(depends),
-        include_dirs=["fd_postproc", "cuda"],
+        include_dirs=["."],
         libraries=list(libraries),
         extra_compile_args=["-O3", *([] if keep_debug else ["-g0"])],
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
@@ -77,7 +77,5 @@ setup(
         extension(
             "fd_postproc.fastdeploy.engine._results", "fd_postproc/fastdeploy/engine/_results.pyx", HEADERS
         ),
-        extension("fd_postproc.bench._floor", "fd_postproc/bench/_floor.pyx", HEADERS),
-        extension("fd_postproc.bench._objects", "fd_postproc/bench/_objects.pyx", HEADERS),
     ],
 )

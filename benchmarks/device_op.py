@@ -27,7 +27,7 @@ CODES = {"int64": (0, 64), "int32": (0, 32), "float32": (2, 32), "bool": (6, 8)}
 def build(folder):
     """The driver, before anybody opens another one."""
     built = Path(folder) / "libcuda.so.1"
-    headers = ["-I", ROOT / "cuda", "-I", ROOT / "fd_postproc"]
+    headers = ["-I", ROOT]
     name = "-Wl,-soname,libcuda.so.1"
     command = [
         "cc",

@@ -13,7 +13,7 @@ Each number is a median.  What is timed, on a stream that is idle:
   in msgrcv.
 * cpu: processor time of the saving process, all threads, a save.
 * upstream's pattern, restated: six tensors copied to pageable host memory one after another, FastDeploy's
-  loop in C (fd_postproc/bench/_stock.h), msgsnd of 530,448 bytes.
+  loop in C (benchmarks/_stock.h), msgsnd of 530,448 bytes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "lib"))
+sys.path.insert(0, str(ROOT))
 CASES = [(batch, cols) for batch in (1, 32, 256, 512) for cols in (1, 21)]
 WAYS = ("mapped", "copy", "watch")
 STEPS, WARM_UP = 200, 20
@@ -47,7 +47,7 @@ def note(text):
 
 def why_no_gpu():
     """Why nothing can be measured here; empty if it can."""
-    import real_cuda
+    from tests.lib import real_cuda
 
     try:
         real_cuda.use()
@@ -67,7 +67,7 @@ def check():
     # Not python -m pytest, which would take the sources for the installed package.
     pytest = Path(sys.executable).with_name("pytest")
     base = [sys.executable, pytest, "-q", "-rA", "-p", "no:cacheprovider", "-m", "gpu"]
-    driver, torch = [*base, "tests/test_gpu_driver.py"], [*base, "tests/test_gpu.py"]
+    driver, torch = [*base, "tests/cuda/test_gpu_driver.py"], [*base, "tests/cuda/test_gpu.py"]
     runs = {"tests of the driver": (driver, 240)}
     if importlib.util.find_spec("torch") is not None:
         runs["tests with PyTorch"] = (torch, 180)
@@ -97,7 +97,7 @@ def check():
 LOAD = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-import real_cuda
+from tests.lib import real_cuda
 real_cuda.use()
 from fd_postproc import _save
 began = time.perf_counter()
@@ -112,7 +112,7 @@ def load_times():
     for name, variables in {"as it is": {}, "PTX": {"CUDA_FORCE_PTX_JIT": "1"}}.items():
         note(f"loading the kernel, {name}")
         done = subprocess.run(
-            [sys.executable, "-c", LOAD, ROOT / "tests" / "lib"],
+            [sys.executable, "-c", LOAD, ROOT],
             env={**os.environ, "CUDA_CACHE_DISABLE": "1", **variables},
             capture_output=True,
             text=True,
@@ -158,12 +158,12 @@ class Case:
 
     def __init__(self, batch, cols):
         import numpy as np
-        import real_cuda
         import sysv_ipc
-        from stub_cuda import Exchange
 
+        from benchmarks import _floor
         from fd_postproc import ops, queues
-        from fd_postproc.bench import _floor
+        from tests.lib import real_cuda
+        from tests.lib.stub_cuda import Exchange
 
         note(f"{os.environ['FD_POSTPROC_CUDA_WAY']}: batch {batch}, {cols} columns")
         self.driver, self.ops, self.batch, self.cols = real_cuda.use(), ops, batch, cols
@@ -311,9 +311,8 @@ def unknowns(checks, loads, found):
 
 def report(checks, loads, found):
     """Markdown."""
-    import real_cuda
-
     import fd_postproc
+    from tests.lib import real_cuda
 
     version = ".".join(map(str, fd_postproc.cuda.driver_version() or ("?",)))
     out = [

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fd_postproc.bench import instructions, plots, report, runner, targets
+from benchmarks import charts, instructions, report, runner, targets
 
 HERE = Path(__file__).parent
 PICTURES = HERE / "plots"
@@ -75,7 +75,7 @@ def main():
             command = [sys.executable, "-P", "-m", "fd_postproc", "bench", "--json", os.fspath(source)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found = runner.load(source)
-    plots.draw(found, PICTURES)
+    charts.draw(found, PICTURES)
     texts = blocks(found)
     for page in (HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "README_CN.md"):
         fill(page, texts)

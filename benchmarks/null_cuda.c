@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "_dlpack.h"
-#include "driver.h"
-#include "pack.h"
+#include "fd_postproc/headers/dlpack.h"
+#include "cuda/driver.h"
+#include "cuda/pack.h"
 
 static int context;
 

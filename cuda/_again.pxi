@@ -1,6 +1,6 @@
 # A save op that is called with tensors like the last time's: other addresses, and nothing else is different.
 
-cdef extern from "_dlpack.h" nogil:
+cdef extern from "fd_postproc/headers/dlpack.h" nogil:
     enum:
         FDL_CPU
         FDL_CUDA

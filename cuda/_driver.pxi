@@ -1,6 +1,6 @@
 # The CUDA driver: whether it can be used here, and the devices that are.
 
-cdef extern from "driver.h" nogil:
+cdef extern from "cuda/driver.h" nogil:
     ctypedef int fdv_result
     ctypedef int fdv_device
     ctypedef void *fdv_context
@@ -31,7 +31,7 @@ cdef extern from "driver.h" nogil:
     bint fdv_is_capture(fdv_result result)
     const char *fdv_open(fdv_driver *driver, const char *library, int *symbol)
 
-cdef extern from "ring.h" nogil:
+cdef extern from "cuda/ring.h" nogil:
     ctypedef struct fdr_gpu:
         int ordinal
         fdv_event ready
@@ -45,7 +45,7 @@ cdef extern from "ring.h" nogil:
         int64_t bound
         const char *call
 
-cdef extern from "load.h" nogil:
+cdef extern from "cuda/load.h" nogil:
     ctypedef struct fdr_image:
         pass
 

@@ -1,6 +1,6 @@
 # One save op's tensors, and their way to the kernel.
 
-cdef extern from "ring_save.h" nogil:
+cdef extern from "cuda/ring_save.h" nogil:
     enum:
         FDK_INT64
         FDK_INT32

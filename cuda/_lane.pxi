@@ -1,6 +1,6 @@
 # Where messages go.
 
-cdef extern from "ring.h" nogil:
+cdef extern from "cuda/ring.h" nogil:
     ctypedef struct fdr_lane:
         int msqid
         int compact

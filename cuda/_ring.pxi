@@ -1,6 +1,6 @@
 # The ring of buffers and the thread behind it, of which a process has one.
 
-cdef extern from "ring_save.h" nogil:
+cdef extern from "cuda/ring_save.h" nogil:
     enum:
         FDR_DRIVER
         FDR_QUEUE

@@ -16,10 +16,10 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport PyObject
 
-from fd_postproc._pack cimport fdp_channel, fdp_fault, fdp_source
-from fd_postproc._counter cimport fdc_add, fdc_read
-from fd_postproc._sysv cimport fds_forks, fds_now, fds_watch_forks
-from fd_postproc._wire cimport FDW_COMPACT, FDW_LEGACY, fdw_geometry_of, fdw_layout
+from fd_postproc.headers.pack cimport fdp_channel, fdp_fault, fdp_source
+from fd_postproc.headers.counter cimport fdc_add, fdc_read
+from fd_postproc.headers.sysv cimport fds_forks, fds_now, fds_watch_forks
+from fd_postproc.headers.wire cimport FDW_COMPACT, FDW_LEGACY, fdw_geometry_of, fdw_layout
 
 import os
 import threading

@@ -3,7 +3,7 @@
 # What a caller has queued on their stream since then is not waited for: with overlapping steps, that is the
 # whole next forward pass.
 
-cdef extern from "ring_save.h" nogil:
+cdef extern from "cuda/ring_save.h" nogil:
     int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream stream, fdr_error *error)
 
 cdef dict _ready = {}       # ordinal -> the addresses of the last two marks' tensors, and the tensors

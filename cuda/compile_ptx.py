@@ -1,6 +1,6 @@
 """Compile the kernel: ``python cuda/compile_ptx.py [FOLDER]`` writes ``pack.ptx`` and ``pack.cubins.zip``.
 
-FOLDER is this file's unless given.  Needed only after a change of ``pack.cu``, ``pack.h`` or ``_request.h``.
+FOLDER is this file's unless given.  Needed after a change of ``pack.cu`` or of a header that it includes.
 It takes NVRTC and ptxas of CUDA 11.8 (``pip install nvidia-cuda-nvrtc-cu11==11.8.89
 nvidia-cuda-nvcc-cu11==11.8.89``), so that drivers from 520 up accept the result; a newer compiler's would ask
 for a newer driver.
@@ -23,7 +23,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 KERNEL = FOLDER / "pack.cu"
-HEADERS = [FOLDER / "pack.h", FOLDER.parent / "fd_postproc" / "_request.h"]
+HEADERS = [
+    *(FOLDER / name for name in ("pack.h", "emit.h", "scan.h", "job.h")),
+    FOLDER.parent / "fd_postproc" / "headers" / "request.h",
+]
 PTX = FOLDER / "pack.ptx"
 OPTIONS = ["--std=c++17", "--gpu-architecture=compute_70"]
 CUBINS = FOLDER / "pack.cubins.zip"
@@ -178,7 +181,7 @@ def compile_ptx() -> str:
         KERNEL.name.encode(),
         len(HEADERS),
         strings([path.read_text() for path in HEADERS]),
-        strings([path.name for path in HEADERS]),
+        strings([str(path.relative_to(FOLDER.parent)) for path in HEADERS]),
     )
     try:
         call("nvrtcCompileProgram", program, len(OPTIONS), strings(OPTIONS))

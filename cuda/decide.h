@@ -9,7 +9,7 @@
 #ifndef FD_POSTPROC_CUDA_DECIDE_H
 #define FD_POSTPROC_CUDA_DECIDE_H
 
-#include "prepare.h"
+#include "cuda/prepare.h"
 
 enum { FDK_FIRST_DECIDING = 4 }; /* counts and what follows: tokens, ids, scores and ranks are only sent */
 

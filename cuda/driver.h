@@ -9,7 +9,7 @@
 #ifndef FD_POSTPROC_DRIVER_H
 #define FD_POSTPROC_DRIVER_H
 
-#include "glibc.h"
+#include "cuda/glibc.h"
 
 #include <dlfcn.h>
 #include <stdint.h>

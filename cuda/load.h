@@ -5,7 +5,7 @@
 #ifndef FD_POSTPROC_LOAD_H
 #define FD_POSTPROC_LOAD_H
 
-#include "ring_memory.h"
+#include "cuda/ring_memory.h"
 
 /* Machine code for devices of one major compute capability, from `minor` up, or PTX (major 0) for all of them. */
 typedef struct {

@@ -2,7 +2,7 @@
  *
  * The kernel: pack.h's phases, with a barrier between two of them.
  */
-#include "pack.h"
+#include "cuda/pack.h"
 
 extern "C" __global__ void fdk_pack(const fdk_job job)
 {

@@ -2,14 +2,14 @@
  *
  * On the host, before a launch: from the wire's geometry to the numbers of a fdk_job.
  *
- * Offsets exist once, in _wire.h.  What depends on numbers that only the device knows grows evenly with them,
+ * Offsets exist once, in wire.h.  What depends on numbers that only the device knows grows evenly with them,
  * so that two geometries tell all others.
  */
 #ifndef FD_POSTPROC_CUDA_PREPARE_H
 #define FD_POSTPROC_CUDA_PREPARE_H
 
-#include "_pack.h"
-#include "pack.h"
+#include "fd_postproc/headers/pack.h"
+#include "cuda/pack.h"
 
 enum { FDK_THREADS = 256, FDK_MOST_BLOCKS = 64, FDK_LINE = 128, FDK_ARRAYS = 10 };
 

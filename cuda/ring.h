@@ -19,8 +19,8 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "decide.h"
-#include "driver.h"
+#include "cuda/decide.h"
+#include "cuda/driver.h"
 
 FDK_ASSERT(offsetof(fdk_job, tokens) == 0 && offsetof(fdk_job, steps) == (FDK_ARRAYS - 1) * sizeof(fdk_array),
            "ten arrays in the order of tensors.ROLES");

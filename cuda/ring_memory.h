@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ring.h"
+#include "cuda/ring.h"
 
 #define FDR_ALIGNMENT 64        /* of each host tensor's copy */
 #define FDR_BUFFER_STEP 16384   /* sizes of buffers are multiples of it: batches that grow need no new ones */

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "ring_sender.h"
+#include "cuda/ring_sender.h"
 
 #define FDR_LEAVE_NS 200000000 /* a thread that is to end has so long for it */
 

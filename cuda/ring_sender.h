@@ -7,10 +7,10 @@
 
 #include <string.h>
 
-#include "_counter.h"
-#include "_frames.h"
-#include "_sysv.h"
-#include "ring_memory.h"
+#include "fd_postproc/headers/counter.h"
+#include "fd_postproc/headers/frames.h"
+#include "fd_postproc/headers/sysv.h"
+#include "cuda/ring_memory.h"
 
 #define FDR_SLICE_NS 20000000   /* the thread looks this often whether it is to go on waiting */
 #define FDR_CAPTURE_NS 1000000  /* and this often whether a capture is over */

@@ -26,7 +26,6 @@ MODULES = [
     "fd_postproc.ops",
     "fd_postproc.queues",
     "fd_postproc.recording",
-    "fd_postproc.reference",
 ]
 # Read in this order; names that are not here follow as they come in __all__.
 FIRST = ["Receiver", "Sender", "Step", "Logprobs", "decode", "encode", "Layout", "GPU", "XPU"]

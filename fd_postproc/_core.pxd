@@ -1,5 +1,5 @@
 # What other extensions of the package may use of `_core`: the content of a Step.
-from fd_postproc._wire cimport fdw_step
+from fd_postproc.headers.wire cimport fdw_step
 
 
 cdef class Step:

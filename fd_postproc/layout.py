@@ -15,7 +15,7 @@ _MAX_CELLS = 1 << 22
 class Layout:
     """Sizes compiled into a FastDeploy build's save and get ops.
 
-    Every offset of every message follows from these four numbers (``_wire.h`` computes them), so both
+    Every offset of every message follows from these four numbers (``wire.h`` computes them), so both
     ends of a queue must use the same ones.
 
     Parameters

@@ -20,13 +20,14 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-import stub_cuda
 import sysv_ipc
-from frameworks import FRAMEWORKS, made
-from kernel_emulation import compiler
 
 import fd_postproc as fp
-from fd_postproc import ops, queues, reference
+from fd_postproc import ops, queues
+from tests import reference
+from tests.lib import stub_cuda
+from tests.lib.frameworks import FRAMEWORKS, made
+from tests.lib.kernel_emulation import compiler
 
 CLONE_NEWIPC = 0x08000000
 
@@ -131,6 +132,21 @@ def set_limit(name, value):
     """Set kernel.msgmax or kernel.msgmnb of this thread's IPC namespace."""
     with open(f"/proc/sys/kernel/{name}", "w") as file:
         file.write(str(value))
+
+
+@pytest.fixture
+def own_namespace():
+    """Default limits and nobody else's queues; none may be left behind.  True if that was permitted."""
+    libc, new_ipc = ctypes.CDLL(None), 0x08000000
+    with open("/proc/thread-self/ns/ipc") as outside:
+        if libc.unshare(new_ipc) != 0:
+            yield False
+            return
+        try:
+            yield True
+            assert queues.list_queues() == []
+        finally:
+            libc.setns(outside.fileno(), new_ipc)
 
 
 @pytest.fixture

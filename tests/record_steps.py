@@ -15,14 +15,14 @@ import sys
 import warnings
 from pathlib import Path
 
-TESTS = Path(__file__).parent
-sys.path[:0] = [str(TESTS / "lib"), str(TESTS / "fastdeploy_double")]
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "fastdeploy_double")]
 
 
 def recorded_anew(content, cls):
     """A trace's content, changed in place: with what `cls` does."""
-    from step_replay.replay import Replay, status_of
-    from step_replay.traces import Trace
+    from tests.lib.step_replay.replay import Replay, status_of
+    from tests.lib.step_replay.traces import Trace
 
     for holder in (*content["requests"], *content["events"]):
         if "status" in holder:
@@ -51,7 +51,8 @@ def main():
         parser.error("FD_POSTPROC_FASTDEPLOY is not set; give the FastDeploy source tree to record on")
     warnings.simplefilter("ignore")
     from fastdeploy.output import token_processor
-    from step_replay.traces import FOLDER, SUFFIX, trace_names
+
+    from tests.lib.step_replay.traces import FOLDER, SUFFIX, trace_names
 
     folder.mkdir(exist_ok=True)
     for name in trace_names():

@@ -141,7 +141,7 @@ def is_first(rank_id: Any) -> bool:
 def say(op: str, width: int, cols: int, reason: str, index: int, value: int | None, bound: int) -> str:
     """Words for what the C loop or the kernel refused.
 
-    The reasons are those of enum fdp_reason in _request.h.  `value` is None where the kernel does not tell.
+    The reasons are those of enum fdp_reason in request.h.  `value` is None where the kernel does not tell.
     """
     names = ARGUMENTS[op]
 

@@ -9,12 +9,12 @@ import time
 from dataclasses import replace
 
 import pytest
-from commands import at_terminal, flat, started
-from waiting import until
 
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli import workload
+from tests.lib.commands import at_terminal, flat, started
+from tests.lib.waiting import until
 
 
 def test_demo_carries_everything_under_the_default_limits(run, own_namespace):

@@ -7,12 +7,12 @@ import struct
 
 import pytest
 import sysv_ipc
-from commands import SHIPPED, flat, key_of
 
 import fd_postproc as fp
 from fd_postproc import _core, queues
 from fd_postproc.cli import workload
 from fd_postproc.errors import queue_error
+from tests.lib.commands import SHIPPED, flat, key_of
 
 
 def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):

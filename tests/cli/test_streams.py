@@ -8,12 +8,12 @@ import threading
 
 import numpy as np
 import pytest
-from children import FD_POSTPROC
-from commands import flat, key_of, payloads, take_all
 
 import fd_postproc as fp
 from fd_postproc.cli import main
 from fd_postproc.recording import Recording, RecordingWriter
+from tests.lib.children import FD_POSTPROC
+from tests.lib.commands import flat, key_of, payloads, take_all
 
 STEP = fp.Step.from_arrays("plain", [1, -1], [7])
 

@@ -9,12 +9,12 @@ import time
 
 import pytest
 import sysv_ipc
-from commands import SHIPPED, key_of, payloads, started, take_all
-from waiting import until
 
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.recording import RecordingWriter
+from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
+from tests.lib.waiting import until
 
 
 def test_record_and_replay_keep_every_byte(run, queue, tmp_path):

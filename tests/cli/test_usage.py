@@ -3,9 +3,9 @@
 import subprocess
 
 import pytest
-from children import python
 
 from fd_postproc.cli import COMMANDS
+from tests.lib.children import python
 
 
 @pytest.mark.parametrize("command", COMMANDS)

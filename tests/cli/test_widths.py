@@ -7,10 +7,10 @@ import select
 import time
 
 import pytest
-from commands import at_terminal
 
 from fd_postproc.cli import workload
 from fd_postproc.cli.tables import Grid, fitting
+from tests.lib.commands import at_terminal
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -1,10 +1,10 @@
 """Every finding is made for real, on private queues, with processes that live, wait or are dead."""
 
 import pytest
-from doctoring import by_hand
 
 from fd_postproc import doctor
 from fd_postproc.cli import main
+from tests.lib.doctoring import by_hand
 
 
 @pytest.fixture(autouse=True)

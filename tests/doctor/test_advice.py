@@ -3,11 +3,11 @@
 import importlib.metadata
 
 import pytest
-from other_user import as_nobody
 
 import fd_postproc as fp
 from fd_postproc.doctor import plugins, trial
 from fd_postproc.doctor.environment import check_environment
+from tests.lib.other_user import as_nobody
 
 
 def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):

@@ -7,11 +7,11 @@ import time
 
 import pytest
 import sysv_ipc
-from commands import at_terminal
-from doctoring import PROGRAM, dead_user, examined, exists, scope_of
-from waiting import until
 
 from fd_postproc import doctor, queues
+from tests.lib.commands import at_terminal
+from tests.lib.doctoring import PROGRAM, dead_user, examined, exists, scope_of
+from tests.lib.waiting import until
 
 
 def test_exit_status_and_filters(run, queue, monkeypatch):

@@ -6,11 +6,11 @@ import tempfile
 
 import pytest
 import sysv_ipc
-from doctoring import ID, in_namespaces
-from waiting import until
 
 from fd_postproc import doctor, queues
 from fd_postproc.doctor import Scope
+from tests.lib.doctoring import ID, in_namespaces
+from tests.lib.waiting import until
 
 
 def test_queues_are_recognised_by_their_keys(default_limits, run):

@@ -2,7 +2,6 @@
 
 import pytest
 import sysv_ipc
-from doctoring import examined
 
 import fd_postproc as fp
 from fd_postproc import queues
@@ -11,6 +10,7 @@ from fd_postproc.doctor import Load, Scope
 from fd_postproc.doctor.limits import check_limits
 from fd_postproc.needs import example_step, fragments
 from fd_postproc.queues import KernelLimits
+from tests.lib.doctoring import examined
 
 
 def limit_findings(limits, **options):

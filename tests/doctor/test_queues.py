@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import sysv_ipc
-from doctoring import by_hand, dead_user, examined, exists, in_namespaces, scope_of
-from waiting import until
 
 import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
 from fd_postproc.doctor import removal
 from fd_postproc.doctor.processes import Waiting
+from tests.lib.doctoring import by_hand, dead_user, examined, exists, in_namespaces, scope_of
+from tests.lib.waiting import until
 
 
 def test_a_healthy_queue_with_live_users(queue, live_user):

@@ -4,12 +4,12 @@ import os
 import subprocess
 
 import pytest
-from children import python
 
 import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc.doctor import Scope
 from fd_postproc.doctor.services import check_services
+from tests.lib.children import python
 
 SEND = """
 import sys, time

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "_frames.h"
-#include "_gather.h"
-#include "_write.h"
+#include "fd_postproc/headers/frames.h"
+#include "fd_postproc/headers/gather.h"
+#include "fd_postproc/headers/write.h"
 
 /* Small layouts, so that small inputs reach their bounds; and FastDeploy's own. */
 static const fdw_layout LAYOUTS[] = {{4, 2, 3, 3}, {1, 1, 1, 1}, {9, 20, 6, 5}, {512, 20, 6, 256}};

@@ -4,7 +4,7 @@
  */
 #include "check.h"
 
-#include "_pack.h"
+#include "fd_postproc/headers/pack.h"
 
 typedef struct {
     const uint8_t *data;

@@ -3,8 +3,8 @@
     python tests/fuzz/run.py --minutes 10           each target in turn; needs clang and libclang-rt
     python tests/fuzz/run.py --minutes 10 --keep    and put what was newly reached into the corpus
 
-A crash is written into ``crashes/`` as TARGET-NAME; ``tests/test_fuzz.py`` runs every file there, and the
-corpus.  To see one again: ``python tests/fuzz/run.py crashes/TARGET-NAME``.
+A crash is written into ``crashes/`` as TARGET-NAME; ``test_fuzz.py`` runs every file there, and the corpus.
+  To see one again: ``python tests/fuzz/run.py crashes/TARGET-NAME``.
 """
 
 import argparse
@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lib"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fuzz_targets import FUZZ, SANITIZERS, TARGETS, compiled, corpus, pack
+from tests.lib.fuzz_targets import FUZZ, SANITIZERS, TARGETS, compiled, corpus, pack
 
 
 def fuzz(target, clang, seconds, keep):

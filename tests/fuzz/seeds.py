@@ -10,12 +10,11 @@ import sys
 import zlib
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lib"))
-
-from random_steps import random_step
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import fd_postproc as fp
-from fd_postproc import reference
+from tests import reference
+from tests.lib.random_steps import random_step
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 LAYOUTS = [fp.Layout(4, 2, 3, 3), fp.Layout(1, 1, 1, 1), fp.Layout(9, 20, 6, 5), fp.GPU]  # as in check.h

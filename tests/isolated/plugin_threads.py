@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "lib"), str(TESTS / "fastdeploy_double")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS / "fastdeploy_double")]
 
 os.environ["FD_POSTPROC_FORCE"] = "1"  # without Paddle the two classes cannot be compared
 
@@ -214,7 +214,7 @@ def main():
     channel, steps, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     stand_in_for_paddle()
     os.environ["FD_POSTPROC_FORCE"] = "1"  # the trial at construction needs tensors
-    from rig import Rig
+    from tests.lib.rig import Rig
 
     drafts = channel == "spec_topk"
     rig = Rig(channel, slots=SLOTS, enable_draft_logprob=drafts)

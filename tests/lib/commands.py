@@ -11,11 +11,11 @@ import termios
 from importlib import resources
 
 import sysv_ipc
-from children import FD_POSTPROC
-from nursery import nursery
 
 from fd_postproc import data
 from fd_postproc.recording import Recording
+from tests.lib.children import FD_POSTPROC
+from tests.lib.nursery import nursery
 
 SHIPPED = resources.files(data)
 

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
-from save_cases import CHANNELS
-from stub_cuda import Cupy, Exchange, Other, Paddle26, Torch
 
 import fd_postproc as fp
-from fd_postproc import ops, reference
+from fd_postproc import ops
+from tests import reference
+from tests.lib.save_cases import CHANNELS
+from tests.lib.stub_cuda import Cupy, Exchange, Other, Paddle26, Torch
 
 KINDS = [Cupy, Exchange, Other, Paddle26, Torch]
 LAYOUT = fp.Layout(max_batch=32, top_k=5, max_draft=6, spec_batch=32)  # whose messages fit any limit
@@ -58,7 +59,7 @@ def save(x=5, preempted=0, **keywords):
 PRELUDE = """
 import ctypes, os, sys, time
 import numpy as np
-import stub_cuda
+from tests.lib import stub_cuda
 stub = stub_cuda.load(os.environ["STUB_CUDA"])
 import fd_postproc as fp
 from fd_postproc import ops

@@ -3,10 +3,10 @@
 import subprocess
 
 import pytest
-from children import FD_POSTPROC, python
 
 from fd_postproc import doctor, queues
 from fd_postproc.doctor import Scope
+from tests.lib.children import FD_POSTPROC, python
 
 PROGRAM = [FD_POSTPROC, "doctor"]
 

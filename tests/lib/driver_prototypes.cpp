@@ -9,7 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "driver.h"
+#include "cuda/driver.h"
 
 template <class Ours, class Theirs> constexpr bool agree();
 

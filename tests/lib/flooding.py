@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 
-from children import python
+from tests.lib.children import python
 
 KINDS = ("malformed", "oversized", "wrong type", "stray", "first", "empty")
 
@@ -11,8 +11,8 @@ FLOODER = """
 import random, signal, sys, time
 import sysv_ipc
 import fd_postproc as fp
-from fd_postproc import reference
-from fd_postproc.reference import FrameHeader
+from tests import reference
+from tests.reference import FrameHeader
 key, kinds, rate = int(sys.argv[1]), sys.argv[2].split(","), float(sys.argv[3])
 queue = sysv_ipc.MessageQueue(key, max_message_size=8192)
 step = fp.Step.from_arrays("spec", [6] * 512, list(range(3072)))

@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
-HEADERS = FUZZ.parent.parent / "fd_postproc"
+ROOT = FUZZ.parent.parent
 TARGETS = {"gate": 4096, "pack": 512, "frames": 2048}
 """Name of each target, and its longest input."""
 WARNINGS = ["-Wall", "-Wextra"]
@@ -27,7 +27,7 @@ def compiled(compiler, target, folder, *flags):
     """A target as a program."""
     program = Path(folder) / target
     sources = [FUZZ / f"{target}.c"] + ([] if "-fsanitize=fuzzer" in flags else [FUZZ / "replay.c"])
-    command = [compiler, "-g", "-O1", *WARNINGS, "-Werror", *flags, f"-I{HEADERS}", *sources, "-o", program]
+    command = [compiler, "-g", "-O1", *WARNINGS, "-Werror", *flags, f"-I{ROOT}", *sources, "-o", program]
     subprocess.run(command, check=True)
     return program
 

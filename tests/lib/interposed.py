@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from children import python
+
+from tests.lib.children import python
 
 SOURCE = Path(__file__).with_name("interpose.c")
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 from hypothesis import strategies as st
-from kernel_emulation import Call
-from save_cases import CHANNELS, random_inputs
 
 import fd_postproc as fp
+from tests.lib.kernel_emulation import Call
+from tests.lib.save_cases import CHANNELS, random_inputs
 
 ROLES = {
     "x": "tokens",

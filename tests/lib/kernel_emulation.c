@@ -1,7 +1,7 @@
 /* The kernel body on the CPU, and the CPU's own packer beside it. */
 #include <stdlib.h>
 
-#include "decide.h"
+#include "cuda/decide.h"
 
 /* The arrays in the order of fdk_job. */
 enum { TOKENS, IDS, SCORES, RANKS, COUNTS, OFFSETS, DECODED, PROMPTS, PREEMPTED, STEPS, N_ARRAYS };

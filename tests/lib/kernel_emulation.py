@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from fd_postproc import Layout
+from tests.lib.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("kernel_emulation.c")
 OPS = [  # enum fdp_op
     "save_output",
@@ -106,7 +106,7 @@ def library():
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "emulation.so"
         flags = ["-std=c11", "-O2", "-shared", "-fPIC", *shlex.split(os.environ.get("CFLAGS", ""))]
-        headers = ["-I", ROOT / "cuda", "-I", ROOT / "fd_postproc"]
+        headers = ["-I", ROOT]
         subprocess.run([*compiler(), *flags, *headers, SOURCE, "-o", built], check=True)
         emulation = ctypes.CDLL(str(built))
     emulation.emu_capacity.restype = ctypes.c_int64

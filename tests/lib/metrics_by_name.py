@@ -10,7 +10,7 @@ import inspect
 import itertools
 import textwrap
 
-from quiet import imported
+from tests.lib.quiet import imported
 
 _METHODS = {"observe": "obs_value", "inc": "inc_value", "set": "set_value"}
 _HEADS = "spec_decode_draft_single_head_acceptance_rate"

@@ -12,8 +12,8 @@ import select
 import subprocess
 import tempfile
 
-from children import python
-from quiet import imported
+from tests.lib.children import python
+from tests.lib.quiet import imported
 
 PARENT = """
 import gc, json, os, sys, warnings

@@ -4,7 +4,8 @@ import os
 import subprocess
 
 import pytest
-from children import python
+
+from tests.lib.children import python
 
 
 def as_nobody(script):

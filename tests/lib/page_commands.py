@@ -6,16 +6,15 @@ import re
 import shlex
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-from waiting import until
 
 import fd_postproc as fp
 from fd_postproc import cli, queues
 from fd_postproc.recording import RecordingWriter
+from tests.lib.paths import ROOT
+from tests.lib.waiting import until
 
-ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
 QUEUE_ID, KEY = 8002, 0x21500001  # those of the documents
 MESSAGES = 20

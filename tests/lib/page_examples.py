@@ -7,10 +7,10 @@ import sys
 import textwrap
 
 import pytest
-from page_commands import PAGES, ROOT, as_a_user
 
 import fd_postproc as fp
 from fd_postproc import queues
+from tests.lib.page_commands import PAGES, ROOT, as_a_user
 
 ENDLESS = "for step in receiver:\n        for i, count"  # a live service's
 

@@ -1,6 +1,6 @@
 """The plug-in's token processor on the double, made as FastDeploy's engine gets it."""
 
-from quiet import imported
+from tests.lib.quiet import imported
 
 
 def plugin_class():

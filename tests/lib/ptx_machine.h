@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepare.h"
+#include "cuda/prepare.h"
 
 #define PARAM_BASE (UINT64_C(1) << 60)
 #define SHARED_BASE (UINT64_C(1) << 59)

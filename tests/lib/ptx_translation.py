@@ -9,7 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from kernel_emulation import ROOT, compiler
+from tests.lib.kernel_emulation import ROOT, compiler
 
 PTX = ROOT / "cuda" / "pack.ptx"
 HERE = Path(__file__).parent
@@ -204,7 +204,7 @@ class Machine:
     def __init__(self, ptx, folder, level="-O0"):
         source, built = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
         source.write_text(translate(ptx))
-        headers = ["-I", HERE, "-I", ROOT / "cuda", "-I", ROOT / "fd_postproc"]
+        headers = ["-I", HERE, "-I", ROOT]
         flags = ["-std=gnu11", level, "-shared", "-fPIC", "-w"]
         subprocess.run([*compiler(), *flags, *headers, source, "-o", built], check=True)
         self.library = ctypes.CDLL(str(built))

@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 
-import stub_cuda
+from tests.lib import stub_cuda
 
 NON_BLOCKING, GLOBAL = 1, 0
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from service_tool import FOLDER, TREES
+
+from tests.lib.service_tool import FOLDER, TREES
 
 LIB = Path(__file__).resolve().parent
 SHIM = FOLDER / "shim"
@@ -51,7 +52,7 @@ def run(tree, program, *arguments, folder, shim=True, **variables):
         Whether the machine looks as if it had a GPU (``benchmarks/service/shim``).
     """
     check(tree)
-    paths = [*([SHIM] if shim else []), tree, LIB]
+    paths = [*([SHIM] if shim else []), tree, LIB.parents[1]]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FD_")}
     environment |= {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),

@@ -5,7 +5,7 @@
 #define FDF_BUCKET_BITS 3
 #include <stdlib.h>
 
-#include "_frames.h"
+#include "fd_postproc/headers/frames.h"
 
 typedef struct {
     fdf_assembly frames;

@@ -1,4 +1,4 @@
-"""``_frames.h`` with little room, compiled by the host's C compiler, on a clock that the caller sets."""
+"""``frames.h`` with little room, compiled by the host's C compiler, on a clock that the caller sets."""
 
 import ctypes
 import functools
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fd_postproc._core import CHANNELS
+from tests.lib.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOM = {"LEAST_ROOM": 4096, "MOST_KNOWN": 3, "MOST_REMEMBERED": 4}  # as in reassembly.c
 REFUSED, MORE, WHOLE = -1, 0, 1  # enum fdf_result
 ADDRESS = ctypes.c_void_p
@@ -29,7 +29,7 @@ def _library():
         library = Path(folder, "reassembly.so")
         source = Path(__file__).with_name("reassembly.c")
         flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        command = [*compiler, *flags, f"-I{ROOT / 'fd_postproc'}", source, "-o", library]
+        command = [*compiler, *flags, f"-I{ROOT}", source, "-o", library]
         subprocess.run(command, check=True)
         found = ctypes.CDLL(str(library))
     found.begin.restype = ADDRESS

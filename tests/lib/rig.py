@@ -5,12 +5,12 @@ import itertools
 import time
 
 import numpy as np
-from plugged import plugin_class
-from quiet import imported
-from waiting import until
 
 import fd_postproc as fp
 from fd_postproc._core import payload_size
+from tests.lib.plugged import plugin_class
+from tests.lib.quiet import imported
+from tests.lib.waiting import until
 
 MODE = {
     "splitwise_role": "mixed",
@@ -57,7 +57,7 @@ class Rig:
     """
 
     def __init__(self, channel, names=(), *, slots=8, cls=None, stop_flags_type="list", **mode):
-        stubs, replay = imported("step_replay.stubs"), imported("step_replay.replay")
+        stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
         self.channel, self.escaped = channel, []
         self.mode = {**MODE, "max_num_seqs": slots, "channel": channel, **mode}
         self.mode["method"] = mode.get("method", "mtp" if channel.startswith("spec") else None)
@@ -105,7 +105,7 @@ class Rig:
             eos_token_ids=[END],
             metrics=request.RequestMetrics(arrival_time=now - 2, **dict.fromkeys(stamps, now - 1)),
         )
-        task.status = imported("step_replay.replay").status_of("RUNNING_DECODE")
+        task.status = imported("tests.lib.step_replay.replay").status_of("RUNNING_DECODE")
         task.num_computed_tokens = task.need_prefill_tokens
         for key, value in attributes.items():
             setattr(task, key, value)
@@ -141,7 +141,7 @@ class Rig:
         if processor.use_logprobs:
             tensors += [processor.output_scores, processor.output_ranks]
         payload = fp.encode(self.message(tokens, **options)).ljust(payload_size(self.channel), b"\0")
-        imported("step_replay.tensors").fill(self.channel, tensors, payload)
+        imported("tests.lib.step_replay.tensors").fill(self.channel, tensors, payload)
         processor._process_batch_output()
 
     def step(self, tokens=None, **options):

@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 
 import fd_postproc as fp
-from fd_postproc import reference
+from tests import reference
 
 CHANNELS = {
     "save_output": "plain",

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import fd_postproc as fp
-from fd_postproc.reference import ReferenceStep
+from tests.reference import ReferenceStep
 
 DIALECTS = ("packed", "legacy", "compact")
 LARGEST = {"channel": "spec_topk", "seed": 1, "batch": 512, "cols": 21, "accepted": 6}

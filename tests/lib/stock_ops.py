@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import sysv_ipc
-from quiet import imported
-from save_cases import CHANNELS
 
 import fd_postproc as fp
-from fd_postproc import queues, reference
+from fd_postproc import queues
 from fd_postproc._core import payload_size
+from tests import reference
+from tests.lib.quiet import imported
+from tests.lib.save_cases import CHANNELS
 
 
 def queue_of(channel):

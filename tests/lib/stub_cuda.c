@@ -19,8 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver.h"
-#include "decide.h"
+#include "cuda/driver.h"
+#include "cuda/decide.h"
 
 enum {
     OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,

@@ -10,7 +10,8 @@ import types
 from pathlib import Path
 
 import numpy as np
-from kernel_emulation import ROOT, compiler
+
+from tests.lib.kernel_emulation import ROOT, compiler
 
 SOURCE = Path(__file__).with_name("stub_cuda.c")
 
@@ -19,7 +20,7 @@ def build(folder):
     """Compile it; the library's path."""
     built = Path(folder) / "libcuda.so.1"
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    headers = ["-I", ROOT / "cuda", "-I", ROOT / "fd_postproc"]
+    headers = ["-I", ROOT]
     name = "-Wl,-soname,libcuda.so.1"
     subprocess.run([*compiler(), *flags, *headers, SOURCE, name, "-o", built], check=True)
     return built

@@ -2,7 +2,7 @@
 
 import shutil
 
-from page_commands import ROOT
+from tests.lib.page_commands import ROOT
 
 
 def copy_tree(folder):

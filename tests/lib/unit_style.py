@@ -4,8 +4,8 @@ import time
 from types import SimpleNamespace
 from unittest import mock
 
-from quiet import imported
-from step_replay.model import as_told
+from tests.lib.quiet import imported
+from tests.lib.step_replay.model import as_told
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 CLOCK = 1_763_000_100.0

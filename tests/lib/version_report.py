@@ -7,7 +7,6 @@ import logging
 
 from fastdeploy import config
 from fastdeploy.output import token_processor as module
-from step_replay import stubs
 
 from fd_postproc.fastdeploy.engine.processor import make_class
 from fd_postproc.fastdeploy.trial.canned import SCRIPTS
@@ -15,6 +14,7 @@ from fd_postproc.fastdeploy.trial.compatibility import Pair, contract_gap, first
 from fd_postproc.fastdeploy.trial.facts import ABORT_SETS, Facts
 from fd_postproc.fastdeploy.trial.sandbox import Sandbox
 from fd_postproc.fastdeploy.trial.trial import Trial
+from tests.lib.step_replay import stubs
 
 SPECULATIVE = (("spec", "mtp"), ("spec", "ngram"), ("spec_topk", "mtp"))
 
@@ -103,8 +103,8 @@ def quick_dictionary():
 
 def gauges():
     """The gauges of speculative decoding after some steps: FastDeploy's, ours, and our complaints."""
-    from plugged import plugin_class, stock_class
-    from rig import Rig
+    from tests.lib.plugged import plugin_class, stock_class
+    from tests.lib.rig import Rig
 
     told = []
     for channel, method in SPECULATIVE[:2]:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from frameworks import Paddle
-from sampled_steps import KINDS, Requests
+
+from tests.lib.frameworks import Paddle
+from tests.lib.sampled_steps import KINDS, Requests
 
 CHANNEL = pytest.mark.parametrize("channel", KINDS)
 LOGPROBS = pytest.mark.parametrize("channel", ["topk", "spec_topk"])

@@ -21,8 +21,8 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
 from fd_postproc._core cimport Step
-from fd_postproc._sysv cimport fds_now
-from fd_postproc._wire cimport fdw_block
+from fd_postproc.headers.sysv cimport fds_now
+from fd_postproc.headers.wire cimport fdw_block
 
 from collections import Counter
 from types import MemberDescriptorType
@@ -35,7 +35,7 @@ cdef extern from "Python.h":
     dict PyObject_GenericGetDict(object o, void *context)
     void _set_tuple_item "PyTuple_SET_ITEM"(PyObject *target, Py_ssize_t i, PyObject *item) noexcept
 
-include "../../_lists.pxi"
+include "../../core/lists.pxi"
 include "_slots.pxi"
 include "_lazy.pxi"
 include "_dicts.pxi"

@@ -4,8 +4,8 @@ Health stamps belong to the receive loop and are left alone.
 """
 
 import fd_postproc as fp
-from step_replay.tensors import fill
-from step_replay.traces import payload
+from tests.lib.step_replay.tensors import fill
+from tests.lib.step_replay.traces import payload
 
 
 def through_tensors(replay, event):

@@ -2,10 +2,10 @@
 
 from itertools import chain
 
-from step_replay.compare import differences
-from step_replay.model import DRAFT, Model, as_told
-from step_replay.replay import Replay
-from step_replay.traces import payload
+from tests.lib.step_replay.compare import differences
+from tests.lib.step_replay.model import DRAFT, Model, as_told
+from tests.lib.step_replay.replay import Replay
+from tests.lib.step_replay.traces import payload
 
 LOOP = ("op", "health")  # the receive loop's doings
 MARKS = (

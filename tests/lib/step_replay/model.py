@@ -1,15 +1,15 @@
 """What a message must do to the requests, worked out slot by slot from its bytes and the state before it.
 
 Written without a look at performance and without any of the classes it judges: it reads the message with
-`fd_postproc.reference` and never calls the token processor.  It knows the recorded behaviour where an event
+`tests.reference` and never calls the token processor.  It knows the recorded behaviour where an event
 has no mark, and the better outcome where it has one: a missing time stamp disturbs nothing, drafts belong to
 requests, every target is delivered once and in order.
 """
 
 from dataclasses import dataclass, field
 
-from fd_postproc import reference
 from fd_postproc.errors import MalformedMessage
+from tests import reference
 
 TARGET, DRAFT = 3, 4
 RECOVERY, PREEMPTED = -3, -9

@@ -5,7 +5,7 @@ import threading
 import sysv_ipc
 
 from fd_postproc import queues
-from step_replay.traces import payload
+from tests.lib.step_replay.traces import payload
 
 PATIENCE = 20.0  # seconds until a step is given up; never waited for when all is well
 

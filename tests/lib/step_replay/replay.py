@@ -15,10 +15,10 @@ from fastdeploy.metrics.metrics import main_process_metrics
 from fastdeploy.model_executor.ops import gpu as ops
 from fastdeploy.output import token_processor
 
-from step_replay import stubs
-from step_replay.record import Recorder
-from step_replay.tensors import fill, fill_empty
-from step_replay.traces import payload
+from tests.lib.step_replay import stubs
+from tests.lib.step_replay.record import Recorder
+from tests.lib.step_replay.tensors import fill, fill_empty
+from tests.lib.step_replay.traces import payload
 
 OPS = ("get_output", "get_output_ep", "get_output_topk", "speculate_get_output", "speculate_get_output_topk")
 SETTLING = ("insert", "message", "empty_receive", "clear_data")  # a delayed finish takes effect before these

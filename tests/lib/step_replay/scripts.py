@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from step_replay.judge import Judged
-from step_replay.tensors import PLAIN, SLOT, SPEC_TOPK_SLOTS, TOPK_RANKS, TOPK_SCORES
-from step_replay.traces import Trace
+from tests.lib.step_replay.judge import Judged
+from tests.lib.step_replay.tensors import PLAIN, SLOT, SPEC_TOPK_SLOTS, TOPK_RANKS, TOPK_SCORES
+from tests.lib.step_replay.traces import Trace
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 END_TOKENS = ([2], [2, 7], [7, 2, 100_257], [0])

@@ -6,7 +6,7 @@ count above six is cut to six here; the op would go on into the next slot.
 
 import numpy as np
 
-from fd_postproc.bench.baseline.workload import flat_view
+from benchmarks.baseline.workload import flat_view
 
 COLUMNS, DRAFTS = 21, 6
 SLOT = np.dtype(

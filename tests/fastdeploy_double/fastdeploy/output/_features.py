@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from fastdeploy._shapes import recording
-from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
-from fd_postproc.bench.baseline.optional import (
+from benchmarks.baseline.optional import (
     AbortResultsMixin,
     AbortsMixin,
     DecodeLogMixin,
@@ -12,6 +10,8 @@ from fd_postproc.bench.baseline.optional import (
     MasksMixin,
     RoutingMixin,
 )
+from fastdeploy._shapes import recording
+from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 
 
 class SchedulerLogMixin(DecodeLogMixin):

@@ -1,7 +1,7 @@
 """What a version does otherwise than 2.6: a class for each difference, chosen by what was recorded of it."""
 
+from benchmarks.baseline.step import CommonStep
 from fastdeploy._shapes import recording
-from fd_postproc.bench.baseline.step import CommonStep
 
 BEHAVIOUR = recording()["behaviour"]
 TRANSFER = BEHAVIOUR.get("failed_transfer", {"error_code": 501, "says_so_in": "error_msg", "text": ""})

@@ -1,4 +1,4 @@
-"""The stock token processor: construction, receive loops, health.  The step is fd_postproc.bench.baseline.
+"""The stock token processor: construction, receive loops, health.  The step is benchmarks.baseline.
 
 What the recorded version does otherwise is in _versions.py; names and methods that it lacks are left out.
 

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The least that the work could cost, in plain C.
+ *
+ * Nothing here checks anything: not a length, not a count, not an allocation.  It is a yardstick for
+ * timing inputs known to be good, never a way to read a message.
+ */
+#ifndef FD_POSTPROC_FLOOR_H
+#define FD_POSTPROC_FLOOR_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fd_postproc/headers/block.h"
+
+/* What a message looks like, worked out before any timing. */
+typedef struct {
+    fdw_geometry at;
+    int channel;
+    int32_t batch;
+    int32_t rows;
+    int32_t cols;
+} flr_shape;
+
+/* Accepted rows of a message -> one malloc'd block laid out as a Step's (fdw_block). */
+static inline void *flr_rows(const flr_shape *s, const uint8_t *data)
+{
+    const fdw_geometry *at = &s->at;
+    const size_t bytes = 4 * (size_t)s->cols;
+    void *memory = malloc((size_t)fdw_block_size(s->channel, s->batch, s->rows, s->cols));
+    const fdw_block to = fdw_block_in(memory, s->channel, s->batch, s->rows, s->cols);
+    int32_t *ids = to.ids, *ranks = to.ranks, row = 0;
+    float *scores = to.scores;
+    if (at->counts >= 0)
+        memcpy(to.counts, data + at->counts, 4 * (size_t)s->batch);
+    for (int32_t i = 0; i < s->batch; i++) {
+        const uint8_t *slot = data + at->ids.slot * i;
+        if (at->counts < 0) {
+            int32_t word;
+            memcpy(&word, slot + at->ids.base, sizeof word);
+            to.counts[i] = word < 0 ? word : 1;
+        }
+        to.offsets[i] = row;
+        for (int32_t j = 0; j < to.counts[i]; j++, row++) {
+            const uint8_t *from = slot + at->ids.pitch * j;
+            memcpy(ids, from + at->ids.base, bytes);
+            ids += s->cols;
+            if (scores == NULL)
+                continue;
+            memcpy(scores, from + at->scores.base, bytes);
+            scores += s->cols;
+            memcpy(ranks++, data + at->ranks.base + at->ranks.slot * i + 4 * (int64_t)j, 4);
+        }
+    }
+    to.offsets[s->batch] = row;
+    return memory;
+}
+
+/* The same for one column: a row is one word, so no call to memcpy. */
+static inline void *flr_words(const flr_shape *s, const uint8_t *data)
+{
+    flr_shape one = *s;
+    one.cols = 1;
+    return flr_rows(&one, data);
+}
+
+/* One call, in a function that callgrind can tell from all others: not inlined, and its name exported. */
+__attribute__((noinline, visibility("default"))) PyObject *flr_counted(PyObject *call)
+{
+    return PyObject_CallNoArgs(call);
+}
+
+static inline PyObject *flr_ints(const int32_t *values, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t k = 0; k < n; k++)
+        PyList_SET_ITEM(list, k, PyLong_FromLong(values[k]));
+    return list;
+}
+
+static inline PyObject *flr_floats(const float *values, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t k = 0; k < n; k++)
+        PyList_SET_ITEM(list, k, PyFloat_FromDouble(values[k]));
+    return list;
+}
+
+/* Requests first <= i < last of a block -> (ids, scores, ranks), nested as Step.tolists nests them. */
+static inline PyObject *flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+{
+    PyObject *ids = PyList_New(last - first);
+    PyObject *scores = PyList_New(last - first);
+    PyObject *ranks = PyList_New(last - first);
+    PyObject *out = PyTuple_New(3);
+    for (Py_ssize_t i = first; i < last; i++) {
+        const Py_ssize_t row = b->offsets[i], n = b->offsets[i + 1] - row;
+        PyObject *id_rows = PyList_New(n), *score_rows = PyList_New(n);
+        for (Py_ssize_t j = 0; j < n; j++) {
+            PyList_SET_ITEM(id_rows, j, flr_ints(b->ids + (row + j) * cols, cols));
+            PyList_SET_ITEM(score_rows, j, flr_floats(b->scores + (row + j) * cols, cols));
+        }
+        PyList_SET_ITEM(ids, i - first, id_rows);
+        PyList_SET_ITEM(scores, i - first, score_rows);
+        PyList_SET_ITEM(ranks, i - first, flr_ints(b->ranks + row, n));
+    }
+    PyTuple_SET_ITEM(out, 0, ids);
+    PyTuple_SET_ITEM(out, 1, scores);
+    PyTuple_SET_ITEM(out, 2, ranks);
+    return out;
+}
+
+/* The arrays of a compact frame with logprobs -> what a get op's tensors hold after it.  A row is `row` elements
+ * long there and a slot `slot` rows; ids begin at element `first`. */
+typedef struct {
+    int64_t *tokens;
+    float *scores;
+    int64_t *ranks;
+    int32_t first, row, slot;
+    int32_t header[3];
+    int32_t words;
+} flr_tensors;
+
+static inline void flr_spread(const flr_shape *s, const uint8_t *arrays, const flr_tensors *to)
+{
+    const int32_t *counts = (const int32_t *)arrays;
+    const int32_t *ids = counts + s->batch;
+    const float *scores = (const float *)(ids + (int64_t)s->rows * s->cols);
+    const int32_t *ranks = (const int32_t *)(scores + (int64_t)s->rows * s->cols);
+    for (int32_t k = 0; k < to->words; k++)
+        to->tokens[k] = to->header[k];
+    for (int32_t i = 0; i < s->batch; i++) {
+        if (to->slot > 1)
+            to->tokens[to->words + i] = counts[i];
+        for (int32_t j = 0; j < counts[i]; j++) {
+            const int64_t at = (int64_t)to->row * (to->slot * i + j);
+            for (int32_t k = 0; k < s->cols; k++)
+                to->tokens[to->first + at + k] = ids[k];
+            memcpy(to->scores + at, scores, 4 * (size_t)s->cols);
+            to->ranks[to->slot * i + j] = *ranks++;
+            ids += s->cols;
+            scores += s->cols;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False, binding=False
+"""The floor: what the same work costs in C that checks nothing.
+
+Each method is called from Python as the functions it is compared with are, so both pay for one call.
+Give these objects the messages they were told of and no others: they would read past the end.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from fd_postproc.headers.pack cimport fdp_source
+from fd_postproc.headers.sysv cimport fds_put_wait, fds_take, fds_wait
+from fd_postproc.headers.wire cimport (
+    FDW_LEGACY, FDW_PACKED, FDW_PLAIN, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in,
+    fdw_block_size, fdw_geometry, fdw_geometry_of, fdw_layout, fdw_tensors,
+)
+
+cdef extern from "_floor.h":
+    ctypedef struct flr_shape:
+        fdw_geometry at
+        int channel
+        int32_t batch
+        int32_t rows
+        int32_t cols
+    void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
+    void *flr_words(const flr_shape *s, const uint8_t *data) nogil
+    object flr_counted(object call)
+    object flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+    ctypedef struct flr_tensors:
+        int64_t *tokens
+        float *scores
+        int64_t *ranks
+        int32_t first
+        int32_t row
+        int32_t slot
+        int32_t header[3]
+        int32_t words
+    void flr_spread(const flr_shape *s, const uint8_t *arrays, const flr_tensors *to) nogil
+
+cdef extern from "_stock.h" nogil:
+    int stk_save_output(int msqid, const fdp_source *inputs)
+    int stk_save_output_topk(int msqid, const fdp_source *inputs)
+    int stk_speculate_save_output(int msqid, const fdp_source *inputs)
+    int stk_speculate_save_output_topk(int msqid, const fdp_source *inputs)
+    int64_t stk_get_output(int msqid, const fdw_tensors *to, bint wait)
+    int64_t stk_get_output_topk(int msqid, const fdw_tensors *to, bint wait)
+    int64_t stk_speculate_get_output(int msqid, const fdw_tensors *to, bint wait)
+    int64_t stk_speculate_get_output_topk(int msqid, const fdw_tensors *to, bint wait)
+
+cdef dict _CHANNELS = {"plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK}
+
+
+@cython.final
+cdef class _Buffer:
+    """A message and the queue that it is taken from or put into.
+
+    Parameters
+    ----------
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
+    """
+
+    cdef int msqid
+    cdef int64_t capacity
+    cdef long *message
+
+    def __cinit__(self, int msqid, int64_t capacity):
+        self.msqid = msqid
+        self.capacity = capacity
+        self.message = <long *>PyMem_RawMalloc(sizeof(long) + capacity)
+        if self.message == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.message)
+
+    cdef int64_t take(self) noexcept nogil:
+        return fds_take(self.msqid, self.message, self.capacity)
+
+    cdef const uint8_t *payload(self) noexcept nogil:
+        return <const uint8_t *>(self.message + 1)
+
+
+@cython.final
+cdef class Rows:
+    """Copies the accepted rows of one kind of message, whose shape it is told before.
+
+    Parameters
+    ----------
+    step : Step
+        What the message holds.
+    layout : Layout
+    legacy : bool
+        The message has FastDeploy's older header.
+    """
+
+    cdef flr_shape shape
+
+    def __init__(self, step, layout, bint legacy=False):
+        cdef fdw_layout c
+        c.max_batch, c.top_k, c.max_draft, c.spec_batch = (
+            layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
+        self.shape.channel = _CHANNELS[step.channel]
+        self.shape.batch = step.batch
+        self.shape.rows = step.rows
+        self.shape.cols = step.cols
+        cdef int dialect = FDW_LEGACY if legacy else FDW_PACKED
+        self.shape.at = fdw_geometry_of(&c, self.shape.channel, dialect, step.cols)
+
+    cdef void *_take(self, const uint8_t *data) noexcept nogil:
+        if self.shape.cols == 1:
+            return flr_words(&self.shape, data)
+        return flr_rows(&self.shape, data)
+
+    def copy(self, bytes payload not None):
+        """Copy the rows and free them."""
+        free(self._take(<const uint8_t *>PyBytes_AS_STRING(payload)))
+
+    def block(self, bytes payload not None):
+        """Copy the rows and show them: counts, offsets, ids, scores, ranks as one bytes object."""
+        cdef void *memory = self._take(<const uint8_t *>PyBytes_AS_STRING(payload))
+        cdef int64_t size = fdw_block_size(
+            self.shape.channel, self.shape.batch, self.shape.rows, self.shape.cols)
+        out = PyBytes_FromStringAndSize(<char *>memory, size)
+        free(memory)
+        return out
+
+
+@cython.final
+cdef class Taker:
+    """Takes a message from a queue and copies its rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
+    """
+
+    cdef Rows rows
+    cdef _Buffer buffer
+
+    def __init__(self, Rows rows not None, int msqid, int64_t capacity):
+        self.rows = rows
+        self.buffer = _Buffer(msqid, capacity)
+
+    def take(self):
+        """One message: its rows are copied and freed.  Returns its payload bytes, or minus errno."""
+        cdef int64_t n
+        with nogil:
+            n = self.buffer.take()
+            if n >= 0:
+                free(self.rows._take(self.buffer.payload()))
+        return n
+
+    def taken(self):
+        """The payload of the last message, as far as `capacity` reaches."""
+        return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), self.buffer.capacity)
+
+
+@cython.final
+cdef class Lists:
+    """Makes the lists of `Step.tolists` by bare C-API calls.
+
+    Parameters
+    ----------
+    step : Step
+        On a channel with logprobs; its arrays are copied.
+    """
+
+    cdef fdw_block block
+    cdef void *memory
+    cdef Py_ssize_t batch
+    cdef Py_ssize_t cols
+
+    def __cinit__(self):
+        self.memory = NULL
+
+    def __init__(self, step):
+        counts = [n.to_bytes(4, "little", signed=True) for n in step.counts]
+        cdef bytes arrays = b"".join([*counts, step.offsets, step.ids, step.scores, step.ranks])
+        PyMem_RawFree(self.memory)
+        self.memory = PyMem_RawMalloc(len(arrays))
+        if self.memory == NULL:
+            raise MemoryError
+        memcpy(self.memory, PyBytes_AS_STRING(arrays), len(arrays))
+        self.block = fdw_block_in(self.memory, _CHANNELS[step.channel], step.batch, step.rows, step.cols)
+        self.batch = step.batch
+        self.cols = step.cols
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.memory)
+
+    def make(self):
+        """(ids, scores, ranks) of all requests."""
+        return flr_lists(&self.block, 0, self.batch, self.cols)
+
+    def first(self, Py_ssize_t n):
+        """(ids, scores, ranks) of the first n requests."""
+        return flr_lists(&self.block, 0, min(n, self.batch), self.cols)
+
+
+cdef uintptr_t _numbers(dict arrays, str role):
+    """Address of an array's numbers; 0 if there is none."""
+    return arrays[role].__array_interface__["data"][0] if role in arrays else 0
+
+
+@cython.final
+cdef class Stock:
+    """FastDeploy's save op of a channel, restated; see _stock.h.
+
+    Parameters
+    ----------
+    channel : str
+    arrays : dict of str to numpy.ndarray
+        What `cases.Case.inputs` gives: ``tokens`` int64 (batch, width, which is 6 or more on ``spec``), and
+        where the channel has them ``ids`` int64 and ``scores`` float32 (rows, cols), ``ranks`` int64, and
+        per request ``counts``, ``offsets``, ``decoded``, ``preempted`` int32, ``prompts`` int64.  All
+        contiguous.
+    msqid : int
+    """
+
+    cdef fdp_source inputs
+    cdef dict arrays  # owns what inputs points to
+    cdef int channel
+    cdef int msqid
+
+    def __init__(self, channel, dict arrays not None, int msqid):
+        self.arrays = arrays
+        self.channel = _CHANNELS[channel]
+        self.msqid = msqid
+        self.inputs.tokens = <const int64_t *>_numbers(arrays, "tokens")
+        self.inputs.ids = <const int64_t *>_numbers(arrays, "ids")
+        self.inputs.scores = <const float *>_numbers(arrays, "scores")
+        self.inputs.ranks = <const int64_t *>_numbers(arrays, "ranks")
+        self.inputs.counts = <const int32_t *>_numbers(arrays, "counts")
+        self.inputs.offsets = <const int32_t *>_numbers(arrays, "offsets")
+        self.inputs.decoded = <const int32_t *>_numbers(arrays, "decoded")
+        self.inputs.prompts = <const int64_t *>_numbers(arrays, "prompts")
+        self.inputs.preempted = <const int32_t *>_numbers(arrays, "preempted")
+        self.inputs.batch, self.inputs.width = arrays["tokens"].shape
+        self.inputs.cols = arrays["ids"].shape[1] if "ids" in arrays else 1
+        self.inputs.stop_flag = 1
+        self.inputs.flag = 3
+
+    def save(self):
+        """Fill the message and send it.  Returns 0, or minus errno."""
+        cdef int status
+        with nogil:
+            if self.channel == FDW_PLAIN:
+                status = stk_save_output(self.msqid, &self.inputs)
+            elif self.channel == FDW_TOPK:
+                status = stk_save_output_topk(self.msqid, &self.inputs)
+            elif self.channel == FDW_SPEC:
+                status = stk_speculate_save_output(self.msqid, &self.inputs)
+            else:
+                status = stk_speculate_save_output_topk(self.msqid, &self.inputs)
+        return status
+
+
+@cython.final
+cdef class StockGet:
+    """FastDeploy's get op of a channel, restated; see _stock.h.
+
+    Parameters
+    ----------
+    channel : str
+    tensors : tuple of numpy.ndarray
+        As large as the channel's get op wants them: int64 tokens, and where the channel has them float32
+        scores and int64 ranks.
+    msqid : int
+    wait : bool, optional
+        Wait for a message.
+    """
+
+    cdef fdw_tensors to
+    cdef tuple tensors  # owns what `to` points to
+    cdef int channel
+    cdef int msqid
+    cdef bint wait
+
+    def __init__(self, channel, tuple tensors not None, int msqid, bint wait=False):
+        self.wait = wait
+        self.tensors = tensors
+        self.channel = _CHANNELS[channel]
+        self.msqid = msqid
+        addresses = [tensor.__array_interface__["data"][0] for tensor in tensors] + [0, 0]
+        self.to.tokens = <int64_t *><uintptr_t>addresses[0]
+        self.to.scores = <float *><uintptr_t>addresses[1]
+        self.to.ranks = <int64_t *><uintptr_t>addresses[2]
+
+    def get(self):
+        """Take a message.  Returns its payload bytes, or minus errno."""
+        cdef int64_t got
+        with nogil:
+            if self.channel == FDW_PLAIN:
+                got = stk_get_output(self.msqid, &self.to, self.wait)
+            elif self.channel == FDW_TOPK:
+                got = stk_get_output_topk(self.msqid, &self.to, self.wait)
+            elif self.channel == FDW_SPEC:
+                got = stk_speculate_get_output(self.msqid, &self.to, self.wait)
+            else:
+                got = stk_speculate_get_output_topk(self.msqid, &self.to, self.wait)
+        return got
+
+
+@cython.final
+cdef class Spreader:
+    """Takes a compact frame and spreads its arrays over a get op's tensors.
+
+    Parameters
+    ----------
+    step : Step
+        What the frame holds; on a channel with logprobs.
+    tensors : tuple of numpy.ndarray
+        Tokens, scores, ranks.
+    header : tuple of int
+        The first elements of the token tensor.
+    arrays : int
+        Where in the payload the arrays begin.
+    msqid, capacity : int
+        Queue, and payload bytes of the frame.
+    """
+
+    cdef flr_shape shape
+    cdef flr_tensors to
+    cdef tuple tensors
+    cdef int64_t arrays
+    cdef _Buffer buffer
+
+    def __init__(self, step, tuple tensors not None, tuple header not None, int64_t arrays, int msqid,
+                 int64_t capacity):
+        cdef bint speculative = step.channel == "spec_topk"
+        self.shape.batch = step.batch
+        self.shape.rows = step.rows
+        self.shape.cols = step.cols
+        self.tensors = tensors
+        self.arrays = arrays
+        self.buffer = _Buffer(msqid, capacity)
+        self.to.tokens = <int64_t *><uintptr_t>tensors[0].__array_interface__["data"][0]
+        self.to.scores = <float *><uintptr_t>tensors[1].__array_interface__["data"][0]
+        self.to.ranks = <int64_t *><uintptr_t>tensors[2].__array_interface__["data"][0]
+        self.to.words = len(header)
+        for k, word in enumerate(header):
+            self.to.header[k] = word
+        self.to.slot = 6 if speculative else 1
+        self.to.row = 21 if speculative else step.cols
+        self.to.first = 3 + 512 if speculative else 2
+
+    def get(self):
+        """Take a frame.  Returns its payload bytes, or minus errno."""
+        cdef int64_t got
+        with nogil:
+            got = self.buffer.take()
+            if got >= 0:
+                flr_spread(&self.shape, self.buffer.payload() + self.arrays, &self.to)
+        return got
+
+
+@cython.final
+cdef class Putter:
+    """Copies a payload into a message buffer and sends it.
+
+    Parameters
+    ----------
+    payload : bytes
+    mtype, msqid : int
+    """
+
+    cdef bytes payload
+    cdef _Buffer buffer
+
+    def __init__(self, bytes payload not None, long mtype, int msqid):
+        self.payload = payload
+        self.buffer = _Buffer(msqid, len(payload))
+        self.buffer.message[0] = mtype
+
+    def put(self):
+        """One message.  Returns 0, or minus errno."""
+        cdef int status
+        cdef const char *data = PyBytes_AS_STRING(self.payload)
+        cdef _Buffer to = self.buffer
+        with nogil:
+            memcpy(to.message + 1, data, to.capacity)
+            status = fds_put_wait(to.msqid, to.message, to.capacity, 0, -1)
+        return status
+
+
+@cython.final
+cdef class Drain:
+    """Takes messages from a queue into one buffer and does nothing with them.
+
+    Parameters
+    ----------
+    msqid : int
+    capacity : int
+        Payload bytes of the longest message.
+    """
+
+    cdef _Buffer buffer
+
+    def __init__(self, int msqid, int64_t capacity):
+        self.buffer = _Buffer(msqid, capacity)
+
+    def take(self):
+        """One message.  Returns its payload bytes, or minus errno if there is none."""
+        cdef int64_t n
+        with nogil:
+            n = self.buffer.take()
+        return n
+
+    def wait(self):
+        """The same, once there is one."""
+        cdef int64_t n
+        with nogil:
+            n = fds_wait(self.buffer.msqid, self.buffer.message, self.buffer.capacity, -1)
+        return n
+
+    def take_copy(self):
+        """The same, with the payload copied into a block of memory and that freed."""
+        cdef int64_t n
+        cdef void *block
+        with nogil:
+            n = self.buffer.take()
+            if n >= 0:
+                block = malloc(n)
+                memcpy(block, self.buffer.payload(), n)
+                free(block)
+        return n
+
+    def taken(self, Py_ssize_t n):
+        """(payload, mtype) of the last message, whose length was n."""
+        return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), n), self.buffer.message[0]
+
+
+@cython.final
+cdef class Copier:
+    """Copies bytes, and the copy back.
+
+    Parameters
+    ----------
+    payload : bytes
+    """
+
+    cdef bytes payload
+
+    def __init__(self, bytes payload not None):
+        self.payload = payload
+
+    def there_and_back(self):
+        """A copy of a copy."""
+        cdef Py_ssize_t size = len(self.payload)
+        there = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.payload), size)
+        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(there), size)
+
+
+def counted(call):
+    """Call something where `instructions` counts."""
+    return flr_counted(call)

@@ -1,0 +1,289 @@
+"""Inputs, and the few types that questions and runner share.  Everything random has a fixed seed."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import product, repeat
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from fd_postproc._core import CHANNELS, Step, encode, payload_size, tensor_elements
+from fd_postproc.layout import GPU, Layout
+
+SEED = 20260
+VOCABULARY = 151_936
+ROOMY = (64 << 20, 64 << 20)  # kernel.msgmax and kernel.msgmnb; more than any message here
+SMALL_INTS = range(-5, 257)  # CPython keeps these: asking for one makes no object
+
+Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
+Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
+
+
+_LABEL = re.compile(r"(plain|topk|spec|spec_topk) b(\d+)(?: a(\d+))?(?: c(\d+))?")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of decode step.
+
+    Parameters
+    ----------
+    channel : {"plain", "topk", "spec", "spec_topk"}
+    batch : int
+        Requests.
+    accepted : int
+        Tokens of each request; 1 on ``plain`` and ``topk``.
+    columns : int
+        Logprob columns; 1 on channels without logprobs.
+    """
+
+    channel: Channel = "spec_topk"
+    batch: int = 256
+    accepted: int = 2
+    columns: int = 21
+
+    def __str__(self) -> str:
+        parts = [self.channel, f"b{self.batch}"]
+        if self.channel.startswith("spec"):
+            parts.append(f"a{self.accepted}")
+        if self.channel.endswith("topk"):
+            parts.append(f"c{self.columns}")
+        return " ".join(parts)
+
+    @classmethod
+    def parse(cls, label: str) -> Case | None:
+        """The case that has this label; None if none has."""
+        found = _LABEL.fullmatch(label)
+        if found is None:
+            return None
+        channel, batch, accepted, columns = found.groups()
+        case = cls(channel, int(batch), int(accepted or 1), int(columns or 1))  # type: ignore[arg-type]
+        return case if str(case) == label else None
+
+    def step(self) -> Step:
+        """The step, always the same for the same case."""
+        rng = np.random.default_rng(
+            [SEED, CHANNELS.index(self.channel), self.batch, self.accepted, self.columns]
+        )
+        rows = self.batch * self.accepted
+        ids = rng.integers(0, VOCABULARY, (rows, self.columns))
+        counts = [self.accepted] * self.batch
+        if not self.channel.endswith("topk"):
+            return Step.from_arrays(self.channel, counts, ids)
+        scores = -np.sort(rng.exponential(4.0, (rows, self.columns)), axis=1)
+        ranks = rng.geometric(0.6, rows)  # a sampled token is nearly always among the likeliest
+        return Step.from_arrays(self.channel, counts, ids, scores, ranks)
+
+    def message(self, *, full: bool = True, dialect: Dialect = "packed", layout: Layout = GPU) -> bytes:
+        """The step on the wire: as long as FastDeploy sends it, or ending after the last live slot."""
+        payload = encode(self.step(), dialect, layout=layout)
+        return payload.ljust(payload_size(self.channel, layout), b"\0") if full else payload
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """What a save op is given to send the step, by role: nobody is preempted or in chunked prefill.
+
+        Token tensors are as wide as a slot; ids and ranks are int64, as the sampler makes them.
+        """
+        step = self.step()
+        speculative = self.channel.startswith("spec")
+        tokens = np.zeros((self.batch, GPU.max_draft if speculative else 1), np.int64)
+        ids = np.asarray(step.ids, np.int64).reshape(-1, self.columns)
+        tokens[:, : self.accepted] = ids[:, 0].reshape(self.batch, self.accepted)
+        inputs = {
+            "tokens": tokens,
+            "not_need_stop": np.array([True]),
+            "preempted": np.zeros((self.batch, 1), np.int32),
+        }
+        if self.channel.endswith("topk"):
+            inputs["ids"] = ids
+            inputs["scores"] = np.array(step.scores, np.float32).reshape(-1, self.columns)
+            inputs["ranks"] = np.asarray(step.ranks, np.int64)
+        if speculative:
+            inputs["counts"] = np.array(step.counts, np.int32)
+            inputs["offsets"] = np.array(step.offsets, np.int32)
+            inputs["prompts"] = np.full((self.batch, 1), 100, np.int64)
+            inputs["decoded"] = np.full((self.batch, 1), 200, np.int32)
+        return inputs
+
+
+def tensors_of(channel: Channel) -> tuple[np.ndarray, ...]:
+    """What a get op of the channel is given: flat arrays, filled as FastDeploy's engine fills them."""
+    sizes = tensor_elements(channel, GPU)
+    filled = ((np.int64, 2), (np.float32, 0), (np.int64, 0))
+    return tuple(
+        np.full(size, value, dtype) for size, (dtype, value) in zip(sizes, filled, strict=False) if size
+    )
+
+
+HEADLINE = tuple(Case(columns=columns) for columns in (1, 6, 21))
+
+
+def rounds_for(case: Case) -> int:
+    """Rounds for a `Comparison` of a large matrix: all for the headline, three at most for the rest."""
+    return 0 if case in HEADLINE else 3
+
+
+def matrix() -> list[Case]:
+    """Batch 1/32/256/512, accepted 1/2/4/6, columns 1/6/21, on every channel that has such a thing."""
+    batches, accepted, columns = (1, 32, 256, 512), (1, 2, 4, 6), (1, 6, 21)
+    return [
+        *(Case("spec_topk", b, a, c) for b, a, c in product(batches, accepted, columns)),
+        *(Case("topk", b, 1, c) for b, c in product(batches, columns)),
+        *(Case("spec", b, a, 1) for b, a in product(batches, accepted) if b <= GPU.spec_batch),
+        *(Case("plain", b, 1, 1) for b in batches),
+    ]
+
+
+# ---- What questions hand to the runner --------------------------------------------------------------
+
+
+class WrongAnswer(Exception):
+    """A contender's result is not what it must be; it is not timed."""
+
+
+class Unavailable(Exception):
+    """A contender cannot run here; the text says what is missing."""
+
+
+def check(right: bool, what: str) -> None:
+    """Refuse to time a wrong answer."""
+    if not right:
+        raise WrongAnswer(what)
+
+
+TimeFunction = Callable[[int], float]
+
+
+@dataclass
+class Ready:
+    """A contender whose answer has been checked.
+
+    Parameters
+    ----------
+    run : callable
+        Loop count -> seconds.
+    bytes : int, optional
+        Length of the message that is read.
+    objects : int, optional
+        Python objects made by one call.
+    close : callable, optional
+        Undoes what outlives the process.
+    single : bool, optional
+        Time single calls, many of them, instead of loops.
+    facts : callable, optional
+        Called after the timings; what it returns is noted beside them (a dict of str to numbers).
+    """
+
+    run: TimeFunction
+    bytes: int = 0
+    objects: int = 0
+    close: Callable[[], Any] = field(default=lambda: None)
+    single: bool = False
+    facts: Callable[[], dict[str, Any]] = field(default=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders doing the same work, timed in turn.
+
+    Parameters
+    ----------
+    case : str
+        Label, unique within a question.
+    contenders : mapping of str to callable
+        Each builds its input, checks its answer and returns a `Ready`.
+    limits : mapping of str to (int, int), optional
+        kernel.msgmax and kernel.msgmnb that a contender gets in an IPC namespace of its own, where they are
+        not to be `ROOMY`.
+    rounds : int, optional
+        Processes for each contender at most; 0 is as many as there are rounds.
+    """
+
+    case: str
+    contenders: Mapping[str, Callable[[], Ready]]
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rounds: int = 0
+
+
+def timed(call: Callable[[], Any]) -> TimeFunction:
+    """The bare loop around one call."""
+
+    def run(loops: int) -> float:
+        f = call
+        began = perf_counter()
+        for _ in repeat(None, loops):
+            f()
+        return perf_counter() - began
+
+    return run
+
+
+def gc_off(run: TimeFunction) -> TimeFunction:
+    """The same loop while Python's cyclic garbage collector is off."""
+
+    def quiet(loops: int) -> float:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            return run(loops)
+        finally:
+            if was_on:
+                gc.enable()
+
+    return quiet
+
+
+def gc_unfrozen(run: TimeFunction) -> TimeFunction:
+    """The same loop while full collections walk over everything that the process has loaded."""
+
+    def walked(loops: int) -> float:
+        gc.unfreeze()
+        try:
+            return run(loops)
+        finally:
+            gc.freeze()
+
+    return walked
+
+
+def objects_in(result: Any) -> int:
+    """Python objects in a result: containers and numbers, less the small ints that CPython keeps.
+
+    Objects of classes count with what they hold; strings do not count, for they are shared.
+    """
+    seen: set[int] = set()
+    todo = [result]
+    while todo:
+        o = todo.pop()
+        if o is None or isinstance(o, (str, bool, Enum)) or id(o) in seen:
+            continue
+        if type(o) is int and o in SMALL_INTS:
+            continue
+        seen.add(id(o))
+        if isinstance(o, dict):
+            todo.extend(o.values())
+        elif isinstance(o, (list, tuple)):
+            todo.extend(o)
+        elif not isinstance(o, (int, float, bytes)):
+            todo.extend(attributes(o).values())
+    return len(seen)
+
+
+def attributes(o: Any) -> dict[str, Any]:
+    """An object's attributes, those in slots and those in its dict."""
+    slots = (name for cls in type(o).__mro__ for name in getattr(cls, "__slots__", ()))
+    held = {name: getattr(o, name) for name in slots if hasattr(o, name)}
+    return {**held, **getattr(o, "__dict__", {})}
+
+
+def step_bytes(step: Step) -> bytes:
+    """A step's arrays, as they lie in memory."""
+    counts = np.array(step.counts, dtype=np.int32)
+    parts: list[Any] = [counts, step.offsets, step.ids, step.scores, step.ranks]
+    return b"".join(bytes(part) for part in parts if part is not None)

@@ -1,0 +1,180 @@
+"""The token processors to compare, and where FastDeploy's classes come from."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fd_postproc._core import step_from_tensors
+from fd_postproc.fastdeploy.engine.processor import make_class
+
+from .baseline import CommonStep, bind
+from .baseline.workload import Case as LoadCase
+from .baseline.workload import Load, flat_view
+from .cases import Case, Unavailable, check
+
+RESTATED = "FastDeploy restated"
+OURS = "fd_postproc"
+DOUBLE = Path(__file__).resolve().parents[1] / "tests" / "fastdeploy_double"
+
+CLASSES: dict[str, Callable[[Any], type]] = {
+    RESTATED: bind,
+    OURS: make_class,
+}
+
+
+def names() -> list[str]:
+    """The token processors to compare; FastDeploy's own only where it is installed or named."""
+    return ["FastDeploy", *CLASSES] if _has_real() else list(CLASSES)
+
+
+def _has_real() -> bool:
+    if os.environ.get("FD_POSTPROC_FASTDEPLOY"):
+        return True
+    spec = importlib.util.find_spec("fastdeploy")
+    return spec is not None and DOUBLE.name not in (spec.origin or "")
+
+
+def _folder() -> Path | None:
+    """Where `fastdeploy` can be imported from, if it is not installed: the double, or a source tree."""
+    if (DOUBLE / "fastdeploy").is_dir():
+        return DOUBLE
+    tree = Path(os.environ.get("FD_POSTPROC_FASTDEPLOY") or os.devnull)
+    folder = tree.parent if tree.name == "fastdeploy" else tree
+    return folder if (folder / "fastdeploy").is_dir() else None
+
+
+def token_processor_module() -> Any:
+    """``fastdeploy.output.token_processor``, of FastDeploy or of its double.
+
+    Raises
+    ------
+    Unavailable
+        If neither can be imported; the text says what is missing.
+    """
+    if importlib.util.find_spec("fastdeploy") is None:
+        folder = _folder()
+        if folder is None:
+            raise Unavailable(
+                "needs FastDeploy's classes: install FastDeploy, or set FD_POSTPROC_FASTDEPLOY to its source "
+                f"tree; the double of it in {DOUBLE} is gone"
+            )
+        sys.path.insert(0, str(folder))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Paddle's, of ccache and the like
+            importlib.import_module("paddle")
+            importlib.import_module("msgpack")
+            module = importlib.import_module("fastdeploy.output.token_processor")
+    except ImportError as error:
+        raise Unavailable(
+            f"needs FastDeploy's classes, or their double and Paddle, prometheus_client and msgpack: {error}"
+        ) from None
+    return module
+
+
+def processor_class(name: str, module: Any) -> type:
+    """A class of `names`."""
+    if name in CLASSES:
+        return CLASSES[name](module)
+    cls: type = module.TokenProcessor
+    if issubclass(cls, CommonStep):
+        raise Unavailable("FastDeploy's own token processor: the double's is the restated one")
+    return cls
+
+
+def load_case(case: Case, draft: bool = False) -> LoadCase:
+    """The same case for `baseline.workload`, which tells target from draft messages."""
+    channel = f"spec_topk_{'draft' if draft else 'target'}" if case.channel == "spec_topk" else case.channel
+    return LoadCase(channel, case.columns, case.accepted, case.batch)
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """Batch, accepted tokens and columns varied around the headline, on every channel."""
+    columns = (1, 21) if quick else (1, 6, 21)
+    yield from (Case(columns=c) for c in columns)
+    if quick:
+        return
+    yield from (Case(batch=b, columns=c) for b, c in product((1, 32, 512), (1, 21)))
+    yield from (Case(accepted=a, columns=c) for a, c in product((1, 4, 6), (1, 21)))
+    yield from (Case("topk", 256, 1, c) for c in columns)
+    yield from (Case("topk", b, 1, 21) for b in (1, 32, 512))
+    yield from (Case("spec", 256, a, 1) for a in (1, 2, 4, 6))
+    yield from (Case("spec", b, 2, 1) for b in (1, 32))
+    yield from (Case("plain", b, 1, 1) for b in (1, 32, 256, 512))
+
+
+def loaded(name: str, module: Any, case: LoadCase) -> Load:
+    """A token processor with a full batch, whose results have been compared with the message."""
+    cls = processor_class(name, module)
+    load = Load(module, cls, case)
+    check(isinstance(load.processor, cls), "the plug-in stood aside: FastDeploy's own class would be timed")
+    load.processor.enable_draft_logprob = False  # a draft's results are given out, not added to a target's
+    load.step()
+    check(holds_message(load), "the results hold something else than the message")
+    return load
+
+
+def step_call(load: Load) -> Callable[[], Any]:
+    """What the receive loop calls for each message: ours has it as a Step, FastDeploy's in its tensors."""
+    processor = load.processor
+    if not hasattr(processor, "_process_step"):
+        return load.step
+    tensors = [processor.output_tokens]
+    if load.case.logprobs:
+        tensors += [processor.output_scores, processor.output_ranks]
+    return partial(
+        processor._process_step, step_from_tensors(processor.channel, *tensors, layout=processor.layout)
+    )
+
+
+def comparable(results: list[Any]) -> list[dict[str, Any]]:
+    """Results as a client gets them, without the times in their metrics."""
+    dicts = [result.to_dict() for result in results]
+    for one in dicts:
+        one["metrics"] = one["metrics"] and list(one["metrics"])
+    return dicts
+
+
+def logprobs_field(case: LoadCase) -> str:
+    """Where a result has its log-probabilities."""
+    return "draft_top_logprobs" if case.channel.endswith("draft") else "top_logprobs"
+
+
+def holds_message(load: Load) -> bool:
+    """Whether the results of the last step hold the tokens and log-probabilities in the tensors."""
+    case, results = load.case, load.sink.last
+    tokens = flat_view(load.processor.output_tokens)
+    batch, accepted, columns = case.batch, case.accepted, case.columns
+    if len(results) != batch:
+        return False
+    if case.channel == "plain":
+        return all(r.outputs.token_ids == [t] for r, t in zip(results, tokens[2:].tolist(), strict=False))
+    if case.channel == "spec":
+        rows = tokens[258:].reshape(256, 6)[:batch, :accepted].tolist()
+        return all(r.outputs.token_ids == row for r, row in zip(results, rows, strict=True))
+    scores, ranks = flat_view(load.processor.output_scores), flat_view(load.processor.output_ranks)
+    if case.channel == "topk":
+        used, shape = batch * columns, (batch, 1, columns)
+        ids, values = tokens[2 : 2 + used].reshape(shape), scores[:used].reshape(shape)
+        places = ranks[:batch].reshape(batch, 1)
+    else:
+        used, slots = 126 * batch, (batch, 6, 21)
+        ids = tokens[515 : 515 + used].reshape(slots)[:, :accepted, :columns]
+        values = scores[:used].reshape(slots)[:, :accepted, :columns]
+        places = ranks[: 6 * batch].reshape(batch, 6)[:, :accepted]
+    field = logprobs_field(case)
+    return all(
+        tuple(getattr(result.outputs, field)) == tuple(map(np.ndarray.tolist, parts))
+        for result, *parts in zip(results, ids, values, places, strict=True)
+    )

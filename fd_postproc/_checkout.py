@@ -1,0 +1,39 @@
+"""Where the package's modules are, when Python finds the sources before the installed package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+
+def _is_built(folder: Path) -> bool:
+    return any((folder / f"_core{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+
+
+def module_path(found: Iterable[str]) -> list[str]:
+    """What belongs into the package's ``__path__``.
+
+    In a checkout, Python finds these sources first, and ``pip install .`` has put the extensions elsewhere.
+    Then the installed package is used as a whole, and never one part of each.
+
+    Parameters
+    ----------
+    found : iterable of str
+        The ``__path__`` that Python has made.
+
+    Raises
+    ------
+    ImportError
+        If nothing is built, neither here nor anywhere else on ``sys.path``.
+    """
+    folders = [Path(folder) for folder in found]
+    elsewhere = [Path(entry or ".").resolve() / folders[0].name for entry in sys.path]
+    for folder in [*folders, *elsewhere]:
+        if _is_built(folder):
+            return [str(folder)]
+    raise ImportError(
+        f"{folders[0]} holds fd_postproc's sources, nothing is built there, and none is installed in "
+        f"{sys.prefix}: pip install {folders[0].parent} (with -e, to work on the sources)"
+    )

@@ -1,0 +1,41 @@
+# The C declarations of sysv.h that Cython code uses; the comments are there.
+from libc.stdint cimport int64_t
+
+cdef extern from "fd_postproc/headers/sysv.h" nogil:
+    enum:
+        ENOMSG
+        EINTR
+        E2BIG
+        EAGAIN
+        EINVAL
+
+    ctypedef struct fds_status:
+        int64_t key
+        int64_t mode
+        int64_t uid
+        int64_t gid
+        int64_t creator_uid
+        int64_t messages
+        int64_t bytes
+        int64_t max_bytes
+        int64_t last_sender
+        int64_t last_receiver
+        int64_t sent_at
+        int64_t received_at
+        int64_t changed_at
+
+    int fds_forks
+
+    int64_t fds_now()
+    int fds_watch_forks()
+    int64_t fds_take(int msqid, void *message, int64_t capacity)
+    int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
+    void *fds_pages(int64_t size)
+    void fds_give_back(void *pages, int64_t size)
+    int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
+    int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
+    int fds_wait_any(int msqid, int64_t deadline)
+    int fds_put(int msqid, const void *message, int64_t size)
+    int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
+    int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
+    int fds_stat(int msqid, fds_status *out)

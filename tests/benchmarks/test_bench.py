@@ -1,0 +1,375 @@
+"""The benchmarks check their answers, run, and report; how fast anything is, is not tested here."""
+
+import argparse
+import errno
+import gc
+import importlib
+import io
+import os
+import sys
+
+import numpy as np
+import pytest
+import sysv_ipc
+from rich.console import Console
+
+import fd_postproc as fp
+from benchmarks import (
+    QUESTIONS,
+    _floor,
+    cases,
+    engine,
+    frames,
+    peer,
+    processors,
+    report,
+    runner,
+    save,
+    worker,
+)
+from benchmarks import __main__ as command
+from benchmarks.baseline.workload import Load
+from tests import reference
+from tests.lib.quiet import imported
+
+pyperf = pytest.importorskip("pyperf")
+
+QUICK = runner.plan(QUESTIONS, quick=True)
+NEED_FASTDEPLOY = ("step", "engine", "gc")
+SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
+
+
+@pytest.fixture(autouse=True)
+def same_collector():
+    """Contenders may change the garbage collector while they run; leave it as it was."""
+    was_on = gc.isenabled()
+    yield
+    assert gc.isenabled() == was_on
+    gc.unfreeze()
+
+
+def make_and_run(comparison):
+    for name, contender in comparison.contenders.items():
+        if name in comparison.limits:  # this test is in an IPC namespace of its own
+            worker.set_limits("", comparison.limits[name])
+        try:
+            ready = contender()
+        except cases.Unavailable:  # an optional package is not installed
+            continue
+        try:
+            assert ready.run(1) > 0
+        finally:
+            ready.close()
+
+
+def name_of(argument):
+    return getattr(argument, "case", argument)
+
+
+def parameters(pairs):
+    """Every case of a question with processes or engines; all but one of them are nightly."""
+    last = dict(pairs)
+    return [
+        pytest.param(
+            *pair, marks=[pytest.mark.nightly] if pair[0] in SLOW and pair[1] is not last[pair[0]] else []
+        )
+        for pair in pairs
+    ]
+
+
+SLOW = ("endtoend", "frames", *NEED_FASTDEPLOY)
+LIGHT = parameters([pair for pair in QUICK if pair[0] not in NEED_FASTDEPLOY])
+HEAVY = parameters([pair for pair in QUICK if pair[0] in NEED_FASTDEPLOY])
+
+
+@pytest.mark.parametrize(("question", "comparison"), LIGHT, ids=name_of)
+def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
+    make_and_run(comparison)
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize(("question", "comparison"), HEAVY, ids=name_of)
+def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
+    metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
+    try:
+        make_and_run(comparison)
+    finally:
+        metrics.reset()
+
+
+@pytest.mark.framework
+def test_the_parts_of_the_engines_step_run(raised_limits):
+    metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
+    try:
+        small = cases.Case(batch=32, columns=1)
+        make_and_run(cases.Comparison(f"{small}, parts", engine._parts(small)))
+    finally:
+        metrics.reset()
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_full_cases_are_found_by_name(question):
+    labels = [comparison.case for _, comparison in runner.plan((question,), quick=False)]
+    assert len(set(labels)) == len(labels)
+    quick = {comparison.case for name, comparison in QUICK if name == question}
+    assert quick <= set(labels)
+    assert all(worker.find(question, label).case == label for label in (labels[0], labels[-1]))
+
+
+def test_cases_are_the_same_every_time():
+    case = cases.Case(batch=3, columns=6)
+    assert case.step() == cases.Case(batch=3, columns=6).step()
+    assert case.step() != cases.Case(batch=3, columns=6, accepted=1).step()
+
+
+def test_matrix_decodes():
+    for case in cases.matrix():
+        step = case.step()
+        assert fp.decode(case.message(full=False), case.channel) == step, str(case)
+        assert step.rows == case.batch * case.accepted
+        assert step.cols == case.columns
+
+
+@pytest.mark.parametrize("columns", [1, 6, 21])
+def test_floor_agrees_where_requests_differ(columns):
+    counts = [-1, 2, 0, 6, -9, 1]
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 1000, (9, columns))
+    step = fp.Step.from_arrays("spec_topk", counts, ids, -rng.random((9, columns)), range(1, 10))
+    payload = fp.encode(step)
+    assert _floor.Rows(step, fp.GPU).block(payload) == cases.step_bytes(step)
+    assert _floor.Lists(step).make() == step.tolists()
+    assert _floor.Lists(step).first(2) == tuple(part[:2] for part in step.tolists())
+
+
+def test_wrong_answers_are_not_timed(monkeypatch):
+    other = cases.Case(batch=2).step()
+    decode = importlib.import_module("benchmarks.decode")
+    monkeypatch.setattr(decode, "decode", lambda *args, **named: other)
+    comparison = next(iter(decode.comparisons(quick=True)))
+    with pytest.raises(cases.WrongAnswer, match="is not the step"):
+        comparison.contenders["fd_postproc"]()
+
+
+@pytest.mark.framework
+def test_a_plug_in_that_stands_aside_is_not_timed(monkeypatch):
+    module = processors.token_processor_module()
+    monkeypatch.setattr(
+        processors, "Load", lambda module, cls, case: Load(module, module.TokenProcessor, case)
+    )
+    with pytest.raises(cases.WrongAnswer, match="stood aside"):
+        processors.loaded(processors.OURS, module, processors.load_case(cases.Case(batch=2)))
+
+
+def test_objects_are_counted_without_the_small_ints():
+    assert cases.objects_in([5, 1000, 2.5]) == 3
+    shared = [1]
+    assert cases.objects_in((shared, shared)) == 2
+
+
+def test_measured_in_turn_and_reported(tmp_path):
+    todo = [pair for pair in QUICK if pair[1].case == "spec_topk b1 a2 c21"]
+    ticks = []
+    found = list(runner.measure(todo, SHORTEST, ticks.append))
+    names = [tick.rpartition(": ")[2] for tick in ticks]
+    assert names == ["fd_postproc", "floor", "floor", "fd_postproc"]
+    results = found[0][1].results
+    assert all(len(result.rounds) == 2 and result.best > 0 for result in results.values())
+    assert results["floor"].ratio(results["floor"]) == 1
+
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(*report.report(found))
+    text = screen.file.getvalue()
+    assert "/ floor" in text
+    assert "530,448" in text
+
+    runner.save(found, tmp_path / "timings.json")
+    suite = pyperf.BenchmarkSuite.load(str(tmp_path / "timings.json"))
+    assert suite.get_benchmark_names() == [
+        "decode/spec_topk b1 a2 c21/fd_postproc",
+        "decode/spec_topk b1 a2 c21/floor",
+    ]
+
+
+def test_a_failing_contender_ends_the_run():
+    comparison = cases.Comparison("spec_topk b1 a2 c21", {"nobody": lambda: None})
+    with pytest.raises(runner.BenchmarkFailed, match=r"(?s)^decode / .* / nobody: .*KeyError"):
+        list(runner.measure([("decode", comparison)], SHORTEST))
+
+
+def test_what_cannot_run_says_why(monkeypatch):
+    if fp.queues.kernel_limits().msgmax >= 530448:
+        pytest.skip("this machine's kernel.msgmax lets every message pass")
+    monkeypatch.setattr(runner, "own_namespace", list)
+    todo = [pair for pair in QUICK if pair[1].case.endswith("full size")]
+    ticks = []
+    found = list(runner.measure(todo, SHORTEST, ticks.append))
+    assert all("530448 bytes do not fit a queue here" in why for why in found[0][1].missing.values())
+    assert len(found[0][1].missing) == len(todo[0][1].contenders)
+    assert len(ticks) == 2 * len(todo[0][1].contenders)
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(*report.report(found))
+    assert "not run" in screen.file.getvalue()
+
+
+def test_limits_of_this_namespace_stay():
+    before = fp.queues.kernel_limits()
+    worker.set_limits(os.readlink("/proc/self/ns/ipc"))
+    assert fp.queues.kernel_limits() == before
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.5, "1.50 s"), (0.0123, "12.3 ms"), (4e-6, "4.00 us"), (123e-9, "123 ns")]
+)
+def test_times_read_well(value, text):
+    assert report.seconds(value) == text
+
+
+# ---- Sending ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("channel", "columns"),
+    [
+        ("plain", 1),
+        ("spec", 1),
+        ("topk", 1),
+        ("topk", 21),
+        ("spec_topk", 1),
+        ("spec_topk", 6),
+        ("spec_topk", 21),
+    ],
+)
+def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_key, channel, columns):
+    case = cases.Case(channel, 5, 2 if channel.startswith("spec") else 1, columns)
+    inputs = case.inputs()
+    inputs["preempted"][1] = 1
+    if channel.startswith("spec"):
+        inputs["decoded"][2] = 99  # in chunked prefill
+        inputs["counts"][3] = 0
+    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
+    assert _floor.Stock(channel, inputs, queue.id).save() == 0
+    payload, mtype = queue.receive(block=False)
+    assert (len(payload), mtype) == (len(case.message()), 1)
+    op, wanted = save.OPS[channel]
+    arguments = [inputs[one] if isinstance(one, str) else one for one in wanted]
+    expected = getattr(reference, op.__name__)(*arguments, dialect="packed")
+    assert expected.written
+    for part in expected.written:
+        assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
+
+
+def test_the_save_floor_sends_what_it_is_given(queue_key):
+    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
+    assert _floor.Putter(b"compact", 2, queue.id).put() == 0
+    drain = _floor.Drain(queue.id, 100)
+    assert drain.take() == 7
+    assert drain.taken(7) == (b"compact", 2)
+    assert drain.take() == -errno.ENOMSG
+
+
+def test_another_message_is_not_timed(monkeypatch):
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", "7")
+    case, other = cases.Case("plain", 3, 1, 1), cases.Case("plain", 4, 1, 1)
+    made = []
+
+    def wrong(queue, _):
+        made.append(queue)
+        return save._floor_of(queue, other, dialect="packed")
+
+    with pytest.raises(cases.WrongAnswer, match="another step was sent"):
+        save._make(case, wrong)
+    assert os.environ["INFERENCE_MSG_QUEUE_ID"] == "7"
+    with pytest.raises(sysv_ipc.ExistentialError):
+        sysv_ipc.MessageQueue(made[0].key)
+
+
+def peer_of(case, key):
+    return peer.Peer("benchmarks.frames", *frames.shape_of(case), key)
+
+
+def test_the_receiving_process_knows_a_wrong_step(queue_key):
+    case, other = cases.Case(batch=3, columns=1), cases.Case(batch=3, columns=2)
+    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
+    receiving = peer_of(case, queue.key)
+    sender = fp.Sender(case.channel, key=queue.key, dialect="compact")
+    for step, right in (case.step(), True), (other.step(), False):
+        receiving.expect(1, 1)
+        sender.send(step)
+        assert receiving.answer() == right
+    receiving.close()
+
+
+def test_a_receiving_process_that_fails_is_told_of_and_frees_the_sender(queue_key, capfd):
+    case = cases.Case(batch=3, columns=1)
+    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
+    receiving = peer_of(case, queue.key)
+    receiving.expect(1, 1)
+    queue.send(b"not a frame", type=2)
+    with pytest.raises(RuntimeError, match="ended with status 1"):
+        receiving.answer()
+    receiving.close()
+    assert "MalformedMessage" in capfd.readouterr().err
+    with pytest.raises(sysv_ipc.ExistentialError):
+        sysv_ipc.MessageQueue(queue_key)
+
+
+def test_frames_needs_its_limits(raised_limits):
+    comparison = next(frames.comparisons(quick=True))
+    with pytest.raises(cases.Unavailable, match="needs msgmax 8192 and msgmnb 16384"):
+        comparison.contenders["fragments of 8192"]()
+
+
+# ---- The command ---------------------------------------------------------------------------------------
+
+
+def run_command(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def test_command_prints_tables_and_writes_timings(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "QUICK", SHORTEST)
+    monkeypatch.setattr(
+        runner, "plan", lambda questions, quick: [pair for pair in QUICK if pair[0] in questions][-1:]
+    )
+    file = tmp_path / "timings.json"
+    assert run_command("views", "--quick", "--rounds", "1", "--json", str(file)) == 0
+    assert "8 of 256 read" in capsys.readouterr().out
+    assert len(pyperf.BenchmarkSuite.load(str(file))) == 3
+    with pytest.raises(command.CommandError, match="is there already"):
+        run_command("views", "--quick", "--json", str(file))
+
+
+def test_command_names_the_questions_there_are():
+    with pytest.raises(command.CommandError, match="no question 'speed'; there are decode, "):
+        run_command("speed")
+
+
+def test_command_says_how_to_get_pyperf(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyperf", None)
+    with pytest.raises(command.CommandError, match=r"pip install 'fd-postproc\[bench\]'"):
+        run_command("--quick")
+
+
+def test_command_shows_what_it_has_when_interrupted(monkeypatch, capsys):
+    def interrupted(todo, effort, tick):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(runner, "measure", interrupted)
+    assert run_command("--quick") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_command_passes_failures_on(monkeypatch, capsys):
+    def failing(todo, effort, tick):
+        yield from measure(todo[:1], SHORTEST, tick)
+        raise runner.BenchmarkFailed("decode / x / y: wrong answer")
+
+    measure = runner.measure
+    monkeypatch.setattr(runner, "measure", failing)
+    with pytest.raises(command.CommandError, match="wrong answer"):
+        run_command("views", "--quick")
+    assert "0 of 256 read" in capsys.readouterr().out, "what was measured before it is shown"

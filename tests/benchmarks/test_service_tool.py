@@ -1,0 +1,58 @@
+"""Parts of ``benchmarks/service`` that need no FastDeploy: first responses that are dropped, and ids."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.lib import service_tool
+
+NAME = "chatcmpl-{}-01234567-89ab-cdef-0123-456789abcdef"
+
+
+@pytest.fixture
+def tool():
+    for name in ("httpx", "openai"):
+        pytest.importorskip(name)
+    return service_tool.tool()
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    monkeypatch.syspath_prepend(str(service_tool.FOLDER / "shim"))
+    from fd_service_shim import connections
+
+    yield connections
+    for name in [name for name in sys.modules if name.startswith("fd_service_shim")]:
+        del sys.modules[name]
+
+
+def manager(connections):
+    """FastDeploy's connection manager, as far as the shim knows it."""
+
+    class DealerConnectionManager:
+        def __init__(self, pid):
+            self.request_map = {}
+
+    connections.watch(SimpleNamespace(DealerConnectionManager=DealerConnectionManager))
+    return DealerConnectionManager(1)
+
+
+def test_a_response_that_comes_too_early_is_said(tool, connections, capsys, tmp_path):
+    requests = manager(connections).request_map
+    early, late = NAME.format("case"), NAME.format("case-stream")
+    assert requests.get(early) is None
+    requests[early] = requests[late] = "queue"
+    assert requests.get(early) == requests.get(late) == "queue"
+    requests.pop(late)
+    requests.get(late)  # of a client that left: nobody misses it
+    (tmp_path / "out").write_text(capsys.readouterr().out)
+    service = tool.server.Service(tmp_path, tmp_path, plug_in=False)
+    assert service.dropped("case") == 1
+    assert service.dropped("case-stream") == service.dropped("cas") == 0
+
+
+def test_ids_are_no_part_of_an_answer(tool):
+    for user in ("case", "chat-logprobs5-stream"):
+        text = f"request[{NAME.format(user)}_0] ended, cmpl-01234567-89ab-cdef-0123-456789abcdef did not"
+        assert tool.cases.tidy(text) == "request[chatcmpl-ID] ended, cmpl-ID did not"

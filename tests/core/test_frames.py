@@ -1,0 +1,382 @@
+"""Compact frames: what a whole one looks like, and every way in which one can be wrong."""
+
+import random
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sysv_ipc
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fd_postproc as fp
+from fd_postproc import ops
+from tests import reference
+from tests.lib.random_steps import random_step
+from tests.lib.search import examples
+from tests.reference import FrameHeader, ReferenceStep
+
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
+SMALL = fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)
+LAYOUTS = [SMALL, fp.Layout(1, 0, 1, 1), fp.Layout(4, 1, 1, 2), fp.Layout(128, 5, 6), fp.GPU]
+
+STEPS = st.tuples(st.sampled_from(CHANNELS), st.integers(0, 1 << 32), st.sampled_from(LAYOUTS)).map(
+    lambda case: (random_step(case[0], case[1], layout=case[2]), case[2])
+)
+
+
+def frame_of(step, layout=fp.GPU, **header):
+    """The reference's frame, with other header fields."""
+    frame = reference.encode_frame(ReferenceStep.from_step(step))
+    return FrameHeader.unpack(frame)._replace(**header).pack() + frame[64:]
+
+
+def test_the_header_byte_by_byte():
+    """Offsets as docs/wire-protocol.md gives them."""
+    ids, scores = [[5, 6], [7, 8], [9, 10]], [[-1.0, -2.0], [-3.0, -4.0], [-5.0, -6.0]]
+    step = fp.Step.from_arrays("spec_topk", [2, -9, 1], ids, scores, [1, 2, 3], flag=4, stop_flag=-7)
+    expected = bytearray(64)
+    for offset, form, value in (
+        (0, "<i", -2),
+        (12, "4s", b"FDPP"),
+        (16, "B", 1),
+        (17, "B", 3),
+        (18, "B", 4),
+        (20, "<i", -7),
+        (24, "<i", 3),
+        (28, "<i", 2),
+        (32, "<i", 3),
+        (36, "<I", 64 + 12 + 60),
+        (58, "<H", 1),
+    ):
+        struct.pack_into(form, expected, offset, value)
+    expected += struct.pack("<3i", 2, -9, 1) + struct.pack("<6i", 5, 6, 7, 8, 9, 10)
+    expected += struct.pack("<6f", -1, -2, -3, -4, -5, -6) + struct.pack("<3i", 1, 2, 3)
+    assert (
+        fp.encode(step, "compact") == reference.encode(ReferenceStep.from_step(step), "compact") == expected
+    )
+
+
+@given(case=STEPS)
+def test_a_frame_keeps_the_step(decode_both, case):
+    step, layout = case
+    frame = fp.encode(step, "compact", layout=layout)
+    assert frame == reference.encode(ReferenceStep.from_step(step), "compact", layout=layout)
+    again = decode_both(frame, step.channel, mtype=2, layout=layout)
+    assert again == step
+    assert (again.dialect, again.seq) == ("compact", 0)
+    if step.scores is not None:
+        np.testing.assert_array_equal(np.asarray(again.scores).view("i4"), np.asarray(step.scores).view("i4"))
+
+
+@given(case=STEPS, seq=st.integers(0, (1 << 64) - 1), sender=st.integers(0, (1 << 64) - 1))
+def test_a_step_remembers_its_number(case, seq, sender):
+    step, layout = case
+    frame = frame_of(step, seq=seq, sender=sender)
+    again = fp.decode(frame, step.channel, mtype=2, layout=layout)
+    assert again.seq == seq
+    assert fp.encode(again, "compact", layout=layout) == frame_of(step, seq=seq)
+
+
+@pytest.mark.parametrize(("cols", "size"), [(1, 7232), (21, 89152)])
+def test_bytes_of_256_requests_with_2_accepted(cols, size):
+    step = random_step("spec_topk", 1, batch=256, cols=cols, accepted=2)
+    assert len(fp.encode(step, "compact")) == size
+
+
+@given(case=STEPS, other=st.sampled_from(LAYOUTS))
+def test_a_layout_that_is_too_small(case, other):
+    step = case[0]
+
+    def attempt(encode, step):
+        try:
+            return encode(step, "compact", layout=other)
+        except ValueError as error:
+            return str(error)
+
+    assert attempt(fp.encode, step) == attempt(reference.encode, ReferenceStep.from_step(step))
+
+
+def test_spec_frames_may_hold_more_requests_than_messages():
+    step = random_step("spec", 3, batch=512)
+    assert fp.decode(fp.encode(step, "compact"), "spec", mtype=2) == step
+    with pytest.raises(ValueError, match="batch is 512, at most 256 fit"):
+        fp.encode(step)
+
+
+# ---- What does not add up --------------------------------------------------------------------------------
+
+GOOD = random_step("spec_topk", 5, batch=5, cols=3, accepted=2, layout=SMALL)
+BODY = len(fp.encode(GOOD, "compact", layout=SMALL)) - 64
+
+# In the order in which they are checked: header fields, and what is refused then.
+WRONG = [
+    ({"magic": 0x50504447}, ("magic", 0x50504447, 0x50504446)),
+    ({"version": 2}, ("version", 2, 1)),
+    ({"channel": 1}, ("channel", 1, 3)),
+    ({"fragment": 3, "fragments": 3}, ("fragment", 3, 3)),
+    ({"batch": -1}, ("batch", -1, 7)),
+    ({"cols": 5}, ("columns", 5, 4)),
+    ({"flag": 5}, ("flag", 5, 4)),
+    ({"rows": 15}, ("rows", 15, 14)),
+    ({"total": 64 + BODY + 1}, ("length", 64 + BODY + 1, 64 + BODY)),
+    ({"fragment": 0, "fragments": 2}, ("fragment", 2, 1)),
+]
+ALSO_WRONG = [
+    ({"batch": 8}, ("batch", 8, 7)),
+    ({"cols": 0}, ("columns", 0, 4)),
+    ({"rows": -1}, ("rows", -1, 14)),
+    ({"total": 0}, ("length", 0, 64 + BODY)),
+    ({"total": (1 << 32) - 1}, ("length", (1 << 32) - 1, 64 + BODY)),
+    ({"fragments": 0}, ("fragment", 0, 0)),
+    ({"fragment": 1}, ("fragment", 1, 1)),
+    ({"version": 0}, ("version", 0, 1)),
+    ({"channel": 255}, ("channel", 255, 3)),
+    ({"flag": 255}, ("flag", 255, 4)),
+]
+
+
+def refused(decode, frame, channel="spec_topk", layout=SMALL):
+    with pytest.raises(fp.MalformedMessage) as caught:
+        decode(frame, channel, mtype=2, layout=layout)
+    error = caught.value
+    assert error.channel == channel
+    assert all(str(number) in str(error) for number in (channel, error.value, error.bound))
+    return error.args[1:]
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+def test_header_fields_are_checked_in_order(decode):
+    for first in range(len(WRONG)):
+        header = {}
+        for fields, _ in reversed(WRONG[first:]):
+            header.update(fields)
+        if {"fragments": 3}.items() <= header.items():
+            header["fragment"] = 3
+        assert refused(decode, frame_of(GOOD, **header) + b"too long") == (*WRONG[first][1], None)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize(("header", "args"), WRONG + ALSO_WRONG)
+def test_each_header_field(decode, header, args):
+    assert refused(decode, frame_of(GOOD, **header)) == (*args, None)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"nothing": 7}, {"zero": 7, "zero2": -1}, {"reserved": 255}, {"reserved2": (1 << 32) - 1}],
+    ids=str,
+)
+def test_words_that_are_not_looked_at(decode, fields):
+    assert decode(frame_of(GOOD, **fields), "spec_topk", mtype=2, layout=SMALL) == decode(
+        frame_of(GOOD), "spec_topk", mtype=2, layout=SMALL
+    )
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+def test_counts(decode):
+    def with_counts(step, *counts):
+        frame = frame_of(step)
+        return frame[:64] + struct.pack(f"<{len(counts)}i", *counts) + frame[64 + 4 * len(counts) :]
+
+    assert refused(decode, with_counts(GOOD, 2, 3, 1, 2, 2)) == ("count", 3, 2, 1)
+    assert refused(decode, with_counts(GOOD, 2, 2, 2, 2, 1)) == ("rows", 10, 9, None)
+    assert refused(decode, with_counts(GOOD, 2, 2, 2, 2, -9)) == ("rows", 10, 8, None)
+    topk = random_step("topk", 5, batch=3, cols=3, accepted=1, layout=SMALL)
+    assert refused(decode, with_counts(topk, 1, 2, 0), "topk") == ("count", 2, 1, 1)
+    assert refused(decode, with_counts(topk, 1, 0, 1), "topk") == ("count", 0, 1, 1)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize("channel", ["plain", "topk"])
+def test_a_negative_token_is_no_token(decode, channel):
+    """In FastDeploy's messages it would be a code, so such a step could not be passed on."""
+    step = fp.Step.from_arrays(
+        channel, [-9, 1, 1], [[5], [6]], *([[[-1.0], [-2.0]], [1, 2]] if channel == "topk" else [])
+    )
+    frame = fp.encode(step, "compact", layout=SMALL)
+    assert decode(frame, channel, mtype=2, layout=SMALL).counts == [-9, 1, 1]
+    at = 64 + 12 + 4  # after header, counts, and the first id
+    frame = frame[:at] + struct.pack("<i", -7) + frame[at + 4 :]
+    assert refused(decode, frame, channel) == ("token", -7, 0, 2)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+def test_bounds_themselves_are_good(decode):
+    for channel in CHANNELS:
+        depth = SMALL.max_draft if channel.startswith("spec") else 1
+        step = random_step(channel, 1, batch=7, cols=4, accepted=depth, layout=SMALL)
+        again = decode(frame_of(step), channel, mtype=2, layout=SMALL)
+        assert (again.batch, again.rows) == (7, 7 * depth)
+    nothing = random_step("topk", 1, batch=0, cols=1, layout=SMALL)
+    assert decode(frame_of(nothing), "topk", mtype=2, layout=SMALL).rows == 0
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_every_other_length_is_refused(channel, decode_both):
+    frame = frame_of(random_step(channel, 9, layout=SMALL))
+    for n in [*range(len(frame)), *range(len(frame) + 1, len(frame) + 70)]:
+        error = decode_both((frame + bytes(70))[:n], channel, mtype=2, layout=SMALL)
+        assert error.args[1:] == ("length", n, 64 if n < 64 else len(frame), None)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_damaged_bytes(channel, layout, decode_both):
+    rng = random.Random(f"{channel} {layout}")
+    frame = frame_of(random_step(channel, 4, batch=min(5, layout.max_batch), layout=layout))
+    for _ in range(300):
+        damaged = bytearray(frame)
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            damaged[rng.randrange(min(len(frame), rng.choice([64, 90, 1 << 20])))] ^= 1 << rng.randrange(8)
+        decode_both(damaged, channel, mtype=2, layout=layout)
+
+
+@given(noise=st.binary(max_size=300), channel=st.sampled_from(CHANNELS))
+def test_noise(decode_both, noise, channel):
+    decode_both(noise, channel, mtype=2, layout=SMALL)
+    header = FrameHeader(channel=CHANNELS.index(channel)).pack()
+    decode_both(header[:20] + noise, channel, mtype=2, layout=SMALL)
+
+
+def test_frames_and_messages_are_not_taken_for_each_other(decode_both):
+    step = random_step("spec_topk", 1, batch=3, cols=2)
+    assert isinstance(decode_both(fp.encode(step), "spec_topk", mtype=2), fp.MalformedMessage)
+    assert decode_both(fp.encode(step, "compact"), "spec_topk", mtype=1).batch == 0
+    with pytest.raises(fp.MalformedMessage, match="message type 3, expected 1"):
+        fp.decode(fp.encode(step), "spec_topk", mtype=3)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_any_alignment(channel):
+    step = random_step(channel, 3, layout=SMALL)
+    for shift in range(8):
+        view = memoryview(bytes(shift) + frame_of(step))[shift:]
+        assert fp.decode(view, channel, mtype=2, layout=SMALL) == step
+
+
+# ---- What FastDeploy's own receivers make of them --------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [100, 1000, 8192, 1 << 20])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_stock_receiver_sees_nothing(channel, limit):
+    """The get op restated (reference.fill, which the recorded tensors vouch for) on each message as it comes.
+
+    A stock receiver takes any type, and hands over what it gets: -2 in the first element tells its caller
+    that nothing came; batch 0 stands behind it.
+    """
+    stock = reference.payload_size(channel)
+    frame = frame_of(random_step(channel, 7, batch=512, cols=21), sender=5, seq=9)
+    messages = reference.split(frame, min(limit, stock))
+    for message in messages:
+        assert struct.unpack_from("<3i", message) == (-2, 0, 0)
+        assert len(message) <= min(limit, stock)  # no E2BIG in its msgrcv
+    for message in {messages[0], messages[len(messages) // 2], messages[-1]}:
+        words = 3 if channel == "spec_topk" else 2
+        tokens, scores, ranks = [7] * 66_000, [7.0] * 66_000, [7] * 4_000
+        reference.fill(message, channel, tokens, *([scores, ranks] if channel.endswith("topk") else []))
+        assert tokens[:words] == [-2, 0, 0][:words]
+        if channel != "spec":  # that op copies the whole message, live or not
+            assert set(tokens[words:]) == {7}
+        assert (set(scores), set(ranks)) == ({7.0}, {7})
+
+
+# ---- Through our own get ops -----------------------------------------------------------------------------
+
+SHAPES = {
+    "plain": [514],
+    "topk": [512 * 21 + 2, 512 * 21, 512],
+    "spec": [1794],
+    "spec_topk": [512 * 126 + 515, 512 * 126, 3072],
+}
+
+
+def get(channel):
+    """Tensors after the get op of the channel."""
+    kinds = [np.int64, np.float32, np.int64]
+    tensors = [np.full(size, 2, kind) for size, kind in zip(SHAPES[channel], kinds, strict=False)]
+    if channel == "plain":
+        ops.get_output(*tensors, 0, False)
+    elif channel == "topk":
+        ops.get_output_topk(*tensors, 20, 0, False)
+    elif channel == "spec":
+        ops.speculate_get_output(*tensors, 0, False, False)
+    else:
+        ops.speculate_get_output_topk(*tensors, 20, 0, False)
+    return tensors
+
+
+@pytest.mark.parametrize("flag", [1, 3, 4, 255])
+@pytest.mark.parametrize("channel", ["plain", "topk", "spec"])
+def test_a_flag_where_a_message_has_none(channel, flag, decode_both):
+    whole = fp.encode(random_step(channel, 1, layout=SMALL), "compact", layout=SMALL)
+    frame = FrameHeader.unpack(whole)._replace(flag=flag).pack() + whole[64:]
+    error = decode_both(frame, channel, mtype=2, layout=SMALL)
+    assert f"flag {flag} of a compact frame, expected 0" in str(error)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_get_ops_take_frames(channel, raised_limits, ops_queue):
+    """They fill the tensors as the packed message would have, where that means something."""
+
+    @examples(15)
+    @given(seed=st.integers(0, 1 << 32), batch=st.integers(0, 256))
+    def check(seed, batch):
+        step = random_step(channel, seed, batch=batch)
+        get(channel)  # makes the queue
+        queue = ops_queue.open(channel)
+        queue.send(fp.encode(step, "compact"), type=2)
+        ours = get(channel)
+        queue.send(fp.encode(step), type=1)
+        theirs = get(channel)
+        if channel == "spec":  # the packed op copies cells behind the counts, too
+            np.testing.assert_array_equal(ours[0][: 2 + batch], theirs[0][: 2 + batch])
+            for i, count in enumerate(step.counts):
+                cells = slice(2 + 256 + 6 * i, 2 + 256 + 6 * i + max(count, 0))
+                np.testing.assert_array_equal(ours[0][cells], theirs[0][cells])
+            return
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        for mine, yours in zip(ours[1:], theirs[1:], strict=True):
+            if channel == "topk":  # scores and rank of a code mean nothing
+                live = np.array(step.counts) == 1
+                mine, yours = (t[: t.size // 512 * 512] for t in (mine, yours))
+                width = step.cols if mine.dtype == np.float32 else 1
+                mine, yours = (t[: batch * width].reshape(batch, width)[live] for t in (mine, yours))
+            np.testing.assert_array_equal(mine.view("i4"), yours.view("i4"))
+
+    check()
+
+
+def test_a_frame_of_more_requests_than_the_tensors_hold(raised_limits, ops_queue):
+    get("spec")
+    ops_queue.open("spec").send(fp.encode(random_step("spec", 1, batch=257), "compact"), type=2)
+    before = ops.receive_stats()["malformed"]
+    tensor = get("spec")[0]
+    assert tensor[:2].tolist() == [-2, 0]
+    assert (tensor[2:] == 2).all()
+    assert ops.receive_stats()["malformed"] == before + 1
+
+
+def test_the_receiver_takes_every_dialect_in_any_order(raised_limits, queue_key):
+    rng = random.Random(4)
+    with fp.Receiver("spec_topk", key=queue_key) as receiver:
+        queue = sysv_ipc.MessageQueue(queue_key, max_message_size=1 << 20)
+        sent = []
+        for n in range(200):
+            dialect = rng.choice(["packed", "legacy", "compact", "fragments"])
+            step = random_step("spec_topk", n, batch=rng.randrange(40), cols=21)
+            sent.append((ReferenceStep.from_step(step), dialect))
+            if dialect == "fragments":
+                for part in reference.split(frame_of(step, sender=9, seq=n), rng.randrange(100, 3000)):
+                    queue.send(part, type=2)
+            else:
+                queue.send(fp.encode(step, dialect), type=2 if dialect == "compact" else 1)
+        for step, dialect in sent:
+            got = ReferenceStep.from_step(receiver.receive(0))
+            dialect = "compact" if dialect == "fragments" else dialect
+            assert got == replace(step, dialect=dialect, seq=got.seq)
+        assert receiver.receive(0) is None
+        assert receiver.stats["incomplete"] == receiver.stats["malformed"] == 0

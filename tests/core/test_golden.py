@@ -1,0 +1,181 @@
+"""Messages that FastDeploy's own save ops sent; golden/README.md tells where they come from."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from tests.reference import ReferenceStep, claimed, decode, encode, fill, live
+
+LOGPROBS = ("topk", "spec_topk")
+
+
+def decode_fast(payload, channel):
+    return ReferenceStep.from_step(fp.decode(payload, channel))
+
+
+def sha256(values, dtype):
+    return hashlib.sha256(np.asarray(values, dtype).tobytes()).hexdigest()
+
+
+def per_request(step, rows):
+    """A list of rows, cut into one list a request."""
+    rows = iter(rows)
+    return [[next(rows) for _ in range(count)] for count in step.counts]
+
+
+def test_holds_the_recorded_values(golden):
+    check_recorded(golden, decode_fast(golden.payload, golden.channel))
+
+
+@pytest.mark.sample  # of all, the reference says what the C code says: the last test of this file
+def test_the_reference_holds_the_recorded_values(golden):
+    check_recorded(golden, decode(golden.payload, golden.channel))
+
+
+def check_recorded(golden, step):
+    recorded = golden.record["decoded"]
+    assert (step.channel, step.dialect) == (golden.channel, golden.dialect)
+    assert step.stop_flag == recorded["stop_flag"]
+    assert step.flag == recorded.get("message_flag", 0)
+    assert step.batch == len(step.counts) == recorded["bsz"]
+    assert step.cols == recorded.get("cols_on_wire", 1)
+    assert step.rows == len(step.ids) == sum(count for count in step.counts if count > 0)
+    check = {"plain": check_plain, "topk": check_topk, "spec": check_spec, "spec_topk": check_spec_topk}
+    check[golden.channel](golden, step, recorded)
+
+
+def check_plain(golden, step, recorded):
+    assert step.counts == [token if token < 0 else 1 for token in recorded["tokens"]]
+    assert step.ids == [[token] for token in recorded["tokens"] if token >= 0]
+
+
+def check_spec(golden, step, recorded):
+    assert step.counts == recorded["accept_num"]
+    assert per_request(step, [token for (token,) in step.ids]) == recorded["tokens"]
+
+
+def check_topk(golden, step, recorded):
+    sampled = recorded["tokens_col0"]
+    with_token = [i for i, token in enumerate(sampled) if token >= 0]
+    assert step.counts == [token if token < 0 else 1 for token in sampled]
+    assert [row[0] for row in step.ids] == [sampled[i] for i in with_token]
+    assert step.ranks == [recorded["ranks"][i] for i in with_token]
+    if recorded["tokens"] is not None:
+        assert step.ids == [recorded["tokens"][i] for i in with_token]
+        assert step.scores == [recorded["scores"][i] for i in with_token]
+    # The hashes cover every slot, also those without a token, which a Step leaves out: these come from
+    # FastDeploy's receiver.
+    tokens, scores, ranks = golden.tensors
+    tokens = tokens[2 : 2 + step.batch * step.cols].reshape(step.batch, step.cols).copy()
+    scores = scores[: step.batch * step.cols].reshape(step.batch, step.cols).copy()
+    ranks = ranks[: step.batch].copy()
+    if with_token:
+        tokens[with_token], scores[with_token], ranks[with_token] = step.ids, step.scores, step.ranks
+    assert sha256(tokens, np.int64) == recorded["sha_tokens_i64"]
+    assert sha256(scores, np.float32) == recorded["sha_scores_f32"]
+    assert sha256(ranks, np.int64) == recorded["sha_ranks_i64"]
+
+
+def check_spec_topk(golden, step, recorded):
+    assert step.counts == recorded["token_num"]
+    assert per_request(step, [row[0] for row in step.ids]) == recorded["tokens_col0"]
+    assert per_request(step, step.ranks) == recorded["ranks"]
+    if recorded["tokens"] is not None:
+        assert per_request(step, step.ids) == recorded["tokens"]
+        assert per_request(step, step.scores) == recorded["scores"]
+    assert sha256(step.ids, np.int32) == recorded["sha_tokens_i32_valid"]
+    assert sha256(step.scores, np.float32) == recorded["sha_scores_f32_valid"]
+    assert sha256(step.ranks, np.int32) == recorded["sha_ranks_i32_valid"]
+
+
+def test_the_payload_is_what_was_recorded(golden):
+    assert len(golden.payload) == golden.record["payload_bytes"]
+    assert hashlib.sha256(golden.payload).hexdigest() == golden.record["sha256_payload"]
+
+
+def test_the_recipe_makes_what_the_op_was_given(golden):
+    inputs = {name: [str(array.dtype), list(array.shape)] for name, array in golden.inputs().items()}
+    assert golden.record["inputs"].items() <= inputs.items()
+
+
+def test_tokens_are_those_that_the_op_was_given(golden):
+    step, inputs = fp.decode(golden.payload, golden.channel), golden.inputs()
+    offsets = inputs.get("cu_batch_token_offset")
+    sampled = next(inputs[name] for name in ("x", "accept_tokens", "sampled_token_ids") if name in inputs)
+    for i, count in enumerate(step.counts):
+        if count > 0 and len(sampled) != step.batch:  # one flat array
+            assert step.token_ids(i) == sampled[offsets[i] : offsets[i + 1], 0].tolist()
+        elif count > 0:
+            assert step.token_ids(i) == sampled[i, :count].tolist()
+        if count == 1 and "topk_ids" in inputs:
+            given = inputs["topk_ids"].shape[1]  # the rest of a legacy row is filler
+            assert step.logprobs(i).slice_columns(0, given) == (
+                inputs["topk_ids"][i : i + 1].tolist(),
+                inputs["logprob_scores"][i : i + 1].tolist(),
+                inputs["ranks"][i : i + 1].tolist(),
+            )
+
+
+@pytest.mark.parametrize("decoder", [fp.decode, decode], ids=["C", "reference"])
+def test_more_slots_than_the_message_has(refused_golden, decoder):
+    with pytest.raises(fp.MalformedMessage) as caught:
+        decoder(refused_golden.payload, refused_golden.channel)
+    assert caught.value.args == ("spec", "batch", 512, 256, None)
+
+
+@pytest.mark.sample
+def test_the_reference_fills_tensors_as_fastdeploy_does(received_golden):
+    filled = received_golden.empty_tensors()
+    fill(received_golden.payload, received_golden.channel, *filled)
+    for ours, theirs in zip(filled, received_golden.tensors, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_encoding_writes_the_same_bytes(golden):
+    # Wherever a byte means something, that is.  FastDeploy's topk slots carry scores and a rank even where
+    # there is no token, and alternatives beside a -1 or -3.  A Step has no place for them.
+    step = fp.decode(golden.payload, golden.channel)
+    for encoded in (
+        fp.encode(step, golden.dialect),
+        encode(ReferenceStep.from_step(step), golden.dialect),
+    ):
+        assert len(encoded) == claimed(golden.payload, golden.channel)
+        for cells in live(golden.payload, golden.channel):
+            assert encoded[cells.start : cells.stop] == golden.payload[cells.start : cells.stop], cells
+
+
+@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@pytest.mark.sample
+def test_the_other_dialect_says_the_same(golden, dialect):
+    step = fp.decode(golden.payload, golden.channel)
+    encoded = fp.encode(step, dialect)
+    assert encoded == encode(ReferenceStep.from_step(step), dialect)
+    again = fp.decode(encoded, golden.channel)
+    if golden.channel in LOGPROBS:
+        assert again.dialect == dialect
+    if again.cols == step.cols:
+        assert again == step
+    else:
+        assert again.cols == 21
+        assert again.counts == step.counts
+        ids, scores = np.asarray(again.ids), np.asarray(again.scores)
+        np.testing.assert_array_equal(ids[:, : step.cols], step.ids)
+        np.testing.assert_array_equal(scores[:, : step.cols], step.scores)
+        np.testing.assert_array_equal(again.ranks, step.ranks)
+        assert (ids[:, step.cols :] == -1).all()
+        assert (scores[:, step.cols :] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [pytest.param(0x00, marks=pytest.mark.nightly), 0x5A, pytest.param(0xFF, marks=pytest.mark.nightly)],
+)
+def test_bytes_that_mean_nothing_do_not_matter(golden, noise):
+    noisy = bytearray([noise]) * len(golden.payload)
+    for cells in live(golden.payload, golden.channel):
+        noisy[cells.start : cells.stop] = golden.payload[cells.start : cells.stop]
+    step = fp.decode(golden.payload, golden.channel)
+    assert fp.decode(noisy, golden.channel) == step
+    assert decode(noisy, golden.channel) == ReferenceStep.from_step(step)

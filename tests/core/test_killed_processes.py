@@ -1,0 +1,233 @@
+"""Processes that die, restart or fork in the middle of things."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+import fd_postproc as fp
+from tests import reference
+from tests.lib.children import python
+from tests.lib.random_steps import random_step
+from tests.lib.sending import fill
+from tests.lib.waiting import until
+
+PIECES = 12
+LARGE = {"channel": "spec_topk", "seed": 1, "batch": 256, "cols": 21, "accepted": 2}
+
+
+def forked(work):
+    """Run something in a child process; its process id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("pieces", range(PIECES))
+def test_a_sender_killed_after_every_piece_of_a_frame(pieces, default_limits, queue):
+    """Its frame is lost and counted; what came before it and what comes after is whole."""
+    default_limits("msgmnb", 1 << 20)
+    before, sent, after = (random_step("spec_topk", seed, batch=3) for seed in (5, 6, 7))
+    large = random_step(**LARGE)
+    piece = 64 + -(-(len(fp.encode(large, "compact")) - 64) // PIECES)
+    receiver = fp.Receiver("spec_topk", key=queue.key)
+    fp.Sender("spec_topk", key=queue.key).send(before)
+    # Room for so many pieces and not one more: there the sender waits, and is killed.
+    waiting = len(fp.encode(before))
+    queue.max_size = waiting + pieces * piece + piece // 2 if pieces else piece
+    filler = b""
+    if pieces == 0:
+        filler = b"x" * (piece - waiting - 8)
+        queue.send(filler)
+
+    def send():
+        sender = fp.Sender("spec_topk", key=queue.key, dialect="compact")
+        sender.send(large)
+
+    default_limits("msgmax", piece)
+    child = forked(send)
+    until(lambda: queue.current_messages == 1 + bool(filler) + pieces)
+    time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    assert queue.current_messages == 1 + bool(filler) + pieces
+
+    assert receiver.receive(0) == before
+    if filler:
+        with pytest.raises(fp.MalformedMessage):
+            receiver.receive(0)
+    queue.max_size = 1 << 20
+    next_one = fp.Sender("spec_topk", key=queue.key, dialect="compact")
+    next_one.send(sent)
+    assert receiver.receive(0) == sent
+    next_one.send(large)
+    assert receiver.receive(0) == large
+    assert receiver.receive(0) is None
+    assert receiver.stats["fragments"] == pieces + PIECES
+    # The rest of a frame may come late, for all a receiver knows: it does not give way yet.
+    for _ in range(8):
+        half_frame(queue, large, piece)
+        assert receiver.receive(0) is None
+    assert receiver.stats["incomplete"] == 0
+    fp.Sender("spec_topk", key=queue.key).send(after)
+    assert receiver.receive(0) == after
+
+
+def half_frame(queue, step, piece):
+    """The first piece of a frame by a sender who is never heard of again."""
+    frame = reference.encode_frame(
+        reference.ReferenceStep.from_step(step), sender=int.from_bytes(os.urandom(8), "little"), seq=0
+    )
+    queue.send(reference.split(frame, piece)[0], type=2)
+
+
+RECEIVE = """
+import os, sys
+receiver = fp.Receiver("spec_topk", key=int(sys.argv[1]))
+print("ready", flush=True)
+for step in receiver:
+    os.write(1, b"%d\\n" % step.seq)
+"""
+
+
+def test_a_receiver_killed_and_started_again(default_limits, queue):
+    """Each kill costs at most the step that was being received; everything else comes once, in order."""
+    steps, kills = 600, 5
+    small, large = random_step("spec_topk", 1, batch=2), random_step(**LARGE)
+    failed = []
+
+    def send():
+        try:
+            with fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender:
+                for n in range(steps):
+                    sender.send(large if n % 7 == 0 else small, 20)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    got = []
+    command = python("import fd_postproc as fp\n" + RECEIVE, queue.key)
+    for life in range(kills + 1):
+        if got and got[-1] == steps - 1:
+            break
+        child = subprocess.Popen(command, stdout=subprocess.PIPE)
+        # One that was killed may have taken the last step along: then nothing more comes.
+        patience = threading.Timer(10, child.kill)
+        patience.start()
+        try:
+            assert child.stdout.readline() == b"ready\n"
+            due = steps if life == kills else len(got) + 60 + 7 * life
+            while len(got) < due and (line := child.stdout.readline()):
+                got.append(int(line))
+                if got[-1] == steps - 1:
+                    break
+        finally:
+            patience.cancel()
+            child.kill()
+            rest = child.stdout.read()
+            child.stdout.close()
+            child.wait()
+        got += map(int, rest.split())
+    thread.join(20)
+    assert not failed, failed
+    assert got == sorted(set(got)), "doubled or out of order"
+    lost = sorted(set(range(steps)) - set(got))
+    assert len(lost) <= kills, lost
+
+
+def test_messages_of_an_earlier_run_come_first(default_limits, queue):
+    """Whole ones as they were sent, half ones not at all; and never mixed with those of this run."""
+    old, new = random_step("spec_topk", 1, batch=20), random_step("spec_topk", 2, batch=20)
+    for step, dialect in (old, "packed"), (old, "compact"):
+        if len(fp.encode(step, dialect)) <= 8192:
+            fp.Sender("spec_topk", key=queue.key, dialect=dialect).send(step)
+    whole = queue.current_messages
+    half_frame(queue, random_step(**LARGE), 4096)
+    waiting = queue.current_messages
+    with fp.Receiver("spec_topk", key=queue.key) as receiver:
+        fp.Sender("spec_topk", key=queue.key, dialect="compact").send(new, 0)
+        got = [receiver.receive(0) for _ in range(whole + 1)]
+        assert got == [old] * whole + [new]
+        assert receiver.receive(0) is None
+        assert receiver.stats["messages"] == waiting + 1
+
+
+# ---- Fork ------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_in_the_middle_of_a_frame(default_limits, queue):
+    """The child has what came so far, and may go on where the parent stopped."""
+    large = random_step(**LARGE)
+    parts = reference.split(reference.encode_frame(reference.ReferenceStep.from_step(large)), 8192)
+    receiver = fp.Receiver("spec_topk", key=queue.key)
+    for part in parts[:3]:
+        queue.send(part, type=2)
+        assert receiver.receive(0) is None
+
+    def go_on():
+        for part in parts[3:]:
+            queue.send(part, type=2)
+            got = receiver.receive(0)
+        assert got == large
+
+    assert ended(forked(go_on)) == 0
+    fp.Sender("spec_topk", key=queue.key).send(random_step("spec_topk", 3, batch=2))
+    assert receiver.receive(0) == random_step("spec_topk", 3, batch=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_while_another_thread_waits(default_limits, queue):
+    """The thread is not in the child, whose Receiver and Sender are free; the parent's go on waiting."""
+    small = random_step("spec_topk", 1, batch=2)
+    receiver = fp.Receiver("spec_topk", key=queue.key)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(receiver.receive()))
+    thread.start()
+    until(lambda: receiver.stats["waits"])
+    time.sleep(0.02)
+
+    def use():
+        assert receiver.receive(0.05) is None
+
+    assert ended(forked(use)) == 0
+    with pytest.raises(fp.ReceiverBusy):
+        receiver.receive(0)
+    queue.send(fp.encode(small))
+    thread.join(20)
+    assert got == [small]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_while_another_thread_waits_for_room(default_limits, queue):
+    step = fp.Step.from_arrays("plain", [1], [5])
+    sender = fp.Sender("plain", key=queue.key, dialect="compact")
+    fill(sender, step)
+    waits = sender.stats["waits"]
+    thread = threading.Thread(target=sender.send, args=(step,))
+    thread.start()
+    until(lambda: sender.stats["waits"] > waits)
+
+    def use():
+        with pytest.raises(fp.QueueTimeout):
+            sender.send(step, 0.05)
+
+    assert ended(forked(use)) == 0
+    with pytest.raises(fp.SenderBusy):
+        sender.send(step, 0)
+    queue.receive()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -1,0 +1,352 @@
+"""Messages that do not add up: what is refused, what is said about it, and that nothing ever crashes."""
+
+import contextlib
+import mmap
+import os
+import random
+import struct
+import time
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import fd_postproc as fp
+from tests import reference
+
+SMALL = fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)
+ONE_DRAFT = fp.Layout(max_batch=4, top_k=1, max_draft=1, spec_batch=4)
+LEAST = fp.Layout(max_batch=1, top_k=0, max_draft=1, spec_batch=1)
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
+LAYOUTS = (fp.Layout(128, 5, 6), SMALL, ONE_DRAFT, LEAST)
+
+
+def words(*values):
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def topk_header(batch, cols):
+    return words(1, batch | cols << 16)
+
+
+def spec_topk_header(batch, cols, flag=3):
+    return words(1, flag | cols << 8, batch)
+
+
+# channel, layout, payload, what is refused: field, value, bound, request
+REFUSED = [
+    ("plain", fp.GPU, b"", "length", 0, 8, None),
+    ("plain", fp.GPU, words(1), "length", 4, 8, None),
+    ("plain", fp.GPU, words(1, 0)[:7], "length", 7, 8, None),
+    ("plain", fp.GPU, words(1, 513), "batch", 513, 512, None),
+    ("plain", fp.GPU, words(1, -1), "batch", -1, 512, None),
+    ("plain", fp.GPU, words(1, 1 << 20), "batch", 1 << 20, 512, None),
+    ("plain", fp.GPU, words(1, 3, 7, 7), "length", 16, 20, None),
+    ("plain", fp.GPU, words(1, 3, 7, 7, 7)[:-1], "length", 19, 20, None),
+    ("plain", fp.GPU, bytes(2057), "length", 2057, 2056, None),
+    ("plain", fp.Layout(128, 5, 6), words(1, 129), "batch", 129, 128, None),
+    ("plain", SMALL, words(1, 8), "batch", 8, 7, None),
+    ("topk", fp.GPU, b"", "length", 0, 8, None),
+    ("topk", fp.GPU, words(1), "length", 4, 8, None),
+    ("topk", fp.GPU, topk_header(513, 0), "batch", 513, 512, None),
+    ("topk", fp.GPU, topk_header(513, 6), "batch", 513, 512, None),
+    ("topk", fp.GPU, words(1, -1), "batch", 65535, 512, None),
+    ("topk", fp.GPU, topk_header(512, 22), "columns", 22, 21, None),
+    ("topk", fp.GPU, topk_header(1, 32767), "columns", 32767, 21, None),
+    ("topk", fp.GPU, topk_header(1, 0), "length", 8, 86028, None),
+    ("topk", fp.GPU, topk_header(2, 1), "length", 8, 86032, None),
+    ("topk", fp.GPU, topk_header(2, 1) + bytes(86023), "length", 86031, 86032, None),
+    ("topk", fp.GPU, bytes(88073), "length", 88073, 88072, None),
+    ("topk", fp.Layout(128, 5, 6), topk_header(129, 6), "batch", 129, 128, None),
+    ("topk", fp.Layout(128, 5, 6), topk_header(128, 7), "columns", 7, 6, None),
+    ("topk", SMALL, topk_header(7, 5), "columns", 5, 4, None),
+    ("spec", fp.GPU, b"", "length", 0, 8, None),
+    ("spec", fp.GPU, words(1, 257), "batch", 257, 256, None),
+    ("spec", fp.GPU, words(1, -1), "batch", -1, 256, None),
+    ("spec", fp.GPU, words(1, 2, 6), "length", 12, 16, None),
+    ("spec", fp.GPU, words(1, 1, 6), "length", 12, 1056, None),
+    ("spec", fp.GPU, words(1, 3, 0, 2, -9), "length", 20, 1064, None),
+    ("spec", fp.GPU, words(1, 2, 6, 7), "count", 7, 6, 1),
+    ("spec", fp.GPU, words(1, 2, (1 << 31) - 1, 7), "count", (1 << 31) - 1, 6, 0),
+    ("spec", fp.GPU, bytes(7177), "length", 7177, 7176, None),
+    ("spec", fp.Layout(128, 5, 6), words(1, 257), "batch", 257, 256, None),
+    ("spec", SMALL, words(1, 6), "batch", 6, 5, None),
+    ("spec", SMALL, words(1, 2, 2, 3), "count", 3, 2, 1),
+    ("spec", ONE_DRAFT, words(1, 1, 2), "count", 2, 1, 0),
+    ("spec_topk", fp.GPU, b"", "length", 0, 12, None),
+    ("spec_topk", fp.GPU, words(1, 3), "length", 8, 12, None),
+    ("spec_topk", fp.GPU, spec_topk_header(513, 0), "batch", 513, 512, None),
+    ("spec_topk", fp.GPU, spec_topk_header(-1, 21), "batch", -1, 512, None),
+    ("spec_topk", fp.GPU, spec_topk_header(1, 22), "columns", 22, 21, None),
+    ("spec_topk", fp.GPU, words(1, -1, 1), "columns", (1 << 24) - 1, 21, None),
+    ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(0), "length", 16, 20, None),
+    ("spec_topk", fp.GPU, spec_topk_header(1, 0) + words(1), "length", 16, 2060 + 1008 + 4, None),
+    ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(0, 6), "length", 20, 2060 + 2 * 1032, None),
+    ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(-9, 7), "count", 7, 6, 1),
+    ("spec_topk", fp.GPU, spec_topk_header(512, 21) + words(*[6] * 511, 1000), "count", 1000, 6, 511),
+    ("spec_topk", fp.GPU, bytes(530449), "length", 530449, 530448, None),
+    ("spec_topk", fp.Layout(128, 5, 6), spec_topk_header(129, 6), "batch", 129, 128, None),
+    ("spec_topk", fp.Layout(128, 5, 6), spec_topk_header(1, 7), "columns", 7, 6, None),
+    ("spec_topk", SMALL, spec_topk_header(1, 4) + words(3), "count", 3, 2, 0),
+    ("spec_topk", ONE_DRAFT, spec_topk_header(1, 2) + words(2), "count", 2, 1, 0),
+]
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize(
+    ("channel", "layout", "payload", "field", "value", "bound", "request_index"), REFUSED
+)
+def test_refused(decode, channel, layout, payload, field, value, bound, request_index):
+    with pytest.raises(fp.MalformedMessage) as caught:
+        decode(payload, channel, layout=layout)
+    assert caught.value.args == (channel, field, value, bound, request_index)
+    assert all(str(number) in str(caught.value) for number in (channel, value, bound))
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize("mtype", [3, 0, -1, 0x300000001])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_another_message_type(decode, mtype, channel):
+    with pytest.raises(fp.MalformedMessage) as caught:
+        decode(bytes(12), channel, mtype=mtype)
+    assert caught.value.args == (channel, "mtype", mtype, 1, None)
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+def test_another_channel(decode):
+    with pytest.raises(
+        ValueError, match="channel 'spectopk' is not one of 'plain', 'topk', 'spec', 'spec_topk'"
+    ):
+        decode(bytes(12), "spectopk")
+
+
+@pytest.mark.parametrize("layout", [fp.GPU, *LAYOUTS], ids=str)
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_bounds_themselves_are_good(channel, layout, decode_both):
+    # A full message with every number at its bound; one byte more is refused.
+    slots = layout.spec_batch if channel == "spec" else layout.max_batch
+    depth = layout.max_draft if channel.startswith("spec") else 1
+    width = layout.top_k + 1 if channel.endswith("topk") else 1
+    size = reference.payload_size(channel, layout)
+    headers = {
+        "plain": words(1, slots),
+        "topk": topk_header(slots, width),
+        "spec": words(1, slots, *[depth] * slots),
+        "spec_topk": spec_topk_header(slots, width) + words(*[depth] * slots),
+    }
+    payload = headers[channel].ljust(size, b"\1")
+    step = decode_both(payload, channel, layout=layout)
+    assert (step.batch, step.rows, step.cols) == (slots, slots * depth, width)
+    assert isinstance(decode_both(payload + b"\1", channel, layout=layout), fp.MalformedMessage)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_nothing_in_it(channel, decode_both):
+    header = words(-1, 3, 0) if channel == "spec_topk" else words(-1, 0)
+    step = decode_both(header, channel)
+    assert (step.batch, step.rows, step.stop_flag, step.counts) == (0, 0, -1, [])
+
+
+# ---- Truncation: every prefix is refused until all that is claimed is there, then all mean the same ------
+
+
+def sweep(decode, payload, channel, lengths, layout=fp.GPU):
+    claimed = reference.claimed(payload, channel, layout=layout)
+    whole = decode(payload, channel, layout=layout)
+    for n in lengths:
+        plain = reference.payload_size("plain", layout), 8 + 4 * whole.batch
+        if channel == "topk" and whole.dialect == "legacy" and n in plain:
+            continue  # a plain message, as far as anybody can tell (tests/core/test_unasked.py)
+        part = payload[:n]  # a copy: a sanitizer sees every read past its end
+        if n >= claimed:
+            assert decode(part, channel, layout=layout) == whole, n
+            continue
+        with pytest.raises(fp.MalformedMessage) as caught:
+            decode(part, channel, layout=layout)
+        error = caught.value
+        assert (error.field, error.value) == ("length", n)
+        assert n < error.bound <= claimed
+
+
+def some_lengths(payload, channel, stride, most=150):
+    """Each side of places where something begins or ends, and some lengths in between."""
+    edges = sorted({edge for cells in reference.live(payload, channel) for edge in (cells.start, cells.stop)})
+    if len(edges) > most:
+        edges = edges[:20] + random.Random(1).sample(edges[20:-20], most - 40) + edges[-20:]
+    edges += reference.claimed(payload, channel), len(payload)
+    near = {edge + d for edge in edges for d in (-4, -1, 0, 1)}
+    return sorted(n for n in near | {*range(0, len(payload), stride)} if 0 <= n <= len(payload))
+
+
+@pytest.mark.sample
+def test_truncation(golden):
+    payload = golden.payload
+    sweep(fp.decode, payload, golden.channel, some_lengths(payload, golden.channel, len(payload) // 97 | 1))
+
+
+@pytest.mark.nightly
+def test_truncation_at_every_length(golden):
+    sweep(fp.decode, golden.payload, golden.channel, range(len(golden.payload) + 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["plain_b3_s1003", "spec_b3_s1003", "topk_packed_b3_c6_s1009", "spectopk_legacy_b3_c21_s1024"]
+)
+def test_truncation_of_the_reference(goldens, name):
+    golden = goldens[name]
+    sweep(
+        reference.decode, golden.payload, golden.channel, some_lengths(golden.payload, golden.channel, 4999)
+    )
+
+
+def a_step(channel, layout, rng):
+    """A step of random content that fills most of the layout."""
+    batch = layout.spec_batch if channel == "spec" else layout.max_batch
+    cols = layout.top_k + 1 if channel.endswith("topk") else 1
+    if channel.startswith("spec"):
+        counts = [rng.choice([-9, -3, -1, *range(layout.max_draft + 1)]) for _ in range(batch)]
+    else:
+        counts = [rng.choice([1, 1, 1, -1, -3, -9]) for _ in range(batch)]
+    rows = sum(count for count in counts if count > 0)
+    ids = np.array([rng.randrange(150_000) for _ in range(rows * cols)], np.int32).reshape(rows, cols)
+    if not channel.endswith("topk"):
+        return fp.Step.from_arrays(channel, counts, ids)
+    scores = np.array([-rng.random() for _ in range(rows * cols)], np.float32).reshape(rows, cols)
+    return fp.Step.from_arrays(channel, counts, ids, scores, [rng.randrange(64) for _ in range(rows)])
+
+
+@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@pytest.mark.parametrize("layout", [SMALL, ONE_DRAFT, LEAST], ids=str)
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_truncation_in_other_layouts(decode, channel, layout, dialect):
+    size = reference.payload_size(channel, layout)
+    for seed in range(3):
+        step = a_step(channel, layout, random.Random(seed))
+        payload = fp.encode(step, dialect, layout=layout).ljust(size, b"\xff")
+        sweep(decode, payload, channel, range(size + 1), layout)
+
+
+# ---- Noise ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sample
+def test_damaged_bytes(golden, decode_both):
+    rng = random.Random(golden.name)
+    batch = golden.record["decoded"]["bsz"]
+    payload = golden.payload[: reference.claimed(golden.payload, golden.channel)]
+    header = min(len(payload), 12 + 4 * batch)
+    for trial in range(30 if batch < 10 else 4):
+        damaged = bytearray(payload)
+        where = rng.randrange(header) if trial % 2 else rng.randrange(len(damaged))
+        damaged[where] ^= rng.randrange(1, 256)
+        decode_both(damaged, golden.channel)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_damaged_bytes_in_other_layouts(channel, layout, decode_both):
+    rng = random.Random(f"{channel} {layout}")
+    for dialect in ("packed", "legacy"):
+        payload = fp.encode(a_step(channel, layout, rng), dialect, layout=layout)
+        for _ in range(100):
+            damaged = bytearray(payload)
+            for _ in range(rng.choice([1, 1, 1, 2, 8])):
+                damaged[rng.randrange(min(len(damaged), rng.choice([12, 60, 1 << 20])))] = rng.randrange(256)
+            decode_both(damaged, channel, layout=layout)
+
+
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@st.composite
+def almost_messages(draw):
+    """A channel, a layout, and bytes that begin like a message of them, with numbers around each bound."""
+    channel, layout = draw(st.sampled_from(CHANNELS)), draw(st.sampled_from([SMALL, ONE_DRAFT, LEAST]))
+
+    def near(bound):
+        return draw(st.integers(-1, bound + 1) | st.just(bound) | INT32)
+
+    batch = near(layout.spec_batch if channel == "spec" else layout.max_batch)
+    cols = near(layout.top_k + 1) if draw(st.booleans()) else 0
+    if channel == "topk":
+        header = [near(1), (batch & 0xFFFF) | (cols & 0x7FFF) << 16]
+    elif channel == "spec_topk":
+        header = [near(1), (near(4) & 0xFF) | (cols & 0x7FFFFF) << 8, batch]
+    else:
+        header = [near(1), batch]
+    requests = min(max(batch, 0), 8)
+    firsts = [
+        draw(st.integers(-9, layout.max_draft) | st.integers(-1, layout.max_draft + 1))
+        for _ in range(requests)
+    ]
+    body = draw(st.binary(max_size=8)) * draw(st.integers(0, 60))
+    payload = words(*header, *firsts) + body
+    size = reference.payload_size(channel, layout)
+    length = draw(st.sampled_from([size, size, size, size - 1, size + 1]) | st.integers(0, len(payload)))
+    return channel, layout, payload.ljust(length, b"\x41")[:length]
+
+
+@given(message=almost_messages())
+@example(message=("spec_topk", SMALL, words(1, 0x403, 7, *[2] * 7).ljust(544, b"\0")))
+def test_almost_messages(decode_both, message):
+    channel, layout, payload = message
+    decode_both(payload, channel, layout=layout)
+
+
+@given(
+    channel=st.sampled_from(CHANNELS), layout=st.sampled_from([SMALL, LEAST]), noise=st.binary(max_size=600)
+)
+def test_noise(decode_both, channel, layout, noise):
+    decode_both(noise, channel, layout=layout)
+
+
+def test_noise_of_every_length_in_the_gpu_layout(decode_both):
+    rng = random.Random(5)
+    for channel in CHANNELS:
+        size = reference.payload_size(channel)
+        for _ in range(50):
+            noise = rng.randbytes(rng.choice([rng.randrange(64), rng.randrange(size + 9)]))
+            decode_both(noise, channel)
+            decode_both(words(1, 3, rng.randrange(4)) + noise[: size - 12], channel)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_any_alignment(channel):
+    step = a_step(channel, SMALL, random.Random(3))
+    payload = fp.encode(step, layout=SMALL)
+    for shift in range(8):
+        view = memoryview(bytes(shift) + payload)[shift:]
+        assert fp.decode(view, channel, layout=SMALL) == step
+
+
+def test_bytes_that_change_while_they_are_decoded():
+    """Shared memory that another process writes to: an error or a sound Step, never a write out of bounds."""
+    shared = mmap.mmap(-1, 8192)
+    shared[:7176] = struct.pack("<2i", 1, 256) + bytes(7168)
+    child = os.fork()
+    if child == 0:  # only system calls and memory from here on
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            shared[8:1032] = struct.pack("<256i", *[6] * 256)
+            shared[8:1032] = bytes(1024)
+        os._exit(0)
+    seen = set()
+    try:
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            try:
+                step = fp.decode(memoryview(shared)[:7176], "spec")
+            except ValueError as error:
+                seen.add(str(error))
+            else:
+                assert step.rows == sum(step.counts) == step.offsets[-1]
+    finally:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+    assert seen <= {"the message changed while it was decoded; decode a copy of shared memory"}
+
+
+def test_a_message_type_of_any_size():
+    with pytest.raises(fp.MalformedMessage, match=f"message type {1 << 70}, expected 1"):
+        fp.decode(bytes(8), "plain", mtype=1 << 70)

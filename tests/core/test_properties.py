@@ -1,0 +1,198 @@
+"""Random steps: what travels through encode and decode, and that C and the reference do the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sysv_ipc
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import fd_postproc as fp
+from tests import reference
+from tests.lib.search import examples
+from tests.reference import ReferenceStep
+
+LAYOUTS = [
+    fp.Layout(7, 3, 2, 5),
+    fp.Layout(4, 1, 1, 4),
+    fp.Layout(1, 0, 1, 1),
+    fp.Layout(3, 6, 5, 2),
+    fp.GPU,
+    fp.Layout(128, 5, 6),
+]
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
+DIALECTS = ("packed", "legacy")
+MOST_REQUESTS = 9  # of a drawn step; the recorded messages have full batches
+
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+BITS = st.integers(0, (1 << 32) - 1) | st.sampled_from(
+    [
+        0x7FC00000,
+        0x7F800001,
+        0xFFC12345,
+        0x7F800000,
+        0xFF800000,
+        0x80000000,
+        0x00000001,
+    ]  # NaNs, infinities, -0.0
+)
+
+
+@st.composite
+def steps(draw, channel, layout):
+    """A step that the layout can carry."""
+    slots = layout.spec_batch if channel == "spec" else layout.max_batch
+    cols = draw(st.integers(1, layout.top_k + 1)) if channel.endswith("topk") else 1
+    codes = st.sampled_from([-1, -3, -9, -(1 << 31)])
+    counts_of_a_slot = st.integers(0, layout.max_draft) if channel.startswith("spec") else st.just(1)
+    counts = draw(st.lists(counts_of_a_slot | codes, max_size=min(slots, MOST_REQUESTS)))
+    rows = sum(count for count in counts if count > 0)
+    ids = draw(arrays(np.int32, (rows, cols), elements=INT32))
+    if not channel.startswith("spec"):
+        ids[:, 0] &= 0x7FFFFFFF  # a negative token would be a code
+    keywords = {"stop_flag": draw(INT32), "flag": draw(st.sampled_from([0, 3, 4]))}
+    if not channel.endswith("topk"):
+        return fp.Step.from_arrays(channel, counts, ids, **keywords)
+    scores = draw(arrays(np.uint32, (rows, cols), elements=BITS)).view(np.float32)
+    ranks = draw(arrays(np.int32, rows, elements=INT32))
+    return fp.Step.from_arrays(channel, counts, ids, scores, ranks, **keywords)
+
+
+CASES = st.tuples(st.sampled_from(CHANNELS), st.sampled_from(LAYOUTS)).flatmap(
+    lambda case: st.tuples(st.just(case[1]), steps(*case))
+)
+
+
+def bits(scores):
+    return np.asarray(scores).view(np.uint32)
+
+
+def quiet(step):
+    """The step with its signalling NaNs made quiet, as they become in a Python float."""
+    if step.scores is None:
+        return step
+    cells = bits(step.scores)
+    nan = (cells & 0x7F800000 == 0x7F800000) & (cells & 0x007FFFFF != 0)
+    scores = np.where(nan, cells | 0x00400000, cells).astype(np.uint32).view(np.float32)
+    return fp.Step.from_arrays(
+        step.channel, step.counts, step.ids, scores, step.ranks, flag=step.flag, stop_flag=step.stop_flag
+    )
+
+
+@given(case=CASES, dialect=st.sampled_from(DIALECTS))
+def test_everything_travels(case, dialect):
+    layout, step = case
+    again = fp.decode(fp.encode(step, dialect, layout=layout), step.channel, layout=layout)
+    sent = ("channel", "flag", "stop_flag", "batch", "rows", "counts")
+    assert [getattr(again, name) for name in sent] == [getattr(step, name) for name in sent]
+    assert again.offsets.tolist() == step.offsets.tolist()
+    if step.scores is None:
+        assert again == step
+        return
+    assert again.dialect == dialect
+    assert again.cols == (step.cols if dialect == "packed" else layout.top_k + 1)
+    ids, cells, cols = np.asarray(again.ids), bits(again.scores), step.cols
+    np.testing.assert_array_equal(ids[:, :cols], step.ids)
+    np.testing.assert_array_equal(cells[:, :cols], bits(step.scores))
+    np.testing.assert_array_equal(again.ranks, step.ranks)
+    assert (ids[:, cols:] == -1).all()  # what a legacy sender fills up with
+    assert (cells[:, cols:] == 0).all()  # 0.0
+
+
+@given(case=CASES, dialect=st.sampled_from(DIALECTS))
+def test_the_reference_reads_and_writes_the_same(decode_both, case, dialect):
+    layout, step = case[0], quiet(case[1])
+    payload = fp.encode(step, dialect, layout=layout)
+    assert reference.encode(ReferenceStep.from_step(step), dialect, layout=layout) == payload
+    assert reference.claimed(payload, step.channel, layout=layout) == len(payload)
+    decode_both(payload, step.channel, layout=layout)
+
+
+@given(case=CASES)
+def test_the_reference_keeps_a_step(case):
+    # The oracle by itself: whatever it writes it reads back.
+    layout, step = case[0], ReferenceStep.from_step(quiet(case[1]))
+    dialect = "packed" if step.scores is not None else "legacy"
+    again = reference.decode(reference.encode(step, "packed", layout=layout), step.channel, layout=layout)
+    assert again == replace(step, dialect=dialect)
+
+
+@given(case=CASES, other=st.sampled_from(LAYOUTS), dialect=st.sampled_from(DIALECTS))
+def test_a_layout_that_is_too_small(case, other, dialect):
+    step = quiet(case[1])
+
+    def attempt(encode, step):
+        try:
+            return encode(step, dialect, layout=other)
+        except ValueError as error:
+            return str(error)
+
+    assert attempt(fp.encode, step) == attempt(reference.encode, ReferenceStep.from_step(step))
+
+
+@pytest.mark.parametrize("encode", [fp.encode, reference.encode], ids=["C", "reference"])
+def test_another_dialect(encode):
+    step = fp.Step.from_arrays("plain", [1], [5])
+    with pytest.raises(ValueError, match="dialect 'dense' is not one of 'packed', 'legacy', 'compact'"):
+        encode(step if encode is fp.encode else ReferenceStep.from_step(step), "dense")
+
+
+@given(case=CASES)
+def test_equal_steps_and_unequal_ones(case):
+    layout, step = case
+    reference_step = ReferenceStep.from_step(step)
+    assert reference_step == ReferenceStep.from_step(step)
+    assert reference_step != step
+    again = fp.decode(fp.encode(step, layout=layout), step.channel, layout=layout)
+    assert again == step
+    if step.rows:
+        ids = np.array(step.ids)
+        ids[-1, -1] ^= 1
+        other = fp.Step.from_arrays(
+            step.channel, step.counts, ids, step.scores, step.ranks, flag=step.flag, stop_flag=step.stop_flag
+        )
+        assert other != step
+        assert ReferenceStep.from_step(other) != reference_step
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:4], ids=str)
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_tensors_are_filled_alike(channel, layout, queue_key):
+    """The C code's way into a get op's tensors, through a real queue."""
+    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, max_message_size=8192)
+    receiver = fp.Receiver(channel, key=queue_key, layout=layout)
+    slots = layout.spec_batch if channel == "spec" else layout.max_batch
+    depth = layout.max_draft if channel.startswith("spec") else 1
+    cells = slots * depth * (layout.top_k + 1)
+    size = reference.payload_size(channel, layout)
+    logprobs = channel.endswith("topk")
+
+    def empty():
+        return (
+            np.full(3 + slots + cells, 2, np.int64),
+            np.zeros(cells, np.float32),
+            np.zeros(slots * depth, np.int64),
+        )
+
+    @examples(25)
+    @given(
+        step=steps(channel, layout),
+        dialect=st.sampled_from(DIALECTS),
+        columns=st.integers(1, layout.top_k + 3),
+        tail=st.integers(0, 1 << 10),
+    )
+    def check(step, dialect, columns, tail):
+        step = quiet(step)
+        payload = fp.encode(step, dialect, layout=layout)
+        payload += b"\x77" * min(tail, size - len(payload))  # what an earlier message left
+        fast, dull = empty(), empty()
+        queue.send(payload, type=1)
+        addresses = [array.ctypes.data for array in fast]
+        assert receiver._receive_into(*(addresses if logprobs else [addresses[0], 0, 0]), columns, False)
+        reference.fill(payload, channel, *(dull if logprobs else dull[:1]), columns=columns, layout=layout)
+        for ours, theirs in zip(fast, dull, strict=True):
+            assert ours.tobytes() == theirs.tobytes()
+
+    check()

@@ -1,0 +1,250 @@
+"""The file format of recordings."""
+
+import os
+import random
+import resource
+import runpy
+import stat
+import struct
+import tracemalloc
+import zlib
+from importlib import resources
+
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import data
+from fd_postproc.recording import MAX_PAYLOAD, Recording, RecordingError, RecordingWriter
+from tests.lib.paths import TESTS
+
+CHOSEN = runpy.run_path(str(TESTS / "make_demo_data.py"))["CHOSEN"]
+HEADER, RECORD = 40, 28
+MESSAGES = [(b"", 1, 5), (b"abc" * 400, 1, 6), (random.Random(7).randbytes(300), (3 << 32) + 1, 1 << 62)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.fdrec"
+
+
+@pytest.fixture
+def written(path):
+    with RecordingWriter(path, "spec_topk", layout=fp.Layout(128, 5, 6)) as recording:
+        for message in MESSAGES:
+            recording.write(*message)
+    return path
+
+
+def contents(path):
+    with Recording(path) as recording:
+        found = [(message.payload, message.mtype, message.time_ns) for message in recording]
+        return found, recording.cut
+
+
+def test_what_was_written_is_read(written):
+    assert contents(written) == (MESSAGES, None)
+    with Recording(written) as recording:
+        assert (recording.channel, recording.layout) == ("spec_topk", fp.Layout(128, 5, 6))
+        assert list(recording) == list(recording)
+        survey = recording.survey()
+    assert (survey.messages, survey.payload_bytes, survey.longest) == (3, 1500, 1200)
+    assert (survey.first_ns, survey.last_ns, survey.cut) == (5, 1 << 62, None)
+    assert survey.file_bytes == written.stat().st_size
+
+
+def test_channel_may_be_unknown(path):
+    RecordingWriter(path).close()
+    with Recording(path) as recording:
+        assert recording.channel is None
+        assert list(recording) == []
+        assert recording.survey().messages == 0
+
+
+def test_large_incompressible_payload(path):
+    payload = random.Random(1).randbytes(3 << 20)
+    with RecordingWriter(path) as recording:
+        recording.write(payload)
+    assert contents(path)[0][0][0] == payload
+
+
+def test_payload_beyond_the_bound_is_refused(path):
+    with RecordingWriter(path) as recording:
+        with pytest.raises(ValueError, match=f"at most {MAX_PAYLOAD}"):
+            recording.write(bytes(MAX_PAYLOAD + 1))
+        assert recording.messages == 0
+
+
+def test_only_the_owner_may_read(written):
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+
+
+def test_an_existing_file_is_kept(written):
+    before = written.read_bytes()
+    with pytest.raises(FileExistsError):
+        RecordingWriter(written)
+    assert written.read_bytes() == before
+
+
+def test_force_makes_a_new_file_that_old_readers_do_not_see(written):
+    written.chmod(0o644)
+    with open(written, "rb") as old:
+        with RecordingWriter(written, force=True) as recording:
+            recording.write(b"secret")
+        assert old.read() != written.read_bytes()
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+    assert contents(written)[0][0][0] == b"secret"
+
+
+def test_force_needs_no_file_that_is_there(path):
+    RecordingWriter(path, force=True).close()
+    assert contents(path) == ([], None)
+
+
+def test_force_leaves_anything_but_regular_files_alone(tmp_path, written):
+    link = tmp_path / "link"
+    link.symlink_to(written)
+    os.mkfifo(tmp_path / "pipe")
+    for path in link, tmp_path / "pipe", tmp_path:
+        with pytest.raises(FileExistsError, match="not a regular file"):
+            RecordingWriter(path, force=True)
+    assert contents(written)[0] == MESSAGES
+
+
+def test_every_cut_yields_all_complete_messages(written, tmp_path):
+    whole = written.read_bytes()
+    ends = [HEADER]
+    while ends[-1] < len(whole):
+        ends.append(ends[-1] + RECORD + struct.unpack_from("<I", whole, ends[-1])[0])
+    short = tmp_path / "short"
+    for size in range(len(whole)):
+        short.write_bytes(whole[:size])
+        if size < HEADER:
+            with pytest.raises(RecordingError):
+                Recording(short)
+            continue
+        complete = sum(end <= size for end in ends[1:])
+        found, cut = contents(short)
+        assert found == MESSAGES[:complete]
+        assert (cut is None) == (size in ends)
+        with Recording(short) as recording:
+            survey = recording.survey()
+        assert (survey.messages, survey.cut) == (complete, cut)
+        if cut:
+            assert f"message {complete} " in cut
+
+
+def test_every_damaged_byte_is_noticed(written, tmp_path):
+    whole = written.read_bytes()
+    bad = tmp_path / "bad"
+    for i in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[i] ^= 0x41
+        bad.write_bytes(damaged)
+        try:
+            found, cut = contents(bad)
+        except RecordingError:
+            continue
+        # A length that grew beyond the file reads like a file that was cut short.
+        assert cut is not None
+        assert found == MESSAGES[: len(found)]
+
+
+def forged(path, size, stored, stored_size=None):
+    """A recording whose only record claims anything, with a checksum that fits."""
+    RecordingWriter(path).close()
+    fields = struct.pack("<IIqq", len(stored) if stored_size is None else stored_size, size, 1, 0)
+    with open(path, "ab") as file:
+        file.write(fields + struct.pack("<I", zlib.crc32(stored, zlib.crc32(fields))) + stored)
+
+
+@pytest.mark.parametrize(
+    ("size", "stored", "stored_size", "why"),
+    [
+        ((1 << 32) - 1, b"", None, "4294967295 bytes, more than"),
+        (10, b"x", (1 << 32) - 1, "4294967295 bytes, more than"),
+        (MAX_PAYLOAD + 1, b"", None, "more than"),
+        (10, zlib.compress(bytes(1 << 26)), None, "does not unpack to the 10 bytes"),  # a bomb
+        (1 << 25, zlib.compress(bytes(10)), None, "does not unpack to the 33554432 bytes"),
+        (10, zlib.compress(bytes(10)) + b"more", None, "does not unpack"),
+        (10, zlib.compress(bytes(10))[:-1], None, "does not unpack"),
+        (3, b"abc", None, "incorrect header check"),
+    ],
+)
+def test_lying_lengths_are_refused_before_memory_is_taken(path, size, stored, stored_size, why):
+    forged(path, size, stored, stored_size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordingError, match=why):
+            contents(path)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_length_beyond_the_file_takes_no_memory(path):
+    forged(path, 10, b"x", MAX_PAYLOAD)
+    tracemalloc.start()
+    try:
+        assert contents(path)[1] is not None
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("mtype", [0, -1])
+def test_impossible_message_types_are_refused(path, mtype):
+    with RecordingWriter(path) as recording:
+        recording.write(b"x", mtype)
+    with pytest.raises(RecordingError, match=f"message type {mtype}"):
+        contents(path)
+
+
+def test_other_files_are_not_recordings(path):
+    for content in b"", b"\x7fELF" + bytes(100):
+        path.write_bytes(content)
+        with pytest.raises(RecordingError, match="is not a recording"):
+            Recording(path)
+
+
+def test_a_newer_version_is_named(path):
+    RecordingWriter(path).close()
+    header = bytearray(path.read_bytes())
+    header[8] = 2
+    path.write_bytes(header)
+    with pytest.raises(RecordingError, match="format version 2"):
+        Recording(path)
+
+
+@pytest.mark.parametrize(("at", "value", "why"), [(10, 9, "channel number 9"), (12, 0, "max_batch = 0")])
+def test_header_fields_are_checked(path, at, value, why):
+    RecordingWriter(path, "plain").close()
+    header = bytearray(path.read_bytes())
+    header[at : at + 4 if at == 12 else at + 1] = value.to_bytes(4 if at == 12 else 1, "little")
+    header[36:] = struct.pack("<I", zlib.crc32(header[:36]))
+    path.write_bytes(header)
+    with pytest.raises(RecordingError, match=why):
+        Recording(path)
+
+
+def test_a_full_disk_loses_nothing_that_came_before(path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RecordingWriter(path) as recording:
+        recording.write(b"first")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (recording.file_bytes + 50, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                recording.write(random.Random(2).randbytes(1000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        recording.write(b"last")
+    assert [message[0] for message in contents(path)[0]] == [b"first", b"last"]
+    assert contents(path)[1] is None
+
+
+@pytest.mark.parametrize("channel", CHOSEN)
+def test_shipped_messages_are_fastdeploys_own(channel, goldens):
+    with Recording(resources.files(data).joinpath(f"{channel}.fdrec").open("rb")) as recording:
+        assert recording.channel == channel
+        shipped = [message.payload for message in recording]
+    assert shipped == [goldens[name].payload for name in CHOSEN[channel]]
+    assert {goldens[name].channel for name in CHOSEN[channel]} == {channel}

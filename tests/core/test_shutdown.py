@@ -1,0 +1,146 @@
+"""The interpreter ends while threads wait in a queue: no hang, no crash, nothing on stderr."""
+
+import subprocess
+import time
+
+import pytest
+import sysv_ipc
+
+from tests.lib.children import python
+from tests.lib.nursery import nursery
+
+PRELUDE = """
+import atexit, random, sys, threading, time
+import fd_postproc as fp
+key = int(sys.argv[1])
+step = fp.Step.from_arrays("plain", [1], [5])
+
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
+"""
+
+RECEIVES = """
+receiver = fp.Receiver("plain", key=key)
+def work():
+    while True:
+        receiver.receive({timeout})
+threading.Thread(target=work, daemon=True).start()
+until(lambda: receiver.stats["waits"])
+"""
+
+SENDS = """
+sender = fp.Sender("plain", key=key)
+def work():
+    while True:
+        try:
+            sender.send(step, {timeout})
+        except fp.QueueTimeout:
+            pass
+threading.Thread(target=work, daemon=True).start()
+until(lambda: sender.stats["waits"])
+"""
+
+
+def run(script, key, forked=False):
+    """In a process of its own, started anew or forked from one that has made the imports."""
+    began = time.monotonic()
+    if forked:
+        done = nursery().run(PRELUDE + script, key)
+    else:
+        done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("timeout", [None, 0.01, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("work", [RECEIVES, SENDS], ids=["receives", "sends"])
+def test_a_daemon_thread_that_waits(work, timeout, queue):
+    assert run(work.format(timeout=timeout), queue.key) < 30
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param("", marks=pytest.mark.nightly),
+        pytest.param("sys.exit(0)", marks=pytest.mark.nightly),
+        "threading.Thread(target=time.sleep, args=(0.05,)).start()",
+    ],
+)
+def test_messages_that_come_at_the_end(ending, queue):
+    """The thread wakes up while the interpreter is being taken down."""
+    script = (
+        RECEIVES.format(timeout=None)
+        + """
+sender = fp.Sender("plain", key=key)
+def feed():
+    for _ in range(50):
+        sender.send(step, 0)
+    time.sleep(random.random() * 0.01)
+    for _ in range(50):
+        sender.send(step, 0)
+atexit.register(feed)
+"""
+    )
+    for n in range(5):
+        run(script + ending, queue.key, forked=n > 1)
+
+
+def test_a_queue_removed_at_the_end(queue):
+    run(
+        RECEIVES.format(timeout=None).replace(
+            "receiver.receive(None)",
+            """
+        try:
+            receiver.receive()
+        except fp.QueueError:
+            return""",
+        )
+        + "atexit.register(receiver.remove)",
+        queue.key,
+    )
+    with pytest.raises(sysv_ipc.ExistentialError):
+        sysv_ipc.MessageQueue(queue.key)
+
+
+def test_a_thread_that_is_no_daemon_is_waited_for(queue):
+    """As Python does for all threads; remove() from an exit handler of `threading` ends the wait."""
+    script = """
+receiver = fp.Receiver("plain", key=key)
+def work():
+    for step in receiver:
+        pass
+threading.Thread(target=work).start()
+until(lambda: receiver.stats["waits"])
+threading._register_atexit(receiver.remove)
+"""
+    run(script, queue.key)
+
+
+def test_ends_that_are_still_open_at_the_end(queue):
+    """Module globals and reference cycles, with views of steps that outlive everything else."""
+    script = """
+receiver = fp.Receiver("plain", key=key)
+sender = fp.Sender("plain", key=key)
+sender.send(step)
+cycle = [receiver, sender, receiver.receive(0).ids]
+cycle.append(cycle)
+sys.view_of_a_step = fp.decode(fp.encode(step), "plain").offsets
+class Last:
+    def __del__(self):
+        assert sys is None or sys.view_of_a_step[0] == 0
+last = Last()
+"""
+    run(script, queue.key)
+
+
+def test_the_ops_keep_ends_open(ops_queue):
+    script = """
+import numpy as np
+from fd_postproc.ops import get_output, save_output
+save_output(np.array([[1]]), np.array([True]), np.zeros((1, 1), np.int32), 0, False)
+x = np.zeros([514, 1], np.int64)
+threading.Thread(target=lambda: [get_output(x, 0, True) for _ in range(9)], daemon=True).start()
+until(lambda: x[1, 0] == 1)
+"""
+    run(script, 0)

@@ -1,0 +1,130 @@
+"""Logprobs are enabled, and no request of a step has asked for any: FastDeploy's worker sends plain messages.
+
+They come through the queue of the ``topk`` channel.  (FastDeploy's save_output_normal; its own engine reads
+no token from them.)
+"""
+
+import numpy as np
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from tests import reference
+from tests.lib.quiet import imported
+from tests.lib.rig import Rig
+
+
+def put(key, payload):
+    sysv_ipc.MessageQueue(key, max_message_size=4096).send(payload, type=1)
+
+
+LAYOUTS = [fp.GPU, fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
+BOTH = [fp.decode, reference.decode]
+
+
+def plain(layout=fp.GPU, counts=(1, -9, 1)):
+    """A step, and the full structure that FastDeploy's op sends of it."""
+    step = fp.Step.from_arrays("plain", list(counts), np.arange(50, 50 + sum(n > 0 for n in counts)))
+    size = reference.payload_size("plain", layout)
+    return step, fp.encode(step, layout=layout).ljust(size, b"\xff")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+def test_it_is_decoded_as_what_it_is(decode, layout):
+    _, payload = plain(layout)
+    got = decode(payload, "topk", layout=layout)
+    assert (got.channel, list(got.counts), got.batch) == ("plain", [1, -9, 1], 3)
+    assert got == decode(payload, "plain", layout=layout)
+
+
+@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+def test_so_is_one_that_our_sender_cut(decode):
+    step, _ = plain()
+    cut = fp.encode(step)
+    assert len(cut) == 8 + 4 * step.batch
+    assert decode(cut, "topk") == decode(cut, "plain")
+
+
+@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+def test_so_is_a_frame_of_ours(decode):
+    step, _ = plain()
+    got = decode(fp.encode(step, "compact"), "topk", mtype=2)
+    assert (got.channel, list(got.counts)) == ("plain", [1, -9, 1])
+
+
+@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+@pytest.mark.parametrize("change", [-4, 4])
+def test_at_another_length_it_is_a_damaged_message_of_logprobs(decode, change):
+    _, payload = plain()
+    other = (payload + bytes(4))[: len(payload) + change]
+    with pytest.raises(fp.MalformedMessage, match="cut short"):
+        decode(other, "topk")
+
+
+@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+def test_other_channels_have_none(decode, channel):
+    step, payload = plain()
+    with pytest.raises(fp.MalformedMessage):
+        decode(payload[: reference.payload_size("plain")], channel)
+    with pytest.raises(fp.MalformedMessage, match="channel"):
+        decode(fp.encode(step, "compact"), channel, mtype=2)
+
+
+@pytest.mark.parametrize("dialect", ["packed", "compact"])
+def test_through_one_queue_with_those_that_have_logprobs(dialect, raised_limits, queue_key):
+    step, payload = plain()
+    scored = fp.Step.from_arrays("topk", [1], np.array([[7, 8]]), np.zeros((1, 2), np.float32), np.array([3]))
+    with (
+        fp.Receiver("topk", key=queue_key) as receiver,
+        fp.Sender("topk", key=queue_key, dialect=dialect) as with_logprobs,
+        fp.Sender("plain", key=queue_key, dialect=dialect) as without,
+    ):
+        with_logprobs.send(scored)
+        if dialect == "compact":
+            without.send(step)
+        else:
+            put(queue_key, payload)
+        with_logprobs.send(scored)
+        got = [receiver.receive(5) for _ in range(3)]
+    assert [one.channel for one in got] == ["topk", "plain", "topk"]
+    assert list(got[1].counts) == [1, -9, 1]
+
+
+def test_the_get_op_has_no_form_for_it(raised_limits, queue_key):
+    _, payload = plain()
+    tensors = [np.full((512 * 21 + 2, 1), 2), np.zeros((512 * 21, 1), np.float32), np.zeros(512, np.int64)]
+    before = [tensor.copy() for tensor in tensors]
+    with fp.Receiver("topk", key=queue_key) as receiver:
+        put(queue_key, payload)
+        with pytest.raises(fp.MalformedMessage, match="channel"):
+            receiver._receive_into(*(tensor.ctypes.data for tensor in tensors), 21, False)
+        assert receiver.stats["malformed"] == 1
+    assert all((a == b).all() for a, b in zip(tensors, before, strict=True))
+
+
+@pytest.mark.framework
+def test_requests_go_on_without_logprobs():
+    imported("fastdeploy.output.token_processor")
+    rig = Rig("topk", ["a", "b"])
+    try:
+        rig.processor._process_step(fp.Step.from_arrays("plain", [1, 1], np.array([10, 11])))
+        first = fp.Step.from_arrays("plain", [1, 1], np.array([12, 13]))
+        rig.processor._process_step(first)
+        rig.step({0: [14], 1: [15]})
+        last = fp.Step.from_arrays("plain", [1, 1], np.array([2, 16]))  # 2: the end token
+        rig.processor._process_step(last)
+        results = [{result.request_id: result for result in put} for put in rig.sink.puts]
+        assert [[step[name].outputs.token_ids for name in "ab"] for step in results] == [
+            [[10], [11]], [[12], [13]], [[14], [15]], [[2], [16]],
+        ]  # fmt: skip
+        assert [step["b"].outputs.top_logprobs is None for step in results] == [True, True, False, True]
+        assert results[1]["b"].outputs.logprob is None
+        assert results[3]["a"].finished
+        assert not results[3]["b"].finished
+        for step in results:
+            step["b"].to_dict()
+        assert rig.escaped == []
+    finally:
+        rig.close()

@@ -1,0 +1,72 @@
+"""Saves from a device leave memory where it was."""
+
+import subprocess
+
+import pytest
+
+from tests.lib.children import python
+from tests.lib.device_saves import PRELUDE
+
+LEAK = """
+import threading
+steps = int(sys.argv[1])
+def resident_kib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4
+receiver = fp.Receiver("spec_topk")
+def receive():
+    while receiver.receive().stop_flag > 0:
+        pass
+batch = 8
+tensors = dict(
+    sampled_token_ids=stub_cuda.Exchange(np.zeros((batch, 6), np.int64)),
+    logprob_token_ids=stub_cuda.Exchange(np.zeros((2 * batch, 3), np.int64)),
+    logprob_scores=stub_cuda.Exchange(np.zeros((2 * batch, 3), np.float32)),
+    logprob_ranks=stub_cuda.Exchange(np.zeros(2 * batch, np.int64)),
+    token_num_per_batch=np.full(batch, 2, np.int32),
+    cu_batch_token_offset=stub_cuda.Exchange(np.arange(0, 2 * batch, 2, dtype=np.int32)),
+    not_need_stop=np.array([True]),
+    seq_lens_decoder=np.zeros(batch, np.int32),
+    prompt_lens=np.zeros(batch, np.int64),
+    preempted_idx=np.zeros(batch, np.int32),
+    message_flag=3, rank_id=0, save_each_rank=False,
+)
+packer = ops.Packer("speculate_save_output_topk", **tensors)
+def part(n):
+    for k in range(n):
+        if k % 2:
+            packer.save()
+        else:
+            ops.speculate_save_output_topk(*tensors.values())
+thread = threading.Thread(target=receive, daemon=True)
+thread.start()
+part(2000)
+ops.flush()
+before = resident_kib(), stub.stub_live_pinned(), stub.stub_live_events()
+part(steps)
+ops.flush()
+after = resident_kib(), stub.stub_live_pinned(), stub.stub_live_events()
+print(after[0] - before[0], after[1] - before[1], after[2] - before[2], ops.save_stats()["frames"])
+"""
+
+
+def leak(environment, steps, most_kib=1024):
+    variables = {**environment, "FD_POSTPROC_DIALECT": "compact"}
+    command = python(PRELUDE + LEAK, steps)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    kib, pinned, events, frames = map(int, done.stdout.split())
+    assert frames == 2000 + steps
+    assert (pinned, events) == (0, 0)
+    assert kib < most_kib, f"grew by {kib} KiB in {steps} saves"
+
+
+@pytest.mark.resident_memory
+def test_10_000_saves_leave_memory_where_it_was(environment):
+    leak(environment, 10_000, 512)
+
+
+@pytest.mark.nightly
+@pytest.mark.resident_memory
+def test_1_000_000_saves_leave_memory_where_it_was(environment):
+    leak(environment, 1_000_000)

@@ -1,0 +1,185 @@
+"""The message is that of the same tensors on the host: any framework, stream, order of saves."""
+
+import ctypes
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import ops
+from tests import reference
+from tests.lib.device_saves import FLAG, KINDS, LAYOUT, assert_message, placed, same
+from tests.lib.save_cases import CHANNELS, arguments, random_inputs
+from tests.lib.stub_cuda import Cupy, Exchange
+
+pytestmark = pytest.mark.usefixtures("streams")
+
+
+@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", CHANNELS)
+def test_the_message_is_the_host_tensors(op, kind, dialect, ops_queue, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    for seed in range(3):
+        inputs = random_inputs(op, 5, 3, seed)
+        getattr(ops, op)(*arguments(op, placed(inputs, kind)), layout=LAYOUT)
+        assert_message(ops_queue, op, arguments(op, inputs), dialect)
+
+
+@pytest.mark.parametrize("op", CHANNELS)
+def test_host_and_device_tensors_mixed(op, ops_queue):
+    rng = np.random.default_rng(1)
+    for seed in range(12):
+        inputs = random_inputs(op, 4, 2, seed)
+        names = [name for name in inputs if name != "not_need_stop"]
+        chosen = rng.choice(names, rng.integers(1, len(names) + 1), replace=False)
+        getattr(ops, op)(*arguments(op, placed(inputs, Exchange, chosen)), layout=LAYOUT)
+        assert_message(ops_queue, op, arguments(op, inputs), "packed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", CHANNELS)
+def test_strided_tensors(op, kind, ops_queue):
+    inputs = random_inputs(op, 5, 3, 7)
+    getattr(ops, op)(*arguments(op, placed(inputs, kind, gap=2)), layout=LAYOUT)
+    assert_message(ops_queue, op, arguments(op, inputs), "packed")
+
+
+def test_all_on_the_second_device(ops_queue):
+    inputs = random_inputs("save_output_topk", 5, 3, 7)
+    for kind in KINDS:
+        ops.save_output_topk(*arguments("save_output_topk", placed(inputs, kind, device=1)), layout=LAYOUT)
+        assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
+
+
+def test_integers_of_the_other_width(ops_queue):
+    op = "speculate_save_output"
+    inputs = random_inputs(op, 5, 3, 7)
+    swapped = {
+        name: array.astype(np.int32 if array.dtype == np.int64 else np.int64)
+        if array.dtype != bool
+        else array
+        for name, array in inputs.items()
+    }
+    getattr(ops, op)(*arguments(op, placed(swapped, Exchange)), layout=LAYOUT)
+    assert_message(ops_queue, op, arguments(op, inputs), "packed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_runs_on_the_frameworks_current_stream(kind, ops_queue, streams, slow):
+    """The tensors get their values by earlier work on it."""
+    slow(30)
+    stream = streams()
+    inputs = random_inputs("save_output_topk", 5, 3, 7)
+    tensors = placed(inputs, kind, put_on=stream)
+    ops.save_output_topk(*arguments("save_output_topk", tensors), layout=LAYOUT)
+    assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
+
+
+@pytest.mark.parametrize("dialect", ["packed", "compact"])
+@pytest.mark.parametrize("op", CHANNELS)
+def test_the_ids_of_a_message_begin_a_line(op, dialect, ops_queue, monkeypatch, stub):
+    """Whatever the batch is: a warp's stores fill lines then (test_ptx_run.py counts them)."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    for batch in 1, 2, 5:
+        inputs = random_inputs(op, batch, 3, 7)
+        getattr(ops, op)(*arguments(op, placed(inputs, Exchange)), layout=LAYOUT)
+        assert_message(ops_queue, op, arguments(op, inputs), dialect)
+        assert stub.stub_count(4) == 0
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_kernel_that_need_not_decide_has_no_shared_memory(on_host, ops_queue, stub):
+    """The host has decided if it has all numbers of requests."""
+    op = "speculate_save_output_topk"
+    inputs = random_inputs(op, 5, 3, 7)
+    chosen = [name for name in inputs if not on_host or name.startswith(("sampled", "logprob"))]
+    getattr(ops, op)(*arguments(op, placed(inputs, Exchange, chosen)), layout=LAYOUT)
+    assert_message(ops_queue, op, arguments(op, inputs), "packed")
+    assert (stub.stub_count(2) == 0) is on_host
+
+
+def test_cupy_has_a_current_stream_for_each_device(ops_queue, streams, stub):
+    """The one of the tensor's device is taken, whichever device is current."""
+    stub.stub_stream_of.restype = ctypes.c_void_p
+    streams.of_device = {device: stub.stub_stream_of(device, 0) for device in (0, 1)}
+    inputs = random_inputs("save_output_topk", 5, 3, 7)
+    tensors = placed(inputs, Cupy, device=1)
+    ops.save_output_topk(*arguments("save_output_topk", tensors), layout=LAYOUT)  # or the driver refuses
+    assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_stop_flag_may_be_on_the_device(kind, goes_on, ops_queue, monkeypatch):
+    monkeypatch.setenv("INFERENCE_MSG_ID", "7")
+    x = np.array([[5], [6]])
+    ops.save_output(kind(x), kind(np.array([goes_on])), np.zeros(2, np.int32), 0, False)
+    assert ops.flush(10)
+    assert fp.decode(ops_queue.take("plain")[0], "plain").stop_flag == (7 if goes_on else -7)
+
+
+def test_messages_leave_in_the_order_of_the_saves(ops_queue, slow):
+    """Whether their tensors are on the device or not."""
+    slow(20)
+    for n in range(6):
+        x = np.array([[n]])
+        ops.save_output(x if n % 3 == 2 else Exchange(x), FLAG, np.zeros(1, np.int32), 0, False)
+    assert ops.flush(10)
+    with fp.Receiver("plain") as receiver:
+        assert [receiver.receive(0).token_ids(0) for _ in range(6)] == [[n] for n in range(6)]
+
+
+def test_host_tensors_are_read_at_the_call(ops_queue, slow):
+    slow(50)
+    x, preempted = np.array([[5], [6]]), np.array([0, 1], np.int32)
+    ops.save_output(Exchange(x), FLAG, preempted, 0, False)
+    preempted[:] = 0  # as FastDeploy does
+    assert ops.flush(10)
+    assert fp.decode(ops_queue.take("plain")[0], "plain").counts == [1, -9]
+
+
+def test_tensors_live_until_their_message_is_sent(ops_queue, slow):
+    slow(-1)
+    tensor = Exchange(np.array([[5]]))
+    alive = weakref.ref(tensor)
+    ops.save_output(tensor, FLAG, np.zeros(1, np.int32), 0, False)
+    del tensor
+    assert alive() is not None
+    slow(0)
+    assert ops.flush(10)
+    assert alive() is None
+
+
+def test_flush_waits_no_longer_than_it_may(ops_queue, slow):
+    slow(-1)
+    ops.save_output(Exchange(np.array([[5]])), FLAG, np.zeros(1, np.int32), 0, False)
+    assert ops.flush(0) is False
+    assert ops.flush(0.05) is False  # and not never
+    slow(0)
+    assert ops.flush() is True
+    with pytest.raises(ValueError, match="timeout = -1"):
+        ops.flush(-1)
+
+
+def test_compact_frames_in_pieces(ops_queue, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    op = "speculate_save_output_topk"
+    inputs = random_inputs(op, 30, 21, 3)
+    args = arguments(op, placed(inputs, Exchange))
+    getattr(ops, op)(*args)
+    assert ops.flush(10)
+    with fp.Receiver("spec_topk") as receiver:
+        receiver.receive(1)
+        before = ops.save_stats()["fragments"]
+        ops_queue.open("spec_topk").max_size = 5000
+        threading.Thread(target=lambda: getattr(ops, op)(*args)).start()
+        found = receiver.receive(20)
+    assert ops.flush(10)
+    expected = fp.decode(
+        getattr(reference, op)(*arguments(op, inputs), dialect="packed").payload, "spec_topk"
+    )
+    assert same(found, expected)
+    assert ops.save_stats()["fragments"] > before

@@ -1,0 +1,258 @@
+"""Tensors on a device that no message can be made of: what is refused at once, what is found out later."""
+
+import contextlib
+import ctypes
+import functools
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import ops, queues
+from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.ops import device
+from tests.lib.device_saves import FLAG, KINDS, save
+from tests.lib.save_cases import arguments
+from tests.lib.stub_cuda import Cupy, Exchange, Torch
+
+pytestmark = pytest.mark.usefixtures("streams")
+
+
+# ---- What is refused at once ----------------------------------------------------------------------------
+
+
+def assert_refused(error, text, **changed):
+    inputs = {name: Exchange(array) for name, array in TOPK.items()}
+    with pytest.raises(error, match=text):
+        ops.save_output_topk(*arguments("save_output_topk", {**inputs, "not_need_stop": FLAG, **changed}))
+
+
+TOPK = {
+    "x": np.array([[1], [2]]),
+    "topk_ids": np.array([[1, 2, 3], [4, 5, 6]]),
+    "logprob_scores": np.zeros((2, 3), np.float32),
+    "ranks": np.array([1, 2]),
+    "preempted_idx": np.zeros((2, 1), np.int32),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dtypes_that_the_kernel_cannot_read(kind, ops_queue):
+    for dtype, name in (np.float64, "logprob_scores"), (np.float16, "logprob_scores"), (np.int16, "ranks"):
+        wrong = kind(TOPK[name].astype(dtype))
+        assert_refused(TypeError, f"{name} on .* has dtype .* convert it", **{name: wrong})
+    assert ops_queue.waiting() == 0
+
+
+def test_tensors_of_two_devices(ops_queue):
+    assert_refused(
+        ValueError,
+        "ranks is on CUDA device 1, but x on CUDA device 0",
+        ranks=Exchange(TOPK["ranks"], device=1),
+    )
+    assert_refused(ValueError, "ranks is on CUDA device 1", ranks=Cupy(TOPK["ranks"], device=1))
+
+
+def test_frameworks_whose_streams_differ(ops_queue, monkeypatch, stub):
+    ids = Cupy(TOPK["topk_ids"])
+    monkeypatch.setattr(Exchange, "stream", stub.stub_stream())
+    assert_refused(ValueError, "streams differ", topk_ids=ids)
+
+
+def test_a_stream_that_is_being_captured(ops_queue, streams, stub):
+    stub.stub_capture(ctypes.c_void_p(streams()), 1)
+    assert_refused(fp.CudaError, "captured into a CUDA graph")
+
+
+def test_shapes(ops_queue):
+    assert_refused(ValueError, "preempted_idx has 1 elements for a batch of 2",
+                   preempted_idx=Exchange(np.zeros((1, 1), np.int32)))  # fmt: skip
+    assert_refused(ValueError, r"logprob_scores has shape \[2, 2\]",
+                   logprob_scores=Exchange(np.zeros((2, 2), np.float32)))  # fmt: skip
+
+
+def test_strides_that_no_single_step_goes_through(ops_queue):
+    odd = Cupy(np.zeros((2, 3), np.int32))
+    odd.__cuda_array_interface__["strides"] = (40, 4)
+    assert_refused(ValueError, "no single step", preempted_idx=odd)
+    odd.__cuda_array_interface__["strides"] = (40, 3)
+    assert_refused(ValueError, "no multiples", preempted_idx=odd)
+
+
+def test_too_large_a_batch(ops_queue):
+    x = Exchange(np.zeros((600, 1), np.int64))
+    with pytest.raises(ValueError, match="x has a batch of 600; at most 512"):
+        ops.save_output(x, FLAG, np.zeros(600, np.int32), 0, False)
+
+
+# Requests that the kernel's shared memory has room for; FastDeploy's builds have 512 slots at most.
+ROOM = 2292
+WIDE = fp.Layout(max_batch=4000)
+
+
+def wide_step(n):
+    x = np.full((n, 1), 7)
+    x[-1] = n
+    return x
+
+
+def test_a_batch_that_the_kernel_has_no_room_for(ops_queue, slow, monkeypatch):
+    """It is refused at once; what was saved before is sent before, and host tensors are sent."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    slow(20)
+    x, more = wide_step(ROOM), wide_step(ROOM + 1)
+    rest = FLAG, np.zeros(ROOM + 1, np.int32), 0, False
+    ops.save_output(Exchange(x), *rest, layout=WIDE)
+    with pytest.raises(ValueError, match=rf"a batch of {ROOM + 1} is more than the {ROOM} .*\.cpu\(\)"):
+        ops.save_output(Exchange(more), *rest, layout=WIDE)
+    with fp.Receiver("plain", layout=WIDE) as receiver, ThreadPoolExecutor() as pool:
+        steps = pool.submit(lambda: [receiver.receive(10), receiver.receive(10)])  # the queue holds one
+        ops.save_output(more, *rest, layout=WIDE)
+        for n, step in zip((ROOM, ROOM + 1), steps.result(), strict=True):
+            assert (step.batch, step.token_ids(0), step.token_ids(n - 1)) == (n, [7], [n])
+    assert ops.flush(10)
+    assert ops_queue.waiting() == 0
+
+
+def test_a_batch_that_the_host_decides_about_needs_no_room(ops_queue, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    n = WIDE.max_batch
+    counts, zeros = np.ones(n, np.int32), np.zeros((n, 1), np.int32)
+    numbers = counts, FLAG, zeros, zeros.astype(np.int64), zeros, 0, False, True
+    with fp.Receiver("spec", layout=WIDE) as receiver:
+        ops.speculate_save_output(Exchange(wide_step(n)), *numbers, layout=WIDE)
+        step = receiver.receive(10)
+    assert (step.batch, step.token_ids(0), step.token_ids(n - 1)) == (n, [7], [n])
+
+
+def test_the_plug_in_leaves_it_to_fastdeploy(ops_queue, monkeypatch):
+    """Its own op saves that step, and those that follow; what was saved before is in the queue by then."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    monkeypatch.setattr(SaveOp, "_dialect", lambda self, batch: "compact")
+    monkeypatch.setattr(SaveOp, "_check_room", lambda self, args, dialect: None)
+    left = []
+
+    def fastdeploys(*args):
+        left.append((ops_queue.waiting() > 0, args[0].shape[0]))
+
+    op = SaveOp("save_output", fastdeploys)
+    op._own = functools.partial(ops.save_output, layout=WIDE)
+    for n in 4, ROOM + 1, 4:
+        op(Exchange(wide_step(n)), FLAG, np.zeros(n, np.int32), 0, False)
+    assert left == [(True, ROOM + 1), (True, 4)]
+    with fp.Receiver("plain", layout=WIDE) as receiver:
+        assert receiver.receive(0).batch == 4
+    assert ops_queue.waiting() == 0
+
+
+def test_a_tensor_of_another_kind_of_device(ops_queue):
+    tensor = Torch(np.array([[1]]))
+    tensor.device.type = "xpu"
+    with pytest.raises(ValueError, match="x is on cuda:0; it must be in host memory"):
+        ops.save_output(tensor, FLAG, np.zeros(1, np.int32), 0, False)
+
+
+# ---- What is found out later ----------------------------------------------------------------------------
+
+
+def refused_later(send):
+    """The error that the next call, or flush, raises."""
+    send()
+    with pytest.raises((ValueError, fp.QueueError)) as error:
+        assert ops.flush(10)
+    assert ops.flush(10)  # told once
+    return error.value
+
+
+def test_numbers_that_do_not_fit(ops_queue):
+    error = refused_later(lambda: save(1 << 31))
+    assert "save_output: x[0, 0] does not fit the 32 bits" in str(error)
+    error = refused_later(lambda: save(-(1 << 40)))
+    assert "x[0, 0] does not fit" in str(error)
+    accept = Exchange(np.zeros((2, 6), np.int64)), Exchange(np.array([1, 7], np.int32))
+    zeros = np.zeros((2, 1), np.int32)
+    error = refused_later(
+        lambda: ops.speculate_save_output(*accept, FLAG, zeros, zeros.astype(np.int64), zeros, 0, False, True)
+    )
+    assert "accept_num[1]: 7 tokens for one request; at most 6 fit a slot" in str(error)
+    assert ops_queue.waiting() == 0
+
+
+def test_what_the_host_knows_is_refused_at_once(ops_queue):
+    """All numbers that decide are in host memory: the call that was given them raises."""
+    accept = Exchange(np.zeros((2, 6), np.int64)), np.array([1, 7], np.int32)
+    zeros = np.zeros((2, 1), np.int32)
+    with pytest.raises(
+        ValueError, match=r"^speculate_save_output: accept_num\[1\]: 7 tokens for one request"
+    ):
+        ops.speculate_save_output(*accept, FLAG, zeros, zeros.astype(np.int64), zeros, 0, False, True)
+    assert ops.flush(10)
+    assert ops_queue.waiting() == 0
+
+
+def test_an_error_is_raised_by_the_next_save_and_only_its_message_is_missing(ops_queue, slow):
+    slow(20)
+    lost = ops.save_stats()["lost"]
+    save(1)
+    save(1 << 31)
+    save(2)
+    while device._save.pending():
+        time.sleep(0.01)
+    with pytest.raises(ValueError, match="an earlier save"):
+        save(3)
+    save(4)
+    assert ops.flush(10)
+    with fp.Receiver("plain") as receiver:
+        assert [receiver.receive(0).token_ids(0) for _ in range(3)] == [[1], [2], [4]]
+    assert ops.save_stats()["lost"] == lost + 1
+
+
+def test_several_errors_are_told(ops_queue, caplog, slow):
+    slow(-1)
+    for n in range(4):
+        save((1 << 31) + n)  # each returns before the first is known to be wrong
+    slow(0)
+    with pytest.raises(ValueError, match="does not fit"):
+        ops.flush(10)
+    assert sum("does not fit" in record.message for record in caplog.records) == 3
+
+
+def test_a_removed_queue_is_told_and_made_anew(ops_queue):
+    save(1)
+    assert ops.flush(10)
+    ops_queue.open("plain").remove()
+    error = refused_later(lambda: save(2))
+    assert isinstance(error, fp.QueueRemoved)
+    assert f"key {queues.key_text(queues.locate('plain'))}" in str(error)
+    save(3)
+    assert ops.flush(10)
+    assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(0) == [3]
+
+
+def test_a_message_that_is_too_big(ops_queue, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "packed")
+    save(1)
+    assert ops.flush(10)
+    queue = ops_queue.open("plain")
+    queue.receive(block=False)
+    queue.max_size = 11
+    error = refused_later(lambda: save(1))
+    assert isinstance(error, fp.MessageTooBig)
+    assert (error.size, error.limit) == (12, 11)
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    error = refused_later(lambda: save(1))
+    assert isinstance(error, fp.MessageTooBig)
+
+
+def test_frames_are_numbered_in_the_order_of_sending(ops_queue, monkeypatch):
+    """A save that is refused leaves no hole."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    for x in 1, 1 << 31, 2, 3:
+        with contextlib.suppress(ValueError):
+            save(x)
+            assert ops.flush(10)
+    with fp.Receiver("plain") as receiver:
+        steps = [receiver.receive(0) for _ in range(3)]
+    assert [(step.seq, step.token_ids(0)) for step in steps] == [(0, [1]), (1, [2]), (2, [3])]

@@ -1,0 +1,246 @@
+"""The CUDA kernel's body, on the CPU: in whatever order its threads run, it writes the CPU packer's bytes."""
+
+import os
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fd_postproc as fp
+from tests import reference
+from tests.lib.children import python
+from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
+from tests.lib.kernel_emulation import OPS, Call, compiler
+from tests.lib.save_cases import CHANNELS, arguments, random_inputs
+from tests.lib.search import examples
+from tests.reference import ReferenceStep
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
+
+WITH_COUNTS = ["speculate_save_output", "speculate_save_output_topk", "mtp_save_first_token_with_topk"]
+WITH_LOGPROBS = [op for op in OPS if "topk" in op]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_kernel_writes_what_the_cpu_writes(op):
+    """Both packers begin with the same noise, so they have to leave the same bytes alone, too."""
+
+    @examples(30)
+    @given(**CASES, **GRIDS)
+    def check(blocks, threads, order, **case):
+        call, _ = random_call(op, **case)
+        expected = call.on_cpu()
+        assert expected.length >= 0
+        assert call.on_device(blocks, threads, order) == expected
+
+    check()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_host_may_decide(op):
+    """The same bytes if all numbers that decide are in host memory, and the kernel is told the rows."""
+    decided = []
+
+    @examples(30)
+    @given(**CASES, **GRIDS, tokens=st.booleans())
+    def check(blocks, threads, order, tokens, **case):
+        call, _ = random_call(op, **case)
+        call.on_host = (*DECIDING, "tokens") if tokens else DECIDING
+        assert call.on_device(blocks, threads, order) == call.on_cpu()
+        decided.append(call.decided)
+        codes = not tokens and call.dialect == "compact" and op in ("save_output", "save_output_topk")
+        assert call.decided != codes  # a token that is a code has no row in a frame
+
+    check()
+    assert any(decided)
+
+
+@pytest.mark.parametrize("missing", DECIDING)
+def test_the_host_does_not_decide_without_all_numbers(missing):
+    op = "mtp_save_first_token" if missing == "steps" else "speculate_save_output_topk"
+    call, _ = random_call(op, 12, 3, 1, fp.GPU, "packed")
+    call.on_host = tuple(role for role in DECIDING if role != missing)
+    assert call.on_device() == call.on_cpu()
+    assert not call.decided
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_kernel_writes_what_the_reference_writes(op):
+    """The same against the specification in plain Python, which shares no code with the kernel."""
+
+    @examples(10)
+    @given(**CASES)
+    def check(**case):
+        call, inputs = random_call(op, **case)
+        made = call.on_device()
+        payload = made.buffer[: made.length]
+        expected = saved_by_the_reference(call, inputs)
+        if call.dialect == "compact":  # the frame says what the packed message would say
+            step = fp.decode(payload, CHANNELS[op], mtype=2, layout=call.layout)
+            packed = reference.decode(expected.payload, CHANNELS[op], layout=roomy(call.layout))
+            assert ReferenceStep.from_step(step) == replace(packed, dialect="compact", seq=call.seq)
+            return
+        assert len(payload) == len(expected.payload)
+        for part in expected.written:
+            assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
+
+    check()
+
+
+def roomy(layout):
+    """Of a frame: on ``spec`` it holds as many requests as on the other channels."""
+    return replace(layout, spec_batch=layout.max_batch)
+
+
+def saved_by_the_reference(call, inputs):
+    skip = {"skip_prefill": call.skip_prefill, "skip_chunk_prefill": call.skip_prefill}
+    inputs = {**inputs, "not_need_stop": np.array([call.stop_flag >= 0])}
+    compact = call.dialect == "compact"
+    return getattr(reference, call.op)(
+        *arguments(call.op, inputs, message_flag=call.flag, **skip),
+        dialect="packed" if compact else call.dialect,
+        message_id=abs(call.stop_flag),
+        layout=roomy(call.layout) if compact else call.layout,
+    )
+
+
+# ---- Numbers that do not fit -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_kernel_refuses_what_the_cpu_refuses(op):
+    seen = set()
+
+    def one(blocks, threads, order, wrong, narrow, on_host, **case):
+        call, inputs = random_call(op, **case)
+        call.on_host = (*DECIDING, "tokens") if on_host else ()
+        rng = np.random.default_rng(case["seed"])
+        arrays = roles_of(inputs)
+        for _ in range(wrong):
+            spoil(rng, arrays)
+        if narrow and op in WITH_COUNTS:
+            arrays["tokens"] = arrays["tokens"][:, :1]
+        call.arrays = {role: strided(rng, array) for role, array in arrays.items()}
+        expected, made = call.on_cpu(), call.on_device(blocks, threads, order)
+        seen.add((expected.fault or expected.wide or ("sent",))[0])
+        assert made.fault == expected.fault
+        assert (made.wide is None) == (expected.wide is None)
+        if expected.wide is None:
+            assert made == expected
+            return
+        reason, index = made.wide  # of several, any
+        array = call.arrays[{"token wide": "tokens", "id wide": "ids", "rank wide": "ranks"}[reason]]
+        value = int(array[np.unravel_index(index, array.shape)])
+        assert not -(1 << 31) <= value < 1 << 31
+
+    @examples(40)
+    @given(
+        **CASES,
+        **GRIDS,
+        wrong=st.integers(1, 3),
+        narrow=st.sampled_from([False] * 4 + [True]),
+        on_host=st.booleans(),
+    )
+    def check(**case):
+        one(**case)
+
+    check()
+    possible = {"sent", "token wide"}
+    if op in WITH_LOGPROBS:
+        possible |= {"id wide", "rank wide"}
+    if op in WITH_COUNTS:
+        possible |= {"too many", "too narrow"}
+    if op in WITH_COUNTS and op in WITH_LOGPROBS:
+        possible |= {"no row"}
+    usual = {"blocks": 0, "threads": 256, "batch": 12, "cols": 6, "layout": fp.GPU, "dialect": "packed"}
+    usual |= {"stop_flag": 1, "flag": 3, "skip_prefill": False, "wrong": 1, "on_host": False}
+    for seed in range(1000):  # what the search did not meet
+        if seen == possible:
+            break
+        one(order=seed, seed=seed, narrow=seed % 5 == 0, **usual)
+    assert seen == possible
+
+
+def test_a_count_that_is_too_large_harms_nobody():
+    """The first request that is wrong is told, and nothing is written."""
+    call, inputs = random_call("speculate_save_output_topk", 300, 5, 1, fp.GPU, "packed")
+    counts = inputs["token_num_per_batch"]
+    inputs["preempted_idx"][:] = 0
+    inputs["seq_lens_decoder"][:] = inputs["prompt_lens"]
+    counts[:] = 0
+    counts[[299, 77]] = 100
+    call.arrays = roles_of(inputs)
+    made = call.on_device()
+    assert made.fault == ("too many", 77, 100, 6)
+    assert made == call.on_cpu()
+
+
+@pytest.mark.parametrize(("batch", "cols", "reason"), [(8, 2, "batch"), (3, 5, "columns")])
+def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
+    layout = fp.Layout(max_batch=7, top_k=3, max_draft=2)
+    inputs = random_inputs("save_output_topk", batch, cols, 0, layout)
+    call = Call("save_output_topk", "packed", layout, roles_of(inputs), batch)
+    assert call.on_cpu().fault[0] == reason
+    assert call.on_device().fault == call.on_cpu().fault
+
+
+# ---- Numbers that only the device knows --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_batch_and_stop_flag_read_on_the_device(op):
+    @examples(12)
+    @given(**CASES, part=st.floats(0, 1), go_on=st.booleans())
+    def check(part, go_on, **case):
+        call, _ = random_call(op, **case)
+        call.live_batch = np.array([round(part * call.batch)], np.int32)
+        call.not_need_stop = np.array([go_on])
+        assert call.on_device() == call.on_cpu()
+
+    check()
+
+
+@pytest.mark.parametrize("live", [13, 2147483647, -1])
+def test_a_batch_beyond_the_tensors_is_refused(live):
+    call, _ = random_call("save_output", 12, 1, 0, fp.GPU, "packed")
+    call.live_batch = np.array([live], np.int32)
+    made = call.on_device()
+    assert made.fault == ("batch", 0, live, 12)
+    assert made.buffer == bytes(call._noise(len(made.buffer)))
+
+
+# ---- Numbers of any size -----------------------------------------------------------------------------------
+
+EXTREMES = """
+import numpy as np
+from tests.lib.kernel_cases import DECIDING, WRONG, random_call, roles_of
+from tests.lib.kernel_emulation import OPS
+import fd_postproc as fp
+
+for op in OPS:
+    for dialect in "packed", "compact":
+        for role in DECIDING:
+            for value in (*WRONG.get(role, ()), 2147483646, -2147483648, (1 << 63) - 1, -(1 << 63)):
+                call, inputs = random_call(op, 5, 3, 1, fp.GPU, dialect)
+                call.arrays = {name: array.copy() for name, array in roles_of(inputs).items()}
+                if role not in call.arrays or not np.iinfo(call.arrays[role].dtype).min <= value <= np.iinfo(
+                    call.arrays[role].dtype
+                ).max:
+                    continue
+                call.arrays[role][3] = value
+                for call.on_host in (), (*DECIDING, "tokens"):
+                    print(op, dialect, role, value, bool(call.on_host), flush=True)
+                    assert call.on_device().fault == call.on_cpu().fault
+print("done")
+"""
+
+
+def test_arithmetic_with_numbers_of_any_size_is_defined():
+    """Compiled so that whatever C leaves undefined kills the process."""
+    flags = "-O0 -fsanitize=undefined -fsanitize-undefined-trap-on-error"
+    environment = {**os.environ, "CFLAGS": flags}
+    done = subprocess.run(python(EXTREMES), env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "done", f"{done.stdout.splitlines()[-1:]} {done.stderr}"

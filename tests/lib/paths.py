@@ -1,0 +1,6 @@
+"""Where things are in the checkout."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"

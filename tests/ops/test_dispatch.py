@@ -1,0 +1,421 @@
+"""The dispatchers: what a worker has after sampling comes out of the queue at its request."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fd_postproc as fp
+from fd_postproc import ops
+from fd_postproc.ops import slots
+from tests.lib.sampled_steps import KINDS, Requests, Worker, collect
+from tests.lib.search import examples
+
+KIND = pytest.mark.parametrize("channel", KINDS)
+LIMITS = {"packed": "raised_limits", "legacy": "raised_limits", "compact": "default_limits"}
+
+
+@pytest.fixture(params=LIMITS)
+def wire(request, monkeypatch):
+    """Each dialect, under the kernel limits that it needs: a function that collects what is sent."""
+    request.getfixturevalue(LIMITS[request.param])
+    request.getfixturevalue("ops_queue")
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", request.param)
+    monkeypatch.delenv("ENABLE_V1_KVCACHE_SCHEDULER", raising=False)
+    return collect
+
+
+# ---- Each kind of step ------------------------------------------------------------------------------------
+
+
+@KIND
+def test_tensors_of_every_framework(channel, wire, framework):
+    for seed, order in enumerate([None, [3, 0, 4, 1, 2]]):
+        requests = Requests(np.random.default_rng(seed), 5, 3, 6, plain=False)
+        worker = KINDS[channel](requests, order, tensor=framework.tensor)
+        [step] = wire(channel, worker.send)
+        requests.check(step)
+        assert worker.told()
+
+
+@KIND
+def test_every_order(channel, wire):
+    """Random permutations, codes, preempted and chunked requests."""
+
+    @examples(12)
+    @given(data=st.data(), batch=st.integers(0, 9), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
+    def check(data, batch, cols, seed):
+        requests = Requests(np.random.default_rng(seed), batch, cols, 6, plain=False)
+        order = data.draw(st.permutations(range(batch)))
+        worker = KINDS[channel](requests, order)
+        [step] = wire(channel, worker.send)
+        requests.check(step)
+        assert worker.told()
+
+    check()
+
+
+def test_every_order_of_first_tokens_and_drafts(wire):
+    @examples(12)
+    @given(data=st.data(), batch=st.integers(0, 9), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
+    def check(data, batch, cols, seed):
+        rng = np.random.default_rng(seed)
+        pad = data.draw(st.integers(0, 2))
+        order = data.draw(st.permutations(range(batch)))
+        first, draft = (Requests(rng, batch, cols, most, plain=False) for most in (5, 6))
+        worker = Worker(first, order)
+        [step] = wire("spec_topk", worker.send_first)
+        first.check(step, extra=1)
+        assert (step.flag, worker.told()) == (3, True)
+        worker = Worker(draft, order, pad=pad)
+        [step] = wire("spec_topk", worker.send_draft)
+        draft.check(step)
+        assert step.flag == 4
+        assert step.stop_flag == -1  # the proposer's
+        assert worker.told() == (not draft.preempted.any() and pad == 0)
+
+    check()
+
+
+def test_first_tokens_without_logprobs(wire, framework):
+    for seed, order in enumerate([None, [3, 0, 4, 1, 2]]):
+        requests = Requests(np.random.default_rng(seed), 5, 1, 1)
+        requests.counts[:2] = 1, 0
+        requests.chunked[1:3] = True
+        worker = Worker(requests, order, logprobs=False, tensor=framework.tensor)
+        [step] = wire("spec", worker.send_first)
+        requests.check(step, extra=1)
+        assert step.stop_flag == -1  # the proposer's
+        [step] = wire("spec", lambda worker=worker: worker.send_first(skip_chunk_prefill=False))
+        requests.check(step, skip=False, extra=1)
+
+
+@pytest.mark.parametrize(("setting", "skip"), [(None, True), ("1", True), ("0", False), (" 0 ", False)])
+def test_chunked_prefill(setting, skip, wire, monkeypatch):
+    if setting is not None:
+        monkeypatch.setenv("ENABLE_V1_KVCACHE_SCHEDULER", setting)
+    requests = Requests(np.random.default_rng(1), 4, 2, 6)
+    requests.counts[:] = 1, 2, 3, 4
+    requests.chunked[:] = [0, 1, 0, 1]
+    worker = Worker(requests, [1, 0, 3, 2], logprobs=False)
+    [step] = wire("spec", worker.send)
+    requests.check(step, skip=skip)
+    [step] = wire("spec", lambda: worker.send(skip_chunk_prefill=not skip))
+    requests.check(step, skip=not skip)
+    [step] = wire("spec_topk", lambda: Worker(requests).send(skip_chunk_prefill=False))
+    requests.check(step)  # with logprobs a chunk never has tokens
+
+
+def test_a_bad_setting_of_chunked_prefill(ops_queue, monkeypatch):
+    monkeypatch.setenv("ENABLE_V1_KVCACHE_SCHEDULER", "yes")
+    with pytest.raises(ValueError, match="ENABLE_V1_KVCACHE_SCHEDULER='yes'"):
+        Worker(Requests(np.random.default_rng(1), 2, 1, 6), logprobs=False).send()
+    assert ops_queue.waiting() == 0
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@KIND
+def test_the_stop_flag(channel, stop, wire):
+    worker = KINDS[channel](Requests(np.random.default_rng(1), 2, 1, 6))
+    worker.model.not_need_stop[0] = stop
+    [step] = wire(channel, worker.send)
+    assert step.stop_flag == (1 if stop else -1)
+
+
+@pytest.mark.parametrize("batch", [300, 512])
+def test_more_requests_than_stock_spec_slots(batch, wire, request):
+    requests = Requests(np.random.default_rng(1), batch, 1, 6, plain=False)
+    worker = Worker(requests, np.random.default_rng(2).permutation(batch), logprobs=False)
+    if "compact" in request.node.callspec.params.values():
+        [step] = wire("spec", worker.send)
+        requests.check(step)
+    else:
+        with pytest.raises(ValueError, match=f"batch of {batch}.*256"):
+            worker.send()
+        assert worker.told() == (not requests.preempted.any())
+
+
+def test_the_get_ops_get_it_too(raised_limits, ops_queue, framework):
+    requests = Requests(np.random.default_rng(3), 6, 4, 6, plain=False)
+    Worker(requests, [5, 0, 1, 4, 2, 3], tensor=framework.tensor).send()
+    tokens = framework.tensor(np.zeros((512 * 126 + 515, 1), np.int64))
+    scores = framework.tensor(np.zeros((512 * 126, 1), np.float32))
+    ranks = framework.tensor(np.zeros((512 * 6, 1), np.int64))
+    ops.speculate_get_output_topk(tokens, scores, ranks, 20, 0, False)
+    tokens, scores, ranks = (framework.array(t).ravel() for t in (tokens, scores, ranks))
+    assert tokens[:3].tolist() == [1, 3 | 4 << 8, 6]
+    for slot in range(6):
+        n = requests.live(slot)
+        assert tokens[3 + slot] == n
+        for j in range(max(n, 0)):
+            at = 126 * slot + 21 * j
+            assert tokens[515 + at :][:4].tolist() == requests.ids[slot, j].tolist()
+            assert scores[at:][:4].tolist() == requests.scores[slot, j].tolist()
+            assert ranks[6 * slot + j] == requests.ranks[slot, j]
+
+
+# ---- Who sends --------------------------------------------------------------------------------------------
+
+
+@KIND
+def test_only_rank_0_sends(channel, wire, ops_queue):
+    requests = Requests(np.random.default_rng(1), 3, 2, 6)
+    requests.preempted[1] = True
+    worker = KINDS[channel](requests, mp_rank=1)
+    worker.send(save_each_rank=True)
+    assert ops_queue.waiting() == 0
+    assert worker.told()
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize(
+    ("local", "tensor_parallel", "each", "sends"),
+    [
+        (0, 0, False, True),
+        (1, 1, True, False),
+        (0, 1, False, False),
+        (2, 0, True, True),
+        (2, 0, False, False),
+    ],
+)
+def test_who_sends_first_tokens(logprobs, local, tensor_parallel, each, sends, wire, ops_queue):
+    worker = Worker(Requests(np.random.default_rng(1), 3, 2, 1), logprobs=logprobs, mp_rank=local)
+    ranks = {"local_rank": local, "tensor_parallel_rank": tensor_parallel, "save_each_rank": each}
+    wire("spec_topk" if logprobs else "spec", lambda: worker.send_first(**ranks), int(sends))
+    assert ops_queue.waiting() == 0
+
+
+def test_who_sends_drafts(wire, ops_queue):
+    requests = Requests(np.random.default_rng(1), 3, 2, 6)
+    Worker(requests).send_draft(tensor_parallel_rank=1)
+    Worker(requests, mp_rank=1).send_draft(save_each_rank=True)
+    Worker(requests, logprobs=False).send_draft()  # an engine has no use for bare draft tokens
+    assert ops_queue.waiting() == 0
+
+
+class Untouchable:
+    """Proposer inputs that nobody may look at."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(name)
+
+    __getitem__ = __contains__ = __getattribute__
+
+
+@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+def test_methods_without_a_proposer(channel, wire):
+    requests = Requests(np.random.default_rng(1), 4, 2, 6, plain=False)
+    for proposer in None, Untouchable():
+        worker = KINDS[channel](requests, [1, 0, 3, 2])
+        [step] = wire(channel, lambda worker=worker, proposer=proposer: worker.send(proposer))
+        requests.check(step)
+
+
+@pytest.mark.parametrize("keywords", [{"is_mtp_prefill": True}, {"message_flag": 4}])
+def test_a_missing_proposer_is_told(keywords, ops_queue):
+    worker = Worker(Requests(np.random.default_rng(1), 4, 2, 6))
+    with pytest.raises(ValueError, match="proposer_share_inputs, which is None"):
+        worker.send(None, **keywords)
+    assert ops_queue.waiting() == 0
+
+
+def test_a_proposer_with_an_order_of_its_own(wire):
+    class Inputs(dict):
+        index_to_batch_id = {0: 2, 1: 1, 2: 0}  # noqa: RUF012
+        enable_pd_reorder = True
+
+    requests = Requests(np.random.default_rng(1), 3, 2, 5)
+    requests.counts[:] = 1
+    worker = Worker(requests, [1, 2, 0])
+    proposer = Inputs(Worker(requests, [2, 1, 0]).proposer)
+    [step] = wire("spec_topk", lambda: worker.send(proposer, is_mtp_prefill=True))
+    requests.check(step, extra=1)
+
+
+# ---- What is refused, and that nothing is lost then -------------------------------------------------------
+
+
+def refused(worker, text, ops_queue, send=None):
+    with pytest.raises(ValueError, match=text):
+        (send or worker.send)()
+    assert ops_queue.waiting() == 0
+    assert not worker.told()
+
+
+@pytest.fixture
+def marked():
+    """Three requests, one of them preempted."""
+    requests = Requests(np.random.default_rng(1), 3, 2, 6)
+    requests.counts[:] = 1
+    requests.preempted[2] = True
+    return requests
+
+
+def test_marks_stay_until_the_engine_knows(marked, default_limits, ops_queue, monkeypatch):
+    """A message that does not fit the kernel's limits is not sent; sent otherwise, it says -9."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "packed")
+    worker = KINDS["topk"](marked)
+    with pytest.raises(fp.MessageTooBig):
+        worker.send()
+    assert not worker.told()
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    [step] = collect("topk", worker.send)
+    assert step.counts == [1, 1, -9]
+    assert worker.told()
+
+
+def test_more_tokens_than_a_slot_holds(marked, ops_queue):
+    marked.counts[1] = 7
+    refused(Worker(marked), r"token_num_per_batch\[1\]: 7 tokens.*6", ops_queue)
+    worker = Worker(marked, logprobs=False)
+    refused(worker, r"accept_num\[1\]: 7 tokens.*6", ops_queue)
+
+
+def test_one_token_more_than_accepted_has_to_fit(marked, ops_queue):
+    marked.counts[1] = 6
+    worker = Worker(marked, [0, 2, 1])
+    refused(worker, r"token_num_per_batch\[1\]: 7 tokens, the first.*6", ops_queue, worker.send_first)
+
+
+@pytest.mark.parametrize(
+    ("moved", "text"),
+    [
+        ({0: 1, 1: 1, 2: 0}, "rows 0 and 1 both to slot 1"),
+        ({0: 1, 1: 0, 2: 512}, r"index_to_batch_id\[2\] = 512 .*0 to 511"),
+        ({0: 1, 1: -1, 2: 0}, r"index_to_batch_id\[1\] = -1 .*0 to 511"),
+    ],
+)
+@KIND
+def test_orders_that_would_lose_tokens(channel, moved, text, marked, ops_queue):
+    worker = KINDS[channel](marked)
+    worker.model.index_to_batch_id = moved
+    refused(worker, text, ops_queue)
+
+
+def test_a_tensor_with_too_few_rows_for_its_order(marked, ops_queue):
+    worker = Worker(marked, [1, 2, 0])
+    worker.share["prompt_lens_cpu"] = worker.share["prompt_lens_cpu"][:2]
+    refused(worker, "prompt_lens_cpu has 2 rows, but row 2 ", ops_queue)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("sampling_mask", "sampling mask"), ("logz_per_batch", "renormalised")]
+)
+@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+def test_what_is_not_carried(channel, name, text, marked, ops_queue):
+    worker = KINDS[channel](marked)
+    setattr(worker.sampler, name, np.zeros(3))
+    refused(worker, text, ops_queue)
+
+
+def test_message_flags(marked, ops_queue):
+    worker = Worker(marked)
+    refused(worker, "message_flag = 5", ops_queue, lambda: worker.send(message_flag=5))
+
+
+# ---- Orders that are no permutation ------------------------------------------------------------------------
+
+
+@KIND
+def test_rows_gathered_at_the_front(channel, wire):
+    """A worker may keep only running requests in front: rows 0 and 1 are slots 1 and 3."""
+    requests = Requests(np.random.default_rng(1), 5, 2, 6)
+    requests.counts[:] = 1, 2, 3, 4, 5
+    worker = KINDS[channel](requests, [1, 3, 0, 2, 4])
+    worker.model.index_to_batch_id = {0: 1, 1: 3}
+    [step] = wire(channel, worker.send)
+    none = -1 if channel in ("plain", "topk") else 0
+    for slot in 0, 2, 4:
+        requests.counts[slot] = none
+    requests.check(step)
+
+
+@KIND
+def test_slots_beyond_the_rows(channel, wire):
+    requests = Requests(np.random.default_rng(1), 2, 2, 6)
+    requests.counts[:] = 2, 1
+    worker = KINDS[channel](requests)
+    worker.model.index_to_batch_id = {0: 4, 1: 1, 9: 0}
+    [step] = wire(channel, worker.send)
+    assert step.batch == 5
+    none = -1 if channel in ("plain", "topk") else 0
+    first = 1 if channel in ("plain", "topk") else 2
+    assert step.counts == [none, 1, none, none, first]
+    assert step.token_ids(4) == requests.ids[0, :first, 0].tolist()
+    assert step.token_ids(1) == requests.ids[1, :1, 0].tolist()
+
+
+@pytest.mark.parametrize("moved", [{}, {0: 0, 1: 1}, {0: 2, 1: 0, 2: 1}])
+def test_nothing_is_copied_that_was_not_moved(moved):
+    order = SimpleNamespace(index_to_batch_id=moved, enable_pd_reorder=False)
+    tensor = np.zeros((3, 1))
+    assert slots.Slots(order, 3, fp.GPU).place(tensor, "x") is tensor
+    order.enable_pd_reorder = True
+    assert (slots.Slots(order, 3, fp.GPU).place(tensor, "x") is tensor) == (moved.get(0, 0) == 0)
+
+
+def test_an_engine_whose_share_inputs_have_no_sampled_tokens(wire):
+    requests = Requests(np.random.default_rng(1), 3, 2, 6)
+    for channel in "topk", "spec_topk":
+        worker = KINDS[channel](requests, [2, 0, 1])
+        del worker.share["sampled_token_ids"]
+        [step] = wire(channel, worker.send)
+        requests.check(step)
+
+
+# ---- Prefill-decode disaggregation with MTP and logprobs, from end to end ----------------------------------
+
+
+@pytest.mark.parametrize(("batch", "cols"), [(7, 1), (7, 21), (64, 6), (512, 21)])
+def test_prefill_decode_disaggregation(batch, cols, wire):
+    """The prefill node's first and draft token, then target and draft messages, in ever new orders."""
+    rng = np.random.default_rng(batch + cols)
+    rounds = 2 if batch == 512 else 8
+    first = Requests(rng, batch, cols, 1)
+    first.counts[:] = 1
+    first.chunked = rng.random(batch) < 0.2  # their prompt is not through yet
+    targets = [Requests(rng, batch, cols, 6) for _ in range(rounds)]
+    drafts = [Requests(rng, batch, cols, 6) for _ in range(rounds)]
+    targets[-1].counts[:] = 6
+    targets[-1].preempted[rng.integers(batch)] = True
+
+    def work():
+        Worker(first, rng.permutation(batch)).send_first()
+        for target, draft in zip(targets, drafts, strict=True):
+            order = rng.permutation(batch)
+            Worker(target, order).send()
+            Worker(draft, order, pad=1).send_draft()
+
+    steps = collect("spec_topk", work, 1 + 2 * rounds)
+    assert [step.flag for step in steps] == [3] + [3, 4] * rounds
+    first.check(steps[0], extra=1)
+    for k in range(rounds):
+        targets[k].check(steps[1 + 2 * k])
+        drafts[k].check(steps[2 + 2 * k])
+
+
+# ---- Columns ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requested", "columns"),
+    [([], 1), ([None, None], 1), ([0], 1), ([None, 5, 0], 6), ([20, 1], 21), (iter([3, None]), 4)],
+)
+def test_columns(requested, columns):
+    assert ops.num_columns(requested) == columns
+
+
+def test_columns_of_another_layout():
+    assert ops.num_columns([5], fp.Layout(128, 5, 6)) == 6
+    with pytest.raises(ValueError, match=r"request 1 asked for 6 .*0 to 5"):
+        ops.num_columns([0, 6], fp.Layout(128, 5, 6))
+
+
+@pytest.mark.parametrize("asked", [21, -1])
+def test_columns_that_no_message_has(asked):
+    with pytest.raises(ValueError, match=rf"request 2 asked for {asked} .*0 to 20"):
+        ops.num_columns([None, 3, asked])
+    with pytest.raises(TypeError):
+        ops.num_columns([1.5])

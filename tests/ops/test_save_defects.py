@@ -1,0 +1,313 @@
+"""Where FastDeploy's save ops read or write out of bounds, truncate or repeat: an error, and nothing is sent.
+
+The H-numbers are those of docs/wire-protocol.md, section 10.
+"""
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import ops
+from tests.lib.save_cases import CHANNELS, arguments, random_inputs
+
+
+def calm(op, batch=3, cols=4):
+    """Inputs of which every number is fine and every request is sent."""
+    inputs = random_inputs(op, batch, cols, 5)
+    for name in "preempted_idx", "seq_lens_decoder":
+        if name in inputs:
+            inputs[name] = np.zeros((batch, 1), np.int32)
+    if "prompt_lens" in inputs:
+        inputs["prompt_lens"] = np.zeros((batch, 1), np.int64)
+    if "x" in inputs:
+        inputs["x"] = np.arange(inputs["x"].size, dtype=np.int64).reshape(inputs["x"].shape)
+    if "step_idx" in inputs:
+        inputs["step_idx"] = np.ones((batch, 1), np.int64)
+        inputs["x"] = np.arange(6 * batch, dtype=np.int64).reshape(batch, 6)
+    if "accept_num" in inputs:
+        inputs["accept_tokens"] = np.arange(6 * batch, dtype=np.int64).reshape(batch, 6)
+        inputs["accept_num"] = np.full(batch, 2, np.int32)
+    if "token_num_per_batch" in inputs:
+        inputs["sampled_token_ids"] = np.arange(8 * batch, dtype=np.int64).reshape(batch, 8)
+        inputs["token_num_per_batch"] = np.full(batch, 2, np.int32)
+        inputs["cu_batch_token_offset"] = np.arange(batch + 1, dtype=np.int32) * 2
+        inputs["logprob_token_ids"] = np.arange(2 * batch * cols, dtype=np.int64).reshape(-1, cols)
+        inputs["logprob_scores"] = np.zeros((2 * batch, cols), np.float32)
+        inputs["logprob_ranks"] = np.arange(2 * batch)
+    return inputs
+
+
+def put(name, index, value):
+    def change(inputs):
+        inputs[name][index] = value
+
+    return change
+
+
+def replaced(name, make):
+    def change(inputs):
+        inputs[name] = make(inputs[name])
+
+    return change
+
+
+WIDE = 1 << 31
+TOPK, SPEC, SPEC_TOPK = "save_output_topk", "speculate_save_output", "speculate_save_output_topk"
+FIRST, FIRST_TOPK = "mtp_save_first_token", "mtp_save_first_token_with_topk"
+
+# defect, op, what is wrong with the inputs, attributes, what the error says
+REFUSED = [
+    ("H4", SPEC, put("accept_num", 1, 7), {}, ["accept_num", "1", "7", "6"]),
+    ("H4", SPEC, put("accept_num", 2, WIDE - 1), {}, ["accept_num", "2", "2147483647", "6"]),
+    ("H4", SPEC_TOPK, put("token_num_per_batch", 1, 7), {}, ["token_num_per_batch", "1", "7", "6"]),
+    ("H4", SPEC_TOPK, put("token_num_per_batch", 0, 1000), {}, ["token_num_per_batch", "0", "1000", "6"]),
+    ("H4", FIRST_TOPK, put("token_num_per_batch", 1, 6), {}, ["token_num_per_batch", "1", "6"]),
+    ("H4", FIRST_TOPK, put("token_num_per_batch", 1, WIDE - 1), {}, ["token_num_per_batch", "1", "6"]),
+    ("H6", SPEC, replaced("accept_tokens", lambda t: t[:, :1]), {}, ["accept_tokens", "0", "2", "1"]),
+    ("H6", SPEC_TOPK, replaced("sampled_token_ids", lambda t: t[:, :1]), {}, ["sampled_token_ids", "2", "1"]),
+    ("H6", FIRST, replaced("x", lambda t: t[:, :1]), {}, ["x", "2", "1"]),
+    (
+        "H6",
+        FIRST_TOPK,
+        replaced("sampled_token_ids", lambda t: t[:, :2]),
+        {},
+        ["sampled_token_ids", "3", "2"],
+    ),
+    ("H8", SPEC_TOPK, None, {"message_flag": 256}, ["message_flag", "256", "255"]),
+    ("H8", SPEC_TOPK, None, {"message_flag": -1}, ["message_flag", "-1", "255"]),
+    ("H8", FIRST_TOPK, None, {"message_flag": 1 << 40}, ["message_flag", str(1 << 40), "255"]),
+    ("H19", "save_output", put("x", 2, WIDE), {}, ["x", "2", str(WIDE)]),
+    ("H19", "save_output", put("x", 1, -WIDE - 1), {}, ["x", "1", str(-WIDE - 1)]),
+    ("H19", TOPK, put("x", 0, WIDE), {}, ["x", "0", str(WIDE)]),
+    ("H19", TOPK, put("topk_ids", (1, 3), 1 << 32), {}, ["topk_ids", "1", "3", str(1 << 32)]),
+    ("H19", TOPK, put("ranks", 2, WIDE), {}, ["ranks", "2", str(WIDE)]),
+    ("H19", SPEC, put("accept_tokens", (1, 1), WIDE), {}, ["accept_tokens", "1", str(WIDE)]),
+    ("H19", FIRST, put("x", (2, 1), WIDE), {}, ["x", "2", "1", str(WIDE)]),
+    ("H19", SPEC_TOPK, put("sampled_token_ids", (1, 1), WIDE), {}, ["sampled_token_ids", "1", str(WIDE)]),
+    (
+        "H19",
+        SPEC_TOPK,
+        put("logprob_token_ids", (3, 2), WIDE),
+        {},
+        ["logprob_token_ids", "3", "2", str(WIDE)],
+    ),
+    ("H19", SPEC_TOPK, put("logprob_ranks", 3, -WIDE - 1), {}, ["logprob_ranks", "3", str(-WIDE - 1)]),
+    ("H19", FIRST_TOPK, put("sampled_token_ids", (1, 2), WIDE), {}, ["sampled_token_ids", "1", str(WIDE)]),
+    ("offset", SPEC_TOPK, put("cu_batch_token_offset", 1, 5), {}, ["cu_batch_token_offset", "1", "6"]),
+    ("offset", SPEC_TOPK, put("cu_batch_token_offset", 1, -1), {}, ["cu_batch_token_offset", "1", "-1"]),
+    ("offset", SPEC_TOPK, put("cu_batch_token_offset", 2, WIDE - 1), {}, ["cu_batch_token_offset", "2"]),
+    ("offset", FIRST_TOPK, put("cu_batch_token_offset", 1, 6), {}, ["cu_batch_token_offset", "1", "6"]),
+    ("1-D", SPEC, replaced("accept_tokens", lambda t: t.reshape(-1)), {}, ["accept_tokens", "[18]"]),
+    (
+        "1-D",
+        SPEC_TOPK,
+        replaced("sampled_token_ids", lambda t: t.reshape(-1)),
+        {},
+        ["sampled_token_ids", "[24]"],
+    ),
+    ("1-D", FIRST_TOPK, replaced("sampled_token_ids", lambda t: t[:2]), {}, ["sampled_token_ids", "[2, 8]"]),
+    ("shape", TOPK, replaced("logprob_scores", lambda t: t[:, :3]), {}, ["logprob_scores", "[3, 3]"]),
+    ("shape", TOPK, replaced("topk_ids", lambda t: t[:2]), {}, ["topk_ids", "[2, 4]"]),
+    ("shape", TOPK, replaced("ranks", lambda t: t[:2]), {}, ["ranks", "2"]),
+    ("shape", "save_output", replaced("preempted_idx", lambda t: t[:2]), {}, ["preempted_idx", "2", "3"]),
+    ("shape", "save_output", replaced("not_need_stop", lambda t: t[:0]), {}, ["not_need_stop"]),
+    ("shape", SPEC, replaced("seq_lens_decoder", lambda t: t[:1]), {}, ["seq_lens_decoder", "1", "3"]),
+    ("shape", SPEC, replaced("prompt_lens", lambda t: t[:1]), {}, ["prompt_lens", "1", "3"]),
+    ("shape", SPEC, replaced("accept_num", lambda t: t[:1]), {}, ["accept_tokens", "[3, 6]", "1"]),
+    ("shape", FIRST, replaced("step_idx", lambda t: t[:1]), {}, ["step_idx", "1", "3"]),
+    (
+        "shape",
+        SPEC_TOPK,
+        replaced("cu_batch_token_offset", lambda t: t[:2]),
+        {},
+        ["cu_batch_token_offset", "2"],
+    ),
+    ("shape", SPEC_TOPK, replaced("logprob_scores", lambda t: t[:, :2]), {}, ["logprob_scores", "[6, 2]"]),
+]
+
+
+def case_id(case):
+    if isinstance(case, tuple):
+        return f"{case[0]}-{case[1]}-{case[4][0]}"
+    return None
+
+
+@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
+@pytest.mark.parametrize("case", REFUSED, ids=case_id)
+def test_refused(case, dialect, raised_limits, ops_queue, monkeypatch):
+    _, op, change, attributes, fragments = case
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    inputs = calm(op)
+    getattr(ops, op)(*arguments(op, inputs))  # fine as they are
+    ops_queue.take(CHANNELS[op])
+    if change is not None:
+        change(inputs)
+    with pytest.raises(ValueError) as caught:
+        getattr(ops, op)(*arguments(op, inputs, **attributes))
+    for fragment in fragments:
+        assert fragment in str(caught.value)
+    assert ops_queue.waiting() == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "batch", "slots"),
+    [("save_output", 513, 512), (TOPK, 513, 512), (SPEC, 257, 256), (FIRST, 257, 256), (SPEC_TOPK, 513, 512)],
+)
+def test_more_requests_than_slots(op, batch, slots, raised_limits, ops_queue):
+    """H3: FastDeploy's ops write past their buffers, or claim more than a message holds."""
+    with pytest.raises(ValueError, match=f"{batch}.*{slots}"):
+        getattr(ops, op)(*arguments(op, calm(op, batch)))
+    assert ops_queue.waiting() == 0
+    getattr(ops, op)(*arguments(op, calm(op, slots)))
+    assert ops_queue.waiting() == 1
+
+
+def test_more_requests_than_slots_in_a_frame(ops_queue, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    with pytest.raises(ValueError, match=r"513.*512"):
+        ops.speculate_save_output(*arguments(SPEC, calm(SPEC, 513)))
+    assert ops_queue.waiting() == 0
+
+
+def test_the_recorded_message_of_512_requests_in_256_slots(refused_golden, ops_queue):
+    """H3 again: what the real op sent is refused where it begins."""
+    args = arguments(SPEC, refused_golden.inputs(), skip_prefill=True)
+    with pytest.raises(ValueError, match=r"512.*256"):
+        ops.speculate_save_output(*args)
+    assert ops_queue.waiting() == 0
+
+
+@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
+@pytest.mark.parametrize("op", [TOPK, SPEC_TOPK, FIRST_TOPK])
+def test_more_columns_than_the_layout(op, dialect, raised_limits, ops_queue, monkeypatch):
+    """H8: column 21 would be the next token's column 0, or run into the scores."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    with pytest.raises(ValueError, match=r"22.*21"):
+        getattr(ops, op)(*arguments(op, calm(op, cols=22)))
+    with pytest.raises(ValueError):
+        getattr(ops, op)(*arguments(op, calm(op, cols=0)))
+    with pytest.raises(ValueError, match=r"7.*6"):
+        getattr(ops, op)(*arguments(op, calm(op, cols=7)), layout=fp.Layout(128, 5, 6))
+    assert ops_queue.waiting() == 0
+
+
+@pytest.mark.parametrize("dialect", ["packed", "compact"])
+def test_a_first_token_is_sent_once(dialect, ops_queue, monkeypatch):
+    """H5: FastDeploy's op sends it again in every later step."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    inputs = calm(FIRST)
+    for step in 1, 2, 3, 0:
+        inputs["step_idx"][:] = step
+        ops.mtp_save_first_token(*arguments(FIRST, inputs))
+        payload, mtype = ops_queue.take("spec")
+        got = fp.decode(payload, "spec", mtype=mtype)
+        assert got.counts == ([2, 2, 2] if step == 1 else [0, 0, 0])
+        assert got.rows == (6 if step == 1 else 0)
+
+
+def test_nothing_behind_a_narrow_tensor_is_sent(raised_limits, ops_queue):
+    """H6: FastDeploy's op sends the neighbours' tokens, and for the last request what follows."""
+    inputs = calm(SPEC, batch=4)
+    memory = np.full(100, 77, np.int64)
+    memory[:8] = range(8)
+    inputs["accept_tokens"] = memory[:8].reshape(4, 2)
+    ops.speculate_save_output(*arguments(SPEC, inputs))
+    payload, _ = ops_queue.take("spec")
+    cells = np.frombuffer(payload, np.int32)[2 + 256 :]
+    rows = np.pad(cells, (0, 24 - len(cells))).reshape(4, 6)
+    np.testing.assert_array_equal(rows, [[2 * i, 2 * i + 1, 0, 0, 0, 0] for i in range(4)])
+
+
+def test_a_preempted_request_keeps_its_code(raised_limits, ops_queue):
+    """H18: the slot is filled, the count says that it does not matter."""
+    inputs = calm(SPEC_TOPK)
+    inputs["preempted_idx"][1] = 1
+    ops.speculate_save_output_topk(*arguments(SPEC_TOPK, inputs))
+    payload, _ = ops_queue.take("spec_topk")
+    assert fp.decode(payload, "spec_topk").counts == [2, -9, 2]
+    assert np.frombuffer(payload, np.int32)[(2060 + 1032) // 4] == 8
+
+
+@pytest.mark.parametrize("op", [SPEC, SPEC_TOPK])
+def test_numbers_that_are_not_sent_do_not_matter(op, raised_limits, ops_queue):
+    """A request inside its prompt, a preempted one and cells behind the count may hold anything."""
+    inputs = calm(op, batch=4)
+    counts = inputs["accept_num" if op == SPEC else "token_num_per_batch"]
+    table = inputs["accept_tokens" if op == SPEC else "sampled_token_ids"]
+    table[:, 2:] = 1 << 60
+    inputs["prompt_lens"][1] = 10
+    counts[1] = 99
+    table[1] = 1 << 60
+    getattr(ops, op)(*arguments(op, inputs))
+    payload, _ = ops_queue.take(CHANNELS[op])
+    assert fp.decode(payload, CHANNELS[op]).counts == [2, 0, 2, 2]
+
+
+def test_noise_of_a_preempted_request_does_not_matter(raised_limits, ops_queue):
+    inputs = calm(SPEC)
+    inputs["preempted_idx"][0] = 1
+    inputs["accept_tokens"][0] = 1 << 60
+    inputs["accept_num"][0] = 99
+    ops.speculate_save_output(*arguments(SPEC, inputs))
+    assert fp.decode(ops_queue.take("spec")[0], "spec").counts == [-9, 2, 2]
+
+
+@pytest.mark.parametrize("op", [SPEC, SPEC_TOPK])
+def test_one_column_may_come_without_a_second_dimension(op, raised_limits, ops_queue):
+    inputs = calm(op)
+    counts, table = (
+        ("accept_num", "accept_tokens") if op == SPEC else ("token_num_per_batch", "sampled_token_ids")
+    )
+    inputs[counts][:] = 1
+    inputs[table] = np.array([7, 8, 9])
+    getattr(ops, op)(*arguments(op, inputs))
+    step = fp.decode(ops_queue.take(CHANNELS[op])[0], CHANNELS[op])
+    assert [step.token_ids(i) for i in range(3)] == [[7], [8], [9]]
+
+
+@pytest.mark.parametrize("op", CHANNELS)
+def test_every_tensor_must_be_one(op, raised_limits, ops_queue):
+    for name in calm(op):
+        for wrong in ([1, 2, 3], None, 5, "x"):
+            inputs = {**calm(op), name: wrong}
+            with pytest.raises((TypeError, ValueError), match=name):
+                getattr(ops, op)(*arguments(op, inputs))
+    assert ops_queue.waiting() == 0
+
+
+@pytest.mark.parametrize("op", CHANNELS)
+def test_every_tensor_has_its_kind_of_number(op, raised_limits, ops_queue):
+    for name, array in calm(op).items():
+        wrong = array.astype(np.complex64 if array.dtype == np.float32 else np.float64)
+        with pytest.raises((TypeError, ValueError), match=f"{name}.*{wrong.dtype}"):
+            getattr(ops, op)(*arguments(op, {**calm(op), name: wrong}))
+    assert ops_queue.waiting() == 0
+
+
+class OnDevice:
+    """A tensor that says it is elsewhere."""
+
+    class place:
+        def is_cpu_place(self=None):
+            return False
+
+        is_cuda_pinned_place = is_gpu_place = is_cpu_place
+
+        def __str__(self):
+            return "Place(gpu:0)"
+
+    place = place()
+    shape = (3, 1)
+
+    def __init__(self, dtype):
+        self.dtype = np.dtype(dtype)
+
+    def data_ptr(self):
+        raise AssertionError("must not be asked")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("not_need_stop", "bool"), ("preempted_idx", "int32")])
+def test_a_tensor_on_a_device_is_refused(name, dtype, ops_queue):
+    with pytest.raises(ValueError, match=rf"{name}.*Place\(gpu:0\)"):
+        ops.save_output(*arguments("save_output", {**calm("save_output"), name: OnDevice(dtype)}))
+    assert ops_queue.waiting() == 0

@@ -1,0 +1,246 @@
+"""A step's results on their way into FastDeploy's scheduler, and its tokens into the scheduler's log."""
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import Rig
+
+pytestmark = pytest.mark.framework
+double = Double()
+
+
+@pytest.fixture
+def plan():
+    module = imported("fastdeploy.output.token_processor")
+    return imported("fd_postproc.fastdeploy.engine.shapes").plan_of(module)
+
+
+@pytest.fixture
+def scheduler():
+    made = double.scheduler__local_scheduler.LocalScheduler()
+    made.requests.update({"a": None, "b": None, "c": None})
+    return made
+
+
+def delivery_to(scheduler, plan):
+    return imported("fd_postproc.fastdeploy.engine.deliveries").delivery_to(scheduler, plan)
+
+
+def results(plan, *names):
+    return [plan.new_result(slot, 1, name, 3, None) for slot, name in enumerate(names)]
+
+
+def test_random_steps_are_delivered_as_fastdeploy_does():
+    told = imported("tests.lib.random_deliveries").compare("fastdeploy", seed=1, steps=400)
+    assert told["difference"] is None
+    assert told["quick"] > 200
+
+
+def test_the_token_thread_delivers_the_quick_way(scheduler):
+    rig = Rig("topk", ["a", "b"])
+    try:
+        rig.processor.cached_generated_tokens = scheduler
+        scheduler.put_results = None  # not called
+        rig.step({0: [5], 1: [6]})
+        assert scheduler.responses == {}  # what an instance has in its place counts
+        del scheduler.put_results
+        rig.step({0: [7], 1: [8]})
+        assert rig.processor._delivery is not None
+        got = scheduler.get_results()
+        assert {name: result[0].outputs.token_ids for name, result in got.items()} == {"a": [7], "b": [8]}
+    finally:
+        rig.close()
+
+
+def test_a_result_is_wrapped_as_fastdeploy_wraps_it(plan, scheduler):
+    made = results(plan, "a")
+    assert delivery_to(scheduler, plan).put(made)
+    (response,) = scheduler.responses["a"]
+    before = double.scheduler__data.ScheduledResponse(made[0])
+    assert type(response) is type(before)
+    assert vars(response).keys() == vars(before).keys()
+    assert 0 <= before.schedule_time - response.schedule_time < 60
+    assert (response.raw, response.request_id, response.finished) == (made[0], "a", False)
+
+
+def nothing_touched(scheduler):
+    return scheduler.responses == {} and scheduler.batch_responses_per_step == []
+
+
+@pytest.mark.parametrize("names", [("a", "expired"), ("expired",)])
+def test_an_expired_request_is_fastdeploys_business(names, plan, scheduler):
+    assert not delivery_to(scheduler, plan).put(results(plan, *names))
+    assert nothing_touched(scheduler)
+
+
+def test_so_is_a_request_that_ends(plan, scheduler):
+    made = results(plan, "a", "b")
+    made[1].finished = True
+    assert not delivery_to(scheduler, plan).put(made)
+    assert nothing_touched(scheduler)
+
+
+def test_so_are_results_of_other_classes(plan, scheduler):
+    made = [*results(plan, "a"), imported("fastdeploy.output.token_processor").RequestOutput("b")]
+    assert not delivery_to(scheduler, plan).put(made)
+    assert nothing_touched(scheduler)
+
+
+def test_so_are_debug_lines_that_somebody_reads(plan, scheduler):
+    delivery, log = delivery_to(scheduler, plan), double.utils.scheduler_logger
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    try:
+        assert not delivery.put(results(plan, "a"))
+        assert delivery_to(scheduler, plan) is None
+    finally:
+        log.setLevel(level)
+    assert nothing_touched(scheduler)
+
+
+def test_a_replaced_method_is_called(plan, scheduler):
+    delivery, put = delivery_to(scheduler, plan), []
+    scheduler.put_results = put.append
+    assert not delivery.put(results(plan, "a"))
+    assert nothing_touched(scheduler)
+
+
+def of(body):
+    """A scheduler with another put_results, in the double's module."""
+    module = double.scheduler__local_scheduler
+    there = {}
+    text = "".join(f"    {line}\n" for line in body)
+    exec(f"def put_results(self, results):\n{text}", vars(module), there)
+    return type("Other", (module.LocalScheduler,), there)()
+
+
+BODY = [
+    "scheduler_logger.debug(f'{results}')",
+    "responses = [ScheduledResponse(result) for result in results]",
+    "with self.mutex:",
+    "    self.batch_responses_per_step.append([response.raw for response in responses])",
+    "    for response in responses:",
+    "        if response.request_id in self.requests:",
+    "            if response.request_id not in self.responses:",
+    "                self.responses[response.request_id] = [response]",
+    "                continue",
+    "            self.responses[response.request_id].append(response)",
+    "    self.responses_not_empty.notify_all()",
+]
+OTHERS = {
+    "another attribute is read": [*BODY, "self.ttl"],
+    "a name that is not known": [*BODY, "len.__class__"],
+    "the first one is left out": [*BODY[:4], "    for response in responses[1:]:", *BODY[5:]],
+    "steps are not kept": [line for line in BODY if "per_step" not in line],
+    "nobody is woken": BODY[:-1],
+    "woken without the lock": [*BODY[:-1], BODY[-1].strip()],
+    "a step is kept twice": [*BODY[:4], *BODY[3:]],
+    "an exception": [*BODY, "self.requests.mutex"],
+    "what is wrapped is kept": [line.replace("response.raw", "response") for line in BODY],
+}
+
+
+def test_a_method_of_the_same_meaning_is_served(plan):
+    assert delivery_to(of(BODY), plan) is not None
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_one_of_another_meaning_is_left_alone(what, plan):
+    assert delivery_to(of(OTHERS[what]), plan) is None
+
+
+@pytest.mark.parametrize("other", [None, object(), SimpleNamespace(put_results=print), Rig])
+def test_no_scheduler_of_fastdeploys(other, plan):
+    assert delivery_to(other, plan) is None
+
+
+# ---- the scheduler's log ---------------------------------------------------------------------------
+
+
+class Log:
+    def __init__(self):
+        self.enabled, self.tokens, self.lock, self.calls = True, 0, threading.Lock(), None
+
+    def on_decode_tokens(self, count):
+        with self.lock:
+            self.tokens += count
+        if self.calls is not None:
+            self.calls.append(count)
+
+
+class Kept(Log):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+
+class Most(Log):
+    def on_decode_tokens(self, count):
+        self.tokens = max(self.tokens, count)
+
+
+class Failing(Log):
+    def on_decode_tokens(self, count):
+        raise RuntimeError
+
+
+def decodes(task):
+    return task.need_prefill_tokens is not None and task.num_computed_tokens >= task.need_prefill_tokens
+
+
+@pytest.mark.parametrize(
+    ("log", "stage", "sums"),
+    [
+        (Log, decodes, True),
+        (Kept, decodes, False),
+        (Most, decodes, False),
+        (Failing, decodes, False),
+        (Log, lambda task: True, False),
+        (Log, lambda task: task.num_computed_tokens > task.need_prefill_tokens, False),
+        (Log, lambda task: task.is_decoding, False),
+        (lambda: SimpleNamespace(on_decode_tokens=print), decodes, False),
+    ],
+)
+def test_whether_a_step_may_be_told_in_one_call(log, stage, sums):
+    made = log()
+    before = dict(vars(made))
+    assert imported("fd_postproc.fastdeploy.engine.decode_log").adds_up(made, stage) is sums
+    assert vars(made) == before  # tried on copies
+
+
+@pytest.mark.parametrize("log", [Log, Kept])
+def test_tokens_of_requests_that_decode_are_told(log):
+    rig = Rig("spec_topk", ["a", "b", "c", "d"])
+    try:
+        rig.step()  # each one's first token is told by itself
+        told = log()
+        rig.processor.set_scheduler_metrics_logger(told)
+        rig.requests["b"].need_prefill_tokens, rig.requests["b"].num_computed_tokens = 9, 8
+        rig.requests["c"].need_prefill_tokens = None
+        rig.requests["d"].need_prefill_tokens, rig.requests["d"].num_computed_tokens = 9, 9
+        rig.step({0: [11, 12], 1: [13], 2: [14, 15, 16], 3: [17]})
+        assert told.tokens == 3
+        assert told.calls in (None, [2, 1])
+        assert rig.escaped == []
+    finally:
+        rig.close()
+
+
+def test_a_log_that_fails_when_it_counts_disturbs_nobody():
+    rig = Rig("spec_topk", ["a", "b"])
+    try:
+        rig.step()
+        told = Log()
+        rig.processor.set_scheduler_metrics_logger(told)
+        rig.step({0: [11], 1: [12]})
+        told.lock = None
+        got = rig.step({0: [13], 1: [14]})
+        assert [got[name][0].outputs.token_ids for name in "ab"] == [[13], [14]]
+        assert rig.escaped == []
+        assert rig.processor.total_step >= 4
+    finally:
+        rig.close()

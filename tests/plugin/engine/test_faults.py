@@ -1,0 +1,497 @@
+"""Something that a step calls raises: nothing of the other requests is lost, and the loop goes on.
+
+The request at fault goes on as if nothing had been, or ends with an error that its client sees.
+"""
+
+import contextlib
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from tests.lib.quiet import imported
+from tests.lib.rig import END, Rig
+
+pytestmark = pytest.mark.framework
+
+NAMES = ("a", "culprit", "c")
+AT_FAULT = 1  # its slot
+
+
+class Planted(Exception):
+    """What is raised."""
+
+
+def raising(*_, **__):
+    raise Planted("planted by a test")
+
+
+@pytest.fixture
+def rig():
+    """A function that makes a rig with three requests that have had their first token."""
+    made = []
+
+    def make(channel="spec_topk", warm=True, **mode):
+        rig = Rig(channel, NAMES, **mode)
+        made.append(rig)
+        if warm:
+            rig.step()
+            rig.sink.puts.clear()
+        return rig
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def check_others(rig, results, tokens):
+    """The other requests got all their tokens, in this step and, three steps long, ever after."""
+    for slot, name in enumerate(NAMES):
+        if name != "culprit":
+            (result,) = results[name]
+            assert result.outputs.token_ids == tokens[slot]
+            assert (result.finished, result.error_code) == (END in tokens[slot], 200)
+    for _ in range(3):
+        counters = dict(rig.processor.tokens_counter)
+        later = rig.step()
+        for name in {*counters} & {"a", "c"}:
+            (result,) = later[name]
+            assert result.outputs.send_idx == counters[name]
+            assert len(result.outputs.token_ids) == 1
+
+
+def check_culprit(rig, results, tokens):
+    """It got its tokens, or an error and its slot back; never both, never nothing."""
+    (result,) = results["culprit"]
+    if result.error_code == 200:
+        assert result.outputs.token_ids == tokens
+        assert result.finished == (END in tokens)
+    else:
+        assert result.finished
+        assert result.error_code == 500
+        assert "culprit" in result.error_msg or "request" in result.error_msg
+        assert result.to_dict()["error_msg"] == result.error_msg
+    if result.finished:
+        assert rig.has_left("culprit", AT_FAULT)
+
+
+# ---- Around the step: whatever is only told --------------------------------------------------------
+
+
+@contextlib.contextmanager
+def module_name(name, value):
+    with mock.patch.object(imported("fastdeploy.output.token_processor"), name, value):
+        yield
+
+
+def raising_object(*names):
+    return SimpleNamespace(**dict.fromkeys(names, raising))
+
+
+def raising_metrics():
+    metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
+    told = raising_object("observe", "inc", "set")
+    wrapped = {name: told for name, value in vars(metrics).items() if hasattr(value, "collect")}
+    return module_name("main_process_metrics", SimpleNamespace(**{**vars(metrics), **wrapped}))
+
+
+def raising_tracing(*names):
+    tracing = imported("fastdeploy.metrics.trace")
+    stack = contextlib.ExitStack()
+    for name in names:
+        stack.enter_context(mock.patch.object(tracing, name, raising))
+    return stack
+
+
+TOLD = {
+    "metrics": raising_metrics,
+    "trace_print": lambda: module_name("trace_print", raising),
+    "trace context": lambda: raising_tracing("trace_set_proc_propagate_context"),
+    "trace spans": lambda: raising_tracing("trace_report_span", "trace_get_proc_propagate_context"),
+    "debug": lambda: mock.patch.object(imported("fastdeploy.utils").llm_logger, "debug", raising),
+}
+
+
+@pytest.mark.parametrize("told", TOLD)
+@pytest.mark.parametrize("moment", ["first token", "running", "end"])
+@pytest.mark.parametrize("channel", ["plain", "spec_topk"])
+def test_what_is_only_told_disturbs_nobody(rig, told, moment, channel):
+    rig = rig(channel, warm=moment != "first token")
+    tokens = {0: [50], 1: [END if moment == "end" else 51], 2: [52]}
+    with TOLD[told]():
+        results = rig.step(tokens)
+    assert rig.escaped == []
+    check_culprit(rig, results, tokens[AT_FAULT])
+    assert results["culprit"][0].error_code == 200
+    check_others(rig, results, tokens)
+
+
+def test_a_scheduler_metrics_logger_that_raises_disturbs_nobody(rig):
+    rig = rig()
+    rig.processor.set_scheduler_metrics_logger(SimpleNamespace(on_decode_tokens=raising))
+    tokens = {0: [50], 1: [51, 53], 2: [52]}
+    results = rig.step(tokens)
+    check_culprit(rig, results, tokens[AT_FAULT])
+    assert results["culprit"][0].error_code == 200
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+# ---- What a request's own step calls ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call", ["finish_requests_async", "cache_output_tokens", "info", "available_batch", "total_block_number"]
+)
+@pytest.mark.parametrize("channel", ["topk", "spec"])
+def test_a_resource_manager_that_raises_at_an_end(rig, call, channel):
+    rig = rig(channel, enable_output_caching=True)
+    tokens = {0: [50], 1: [END], 2: [52]}
+    whole = getattr(rig.manager, call)
+
+    def raise_once(*arguments):
+        setattr(rig.manager, call, whole)
+        raise Planted("planted by a test")
+
+    setattr(rig.manager, call, raise_once)
+    results = rig.step(tokens)
+    (result,) = results["culprit"]
+    assert result.finished
+    assert result.outputs.token_ids == [END] or result.error_code == 500
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+    if call != "finish_requests_async":
+        assert rig.has_left("culprit", AT_FAULT)
+
+
+@pytest.mark.parametrize("call", ["recycle_abort_task", "reschedule_preempt_task"])
+@pytest.mark.parametrize("channel", ["plain", "spec_topk"])
+def test_a_resource_manager_that_raises_at_a_preemption(rig, call, channel):
+    rig = rig(channel)
+    waiting = "aborted" if call == "recycle_abort_task" else "rescheduled"
+    getattr(rig.manager, f"to_be_{waiting}_req{'uest' * (waiting != 'aborted')}_id_set").add("culprit")
+    with mock.patch.object(rig.manager, call, raising):
+        tokens = {0: [50], 1: -9, 2: [52]}
+        results = rig.step(tokens)
+    assert all(result.finished for result in results.get("culprit", ()))
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+def test_routing_that_raises_at_an_end(rig):
+    rig = rig()
+    tokens = {0: [50], 1: [51, END], 2: [52]}
+    with mock.patch.object(type(rig.processor), "_finalize_routing", raising):
+        results = rig.step(tokens)
+    check_culprit(rig, results, tokens[AT_FAULT])
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+@pytest.mark.parametrize("what", ["get_finished_req", "send_first_token"])
+def test_a_transfer_that_raises_on_a_prefill_instance(rig, what):
+    rig = rig("spec", warm=False, splitwise_role="prefill")
+    for task in rig.requests.values():
+        task.disaggregate_info = {"role": "prefill"} if task.request_id == "culprit" else None
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    holder = rig.transfers if what == "get_finished_req" else rig.connector
+    tokens = {0: [50], 1: [51], 2: [52]}
+    with mock.patch.object(holder, what, raising):
+        results = rig.step(tokens)
+    (result,) = results["culprit"]
+    assert result.finished
+    assert result.error_code != 200 or result.outputs.token_ids == [51]
+    assert rig.has_left("culprit", AT_FAULT)
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+# ---- A transfer that takes long ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def prefilling(rig):
+    """A prefill instance; only the culprit's cache has to be transferred, and nobody says how that goes."""
+    rig = rig("spec", warm=False, splitwise_role="prefill")
+    rig.requests["culprit"].disaggregate_info = {"role": "prefill"}
+    results = rig.step({0: [50], 1: [51, 53], 2: [52]})
+    assert {*results} == {"a", "c"}
+    assert not rig.has_left("culprit", AT_FAULT)
+    return rig
+
+
+def test_a_slow_transfer_keeps_nobody_else_waiting(prefilling):
+    rig = prefilling
+    for turn in range(3):
+        results = rig.step({0: [60 + turn], 1: [70 + turn], 2: [80 + turn]})
+        assert {*results} == {"a", "c"}
+        assert [results[name][0].outputs.send_idx for name in ("a", "c")] == [1 + turn] * 2
+    assert rig.requests["culprit"].output_token_ids == [51]
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["someone else", "finished"]], [["culprit", "finished"]]]
+    rig.processor.serve_transfers()
+    assert rig.sink.puts == []
+    rig.processor.serve_transfers()
+    ((result,),) = rig.sink.puts
+    assert (result.request_id, result.finished, result.error_code) == ("culprit", True, 200)
+    assert (result.outputs.token_ids, result.outputs.draft_token_ids) == ([51], [51, 53])
+    assert [call[1] for call in rig.connector.sent] == [{"role": "prefill"}]
+    assert rig.has_left("culprit", AT_FAULT)
+    assert rig.escaped == []
+
+
+def test_a_transfer_that_fails_late(prefilling):
+    rig = prefilling
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "no route"]]]
+    rig.processor.serve_transfers()
+    ((result,),) = rig.sink.puts
+    assert (result.finished, result.error_code) == (True, 501)
+    assert "no route" in result.error_msg
+    assert rig.has_left("culprit", AT_FAULT)
+
+
+@pytest.mark.parametrize("what", ["get_finished_req", "send_first_token", "finish_requests_async"])
+def test_a_late_transfer_whose_end_raises(prefilling, what):
+    """Its client is told once, whatever happens, and the next steps are as ever."""
+    rig = prefilling
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    holders = {"get_finished_req": rig.transfers, "send_first_token": rig.connector}
+    with mock.patch.object(holders.get(what, rig.manager), what, raising), contextlib.suppress(Planted):
+        rig.processor.serve_transfers()
+    with contextlib.suppress(Planted):
+        rig.processor.serve_transfers()
+    assert [[result.request_id for result in results] for results in rig.sink.puts] == [["culprit"]]
+    assert rig.sink.puts[0][0].finished
+    assert rig.processor.transfers == {}
+    assert {*rig.step({0: [60], 2: [61]})} == {"a", "c"}
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, taken_over):
+    """Its slot may be another's by then, which must not be freed; nothing is kept about it for ever."""
+    rig = prefilling
+    manager = rig.manager
+    manager.stop_flags[AT_FAULT], manager.tasks_list[AT_FAULT] = True, None
+    manager.requests.pop("culprit"), manager.req_dict.pop("culprit")
+    if taken_over:
+        rig.insert("next", AT_FAULT)
+    tokens = {0: [60], 1: [61], 2: [62]} if taken_over else {0: [60], 2: [62]}
+    results = rig.step(tokens)
+    rig.processor.serve_transfers()
+    assert {*results} == ({"a", "c", "next"} if taken_over else {"a", "c"})
+    assert rig.processor.transfers == {}
+    if taken_over:
+        assert manager.tasks_list[AT_FAULT].request_id == "next"
+        assert rig.step({1: [63]})["next"][0].outputs.send_idx == 1
+    assert rig.escaped == []
+
+
+def test_an_abort_while_a_transfer_is_under_way(prefilling):
+    rig = prefilling
+    rig.manager.to_be_aborted_req_id_set.add("culprit")
+    results = rig.step({0: [60], 1: -9, 2: [62]})
+    assert [(result.finished, result.error_msg) for result in results["culprit"]] == [(True, "Aborted")]
+    rig.sink.puts.clear()
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    rig.processor.serve_transfers()
+    assert rig.sink.puts == []
+    assert rig.processor.transfers == {}
+    assert rig.manager.tasks_list[AT_FAULT] is None
+
+
+# ---- Odd tasks ---------------------------------------------------------------------------------------
+
+ATTRIBUTES = (
+    *("metrics", "eos_token_ids", "output_token_ids", "status", "messages", "trace_carrier", "ic_req_data"),
+    *("disaggregate_info", "multimodal_inputs", "prompt_token_ids_len", "num_cached_tokens"),
+    *("need_prefill_tokens", "num_computed_tokens"),
+)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+@pytest.mark.parametrize("moment", ["first token", "running", "end"])
+def test_a_task_without_an_attribute(rig, name, moment):
+    rig = rig("spec_topk", warm=moment != "first token")
+    delattr(rig.requests["culprit"], name)
+    tokens = {0: [50, 60], 1: [51, END] if moment == "end" else [51], 2: [52]}
+    results = rig.step(tokens)
+    check_culprit(rig, results, tokens[AT_FAULT])
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "harmless"),
+    [
+        ("eos_token_ids", None, False),
+        ("eos_token_ids", (END,), True),
+        ("eos_token_ids", {END}, True),
+        ("eos_token_ids", frozenset({END}), True),
+        ("eos_token_ids", np.array([END]), True),
+        ("eos_token_ids", [np.int64(END)], True),
+        ("eos_token_ids", [], False),
+        ("eos_token_ids", 7, False),
+        ("output_token_ids", None, False),
+        ("output_token_ids", (), False),
+        ("metrics", None, False),
+        ("metrics", SimpleNamespace(), False),
+        ("multimodal_inputs", 7, False),
+        ("request_id", 7, False),
+        ("last_token_time", "yesterday", True),
+        ("last_token_time", None, True),
+        ("status", "RUNNING_PREFILL", True),
+        ("get", None, False),
+    ],
+    ids=repr,
+)
+def test_a_task_with_an_odd_attribute(rig, name, value, harmless):
+    rig = rig("spec_topk")
+    setattr(rig.requests["culprit"], name, value)
+    tokens = {0: [50], 1: [51, END], 2: [52, END]}
+    results = rig.step(tokens)
+    if name == "request_id":
+        assert "culprit" not in results  # nobody can be told
+    elif name == "eos_token_ids" and not harmless and value != 7:
+        assert results["culprit"][0].outputs.token_ids == [51, END]  # no token ends it
+    else:
+        check_culprit(rig, results, tokens[AT_FAULT])
+    if harmless:
+        assert results["culprit"][0].error_code == 200
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+# ---- What a step itself calls ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draft_logprobs", [False, True])
+def test_a_scheduler_that_raises_loses_its_own_batch_only(rig, draft_logprobs):
+    rig = rig(enable_draft_logprob=draft_logprobs)
+    with mock.patch.object(rig.sink, "put_results", raising):
+        rig.step()
+        rig.step()
+    counters = dict(rig.processor.tokens_counter)
+    results = rig.step({0: [50], 1: [51], 2: [52]})
+    if draft_logprobs:
+        results = rig.step({0: [9], 1: [9], 2: [9]}, flag=4)
+    for name in NAMES:
+        assert results[name][-1].outputs.send_idx == counters[name]
+    assert [len(rig.requests[name].output_token_ids) for name in NAMES] == [4] * 3
+
+
+@pytest.mark.parametrize("second", ["target", "end", "draft", "abort"])
+def test_a_waiting_batch_that_cannot_be_put_takes_no_other_with_it(rig, second):
+    rig = rig(enable_draft_logprob=True)  # its first step waits for its draft
+    put, failures = rig.sink.put_results, [Planted("planted by a test")]
+
+    def fail_once(results):
+        if failures:
+            raise failures.pop()
+        put(results)
+
+    rig.sink.put_results = fail_once
+    rig.manager.to_be_aborted_req_id_set.add("culprit")
+    tokens = {0: [50], 1: {"end": [END], "abort": -9}.get(second, [51]), 2: [52]}
+    flag = 4 if second == "draft" else 3
+    first = rig.step(tokens, flag=flag)
+    later = rig.step({0: [60], 2: [END]})
+    told = {name: [*first.get(name, ()), *later.get(name, ())] for name in NAMES}
+    assert [result.outputs.token_ids for result in told["c"]] == [[52], [END]][second == "draft" :]
+    assert [result.outputs.token_ids for result in told["a"]] == [[50], [60]][second == "draft" :]
+    if second in ("end", "abort"):
+        assert [result.finished for result in told["culprit"]] == [True]
+
+
+@pytest.mark.parametrize("masks", [None, [], "masks", {1: 7}, {"1": [7]}, raising])
+def test_odd_sampling_masks(rig, masks):
+    rig = rig("plain", use_sampling_mask=True, warm=False)
+    rig.processor.sampling_mask_zmq_server.close()
+
+    def receive(block=False):
+        return raising() if masks is raising else (None, masks)
+
+    rig.processor.sampling_mask_zmq_server = SimpleNamespace(receive_pyobj_once=receive, close=lambda: None)
+    tokens = {0: [50], 1: [51], 2: [52]}
+    results = rig.step(tokens)
+    check_culprit(rig, results, tokens[AT_FAULT])
+    assert results["culprit"][0].outputs.sampling_mask == (7 if masks == {1: 7} else None)
+    check_others(rig, results, tokens)
+
+
+def test_a_plain_dict_for_a_counter(rig):
+    rig = rig("spec")
+    rig.processor.tokens_counter = {"a": 5, "culprit": 1, "c": 1}
+    tokens = {0: [50, 60], 1: [51, END], 2: [52]}
+    results = rig.step(tokens)
+    assert results["a"][0].outputs.send_idx == 5
+    check_culprit(rig, results, tokens[AT_FAULT])
+    check_others(rig, results, tokens)
+    assert rig.escaped == []
+
+
+def test_stop_flags_in_an_array(rig):
+    rig = rig("plain", stop_flags_type="numpy")
+    rig.manager.stop_flags[AT_FAULT] = np.True_
+    results = rig.step({0: [50], 1: [51], 2: [END]})
+    assert {*results} == {"a", "c"}
+    assert results["c"][0].finished
+    assert rig.manager.stop_flags.tolist()[:3] == [False, True, True]
+    assert rig.escaped == []
+
+
+@pytest.mark.parametrize("holder", ["stop_flags", "tasks_list"])
+def test_a_message_wider_than_the_slots(rig, holder):
+    """A worker with more slots than the engine: what is beyond belongs to nobody."""
+    rig = rig("plain")
+    setattr(rig.manager, holder, getattr(rig.manager, holder)[:3])
+    results = rig.step({0: [50], 1: [51], 2: [52], 6: [53]})
+    assert [results[name][0].outputs.token_ids for name in NAMES] == [[50], [51], [52]]
+
+
+def test_a_malformed_message_changes_nothing(rig):
+    """Through the tensors; bytes are refused before they reach the class."""
+    rig = rig("spec")
+    flat_view = imported("benchmarks.baseline.workload").flat_view
+    cells = flat_view(rig.processor.output_tokens)
+    before = dict(rig.processor.tokens_counter)
+    for batch, count in ((3, 7), (3, 1 << 20), (257, 1), (-1, 1), (1 << 40, 1)):
+        cells[:2], cells[2 : 2 + 256], cells[258:] = (1, batch), count, 11
+        with contextlib.suppress(Exception):
+            rig.processor._process_batch_output()
+        assert rig.sink.puts == []
+        assert rig.processor.tokens_counter == before
+    check_others(rig, rig.step({0: [50], 1: [51], 2: [52]}), {0: [50], 1: [51], 2: [52]})
+
+
+@pytest.mark.parametrize("channel", ["plain", "spec"])
+def test_tables_do_not_grow_for_ever(rig, channel):
+    """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
+    rig = rig(channel)
+    processor, most = rig.processor, imported("fd_postproc.fastdeploy.engine.slot").MOST_REQUESTS
+    for i in range(most + 10):
+        processor.tokens_counter[f"gone-{i}"] = 3
+        processor.total_step_per_request[f"gone-{i}"] = 3
+        processor.accept_token_num_per_head_per_request[f"gone-{i}"] = [3] * 6
+    results = rig.step()
+    assert [results[name][0].outputs.send_idx for name in NAMES] == [1] * 3
+    for table in ("total_step_per_request", "accept_token_num_per_head_per_request"):
+        assert {*getattr(processor, table)} == ({*NAMES} if channel == "spec" else set())
+    assert {*processor.tokens_counter} == {*NAMES}
+    assert [result.outputs.send_idx for name in NAMES for result in rig.step()[name]] == [2, 3, 4]
+
+
+def test_an_error_result_reaches_a_client_like_any_other(rig):
+    """It is an instance of FastDeploy's class, goes through its scheduler's wrapping, and packs."""
+    msgpack = pytest.importorskip("msgpack")
+    rig = rig("spec_topk")
+    rig.requests["culprit"].output_token_ids = None
+    (result,) = rig.step()["culprit"]
+    assert isinstance(result, imported("fastdeploy.engine.request").RequestOutput)
+    told = msgpack.unpackb(msgpack.packb(result.to_dict()))
+    assert (told["finished"], told["error_code"], told["request_id"]) == (True, 500, "culprit")
+    assert len(told["error_msg"]) > 10
+    assert told["metrics"] is not None
+    assert "culprit" not in rig.processor.total_step_per_request

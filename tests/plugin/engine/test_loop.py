@@ -1,0 +1,319 @@
+"""The plug-in's receive loop on a real queue: what goes wrong there, what waits there, and `healthy`."""
+
+import gc
+import logging
+import os
+import time
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from fd_postproc import queues
+from tests.lib.nursery import with_paddle
+from tests.lib.plugged import plugin_class
+from tests.lib.quiet import imported
+from tests.lib.rig import Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+
+
+@pytest.fixture
+def started(ops_queue):
+    """A function that starts the token thread of a rig with two requests."""
+    rigs = []
+
+    def start(channel="plain", **mode):
+        rig = Rig(channel, ["a", "b"], **mode)
+        rigs.append(rig)
+        rig.start()
+        return rig
+
+    yield start
+    for rig in rigs:
+        rig.close()
+
+
+@pytest.fixture
+def log(caplog):
+    """Records of FastDeploy's loggers, which do not propagate."""
+    logger = logging.getLogger("fastdeploy")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def told(rig):
+    return [[result.outputs.token_ids for result in results] for results in rig.sink.puts]
+
+
+def test_the_time_of_a_draft_message_is_no_waiting(started):
+    rig = started("spec_topk")
+    counters, real = rig.processor.counters, rig.processor.draft_results
+    rig.processor.draft_results = lambda step: (time.sleep(0.5), real(step))[1]
+    rig.send({0: [14], 1: [15]}, flag=4)
+    rig.send({0: [21], 1: [22]})
+    until(lambda: counters.steps == 1)
+    seconds = (counters.receive_seconds - counters.wait_seconds, counters.build_seconds, counters.put_seconds)
+    assert max(seconds) < 0.4
+
+
+# ---- Faults ------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_removed_is_made_again(started, log):
+    rig = started()
+    first = rig.processor._receiver
+    sysv_ipc.MessageQueue(queues.locate("plain")).remove()
+    until(lambda: rig.processor._receiver not in (first, None))
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11], [12]]]
+    assert "a new queue is made" in log.text
+    assert rig.processor.healthy()
+
+
+def test_a_malformed_message_costs_only_itself(started, log):
+    rig = started()
+    sysv_ipc.MessageQueue(queues.locate("plain")).send(b"too short")
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11], [12]]]
+    assert rig.processor.counters.malformed == 1
+    assert "a message was refused" in log.text
+
+
+def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
+    rig, queue = started(), sysv_ipc.MessageQueue(queues.locate("plain"))
+    for _ in range(3000):
+        queue.send(b"too short")
+        queue.send(bytes(8), type=9)
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    assert rig.processor.counters.malformed == 6000
+    assert len(log.records) < 20
+    assert log.text.count("a message was refused") in (2, 3)
+    assert f"the last to write to queue {queue.id} was process {os.getpid()} (" in log.text
+
+
+def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, monkeypatch):
+    rig = started()
+    pauses = []
+    module = imported("fd_postproc.fastdeploy.engine.processor")
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+    for n in range(1, 6):
+        until(lambda: rig.processor._receiver is not None)
+        rig.processor._receiver.remove()
+        until(lambda n=n: len(pauses) == n)
+    assert [round(pause, 2) for pause in pauses] == [0.0, 0.01, 0.02, 0.04, 0.08]
+    assert log.text.count("a new queue is made") == 1
+
+
+def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
+    rig = started()
+
+    def fail_once(step):
+        del rig.processor._process_step
+        raise RuntimeError("planted by a test")
+
+    rig.processor._process_step = fail_once
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.processor.counters.lost_steps)
+    assert rig.processor.healthy()
+    rig.send({0: [21], 1: [22]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[21], [22]]]
+    assert "a step was lost: RuntimeError: planted by a test" in log.text
+    assert rig.processor.healthy()
+
+
+def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, monkeypatch):
+    module = imported("fd_postproc.fastdeploy.engine.processor")
+    real = module.Receiver
+
+    def stopped_meanwhile(*arguments, **named):
+        rig.processor.stop(0)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, "Receiver", stopped_meanwhile)
+    rig = Rig("plain", ["a"])
+    rig.processor.run()
+    rig.processor.worker.join(20)
+    assert not rig.processor.worker.is_alive()
+    assert ops_queue.open("plain") is None
+    rig.close()
+
+
+def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatch):
+    """Once a second, with a line of the log each time: the cause may go away."""
+    module = imported("fd_postproc.fastdeploy.engine.processor")
+    real, pauses = module.Receiver, []
+
+    def refused(*arguments, **named):
+        if len(pauses) < 2:
+            raise fp.QueuePermission("planted by a test")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, "Receiver", refused)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+    rig = Rig("plain", ["a"])
+    try:
+        rig.start()
+        assert pauses[:2] == [1.0, 1.0]
+        assert log.text.count("planted by a test") == 2
+    finally:
+        rig.close()
+
+
+# ---- What waits --------------------------------------------------------------------------------------------
+
+
+def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
+    rig = started("spec_topk", enable_draft_logprob=True)
+    rig.send({0: [11, 12], 1: [13]})
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11, 12], [13]]]
+    assert [result.outputs.draft_top_logprobs for result in rig.sink.puts[0]] == [None, None]
+    rig.send({0: [14], 1: [15]}, flag=4)
+    rig.send({0: [21], 1: [22]})
+    rig.send({0: [23], 1: [24]}, flag=4)
+    until(lambda: len(rig.sink.puts) == 2)
+    assert told(rig)[1] == [[21], [22]]
+    assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[1]] == [23, 24]
+
+
+def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
+    rig = started("spec_topk", enable_draft_logprob=True)
+    rig.send({0: [11, 12], 1: [13]})
+    queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"))
+
+    def refuse_another():
+        queue.send(b"too short")
+        return rig.sink.puts
+
+    until(refuse_another)
+    assert told(rig) == [[[11, 12], [13]]]
+
+
+# ---- Health ------------------------------------------------------------------------------------------------
+
+
+def test_healthy_before_the_start_and_while_nothing_comes(started):
+    rig = Rig("plain", ["a"])
+    assert rig.processor.healthy()
+    rig.close()
+    assert started().processor.healthy()
+
+
+def test_a_dead_token_thread_is_not_healthy(started):
+    rig = started()
+    rig.processor.stop(20)
+    assert not rig.processor.healthy()
+
+
+def test_a_batch_that_takes_too_long_is_not_healthy(started, monkeypatch):
+    rig = started()
+    limit = rig.processor.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+    now = rig.processor.fd.time.time()
+    rig.processor.timestamp_for_alive_before_handle_batch = now - limit / 2
+    assert rig.processor.healthy()
+    rig.processor.timestamp_for_alive_before_handle_batch = now - limit - 1
+    assert not rig.processor.healthy()
+
+
+def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
+    rig = started()
+    code = (
+        "import fd_postproc as fp\n"
+        "step = fp.Step.from_arrays('plain', [1, 1], [[11], [12]])\n"
+        "with fp.Sender('plain') as sender: sender.send(step)"
+    )
+    with_paddle(f"{code}\nprint('null')")
+    until(lambda: rig.sink.puts)
+    assert not rig.processor.healthy()
+    for slot in range(2):
+        rig.manager.tasks_list[slot] = None
+    assert rig.processor.healthy()  # nobody waits for it
+    rig.manager.tasks_list[0] = rig.requests["a"]
+    rig.send({0: [21]})
+    until(lambda: len(rig.sink.puts) == 2)
+    assert rig.processor.healthy()  # another one has taken over
+
+
+def test_who_sends_what_is_refused_says_nothing_about_the_worker(started):
+    """A process that has ended, one byte: no reason to restart the service."""
+    rig = started()
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    rig.processor._receiver._sender_due = 0  # whoever is asked for next is asked for at once
+    key = queues.locate("plain")
+    code = f"import sysv_ipc; sysv_ipc.MessageQueue({key}).send(b'x')"
+    with_paddle(f"{code}\nprint('null')")
+    until(lambda: rig.processor.counters.malformed)
+    assert rig.processor.healthy()
+
+
+def test_whether_it_is_healthy_is_not_asked_of_other_queues(started, monkeypatch):
+    rig = started()
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.sink.puts)
+    monkeypatch.setattr(queues, "_rows", None)  # what the kernel says of every queue
+    assert rig.processor.healthy()
+
+
+def test_whether_the_sender_is_there_is_asked_without_the_lock(started, monkeypatch):
+    """The token thread takes it twice a step."""
+    rig, asked = started(), []
+    monkeypatch.setattr(
+        type(rig.processor), "_sender_is_gone", lambda self: asked.append(self.health_lock.locked())
+    )
+    assert rig.processor.healthy()
+    assert asked == [False]
+
+
+# ---- The end -----------------------------------------------------------------------------------------------
+
+
+def test_an_object_that_nobody_holds_is_collected():
+    """FastDeploy's finalizer holds it for ever."""
+    rig = Rig("plain", cls=plugin_class())
+    held = weakref.ref(rig.processor)
+    threads = rig.processor.executor
+    del rig
+    gc.collect()
+    assert held() is None
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        threads.submit(print)
+
+
+def test_the_socket_of_the_sampling_masks_is_closed_before_its_context_ends():
+    """In a garbage cycle nobody says which goes first, and the end of a context waits for open sockets."""
+    code = """
+import gc, weakref
+import zmq
+from tests.lib.rig import Rig, plugin_class
+class Server:
+    def __init__(self):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PULL)
+        self.socket.bind("inproc://masks")
+    def close(self):
+        self.socket.close()
+        self.context.term()
+rig = Rig("plain", cls=plugin_class())
+processor = rig.processor
+processor.sampling_mask_zmq_server = Server()
+processor._let_finalizer_go()  # what the constructor does when all attributes are there
+processor.circle = processor
+closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
+del rig, processor
+gc.collect()
+assert closed() is None
+"""
+    pytest.importorskip("zmq")
+    with_paddle(f"{code}\nprint('null')")

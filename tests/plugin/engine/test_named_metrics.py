@@ -1,0 +1,106 @@
+"""The plug-in on a FastDeploy whose metrics are updated by name, and may have labels."""
+
+import importlib.util
+import sys
+import time
+
+import pytest
+
+from tests.lib.metrics_by_name import by_name, make_manager, without
+from tests.lib.quiet import imported
+from tests.lib.rig import Rig
+
+pytestmark = pytest.mark.framework
+
+VARIANT = "fastdeploy.output.token_processor_by_name"
+LABELS = {"none": {}, "one": {"model_id": "m"}}
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The double's module loaded once more."""
+    real = imported("fastdeploy.output.token_processor")
+    spec = importlib.util.spec_from_file_location(VARIANT, real.__file__)
+    variant = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, VARIANT, variant)
+    spec.loader.exec_module(variant)
+    return variant
+
+
+def make_class(module):
+    cls = imported("fd_postproc.fastdeploy.engine.processor").make_class(module)
+    cls.gauge_period = 0
+    return cls
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_our_class_is_compatible(module, labels):
+    by_name(module, LABELS[labels])
+    verdict = imported("fd_postproc.fastdeploy.trial.compatibility").compare(module, make_class)
+    assert verdict.compatible, verdict.reason
+    assert module.main_process_metrics.samples() == {}
+
+
+class Clock:
+    """``time`` for a module: it goes on when it is told to."""
+
+    def __init__(self):
+        self.now = time.time()
+
+    def time(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+STEPS = (  # tokens by slot; 2 ends a request
+    {0: [3], 1: [3], 2: [3]},
+    {0: [4], 1: [4], 2: [4]},
+    {0: [5], 1: [2], 2: [5]},
+    {0: [6], 2: [6]},
+)
+
+
+def told(module, cls, channel):
+    """The samples after some steps in which requests begin, run and end, and what the class complained of."""
+    module.time = time
+    rig = Rig(channel, ["a", "b", "c"], cls=cls)
+    processor = rig.processor
+    assert type(processor) is cls  # it did not stand aside
+    module.time = clock = Clock()
+    for tokens in STEPS:
+        rig.through_tensors(tokens)
+        clock.sleep(0.03)
+    rig.close()
+    return module.main_process_metrics.samples(), getattr(processor, "complained", set())
+
+
+@pytest.mark.parametrize(
+    ("channel", "labels"),
+    [
+        pytest.param(channel, labels, marks=[pytest.mark.nightly] if (c + k) % 2 else [])
+        for c, channel in enumerate(["plain", "topk", "spec_topk", "spec"])
+        for k, labels in enumerate(LABELS)
+    ],
+)
+def test_every_sample_is_fastdeploys(module, channel, labels):
+    by_name(module, LABELS[labels])
+    expected, _ = told(module, module.TokenProcessor, channel)
+    module.main_process_metrics = make_manager(LABELS[labels])
+    actual, complaints = told(module, make_class(module), channel)
+    assert complaints == set()
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name] == pytest.approx(value, abs=0.2 if name[0].endswith("_sum") else 0), name
+    assert [name for name in expected if name[0] == "request_token_ratio_count"]
+
+
+def test_a_histogram_that_this_fastdeploy_does_not_have(module):
+    """FastDeploy 2.4 had no request_token_ratio."""
+    module.main_process_metrics = make_manager({})
+    del module.main_process_metrics.request_token_ratio
+    without(module, "self._observe_ratio(ratio)")
+    samples, complaints = told(module, make_class(module), "plain")
+    assert complaints == set()
+    assert ("request_success_total",) in samples

@@ -1,0 +1,149 @@
+"""Quick ways that are not taken are told: nothing else would show that most of the speed is gone."""
+
+import contextlib
+import logging
+from types import SimpleNamespace
+from unittest import mock
+
+import prometheus_client
+import pytest
+
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+double = Double()
+ALL = {"dictionaries", "stamps", "metrics", "delivery", "decode log"}
+
+
+class Log:
+    def __init__(self):
+        self.tokens = 0
+
+    def on_decode_tokens(self, count):
+        self.tokens += count
+
+
+class Deaf(Log):
+    def on_decode_tokens(self, count):
+        self.tokens = count
+
+
+def odd_dictionary():
+    output = imported("fastdeploy.output.token_processor").RequestOutput
+    stock = output.to_dict
+    return mock.patch.object(output, "to_dict", lambda self: stock(self) | {"seen": str(self.request_id)})
+
+
+def odd_stamps():
+    metrics = imported("fastdeploy.output.token_processor").RequestMetrics
+    stock = metrics.record_recv_token
+
+    def record(self, *arguments):
+        stock(self, *arguments)
+        self.arrival_time = 0.0
+
+    return mock.patch.object(metrics, "record_recv_token", record)
+
+
+def odd_metrics():
+    metrics = double.metrics__metrics.main_process_metrics
+    labelled = prometheus_client.Histogram("other", "Labelled.", ["model"], registry=None)
+    return mock.patch.object(metrics, "time_per_output_token", labelled)
+
+
+@contextlib.contextmanager
+def made(scheduler=None, log=None, odd=None):
+    """A processor that is about to run."""
+    metrics = double.metrics__metrics.main_process_metrics
+    metrics.reset()
+    with (
+        mock.patch.object(type(metrics), "reset"),
+        odd() if odd else contextlib.nullcontext(),
+    ):
+        rig = Rig("topk", ["a"])
+        try:
+            rig.processor.cached_generated_tokens = (
+                double.scheduler__local_scheduler.LocalScheduler() if scheduler is None else scheduler
+            )
+            rig.processor.set_scheduler_metrics_logger(log or Log())
+            yield rig.processor
+        finally:
+            rig.close()
+
+
+def tell(processor):
+    log = mock.Mock()
+    processor.fd = SimpleNamespace(**{**vars(processor.fd), "llm_logger": log})
+    imported("fd_postproc.fastdeploy.engine.quick_ways").tell(processor)
+    return log
+
+
+def exported(way):
+    return prometheus_client.REGISTRY.get_sample_value("fd_postproc_quick_way", {"way": way})
+
+
+def test_all_of_them():
+    with made() as processor:
+        log = tell(processor)
+    (text,) = log.info.call_args.args
+    assert text.startswith("fd_postproc: every quick way is taken (")
+    assert all(way in text for way in ALL)
+    log.warning.assert_not_called()
+    assert {way: exported(way) for way in ALL} == dict.fromkeys(ALL, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        ("dictionaries", {"odd": odd_dictionary}),
+        ("stamps", {"odd": odd_stamps}),
+        ("metrics", {"odd": odd_metrics}),
+        ("delivery", {"scheduler": SimpleNamespace(put_results=print)}),
+        ("decode log", {"log": Deaf()}),
+    ],
+)
+def test_each_that_is_not_taken_is_named(way, options):
+    with made(**options) as processor:
+        log = tell(processor)
+    (text,) = log.warning.call_args.args
+    assert "results are right, but slower" in text
+    assert {other for other in ALL if f"{other} (" in text} == {way}
+    log.info.assert_not_called()
+    assert {other for other in ALL if exported(other) == 0} == {way}
+
+
+def test_it_is_told_when_the_token_thread_starts(caplog, ops_queue):
+    logger = logging.getLogger("fastdeploy")
+    logger.addHandler(caplog.handler)
+    try:
+        with made() as processor, caplog.at_level("INFO"):
+            processor.run()
+            until(lambda: processor._receiver is not None)
+        assert [record for record in caplog.records if "every quick way is taken" in record.getMessage()]
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+def finding(ways):
+    findings, trial = imported("fd_postproc.doctor.findings"), imported("fd_postproc.doctor.trial")
+    static = findings.Finding("ok", "fastdeploy", "plugin-on", "engine side", "on", data={"active": True})
+    told = {"decision": {"compatible": True}, "loaded": "fd_postproc.x", "ways": ways}
+    tried = findings.Finding("ok", "fastdeploy", "plugin-compatible", "our token processor", "", data=told)
+    return trial.engine_side(static, [tried])
+
+
+def test_the_doctor_names_them():
+    good, bad = finding(dict.fromkeys(ALL, True)), finding({**dict.fromkeys(ALL, True), "delivery": False})
+    assert (good.severity, good.code) == ("ok", "plugin-active")
+    assert "every quick way" in good.seen
+    assert (bad.severity, bad.code) == ("warning", "plugin-slow")
+    assert "delivery (" in bad.seen
+    assert bad.data["ways"]["delivery"] is False
+
+
+def test_every_way_has_a_text():
+    with made() as processor:
+        quick_ways = imported("fd_postproc.fastdeploy.engine.quick_ways")
+        assert quick_ways.ways_of(processor).keys() == quick_ways.WAYS.keys()

@@ -1,0 +1,257 @@
+"""What the plug-in's results are to their readers: values made when read, dictionaries."""
+
+import copy
+import gc
+import pickle
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+from tests.lib.quiet import imported
+from tests.lib.rig import Rig
+
+pytestmark = pytest.mark.framework
+
+SLOT = "top_logprobs"
+TOKENS = {0: [30, 31]}
+
+
+@pytest.fixture
+def rig():
+    rig = Rig("spec_topk", ["only"])
+    rig.step(TOKENS)  # a first token is handled with more care
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def output(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    return result.outputs
+
+
+def kept(output):
+    """What the slot of FastDeploy's class holds."""
+    return vars(imported("fastdeploy.engine.request").CompletionOutput)[SLOT].__get__(output)
+
+
+def as_sent():
+    lists = imported("fastdeploy.worker.output").LogprobsLists
+    return lists([[30, 0], [31, 0]], [[-3.75, -3.75], [-3.875, -3.875]], [30 % 7, 31 % 7])
+
+
+def test_lists_are_made_when_asked_for_and_kept(output):
+    assert type(kept(output)) is bytes
+    first = output.top_logprobs
+    assert first == as_sent()
+    assert type(first) is type(as_sent())
+    assert [type(part) for part in first] == [list] * 3
+    assert output.top_logprobs is first
+    assert kept(output) is first
+
+
+def test_the_first_rows_of_a_result_need_no_lists(output):
+    assert (output.token_ids, output.logprob) == ([30, 31], -3.875)
+    assert type(kept(output)) is bytes
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda output: output.to_dict()[SLOT],
+        lambda output: copy.copy(output).top_logprobs,
+        lambda output: copy.deepcopy(output).top_logprobs,
+        lambda output: pickle.loads(pickle.dumps(output)).top_logprobs,
+        lambda output: getattr(output, SLOT),
+    ],
+    ids=["to_dict", "copy", "deepcopy", "pickle", "getattr"],
+)
+def test_whoever_looks_sees_lists(output, look):
+    seen = look(output)
+    assert seen == as_sent()
+    assert type(seen) is type(as_sent())
+
+
+def test_equal_before_and_after(rig):
+    (one,), (other,) = rig.step(TOKENS)["only"], rig.step(TOKENS)["only"]
+    other.outputs.send_idx = one.outputs.send_idx
+    assert one.outputs.top_logprobs  # made here, not yet there
+    assert one.outputs == other.outputs
+
+
+def test_changes_stay(output):
+    output.top_logprobs.logprobs[0][0] = -1.0
+    assert output.to_dict()[SLOT].logprobs[0][0] == -1.0
+    output.top_logprobs = None
+    assert output.top_logprobs is None
+    assert output.to_dict()[SLOT] is None
+    with pytest.raises(TypeError, match="top_logprobs cannot be of type bytes"):
+        output.top_logprobs = b"\xff" * 8  # not read as rows and columns
+    assert output.top_logprobs is None
+    del output.top_logprobs
+    assert not hasattr(output, SLOT)
+    with pytest.raises(AttributeError, match="CompletionOutput has no value"):
+        _ = output.top_logprobs
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(), (1,), (1 << 30, 1 << 30), (-1, -1), (-1, -1, 5), (1 << 20, 0), (1, 2, 3, 4), (2, 1, 3, 4, 5)],
+)
+def test_bytes_that_went_past_it_are_no_lists(output, numbers):
+    """Put into the slot itself: not read as rows and columns that are not there."""
+    stuff = struct.pack(f"<{len(numbers)}i", *numbers)
+    vars(imported("fastdeploy.engine.request").CompletionOutput)[SLOT].__set__(output, stuff)
+    assert output.top_logprobs == stuff
+
+
+def test_slots_that_a_step_does_not_have(rig):
+    step = rig.message({0: [30], 1: [31]})
+    lists = rig.processor.plan.logprobs_lists
+    assert lists(step, 1, 5).logprob_token_ids == [[31, 0]]
+    for slot in -1, -(1 << 40), 2, 3, 1 << 40:
+        assert lists(step, slot, 1) is None
+    assert lists(step, 0, -1) is lists(step, 0, 0) is None
+
+
+def test_only_outputs_have_it(output):
+    attribute = vars(type(output))[SLOT]
+    assert getattr(type(output), SLOT) is attribute
+    for call in (attribute.__get__, attribute.__set__):
+        with pytest.raises(TypeError, match="int is no CompletionOutput"):
+            call(1, 2)
+
+
+def test_a_waiting_result_keeps_its_own_rows_only(rig):
+    step = rig.message(TOKENS, columns=21)
+    before = sys.getrefcount(step)
+    rig.processor._process_step(step)
+    (result,) = rig.sink.puts[-1]
+    assert sys.getrefcount(step) == before
+    assert len(kept(result.outputs)) == 4 * (2 + 2 * (2 * 21) + 2)
+    del step
+    assert np.shape(result.outputs.top_logprobs.logprobs) == (2, 21)
+
+
+# ---- metrics -----------------------------------------------------------------------------------------------
+
+
+def waits(result):
+    """Whether the metrics of a result have still to be made."""
+    return "Moment" in [type(part).__name__ for part in gc.get_referents(result)]
+
+
+def upstream_dict(result):
+    """What FastDeploy's own method makes of a result; a result of its own, for it reads everything."""
+    return imported("fastdeploy.engine.request").RequestOutput.to_dict(copy.copy(result))
+
+
+def test_metrics_are_made_when_asked_for_and_kept(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    assert waits(result)
+    metrics = result.metrics
+    assert not waits(result)
+    assert result.metrics is metrics
+    assert isinstance(metrics, imported("fastdeploy.engine.request").RequestMetrics)
+    assert metrics == rig.requests["only"].metrics
+    assert metrics is not rig.requests["only"].metrics
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["waiting", "read"])
+def test_metrics_are_those_of_their_step(rig, read):
+    task = rig.requests["only"]
+    (early,) = rig.step(TOKENS)["only"]
+    then = copy.copy(task.metrics)
+    if read:
+        assert early.metrics == then
+    task.metrics.preempted_count += 1
+    task.metrics.decode_recv_req_time = 5.0
+    (late,) = rig.step(TOKENS)["only"]
+    (latest,) = rig.step(TOKENS)["only"]
+    assert late.to_dict()["metrics"]["preempted_count"] == then.preempted_count + 1
+    assert latest.to_dict()["metrics"] == task.metrics.to_dict()
+    assert early.to_dict()["metrics"] == then.to_dict()
+    assert early.metrics == then
+    assert early.metrics.model_execute_time < late.metrics.model_execute_time
+
+
+def test_a_dictionary_needs_no_metrics(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    made = result.to_dict()
+    assert waits(result)
+    assert made == upstream_dict(result)
+    assert list(made["metrics"]) == list(upstream_dict(result)["metrics"])
+    assert made["metrics"] is not result.to_dict()["metrics"]
+    made["metrics"]["arrival_time"] = None  # of this dictionary alone
+    assert result.to_dict() == upstream_dict(result)
+    assert result.metrics.to_dict() == result.to_dict()["metrics"]
+
+
+def test_metrics_that_are_no_plain_values(rig):
+    rig.requests["only"].metrics.speculate_metrics = {"accepted": [1, 2]}
+    (result,) = rig.step(TOKENS)["only"]
+    made = result.to_dict()
+    assert made == upstream_dict(result)
+    made["metrics"]["speculate_metrics"]["accepted"].append(3)  # FastDeploy's copy is a deep one
+    assert result.metrics.speculate_metrics == {"accepted": [1, 2]}
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_copies_have_metrics(rig, copied):
+    (result,) = rig.step(TOKENS)["only"]
+    assert copied(result).metrics == rig.requests["only"].metrics
+
+
+def test_metrics_can_be_replaced(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    (moment,) = [part for part in gc.get_referents(result) if type(part).__name__ == "Moment"]
+    result.metrics = None
+    assert result.metrics is None
+    assert result.to_dict()["metrics"] is None
+    with pytest.raises(TypeError, match=r"RequestOutput\.metrics cannot be of type Moment"):
+        result.metrics = moment
+    del result.metrics
+    assert not hasattr(result, "metrics")
+
+
+def test_another_request_in_the_slot_has_its_own_metrics(rig):
+    (before,) = rig.step(TOKENS)["only"]
+    rig.insert("next", 0)
+    rig.step(TOKENS)
+    (after,) = rig.step(TOKENS)["next"]
+    assert after.to_dict()["metrics"] == rig.requests["next"].metrics.to_dict()
+    assert before.to_dict()["metrics"]["arrival_time"] != after.to_dict()["metrics"]["arrival_time"]
+
+
+# ---- dictionaries ------------------------------------------------------------------------------------------
+
+
+def test_dictionaries_take_no_more_memory_than_those_of_fastdeploy(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    made, stock = result.to_dict(), upstream_dict(result)
+    for ours, theirs in [
+        (made, stock),
+        (made["outputs"], stock["outputs"]),
+        (made["metrics"], stock["metrics"]),
+    ]:
+        assert sys.getsizeof(ours) <= sys.getsizeof(theirs)
+
+
+def test_no_result_is_of_interest_to_the_garbage_collector(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    result.ic_req_data = None  # FastDeploy's tuple is of interest until the collector has looked into it
+    made = result.to_dict()
+    parts = [result, result.outputs, result.metrics, result.outputs.token_ids, result.outputs.top_logprobs]
+    assert not any(map(gc.is_tracked, parts))
+    if sys.version_info < (3, 14):
+        assert not any(map(gc.is_tracked, [made, made["outputs"], made["metrics"]]))
+        made["itself"] = made
+    assert gc.is_tracked(made)
+
+
+def test_a_dictionary_with_an_unknown_value_stays_in_sight(rig):
+    (result,) = rig.step(TOKENS)["only"]
+    result.ic_req_data = {"anything": result}
+    assert gc.is_tracked(result.to_dict())

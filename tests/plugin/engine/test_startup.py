@@ -1,0 +1,249 @@
+"""Before the first step: messages of a killed run, and the garbage collector."""
+
+import gc
+import os
+import shutil
+import subprocess
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import sysv_ipc
+
+from fd_postproc import queues
+from fd_postproc.fastdeploy.engine import stale, warmup
+from fd_postproc.fastdeploy.engine.stale import StaleMessages, own_queue_ids
+from fd_postproc.fastdeploy.engine.warmup import Warmup
+from tests.lib.children import python
+from tests.lib.quiet import imported
+from tests.lib.waiting import until
+
+
+class Log:
+    """The lines that were logged."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, text):
+        self.lines.append(("info", text))
+
+    def warning(self, text):
+        self.lines.append(("warning", text))
+
+
+def config(port, **more):
+    parallel = {"local_data_parallel_id": 0, "local_engine_worker_queue_port": port}
+    return SimpleNamespace(parallel_config=SimpleNamespace(**parallel | more))
+
+
+@pytest.fixture
+def queue(ops_queue, queue_id):
+    """The queue of channel topk, with three messages: one of full size, one short, one of another program."""
+    made = sysv_ipc.MessageQueue(queues.locate("topk"), sysv_ipc.IPC_CREAT, max_message_size=1 << 20)
+    for payload, mtype in (b"x" * 4096, 1), (b"y" * 8, 1), (b"z", 7):
+        made.send(payload, type=mtype)
+    return made
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, log, monkeypatch):
+    monkeypatch.setattr(stale, "_is_older", lambda queue: True)
+    messages = StaleMessages("topk", config(queue_id), log)
+    assert messages.at_construction() == 3
+    assert queue.current_messages == 0
+    assert messages.count == 3
+    ((level, text),) = log.lines
+    assert level == "warning"
+    assert f"queue {queue.id} holds 3 messages" in text
+    assert f"by process {os.getpid()}" in text
+    queue.send(b"of this service's worker")
+    assert messages.at_run() == 0
+    assert queue.current_messages == 1
+
+
+def test_a_queue_that_may_be_somebody_elses_is_left_alone_at_construction(queue, queue_id, log):
+    messages = StaleMessages("topk", config(queue_id + 1), log)
+    assert messages.at_construction() == 0
+    assert queue.current_messages == 3
+    assert log.lines == []
+
+
+def test_at_run_messages_since_this_process_began_are_kept(queue, queue_id, log):
+    assert StaleMessages("topk", config(queue_id + 1), log).at_run() == 0
+    assert queue.current_messages == 3
+    assert "since this process began" in log.lines[0][1]
+
+
+def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id):
+    code = """
+import logging, sys, time
+from types import SimpleNamespace
+from fd_postproc.fastdeploy.engine import stale
+messages = stale.StaleMessages("topk", SimpleNamespace(), logging.getLogger())
+print(messages.at_run(), messages.count)
+"""
+    told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["3", "3"]  # the sender, this process, began before the child
+    assert queue.current_messages == 0
+
+
+def test_messages_are_kept_on_request(queue, queue_id, log, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_KEEP_STALE", "1")
+    assert StaleMessages("topk", config(queue_id), log).at_construction() == 0
+    assert queue.current_messages == 3
+    assert "FD_POSTPROC_KEEP_STALE keeps them" in log.lines[0][1]
+
+
+def test_no_queue_is_made_for_the_sake_of_looking(ops_queue, queue_id, log):
+    assert StaleMessages("topk", config(queue_id), log).at_construction() == 0
+    assert ops_queue.open("topk") is None
+    assert log.lines == []
+
+
+def test_an_empty_queue_says_nothing(ops_queue, queue_id, log):
+    sysv_ipc.MessageQueue(queues.locate("plain"), sysv_ipc.IPC_CREAT)
+    assert StaleMessages("plain", config(queue_id), log).at_construction() == 0
+    assert log.lines == []
+
+
+def test_a_failure_to_look_is_logged_and_nothing_more(log, monkeypatch):
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", "none")
+    assert StaleMessages("topk", config(1), log).at_run() == 0
+    assert "ValueError" in log.lines[0][1]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "ids"),
+    [
+        ({"local_engine_worker_queue_port": 8002}, {"8002"}),
+        ({"engine_worker_queue_port": ["8002", "8003"]}, {"8002", "8003"}),
+        ({"engine_worker_queue_port": 8002, "local_data_parallel_id": 3}, {"8002", "8005"}),
+        ({"engine_worker_queue_port": "8002"}, {"8002"}),
+        ({"engine_worker_queue_port": object()}, set()),
+        ({}, set()),
+    ],
+)
+def test_the_numbers_that_fastdeploys_versions_give_a_queue(parallel, ids):
+    assert own_queue_ids(SimpleNamespace(parallel_config=SimpleNamespace(**parallel))) == ids
+
+
+def test_when_a_process_began():
+    assert stale._began("self") == stale._began(str(os.getpid()))
+    assert 0 < stale._began(str(os.getppid())) <= stale._began("self")
+    assert stale._began("0") is None
+
+
+def test_a_process_whose_name_is_no_text_is_none_the_less_one(tmp_path):
+    program = tmp_path / os.fsdecode(b"\xff\xfe) \xf0")
+    program.symlink_to(shutil.which("sleep"))
+    child = subprocess.Popen([program, "60"])
+    try:
+        with open(f"/proc/{child.pid}/stat", "rb") as file:
+            until(lambda: b"\xff" in file.read() or file.seek(0))
+        assert stale._began(str(child.pid)) >= stale._began("self")
+    finally:
+        child.kill()
+        child.wait()
+
+
+# ---- Garbage collection ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def freezes(monkeypatch):
+    """How often gc.freeze was called; nothing is frozen."""
+    calls = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(threading.get_ident()))
+    monkeypatch.setattr(warmup, "_frozen", False)
+    monkeypatch.delenv("FD_POSTPROC_GC", raising=False)
+    return calls
+
+
+def test_the_collector_is_told_once_after_some_steps(freezes):
+    warm = Warmup(steps=3)
+    assert [warm.step() for _ in range(5)] == [False, False, True, False, False]
+    assert warm.left == 0
+    assert len(freezes) == 1
+
+
+def test_several_token_threads_freeze_once_between_them(freezes):
+    threads = [threading.Thread(target=Warmup(steps=1).step) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(freezes) == 1
+
+
+@pytest.mark.parametrize("value", ["off", "OFF"])
+def test_the_collector_is_left_alone_on_request(freezes, monkeypatch, value):
+    monkeypatch.setenv("FD_POSTPROC_GC", value)
+    monkeypatch.setattr(gc, "collect", lambda: freezes.append("collected"))
+    warm = Warmup(steps=1)
+    warm.begin()
+    assert warm.step() is False
+    assert freezes == []
+
+
+def test_garbage_is_collected_before_the_first_step(freezes, monkeypatch):
+    collected = []
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(True))
+    Warmup().begin()
+    assert collected == [True]
+    assert freezes == []
+
+
+def test_what_lives_is_really_frozen():
+    code = """
+import gc
+from fd_postproc.fastdeploy.engine.warmup import Warmup
+warm = Warmup(steps=1)
+warm.begin()
+print(gc.get_freeze_count(), end=" ")
+warm.step()
+print(gc.get_freeze_count() > 1000)
+"""
+    told = subprocess.run(
+        python(code),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "FD_POSTPROC_GC"},
+    )
+    assert told.stdout.split() == ["0", "True"]
+
+
+# ---- In the token processor ------------------------------------------------------------------------------
+
+
+@pytest.mark.framework
+def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monkeypatch):
+    module = imported("fastdeploy.output.token_processor")
+    make_class = imported("fd_postproc.fastdeploy.engine.processor").make_class
+    monkeypatch.setenv("FD_POSTPROC_PEER", "")
+    cfg = imported("fastdeploy.config").FDConfig()
+    cfg.model_config.enable_logprob = True
+    cfg.parallel_config.local_engine_worker_queue_port = queue_id
+    processor = make_class(module)(cfg, SimpleNamespace(put_results=None), None, None)
+    assert processor.stale.count == 3
+    queue.send(b"too short")
+    processor.set_resource_manager(SimpleNamespace(stop_flags=[], tasks_list=[]))
+    processor.run()
+    try:
+        while not processor.counters.malformed:
+            time.sleep(0.001)
+    finally:
+        processor.stop(timeout=10)  # or its thread makes a queue of another number, once this one is gone
+    assert processor.stale.count == processor.counters.stale == 3
+    for _ in range(warmup.STEPS):
+        processor.warm_up()
+    assert len(freezes) == 1
+    bare = type(processor).__new__(type(processor))
+    bare.warm_up()

@@ -1,0 +1,104 @@
+"""What is told of the token thread beside it: while steps come, when they stop, and when it stops."""
+
+import threading
+import time
+
+import pytest
+
+from fd_postproc.fastdeploy.engine import counters, teller
+from tests.lib.quiet import imported
+from tests.lib.rig import Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+
+EXPORTED = "fd_postproc_steps_total"
+ACCEPTED = "spec_decode_num_accepted_tokens_total"
+
+
+def sample(name):
+    found = imported("prometheus_client").REGISTRY.collect()
+    values = [one.value for metric in found for one in metric.samples if one.name.endswith(name)]
+    return values[0] if values else 0.0
+
+
+@pytest.fixture
+def running(ops_queue, monkeypatch):
+    """A function that starts the token thread of a rig, with gauges and counters told as often as given."""
+    rigs = []
+
+    def start(gauge_period, period):
+        monkeypatch.setattr(counters, "PERIOD", period)
+        rig = Rig("spec", ["a", "b"])
+        rig.processor.gauge_period = gauge_period
+        rigs.append(rig)
+        rig.start()
+        return rig
+
+    yield start
+    for rig in rigs:
+        rig.close()
+
+
+def tellers():
+    return [thread for thread in threading.enumerate() if thread.name == "fd_postproc-teller"]
+
+
+def test_the_last_steps_are_told_though_no_other_comes(running):
+    rig, before = running(gauge_period=0.05, period=0.1), sample(EXPORTED)
+    rig.send(*[{0: [20, 21], 1: [30]}] * 5, dialect="packed")
+    until(lambda: sample(EXPORTED) == before + 5)
+    assert rig.processor._receiver is not None
+    until(lambda: not rig.processor.gauges_wait)
+    assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 5
+
+
+def test_it_waits_while_there_is_nothing_to_tell(running, monkeypatch):
+    rig, looks = running(gauge_period=0.01, period=0.01), []
+    rig.send({0: [20, 21], 1: [30]}, dialect="packed")
+    until(lambda: rig.processor.counters.steps == 1 and not rig.processor.gauges_wait)
+    time.sleep(0.1)
+    monkeypatch.setattr(counters.Reports, "refresh", lambda *_: looks.append(1))
+    time.sleep(0.2)
+    assert len(looks) <= 1
+
+
+def test_the_end_tells_all(running):
+    rig, before = running(gauge_period=1000.0, period=1000.0), sample(EXPORTED)
+    rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")
+    until(lambda: len(rig.sink.puts) == 2)
+    assert len(tellers()) == 1
+    rig.processor.stop(20)
+    assert tellers() == []
+    assert sample(EXPORTED) == before + 2
+    assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 1
+
+
+def test_what_fails_in_it_is_logged_once_and_goes_on(running, monkeypatch, caplog):
+    def fail(*_):
+        raise ValueError("planted by a test")
+
+    rig = running(gauge_period=0.01, period=0.01)
+    monkeypatch.setattr(counters.Reports, "refresh", fail)
+    for _ in range(3):
+        rig.send({0: [20], 1: [30]}, dialect="packed")
+        time.sleep(0.05)
+    until(lambda: rig.processor.counters.steps == 3)
+    assert len(tellers()) == 1
+    assert "exported counters" in rig.processor.complained
+
+
+def test_without_a_thread_steps_are_processed_all_the_same(running, monkeypatch):
+    def refuse(self):
+        if self.name == "fd_postproc-teller":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    start = threading.Thread.start
+    monkeypatch.setattr(teller.threading.Thread, "start", refuse)
+    rig = running(gauge_period=0.01, period=0.01)
+    rig.send({0: [20], 1: [30]}, dialect="packed")
+    until(lambda: rig.sink.puts)
+    assert rig.processor.healthy()
+    rig.processor.stop(20)
+    assert not rig.processor.worker.is_alive()

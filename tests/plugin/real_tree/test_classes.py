@@ -1,0 +1,111 @@
+"""Our token processor beside FastDeploy's own, on the real classes."""
+
+import ast
+
+import pytest
+
+from tests.lib.real_tree import LIB, check, each_tree, run
+
+pytestmark = pytest.mark.fastdeploy
+
+OTHER_FORMS = {
+    ("save_output", 3),  # an op of Intel HPU's
+    ("speculate_save_output_topk", 9),  # of the XPU proposer, whose build has no such op
+    ("save_output", 4),  # the others before preempted_idx: until January 2026
+    ("save_output_topk", 6),
+    ("speculate_save_output", 5),
+    ("speculate_save_output", 8),
+}
+TRIAL = """
+import importlib, json
+from dataclasses import asdict
+from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.trial.compatibility import compare
+module = importlib.import_module("fastdeploy.output.token_processor")
+print("told: " + json.dumps(asdict(compare(module, make_class))))
+"""
+
+# What FastDeploy's unit tests assert of texts in its log, which are ours to choose.
+OF_TEXTS = frozenset(
+    {
+        "test_process_batch_output.py::TestTokenProcessorProcessBatchOutput::"
+        "test_process_batch_output_aborted_task_negative_token_speculative_decoding"
+    }
+)
+
+
+def serves(tree, tmp_path):
+    verdict, _ = run(tree, TRIAL, folder=tmp_path)
+    if not verdict["compatible"]:
+        assert "Error" not in verdict["reason"]
+        pytest.skip(f"stands aside: {verdict['reason']}")
+    return verdict
+
+
+@each_tree
+def test_every_script_of_the_trial_is_equal_or_a_reason_is_given(tree, tmp_path):
+    assert serves(tree, tmp_path)["reason"].startswith("equal in")
+
+
+@each_tree
+def test_random_steps_are_equal(tree, tmp_path):
+    _random(tree, tmp_path, seed=0, results=2000)
+
+
+@pytest.mark.nightly
+@each_tree
+def test_more_random_steps_are_equal(tree, tmp_path):
+    told = _random(tree, tmp_path, seed=10_000, results=20_000)
+    assert all(count > 100 for count in told["by"].values()), told["by"]
+
+
+def _random(tree, tmp_path, seed, results):
+    serves(tree, tmp_path)
+    told, _ = run(tree, str(LIB / "random_trials.py"), seed, results, folder=tmp_path)
+    assert told["difference"] is None, told
+    assert len(told["refused_by_stock"]) <= told["scripts"] // 50, told["refused_by_stock"]
+    return told
+
+
+@each_tree
+def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
+    serves(tree, tmp_path)
+    told, _ = run(tree, str(LIB / "random_deliveries.py"), 0, 2000, folder=tmp_path)
+    assert told["difference"] is None
+    assert told["quick"] > 1000
+    assert told["decode log"] is not False
+
+
+@each_tree
+def test_fastdeploys_own_unit_tests_pass_with_our_class(tree, tmp_path):
+    """Those that pass on its own class do on ours."""
+    serves(tree, tmp_path)
+    stock, ours = (_unit_tests(tree, tmp_path / name, name == "ours") for name in ("stock", "ours"))
+    assert len(stock) > 10
+    assert stock - ours - OF_TEXTS == set()
+
+
+def _unit_tests(tree, folder, ours):
+    folder.mkdir()
+    program = str(LIB / "unit_tests_of_a_tree.py")
+    told, _ = run(tree, program, int(ours), folder=folder)
+    return set(told["passed"])
+
+
+@each_tree
+def test_every_call_of_a_save_op_has_a_form_that_is_known(tree):
+    """By the syntax tree of all of FastDeploy: other forms are left to its own op, and are listed here."""
+    from fd_postproc.fastdeploy.worker.sending import SIGNATURES
+
+    check(tree)
+    unknown = []
+    for path in (tree / "fastdeploy").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(errors="replace"))):
+            name = getattr(getattr(call, "func", None), "id", None)
+            if not isinstance(call, ast.Call) or name not in SIGNATURES:
+                continue
+            given, known = len(call.args), SIGNATURES[name]
+            forms = {known.arguments, known.arguments - (known.preempted is not None)}
+            if call.keywords or given not in forms:
+                unknown.append((path.name, name, given))
+    assert {one for one in unknown if one[1:] not in OTHER_FORMS} == set()

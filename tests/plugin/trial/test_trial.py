@@ -1,0 +1,168 @@
+"""The doctor's trial: our token processor beside the installed FastDeploy's, in a process of its own."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fd_postproc import doctor
+from fd_postproc.doctor import Finding, Scope, trial
+from fd_postproc.fastdeploy.trial import report
+from tests.lib.paths import TESTS
+from tests.lib.quiet import imported
+
+pytestmark = pytest.mark.framework
+
+DOUBLE = TESTS / "fastdeploy_double"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("FORCE", "DISABLE", "FASTDEPLOY"):
+        monkeypatch.delenv(f"FD_POSTPROC_{name}", raising=False)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """FastDeploy's metadata, as a package installer leaves it, for the double."""
+    imported("paddle")
+    info = tmp_path / "fastdeploy_gpu-2.6.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fastdeploy-gpu\nVersion: 2.6.0\n")
+    (tmp_path / "fastdeploy" / "output").mkdir(parents=True)
+    (tmp_path / "fastdeploy" / "output" / "token_processor.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+
+def test_without_fastdeploy_nothing_is_tried(monkeypatch):
+    monkeypatch.setattr(trial, "report", lambda: pytest.fail("tried"))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(DOUBLE)])
+    monkeypatch.delitem(sys.modules, "fastdeploy", raising=False)
+    (found,) = trial.check_trial()
+    assert (found.code, found.severity) == ("plugin-untried", "info")
+    assert "FastDeploy is not installed" in found.seen
+
+
+def test_the_verdict_on_an_installed_fastdeploy(installed):
+    (found,) = trial.check_trial()
+    assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen
+    assert "equal in" in found.seen
+    assert "columns in the header" in found.seen
+    assert found.data["verdict"]["compatible"] is True
+
+
+def test_a_fastdeploy_that_cannot_be_imported(installed, monkeypatch, tmp_path):
+    (tmp_path / "fastdeploy" / "__init__.py").write_text("raise SystemExit('no GPU')\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (found,) = trial.check_trial()
+    assert (found.code, found.severity) == ("plugin-unknown", "warning")
+    assert "cannot be imported: SystemExit: no GPU" in found.seen
+
+
+def test_a_source_tree_is_tried_when_it_is_named(monkeypatch, tmp_path):
+    imported("paddle")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(DOUBLE)])
+    (tmp_path / "fastdeploy" / "output").mkdir(parents=True)
+    (tmp_path / "fastdeploy" / "output" / "token_processor.py").write_text("")
+    (tmp_path / "fastdeploy" / "__init__.py").write_text("raise ImportError('the tree of the test')\n")
+    for named in tmp_path, tmp_path / "fastdeploy":
+        monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", str(named))
+        (found,) = trial.check_trial()
+        assert "the tree of the test" in found.seen
+
+
+DIFFERENCE = {
+    "compatible": False,
+    "reason": "plain tokens: x",
+    "features": ["a"],
+    "seconds": 0.1,
+    "forced": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("variable", "severity", "told"),
+    [
+        (None, "warning", "FastDeploy's own class is used: plain tokens: x"),
+        ("FD_POSTPROC_FORCE", "warning", "used all the same (FD_POSTPROC_FORCE is set)"),
+    ],
+)
+def test_a_difference_comes_with_its_remedy(monkeypatch, variable, severity, told):
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
+    monkeypatch.setattr(trial, "report", lambda: {"verdict": DIFFERENCE})
+    (found,) = trial.check_trial()
+    assert (found.code, found.severity) == ("plugin-differs", severity)
+    assert told in found.seen
+    assert ("FD_POSTPROC_FORCE=1" in " ".join(found.remedy)) is (variable is None)
+
+
+def test_what_is_switched_off_is_tried_all_the_same(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
+    monkeypatch.setattr(trial, "report", lambda: {"verdict": DIFFERENCE | {"compatible": True}})
+    (found,) = trial.check_trial()
+    assert (found.code, found.severity) == ("plugin-disabled", "info")
+
+
+def test_a_child_without_an_answer_is_told_with_its_last_words(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
+    code = "import sys; print('no GPU here', file=sys.stderr); sys.exit(3)"
+    monkeypatch.setattr(trial, "python_command", lambda module: [sys.executable, "-c", code])
+    (found,) = trial.check_trial()
+    assert found.code == "plugin-unknown"
+    assert "ended with status 3: no GPU here" in found.seen
+
+
+def test_the_trial_can_be_left_out(monkeypatch):
+    monkeypatch.setattr(doctor, "check_trial", lambda: pytest.fail("tried"))
+    doctor.examine(Scope(trial=False, ids=frozenset([1])))
+
+
+def test_the_report_of_this_process(monkeypatch):
+    imported("fastdeploy.output.token_processor")
+    told = report.report()
+    assert told["from"].endswith("token_processor.py")
+    assert told["verdict"]["compatible"] is True, told["verdict"]["reason"]
+
+
+# ---- The verdict: what is set, what FastDeploy loads, what the classes did -------------------------------
+
+STATIC = Finding(
+    "info", "fastdeploy", "plugin", "engine side", "fd_postproc's", data={"active": True, "FD_PLUGINS": None}
+)
+COMPATIBLE = DIFFERENCE | {"compatible": True}
+OURS = "fd_postproc.fastdeploy.engine.processor.TokenProcessor"
+STOCK = "fastdeploy.output.token_processor.TokenProcessor"
+
+
+@pytest.mark.parametrize(
+    ("decision", "loaded", "code", "severity", "told"),
+    [
+        (COMPATIBLE, OURS, "plugin-active", "ok", "active: FastDeploy loads"),
+        (COMPATIBLE, "", "plugin-not-loaded", "warning", "takes no plug-in (FD_PLUGINS is unset)"),
+        (COMPATIBLE, STOCK, "plugin-not-loaded", "warning", f"takes {STOCK}"),
+        (
+            DIFFERENCE,
+            OURS,
+            "plugin-aside",
+            "warning",
+            "stands aside, FastDeploy's own token processor is used: ",
+        ),
+        (DIFFERENCE, STOCK, "plugin-aside", "warning", "plain tokens: x"),
+    ],
+)
+def test_the_verdict_is_of_what_fastdeploy_loads_and_of_the_trial(decision, loaded, code, severity, told):
+    data = {"verdict": decision, "decision": decision, "loaded": loaded}
+    tried = [Finding("ok", "fastdeploy", "plugin-compatible", "our token processor", "equal", data=data)]
+    found = trial.engine_side(STATIC, tried)
+    assert (found.code, found.severity, found.subject) == (code, severity, "engine side")
+    assert told in found.seen
+    assert found.data["loaded"] == loaded
+
+
+def test_without_a_trial_the_verdict_says_so():
+    assert trial.engine_side(STATIC, []).seen.endswith("was not tried")
+    off = replace(STATIC, code="plugin-none", data={"active": False})
+    assert trial.engine_side(off, []) is off

@@ -1,0 +1,145 @@
+"""Which saves the worker side leaves to FastDeploy's own ops, and that no step is lost."""
+
+import numpy as np
+import pytest
+
+from fd_postproc.errors import UnfitNumber
+from tests.lib import stock_ops
+from tests.lib.frameworks import Paddle
+from tests.lib.sampled_steps import KINDS, Requests
+from tests.lib.worker_side import CHANNEL, lines, sampled, save
+
+pytestmark = pytest.mark.framework
+
+
+class OnDevice:
+    """Stands in for a tensor on another device than CUDA's, which only FastDeploy's op can read."""
+
+    def __init__(self, tensor):
+        self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
+        self.place = self
+
+    def is_cpu_place(self):
+        return False
+
+    is_cuda_pinned_place = is_gpu_place = is_cpu_place
+
+    def __str__(self):
+        return "Place(xpu:0)"
+
+    def data_ptr(self):
+        raise AssertionError("a device address is no host address")
+
+    is_contiguous = data_ptr
+
+    def numpy(self):
+        return self.tensor.numpy()
+
+
+@pytest.mark.parametrize("peer", ["", "compact/1"])
+def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, log):
+    """Decided once, told once, and every step arrives."""
+    monkeypatch.setenv("FD_POSTPROC_PEER", peer)
+    requests = sampled("topk")
+    inputs = KINDS["topk"](requests, tensor=Paddle().tensor)
+    arrays = inputs.sampler.logprobs_tensors
+    arrays.logprobs = OnDevice(arrays.logprobs)
+    for _ in range(3):
+        double.model_executor__pre_and_post_process.save_output_normal(
+            inputs.model, inputs.sampler, inputs.share
+        )
+        requests.check(stock_ops.receive_ours("topk"))
+        requests.preempted[:] = False  # the marks are gone after the first step
+    assert plugged == ["save_output_topk"] * 3
+    [line] = lines(log, "WARNING", "is left to")
+    assert "save_output_topk is left to FastDeploy's own op: logprob_scores is on" in line
+    save(double, "plain", sampled("plain"))
+    assert plugged == ["save_output_topk"] * 3  # each op is decided on its own
+
+
+def test_draft_logprobs_come_without_preempted_idx(raised_limits, double, plugged, log):
+    """The call of FastDeploy's proposer, 12 arguments, for which its own op raises: nobody was preempted."""
+    cuda = double.spec_decode__mtp_cuda
+    requests = sampled("spec_topk")
+    inputs = KINDS["spec_topk"](requests, tensor=Paddle().tensor)
+    proposer = inputs.proposer | {"cu_batch_token_offset": inputs.sampler.cu_batch_token_offset}
+    for _ in range(2):
+        cuda.save_draft(inputs.sampler, proposer, 5, 0, False)
+        step = stock_ops.receive_ours("spec_topk")
+        assert (step.flag, step.batch) == (cuda.DRAFT, 5)
+        assert step.rows == sum(count for count in step.counts if count > 0)
+    assert plugged == []
+    save(double, "spec_topk", requests)  # the same op object, FastDeploy's usual call
+    requests.check(stock_ops.receive_ours("spec_topk"))
+
+
+def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log):
+    given = []
+    op = double.spec_decode__mtp_cuda.speculate_save_output_topk
+    monkeypatch.setattr(op, "original", lambda *arguments: given.append(arguments))
+    for _ in range(2):
+        op(*range(9))
+    assert given == [tuple(range(9))] * 2
+    [line] = lines(log, "WARNING", "are left to")
+    assert "9 arguments" in line
+    requests = sampled("spec_topk")
+    save(double, "spec_topk", requests)
+    requests.check(stock_ops.receive_ours("spec_topk"))
+    assert len(given) == 2
+
+
+@pytest.mark.parametrize("every_rank", [False, True])
+@CHANNEL
+def test_ranks_above_0_are_left_to_fastdeploy(channel, every_rank, raised_limits, double, plugged):
+    """Older builds let them send if save_each_rank says so, newer ones do not."""
+    inputs = KINDS[channel](sampled(channel), tensor=Paddle().tensor, mp_rank=1)
+    calls = double.model_executor__pre_and_post_process
+    if channel.startswith("spec"):
+        calls.save_output_specualate(inputs.sampler, inputs.model, inputs.share, None, 1, 1, every_rank)
+    else:
+        calls.save_output_normal(inputs.model, inputs.sampler, inputs.share, save_each_rank=every_rank)
+    assert len(plugged) == 1
+
+
+@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
+    """All builds send these if save_each_rank says so; ours, too."""
+    requests = Requests(np.random.default_rng(3), 3, 2, 1)
+    inputs = KINDS[channel](requests, tensor=Paddle().tensor, mp_rank=1)
+    calls = double.model_executor__pre_and_post_process
+    calls.save_output_specualate(
+        inputs.sampler, inputs.model, inputs.share, inputs.proposer, 1, 0, True, is_mtp_prefill=True
+    )
+    stock_ops.receive_ours(channel)
+    assert plugged == []
+
+
+def test_a_bad_setting_loses_no_step(raised_limits, double, plugged, monkeypatch, log):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "packd")
+    for seed in range(2):
+        requests = sampled("topk", seed)
+        save(double, "topk", requests)
+        requests.check(stock_ops.receive_ours("topk"))
+    assert len(plugged) == 2
+    [line] = lines(log, "WARNING", "is left to")
+    assert "FD_POSTPROC_DIALECT='packd'" in line
+
+
+def test_numbers_that_fit_no_message_are_not_given_to_fastdeploy(raised_limits, double, plugged):
+    """Its op would write out of bounds."""
+    requests = sampled("spec", batch=3)
+    requests.counts[:], requests.chunked[:], requests.preempted[:] = 7, False, False
+    with pytest.raises(UnfitNumber, match="at most 6"):
+        save(double, "spec", requests)
+    assert plugged == []
+    requests.counts[:] = 2
+    save(double, "spec", requests)
+    requests.check(stock_ops.receive_ours("spec"))
+
+
+def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
+    save(double, "plain", sampled("plain", 1))
+    ops_queue.open("plain").remove()
+    requests = sampled("plain", 2)
+    save(double, "plain", requests)
+    requests.check(stock_ops.receive_ours("plain"))

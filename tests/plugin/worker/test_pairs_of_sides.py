@@ -1,0 +1,140 @@
+"""The plug-in's worker side, its engine side, or both: every pair understands each other."""
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from fd_postproc.fastdeploy.worker import entry as worker
+from tests.lib import stock_ops
+from tests.lib.sampled_steps import Requests, collect
+from tests.lib.worker_side import CHANNEL, LOGPROBS, lines, sampled, save
+
+pytestmark = pytest.mark.framework
+
+
+@pytest.fixture
+def sides(request, double, originals, ops_queue, monkeypatch):
+    """(engine, worker): whether each is ours.  A function that receives as the engine does."""
+    engine_ours, worker_ours = request.param
+    request.getfixturevalue("raised_limits")
+    if engine_ours:
+        monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    if worker_ours:
+        worker.register()
+    yield (
+        (stock_ops.receive_ours if engine_ours else lambda channel: stock_ops.receive(double, channel)),
+        request.param,
+    )
+    worker.restore_save_ops()
+
+
+SIDES = pytest.mark.parametrize(
+    "sides",
+    [(engine, own) for engine in (False, True) for own in (False, True)],
+    indirect=True,
+    ids=["both stock", "worker ours", "engine ours", "both ours"],
+)
+
+
+@CHANNEL
+@SIDES
+def test_every_pair_of_sides_understands_each_other(channel, sides, raised_limits, double, originals, log):
+    receive, (engine_ours, worker_ours) = sides
+    for seed in range(3):
+        requests = sampled(channel, seed)
+        inputs = save(double, channel, requests)
+        step = receive(channel)
+        requests.check(step)
+        assert inputs.told()
+        compact = engine_ours and worker_ours and channel.endswith("topk")
+        assert step.dialect == (
+            "compact" if compact else "packed" if channel.endswith("topk") else step.dialect
+        )
+    assert bool(originals) != worker_ours
+    assert len(lines(log, "INFO", "worker side active")) == worker_ours
+    if worker_ours:
+        assert lines(log, "INFO", "compact frames" if compact else "packed", f"channel {channel}")
+    assert not lines(log, "WARNING", "left to") + lines(log, "ERROR")
+
+
+@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@SIDES
+def test_first_tokens(channel, sides, raised_limits, double, originals):
+    receive, (_, worker_ours) = sides
+    requests = Requests(np.random.default_rng(3), 5, 3, 1 if channel == "spec" else 5)
+    requests.counts[:2] = 1, 0
+    save(double, channel, requests, is_mtp_prefill=True)
+    step = receive(channel)
+    live = [n + 1 if n > 0 else n for n in requests.counts]
+    assert list(step.counts) == live
+    assert [[row[0] for row in rows] for rows in step.tolists()[0]] == [
+        requests.ids[i, :n, 0].tolist() for i, n in enumerate(live)
+    ]
+    assert bool(originals) != worker_ours
+
+
+def test_logprobs_under_default_limits(default_limits, double, plugged, monkeypatch, log):
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    requests = sampled("spec_topk", 4, batch=64, cols=21)
+    [step] = collect("spec_topk", lambda: save(double, "spec_topk", requests))
+    requests.check(step)
+    assert step.dialect == "compact"
+    assert not plugged
+    assert not lines(log, "ERROR")
+
+
+@LOGPROBS
+def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
+    channel, raised_limits, double, plugged, monkeypatch
+):
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    for seed in range(3):
+        save(double, channel, sampled(channel, seed))
+    save(double, channel, sampled(channel, 9, batch=200, cols=21))  # in pieces
+    worker.restore_save_ops()
+    monkeypatch.delenv("FD_POSTPROC_PEER")
+    requests = sampled(channel, 5)
+    save(double, channel, requests)
+    requests.check(stock_ops.receive(double, channel))
+    with pytest.raises(stock_ops.Nothing):
+        stock_ops.receive(double, channel, patience=0)
+
+
+@LOGPROBS
+def test_messages_left_behind_are_read_after_it_is_turned_on(
+    channel, raised_limits, double, plugged, monkeypatch
+):
+    worker.restore_save_ops()
+    before, after = sampled(channel, 1), sampled(channel, 2)
+    save(double, channel, before)
+    worker.register()
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    save(double, channel, after)
+    with fp.Receiver(channel) as receiver:
+        for requests, dialect in (before, "packed"), (after, "compact"):
+            step = receiver.receive(5)
+            requests.check(step)
+            assert step.dialect == dialect
+
+
+@pytest.mark.parametrize(
+    ("settings", "dialect"),
+    [
+        ({"FD_POSTPROC_DIALECT": "legacy"}, "legacy"),
+        ({"FD_POSTPROC_DIALECT": "compact"}, "compact"),
+        ({"FD_POSTPROC_DIALECT": "packed", "FD_POSTPROC_PEER": "compact/1"}, "packed"),
+        ({"FD_POSTPROC_DIALECT": "auto", "FD_POSTPROC_PEER": "other/3,compact/1"}, "compact"),
+        ({"FD_POSTPROC_PEER": "compact/2"}, "packed"),
+    ],
+)
+@LOGPROBS
+def test_a_named_dialect_and_what_the_peer_says(
+    channel, settings, dialect, raised_limits, double, plugged, monkeypatch
+):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    requests = sampled(channel)
+    save(double, channel, requests)
+    step = stock_ops.receive_ours(channel)
+    requests.check(step)
+    assert (step.dialect, plugged) == (dialect, [])

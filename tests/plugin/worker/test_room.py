@@ -1,0 +1,128 @@
+"""Kernel limits and full queues: what the worker side does, and what FastDeploy's log says."""
+
+import threading
+import time
+
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from fd_postproc import ops, queues
+from fd_postproc.errors import MessageTooBig
+from fd_postproc.ops import watch as watch_module
+from tests.lib import stock_ops
+from tests.lib.frameworks import Paddle
+from tests.lib.sampled_steps import KINDS
+from tests.lib.worker_side import CHANNEL, lines, sampled, save
+
+pytestmark = pytest.mark.framework
+
+
+def test_a_queue_that_cannot_take_the_largest_message(default_limits, double, plugged, log):
+    """The first step would fit; the error comes all the same, once."""
+    requests = sampled("spec_topk", batch=8)
+    requests.counts[:], requests.chunked[:], requests.preempted[:] = 0, False, False
+    for _ in range(2):
+        save(double, "spec_topk", requests)
+    [line] = lines(log, "ERROR")
+    for word in (
+        "packed messages of 10316 bytes",
+        "8 requests",
+        "kernel.msgmax = 8192",
+        "sysctl -w kernel.msgmax=1048576",
+        "kernel.msgmnb=268435456",
+        "compact frames need no limits",
+    ):
+        assert word in line
+    assert "remove the queue" not in line
+    assert plugged == []
+
+
+def test_a_permanent_error_raises(default_limits, double, plugged, log):
+    for _ in range(2):
+        with pytest.raises(MessageTooBig, match="msgmax"):
+            save(double, "topk", sampled("topk"))
+    assert len(lines(log, "ERROR")) == 1
+    assert plugged == []
+
+
+def test_fastdeploys_own_op_under_default_limits(default_limits, double, plugged, monkeypatch, log, capsys):
+    """What it loses is told before."""
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: "legacy")
+    for _ in range(2):
+        save(double, "topk", sampled("topk"))
+    assert capsys.readouterr().out == "full msg buffer\n" * 2
+    [line] = lines(log, "ERROR")
+    assert "88072 bytes" in line
+    assert "every step is lost" in line
+
+
+def test_a_queue_made_before_the_limits_were_raised(default_limits, double, plugged, monkeypatch, log):
+    sysv_ipc.MessageQueue(queues.locate("topk"), sysv_ipc.IPC_CREAT)
+    default_limits("msgmax", 1 << 20)
+    default_limits("msgmnb", 64 << 20)
+    with pytest.raises(OSError, match="msg_qbytes = 16384"):
+        save(double, "topk", sampled("topk"))
+    [line] = lines(log, "ERROR")
+    assert "the queue holds 16384" in line
+    assert "remove the queue" in line
+
+
+@CHANNEL
+def test_nothing_is_said_where_all_fits(channel, raised_limits, double, plugged, log):
+    save(double, channel, sampled(channel, batch=200))
+    stock_ops.receive_ours(channel)
+    assert not lines(log, "ERROR")
+
+
+def test_a_call_of_another_form_is_checked_for_room(default_limits, double, plugged, monkeypatch, log):
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    cuda = double.spec_decode__mtp_cuda
+    monkeypatch.setattr(cuda.speculate_save_output_topk, "original", lambda *arguments: None)
+    inputs = KINDS["spec_topk"](sampled("spec_topk"), tensor=Paddle().tensor)
+    for _ in range(2):
+        cuda.speculate_save_output_topk(*[inputs.proposer["batch_token_num"]] * 11)
+    [line] = lines(log, "ERROR")
+    assert "530448 bytes" in line
+
+
+def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkeypatch):
+    def broken():
+        raise OSError
+
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.room.kernel_limits", broken)
+    requests = sampled("plain")
+    save(double, "plain", requests)
+    requests.check(stock_ops.receive_ours("plain"))
+
+
+def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged, monkeypatch, log):
+    """Other threads run meanwhile, and nothing is lost."""
+    monkeypatch.setattr(watch_module, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(watch_module, "_watched_pid", 0)  # a watcher that looks that often
+    before = ops.save_stats()["waits"]
+    requests = sampled("plain", batch=400)
+    save(double, "plain", requests)
+    sent, full = 1, threading.Event()
+
+    def receive():
+        full.wait(10)
+        deadline = time.monotonic() + 10
+        while not lines(log, "WARNING", "has been full for") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with fp.Receiver("plain") as receiver:
+            for _ in range(12):
+                got.append(receiver.receive(5))
+
+    got, thread = [], None
+    thread = threading.Thread(target=receive)
+    thread.start()
+    full.set()
+    for _ in range(11):
+        save(double, "plain", requests)
+        sent += 1
+    thread.join(20)
+    assert sent == len(got) == 12
+    assert None not in got
+    assert ops.save_stats()["waits"] > before
+    assert lines(log, "WARNING", "has been full for")

@@ -1,0 +1,122 @@
+"""Where the worker side of the plug-in is turned on, and where it stands aside."""
+
+import logging
+import os
+import sys
+import types
+
+import pytest
+
+from fd_postproc.fastdeploy import logs
+from fd_postproc.fastdeploy.worker import entry as worker
+from fd_postproc.fastdeploy.worker.sending import SIGNATURES, SaveOp
+from tests.lib.nursery import with_paddle
+from tests.lib.worker_side import lines
+
+pytestmark = pytest.mark.framework
+
+
+LOADED = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import fastdeploy.model_executor.pre_and_post_process as early
+import fastdeploy.worker.gpu_worker
+import fastdeploy.model_executor.ops.gpu as ops
+from fastdeploy.spec_decode import mtp, mtp_cuda
+def ours(module):
+    return sorted(name for name, value in vars(module).items() if type(value).__name__ == "SaveOp")
+print(json.dumps([ours(module) for module in (ops, early, mtp, mtp_cuda)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "active"),
+    [
+        ({"FD_PLUGINS": "fd_postproc"}, True),
+        ({"FD_PLUGINS": "another,fd_postproc", "FD_POSTPROC_DISABLE": "0"}, True),
+        ({}, True),
+        ({"FD_PLUGINS": "another"}, False),
+        ({"FD_PLUGINS": "fd_postproc", "FD_POSTPROC_DISABLE": "1"}, False),
+    ],
+)
+def test_fastdeploy_loads_it_in_a_worker(settings, active):
+    names = ("FD_PLUGINS", "FD_POSTPROC_DISABLE", "FD_POSTPROC_FASTDEPLOY")
+    environment = {name: value for name, value in os.environ.items() if name not in names} | settings
+    everywhere = [sorted(SIGNATURES)] * 2 + [["speculate_save_output_topk"]] * 2
+    assert with_paddle(LOADED, environment) == (everywhere if active else [[]] * 4)
+
+
+def test_on_and_off(double, plugged):
+    modules = [double.model_executor__ops__gpu, double.model_executor__pre_and_post_process]
+    first = [getattr(module, name) for module in modules for name in SIGNATURES]
+    assert all(isinstance(op, SaveOp) for op in first)
+    worker.register()  # a second time changes nothing
+    assert [getattr(module, name) for module in modules for name in SIGNATURES] == first
+    worker.restore_save_ops()
+    assert not [name for module in modules for name, op in vars(module).items() if isinstance(op, SaveOp)]
+    assert logs._forward not in logging.getLogger("fd_postproc").handlers
+
+
+def test_it_stands_aside_when_told_to(double, originals, log, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    worker.register()
+    assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+    assert lines(log, "INFO", "FD_POSTPROC_DISABLE")
+
+
+@pytest.mark.parametrize(
+    ("value", "off"), [("", False), ("0", False), (" 0 ", False), ("1", True), ("yes", True)]
+)
+def test_values_of_the_switch(double, originals, monkeypatch, value, off):
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", value)
+    worker.register()
+    found = isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+    worker.restore_save_ops()
+    assert found != off
+
+
+@pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu"])
+def test_ops_of_other_platforms_are_replaced_where_they_are(double, originals, monkeypatch, platform):
+    """They are compiled from the same sources."""
+    name = f"fastdeploy.model_executor.ops.{platform}"
+    ops = types.ModuleType(name)
+    ops.save_output = ops.get_output_ep = lambda *arguments: None
+    user = types.ModuleType("fastdeploy.worker.of_a_platform")
+    user.save_output = ops.save_output
+    monkeypatch.setitem(sys.modules, name, ops)
+    monkeypatch.setitem(sys.modules, user.__name__, user)
+    monkeypatch.setattr(double.platforms.current_platform, "is_cuda", lambda: False, raising=False)
+    monkeypatch.setattr(double.platforms.current_platform, f"is_{platform}", lambda: True, raising=False)
+    worker.register()
+    assert isinstance(ops.save_output, SaveOp)
+    assert user.save_output is ops.save_output
+    assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+
+
+def test_a_platform_without_save_ops_is_told(double, originals, log, monkeypatch):
+    name = "fastdeploy.model_executor.ops.intel_hpu"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setattr(double.platforms.current_platform, "is_intel_hpu", lambda: True, raising=False)
+    worker.register()
+    assert not isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+    assert lines(log, "INFO", "worker side off", "none of the save ops")
+
+
+def test_a_build_without_ops(double, monkeypatch):
+    """What FastDeploy puts in the place of ops that could not be loaded."""
+
+    class NoneModule:
+        def __getattr__(self, name):
+            return None
+
+    monkeypatch.setitem(sys.modules, "fastdeploy.model_executor.ops.gpu", NoneModule())
+    assert worker.replace_save_ops() == []
+    worker.restore_save_ops()
+
+
+def test_it_never_keeps_fastdeploy_from_starting(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "fastdeploy.platforms", None)  # importing it raises
+    worker.register()
+    assert "the worker side is off" in caplog.text
+    monkeypatch.setitem(sys.modules, "fastdeploy.utils", None)
+    assert logs.fastdeploy_log().name == "fd_postproc"

@@ -1,0 +1,114 @@
+"""The documents: the API page is what the docstrings say, links lead somewhere, translations keep up."""
+
+import ast
+import itertools
+import re
+import runpy
+
+import pytest
+
+from tests.lib.paths import ROOT
+
+GENERATOR = ROOT / "docs" / "generate_api.py"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+TRANSLATED = {"README.md": "README_CN.md", "docs/user-guide.md": "docs/user-guide_cn.md"}
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return runpy.run_path(str(GENERATOR))
+
+
+def test_the_api_page_is_up_to_date(generator):
+    written = GENERATOR.with_name("api.md").read_text()
+    assert written == generator["page"](), "run python docs/generate_api.py"
+
+
+def test_everything_public_is_described(generator):
+    """A heading is followed by a text, not by the next heading."""
+    blocks = generator["page"]().split("\n\n")
+    bare = [a for a, b in itertools.pairwise(blocks) if a.startswith("###") and b.startswith("#")]
+    assert not bare
+
+
+def prose(page):
+    """A page without its code."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(page):
+    """What a link may name after the #: headings, as GitHub spells them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    for heading in re.findall(r"^#+ (.*)$", text, flags=re.M):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        if "plots/" in target and not (ROOT / "benchmarks" / "plots").exists():
+            continue  # drawn by make_results.py
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_examples_are_python(page):
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.M | re.S):
+        ast.parse(block)
+
+
+@pytest.mark.parametrize(("page", "translation"), TRANSLATED.items())
+def test_translations_have_the_same_examples(page, translation):
+    """And as many sections; so a change of the English page that forgets the other is noticed."""
+
+    def examples(name):
+        return re.findall(r"^```python\n.*?^```$", (ROOT / name).read_text(), flags=re.M | re.S)
+
+    assert examples(page) == examples(translation)
+
+
+def sections(name):
+    """A page's text between its headings, without fenced code."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(), flags=re.M | re.S)
+    return re.split(r"^#+ .*$", text, flags=re.M)
+
+
+def structure(section):
+    kinds = {"|": "row", "*": "item"}
+    return [
+        kinds[line[0]] for line in section.splitlines() if line[:1] in kinds and not re.match(r"\*\S", line)
+    ]
+
+
+def numbers(section):
+    """Numbers, the times that each occurs; a month has a name in English."""
+    return sorted(re.findall(r"(?<![\w.-])\d(?:[\d.,]*\d)?(?!\d| 月)", section))
+
+
+def commands(section):
+    """Indented lines without their remarks, which are translated."""
+    return [re.split(r"  +| #", line)[0] for line in re.findall(r"^    (\S.*)$", section, flags=re.M)]
+
+
+def code(section):
+    return sorted(re.findall(r"`([^`\n]+)`", section))
+
+
+def links(section):
+    """Pages that are linked; headings are translated, and a translation leads to translations."""
+    return sorted(re.sub(r"_(cn|CN)(?=\.md)|#.*", "", to) for to in re.findall(r"\]\(([^)]*)\)", section))
+
+
+@pytest.mark.parametrize("what", [structure, numbers, commands, code, links])
+@pytest.mark.parametrize(("page", "translation"), TRANSLATED.items())
+def test_translations_say_the_same(page, translation, what):
+    """Section by section, as far as it can be seen without a dictionary."""
+    assert [*map(what, sections(page))] == [*map(what, sections(translation))]

@@ -1,0 +1,348 @@
+"""Every public function, given what it was not made for.
+
+Each argument of each call in the table is replaced by each of the odd values, one at a time.  What follows
+must be the right result or a documented exception, in plain words that name the argument, within a second:
+no hang, no crash, no Python internals.
+"""
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import signal
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import ops, queues
+from fd_postproc.recording import Recording, RecordingWriter, is_recording
+from tests.lib.paths import ROOT
+from tests.lib.save_cases import ATTRIBUTES, CHANNELS, random_inputs
+
+INTERNALS = re.compile(
+    r"not supported between|C ssize_t|C (int|long)|convert|NoneType|object (has no|is not|cannot)|<built-in|"
+    r"incorrect type|ufunc|operand|Traceback|unhashable|must be real number|0x[0-9a-f]{12}|"
+    r"it must have 0 rows|embedded null"
+)
+ALLOWED = (TypeError, ValueError, IndexError, fp.QueueError, OSError)
+
+READ_ONLY = np.arange(4)
+READ_ONLY.flags.writeable = False
+ODD = {
+    "none": None,
+    "text": "8002",
+    "hexadecimal": "0x1f42",
+    "nul": "a\0b",
+    "bytes": b"8002",
+    "float": 3.9,
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "bool": True,
+    "complex": 1j,
+    "negative": -1,
+    "zero": 0,
+    "2**31": 1 << 31,
+    "2**70": 1 << 70,
+    "5000 digits": 10**5000,
+    "NumPy integer": np.int64(7),
+    "NumPy float": np.float32(0.5),
+    "NumPy bool": np.bool_(True),
+    "0-d array": np.array(7),
+    "strided array": np.arange(8)[::2],
+    "read-only array": READ_ONLY,
+    "float array": np.array([0.5, 1.5]),
+    "2-d array": np.zeros((2, 2), np.int64),
+    "text array": np.array(["a", "b"]),
+    "dates": np.array(["2026-01-01"], "M8[D]"),
+    "ragged list": [[1], [2, 3]],
+    "list": [1, 2],
+    "empty list": [],
+    "dict": {},
+    "object": object(),
+    "class": int,
+}
+FREE = {"wait_flag", "save_each_rank", "force", "skip_prefill", "skip_chunk_prefill", "get_each_rank",
+        "is_mtp_prefill", "create", "async_output_queue", "sampling_mask_async_queue"}  # fmt: skip
+"""Arguments of which any value is true or false, or which are not looked at."""
+
+
+def step(channel="spec_topk"):
+    if channel == "plain":
+        return fp.Step.from_arrays("plain", [1], [7])
+    return fp.Step.from_arrays("spec_topk", [1], [[7, 8]], [[-0.5, -1.0]], [1])
+
+
+STEP, PLAIN = step(), step("plain")
+VIEW = STEP.logprobs(0)
+PAYLOAD, PLAIN_PAYLOAD = fp.encode(STEP), fp.encode(PLAIN)
+FROM = {"counts": [1], "ids": [[7, 8]], "scores": [[-0.5, -1.0]], "ranks": [1], "flag": 3, "stop_flag": 1}
+HERE = {"queue_id": 7, "path": "/tmp", "ftok": "custom"}
+WORDS = {  # of each get op: its tensors, which are written into
+    "get_output": {"x": 514},
+    "get_output_ep": {"x": 514},
+    "speculate_get_output": {"x": 2050},
+    "get_output_topk": {"x": 10754, "scores": 10752, "ranks": 512},
+    "speculate_get_output_topk": {"output_tokens": 65539, "output_scores": 64512, "output_ranks": 3072},
+}
+
+
+def get_op(name):
+    sizes = WORDS[name]
+    good = {x: np.zeros(size, np.float32 if "scores" in x else np.int64) for x, size in sizes.items()}
+    good |= {"k": 20} if name == "get_output_topk" else {}
+    good |= {"real_k": 20} if name == "speculate_get_output_topk" else {}
+    good |= {"get_each_rank": False} if name == "speculate_get_output" else {}
+    return getattr(ops, name), {**good, "rank_id": 0, "wait_flag": False, "layout": fp.GPU}
+
+
+def save_op(module, name):
+    function = getattr(module, name)
+    names = list(inspect.signature(function).parameters)
+    values = {**ATTRIBUTES, **random_inputs(name, 2, 2, 1), "layout": fp.GPU}
+    values |= {"dialect": "packed", "message_id": 1}
+    return function, {argument: values[argument] for argument in names}
+
+
+def normal_step():
+    model = SimpleNamespace(
+        not_need_stop=np.array([True]), mp_rank=0, index_to_batch_id={}, enable_pd_reorder=False
+    )
+    sampled = SimpleNamespace(logprobs_tensors=None, sampled_token_ids=np.array([[7]]))
+    return {"model_output": model, "sampler_output": sampled,
+            "share_inputs": {"last_preempted_idx": np.zeros(1, np.int32)}}  # fmt: skip
+
+
+def speculative_step():
+    share = {"accept_tokens_cpu": np.array([[7]]), "accept_num_cpu": np.array([1], np.int32),
+             "seq_lens_decoder_cpu": np.array([5], np.int32), "prompt_lens_cpu": np.array([3]),
+             "last_preempted_idx": np.zeros(1, np.int32)}  # fmt: skip
+    return {**normal_step(), "share_inputs": share, "proposer_share_inputs": None, "local_rank": 0,
+            "tensor_parallel_rank": 0, "message_flag": 3, "skip_chunk_prefill": True}  # fmt: skip
+
+
+RANKS = {"save_each_rank": False, "sampling_mask_async_queue": None, "layout": fp.GPU}
+PACKED = {"x": np.array([[7]]), "not_need_stop": np.array([True]),
+          "preempted_idx": np.zeros(1, np.int32), "rank_id": 0, "save_each_rank": False}  # fmt: skip
+
+
+def packer(op="save_output", layout=fp.GPU, **tensors):
+    return ops.Packer(op, layout=layout, **{**PACKED, **tensors})
+
+
+CALLS = {
+    "Step.from_arrays": (fp.Step.from_arrays, {"channel": "spec_topk", **FROM}),
+    "Step.token_ids": (STEP.token_ids, {"i": 0}),
+    "Step.logprobs": (STEP.logprobs, {"i": 0}),
+    "Logprobs.slice_rows": (VIEW.slice_rows, {"start": 0, "end": 1}),
+    "Logprobs.slice_columns": (VIEW.slice_columns, {"start": 0, "end": 1}),
+    "decode": (fp.decode, {"payload": PAYLOAD, "channel": "spec_topk", "mtype": 1, "layout": fp.GPU}),
+    "encode": (fp.encode, {"step": STEP, "dialect": "packed", "layout": fp.GPU}),
+    "Layout": (fp.Layout, {"max_batch": 4, "top_k": 2, "max_draft": 2, "spec_batch": 4}),
+    "queues.queue_key": (queues.queue_key, HERE),
+    "queues.key_text": (queues.key_text, {"key": 7}),
+    "queues.locate": (queues.locate, {"channel": "plain", "key": None, **HERE}),
+    "queues.inspect_queue": (queues.inspect_queue, {"msqid": 0}),
+    "queues.open_queue": (queues.open_queue, {"key": 77, "create": True, "mode": 0o600, "access": 0o400}),
+    "queues.remove_queue": (queues.remove_queue, {"msqid": 0}),
+    "ops.flush": (ops.flush, {"timeout": 0}),
+    "ops.num_columns": (ops.num_columns, {"requested": [1, None], "layout": fp.GPU}),
+    "ops.ready": (lambda tensors: ops.ready(tensors), {"tensors": PACKED["x"]}),
+    "ops.Packer": (packer, {"op": "save_output", "layout": fp.GPU, **PACKED}),
+    "ops.Packer.save": (packer().save, {"batch": 1, "stream": None}),
+    "ops.save_output_normal": (
+        ops.save_output_normal, {**normal_step(), "async_output_queue": None, **RANKS}),
+    "ops.save_output_speculate": (
+        ops.save_output_speculate, {**speculative_step(), "is_mtp_prefill": False, **RANKS}),
+    **{f"ops.{name}": get_op(name) for name in WORDS},
+    **{f"ops.{name}": save_op(ops, name) for name in CHANNELS},
+}  # fmt: skip
+OTHERWISE = {
+    "Receiver", "Receiver.receive", "Receiver.receive_async", "Sender", "Sender.send", "Sender.send_arrays",
+    "recording.Recording", "recording.RecordingWriter", "recording.RecordingWriter.write",
+    "recording.is_recording",
+}  # fmt: skip
+"""Tested below, with queues and files."""
+VALUES = {
+    "queues.KernelLimits", "queues.QueueInfo", "recording.Head", "recording.Message", "recording.Survey",
+}  # fmt: skip
+"""Results, which nobody makes but their functions."""
+
+
+def documented():
+    """Argument names of each public function and method that has any, from the API page."""
+    page = ROOT / "docs" / "api.md"
+    module = one = ""
+    found = {}
+    for level, text in re.findall(r"^(#{2,4}) `(.*)`$", page.read_text(), flags=re.M):
+        name, bracket, arguments_ = text.partition("(")
+        if level == "##":
+            module = name.removeprefix("fd_postproc").removeprefix(".")
+            continue
+        if level == "###":
+            one = ".".join(filter(None, [module, name]))
+        if bracket:
+            known = ast.parse(f"def f({arguments_}: pass").body[0].args
+            names = [a.arg for a in (*known.args, *known.kwonlyargs, *filter(None, [known.vararg]))]
+            found[one if level == "###" else one + name] = names
+    return {name: names for name, names in found.items() if names}
+
+
+def test_every_public_function_is_in_the_table():
+    public = documented()
+    assert set(CALLS) <= set(public)
+    assert set(public) - set(CALLS) == OTHERWISE | VALUES
+    assert {name: set(public[name]) - set(CALLS[name][1]) for name in CALLS} == {
+        name: set() for name in CALLS
+    }
+
+
+def in_plain_words(call, arguments):
+    """The result, or None after a documented exception in plain words."""
+    signal.setitimer(signal.ITIMER_REAL, 20)  # a hang ends the test run, as Ctrl-C would not
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return call(**arguments)
+    except ALLOWED as error:
+        text = str(error)
+        assert text
+        assert not INTERNALS.search(text), text
+        assert len(text) < 500
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def cases():
+    for name, (_, arguments_) in CALLS.items():
+        for argument in arguments_:
+            if argument not in FREE:
+                yield pytest.param(name, argument, id=f"{name}-{argument}")
+
+
+@pytest.mark.parametrize(("name", "argument"), [*cases()])
+def test_every_argument_of_every_function(name, argument, default_limits, ops_queue, monkeypatch):
+    """In an IPC namespace of its own: numbers may be those of somebody's queue."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
+    call, good = CALLS[name]
+    if not name.startswith("queues.") or "msqid" not in good:
+        call(**good)
+    ops_queue.remove()
+    for value in ODD.values():
+        in_plain_words(call, {**good, argument: value})
+        ops_queue.remove()
+
+
+@pytest.mark.parametrize("kind", [fp.Receiver, fp.Sender])
+@pytest.mark.parametrize(
+    "argument", ["channel", "queue_id", "key", "path", "ftok", "layout", "mode", "dialect"]
+)
+def test_every_argument_of_a_queue(kind, argument, queue_key):
+    if argument == "dialect" and kind is fp.Receiver:
+        return
+    for value in ODD.values():
+        good = {"channel": "plain", "key": queue_key}
+        if argument in ("queue_id", "path"):
+            good = {"channel": "plain", "queue_id": 50123}
+        if argument == "ftok":
+            good = {"channel": "plain", "queue_id": 50123}
+        made = in_plain_words(kind, {**good, argument: value})
+        if made is not None:
+            made.close()
+            queues.remove_queue(made.msqid)
+
+
+def test_every_argument_of_a_receiver_and_a_sender(queue_key):
+    with fp.Receiver("plain", key=queue_key) as receiver, fp.Sender("plain", key=queue_key) as sender:
+        for value in ODD.values():
+            sender.send(PLAIN, timeout=0)  # so that no good time is waited out, however long
+            in_plain_words(receiver.receive, {"timeout": value})
+            in_plain_words(sender.send, {"step": value, "timeout": 0})
+            in_plain_words(sender.send, {"step": PLAIN, "timeout": value})
+            for argument, good in {**FROM, "timeout": 0}.items():
+                del good
+                some = {
+                    "counts": [1],
+                    "ids": [7],
+                    argument: value,
+                    **({} if argument == "timeout" else {"timeout": 0}),
+                }
+                in_plain_words(sender.send_arrays, some)
+            while (step := receiver.receive(0)) is not None:
+                assert step.counts == [1]
+            sender.send(PLAIN, timeout=0)
+            in_plain_words(lambda value: asyncio.run(receiver.receive_async(value)), {"value": value})
+            receiver.receive(0)  # where the time was refused
+
+
+def test_missing_values_are_no_numbers():
+    with pytest.raises(TypeError, match="ids is a masked array, with values that are missing"):
+        fp.Step.from_arrays("plain", [1, 1], np.ma.array([5, 6], mask=[True, False]))
+    assert fp.Step.from_arrays("plain", [1], np.ma.array([5])).token_ids(0) == [5]
+
+
+def test_an_error_without_a_text_leaves_no_colon():
+    class Endless:
+        def __len__(self):
+            return 1 << 40
+
+        def __getitem__(self, place):
+            return 1
+
+    with pytest.raises(TypeError, match=r"counts cannot be made an array \(Endless\)"):
+        fp.Step.from_arrays("plain", Endless(), [1])
+
+
+def test_every_argument_of_a_recording(tmp_path):
+    for number, value in enumerate(ODD.values()):
+        path = tmp_path / f"{number}.fdrec"
+        good = {"path": path, "channel": "plain", "layout": fp.GPU, "level": 1, "created_ns": 0}
+        for argument in ("channel", "layout", "level", "created_ns"):
+            writer = in_plain_words(RecordingWriter, {**good, argument: value, "force": True})
+            if writer is not None:
+                writer.close()
+        with RecordingWriter(path, force=True) as writer:
+            for argument, right in ("payload", b"abc"), ("mtype", 1), ("time_ns", 0):
+                del right
+                in_plain_words(writer.write, {"payload": b"abc", argument: value})
+        if not isinstance(value, (int, str, bytes)):
+            in_plain_words(lambda value: Recording(value), {"value": value})
+            in_plain_words(lambda value: is_recording(value), {"value": value})
+    assert os.listdir(tmp_path)
+
+
+COMMANDS = {
+    "demo": [["--steps"], ["--load"], ["--rows"], ["--pace"], ["--repeat"], ["--channel"]],
+    "inspect": [[], ["8002", "--index"], ["8002", "--layout"], ["8002", "--rows"], ["8002", "--top"]],
+    "record": [[], ["8002"], ["8002", "x", "--count"], ["8002", "x", "--seconds"], ["8002", "x", "--layout"]],
+    "replay": [[], ["x"], ["x", "8002", "--speed"], ["x", "8002", "--timeout"], ["x", "8002", "--ftok"]],
+    "doctor": [["--queue-id"], ["--batch"], ["--layout"], ["--columns"], ["--channel"], ["--path"]],
+    "bench": [[], ["--rounds"], ["--compare"]],
+}
+TEXTS = ["", "-1", "0", "1e9", "nan", "0x10", "\u00b2", "8" * 5000, "key:", "key:-0x4fefe0be", "key:0",
+         "msqid:x",
+         "a b", "512,20", "1,2,3,4,5", "/nowhere/at/all", "\u96ea"]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_of_every_command(command, tmp_path, monkeypatch, capsys):
+    from fd_postproc import doctor
+    from fd_postproc.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "check_trial", list)  # has no arguments, and takes seconds
+    for before in COMMANDS[command]:
+        for text in TEXTS:
+            try:
+                status = main([command, *before, text])
+            except SystemExit as leaving:
+                status = leaving.code
+            out, err = capsys.readouterr()
+            good = command == "doctor" and text in ("0", "key:-0x4fefe0be")
+            assert status in (1, 2) or good, (before, text, out[-300:])
+            assert "Traceback" not in err
+            assert not INTERNALS.search(err.rpartition("error:")[2]), err[-500:]

@@ -1,0 +1,32 @@
+"""The documents' examples run as they are printed, each by itself, in an empty folder."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.lib.page_commands import ROOT, as_a_user
+from tests.lib.page_examples import examples, run_example
+
+
+@pytest.mark.parametrize("block", [*examples()])
+def test_every_example_runs_by_itself(block, own_namespace, tmp_path):
+    if not own_namespace:
+        pytest.skip(
+            "the examples use queue ids that others may use, too: they need an IPC namespace of their own"
+        )
+    run_example(block, tmp_path)
+
+
+def test_examples_use_the_installed_package(tmp_path):
+    """Not the checkout's sources, unless it is installed from there with ``pip install -e``."""
+    origin = importlib.metadata.distribution("fd_postproc").read_text("direct_url.json") or "{}"
+    editable = json.loads(origin).get("dir_info", {}).get("editable", False)
+    (tmp_path / "where.py").write_text("import fd_postproc; print(fd_postproc.__file__)")
+    command = [sys.executable, "where.py"]
+    where = subprocess.run(
+        command, cwd=tmp_path, env=as_a_user(), check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert (ROOT.joinpath(where.stdout.strip()) == ROOT / "fd_postproc" / "__init__.py") == editable

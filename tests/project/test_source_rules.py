@@ -1,0 +1,132 @@
+"""Rules of the house, checked on the sources."""
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from tests.lib.paths import ROOT
+
+PACKAGE = ROOT / "fd_postproc"
+HEADERS = PACKAGE / "headers"
+CUDA = ROOT / "cuda"
+NATIVE = sorted(
+    path
+    for folder in (PACKAGE, CUDA)
+    for suffix in ("pyx", "pxi", "pxd", "h", "cu")
+    for path in folder.rglob(f"*.{suffix}")
+)
+PYTHON = sorted(PACKAGE.rglob("*.py"))
+
+
+def code(path):
+    """Source without comments and docstrings."""
+    text = path.read_text()
+    text = re.sub(r'""".*?"""', "", text, flags=re.S)
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    return re.sub(r"#(?!define|include|if|else|endif|error).*", "", text)
+
+
+def test_there_is_something_to_check():
+    assert {path.name for path in NATIVE} >= {"wire.h", "sysv.h", "_core.pyx", "step.pxi", "pack.h"}
+
+
+@pytest.mark.parametrize("path", NATIVE, ids=lambda path: path.name)
+def test_system_calls_and_errno_live_in_one_file(path):
+    if path.name == "sysv.h":
+        return
+    assert not re.search(r"\b(msgrcv|msgsnd|msgctl|msgget|errno)\b", code(path))
+
+
+# The headers that know what a message looks like, each with those that it includes.
+WIRE = {
+    "wire.h": ["<stddef.h>", "<stdint.h>", "<string.h>"],
+    "gate.h": ["wire.h"],
+    "block.h": ["wire.h"],
+    "gather.h": ["block.h", "gate.h"],
+    "write.h": ["block.h", "gate.h"],
+    "pack.h": ["write.h", "request.h"],
+}
+
+
+@pytest.mark.parametrize("name", WIRE)
+def test_the_wire_headers_make_no_system_call_and_know_no_python(name):
+    text = code(HEADERS / name)
+    assert re.findall(r'#include (?:"fd_postproc/headers/)?([^"\s]+)', text) == WIRE[name]
+    assert not re.search(r"\b(malloc|free|Py[A-Z]\w*)\b", text)
+
+
+def test_one_gate_reads_and_one_writes():
+    """Only fdw_reach and fdw_room turn an offset into an address."""
+    assert [(name, line) for name in WIRE for line in re.findall(r".*->data \+.*", code(HEADERS / name))] == [
+        (
+            "gate.h",
+            "    return offset >= 0 && length >= 0 && offset <= m->size - length ? m->data + offset : NULL;",
+        ),
+        (
+            "write.h",
+            "    return offset >= 0 && length >= 0 && offset <= d->size - length ? d->data + offset : NULL;",
+        ),
+    ]
+
+
+def test_the_kernel_needs_no_other_header():
+    """NVRTC has no standard headers; the host's compilers have more, but the kernel gets on without."""
+    assert "#include" not in code(HEADERS / "request.h")
+    text = code(CUDA / "job.h")
+    nvrtc, others = re.search(r"#ifdef __CUDACC_RTC__\n(.*?)#else\n(.*?)#endif", text, re.S).groups()
+    assert "#include" not in nvrtc
+    assert re.findall("#include (.*)", others) == ["<stddef.h>", "<stdint.h>"]
+    assert re.findall("#include (.*)", text.replace(others, "")) == ['"fd_postproc/headers/request.h"']
+    for name, below in {
+        "scan.h": "job.h",
+        "emit.h": "scan.h",
+        "pack.h": "emit.h",
+        "pack.cu": "pack.h",
+    }.items():
+        assert re.findall("#include (.*)", code(CUDA / name)) == [f'"cuda/{below}"']
+
+
+def test_the_kernel_writes_in_one_place():
+    """Only fdk_put writes into the message, and never behind its end."""
+    text = code(CUDA / "emit.h")
+    assert re.findall(r".*payload\[.*", text) == ["        m->job->payload[at] = word;"]
+    assert "    if (at >= 0 && at < m->size && at < m->job->capacity)\n" in text
+
+
+# Each file or folder of the package, the lowest first.
+FLOORS = [
+    *("_version", "_checkout", "_child", "checks", "errors", "layout", "queues", "tensors", "arrays", "aio"),
+    *("_core", "_save", "cuda", "needs", "complaints", "recording", "data", "ops"),
+    *("fastdeploy", "doctor", "cli", "__main__"),
+]
+
+
+@cache
+def imports(path):
+    """The import statements of a Python file, wherever in it."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_framework_is_imported(path):
+    for node in imports(path):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""] if node.level == 0 else []
+        assert not {name.split(".")[0] for name in names} & {"paddle", "torch", "cupy", "fastdeploy"}
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_each_floor_imports_only_floors_below(path):
+    place = path.relative_to(PACKAGE).with_suffix("").parts
+    if place == ("__init__",):
+        return
+    allowed = FLOORS[: FLOORS.index(place[0]) + 1]
+    for node in imports(path):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
+            below = {target[0]} if target[0] else {alias.name for alias in node.names}
+            assert below <= set(allowed), f"line {node.lineno}: {below - set(allowed)} is no floor below"

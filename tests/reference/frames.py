@@ -1,0 +1,200 @@
+"""Compact frames: a step in one piece of memory, whole or cut into fragments.
+
+A frame is a 64-byte header, then counts[batch], ids[rows][cols], and on channels with logprobs
+scores[rows][cols] and ranks[rows].  It begins with the words -2, 0, 0, which tell FastDeploy's own receivers
+that nothing was received.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple, NoReturn
+
+from fd_postproc.errors import MalformedMessage
+from fd_postproc.layout import GPU, Layout
+
+from .kinds import CHANNELS, checked
+from .step import ReferenceStep
+from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
+
+MAGIC, VERSION = int.from_bytes(b"FDPP", "little"), 1
+FLAGS = (0, 3, 4)  # what FastDeploy writes: 3 or 4; in other channels' messages that word is a batch
+
+_FORMAT = struct.Struct("<3i I 4B 4i I 2Q 2H I")
+HEADER_SIZE = _FORMAT.size
+
+
+class FrameHeader(NamedTuple):
+    """The header, field by field."""
+
+    nothing: int = -2  # what a stock receiver reads: nothing received, batch 0
+    zero: int = 0
+    zero2: int = 0
+    magic: int = MAGIC
+    version: int = VERSION
+    channel: int = 0
+    flag: int = 0
+    reserved: int = 0
+    stop_flag: int = 0
+    batch: int = 0
+    cols: int = 0
+    rows: int = 0
+    total: int = 0  # bytes of the whole frame, with one header
+    seq: int = 0
+    sender: int = 0
+    fragment: int = 0
+    fragments: int = 1
+    reserved2: int = 0
+
+    def pack(self) -> bytes:
+        return _FORMAT.pack(*self)
+
+    @classmethod
+    def unpack(cls, message: bytes) -> FrameHeader:
+        return cls(*_FORMAT.unpack_from(message))
+
+    def frame(self) -> FrameHeader:
+        """What all fragments of a frame have in common, as far as it means something."""
+        return self._replace(nothing=-2, zero=0, zero2=0, reserved=0, reserved2=0, fragment=0)
+
+
+def frame_size(channel: str, batch: int, rows: int, cols: int) -> int:
+    """Bytes of a whole frame."""
+    logprobs = rows * cols + rows if channel in HAS_LOGPROBS else 0
+    return HEADER_SIZE + 4 * (batch + rows * cols + logprobs)
+
+
+@checked
+def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None) -> bytes:
+    """A whole frame.
+
+    Parameters
+    ----------
+    step : ReferenceStep
+    sender : int, optional
+    seq : int, optional
+        Default: the step's own, else 0.
+    """
+    numbers = [*step.counts, *(n for row in step.ids for n in row)]
+    body = struct.pack(f"<{len(numbers)}i", *numbers)
+    if step.scores is not None and step.ranks is not None:
+        cells = [n for row in step.scores for n in row]
+        body += struct.pack(f"<{len(cells)}f{len(step.ranks)}i", *cells, *step.ranks)
+    header = FrameHeader(
+        channel=CHANNELS.index(step.channel),
+        flag=step.flag,
+        stop_flag=step.stop_flag,
+        batch=step.batch,
+        cols=step.cols,
+        rows=step.rows,
+        total=HEADER_SIZE + len(body),
+        seq=(step.seq or 0) if seq is None else seq,
+        sender=sender,
+    )
+    return header.pack() + body
+
+
+def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) -> FrameHeader:
+    """Check everything that a header claims, in the order in which it is read."""
+
+    asked = channel
+
+    def refuse(field: str, value: int, bound: int) -> NoReturn:
+        raise MalformedMessage(asked, field, value, bound)
+
+    if len(message) < HEADER_SIZE:
+        refuse("length", len(message), HEADER_SIZE)
+    header = FrameHeader.unpack(message)
+    if header.magic != MAGIC:
+        refuse("magic", header.magic, MAGIC)
+    if header.version != VERSION:
+        refuse("version", header.version, VERSION)
+    if channel == "topk" and header.channel == CHANNELS.index("plain"):  # no request has asked for logprobs
+        channel = "plain"
+    if header.channel != CHANNELS.index(channel):
+        refuse("channel", header.channel, CHANNELS.index(channel))
+    if header.fragment >= header.fragments:
+        refuse("fragment", header.fragment, header.fragments)
+    capacity = capacity_of(channel, layout)
+    slots = layout.max_batch
+    if not 0 <= header.batch <= slots:
+        refuse("batch", header.batch, slots)
+    if not 1 <= header.cols <= capacity.width:
+        refuse("columns", header.cols, capacity.width)
+    if channel != "spec_topk" and header.flag:
+        refuse("flag", header.flag, 0)
+    if header.flag not in FLAGS:
+        refuse("flag", header.flag, 4)
+    if not 0 <= header.rows <= slots * capacity.depth:
+        refuse("rows", header.rows, slots * capacity.depth)
+    total = frame_size(channel, header.batch, header.rows, header.cols)
+    if header.total != total:
+        refuse("length", header.total, total)
+    if whole and header.fragments != 1:
+        refuse("fragment", header.fragments, 1)
+    if whole and len(message) != total:
+        refuse("length", len(message), total)
+    return header
+
+
+def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceStep:
+    """Decode a whole frame."""
+    if channel not in CHANNELS:
+        raise ValueError(f"channel {channel!r} is not one of {', '.join(map(repr, CHANNELS))}")
+    header = read_header(frame, channel, layout, whole=True)
+    asked, channel = channel, CHANNELS[header.channel]
+    depth, at = capacity_of(channel, layout).depth, HEADER_SIZE
+
+    def take(kind: str, n: int) -> list[Any]:
+        nonlocal at
+        values = list(struct.unpack_from(f"<{n}{kind}", frame, at))
+        at += 4 * n
+        return values
+
+    def take_rows(kind: str) -> list[list[Any]]:
+        cells = take(kind, header.rows * header.cols)
+        return [cells[header.cols * r : header.cols * (r + 1)] for r in range(header.rows)]
+
+    counts = take("i", header.batch)
+    for i, count in enumerate(counts):
+        if count > depth or (count == 0 and channel not in HAS_COUNTS):
+            raise MalformedMessage(asked, "count", count, depth, i)
+    rows = sum(count for count in counts if count > 0)
+    if header.rows != rows:
+        raise MalformedMessage(asked, "rows", header.rows, rows)
+    ids = take_rows("i")
+    if channel not in HAS_COUNTS:  # there a negative token is a code, and has no place in a row
+        for i, row in zip((i for i, count in enumerate(counts) if count > 0), ids, strict=True):
+            if row[0] < 0:
+                raise MalformedMessage(asked, "token", row[0], 0, i)
+    logprobs = channel in HAS_LOGPROBS
+    return ReferenceStep(
+        channel=channel,
+        dialect="compact",
+        flag=header.flag,
+        stop_flag=header.stop_flag,
+        batch=header.batch,
+        cols=header.cols,
+        rows=rows,
+        counts=counts,
+        ids=ids,
+        scores=take_rows("f") if logprobs else None,
+        ranks=take("i", rows) if logprobs else None,
+        seq=header.seq,
+    )
+
+
+# ---- Fragments -------------------------------------------------------------------------------------------
+
+
+@checked
+def split(frame: bytes, limit: int) -> list[bytes]:
+    """Cut a whole frame into messages of at most `limit` bytes; all but the last have exactly that many."""
+    if len(frame) <= limit:
+        return [frame]
+    header, body, piece = FrameHeader.unpack(frame), frame[HEADER_SIZE:], limit - HEADER_SIZE
+    pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
+    return [
+        header._replace(fragment=index, fragments=len(pieces)).pack() + part
+        for index, part in enumerate(pieces)
+    ]
