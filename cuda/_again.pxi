@@ -1,34 +1,20 @@
 # A save op that is called with tensors like the last time's: other addresses, and nothing else is different.
-
-cdef extern from "fd_postproc/headers/dlpack.h" nogil:
-    enum:
-        FDL_CPU
-        FDL_CUDA
-        FDL_PINNED
-        FDL_MANAGED
-        FDL_INT
-        FDL_FLOAT
-        FDL_BOOL
-
-    ctypedef struct fdl_tensor:
-        void *data
-        int32_t device_type
-        int32_t device_id
-        int32_t ndim
-        uint8_t code
-        uint8_t bits
-        uint16_t lanes
-        int64_t *shape
-        int64_t *strides
-        uint64_t byte_offset
-
-    ctypedef struct fdl_exchange:
-        uint32_t major
-        int (*look)(PyObject *tensor, fdl_tensor *out) except -1
-        int (*current_stream)(int32_t device_type, int32_t device_id, void **stream) except -1
-
-    const char *FDL_CAPSULE
-    bint fdl_is_contiguous(const fdl_tensor *t)
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
+from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t
+from libc.stdlib cimport getenv
+from libc.string cimport memcmp, memcpy, memset, strcmp, strcpy, strlen
+from fd_postproc.headers.dlpack cimport (
+    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, FDL_PINNED, fdl_exchange,
+    fdl_is_contiguous, fdl_tensor,
+)
+from fd_postproc.headers.pack cimport fdp_fault
+from fd_postproc.headers.sysv cimport fds_forks
 
 cdef enum:
     _MOST_DIMENSIONS = 2

@@ -1,59 +1,8 @@
 # The CUDA driver: whether it can be used here, and the devices that are.
-
-cdef extern from "cuda/driver.h" nogil:
-    ctypedef int fdv_result
-    ctypedef int fdv_device
-    ctypedef void *fdv_context
-    ctypedef void *fdv_stream
-    ctypedef void *fdv_event
-    ctypedef uint64_t fdv_address
-
-    enum:
-        FDV_OLDEST_DRIVER
-        FDV_OLDEST_MAJOR
-        FDV_NO_DEVICE
-        FDV_NOT_INITIALIZED
-        FDV_CAPABILITY_MAJOR
-        FDV_CAPABILITY_MINOR
-        FDV_POINTER_ORDINAL
-
-    ctypedef struct fdv_driver:
-        fdv_result (*Init)(unsigned flags)
-        fdv_result (*DriverGetVersion)(int *version)
-        fdv_result (*GetErrorName)(fdv_result error, const char **name)
-        fdv_result (*GetErrorString)(fdv_result error, const char **text)
-        fdv_result (*DeviceGetCount)(int *count)
-        fdv_result (*DeviceGet)(fdv_device *device, int ordinal)
-        fdv_result (*DeviceGetAttribute)(int *value, int attribute, fdv_device device)
-        fdv_result (*PrimaryCtxGetState)(fdv_device device, unsigned *flags, int *active)
-        fdv_result (*PointerGetAttribute)(void *value, int attribute, fdv_address address)
-
-    bint fdv_is_capture(fdv_result result)
-    const char *fdv_open(fdv_driver *driver, const char *library, int *symbol)
-
-cdef extern from "cuda/ring.h" nogil:
-    ctypedef struct fdr_gpu:
-        int ordinal
-        fdv_event ready
-
-    ctypedef struct fdr_error:
-        uint64_t ticket
-        int32_t kind
-        int32_t status
-        int64_t index
-        int64_t value
-        int64_t bound
-        const char *call
-
-cdef extern from "cuda/load.h" nogil:
-    ctypedef struct fdr_image:
-        pass
-
-    int fdr_load(const fdv_driver *driver, const fdr_image *images, fdv_device device, fdr_gpu *gpu,
-                 fdr_error *error)
-
-cdef extern from "fdk_images.h":
-    const fdr_image *fdk_images
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+from fd_postproc.headers.sysv cimport fds_forks
 
 cdef fdv_driver _driver
 cdef str _NO_DRIVER = "no CUDA driver"
@@ -171,7 +120,7 @@ cdef fdr_gpu *_load(int ordinal) except NULL:
         status = fdr_load(&_driver, fdk_images, device, gpu, &error)
     if status < 0:
         free(gpu)
-        raise _failed((<bytes>error.call).decode(), error.status)
+        raise _failed((<bytes>error.call).decode(), error.driver)
     _gpus[ordinal] = <uintptr_t>gpu
     return gpu
 

@@ -1,61 +1,13 @@
 # One save op's tensors, and their way to the kernel.
-
-cdef extern from "cuda/ring_save.h" nogil:
-    enum:
-        FDK_INT64
-        FDK_INT32
-        FDK_FLOAT32
-        FDR_FAILED
-        FDR_SAVED
-        FDR_WAITING
-        FDR_BROKEN
-        FDR_STOPPED
-        FDR_UNFIT
-        FDR_CAPTURED
-        FDR_GROWING
-
-    ctypedef struct fdk_array:
-        const void *data
-        int64_t row
-        int64_t col
-        int64_t type
-
-    ctypedef struct fdp_terms:
-        int64_t rows
-
-    ctypedef struct fdk_job:
-        fdk_array tokens
-        fdk_array ids
-        fdk_array scores
-        fdk_array ranks
-        fdk_array counts
-        fdk_array offsets
-        fdk_array decoded
-        fdk_array prompts
-        fdk_array preempted
-        fdk_array steps
-        const uint8_t *not_need_stop
-        fdp_terms terms
-        int32_t *header
-        int32_t stop_word
-
-    ctypedef struct fdr_job:
-        fdr_gpu *gpu
-        fdv_stream stream
-        fdv_event after
-        int side
-        fdr_lane *lane
-        fdk_job kernel
-        int64_t sizes[10]
-        fdp_fault fault
-
-    int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
-                    uint64_t sender, int64_t capacity, fdp_fault *fault)
-    int64_t fdr_most_requests(const fdr_job *job)
-    int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
-
-cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned microseconds)
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
+from libc.string cimport memset
+from posix.unistd cimport usleep
+from fd_postproc.headers.counter cimport fdc_add
+from fd_postproc.headers.pack cimport fdp_channel, fdp_fault, fdp_source
+from fd_postproc.headers.sysv cimport fds_now
+from fd_postproc.headers.wire cimport FDW_LEGACY, fdw_geometry_of
 
 cdef int64_t _CAPTURE_NS = 10_000_000_000  # a save that a capture forbids is tried for so long
 cdef dict _TYPES = {"int64": FDK_INT64, "int32": FDK_INT32, "float32": FDK_FLOAT32}
@@ -188,8 +140,8 @@ cdef class DeviceJob:
 
         Returns
         -------
-        None or tuple
-            (reason, index, value, bound) if the batch or the columns do not fit; nothing was saved.
+        None or Refusal
+            If the batch or the columns do not fit; nothing was saved.
 
         Raises
         ------
@@ -203,7 +155,7 @@ cdef class DeviceJob:
         if _ring == NULL:
             raise AssertionError("the ring was not started")
         if self.prepare(&job, lane, batch, stop_flag, flag, skip_prefill, &fault) < 0:
-            return _REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound
+            return _refusal(&fault)
         most = fdr_most_requests(&job)
         if 0 <= most < batch:
             raise ValueError(
@@ -237,7 +189,7 @@ cdef class DeviceJob:
         s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
         memset(job, 0, sizeof(fdr_job))
         if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
-                       lane.lane.capacity, fault) < 0:
+                       lane.lane.queue.capacity, fault) < 0:
             return -1
         job.kernel.not_need_stop = <const uint8_t *>self.flag_address
         job.gpu = self.gpu
@@ -268,7 +220,7 @@ cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
         if answer == FDR_SAVED:
             records.append((ticket, owner, lane, keep))
             return None
-        if answer == FDR_FAILED and fdv_is_capture(error.status) and not fdr_is_broken(_ring):
+        if answer == FDR_FAILED and fdv_is_capture(error.driver) and not fdr_is_broken(_ring):
             # The legacy default stream cannot be used while another stream of the device is captured.
             if captured_since == 0:
                 captured_since = fds_now()
@@ -286,7 +238,7 @@ cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
         if not _runs():
             raise CudaError("a signal handler forked while this save waited: the parent saves it")
     if answer == FDR_UNFIT:
-        return _REASON_NAMES[job.fault.reason], job.fault.index, job.fault.value, job.fault.bound
+        return _refusal(&job.fault)
     if answer == FDR_CAPTURED:
         raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
     if answer == FDR_STOPPED:
@@ -295,7 +247,7 @@ cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
         error = _ring.failure
     elif fdr_is_broken(_ring):
         records.append((-1, owner, lane, keep))
-    raise _failed((<bytes>error.call).decode(), error.status)
+    raise _failed((<bytes>error.call).decode(), error.driver)
 
 
 def _steps(value, bint is_table, str name):

@@ -1,16 +1,10 @@
 # Where messages go.
-
-cdef extern from "cuda/ring.h" nogil:
-    ctypedef struct fdr_lane:
-        int msqid
-        int compact
-        int64_t stock_size
-        int64_t capacity
-        int64_t frames, messages, bytes, fragments, waits, waited_ns
-        int64_t waiting_since
-        int64_t lost
-
-    int64_t fdk_capacity(const fdw_layout *layout, int channel, int dialect)
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
+from fd_postproc.headers.counter cimport fdc_read
+from fd_postproc.headers.sysv cimport fds_now
+from fd_postproc.headers.wire cimport FDW_COMPACT, FDW_LEGACY, fdw_geometry_of, fdw_layout
 
 
 @cython.final
@@ -44,31 +38,31 @@ cdef class Lane:
             layout.max_batch, layout.top_k, layout.max_draft, layout.spec_batch)
         self.key = queues.locate(channel)
         memset(&self.lane, 0, sizeof(self.lane))
-        self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
-        self.lane.compact = self.dialect_number == FDW_COMPACT
-        self.lane.stock_size = fdw_geometry_of(&self.c_layout, number, FDW_LEGACY, 0).size
-        self.lane.capacity = fdk_capacity(&self.c_layout, number, self.dialect_number)
+        self.lane.queue.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
+        self.lane.queue.compact = self.dialect_number == FDW_COMPACT
+        self.lane.queue.stock_size = fdw_geometry_of(&self.c_layout, number, FDW_LEGACY, 0).size
+        self.lane.queue.capacity = fdk_capacity(&self.c_layout, number, self.dialect_number)
         self.sender = int.from_bytes(os.urandom(8), "little")
 
     @property
     def msqid(self):
-        return self.lane.msqid
+        return self.lane.queue.msqid
 
     @property
     def stats(self):
         """dict: as `fd_postproc.Sender.stats`, and ``lost``: saves whose message was not sent."""
         return {
-            "frames": fdc_read(&self.lane.frames),
-            "messages": fdc_read(&self.lane.messages),
-            "bytes": fdc_read(&self.lane.bytes),
-            "fragments": fdc_read(&self.lane.fragments),
-            "waits": fdc_read(&self.lane.waits),
-            "wait_seconds": fdc_read(&self.lane.waited_ns) * 1e-9,
+            "frames": fdc_read(&self.lane.queue.frames),
+            "messages": fdc_read(&self.lane.queue.messages),
+            "bytes": fdc_read(&self.lane.queue.bytes),
+            "fragments": fdc_read(&self.lane.queue.fragments),
+            "waits": fdc_read(&self.lane.queue.waits),
+            "wait_seconds": fdc_read(&self.lane.queue.waited_ns) * 1e-9,
             "lost": fdc_read(&self.lane.lost),
         }
 
     @property
     def waiting_seconds(self):
         """float: for how long its queue has been full; 0.0 if it is not."""
-        cdef int64_t since = fdc_read(&self.lane.waiting_since)
+        cdef int64_t since = fdc_read(&self.lane.queue.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0

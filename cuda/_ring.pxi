@@ -1,31 +1,10 @@
 # The ring of buffers and the thread behind it, of which a process has one.
-
-cdef extern from "cuda/ring_save.h" nogil:
-    enum:
-        FDR_DRIVER
-        FDR_QUEUE
-        FDR_TOO_BIG
-        FDR_LAYOUT
-        FDR_REFUSED
-        FDR_WIDE
-        FDR_SIZE
-        FDR_MAPPED
-        FDR_COPY
-        FDR_WATCH
-
-    ctypedef struct fdr_ring:
-        int n
-        fdr_error failure
-        int64_t held, held_ns
-
-    int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int way)
-    int fdr_drain(fdr_ring *r, int64_t deadline)
-    int64_t fdr_stop(fdr_ring *r, int64_t deadline)
-    int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
-    uint64_t fdr_issued(const fdr_ring *r)
-    uint64_t fdr_finished(const fdr_ring *r)
-    int fdr_is_broken(const fdr_ring *r)
-    bint fdr_has_error(const fdr_ring *r)
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+from fd_postproc.headers.counter cimport fdc_read
+from fd_postproc.headers.pack cimport fdp_fault
+from fd_postproc.headers.sysv cimport fds_forks, fds_now
 
 cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
 cdef dict _REASON_NAMES = _REASONS
@@ -132,20 +111,25 @@ def held():
     return fdc_read(&_ring.held), fdc_read(&_ring.held_ns) * 1e-9
 
 
-cdef tuple _error(const fdr_error *e):
+cdef object _refusal(const fdp_fault *fault):
+    return Refusal(_REASON_NAMES[fault.reason], fault.index, fault.value, fault.bound)
+
+
+cdef tuple _kind_and_details(const fdr_error *e):
+    """As of `UnsentSave`."""
     if e.kind == FDR_DRIVER:
-        return e.ticket, "driver", _failed((<bytes>e.call).decode(), e.status)
+        return "driver", _failed((<bytes>e.call).decode(), e.driver)
     if e.kind == FDR_QUEUE:
-        return e.ticket, "queue", e.status
+        return "queue", e.queue
     if e.kind == FDR_TOO_BIG:
-        return e.ticket, "too big", (e.value, e.index, e.bound)
+        return "too big", (e.limits.size, e.limits.msgmax, e.limits.msg_qbytes)
     if e.kind == FDR_LAYOUT:
-        return e.ticket, "layout", None
+        return "layout", None
     if e.kind == FDR_REFUSED:
-        return e.ticket, "refused", (_REASON_NAMES[e.status], e.index, e.value, e.bound)
+        return "refused", _refusal(&e.refused)
     if e.kind == FDR_WIDE:
-        return e.ticket, "refused", (_REASON_NAMES[e.status], e.index, None, 0)
-    return e.ticket, "size", (e.value, e.bound)
+        return "refused", Refusal(_REASON_NAMES[e.refused.reason], e.refused.index, None, 0)
+    return "size", (e.claimed, e.capacity)
 
 
 def take_error():
@@ -153,11 +137,10 @@ def take_error():
 
     Returns
     -------
-    None or (int, str, object, int)
-        The save's ticket; what kind of error, and its details; how many later ones were only counted.
+    UnsentSave or None
     """
     cdef fdr_error e
     cdef int64_t more = 0
     if not _runs() or not fdr_take_error(_ring, &e, &more):
         return None
-    return *_error(&e), more
+    return UnsentSave(e.ticket, *_kind_and_details(&e), more)

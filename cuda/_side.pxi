@@ -2,9 +2,7 @@
 #
 # What a caller has queued on their stream since then is not waited for: with overlapping steps, that is the
 # whole next forward pass.
-
-cdef extern from "cuda/ring_save.h" nogil:
-    int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream stream, fdr_error *error)
+from libc.stdint cimport uintptr_t
 
 cdef dict _ready = {}       # ordinal -> the addresses of the last two marks' tensors, and the tensors
 
@@ -34,7 +32,7 @@ def mark(list inputs, uintptr_t stream):
     with nogil:
         status = fdr_mark(&_driver, gpu, <fdv_stream>stream, &error)
     if status < 0:
-        raise _failed((<bytes>error.call).decode(), error.status)
+        raise _failed((<bytes>error.call).decode(), error.driver)
     before = _ready.get(gpu.ordinal, (None, None))[0]
     _ready[gpu.ordinal] = {value.address: value for value in inputs}, before
 

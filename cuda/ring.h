@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include "fd_postproc/headers/lane.h"
 #include "cuda/decide.h"
 #include "cuda/driver.h"
 
@@ -37,13 +38,7 @@ enum fdr_way {
 
 /* Where messages go, and what became of them.  Lives until its last message is sent. */
 typedef struct {
-    int msqid;
-    int compact;
-    int64_t stock_size;             /* most that FastDeploy's receiver takes */
-    int64_t capacity;               /* payload bytes of the longest message or frame */
-    uint64_t seq;                   /* of the next frame */
-    int64_t frames, messages, bytes, fragments, waits, waited_ns;
-    int64_t waiting_since;          /* monotonic ns at which the queue was found full; 0: it is not */
+    fdq_lane queue;
     int64_t lost;                   /* saves whose message was not sent */
 } fdr_lane;
 
@@ -70,21 +65,24 @@ typedef struct {
 } fdr_gpu;
 
 enum fdr_kind {
-    FDR_DRIVER,     /* a driver call failed: status is its result */
-    FDR_QUEUE,      /* a queue call failed: status is its errno */
-    FDR_TOO_BIG,    /* value bytes, but kernel.msgmax is index and the queue's msg_qbytes is bound */
+    FDR_DRIVER,     /* a driver call failed */
+    FDR_QUEUE,      /* a queue call failed */
+    FDR_TOO_BIG,    /* a message, or a piece of a frame, is longer than the limits allow */
     FDR_LAYOUT,     /* a piece of a frame may not be as long as it would have to be */
-    FDR_REFUSED,    /* the kernel met a number that does not fit: status is an fdp_reason */
-    FDR_WIDE,       /* likewise, but value is not known */
-    FDR_SIZE,       /* the kernel claims value bytes, but bound is the most: a mistake of ours */
+    FDR_REFUSED,    /* the kernel met a number that does not fit */
+    FDR_WIDE,       /* likewise, but its value is not known */
+    FDR_SIZE,       /* the kernel claims more bytes than there is room for: a mistake of ours */
 };
 
 typedef struct {
     uint64_t ticket;    /* the save's number */
-    int32_t kind;
-    int32_t status;
-    int64_t index, value, bound;
-    const char *call;   /* of the driver */
+    int32_t kind;       /* enum fdr_kind */
+    fdv_result driver;  /* FDR_DRIVER: the result, and ... */
+    const char *call;   /* ... whose it is */
+    int32_t queue;      /* FDR_QUEUE: errno */
+    fdq_limits limits;  /* FDR_TOO_BIG */
+    fdp_fault refused;  /* FDR_REFUSED; FDR_WIDE, without its value */
+    int64_t claimed, capacity; /* FDR_SIZE: bytes */
 } fdr_error;
 
 /* A buffer: what the kernel tells (fdk_result), mtype and payload, where prepare.h has them, and behind them what

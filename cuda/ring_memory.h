@@ -25,7 +25,7 @@ static inline int64_t fdr_aligned(int64_t size)
 static inline int fdr_failed(fdr_error *error, fdv_result result, const char *call)
 {
     error->kind = FDR_DRIVER;
-    error->status = result;
+    error->driver = result;
     error->call = call;
     return -1;
 }
@@ -33,7 +33,7 @@ static inline int fdr_failed(fdr_error *error, fdv_result result, const char *ca
 /* Bytes of a job's buffer, without what the kernel reads there. */
 static inline int64_t fdr_message_room(const fdr_job *job)
 {
-    return fdr_aligned(FDK_MOST_PAYLOAD_AT + job->lane->capacity);
+    return fdr_aligned(FDK_MOST_PAYLOAD_AT + job->lane->queue.capacity);
 }
 
 /* Bytes of a job's buffer. */

@@ -7,12 +7,9 @@
 
 #include <string.h>
 
-#include "fd_postproc/headers/counter.h"
-#include "fd_postproc/headers/frames.h"
-#include "fd_postproc/headers/sysv.h"
+#include "fd_postproc/headers/lane.h"
 #include "cuda/ring_memory.h"
 
-#define FDR_SLICE_NS 20000000   /* the thread looks this often whether it is to go on waiting */
 #define FDR_CAPTURE_NS 1000000  /* and this often whether a capture is over */
 #define FDR_WATCH_NS 20000      /* a wake-up takes about as long, so more would cost more than it saves */
 #define FDR_IDLE_NS 500000000   /* after so long without a save, old buffers are freed */
@@ -37,71 +34,22 @@ static inline int fdr_has_error(const fdr_ring *r)
 /* Give what was written into a slot to its queue.  0, or -1 with the reason in *error. */
 static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_error *error)
 {
-    fdr_lane *lane = slot->lane;
+    fdq_lane *queue = &slot->lane->queue;
     uint8_t *message = slot->memory + slot->payload_at - FDF_MTYPE_SIZE;
     fdf_sending sending;
-    int64_t msgmax = 0, msg_qbytes = 0;
-    int64_t limit = fds_limit(lane->msqid, &msgmax, &msg_qbytes);
-    const long mtype = lane->compact ? FDW_MTYPE_COMPACT : FDW_MTYPE_STOCK;
-    error->kind = FDR_TOO_BIG;
-    error->value = size;
-    error->index = msgmax;
-    error->bound = msg_qbytes;
-    if (limit < 0) {
-        error->kind = FDR_QUEUE;
-        error->status = (int32_t)-limit;
-        return -1;
-    }
-    if (!lane->compact && size > limit)
-        return -1;
-    memcpy(message, &mtype, sizeof mtype);
-    if (slot->seq_word >= 0) { /* here, so that the numbers are in the order of sending and have no holes */
-        memcpy(message + FDF_MTYPE_SIZE + 4 * slot->seq_word, &lane->seq, sizeof lane->seq);
-        lane->seq++; /* also if it fails half-way: a number is never used again */
-    }
-    if (fdf_cut(&sending, message, size, limit < lane->stock_size ? limit : lane->stock_size) < 0) {
-        error->kind = lane->stock_size < limit ? FDR_LAYOUT : FDR_TOO_BIG;
-        error->value = FDF_LEAST_LIMIT;
-        return -1;
-    }
-    while (sending.next < sending.fragments) { /* the rules of Sender._send */
-        int64_t piece = 0;
-        void *next = fdf_piece(&sending, &piece);
-        int status = fds_put(lane->msqid, next, piece);
-        if (status == -EAGAIN) {
-            const int64_t began = fds_now();
-            if (lane->waiting_since == 0) {
-                fdc_add(&lane->waits, 1);
-                fdc_set(&lane->waiting_since, began);
-            }
-            status = fds_put_wait(lane->msqid, next, piece, lane->waiting_since, began + FDR_SLICE_NS);
-            fdc_add(&lane->waited_ns, fds_now() - began);
-        }
-        if (status == -EAGAIN || status == -EINVAL) {
-            limit = fds_limit(lane->msqid, &msgmax, &msg_qbytes);
-            if (limit >= 0 && limit < piece) { /* lowered meanwhile */
-                error->value = piece;
-                error->index = msgmax;
-                error->bound = msg_qbytes;
-                return -1;
-            }
-        }
-        if (status == -EINTR || (status == -EAGAIN && !__atomic_load_n(&r->abandoned, __ATOMIC_RELAXED)))
-            continue;
-        if (status < 0) {
-            error->kind = FDR_QUEUE;
-            error->status = -status;
-            return -1;
-        }
-        fdc_set(&lane->waiting_since, 0);
-        sending.next++;
-        fdc_add(&lane->messages, 1);
-        fdc_add(&lane->bytes, piece);
-    }
-    fdc_add(&lane->frames, 1);
-    if (sending.fragments > 1)
-        fdc_add(&lane->fragments, sending.fragments);
-    return 0;
+    int status;
+    if (slot->seq_word >= 0) /* here, so that the numbers are in the order of sending and have no holes */
+        memcpy(message + FDF_MTYPE_SIZE + 4 * slot->seq_word, &queue->seq, sizeof queue->seq);
+    status = fdq_begin(queue, &sending, message, size, &error->limits);
+    if (status == 0)
+        do
+            status = fdq_go_on(queue, &sending, -1, &error->limits);
+        while (status == -EINTR || (status == -EAGAIN && !__atomic_load_n(&r->abandoned, __ATOMIC_RELAXED)));
+    if (status == 0)
+        return 0;
+    error->kind = status == FDQ_TOO_BIG ? FDR_TOO_BIG : status == FDQ_LAYOUT ? FDR_LAYOUT : FDR_QUEUE;
+    error->queue = -status;
+    return -1;
 }
 
 /* The bytes of a message, by what the kernel tells; -1 if it must not be sent, with the reason in *error. */
@@ -110,22 +58,19 @@ static inline int64_t fdr_length(const fdr_slot *slot, fdr_error *error)
     const fdk_result *result = (const fdk_result *)(slot->memory + FDK_RESULT_AT);
     if (result->length == FDK_REFUSED) {
         error->kind = FDR_REFUSED;
-        error->status = result->fault.reason;
-        error->index = result->fault.index;
-        error->value = result->fault.value;
-        error->bound = result->fault.bound;
+        error->refused = result->fault;
         return -1;
     }
     if (result->wide != 0) {
         error->kind = FDR_WIDE;
-        error->status = (int32_t)(result->wide % 256);
-        error->index = result->wide / 256;
+        error->refused.reason = (int32_t)(result->wide % 256);
+        error->refused.index = result->wide / 256;
         return -1;
     }
-    if (result->length < 0 || result->length > slot->lane->capacity) {
+    if (result->length < 0 || result->length > slot->lane->queue.capacity) {
         error->kind = FDR_SIZE;
-        error->value = result->length;
-        error->bound = slot->lane->capacity;
+        error->claimed = result->length;
+        error->capacity = slot->lane->queue.capacity;
         return -1;
     }
     return result->length;
@@ -301,7 +246,7 @@ static void *fdr_main(void *data)
             break;
         if (result != 0) {
             error.kind = FDR_DRIVER;
-            error.status = result;
+            error.driver = result;
             fdr_break(r);
             r->failure = error;
             fdr_keep_error(r, &error);
@@ -311,7 +256,7 @@ static void *fdr_main(void *data)
         length = fdr_length(slot, &error);
         if (length >= 0)
             status = fdr_send(r, slot, length, &error);
-        fdc_set(&slot->lane->waiting_since, 0);
+        fdc_set(&slot->lane->queue.waiting_since, 0);
         pthread_mutex_lock(&r->lock);
         if (r->abandoned && status < 0)
             break;

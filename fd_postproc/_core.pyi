@@ -4,6 +4,7 @@ from typing import Any, Literal, TypeAlias, final
 from numpy.typing import ArrayLike
 from typing_extensions import Buffer
 
+from .errors import Refusal
 from .layout import Layout
 
 _Channel: TypeAlias = str  # one of CHANNELS
@@ -186,7 +187,7 @@ class Sender:
         stop_flag: int,
         flag: int,
         skip_prefill: bool,
-    ) -> tuple[str, int, int | None, int] | None: ...
+    ) -> Refusal | None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Sender: ...
     def __exit__(self, *exc: Any) -> None: ...

@@ -2,6 +2,7 @@ from collections import deque
 from typing import Any, Literal, final
 
 from ._core import DeviceInput, HostInput
+from .errors import Refusal, UnsentSave
 from .layout import Layout
 
 ROLES: dict[str, str]
@@ -14,7 +15,6 @@ _Op = Literal[
     "mtp_save_first_token",
     "mtp_save_first_token_with_topk",
 ]
-_Kind = Literal["driver", "queue", "too big", "layout", "refused", "size"]
 
 def obstacle() -> str: ...
 def devices_in_use() -> list[int]: ...
@@ -32,7 +32,7 @@ def finished() -> int: ...
 def drain(deadline: int) -> bool: ...
 def broken() -> bool: ...
 def held() -> tuple[int, float]: ...
-def take_error() -> tuple[int, _Kind, Any, int] | None: ...
+def take_error() -> UnsentSave | None: ...
 
 @final
 class Lane:
@@ -88,7 +88,7 @@ class DeviceJob:
         stream: int,
         records: deque[tuple[int, DeviceJob, Lane, Any]],
         keep: Any,
-    ) -> tuple[str, int, int, int] | None: ...
+    ) -> Refusal | None: ...
 
 @final
 class Again:

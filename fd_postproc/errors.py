@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any, NamedTuple
 
 from .checks import shown
 
@@ -73,6 +74,46 @@ class MalformedMessage(ValueError):
 
 class UnfitNumber(ValueError):
     """A number in a tensor does not fit its place in a message; nothing was sent."""
+
+
+class Refusal(NamedTuple):
+    """The number of a save op's tensors that does not fit, told by the C loop or the kernel.
+
+    Attributes
+    ----------
+    reason : str
+        Which rule: the words for ``enum fdp_reason`` in ``headers/request.h``.
+    element : int
+        Request, or flat index of the tensor's element.
+    value : int or None
+        None where the kernel does not tell.
+    bound : int
+    """
+
+    reason: str
+    element: int
+    value: int | None
+    bound: int
+
+
+class UnsentSave(NamedTuple):
+    """A save from a CUDA device whose message the sender thread could not send.
+
+    Attributes
+    ----------
+    ticket : int
+        The save's number.
+    kind : {"driver", "queue", "too big", "layout", "refused", "size"}
+    details : CudaError, int (errno), (size, msgmax, msg_qbytes), None, Refusal, or (claimed, capacity)
+        By kind.
+    later : int
+        Later ones that were only counted.
+    """
+
+    ticket: int
+    kind: str
+    details: Any
+    later: int
 
 
 class QueueError(OSError):

@@ -1,4 +1,17 @@
 # decode and encode: bytes <-> Step.
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawMalloc
+from libc.stdint cimport uint8_t
+from libc.string cimport memset, strpbrk
+from fd_postproc.headers.wire cimport (
+    FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_block_size, fdw_draft, fdw_fault, fdw_gather, fdw_layout,
+    fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_write_step,
+)
+
 
 cdef Step _gathered(const fdw_message *m):
     """The Step of an opened message."""

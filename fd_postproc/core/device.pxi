@@ -1,4 +1,12 @@
 # Tensors on a CUDA device: where their numbers are.  Nothing here reads them or calls the driver.
+cimport cython
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport uintptr_t
+from fd_postproc.headers.dlpack cimport (
+    FDL_CAPSULE, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, fdl_exchange, fdl_tensor,
+)
+
 
 @cython.final
 @cython.no_gc

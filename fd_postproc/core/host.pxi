@@ -1,4 +1,17 @@
 # Host memory of tensors that a C loop may read.
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
+from libc.stdint cimport uint8_t, uintptr_t
+from fd_postproc.headers.dlpack cimport (
+    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_exchange, fdl_is_contiguous,
+    fdl_tensor,
+)
+
 
 @cython.final
 @cython.no_gc
@@ -80,12 +93,6 @@ def host_flag(tensor, str name):
             and t.lanes == 1 and (t.ndim == 0 or t.shape[0] > 0)):
         return (<uint8_t *>t.data)[t.byte_offset] != 0
     return tensors.slow_flag(tensor, name)
-
-
-def environment_variable(str name):
-    """``os.environ.get(name) or None``, in a tenth of its time: empty is as if unset."""
-    cdef const char *value = getenv(name.encode())
-    return None if value == NULL or value[0] == 0 else os.fsdecode(<bytes>value)
 
 
 def host_input(tensor, str name, str dtype):

@@ -1,4 +1,11 @@
 # Logprobs: a view of rows and columns of a Step.
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.slice cimport PySlice_AdjustIndices
+from libc.stdint cimport int32_t
+from libc.string cimport memcmp, memcpy
+from fd_postproc.headers.lists cimport float_rows, int_row, int_rows, owned
+
 
 @cython.final
 @cython.no_gc
@@ -37,17 +44,17 @@ cdef class Logprobs:
     @property
     def logprob_token_ids(self):
         """list of list of int, [rows][cols]: token ids; the sampled token first."""
-        return _owned(_int_rows(self._ids(), self.step.at.cols, self.rows, self.cols))
+        return owned(int_rows(self._ids(), self.step.at.cols, self.rows, self.cols))
 
     @property
     def logprobs(self):
         """list of list of float, [rows][cols]: log-probabilities of those tokens."""
-        return _owned(_float_rows(self._scores(), self.step.at.cols, self.rows, self.cols))
+        return owned(float_rows(self._scores(), self.step.at.cols, self.rows, self.cols))
 
     @property
     def sampled_token_ranks(self):
         """list of int, [rows]: rank of the sampled token in the vocabulary, 1 being the likeliest."""
-        return _owned(_int_row(self._ranks(), 1, self.rows))
+        return owned(int_row(self._ranks(), 1, self.rows))
 
     def tolists(self):
         """``(logprob_token_ids, logprobs, sampled_token_ranks)``."""

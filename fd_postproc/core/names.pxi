@@ -1,4 +1,11 @@
 # Names a user writes  <->  numbers that wire.h uses; and faults -> exceptions.
+from libc.stdint cimport int64_t
+from fd_postproc.headers.wire cimport (
+    FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
+    FDW_FLAG, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_STOCK, FDW_NUMBER, FDW_PACKED, FDW_PLAIN,
+    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_counts_may_be_0, fdw_fault,
+    fdw_has_logprobs, fdw_layout,
+)
 
 _CHANNEL_NUMBERS = {
     "plain": FDW_PLAIN, "topk": FDW_TOPK, "spec": FDW_SPEC, "spec_topk": FDW_SPEC_TOPK,
@@ -70,32 +77,3 @@ def has_logprobs(channel):
 def has_counts(channel):
     """Whether a request of this channel may have several tokens in a step, or none; elsewhere 1 or a code."""
     return fdw_counts_may_be_0(_channel_number(channel))
-
-
-def payload_size(channel, layout=GPU):
-    """Bytes of a full message, without the 8-byte ``mtype``, as FastDeploy's own senders send it.
-
-    Parameters
-    ----------
-    channel : {"plain", "topk", "spec", "spec_topk"}
-    layout : Layout, optional
-
-    Returns
-    -------
-    int
-    """
-    cdef fdw_layout c = _c_layout(layout)
-    return fdw_geometry_of(&c, _channel_number(channel), FDW_LEGACY, 0).size
-
-
-def tensor_elements(channel, layout=GPU):
-    """Elements that a get op's token, score and rank tensors must have: ``(tokens, scores, ranks)``.
-
-    Scores and ranks are 0 on channels without logprobs.
-    """
-    cdef fdw_layout c = _c_layout(layout)
-    cdef int number = _channel_number(channel)
-    cdef fdw_geometry at = fdw_geometry_of(&c, number, FDW_LEGACY, 0)
-    if not fdw_has_logprobs(number):
-        return fdw_token_elements(&at), 0, 0
-    return fdw_token_elements(&at), fdw_score_elements(&at), fdw_rank_elements(&at)

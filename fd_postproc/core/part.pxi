@@ -1,4 +1,7 @@
 # The arrays of a Step as memoryviews.
+cimport cython
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_F_CONTIGUOUS, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
+
 
 @cython.final
 @cython.no_gc

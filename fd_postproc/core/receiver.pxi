@@ -1,4 +1,23 @@
 # Receiver: from a queue to Steps.
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
+from fd_postproc.headers.counter cimport fdc_add, fdc_read
+from fd_postproc.headers.frames cimport (
+    FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_free,
+)
+from fd_postproc.headers.lane cimport FDQ_SLICE_NS
+from fd_postproc.headers.sysv cimport (
+    E2BIG, EAGAIN, EINTR, ENOMSG, fds_forks, fds_give_back, fds_now, fds_pages, fds_peek, fds_stat,
+    fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any,
+)
+from fd_postproc.headers.wire cimport (
+    FDW_BATCH, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault, fdw_fill,
+    fdw_geometry_of, fdw_layout, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
+)
 
 # Most bytes allocated for a message whose length only the kernel knows.
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
@@ -7,16 +26,6 @@ cdef int _WRONG_MTYPE = -3
 # Time between two questions who sends, when the last one was answered, and when not.
 cdef int64_t _ASK_SENDER_NS = 100_000_000
 cdef int64_t _ASK_AGAIN_NS = 1_000_000
-# Longest time between two looks at pending signals while waiting with a deadline.
-cdef int64_t _SLICE_NS = 20_000_000
-
-
-cdef int64_t _deadline(timeout) except -2:
-    """Seconds, or None -> monotonic ns; 0 does not wait, -1 waits for ever."""
-    if timeout is None:
-        return -1
-    cdef double seconds = checks.seconds(timeout)
-    return fds_now() + <int64_t>(min(seconds, 1e9) * 1e9) if seconds > 0 else 0
 
 
 @cython.final
@@ -212,8 +221,8 @@ cdef class Receiver:
                 n = fds_take(self.msqid, self.message, self.capacity)
                 if n == -ENOMSG and deadline != 0:
                     began = fds_now()
-                    if deadline > began + _SLICE_NS:
-                        until = began + _SLICE_NS
+                    if deadline > began + FDQ_SLICE_NS:
+                        until = began + FDQ_SLICE_NS
                     n = fds_wait(self.msqid, self.message, self.capacity, until)
                     fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
@@ -222,7 +231,7 @@ cdef class Receiver:
                 if status[0] != FDF_MORE:
                     break
                 if enough == 0:
-                    enough = self.heard + _SLICE_NS
+                    enough = self.heard + FDQ_SLICE_NS
                     if 0 < deadline < enough:
                         enough = deadline
                 if self.heard >= enough:

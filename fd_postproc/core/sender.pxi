@@ -1,4 +1,22 @@
 # Sender: from Steps, or from a save op's tensors, to a queue.
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
+from libc.string cimport memset
+from fd_postproc.headers.counter cimport fdc_read, fdc_set
+from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_sending
+from fd_postproc.headers.lane cimport FDQ_LAYOUT, FDQ_TOO_BIG, fdq_begin, fdq_go_on, fdq_lane, fdq_limits
+from fd_postproc.headers.pack cimport (
+    FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,
+    FDP_SAVE_OUTPUT, FDP_SAVE_OUTPUT_TOPK, FDP_SPECULATE, FDP_SPECULATE_TOPK, FDP_TOKEN_WIDE,
+    FDP_TOO_MANY, FDP_TOO_NARROW, fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
+)
+from fd_postproc.headers.sysv cimport EAGAIN, EINTR, fds_forks, fds_limit, fds_now
+from fd_postproc.headers.wire cimport (
+    FDW_COMPACT, FDW_LEGACY, fdw_draft, fdw_geometry_of, fdw_layout, fdw_longest_frame, fdw_message,
+    fdw_write_step,
+)
 
 _OP_NUMBERS = {
     "save_output": FDP_SAVE_OUTPUT,
@@ -59,23 +77,18 @@ cdef class Sender:
     cdef readonly str channel
     cdef readonly str dialect
     cdef readonly object layout
-    cdef readonly int msqid
     cdef readonly object key
     cdef int channel_number
     cdef int dialect_number
     cdef fdw_layout c_layout
     cdef bint busy
     cdef bint closed
-    cdef int64_t capacity    # payload bytes of the longest message or frame
-    cdef int64_t stock_size  # most that FastDeploy's receiver takes
-    cdef uint8_t *message    # mtype, then capacity bytes; used by one thread at a time
+    cdef fdq_lane lane       # the queue, and the counters
+    cdef uint8_t *message    # mtype, then lane.capacity bytes; used by one thread at a time
     cdef fdp_settled *settled  # of a save op's requests; made for the first one
     cdef fdf_sending sending
     cdef uint64_t sender     # tells the frames of several senders apart
     cdef int forks           # fds_forks when it took that number
-    cdef uint64_t seq
-    cdef int64_t waiting_since   # monotonic ns at which the queue was found full; 0: not waiting
-    cdef int64_t n_frames, n_messages, n_bytes, n_fragments, n_waits, waited_ns
 
     def __cinit__(self):
         self.message = NULL
@@ -91,11 +104,12 @@ cdef class Sender:
         self.c_layout = _c_layout(layout)
         self.layout = layout
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
-        self.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
-        self.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
-        self.capacity = max(self.stock_size, fdw_longest_frame(&self.c_layout, self.channel_number))
+        self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
+        self.lane.compact = self.dialect_number == FDW_COMPACT
+        self.lane.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
+        self.lane.capacity = max(self.lane.stock_size, fdw_longest_frame(&self.c_layout, self.channel_number))
         self._begin()
-        self.message = <uint8_t *>PyMem_RawCalloc(1, sizeof(long) + self.capacity)
+        self.message = <uint8_t *>PyMem_RawCalloc(1, sizeof(long) + self.lane.capacity)
         if self.message == NULL:
             raise MemoryError
 
@@ -106,7 +120,7 @@ cdef class Sender:
     cdef int _begin(self) except -1:
         """Take a number that no other sender has."""
         self.sender = int.from_bytes(os.urandom(8), "little")
-        self.seq = 0
+        self.lane.seq = 0
         self.forks = fds_forks
         self.busy = False  # a fork leaves only the calling thread
         return 0
@@ -119,35 +133,37 @@ cdef class Sender:
         frame; waits, wait_seconds : how often a call waited for room, and how long.
         """
         return {
-            "frames": fdc_read(&self.n_frames),
-            "messages": fdc_read(&self.n_messages),
-            "bytes": fdc_read(&self.n_bytes),
-            "fragments": fdc_read(&self.n_fragments),
-            "waits": fdc_read(&self.n_waits),
-            "wait_seconds": fdc_read(&self.waited_ns) * 1e-9,
+            "frames": fdc_read(&self.lane.frames),
+            "messages": fdc_read(&self.lane.messages),
+            "bytes": fdc_read(&self.lane.bytes),
+            "fragments": fdc_read(&self.lane.fragments),
+            "waits": fdc_read(&self.lane.waits),
+            "wait_seconds": fdc_read(&self.lane.waited_ns) * 1e-9,
         }
+
+    @property
+    def msqid(self):
+        """int: the kernel's number of the queue."""
+        return self.lane.msqid
 
     @property
     def limit(self):
         """int: bytes that one message may have now: the least of kernel.msgmax, what the queue may hold
         (``msg_qbytes``, fixed when it was made) and a full message of FastDeploy's."""
         cdef int64_t msgmax = 0, msg_qbytes = 0
-        return min(self._limit(&msgmax, &msg_qbytes), self.stock_size)
+        cdef int64_t limit = fds_limit(self.lane.msqid, &msgmax, &msg_qbytes)
+        if limit < 0:
+            raise queue_error(-limit, self._where())
+        return min(limit, self.lane.stock_size)
 
     @property
     def waiting_seconds(self):
         """float: how long the call that is under way has waited for room; 0.0 if it does not."""
-        cdef int64_t since = fdc_read(&self.waiting_since)
+        cdef int64_t since = fdc_read(&self.lane.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0
 
-    cdef int64_t _limit(self, int64_t *msgmax, int64_t *msg_qbytes) except -1:
-        cdef int64_t limit = fds_limit(self.msqid, msgmax, msg_qbytes)
-        if limit < 0:
-            raise queue_error(-limit, self._where())
-        return limit
-
     cdef str _where(self):
-        return f"sending to queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
+        return f"sending to queue {self.lane.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
@@ -156,81 +172,39 @@ cdef class Sender:
             self._begin()
         if self.busy:
             raise SenderBusy(
-                f"this Sender (queue {self.msqid}) is in use by another call; "
+                f"this Sender (queue {self.lane.msqid}) is in use by another call; "
                 "one thread at a time may use it: make a second Sender")
         self.busy = True
         return 0
 
-    cdef int _too_big(self, int64_t size, int64_t msgmax, int64_t msg_qbytes) except -1:
-        raise too_big(self._where(), self.dialect, size, msgmax, msg_qbytes)
-
-    cdef int _send(self, const fdw_message *m, int64_t deadline) except -1:
-        """Send what was written into self.message; m.claimed is its length.  deadline: see _deadline."""
-        cdef int64_t msgmax = 0, msg_qbytes = 0
-        cdef int64_t limit = self._limit(&msgmax, &msg_qbytes)
-        cdef bint compact = m.dialect == FDW_COMPACT
-        if not compact and m.claimed > limit:
-            self._too_big(m.claimed, msgmax, msg_qbytes)
-        (<long *>self.message)[0] = FDW_MTYPE_COMPACT if compact else FDW_MTYPE_STOCK
-        if fdf_cut(&self.sending, self.message, m.claimed, min(limit, self.stock_size)) < 0:
-            if self.stock_size < limit:
-                raise ValueError(
-                    f"{self._where()}: a piece of a frame may be no longer than FastDeploy's message, and "
-                    f"the {self.stock_size} bytes of this layout are too few for one")
-            self._too_big(FDF_LEAST_LIMIT, msgmax, msg_qbytes)
-        if compact:
-            self.seq += 1  # also if it fails half-way: a number is never used again
-        cdef int status
-        cdef int64_t size
-        while True:
-            status = self._put(deadline)
-            if status == 0:
-                break
-            if status == -EAGAIN or status == -EINVAL:
-                size = fdf_piece_size(&self.sending)
-                if self._limit(&msgmax, &msg_qbytes) < size:  # lowered meanwhile
-                    self._too_big(size, msgmax, msg_qbytes)
-                if status == -EAGAIN and 0 <= deadline <= fds_now():
-                    raise queue_error(EAGAIN, f"{self._where()}: it stayed full for the whole timeout")
-            elif status != -EINTR:
-                raise queue_error(-status, self._where())
-        fdc_add(&self.n_frames, 1)
-        if self.sending.fragments > 1:
-            fdc_add(&self.n_fragments, self.sending.fragments)
-        return 0
+    cdef int _send(self, int64_t size, int64_t deadline) except -1:
+        """Send the payload of `size` bytes in self.message.  deadline: see deadline_of."""
+        cdef fdq_limits limits
+        cdef int status = fdq_begin(&self.lane, &self.sending, self.message, size, &limits)
+        if status == 0:
+            status = self._put(deadline, &limits)
+            while status == -EINTR or (status == -EAGAIN and not 0 <= deadline <= fds_now()):
+                status = self._put(deadline, &limits)
+        if status == 0:
+            return 0
+        if status == FDQ_TOO_BIG:
+            raise too_big(self._where(), self.dialect, limits.size, limits.msgmax, limits.msg_qbytes)
+        if status == FDQ_LAYOUT:
+            raise ValueError(
+                f"{self._where()}: a piece of a frame may be no longer than FastDeploy's message, and "
+                f"the {self.lane.stock_size} bytes of this layout are too few for one")
+        if status == -EAGAIN:
+            raise queue_error(EAGAIN, f"{self._where()}: it stayed full for the whole timeout")
+        raise queue_error(-status, self._where())
 
     # No line tracing: see Receiver._wait.
     @cython.linetrace(False)
     @cython.profile(False)
-    cdef int _put(self, int64_t deadline) except? -1:
-        """Send what is left of self.sending, without the GIL.
-
-        0, or minus errno; then self.sending.next is the piece to go on with.  After -EINTR and -EAGAIN the
-        handlers of signals have run.
-        """
-        cdef int status = 0
-        cdef int64_t size = 0, until, began
-        cdef void *message
+    cdef int _put(self, int64_t deadline, fdq_limits *limits) except? -1:
+        """fdq_go_on without the GIL; after -EINTR and -EAGAIN the handlers of signals have run."""
+        cdef int status
         with nogil:
-            while self.sending.next < self.sending.fragments:
-                message = fdf_piece(&self.sending, &size)
-                status = fds_put(self.msqid, message, size)
-                if status == -EAGAIN and deadline != 0:
-                    began = fds_now()
-                    if self.waiting_since == 0:  # else a signal or a slice's end interrupted the same wait
-                        fdc_add(&self.n_waits, 1)
-                        fdc_set(&self.waiting_since, began)
-                    until = began + _SLICE_NS
-                    if 0 < deadline < until:
-                        until = deadline
-                    status = fds_put_wait(self.msqid, message, size, self.waiting_since, until)
-                    fdc_add(&self.waited_ns, fds_now() - began)
-                if status < 0:
-                    break
-                fdc_set(&self.waiting_since, 0)
-                self.sending.next += 1
-                fdc_add(&self.n_messages, 1)
-                fdc_add(&self.n_bytes, size)
+            status = fdq_go_on(&self.lane, &self.sending, deadline, limits)
         if status == -EINTR or status == -EAGAIN:
             PyErr_CheckSignals()
             if self.forks != fds_forks:  # a handler forked, and this is the child
@@ -284,16 +258,16 @@ cdef class Sender:
         self._enter()
         try:
             _plan_step(&m, &self.c_layout, one, self.dialect_number)
-            m.seq = self.seq
+            m.seq = self.lane.seq
             m.sender = self.sender
             draft.data = self.message + sizeof(long)
             draft.size = m.claimed
             memset(draft.data, 0, m.claimed)
             if fdw_write_step(&m, &one.at, &draft) < 0:
                 raise AssertionError("a planned message did not fit its own length")
-            self._send(&m, deadline)
+            self._send(m.claimed, deadline)
         finally:
-            fdc_set(&self.waiting_since, 0)
+            fdc_set(&self.lane.waiting_since, 0)
             self.busy = False
 
     def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None):
@@ -306,8 +280,7 @@ cdef class Sender:
         """For `fd_postproc.ops`: send what a save op was given.
 
         `inputs` holds a HostInput for each role; the caller has checked that their sizes fit each other.
-        None, or (reason, index, value, bound) if a number in them does not fit; then nothing was sent.
-        The reasons are explained at enum fdp_reason in request.h.
+        None, or a Refusal if a number in them does not fit; then nothing was sent.
         """
         cdef fdp_source s
         cdef fdp_fault fault
@@ -345,7 +318,7 @@ cdef class Sender:
             with nogil:
                 status = fdp_plan(&m, &s, &self.c_layout, self.dialect_number, self.settled, &fault)
                 if status == 0:
-                    m.seq = self.seq
+                    m.seq = self.lane.seq
                     m.sender = self.sender
                     draft.data = self.message + sizeof(long)
                     draft.size = m.claimed
@@ -353,10 +326,10 @@ cdef class Sender:
             if status < 0:
                 if fault.reason < 0:
                     raise AssertionError("a planned message did not fit its own length")
-                return _REASONS[fault.reason], fault.index, fault.value, fault.bound
-            self._send(&m, -1)
+                return Refusal(_REASONS[fault.reason], fault.index, fault.value, fault.bound)
+            self._send(m.claimed, -1)
         finally:
-            fdc_set(&self.waiting_since, 0)
+            fdc_set(&self.lane.waiting_since, 0)
             self.busy = False
 
     def close(self):
@@ -371,5 +344,5 @@ cdef class Sender:
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
-        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.n_frames)} steps>"
+        where = f"queue {self.lane.msqid}, key {queues.key_text(self.key)}"
+        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.lane.frames)} steps>"

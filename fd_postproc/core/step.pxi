@@ -1,27 +1,14 @@
 # Step: the one in-memory form of every message.
-
-cdef bint _same_scores(const float *a, const float *b, Py_ssize_t n) noexcept nogil:
-    """Equal numbers; NaN equals NaN, so that a pickled copy equals its original."""
-    cdef Py_ssize_t k
-    for k in range(n):
-        if a[k] != b[k] and not (isnan(a[k]) and isnan(b[k])):
-            return False
-    return True
-
-
-cdef extern from "Python.h":
-    bint PyIndex_Check(object o)
-    bint PyLong_CheckExact(object o)
-    long long PyLong_AsLongLongAndOverflow(object o, int *overflow) except? -1
-    Py_ssize_t _clipped_index "PyNumber_AsSsize_t"(object o, PyObject *error) except? -1  # NULL: clips
-
-
-cdef Py_ssize_t _clipped_whole(value) except? -1:
-    """A number as Py_ssize_t; what is beyond that becomes the end of its range."""
-    try:
-        return _clipped_index(value, NULL)
-    except TypeError:  # an array of several numbers
-        raise TypeError(f"{checks.shown(value)} is not one whole number") from None
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawFree
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcmp
+from fd_postproc.headers.lists cimport float_rows, int_row, int_rows, new_list, owned, set_item
+from fd_postproc.headers.wire cimport (
+    FDW_COMPACT, FDW_PLAIN, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_has_logprobs, fdw_is_flag, fdw_step,
+)
 
 
 cdef Py_ssize_t _request(Step step, i) except -1:
@@ -119,7 +106,7 @@ cdef class Step:
 
         -1 no token this step, -3 recovery stop, -9 preempted.
         """
-        return _owned(_int_row(self.at.block.counts, 1, self.at.batch))
+        return owned(int_row(self.at.block.counts, 1, self.at.batch))
 
     @property
     def offsets(self):
@@ -161,8 +148,8 @@ cdef class Step:
         """
         cdef Py_ssize_t request = _request(self, i)
         cdef int32_t first = self.at.block.offsets[request]
-        return _owned(_int_row(self.at.block.ids + <int64_t>first * self.at.cols, self.at.cols,
-                               self.at.block.offsets[request + 1] - first))
+        return owned(int_row(self.at.block.ids + <int64_t>first * self.at.cols, self.at.cols,
+                             self.at.block.offsets[request + 1] - first))
 
     def logprobs(self, i):
         """A view of request `i`'s logprobs; nothing is copied.
@@ -200,17 +187,17 @@ cdef class Step:
         """
         cdef fdw_block *b = &self.at.block
         cdef Py_ssize_t cols = self.at.cols, i, first, n
-        cdef list ids = _owned(_new_list(self.at.batch)), scores = None, ranks = None
+        cdef list ids = owned(new_list(self.at.batch)), scores = None, ranks = None
         if b.scores != NULL:
-            scores = _owned(_new_list(self.at.batch))
-            ranks = _owned(_new_list(self.at.batch))
+            scores = owned(new_list(self.at.batch))
+            ranks = owned(new_list(self.at.batch))
         for i in range(self.at.batch):
             first = b.offsets[i]
             n = b.offsets[i + 1] - first
-            _set_item(<PyObject *>ids, i, _int_rows(b.ids + first * cols, cols, n, cols))
+            set_item(<PyObject *>ids, i, int_rows(b.ids + first * cols, cols, n, cols))
             if b.scores != NULL:
-                _set_item(<PyObject *>scores, i, _float_rows(b.scores + first * cols, cols, n, cols))
-                _set_item(<PyObject *>ranks, i, _int_row(b.ranks + first, 1, n))
+                set_item(<PyObject *>scores, i, float_rows(b.scores + first * cols, cols, n, cols))
+                set_item(<PyObject *>ranks, i, int_row(b.ranks + first, 1, n))
         return ids, scores, ranks
 
     @classmethod
@@ -317,68 +304,3 @@ cdef class Step:
         columns = f", {self.cols} columns" if fdw_has_logprobs(self.at.channel) else ""
         dialect = f" {self.dialect}" if self.dialect else ""
         return f"<Step {self.channel}{dialect}{kind}: {self.batch} requests, {self.rows} tokens{columns}>"
-
-
-cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t stop_flag, int32_t batch,
-                   int32_t rows, int32_t cols):
-    """A Step that takes over `memory` (of fdw_block_size bytes)."""
-    cdef Step step = Step.__new__(Step)
-    step.memory = memory
-    step.dialect_number = dialect
-    step.at.channel = channel
-    step.at.flag = flag
-    step.at.stop_flag = stop_flag
-    step.at.batch = batch
-    step.at.rows = rows
-    step.at.cols = cols
-    step.at.block = fdw_block_in(memory, channel, batch, rows, cols)
-    return step
-
-
-def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t cols, bytes counts not None,
-                  bytes ids not None, bytes scores not None, bytes ranks not None, uint64_t seq=0):
-    """Make a Step from the bytes of its arrays (pickle's way back, and from_arrays').
-
-    Offsets are computed, never taken over, and every size is checked: a damaged pickle must not read
-    outside its own memory.
-    """
-    cdef int number = _channel_number(channel)
-    cdef int dialect_number = _NO_DIALECT if dialect is None else _dialect_number(dialect)
-    cdef Py_ssize_t batch = len(counts) // 4, i
-    cdef const int32_t *count = <const int32_t *>PyBytes_AS_STRING(counts)
-    cdef int64_t rows = 0
-    cdef int32_t token
-    for i in range(batch):
-        rows += count[i] if count[i] > 0 else 0
-        if (number == FDW_PLAIN or number == FDW_TOPK) and (count[i] == 0 or count[i] > 1):
-            raise ValueError(
-                f"count {count[i]} on channel {channel!r}: 1, or a negative code such as -1 (no token)")
-    if not fdw_is_flag(flag) or (flag != 0 and number != FDW_SPEC_TOPK):
-        raise ValueError(f"flag {flag} on channel {channel!r}")
-    if cols != 1 and not fdw_has_logprobs(number):
-        raise ValueError(f"{cols} columns on channel {channel!r}")
-    cdef int64_t logprob_rows = rows if fdw_has_logprobs(number) else 0
-    if (cols < 1 or len(counts) != 4 * batch or len(ids) != 4 * rows * cols
-            or len(scores) != 4 * logprob_rows * cols or len(ranks) != 4 * logprob_rows
-            or batch > 0x7FFFFFFE or rows > 0x7FFFFFFF):
-        raise ValueError("the arrays of a step do not fit each other")
-    if number == FDW_PLAIN or number == FDW_TOPK:
-        for i in range(rows):
-            memcpy(&token, PyBytes_AS_STRING(ids) + 4 * cols * i, sizeof(token))
-            if token < 0:
-                raise ValueError(f"the sampled token {token} on channel {channel!r}: codes are counts")
-    cdef void *memory = PyMem_RawMalloc(fdw_block_size(number, batch, rows, cols))
-    if memory == NULL:
-        raise MemoryError
-    cdef Step step = _step_in(memory, number, dialect_number, flag, stop_flag, batch, rows, cols)
-    cdef fdw_block *b = &step.at.block
-    step.at.seq = seq
-    memcpy(b.counts, count, 4 * batch)
-    memcpy(b.ids, PyBytes_AS_STRING(ids), len(ids))
-    if b.scores != NULL:
-        memcpy(b.scores, PyBytes_AS_STRING(scores), len(scores))
-        memcpy(b.ranks, PyBytes_AS_STRING(ranks), len(ranks))
-    b.offsets[0] = 0
-    for i in range(batch):
-        b.offsets[i + 1] = b.offsets[i] + (count[i] if count[i] > 0 else 0)
-    return step

@@ -1,4 +1,13 @@
 # The tensors of a get op -> Step: the way back of fdw_fill.
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.string cimport memset
+from fd_postproc.headers.counter cimport fdc_read
+from fd_postproc.headers.wire cimport (
+    FDW_BATCH, FDW_COLUMNS, FDW_COUNT, FDW_FLAG, FDW_FLAG_DRAFT, FDW_LENGTH, FDW_NUMBER, FDW_PACKED,
+    FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_size, fdw_fault, fdw_geometry, fdw_geometry_of,
+    fdw_has_logprobs, fdw_is_flag, fdw_layout, fdw_refuse, fdw_step, fdw_width,
+)
 
 
 cdef int _check_number(int64_t number, fdw_fault *fault) noexcept nogil:

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._core import DeviceInput, HostInput
 from ..checks import shown, whole_number
-from ..errors import UnfitNumber
+from ..errors import Refusal, UnfitNumber
 
 _LOGPROBS = {
     "tokens": "sampled_token_ids",
@@ -138,11 +138,9 @@ def is_first(rank_id: Any) -> bool:
     return rank_id <= 0
 
 
-def say(op: str, width: int, cols: int, reason: str, index: int, value: int | None, bound: int) -> str:
-    """Words for what the C loop or the kernel refused.
-
-    The reasons are those of enum fdp_reason in request.h.  `value` is None where the kernel does not tell.
-    """
+def say(op: str, width: int, cols: int, refusal: Refusal) -> str:
+    """Words for what the C loop or the kernel refused."""
+    reason, index, value, bound = refusal
     names = ARGUMENTS[op]
 
     def name(role: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .._core import DeviceInput, HostInput, Sender, environment_variable
 from ..errors import QueueRemoved, UnfitNumber
 from ..layout import Layout
-from . import device
 from .arguments import CHANNELS, Sizes, say
+from .device import saves
 from .environment import dialect_of, message_id, queue_mode
 from .pool import Pool
 from .watch import waiting, watch
@@ -29,14 +29,14 @@ def save(
     channel = CHANNELS[op]
     ident = message_id()
     dialect = dialect_of(channel, batch, layout)
-    if device.lanes:
-        device.settle()  # what was saved before goes before
+    if saves.lanes:
+        saves.send_all()  # what was saved before goes before
     watch()
     which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
     sender = senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
     gone = False
     try:
-        fault = sender._save(
+        refusal = sender._save(
             op,
             inputs,
             batch,
@@ -55,5 +55,5 @@ def save(
             senders.drop(sender)
         else:
             senders.give_back(which, sender)
-    if fault is not None:
-        raise UnfitNumber(say(op, width, cols, *fault))
+    if refusal is not None:
+        raise UnfitNumber(say(op, width, cols, refusal))

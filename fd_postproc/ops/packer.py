@@ -9,8 +9,9 @@ from .._core import HostInput, host_flag, on_device, tensor_input
 from ..checks import shown, whole_number
 from ..layout import GPU, Layout, checked_layout
 from ..tensors import ROLES, stream_handle
-from . import device, host, save
+from . import host, save
 from .arguments import ARGUMENTS, CHANNELS, check_flag, check_sizes, is_first
+from .device import saves, stop_flag
 
 
 class Packer:
@@ -81,9 +82,9 @@ class Packer:
         self._job = None
         self._flag_on_device = False
         if on_device(self._inputs):
-            _, address = device.stop_flag(self._not_need_stop)
+            _, address = stop_flag(self._not_need_stop)
             self._flag_on_device = address != 0
-            self._job = device.make_job(op, self._inputs, self._sizes, address)
+            self._job = saves.make_job(op, self._inputs, self._sizes, address)
 
     @property
     def channel(self) -> str:
@@ -123,7 +124,7 @@ class Packer:
             sizes = (batch, *self._sizes[1:])
             host.save(self.op, self._inputs, sizes, goes_on, self.layout, self._flag, self._skip)
             return
-        device.launch(
+        saves.launch(
             self._job,
             self,
             batch,

@@ -7,8 +7,9 @@ from typing import Any
 from .._core import host_flag, on_device, tensor_input
 from ..layout import GPU, Layout, checked_layout
 from ..tensors import ROLES
-from . import device, host
+from . import host
 from .arguments import ARGUMENTS, check_flag, check_sizes, is_first
+from .device import saves
 
 
 def save_output(
@@ -292,7 +293,7 @@ def flush(timeout: float | None = None) -> bool:
     ValueError, QueueError, CudaError
         If a message could not be made or sent; the first such error since the last save.
     """
-    return device.flush(timeout)
+    return saves.flush(timeout)
 
 
 def ready(*tensors: Any) -> None:
@@ -317,7 +318,7 @@ def ready(*tensors: Any) -> None:
     CudaError
         If CUDA cannot be used.
     """
-    device.ready(*tensors)
+    saves.ready(*tensors)
 
 
 def save_stats() -> dict[str, int | float]:
@@ -326,7 +327,7 @@ def save_stats() -> dict[str, int | float]:
     Besides, of tensors on a CUDA device: lost : saves whose message could not be sent, told by the next save;
     held, held_seconds : calls that waited because all buffers were full, and how long.
     """
-    return device.add_stats(host.senders.stats())
+    return saves.add_stats(host.senders.stats())
 
 
 def _with_logprobs(
@@ -366,13 +367,13 @@ def _save(
     if layout is not GPU:
         checked_layout(layout)
     flag = check_flag(flag)
-    if device.again is not None and device.again(op, given, not_need_stop, layout, flag, skip_prefill):
+    if saves.again is not None and saves.again(op, given, not_need_stop, layout, flag, skip_prefill):
         return
     names = ARGUMENTS[op]
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
     if on_device(inputs):
-        device.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
+        saves.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
     else:
         goes_on = host_flag(not_need_stop, "not_need_stop")
         host.save(op, inputs, sizes, goes_on, layout, flag, skip_prefill)

@@ -1,4 +1,8 @@
 # Results handed to FastDeploy's scheduler, all of a step at once.
+cimport cython
+from cpython.list cimport PyList_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_CheckExact
 
 
 @cython.final

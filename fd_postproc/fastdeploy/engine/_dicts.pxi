@@ -1,4 +1,13 @@
 # to_dict() as one copy of a template and the values that differ from it.
+cimport cython
+from cpython.dict cimport PyDict_Copy, PyDict_SetItem
+from cpython.float cimport PyFloat_CheckExact
+from cpython.list cimport PyList_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.string cimport memcpy
 
 cdef extern from *:
     """

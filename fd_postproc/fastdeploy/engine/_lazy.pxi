@@ -1,4 +1,13 @@
 # Attributes that are made when somebody reads them: log-probabilities and metrics of a result.
+cimport cython
+from cpython.list cimport PyList_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t
+from libc.string cimport memcpy
+from fd_postproc._core cimport Step
+from fd_postproc.headers.lists cimport drop_reference, float_rows, int_row, int_rows
+from fd_postproc.headers.wire cimport fdw_block
+
 
 cdef class Lazy:
     """An attribute over a slot that may hold what the value is made of.
@@ -117,11 +126,11 @@ cdef PyObject *_lists(type cls, const int32_t *ids, const float *scores, const i
     """A LogprobsLists of rows of `cols` columns."""
     cdef PyObject *made = _new_tuple(cls, 3)
     try:
-        _set_tuple_item(made, 0, _untrack_rows(_int_rows(ids, cols, rows, cols)))
-        _set_tuple_item(made, 1, _untrack_rows(_float_rows(scores, cols, rows, cols)))
-        _set_tuple_item(made, 2, _untrack(_int_row(ranks, 1, rows)))
+        _set_tuple_item(made, 0, _untrack_rows(int_rows(ids, cols, rows, cols)))
+        _set_tuple_item(made, 1, _untrack_rows(float_rows(scores, cols, rows, cols)))
+        _set_tuple_item(made, 2, _untrack(int_row(ranks, 1, rows)))
     except:  # noqa: E722 - out of memory
-        _drop(made)
+        drop_reference(made)
         raise
     return _untrack(made)
 

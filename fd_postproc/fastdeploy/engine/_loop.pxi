@@ -1,4 +1,18 @@
 # The batch loop: results of a step.
+cimport cython
+from cpython.dict cimport PyDict_SetItem
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
+from cpython.long cimport (
+    PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact, PyLong_FromLongLong,
+)
+from cpython.object cimport PyObject, PyObject_HasAttr
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memset
+from fd_postproc._core cimport Step
+from fd_postproc.headers.lists cimport drop_reference, int_row, new_float, new_list, owned
+from fd_postproc.headers.wire cimport fdw_block
 
 # Counted in C during a step, given to FastDeploy's attributes and metrics at its end.
 cdef enum:
@@ -86,7 +100,7 @@ cdef class Plan:
     def new_result(self, index, send_idx, request_id, output_type, metrics):
         """A result without tokens."""
         result = _taken_over(self._result(index, send_idx, request_id, output_type))
-        give(at_offset(<PyObject *>result, self.r_outputs)[0], self.o_tokens, _untrack(_new_list(0)))
+        give(at_offset(<PyObject *>result, self.r_outputs)[0], self.o_tokens, _untrack(new_list(0)))
         put(<PyObject *>result, self.r_metrics, metrics)
         return result
 
@@ -110,17 +124,17 @@ cdef class Plan:
         try:
             put(output, self.o_index, index)
             put(output, self.o_send, send_idx)
-            give(output, self.o_drafts, _untrack(_new_list(0)))
+            give(output, self.o_drafts, _untrack(new_list(0)))
             result = self.results.copy(<PyObject *>self.result)
             put(result, self.r_outputs, <object>output)
             put(result, self.r_request_id, request_id)
             put(result, self.r_type, output_type)
-            give(result, self.r_prompt_ids, _untrack(_new_list(0)))
+            give(result, self.r_prompt_ids, _untrack(new_list(0)))
         except:  # noqa: E722 - out of memory
             _drop_if_any(result)
             raise
         finally:
-            _drop(output)
+            drop_reference(output)
         return result
 
 
@@ -448,11 +462,11 @@ cdef class Batch:
         cdef Plan plan = self.plan
         cdef fdw_block *b = &self.step.at.block
         cdef Py_ssize_t cols = self.step.at.cols
-        cdef list tokens = _owned(_untrack(_int_row(b.ids + first * cols, cols, count)))
+        cdef list tokens = owned(_untrack(int_row(b.ids + first * cols, cols, count)))
         put(output, plan.o_tokens, tokens)
         if b.scores != NULL:
             give(output, plan.o_top, _kept(self.step, first, count))
-            give(output, plan.o_logprob, _new_float(b.scores[(first + count - 1) * cols]))
+            give(output, plan.o_logprob, new_float(b.scores[(first + count - 1) * cols]))
         return tokens
 
 
@@ -486,7 +500,7 @@ cdef inline object _got(d, key):
 cdef inline object _taken_over(PyObject *made):
     """Hand a new reference over to Cython's counting."""
     o = <object>made
-    _drop(made)
+    drop_reference(made)
     return o
 
 

@@ -1,6 +1,10 @@
 # A request's metrics at a step: what its steps have in common, and the stamps of this one.
 #
 # A client gets them as a dictionary; hardly anybody looks at them otherwise.
+cimport cython
+from cpython.dict cimport PyDict_Copy, PyDict_SetItem
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
 
 
 @cython.final

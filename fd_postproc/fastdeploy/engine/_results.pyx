@@ -7,22 +7,7 @@ made when they are read, dictionaries made from a template, metrics that share w
 to step, the batch loop that advances every request of a step, the way into FastDeploy's scheduler, and
 totals of what was done.
 """
-cimport cython
-from cpython.dict cimport PyDict_Copy, PyDict_SetItem
-from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
-from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
-from cpython.long cimport (
-    PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact, PyLong_FromLongLong,
-)
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.object cimport PyObject, PyObject_HasAttr
-from cpython.unicode cimport PyUnicode_CheckExact
-from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcpy, memset
-
-from fd_postproc._core cimport Step
-from fd_postproc.headers.sysv cimport fds_now
-from fd_postproc.headers.wire cimport fdw_block
+from cpython.object cimport PyObject
 
 from collections import Counter
 from types import MemberDescriptorType
@@ -35,7 +20,6 @@ cdef extern from "Python.h":
     dict PyObject_GenericGetDict(object o, void *context)
     void _set_tuple_item "PyTuple_SET_ITEM"(PyObject *target, Py_ssize_t i, PyObject *item) noexcept
 
-include "../../core/lists.pxi"
 include "_slots.pxi"
 include "_lazy.pxi"
 include "_dicts.pxi"

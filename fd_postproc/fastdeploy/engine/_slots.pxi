@@ -1,4 +1,8 @@
 # Objects whose attributes are slots: made and copied by moving pointers.
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from fd_postproc.headers.lists cimport drop_reference
 
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
@@ -153,7 +157,7 @@ cdef class SlotCopier:
             raise TypeError(f"a {type(pattern).__name__} cannot be copied as {self.cls.__name__}")
         cdef PyObject *made = self.copy(<PyObject *>pattern)
         result = <object>made
-        _drop(made)
+        drop_reference(made)
         return result
 
 

@@ -1,4 +1,7 @@
 # What the token thread has done and how long it took, counted in a tenth of a microsecond.
+from libc.stdint cimport int64_t
+from fd_postproc.headers.sysv cimport fds_now
+
 
 cdef inline double _clock() noexcept:
     """time.monotonic()"""

@@ -42,9 +42,9 @@ def _load(enough: threading.Event) -> None:
     try:
         devices = _devices(enough)
         if devices:
-            from ...ops import device
+            from ...ops.device import saves
 
-            device.load(devices)
+            saves.load(devices)
             log.debug("the save kernel is loaded on CUDA device %s", ", ".join(map(str, devices)))
     except Exception as error:  # the first save meets it, too, and raises
         log.debug("the save kernel was not loaded: %s", error)

@@ -90,9 +90,10 @@ def test_a_lost_event_is_still_one(run):
 save(0)
 ops.flush(10)
 for code in 899, 908:
-    print(device._save.broken())
+    print(device.saves.extension.broken())
     stub.stub_fail(b"cuEventSynchronize", 0, code)
-    print(error_of(save, 1) if device._save.broken() else error_of(lambda: (save(1), ops.flush(10))))
+    broken = device.saves.extension.broken()
+    print(error_of(save, 1) if broken else error_of(lambda: (save(1), ops.flush(10))))
 """
     told = run(code).splitlines()
     assert [told[0], told[2]] == ["False", "True"]

@@ -8,7 +8,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
-from fd_postproc.ops import device
+from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, save
 
 pytestmark = pytest.mark.usefixtures("streams")
@@ -30,7 +30,7 @@ def test_a_full_queue_holds_up_the_caller_after_eight_steps(ops_queue):
     before = ops.save_stats()
     fill(ops_queue)
     assert not ops.flush(0.1)
-    assert max(lane.waiting_seconds for lane in device.lanes) > 0.05
+    assert max(lane.waiting_seconds for lane in saves.lanes) > 0.05
     done = threading.Event()
     thread = threading.Thread(target=lambda: (save(11), done.set()))
     thread.start()

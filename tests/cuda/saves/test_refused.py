@@ -12,7 +12,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.fastdeploy.worker.sending import SaveOp
-from fd_postproc.ops import device
+from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, KINDS, save
 from tests.lib.save_cases import arguments
 from tests.lib.stub_cuda import Cupy, Exchange, Torch
@@ -198,7 +198,7 @@ def test_an_error_is_raised_by_the_next_save_and_only_its_message_is_missing(ops
     save(1)
     save(1 << 31)
     save(2)
-    while device._save.pending():
+    while saves.extension.pending():
         time.sleep(0.01)
     with pytest.raises(ValueError, match="an earlier save"):
         save(3)

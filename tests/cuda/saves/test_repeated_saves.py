@@ -9,7 +9,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
-from fd_postproc.ops import device
+from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, LAYOUT, assert_message, placed, save
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.stub_cuda import Exchange
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("streams")
 
 
 class Seen:
-    """`device.again`, and how often it did what was asked for."""
+    """`saves.again`, and how often it did what was asked for."""
 
     def __init__(self, again):
         self.again, self.hits = again, []
@@ -34,9 +34,9 @@ def seen(stub, monkeypatch, ops_queue):
     save(1)
     assert ops.flush(10)
     ops_queue.take("plain")
-    device.again.forget()
-    found = Seen(device.again)
-    monkeypatch.setattr(device, "again", found)
+    saves.again.forget()
+    found = Seen(saves.again)
+    monkeypatch.setattr(saves, "again", found)
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc.fastdeploy.worker import overlap
-from fd_postproc.ops import device
+from fd_postproc.ops.device import saves
 from tests.lib.children import python
 from tests.lib.device_saves import FLAG, LAYOUT, assert_message, placed
 from tests.lib.frameworks import FRAMEWORKS, made
@@ -43,8 +43,8 @@ def step(stub, streams, ops_queue):
         return arguments(OP, tensors)
 
     yield step
-    if device._save is not None:
-        device._save.unmark()
+    if saves.extension is not None:
+        saves.extension.unmark()
 
 
 def inputs_of(seed=1):
@@ -163,7 +163,7 @@ def test_the_plug_in_marks_a_steps_logprobs(switch, made_later, stub, streams, o
     assert_message(ops_queue, OP, arguments(OP, inputs), "packed")
     overlap.end()
     assert module.GPUModelRunner._postprocess is original
-    device._save.unmark()
+    saves.extension.unmark()
 
 
 def test_an_error_of_the_plug_ins_mark_is_logged_once_and_harms_nothing(monkeypatch, caplog):

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one rule of sending: a message, or a frame in pieces, into a queue that may be full, removed, or of another
+ * limit than a moment ago.
+ *
+ * Two callers add what is theirs: Sender (core/sender.pxi) looks at signals after each slice of waiting, the
+ * sender thread of the CUDA ring (cuda/ring_sender.h) whether it is to give up.  No Python.
+ */
+#ifndef FD_POSTPROC_LANE_H
+#define FD_POSTPROC_LANE_H
+
+#include "fd_postproc/headers/counter.h"
+#include "fd_postproc/headers/frames.h"
+#include "fd_postproc/headers/sysv.h"
+
+#define FDQ_SLICE_NS 20000000 /* longest wait for room before the caller is asked whether to go on */
+
+/* A queue that steps are sent to, and what became of them. */
+typedef struct {
+    int msqid;
+    int compact;            /* 1: compact frames, which may be cut */
+    int64_t stock_size;     /* payload bytes of FastDeploy's message: most that its receiver takes at once */
+    int64_t capacity;       /* payload bytes of the longest message or frame */
+    uint64_t seq;           /* of the next frame */
+    int64_t frames, messages, bytes, fragments, waits, waited_ns; /* counters: see Sender.stats */
+    int64_t waiting_since;  /* monotonic ns at which the queue was found full; 0: it is not */
+} fdq_lane;
+
+/* Why a message cannot be sent: bytes that one must have, and what is allowed. */
+typedef struct {
+    int64_t size;
+    int64_t msgmax;         /* kernel.msgmax */
+    int64_t msg_qbytes;     /* what the queue may hold */
+} fdq_limits;
+
+/* Besides minus errno. */
+enum {
+    FDQ_TOO_BIG = -10001,   /* fdq_limits says how big, and what is allowed */
+    FDQ_LAYOUT = -10002,    /* this layout's full message is shorter than a piece of a frame must be */
+};
+
+/* Begin with what `message` holds: room for the mtype, then `size` bytes of payload.  A frame has lane->seq.
+ * 0, FDQ_TOO_BIG, FDQ_LAYOUT, or minus errno; nothing was sent then. */
+static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message, int64_t size, fdq_limits *limits)
+{
+    const long mtype = lane->compact ? FDW_MTYPE_COMPACT : FDW_MTYPE_STOCK;
+    const int64_t limit = fds_limit(lane->msqid, &limits->msgmax, &limits->msg_qbytes);
+    limits->size = size;
+    if (limit < 0)
+        return (int)limit;
+    if (!lane->compact && size > limit)
+        return FDQ_TOO_BIG;
+    memcpy(message, &mtype, sizeof mtype);
+    if (fdf_cut(sending, message, size, limit < lane->stock_size ? limit : lane->stock_size) < 0) {
+        limits->size = FDF_LEAST_LIMIT;
+        return lane->stock_size < limit ? FDQ_LAYOUT : FDQ_TOO_BIG;
+    }
+    if (lane->compact)
+        lane->seq++; /* also if it fails half-way: a number is never used again */
+    return 0;
+}
+
+/* Go on: 0 once all is sent.  -EAGAIN: the queue was full for a slice of time, or until the deadline; -EINTR: a
+ * signal came.  Then call again with the same `sending`, or give up: a receiver drops the pieces that went out.
+ * FDQ_TOO_BIG: a limit was lowered below the next piece.  Else minus errno.
+ *
+ * deadline: monotonic ns; 0 does not wait, negative waits for ever. */
+static inline int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)
+{
+    while (sending->next < sending->fragments) {
+        int64_t size = 0;
+        void *piece = fdf_piece(sending, &size);
+        int status = fds_put(lane->msqid, piece, size);
+        if (status == -EAGAIN && deadline != 0) {
+            const int64_t began = fds_now();
+            int64_t until = began + FDQ_SLICE_NS;
+            if (lane->waiting_since == 0) { /* else the same wait goes on */
+                fdc_add(&lane->waits, 1);
+                fdc_set(&lane->waiting_since, began);
+            }
+            if (0 < deadline && deadline < until)
+                until = deadline;
+            status = fds_put_wait(lane->msqid, piece, size, lane->waiting_since, until);
+            fdc_add(&lane->waited_ns, fds_now() - began);
+        }
+        if (status == -EAGAIN || status == -EINVAL) {
+            const int64_t limit = fds_limit(lane->msqid, &limits->msgmax, &limits->msg_qbytes);
+            limits->size = size;
+            if (limit < 0)
+                return (int)limit;
+            if (limit < size)
+                return FDQ_TOO_BIG;
+        }
+        if (status < 0)
+            return status;
+        fdc_set(&lane->waiting_since, 0);
+        sending->next++;
+        fdc_add(&lane->messages, 1);
+        fdc_add(&lane->bytes, size);
+    }
+    fdc_add(&lane->frames, 1);
+    if (sending->fragments > 1)
+        fdc_add(&lane->fragments, sending->fragments);
+    return 0;
+}
+
+#endif
