@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from fd_postproc.fastdeploy.engine.teller import Teller
+from fd_postproc.fastdeploy.engine.reporter import Reporter
 
 from ._objects import Objects
 from .baseline.workload import Case as LoadCase
@@ -97,15 +97,15 @@ def and_read(work: Load) -> Callable[[], Any]:
 def _counting(case: LoadCase) -> Ready:
     """What the receive loop does for its counters and stage times at a step, and nothing else."""
     processor = loaded(OURS, token_processor_module(), case).processor
-    teller, before = Teller(processor), processor.counters.steps
+    reporter, before = Reporter(processor), processor.counters.steps
 
     def call() -> None:
         processor.counters.end_receive()
         counters = processor.counters
         counters.end_build()
         counters.end_put(256)
-        if not teller.has_news:
-            teller.notice()
+        if not reporter.has_news:
+            reporter.notify()
 
     call()
     check(processor.counters.steps == before + 1, "the step was not counted")

@@ -3,6 +3,6 @@ from fd_postproc.headers.wire cimport fdw_step
 
 
 cdef class Step:
-    cdef fdw_step at
+    cdef fdw_step raw
     cdef int dialect_number
     cdef void *memory

@@ -225,7 +225,7 @@ def metrics(module, mentioned):
 
 def behaviour(module, mentioned):
     """What differs between versions in a step, found by trying FastDeploy's own class in a sandbox."""
-    from fd_postproc.fastdeploy.trial.canned import END, GOES_ON, PREFILL, Message, Script
+    from fd_postproc.fastdeploy.trial.canned import END, PREFILL, RUNNING, Message, Script
     from fd_postproc.fastdeploy.trial.facts import Facts
     from fd_postproc.fastdeploy.trial.sandbox import Sandbox
     from fd_postproc.fastdeploy.trial.trial import Trial
@@ -271,8 +271,8 @@ def behaviour(module, mentioned):
             "events": events[-2:],
         }
     pair = {"disaggregate_info": {"role": "decode", "transfer_protocol": "ipc"}}
-    told["decode_events"] = tried(script("decode", request=GOES_ON | pair))[1]
-    ended = dataclasses.replace(script("mixed", request=GOES_ON), caching=True)
+    told["decode_events"] = tried(script("decode", request=RUNNING | pair))[1]
+    ended = dataclasses.replace(script("mixed", request=RUNNING), caching=True)
     _, told["mixed_events"], _, trial = tried(ended)
     told["caches_output_at_the_end"] = "cache_output_tokens" in [name for name, _ in trial.manager.calls]
 
@@ -280,7 +280,7 @@ def behaviour(module, mentioned):
         trial.manager.tasks_list[0] = None
 
     try:
-        tried(script("mixed", request=GOES_ON), no_task)
+        tried(script("mixed", request=RUNNING), no_task)
         told["slot_without_task"] = "passed over"
     except Exception as error:
         told["slot_without_task"] = type(error).__name__

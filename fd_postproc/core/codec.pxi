@@ -19,8 +19,8 @@ cdef Step _gathered(const fdw_message *m):
     if memory == NULL:
         raise MemoryError
     cdef Step step = _step_in(memory, m.channel, m.dialect, m.flag, m.stop_flag, m.batch, m.rows, m.cols)
-    step.at.seq = m.seq
-    cdef int status = fdw_gather(m, &step.at.block)
+    step.raw.seq = m.seq
+    cdef int status = fdw_gather(m, &step.raw.block)
     if status < 0:
         raise ValueError("the message changed while it was decoded; decode a copy of shared memory")
     return step
@@ -130,7 +130,7 @@ def encode(step, dialect="packed", *, layout=GPU):
     draft.data = <uint8_t *>PyBytes_AS_STRING(out)
     draft.size = m.claimed
     memset(draft.data, 0, draft.size)
-    if fdw_write_step(&m, &one.at, &draft) < 0:
+    if fdw_write_step(&m, &one.raw, &draft) < 0:
         raise AssertionError("a planned message did not fit its own length")
     return out
 
@@ -143,7 +143,7 @@ cdef Step _a_step(step):
 
 cdef int _plan_step(fdw_message *m, const fdw_layout *layout, Step step, int dialect) except -1:
     cdef fdw_fault fault
-    if fdw_plan_step(m, layout, &step.at, dialect, &fault) < 0:
+    if fdw_plan_step(m, layout, &step.raw, dialect, &fault) < 0:
         what = _FIELD_NAMES[fault.field] + (f" of request {fault.index}" if fault.index >= 0 else "")
         raise ValueError(
             f"the {step.channel} channel of this layout cannot carry the step: {what} is {fault.value}, "

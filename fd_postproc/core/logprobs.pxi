@@ -33,23 +33,23 @@ cdef class Logprobs:
         raise TypeError("a Logprobs is made by Step.logprobs()")
 
     cdef const int32_t *_ids(self) noexcept:
-        return self.step.at.block.ids + self.first * self.step.at.cols + self.column
+        return self.step.raw.block.ids + self.first * self.step.raw.cols + self.column
 
     cdef const float *_scores(self) noexcept:
-        return self.step.at.block.scores + self.first * self.step.at.cols + self.column
+        return self.step.raw.block.scores + self.first * self.step.raw.cols + self.column
 
     cdef const int32_t *_ranks(self) noexcept:
-        return self.step.at.block.ranks + self.first
+        return self.step.raw.block.ranks + self.first
 
     @property
     def logprob_token_ids(self):
         """list of list of int, [rows][cols]: token ids; the sampled token first."""
-        return owned(int_rows(self._ids(), self.step.at.cols, self.rows, self.cols))
+        return owned(int_rows(self._ids(), self.step.raw.cols, self.rows, self.cols))
 
     @property
     def logprobs(self):
         """list of list of float, [rows][cols]: log-probabilities of those tokens."""
-        return owned(float_rows(self._scores(), self.step.at.cols, self.rows, self.cols))
+        return owned(float_rows(self._scores(), self.step.raw.cols, self.rows, self.cols))
 
     @property
     def sampled_token_ranks(self):
@@ -88,8 +88,8 @@ cdef class Logprobs:
         if memcmp(self._ranks(), that._ranks(), 4 * self.rows):
             return False
         for j in range(self.rows):
-            a = j * self.step.at.cols
-            b = j * that.step.at.cols
+            a = j * self.step.raw.cols
+            b = j * that.step.raw.cols
             if (memcmp(self._ids() + a, that._ids() + b, 4 * self.cols)
                     or not _same_scores(self._scores() + a, that._scores() + b, self.cols)):
                 return False
@@ -98,7 +98,7 @@ cdef class Logprobs:
     __hash__ = None
 
     def __reduce__(self):
-        cdef Py_ssize_t j, pitch = self.step.at.cols
+        cdef Py_ssize_t j, pitch = self.step.raw.cols
         cdef bytes ids = PyBytes_FromStringAndSize(NULL, 4 * self.rows * self.cols)
         cdef bytes scores = PyBytes_FromStringAndSize(NULL, 4 * self.rows * self.cols)
         for j in range(self.rows):

@@ -15,13 +15,13 @@ cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t
     cdef Step step = Step.__new__(Step)
     step.memory = memory
     step.dialect_number = dialect
-    step.at.channel = channel
-    step.at.flag = flag
-    step.at.stop_flag = stop_flag
-    step.at.batch = batch
-    step.at.rows = rows
-    step.at.cols = cols
-    step.at.block = fdw_block_in(memory, channel, batch, rows, cols)
+    step.raw.channel = channel
+    step.raw.flag = flag
+    step.raw.stop_flag = stop_flag
+    step.raw.batch = batch
+    step.raw.rows = rows
+    step.raw.cols = cols
+    step.raw.block = fdw_block_in(memory, channel, batch, rows, cols)
     return step
 
 
@@ -61,8 +61,8 @@ def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t col
     if memory == NULL:
         raise MemoryError
     cdef Step step = _step_in(memory, number, dialect_number, flag, stop_flag, batch, rows, cols)
-    cdef fdw_block *b = &step.at.block
-    step.at.seq = seq
+    cdef fdw_block *b = &step.raw.block
+    step.raw.seq = seq
     memcpy(b.counts, count, 4 * batch)
     memcpy(b.ids, PyBytes_AS_STRING(ids), len(ids))
     if b.scores != NULL:

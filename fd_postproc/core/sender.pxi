@@ -252,7 +252,7 @@ cdef class Sender:
         cdef Step one = _a_step(step)
         cdef fdw_message m
         cdef fdw_draft draft
-        if one.at.channel != self.channel_number:
+        if one.raw.channel != self.channel_number:
             raise ValueError(f"a step of channel {one.channel!r} was given to a Sender of {self.channel!r}")
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
@@ -263,7 +263,7 @@ cdef class Sender:
             draft.data = self.message + sizeof(long)
             draft.size = m.claimed
             memset(draft.data, 0, m.claimed)
-            if fdw_write_step(&m, &one.at, &draft) < 0:
+            if fdw_write_step(&m, &one.raw, &draft) < 0:
                 raise AssertionError("a planned message did not fit its own length")
             self._send(m.claimed, deadline)
         finally:

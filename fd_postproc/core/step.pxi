@@ -17,19 +17,19 @@ cdef Py_ssize_t _request(Step step, i) except -1:
     cdef int beyond = 0
     if PyLong_CheckExact(i):  # nearly always
         index = PyLong_AsLongLongAndOverflow(i, &beyond)
-        if not beyond and 0 <= index < step.at.batch:
+        if not beyond and 0 <= index < step.raw.batch:
             return index
     if not PyIndex_Check(i):
         raise TypeError(
             f"the index of a request must be a whole number, not {checks.shown(i)} ({checks.kind_of(i)})")
     index = _clipped_whole(i)
-    if not 0 <= index < step.at.batch:
-        raise IndexError(f"request {checks.shown(i)} of a step of {step.at.batch}")
+    if not 0 <= index < step.raw.batch:
+        raise IndexError(f"request {checks.shown(i)} of a step of {step.raw.batch}")
     return index
 
 
 cdef int _check_logprobs(Step step) except -1:
-    if step.at.block.scores == NULL:
+    if step.raw.block.scores == NULL:
         raise ValueError(f"channel {step.channel!r} carries no logprobs")
     return 0
 
@@ -70,7 +70,7 @@ cdef class Step:
 
     @property
     def channel(self):
-        return _CHANNEL_NAMES[self.at.channel]
+        return _CHANNEL_NAMES[self.raw.channel]
 
     @property
     def dialect(self):
@@ -78,27 +78,27 @@ cdef class Step:
 
     @property
     def flag(self):
-        return self.at.flag
+        return self.raw.flag
 
     @property
     def stop_flag(self):
-        return self.at.stop_flag
+        return self.raw.stop_flag
 
     @property
     def batch(self):
-        return self.at.batch
+        return self.raw.batch
 
     @property
     def cols(self):
-        return self.at.cols
+        return self.raw.cols
 
     @property
     def rows(self):
-        return self.at.rows
+        return self.raw.rows
 
     @property
     def seq(self):
-        return self.at.seq if self.dialect_number == FDW_COMPACT else None
+        return self.raw.seq if self.dialect_number == FDW_COMPACT else None
 
     @property
     def counts(self):
@@ -106,31 +106,31 @@ cdef class Step:
 
         -1 no token this step, -3 recovery stop, -9 preempted.
         """
-        return owned(int_row(self.at.block.counts, 1, self.at.batch))
+        return owned(int_row(self.raw.block.counts, 1, self.raw.batch))
 
     @property
     def offsets(self):
         """memoryview, int32[batch + 1]: first row of each request; codes have no rows."""
-        return _part(self, self.at.block.offsets, "i", self.at.batch + 1)
+        return _part(self, self.raw.block.offsets, "i", self.raw.batch + 1)
 
     @property
     def ids(self):
         """memoryview, int32[rows, cols]: token ids; column 0 is the sampled token."""
-        return _part(self, self.at.block.ids, "i", self.at.rows, self.at.cols)
+        return _part(self, self.raw.block.ids, "i", self.raw.rows, self.raw.cols)
 
     @property
     def scores(self):
         """memoryview, float32[rows, cols]: log-probabilities; None on channels without logprobs."""
-        if self.at.block.scores == NULL:
+        if self.raw.block.scores == NULL:
             return None
-        return _part(self, self.at.block.scores, "f", self.at.rows, self.at.cols)
+        return _part(self, self.raw.block.scores, "f", self.raw.rows, self.raw.cols)
 
     @property
     def ranks(self):
         """memoryview, int32[rows]: rank of the sampled token; None on channels without logprobs."""
-        if self.at.block.ranks == NULL:
+        if self.raw.block.ranks == NULL:
             return None
-        return _part(self, self.at.block.ranks, "i", self.at.rows)
+        return _part(self, self.raw.block.ranks, "i", self.raw.rows)
 
     def token_ids(self, i):
         """Accepted tokens of request `i`, in order; empty if its count is 0 or a code.
@@ -147,9 +147,9 @@ cdef class Step:
             If it is no whole number.
         """
         cdef Py_ssize_t request = _request(self, i)
-        cdef int32_t first = self.at.block.offsets[request]
-        return owned(int_row(self.at.block.ids + <int64_t>first * self.at.cols, self.at.cols,
-                             self.at.block.offsets[request + 1] - first))
+        cdef int32_t first = self.raw.block.offsets[request]
+        return owned(int_row(self.raw.block.ids + <int64_t>first * self.raw.cols, self.raw.cols,
+                             self.raw.block.offsets[request + 1] - first))
 
     def logprobs(self, i):
         """A view of request `i`'s logprobs; nothing is copied.
@@ -170,8 +170,8 @@ cdef class Step:
         """
         cdef Py_ssize_t request = _request(self, i)
         _check_logprobs(self)
-        cdef int32_t first = self.at.block.offsets[request]
-        return _view(self, first, self.at.block.offsets[request + 1] - first, 0, self.at.cols)
+        cdef int32_t first = self.raw.block.offsets[request]
+        return _view(self, first, self.raw.block.offsets[request + 1] - first, 0, self.raw.cols)
 
     def tolists(self):
         """Everything as nested lists, made in bulk.
@@ -185,13 +185,13 @@ cdef class Step:
         ranks : list of list of int, or None
             ``ranks[i][j]``.
         """
-        cdef fdw_block *b = &self.at.block
-        cdef Py_ssize_t cols = self.at.cols, i, first, n
-        cdef list ids = owned(new_list(self.at.batch)), scores = None, ranks = None
+        cdef fdw_block *b = &self.raw.block
+        cdef Py_ssize_t cols = self.raw.cols, i, first, n
+        cdef list ids = owned(new_list(self.raw.batch)), scores = None, ranks = None
         if b.scores != NULL:
-            scores = owned(new_list(self.at.batch))
-            ranks = owned(new_list(self.at.batch))
-        for i in range(self.at.batch):
+            scores = owned(new_list(self.raw.batch))
+            ranks = owned(new_list(self.raw.batch))
+        for i in range(self.raw.batch):
             first = b.offsets[i]
             n = b.offsets[i + 1] - first
             set_item(<PyObject *>ids, i, int_rows(b.ids + first * cols, cols, n, cols))
@@ -270,23 +270,23 @@ cdef class Step:
                              bytes(scores_), bytes(ranks_))
 
     def __reduce__(self):
-        cdef fdw_block *b = &self.at.block
-        cdef Py_ssize_t cells = <Py_ssize_t>self.at.rows * self.at.cols
+        cdef fdw_block *b = &self.raw.block
+        cdef Py_ssize_t cells = <Py_ssize_t>self.raw.rows * self.raw.cols
         return _rebuild_step, (
             self.channel, self.dialect, self.flag, self.stop_flag, self.cols,
-            PyBytes_FromStringAndSize(<char *>b.counts, 4 * self.at.batch),
+            PyBytes_FromStringAndSize(<char *>b.counts, 4 * self.raw.batch),
             PyBytes_FromStringAndSize(<char *>b.ids, 4 * cells),
             PyBytes_FromStringAndSize(<char *>b.scores, 4 * cells) if b.scores != NULL else b"",
-            PyBytes_FromStringAndSize(<char *>b.ranks, 4 * self.at.rows) if b.ranks != NULL else b"",
-            self.at.seq,
+            PyBytes_FromStringAndSize(<char *>b.ranks, 4 * self.raw.rows) if b.ranks != NULL else b"",
+            self.raw.seq,
         )
 
     def __eq__(self, other):
         """Same content: channel, flags, counts, ids, scores (NaN equals NaN), ranks; not how it travelled."""
         if not isinstance(other, Step):
             return NotImplemented
-        cdef fdw_step *a = &self.at
-        cdef fdw_step *b = &(<Step>other).at
+        cdef fdw_step *a = &self.raw
+        cdef fdw_step *b = &(<Step>other).raw
         cdef Py_ssize_t cells = <Py_ssize_t>a.rows * a.cols
         if (a.channel != b.channel or a.flag != b.flag or a.stop_flag != b.stop_flag or a.batch != b.batch
                 or a.rows != b.rows or a.cols != b.cols):
@@ -301,6 +301,6 @@ cdef class Step:
 
     def __repr__(self):
         kind = {3: " target", 4: " draft"}.get(self.flag, f" flag {self.flag}") if self.flag else ""
-        columns = f", {self.cols} columns" if fdw_has_logprobs(self.at.channel) else ""
+        columns = f", {self.cols} columns" if fdw_has_logprobs(self.raw.channel) else ""
         dialect = f" {self.dialect}" if self.dialect else ""
         return f"<Step {self.channel}{dialect}{kind}: {self.batch} requests, {self.rows} tokens{columns}>"

@@ -166,7 +166,7 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
             raise MemoryError
         step = _step_in(memory, number, FDW_PACKED, head.flag, head.stop_flag, head.batch, head.rows,
                         head.cols)
-        if _read_tensors(&step.at, &at, words + first, n - first,
+        if _read_tensors(&step.raw, &at, words + first, n - first,
                          NULL if score_tensor is None else <const float *>score_tensor.address,
                          0 if score_tensor is None else score_tensor.size,
                          NULL if rank_tensor is None else <const int64_t *>rank_tensor.address,

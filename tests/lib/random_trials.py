@@ -65,7 +65,7 @@ def _request(rng, role, v1, draft):
         return None
     if role == "prefill":
         return dict(canned.PREFILL)
-    kinds = [canned.RICH, canned.FIRST, canned.GOES_ON, canned.SECOND]
+    kinds = [canned.RICH, canned.FIRST, canned.RUNNING, canned.SECOND]
     if not v1 and not draft:
         kinds.append(canned.CHUNKED)
     request = dict(rng.choice(kinds))

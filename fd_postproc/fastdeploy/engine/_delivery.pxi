@@ -24,7 +24,7 @@ cdef class Delivery:
         Where it writes debug lines.
     time : function
         Its clock.
-    results : SlotCopier
+    results : FieldCopier
         Of our subclass of RequestOutput.
     """
 
@@ -33,11 +33,11 @@ cdef class Delivery:
     cdef type result
     cdef Py_ssize_t request_id, finished
 
-    def __init__(self, scheduler, stock, type response not None, log, time, SlotCopier results not None):
+    def __init__(self, scheduler, stock, type response not None, log, time, FieldCopier results not None):
         self.scheduler, self.stock, self.response, self.log = scheduler, stock, response, log
         self.time, self.result = time, results.cls
-        self.request_id = slot_offset(results.cls, "request_id")
-        self.finished = slot_offset(results.cls, "finished")
+        self.request_id = field_offset(results.cls, "request_id")
+        self.finished = field_offset(results.cls, "finished")
 
     def put(self, list results not None):
         """Whether the results were delivered.  If not, nothing was touched: the scheduler has to be asked."""
@@ -46,7 +46,7 @@ cdef class Delivery:
                 or self.log.isEnabledFor(10)):  # logging.DEBUG: somebody reads the lines
             return False
         for result in results:
-            if not self._goes_on(<PyObject *>result):
+            if not self._continues(<PyObject *>result):
                 return False
         now = self.time()
         cdef list wrapped = []
@@ -55,7 +55,7 @@ cdef class Delivery:
         with scheduler.mutex:
             return self._put(scheduler, results, wrapped)
 
-    cdef bint _goes_on(self, PyObject *result) noexcept:
+    cdef bint _continues(self, PyObject *result) noexcept:
         """Whether it is one of ours, and not the last of its request."""
         if Py_TYPE(<object>result) != <PyTypeObject *>self.result:
             return False
@@ -67,7 +67,7 @@ cdef class Delivery:
     cdef object _wrapped(self, result, now):
         cdef PyObject *made = (<PyTypeObject *>self.response).tp_new(
             self.response, <PyObject *>_no_arguments, NULL)
-        response = _taken_over(_untrack(made))  # refers to a result, which refers to nothing
+        response = _owned_object(_untrack(made))  # refers to a result, which refers to nothing
         response.raw = result
         response.schedule_time = now
         return response

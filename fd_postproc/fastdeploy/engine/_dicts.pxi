@@ -34,16 +34,16 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class DictMaker:
-    """Makes dictionaries of an object's slots.
+    """Makes dictionaries of an object's fields.
 
     Parameters
     ----------
-    slots : SlotCopier
+    fields : FieldCopier
         Of the class whose instances are turned into dictionaries.
     keys : dict of str to str
-        Key to slot, in the order of the result.
+        Key to field, in the order of the result.
     usual : dict
-        The most frequent values, by slot, as far as they are numbers, texts or bools; the others are None.
+        The most frequent values, by field, as far as they are numbers, texts or bools; the others are None.
     upstream : function
         FastDeploy's ``to_dict``, called for an object that this one cannot do.
     plain_only : bool
@@ -53,16 +53,16 @@ cdef class DictMaker:
         Keys whose values, unless None, are turned into dictionaries - by that maker, or by their own
         ``to_dict`` - or made when asked for.
     only : dict
-        Slots that decide which keys there are, or how a value is shown, with the one value (None, True or
+        Fields that decide which keys there are, or how a value is shown, with the one value (None, True or
         False) for which `keys` is right; an object that has another one is left to `upstream`.
 
     Attributes
     ----------
     key_of : dict of str to str
-        Slot to key.
+        Field to key.
     """
 
-    cdef SlotCopier slots
+    cdef FieldCopier fields
     cdef dict template       # every key with its most frequent value
     cdef tuple usual         # those values
     cdef tuple keys
@@ -74,15 +74,15 @@ cdef class DictMaker:
     cdef bint plain_only
     cdef readonly dict only
     cdef tuple required      # the values of `only`
-    cdef Py_ssize_t *places  # of its slots
+    cdef Py_ssize_t *places  # of its fields
     cdef Py_ssize_t n_required
 
-    def __init__(self, SlotCopier slots not None, dict keys not None, dict usual not None, upstream,
+    def __init__(self, FieldCopier fields not None, dict keys not None, dict usual not None, upstream,
                  bint plain_only=False, dict nested=None, dict only=None):
-        self.slots = slots
+        self.fields = fields
         self.keys = tuple(keys)
-        self.key_of = {slot: key for key, slot in keys.items()}
-        values = [usual.get(slot) for slot in keys.values()]
+        self.key_of = {field: key for key, field in keys.items()}
+        values = [usual.get(field) for field in keys.values()]
         self.usual = tuple([value if _is_plain(<PyObject *>value) else None for value in values])
         self.template = _key_sharing(zip(self.keys, self.usual))
         self.makers = tuple([(nested or {}).get(key) for key in keys])
@@ -93,8 +93,8 @@ cdef class DictMaker:
         self.offsets = <Py_ssize_t *>PyMem_Malloc(max(self.n, 1) * sizeof(Py_ssize_t))
         if self.offsets == NULL:
             raise MemoryError
-        for i, slot in enumerate(keys.values()):
-            self.offsets[i] = slot_offset(slots.cls, slot)
+        for i, field in enumerate(keys.values()):
+            self.offsets[i] = field_offset(fields.cls, field)
         self.only = dict(only or {})
         self.required = tuple(self.only.values())
         self.n_required = len(self.required)
@@ -102,8 +102,8 @@ cdef class DictMaker:
         self.places = <Py_ssize_t *>PyMem_Malloc(max(self.n_required, 1) * sizeof(Py_ssize_t))
         if self.places == NULL:
             raise MemoryError
-        for i, slot in enumerate(self.only):
-            self.places[i] = slot_offset(slots.cls, slot)
+        for i, field in enumerate(self.only):
+            self.places[i] = field_offset(fields.cls, field)
 
     def __dealloc__(self):
         PyMem_Free(self.offsets)
@@ -112,7 +112,7 @@ cdef class DictMaker:
     cdef dict made(self, o):
         """The dictionary; None if the object is not of the right class, lacks a value, or has an odd one."""
         cdef Py_ssize_t i
-        if type(o) is not self.slots.cls:
+        if type(o) is not self.fields.cls:
             return None
         for i in range(self.n_required):
             if at_offset(<PyObject *>o, self.places[i])[0] != PyTuple_GET_ITEM(self.required, i):
@@ -152,13 +152,13 @@ cdef class DictMaker:
         return to_dict
 
 
-def short_repr(SlotCopier slots not None, str name):
-    """A ``__repr__`` that shows one slot.
+def short_repr(FieldCopier fields not None, str name):
+    """A ``__repr__`` that shows one field.
 
     FastDeploy formats every result up to four times a step, for debug lines that nobody sees.
     """
-    cdef str before = f"{slots.cls.__name__}({name}="
-    cdef Py_ssize_t offset = slot_offset(slots.cls, name)
+    cdef str before = f"{fields.cls.__name__}({name}="
+    cdef Py_ssize_t offset = field_offset(fields.cls, name)
 
     def shown(o):
         cdef PyObject *value = at_offset(<PyObject *>o, offset)[0]

@@ -10,14 +10,14 @@ from fd_postproc.headers.wire cimport fdw_block
 
 
 cdef class Lazy:
-    """An attribute over a slot that may hold what the value is made of.
+    """An attribute over a field that may hold what the value is made of.
 
     Parameters
     ----------
     base : type
-        The class with the slot.
+        The class with the field.
     name : str
-        The slot.
+        The field.
     stuff : type
         Of what a value is made of; never a value itself.
     """
@@ -29,7 +29,7 @@ cdef class Lazy:
 
     def __init__(self, type base not None, str name not None, type stuff not None):
         self.base, self.name, self.stuff = base, name, stuff
-        self.offset = slot_offset(base, name)
+        self.offset = field_offset(base, name)
 
     cdef object made(self, stuff):
         raise NotImplementedError
@@ -83,9 +83,9 @@ cdef class LazyLists(Lazy):
     Parameters
     ----------
     base : type
-        FastDeploy's class, with the slot.
+        FastDeploy's class, with the field.
     name : str
-        The slot.
+        The field.
     lists : type
         FastDeploy's LogprobsLists.
     """
@@ -103,15 +103,15 @@ cdef class LazyLists(Lazy):
         cdef Py_ssize_t cells = rows * cols
         if not (0 <= rows <= n and 0 <= cols <= n and 2 + 2 * cells + rows == n):
             return stuff  # bytes of somebody who went past __set__
-        return _taken_over(
+        return _owned_object(
             _lists(self.lists, at + 2, <float *>(at + 2 + cells), at + 2 + 2 * cells, rows, cols))
 
 
-cdef PyObject *_kept(Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
+cdef PyObject *_copied_rows(Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
     """Copy `rows` accepted rows of a step."""
-    cdef Py_ssize_t cols = step.at.cols
+    cdef Py_ssize_t cols = step.raw.cols
     cdef Py_ssize_t cells = rows * cols
-    cdef fdw_block *b = &step.at.block
+    cdef fdw_block *b = &step.raw.block
     cdef PyObject *made = _new_bytes(NULL, (2 + 2 * cells + rows) * <Py_ssize_t>sizeof(int32_t))
     cdef int32_t *at = <int32_t *>_bytes_at(made)
     at[0], at[1] = <int32_t>rows, <int32_t>cols

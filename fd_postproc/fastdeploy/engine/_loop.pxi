@@ -28,7 +28,7 @@ cdef class Plan:
     ----------
     fd : module
         With the names of ``fastdeploy.output.token_processor``.
-    results, outputs, metrics : SlotCopier
+    results, outputs, metrics : FieldCopier
         Of our subclasses of RequestOutput, CompletionOutput and RequestMetrics.
     moments : LazyMetrics
         The attribute of results that gives their metrics.
@@ -39,9 +39,9 @@ cdef class Plan:
     """
 
     cdef readonly object fd
-    cdef readonly SlotCopier results
-    cdef readonly SlotCopier outputs
-    cdef readonly SlotCopier metrics
+    cdef readonly FieldCopier results
+    cdef readonly FieldCopier outputs
+    cdef readonly FieldCopier metrics
     cdef readonly object result
     cdef readonly object output
     cdef readonly bint inline_stamps
@@ -54,8 +54,8 @@ cdef class Plan:
     cdef Py_ssize_t o_index, o_send, o_tokens, o_drafts, o_logprob, o_top, o_draft_top
     cdef Py_ssize_t m_arrival, m_start
 
-    def __init__(self, fd, SlotCopier results not None, SlotCopier outputs not None,
-                 SlotCopier metrics not None, LazyMetrics moments not None, result, output,
+    def __init__(self, fd, FieldCopier results not None, FieldCopier outputs not None,
+                 FieldCopier metrics not None, LazyMetrics moments not None, result, output,
                  bint inline_stamps):
         self.fd = fd
         self.moments = moments
@@ -71,50 +71,50 @@ cdef class Plan:
         self.running_prefill = getattr(status, "RUNNING_PREFILL", None)
         self.running_decode = getattr(status, "RUNNING_DECODE", None)
         cdef type cls = results.cls
-        self.r_request_id = slot_offset(cls, "request_id")
-        self.r_prompt_ids = slot_offset(cls, "prompt_token_ids")
-        self.r_type = slot_offset(cls, "output_type")
-        self.r_outputs = slot_offset(cls, "outputs")
-        self.r_metrics = slot_offset(cls, "metrics")
-        self.r_cached = slot_offset(cls, "num_cached_tokens")
-        self.r_req_data = slot_offset(cls, "ic_req_data")
-        self.r_length = slot_offset(cls, "prompt_token_ids_len")
+        self.r_request_id = field_offset(cls, "request_id")
+        self.r_prompt_ids = field_offset(cls, "prompt_token_ids")
+        self.r_type = field_offset(cls, "output_type")
+        self.r_outputs = field_offset(cls, "outputs")
+        self.r_metrics = field_offset(cls, "metrics")
+        self.r_cached = field_offset(cls, "num_cached_tokens")
+        self.r_req_data = field_offset(cls, "ic_req_data")
+        self.r_length = field_offset(cls, "prompt_token_ids_len")
         cls = outputs.cls
-        self.o_index = slot_offset(cls, "index")
-        self.o_send = slot_offset(cls, "send_idx")
-        self.o_tokens = slot_offset(cls, "token_ids")
-        self.o_drafts = slot_offset(cls, "draft_token_ids")
-        self.o_logprob = slot_offset(cls, "logprob")
-        self.o_top = slot_offset(cls, "top_logprobs")
-        self.o_draft_top = slot_offset(cls, "draft_top_logprobs")
+        self.o_index = field_offset(cls, "index")
+        self.o_send = field_offset(cls, "send_idx")
+        self.o_tokens = field_offset(cls, "token_ids")
+        self.o_drafts = field_offset(cls, "draft_token_ids")
+        self.o_logprob = field_offset(cls, "logprob")
+        self.o_top = field_offset(cls, "top_logprobs")
+        self.o_draft_top = field_offset(cls, "draft_top_logprobs")
         cls = metrics.cls
-        self.m_arrival = slot_offset(cls, "arrival_time")
-        self.m_start = slot_offset(cls, "inference_start_time")
+        self.m_arrival = field_offset(cls, "arrival_time")
+        self.m_start = field_offset(cls, "inference_start_time")
 
     def copy_metrics(self, metrics):
-        """What a client gets of a request's metrics: a copy, made slot by slot where that is possible."""
+        """What a client gets of a request's metrics: a copy, made field by field where that is possible."""
         if self.metrics.fits(<PyObject *>metrics):
             return self.metrics.of(metrics)
         return self.fd.copy.copy(metrics)
 
     def new_result(self, index, send_idx, request_id, output_type, metrics):
         """A result without tokens."""
-        result = _taken_over(self._result(index, send_idx, request_id, output_type))
+        result = _owned_object(self._result(index, send_idx, request_id, output_type))
         give(at_offset(<PyObject *>result, self.r_outputs)[0], self.o_tokens, _untrack(new_list(0)))
         put(<PyObject *>result, self.r_metrics, metrics)
         return result
 
     def logprobs_lists(self, Step step not None, Py_ssize_t slot, Py_ssize_t rows):
         """LogprobsLists of the first `rows` accepted tokens of a request; None if there are none."""
-        if not 0 <= slot < step.at.batch or step.at.block.scores == NULL:
+        if not 0 <= slot < step.raw.batch or step.raw.block.scores == NULL:
             return None
-        cdef Py_ssize_t first = step.at.block.offsets[slot]
-        rows = min(rows, step.at.block.offsets[slot + 1] - first)
+        cdef Py_ssize_t first = step.raw.block.offsets[slot]
+        rows = min(rows, step.raw.block.offsets[slot + 1] - first)
         if rows <= 0:
             return None
-        cdef Py_ssize_t cols = step.at.cols
-        cdef fdw_block *b = &step.at.block
-        return _taken_over(
+        cdef Py_ssize_t cols = step.raw.cols
+        cdef fdw_block *b = &step.raw.block
+        return _owned_object(
             _lists(self.lists, b.ids + first * cols, b.scores + first * cols, b.ranks + first, rows, cols))
 
     cdef PyObject *_result(self, index, send_idx, request_id, output_type) except NULL:
@@ -264,7 +264,7 @@ cdef class Batch:
         manager = processor.resource_manager
         self.stop_flags, self.tasks = manager.stop_flags, manager.tasks_list
         self.sums = Sums(processor)
-        processor.aside("the quick way", self._look_around, manager)
+        processor.best_effort("the quick way", self._look_around, manager)
 
     def _look_around(self, manager):
         """Decide whether any request may be handled here, by what FastDeploy looks at in every step."""
@@ -292,8 +292,8 @@ cdef class Batch:
             self.heads_of = processor.accept_token_num_per_head_per_request
             self.most_heads = min(fd.MAX_DRAFT_TOKENS, _MOST_HEADS)
         self.commons = processor.commons
-        if len(self.commons) < self.step.at.batch:
-            self.commons.extend([None] * (self.step.at.batch - len(self.commons)))
+        if len(self.commons) < self.step.raw.batch:
+            self.commons.extend([None] * (self.step.raw.batch - len(self.commons)))
         self.now = fd.time.time()
         self.clock = self.now
         counter = processor.tokens_counter
@@ -304,7 +304,7 @@ cdef class Batch:
         cdef list made = []
         cdef Py_ssize_t i
         cdef Step step = self.step
-        for i in range(step.at.batch):
+        for i in range(step.raw.batch):
             try:
                 # Other threads change both lists at any time: look once, then keep the task.
                 if self.stop_flags[i]:
@@ -318,7 +318,7 @@ cdef class Batch:
                 result = self._steady(i, task)
                 if result is None:
                     self._add_up()
-                    result = self.processor.advance(i, task, step.at.block.counts[i], self)
+                    result = self.processor.advance(i, task, step.raw.block.counts[i], self)
             except Exception as error:
                 result = self.processor.give_up(i, task, error)
             if result is not None:
@@ -333,28 +333,28 @@ cdef class Batch:
 
     cdef int _add_up(self) except -1:
         if self.sums.n_steps:
-            self.processor.aside("metrics of a step", self.sums.flush)
+            self.processor.best_effort("metrics of a step", self.sums.flush)
         if self.sums.n_decoded:
-            self.processor.aside("the scheduler's log", self.sums.tell_decoded)
+            self.processor.best_effort("the scheduler's log", self.sums.tell_decoded)
         return 0
 
     cdef object _steady(self, Py_ssize_t i, task):
         """The result of a request in its steady state; None, and nothing touched, if it is not."""
         cdef Plan plan = self.plan
-        cdef fdw_block *b = &self.step.at.block
+        cdef fdw_block *b = &self.step.raw.block
         cdef int32_t count = b.counts[i]
         if self.counter is None or count <= 0 or type(task) is not plan.request:
             return None
         cdef dict own = PyObject_GenericGetDict(task, NULL)
-        name = _got(own, "request_id")
+        name = _dict_get(own, "request_id")
         if not PyUnicode_CheckExact(name):
             return None
-        sent = _got(self.counter, name)
+        sent = _dict_get(self.counter, name)
         if not PyLong_CheckExact(sent):
             return None
         cdef int64_t before = PyLong_AsLongLong(sent)
-        stamps, tokens_so_far = _got(own, "metrics"), _got(own, "output_token_ids")
-        last = _got(own, "last_token_time")
+        stamps, tokens_so_far = _dict_get(own, "metrics"), _dict_get(own, "output_token_ids")
+        last = _dict_get(own, "last_token_time")
         if (before < self.least_count or not PyList_CheckExact(tokens_so_far)
                 or not plan.metrics.fits(<PyObject *>stamps)
                 or (not self.in_pairs
@@ -363,7 +363,7 @@ cdef class Batch:
                 or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL
                 or (last is not None and not PyFloat_CheckExact(last))):
             return None
-        settings = _got(own, "sampling_params")
+        settings = _dict_get(own, "sampling_params")
         if settings is not None and PyObject_HasAttr(settings, "prefill_chunk_info"):
             return None
         cdef PyObject *arrival = at_offset(<PyObject *>stamps, plan.m_arrival)[0]
@@ -375,7 +375,7 @@ cdef class Batch:
         if self.kept_back is not None and (name in self.kept_back or name in self.dropped):
             return None
         cdef Py_ssize_t first = b.offsets[i]
-        if not _none_ends(b.ids + first * self.step.at.cols, self.step.at.cols, count,
+        if not _none_ends(b.ids + first * self.step.raw.cols, self.step.raw.cols, count,
                           PyDict_GetItemWithError(own, "eos_token_ids")):
             return None
 
@@ -386,14 +386,14 @@ cdef class Batch:
             self.sums.n_decoded += count if _decodes(own) else 0
         elif self.decode_log is not None:
             self._log_decoding(task, count)
-        if plan.running_prefill is not None and _got(own, "status") is plan.running_prefill:
+        if plan.running_prefill is not None and _dict_get(own, "status") is plan.running_prefill:
             PyDict_SetItem(own, "status", plan.running_decode)
-        result = _taken_over(plan._result(i, sent, name, self.output_type))
+        result = _owned_object(plan._result(i, sent, name, self.output_type))
         cdef PyObject *r = <PyObject *>result
         give(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
-        put(r, plan.r_req_data, _got(own, "ic_req_data"))
-        put(r, plan.r_length, _got(own, "prompt_token_ids_len"))
-        put(r, plan.r_cached, _got(own, "num_cached_tokens"))
+        put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
+        put(r, plan.r_length, _dict_get(own, "prompt_token_ids_len"))
+        put(r, plan.r_cached, _dict_get(own, "num_cached_tokens"))
         cdef list tokens = self._append(at_offset(r, plan.r_outputs)[0], first, count)
         if self.masks and i in self.masks:
             (<object>at_offset(r, plan.r_outputs)[0]).sampling_mask = self.masks[i]
@@ -411,9 +411,9 @@ cdef class Batch:
         cdef list heads
         if count > self.most_heads:
             raise ValueError(f"{count} accepted tokens, at most {self.most_heads} are possible")
-        steps = _got(self.steps_of, name)
+        steps = _dict_get(self.steps_of, name)
         PyDict_SetItem(self.steps_of, name, 1 if steps is None else _one_more(steps))
-        table = _got(self.heads_of, name)
+        table = _dict_get(self.heads_of, name)
         if table is None:
             table = [0] * self.most_heads
             PyDict_SetItem(self.heads_of, name, table)
@@ -426,7 +426,8 @@ cdef class Batch:
         return 0
 
     cdef int _log_decoding(self, task, int32_t count) except -1:
-        self.processor.aside("the scheduler's log", self.processor.log_decoding, self.decode_log, task, count)
+        self.processor.best_effort(
+            "the scheduler's log", self.processor.log_decoding, self.decode_log, task, count)
         return 0
 
     cdef PyObject *_stamped(self, Py_ssize_t i, PyObject *stamps) except NULL:
@@ -450,7 +451,7 @@ cdef class Batch:
     cdef int _record(self, task, dict own, last, list tokens) except -1:
         """What _record_metrics does; its updates of the metrics are summed up."""
         if self.record is not None:
-            self.processor.aside("metrics of a step", self.record, task, self.now, tokens)
+            self.processor.best_effort("metrics of a step", self.record, task, self.now, tokens)
             return 0
         if last is not None:
             self.sums.observe(self.clock - PyFloat_AS_DOUBLE(last))
@@ -460,12 +461,12 @@ cdef class Batch:
     cdef list _append(self, PyObject *output, Py_ssize_t first, Py_ssize_t count):
         """Give the tokens to an output; the list that it now holds."""
         cdef Plan plan = self.plan
-        cdef fdw_block *b = &self.step.at.block
-        cdef Py_ssize_t cols = self.step.at.cols
+        cdef fdw_block *b = &self.step.raw.block
+        cdef Py_ssize_t cols = self.step.raw.cols
         cdef list tokens = owned(_untrack(int_row(b.ids + first * cols, cols, count)))
         put(output, plan.o_tokens, tokens)
         if b.scores != NULL:
-            give(output, plan.o_top, _kept(self.step, first, count))
+            give(output, plan.o_top, _copied_rows(self.step, first, count))
             give(output, plan.o_logprob, new_float(b.scores[(first + count - 1) * cols]))
         return tokens
 
@@ -473,14 +474,14 @@ cdef class Batch:
 def live_requests(Step step not None):
     """Requests of a step that have an accepted token."""
     cdef Py_ssize_t i, live = 0
-    for i in range(step.at.batch):
-        live += step.at.block.counts[i] > 0
+    for i in range(step.raw.batch):
+        live += step.raw.block.counts[i] > 0
     return live
 
 
 cdef bint _decodes(dict own) except -1:
     """What _is_decode_stage says of a request, by its attributes."""
-    needed, computed = _got(own, "need_prefill_tokens"), _got(own, "num_computed_tokens")
+    needed, computed = _dict_get(own, "need_prefill_tokens"), _dict_get(own, "num_computed_tokens")
     if PyLong_CheckExact(needed) and PyLong_CheckExact(computed):
         return PyLong_AsLongLong(computed) >= PyLong_AsLongLong(needed)
     return needed is not None and computed >= needed
@@ -491,13 +492,13 @@ cdef inline object _one_more(n):
     return PyLong_FromLongLong(PyLong_AsLongLong(n) + 1)
 
 
-cdef inline object _got(d, key):
+cdef inline object _dict_get(d, key):
     """d.get(key), without a call."""
     cdef PyObject *value = PyDict_GetItemWithError(d, key)
     return None if value == NULL else <object>value
 
 
-cdef inline object _taken_over(PyObject *made):
+cdef inline object _owned_object(PyObject *made):
     """Hand a new reference over to Cython's counting."""
     o = <object>made
     drop_reference(made)

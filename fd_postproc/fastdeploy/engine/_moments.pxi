@@ -37,32 +37,32 @@ cdef class LazyMetrics(Lazy):
     Parameters
     ----------
     base : type
-        Our class of results, with the slot.
+        Our class of results, with the field.
     name : str
-        The slot.
-    metrics : SlotCopier
+        The field.
+    metrics : FieldCopier
         Of our subclass of RequestMetrics.
     stamps : tuple of str
-        Its slots for the time of the last token, twice, and for the two durations of `Moment`.
+        Its fields for the time of the last token, twice, and for the two durations of `Moment`.
     dicts : DictMaker or None
         Of its dictionaries, with plain values only; None: FastDeploy's ``to_dict`` makes them.
     """
 
-    cdef SlotCopier metrics
+    cdef FieldCopier metrics
     cdef DictMaker dicts
     cdef Py_ssize_t stamps[4]
     cdef tuple keys             # of the stamps in a dictionary
-    cdef Py_ssize_t *others     # slots that are no stamps
+    cdef Py_ssize_t *others     # fields that are no stamps
     cdef Py_ssize_t n
 
-    def __init__(self, type base not None, str name not None, SlotCopier metrics not None,
+    def __init__(self, type base not None, str name not None, FieldCopier metrics not None,
                  tuple stamps not None, DictMaker dicts):
         Lazy.__init__(self, base, name, Moment)
         self.metrics = metrics
         if dicts is not None and set(stamps) <= set(dicts.key_of):
             self.dicts, self.keys = dicts, tuple([dicts.key_of[stamp] for stamp in stamps])
         for i in range(4):
-            self.stamps[i] = slot_offset(metrics.cls, stamps[i])
+            self.stamps[i] = field_offset(metrics.cls, stamps[i])
         others = [other for other in metrics.names if other not in stamps]
         self.n = len(others)
         PyMem_Free(self.others)
@@ -70,7 +70,7 @@ cdef class LazyMetrics(Lazy):
         if self.others == NULL:
             raise MemoryError
         for i in range(self.n):
-            self.others[i] = slot_offset(metrics.cls, others[i])
+            self.others[i] = field_offset(metrics.cls, others[i])
 
     def __dealloc__(self):
         PyMem_Free(self.others)
@@ -81,7 +81,7 @@ cdef class LazyMetrics(Lazy):
         if type(before) is Common and self._are_alike(metrics, <PyObject *>(<Common>before).metrics):
             return before
         made = Common.__new__(Common)
-        made.metrics = _taken_over(self.metrics.copy(metrics))
+        made.metrics = _owned_object(self.metrics.copy(metrics))
         return made
 
     cdef bint _are_alike(self, PyObject *one, PyObject *other) noexcept:
@@ -100,7 +100,7 @@ cdef class LazyMetrics(Lazy):
 
     cdef object made(self, stuff):
         cdef Moment moment = stuff
-        made = _taken_over(self.metrics.copy(<PyObject *>moment.common.metrics))
+        made = _owned_object(self.metrics.copy(<PyObject *>moment.common.metrics))
         self.stamp(<PyObject *>made, moment)
         return made
 

@@ -6,7 +6,7 @@ from typing_extensions import disjoint_base
 from ..._core import Step
 
 @final
-class SlotCopier:
+class FieldCopier:
     cls: Any  # a type, with the attributes of FastDeploy's class
     names: tuple[str, ...]
     def __init__(self, cls: type, names: Iterable[str]) -> None: ...
@@ -29,7 +29,7 @@ class DictMaker:
     only: dict[str, object]
     def __init__(
         self,
-        slots: SlotCopier,
+        fields: FieldCopier,
         keys: dict[str, str],
         usual: dict[str, Any],
         upstream: Callable[[Any], dict[str, Any]],
@@ -42,26 +42,26 @@ class DictMaker:
 @final
 class LazyMetrics(Lazy):
     def __init__(
-        self, base: type, name: str, metrics: SlotCopier, stamps: tuple[str, ...], dicts: DictMaker | None
+        self, base: type, name: str, metrics: FieldCopier, stamps: tuple[str, ...], dicts: DictMaker | None
     ) -> None: ...
 
-def short_repr(slots: SlotCopier, name: str) -> Callable[[Any], str]: ...
+def short_repr(fields: FieldCopier, name: str) -> Callable[[Any], str]: ...
 
 @final
 class Plan:
     fd: Any
-    results: SlotCopier
-    outputs: SlotCopier
-    metrics: SlotCopier
+    results: FieldCopier
+    outputs: FieldCopier
+    metrics: FieldCopier
     result: Any
     output: Any
     inline_stamps: bool
     def __init__(
         self,
         fd: Any,
-        results: SlotCopier,
-        outputs: SlotCopier,
-        metrics: SlotCopier,
+        results: FieldCopier,
+        outputs: FieldCopier,
+        metrics: FieldCopier,
         moments: LazyMetrics,
         result: Any,
         output: Any,
@@ -92,7 +92,7 @@ class Delivery:
     log: Any
     time: Any
     def __init__(
-        self, scheduler: Any, stock: Any, response: type, log: Any, time: Any, results: SlotCopier
+        self, scheduler: Any, stock: Any, response: type, log: Any, time: Any, results: FieldCopier
     ) -> None: ...
     def put(self, results: list[Any]) -> bool: ...
 

@@ -2,7 +2,7 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """A step's results in bulk.
 
-The files included here, one idea each: objects that are made and copied slot by slot, attributes that are
+The files included here, one idea each: objects that are made and copied field by field, attributes that are
 made when they are read, dictionaries made from a template, metrics that share what does not change from step
 to step, the batch loop that advances every request of a step, the way into FastDeploy's scheduler, and
 totals of what was done.
@@ -20,7 +20,7 @@ cdef extern from "Python.h":
     dict PyObject_GenericGetDict(object o, void *context)
     void _set_tuple_item "PyTuple_SET_ITEM"(PyObject *target, Py_ssize_t i, PyObject *item) noexcept
 
-include "_slots.pxi"
+include "_fields.pxi"
 include "_lazy.pxi"
 include "_dicts.pxi"
 include "_moments.pxi"

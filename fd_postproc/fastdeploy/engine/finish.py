@@ -45,15 +45,15 @@ class FinishMixin:
         result.finished = True
         tracing = getattr(fd, "tracing", None)
         if tracing is not None:
-            self.aside("tracing", self._carry_trace, tracing, rid, result)
+            self.best_effort("tracing", self._carry_trace, tracing, rid, result)
         self._report_span("DECODE", rid, task, ends=True)
         if kind.recovery:
             result.error_msg = RECOVERY_TEXT
-        self.aside("the summary of a request", self._log_summary, task, now, kind)
+        self.best_effort("the summary of a request", self._log_summary, task, now, kind)
         if self.cfg.speculative_config.method:
-            self.aside("speculative statistics", self._compute_speculative_status, result)
+            self.best_effort("speculative statistics", self._compute_speculative_status, result)
         if not kind.prefill or completes_prefills(self.stock):
-            self.aside("completion metrics", self._record_completion_metrics, task, now)
+            self.best_effort("completion metrics", self._record_completion_metrics, task, now)
         fd.llm_logger.info(f"request {name}: end token, recycling")
         caching = self.cfg.cache_config
         if (
@@ -61,14 +61,14 @@ class FinishMixin:
             and caching.enable_prefix_caching
             and getattr(caching, "enable_output_caching", False)
         ):
-            self.aside("caching output tokens", self.resource_manager.cache_output_tokens, task)
+            self.best_effort("caching output tokens", self.resource_manager.cache_output_tokens, task)
         return self._ended(slot, task, result, kind.prefill)
 
     def _ended(self: Any, slot: int, task: Any, result: Any, is_prefill: bool) -> Any:
         """Let go of a request; on a prefill instance once its cache has arrived."""
         fd, name = self.fd, task.request_id
         if hasattr(self, "_finalize_routing"):
-            self.aside("routing", self._finalize_routing, name, task, result, is_prefill)
+            self.best_effort("routing", self._finalize_routing, name, task, result, is_prefill)
         if not is_prefill:
             self._release(slot, task, result)
         elif getattr(fd.envs, STORAGE, False) or self._transfer_has_ended(name):
@@ -181,7 +181,7 @@ class FinishMixin:
         """Put the results whose transfer has ended meanwhile."""
         if not self.transfers:
             return
-        self.aside("asking for cache transfers", self._ask_for_transfers)
+        self.best_effort("asking for cache transfers", self._ask_for_transfers)
         tasks, done = self.resource_manager.tasks_list, []
         for name, (slot, task, result) in list(self.transfers.items()):
             if tasks[slot] is not task:

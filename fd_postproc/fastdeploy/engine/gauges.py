@@ -60,7 +60,7 @@ class GaugesMixin:
     def tell_gauges(self: Any) -> None:
         """Bring the gauges up to date."""
         if self.gauges_wait:
-            self.aside("gauges of a step", self.set_gauges)
+            self.best_effort("gauges of a step", self.set_gauges)
 
     def set_gauges(self: Any) -> None:
         """Tell of acceptance so far."""

@@ -45,7 +45,7 @@ class LifecycleMixin:
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
-            self.aside("the quick ways", quick_ways.tell, self)
+            self.best_effort("the quick ways", quick_ways.tell, self)
         super().run()  # type: ignore[misc]
 
     def warm_up(self: Any) -> None:

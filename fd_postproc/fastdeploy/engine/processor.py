@@ -22,9 +22,9 @@ from .finish import POLL, FinishMixin
 from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
 from .pairing import DRAFT, PATIENCE, TARGET, AbortsMixin, PairingMixin
+from .reporter import Reporter
 from .shapes import plan_of
 from .slot import MOST_REQUESTS, SlotMixin
-from .teller import Teller
 
 
 def make_class(module: Any) -> type:
@@ -151,9 +151,9 @@ class ProcessorMixin:
         batch = Batch(self.plan, self, step, output_type, masks)
         results = batch.results()
         if self.cfg.speculative_config.method:
-            self.aside("gauges of a step", self.count_drafts, step)
+            self.best_effort("gauges of a step", self.count_drafts, step)
         if batch.is_crowded(MOST_REQUESTS):
-            self.aside("forgetting requests", self.sweep)
+            self.best_effort("forgetting requests", self.sweep)
         counters.end_build()
         self.postprocess(results, output_type)
         counters.end_put(len(results))
@@ -169,7 +169,7 @@ class ProcessorMixin:
         def receive() -> None:
             received.append(self.sampling_mask_zmq_server.receive_pyobj_once(block=True)[1])
 
-        self.aside("receiving sampling masks", receive)
+        self.best_effort("receiving sampling masks", receive)
         return received[0] if received and isinstance(received[0], dict) else {}
 
     def steady_mode(self: Any) -> SteadyMode | None:
@@ -214,11 +214,11 @@ class ProcessorMixin:
         if tracing is not None:
             tracing.trace_set_thread_info("Token Processor")
         self.counters.begin()
-        with Teller(self) as teller:
+        with Reporter(self) as reporter:
             while not self._stopping:
                 self._next_round()
-                if not teller.has_news:
-                    teller.notice()
+                if not reporter.has_news:
+                    reporter.notify()
 
     def _next_round(self: Any) -> None:
         """Receive and process a step; what goes wrong is logged and counted."""

@@ -37,7 +37,7 @@ def ways_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
     if metrics is not None:
         sums.fuse(metrics.time_per_output_token, metrics.generation_tokens_total)
     return {
-        "dictionaries": all("to_dict" in vars(slots.cls) for slots in ours),
+        "dictionaries": all("to_dict" in vars(copier.cls) for copier in ours),
         "stamps": plan.inline_stamps,
         "metrics": sums.fused,
     }

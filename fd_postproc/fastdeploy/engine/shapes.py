@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ._results import DictMaker, LazyLists, LazyMetrics, Plan, SlotCopier, short_repr
+from ._results import DictMaker, FieldCopier, LazyLists, LazyMetrics, Plan, short_repr
 
 STAMPS = (
     "engine_recv_latest_token_time",
@@ -59,7 +59,7 @@ def plan_of(fd: Any) -> Plan:
 
 def _slotted(
     base: type, lazy: dict[str, type] | None = None, *, plain_only: bool = False
-) -> tuple[SlotCopier, DictMaker | None]:
+) -> tuple[FieldCopier, DictMaker | None]:
     """A subclass of a slotted dataclass, and what makes its dictionaries; `lazy` are made when asked for."""
     if not is_dataclass(base) or "__dict__" in dir(base):
         raise TypeError(f"{base.__name__} is no dataclass with slots")
@@ -75,7 +75,7 @@ def _slotted(
         "__doc__": base.__doc__,
     }
     cls: Any = type(base.__name__, (base,), body)
-    copier = SlotCopier(cls, names)
+    copier = FieldCopier(cls, names)
     usual = {field.name: field.default for field in fields(base)}
     maker = _dict_maker(
         base, copier, lambda: _filled(base, names), usual, plain_only=plain_only, nested=lists
@@ -86,8 +86,8 @@ def _slotted(
     return copier, maker
 
 
-def _with_dictionary(base: type, names: list[str]) -> SlotCopier:
-    """A subclass of an ordinary class that keeps the attributes `names` in slots."""
+def _with_dictionary(base: type, names: list[str]) -> FieldCopier:
+    """A subclass of an ordinary class that keeps the attributes `names` in ``__slots__``."""
     body: dict[str, Any] = {
         "__slots__": tuple(names),
         "__dict__": property(_attributes(base, names)),
@@ -96,13 +96,13 @@ def _with_dictionary(base: type, names: list[str]) -> SlotCopier:
         "__doc__": base.__doc__,
     }
     cls: Any = type(base.__name__, (base,), body)
-    copier = SlotCopier(cls, names)
+    copier = FieldCopier(cls, names)
     cls.__repr__ = short_repr(copier, "request_id")
     return copier
 
 
 def _turn_into_dicts(
-    base: type, copier: SlotCopier, usual: dict[str, Any], nested: dict[str, DictMaker | LazyMetrics]
+    base: type, copier: FieldCopier, usual: dict[str, Any], nested: dict[str, DictMaker | LazyMetrics]
 ) -> None:
     """Give a class a quick ``to_dict``; `nested` are the attributes that are turned into dictionaries too."""
 
@@ -137,7 +137,7 @@ def _filled(base: type, names: list[str]) -> Any:
 
 
 def _dict_maker(
-    base: Any, copier: SlotCopier, filled: Callable[[], Any], usual: dict[str, Any], **options: Any
+    base: Any, copier: FieldCopier, filled: Callable[[], Any], usual: dict[str, Any], **options: Any
 ) -> DictMaker | None:
     """A quick ``to_dict`` for `base`.
 
@@ -163,16 +163,16 @@ def _dict_maker(
     usually = filled()
     for name, value in only.items():
         setattr(usually, name, value)
-    slot_of = {_unique(name): name for name in copier.names if name not in only}
+    name_of = {_unique(name): name for name in copier.names if name not in only}
     keys = {}
     for key, value in base.to_dict(usually).items():
         if isinstance(value, str):
-            slot = slot_of.get(value)
+            kept = name_of.get(value)
         else:
-            slot = key if only.get(key, _UNSET) is value else None
-        if slot is None:
+            kept = key if only.get(key, _UNSET) is value else None
+        if kept is None:
             return None
-        keys[key] = slot
+        keys[key] = kept
     return DictMaker(copier, keys, usual, base.to_dict, only=only, **options)
 
 

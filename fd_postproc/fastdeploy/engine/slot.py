@@ -56,7 +56,7 @@ class SlotMixin:
         self._propagate_trace(rid, task)
         if self.cfg.speculative_config.method:
             record = self._record_speculative_decoding_accept_num_per_request
-            self.aside("speculative statistics", record, name, code)
+            self.best_effort("speculative statistics", record, name, code)
         if code < 0 and code != self._recovery:
             return self._without_token(slot, name, task, code)
         tokens = self._tokens_of(slot, name, code, batch.step)
@@ -66,7 +66,7 @@ class SlotMixin:
         logger = getattr(self, "scheduler_metrics_logger", None)  # since FastDeploy 2.5
         if logger:
             log = logger.on_decode_tokens
-            self.aside("the scheduler's log", self.log_decoding, log, task, len(tokens))
+            self.best_effort("the scheduler's log", self.log_decoding, log, task, len(tokens))
         if task.get("prefill_chunk_info", None) is not None and self._is_within_chunks(task):
             return None
 
@@ -77,7 +77,7 @@ class SlotMixin:
         now = self.fd.time.time()
         metrics = self._stamped(task, now, rid)
         self.number_of_output_tokens += len(tokens)
-        self.aside("metrics of a step", self._record_metrics, task, now, tokens)
+        self.best_effort("metrics of a step", self._record_metrics, task, now, tokens)
         result = self._new_result(slot, task, batch.output_type, metrics)
         if slot in batch.masks:
             result.outputs.sampling_mask = batch.masks[slot]
@@ -162,16 +162,16 @@ class SlotMixin:
         """Stamp the request's metrics; the copy that the client gets."""
         sent = self.tokens_counter.get(task.request_id, 0)
         if sent == 0:
-            self.aside("first-token stamps", task.metrics.record_recv_first_token)
-            self.aside("first-token times", task.metrics.cal_cost_time)
+            self.best_effort("first-token stamps", task.metrics.record_recv_first_token)
+            self.best_effort("first-token times", task.metrics.cal_cost_time)
             copied = self.plan.copy_metrics(task.metrics)
             self.fd.llm_logger.info(f"request {task.request_id}: first token")
-            self.aside("first-token metrics", self._record_first_token_metrics, task, now)
+            self.best_effort("first-token metrics", self._record_first_token_metrics, task, now)
             self._report_span("PREFILL", rid, task, ends=False)
             return copied
-        self.aside("token stamps", task.metrics.record_recv_token)
+        self.best_effort("token stamps", task.metrics.record_recv_token)
         if sent == 1 and self.cfg.scheduler_config.splitwise_role == "decode":
-            self.aside("second-token stamps", task.metrics.record_decode_recv_second_token)
+            self.best_effort("second-token stamps", task.metrics.record_decode_recv_second_token)
         return self.plan.copy_metrics(task.metrics)
 
     def _new_result(self: Any, slot: int, task: Any, output_type: int, metrics: Any) -> Any:
@@ -213,7 +213,7 @@ class SlotMixin:
 
     # ---- what must not disturb a request -----------------------------------------------------------
 
-    def aside(self: Any, what: str, call: Callable[..., Any], *arguments: Any) -> bool:
+    def best_effort(self: Any, what: str, call: Callable[..., Any], *arguments: Any) -> bool:
         """Call what serves metrics, logs or traces; False if it raised, which is logged once a kind."""
         failure = None
         try:
@@ -233,7 +233,7 @@ class SlotMixin:
             start = task.metrics.inference_start_time
             started_ns = 0 if start is None else int(start * 1_000_000_000)
             carrier = task.trace_carrier
-            self.aside("tracing", tracing.trace_set_proc_propagate_context, rid, carrier, started_ns)
+            self.best_effort("tracing", tracing.trace_set_proc_propagate_context, rid, carrier, started_ns)
 
     def _report_span(self: Any, name: str, rid: str, task: Any, ends: bool) -> None:
         tracing = getattr(self.fd, "tracing", None)
@@ -250,7 +250,7 @@ class SlotMixin:
                 thread_finish_flag=ends,
             )
 
-        self.aside("tracing", report)
+        self.best_effort("tracing", report)
 
     # ---- a request that cannot go on ---------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class SlotMixin:
     def _release(self: Any, slot: int, task: Any, result: Any) -> None:
         """Free the slot and forget the request.  A failure is logged: the client is told anyhow."""
         name = task.request_id
-        self.aside("recycling a request", self._recycle_resources, name, slot, task, result, False)
+        self.best_effort("recycling a request", self._recycle_resources, name, slot, task, result, False)
         self.forget(name)
 
     def sweep(self: Any) -> None:

@@ -96,7 +96,7 @@ RICH: dict[str, Any] = {
     "ic_req_data": {"id": 1},
     "status": "RUNNING_PREFILL",
 }
-GOES_ON: dict[str, Any] = {}
+RUNNING: dict[str, Any] = {}
 SECOND: dict[str, Any] = {"counter": 1}
 CHUNKED: dict[str, Any] = {"fresh": True, "prefill_chunk_info": [1, 1]}
 IN_PAIR: dict[str, Any] = {"disaggregate_info": {"role": "decode", "transfer_protocol": "ipc"}}
@@ -105,7 +105,7 @@ PREFILL: dict[str, Any] = {
     "disaggregate_info": {"role": "prefill", "transfer_protocol": "ipc"},
 }
 
-_LIFE = (RICH, GOES_ON, GOES_ON, None, GOES_ON, GOES_ON, GOES_ON, GOES_ON, GOES_ON)
+_LIFE = (RICH, RUNNING, RUNNING, None, RUNNING, RUNNING, RUNNING, RUNNING, RUNNING)
 
 
 def _tokens(*rows: int | tuple[int, ...]) -> tuple[int | tuple[int, ...], ...]:
@@ -145,7 +145,7 @@ _PAIR_ACCEPTED = (
     Message(_tokens((21,), (22,), (23,), 0, (24, 25)), columns=2, preempted=(1,), aborted=(2,)),
     Message(_tokens((31,), 0, 0, 0, (34,)), columns=2),
 )
-_DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR, GOES_ON)
+_DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR, RUNNING)
 _TRANSFERS = {0: "finished", 1: "failed"}
 
 SCRIPTS: tuple[Script, ...] = (
@@ -164,7 +164,7 @@ SCRIPTS: tuple[Script, ...] = (
     Script(
         "plain tokens, prefill role",
         "plain",
-        (PREFILL, PREFILL, GOES_ON),
+        (PREFILL, PREFILL, RUNNING),
         (Message(_tokens((11,), (12,), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
@@ -172,7 +172,7 @@ SCRIPTS: tuple[Script, ...] = (
     Script(
         "plain tokens, prefill role, cache through a storage",
         "plain",
-        (PREFILL, PREFILL, GOES_ON),
+        (PREFILL, PREFILL, RUNNING),
         (Message(_tokens((11,), (12,), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
@@ -183,7 +183,7 @@ SCRIPTS: tuple[Script, ...] = (
     Script(
         "logprobs, sampling masks",
         "topk",
-        (FIRST, GOES_ON),
+        (FIRST, RUNNING),
         (Message(_tokens((11,), (END,)), columns=2), Message(_tokens((21,)), columns=2)),
         masks=True,
     ),
@@ -221,7 +221,7 @@ SCRIPTS: tuple[Script, ...] = (
     Script(
         "speculation with draft logprobs",
         "spec_topk",
-        (RICH, GOES_ON),
+        (RICH, RUNNING),
         (
             Message(_tokens((11, 12), (13,)), columns=3),
             Message(_tokens((14, 15), (16,)), columns=3, flag=DRAFT),

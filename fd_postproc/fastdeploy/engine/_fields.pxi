@@ -1,4 +1,5 @@
-# Objects whose attributes are slots: made and copied by moving pointers.
+# Fields: attributes that lie at an offset in their object, as __slots__ makes them.  Objects of these alone
+# are made and copied by moving pointers.
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
@@ -41,8 +42,8 @@ cdef extern from "Python.h":
     void _drop_if_any "Py_XDECREF"(PyObject *o) noexcept
 
 
-cdef Py_ssize_t slot_offset(type cls, str name) except -1:
-    """Where an instance of `cls` keeps the attribute `name`, which has to be a slot."""
+cdef Py_ssize_t field_offset(type cls, str name) except -1:
+    """Where an instance of `cls` keeps the attribute `name`, which has to be one of its ``__slots__``."""
     for base in cls.__mro__:
         if name in base.__dict__:
             descriptor = base.__dict__[name]
@@ -57,7 +58,7 @@ cdef Py_ssize_t slot_offset(type cls, str name) except -1:
         if (member.type == T_OBJECT_EX and member.offset > 0
                 and member.offset + <Py_ssize_t>sizeof(void *) <= (<PyTypeObject *>cls).tp_basicsize):
             return member.offset
-    raise TypeError(f"{cls.__name__}.{name} is no slot")
+    raise TypeError(f"{cls.__name__}.{name} is not one of its __slots__")
 
 
 cdef inline PyObject **at_offset(PyObject *o, Py_ssize_t offset) noexcept:
@@ -65,7 +66,7 @@ cdef inline PyObject **at_offset(PyObject *o, Py_ssize_t offset) noexcept:
 
 
 cdef inline void give(PyObject *o, Py_ssize_t offset, PyObject *value) noexcept:
-    """Set a slot; takes over the reference to `value`."""
+    """Set a field; takes over the reference to `value`."""
     cdef PyObject **place = at_offset(o, offset)
     cdef PyObject *old = place[0]
     place[0] = value
@@ -73,7 +74,7 @@ cdef inline void give(PyObject *o, Py_ssize_t offset, PyObject *value) noexcept:
 
 
 cdef inline void put(PyObject *o, Py_ssize_t offset, object value) noexcept:
-    """Set a slot."""
+    """Set a field."""
     _take(<PyObject *>value)
     give(o, offset, <PyObject *>value)
 
@@ -90,23 +91,23 @@ cdef inline PyObject *_untrack(PyObject *o) noexcept:
 
 
 @cython.final
-cdef class SlotCopier:
-    """Copies instances of a class, and of the base class that its slots come from, slot by slot.
+cdef class FieldCopier:
+    """Copies instances of a class, and of the base class that its fields come from, field by field.
 
     Parameters
     ----------
     cls : type
         What the copies are.  Its ``__new__`` is `object`'s.
     names : iterable of str
-        Slots that are copied; others stay unset.
+        Fields that are copied; others stay unset.
     """
 
     cdef readonly type cls
-    cdef type base           # the next class that has the slots as well, if there is one
+    cdef type base           # the next class that has the fields as well, if there is one
     cdef readonly tuple names
     cdef Py_ssize_t *offsets
     cdef Py_ssize_t n
-    cdef Py_ssize_t reach    # bytes of an instance that its slots end before
+    cdef Py_ssize_t reach    # bytes of an instance that its fields end before
 
     def __init__(self, type cls not None, names):
         if (<PyTypeObject *>cls).tp_new != (<PyTypeObject *>object).tp_new:
@@ -120,7 +121,7 @@ cdef class SlotCopier:
             raise MemoryError
         cdef Py_ssize_t i
         for i in range(self.n):
-            self.offsets[i] = slot_offset(cls, self.names[i])
+            self.offsets[i] = field_offset(cls, self.names[i])
             self.reach = max(self.reach, self.offsets[i] + <Py_ssize_t>sizeof(void *))
         self.base = cls.__base__
         if (<PyTypeObject *>self.base).tp_basicsize < self.reach:
@@ -130,7 +131,7 @@ cdef class SlotCopier:
         PyMem_Free(self.offsets)
 
     cdef bint fits(self, PyObject *pattern) noexcept:
-        """Whether an object has these slots: an instance of `cls`, or of a base that has them all."""
+        """Whether an object has these fields: an instance of `cls`, or of a base that has them all."""
         cdef PyTypeObject *kind = Py_TYPE(<object>pattern)
         return (kind == <PyTypeObject *>self.cls or kind == <PyTypeObject *>self.base
                 or (PyType_IsSubtype(<PyTypeObject *>self.cls, kind) and kind.tp_basicsize >= self.reach))
@@ -147,7 +148,7 @@ cdef class SlotCopier:
                 nones += 1
             else:
                 _take_if_any(value)
-        _take_none(nones)  # one count for all: most slots are None
+        _take_none(nones)  # one count for all: most fields are None
         _untrack(made)
         return made
 

@@ -13,18 +13,18 @@ from typing import Any
 from .counters import Reports
 
 
-class Teller:
+class Reporter:
     """Tells the gauges of speculative decoding, the exported counters and the log; a context manager.
 
     Parameters
     ----------
     processor : TokenProcessor
-        Ours.  It tells of its steps by `notice`.
+        Ours.  It tells of its steps by `notify`.
 
     Attributes
     ----------
     has_news : bool
-        Whether `notice` has been called, and nothing been told since.
+        Whether `notify` has been called, and nothing been told since.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -32,10 +32,10 @@ class Teller:
         self._reports = Reports(processor.counters, processor.fd.llm_logger)
         self._news, self._end = threading.Event(), threading.Event()
         self.has_news = False
-        self._thread = threading.Thread(target=self._run, name="fd_postproc-teller", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="fd_postproc-reporter", daemon=True)
 
-    def __enter__(self) -> Teller:
-        self._processor.aside("the thread that tells of steps", self._thread.start)
+    def __enter__(self) -> Reporter:
+        self._processor.best_effort("the thread that tells of steps", self._thread.start)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -44,9 +44,9 @@ class Teller:
         if self._thread.ident is not None:
             self._thread.join()
         self._processor.tell_gauges()
-        self._processor.aside("exported counters", self._reports.move_forward)
+        self._processor.best_effort("exported counters", self._reports.move_forward)
 
-    def notice(self) -> None:
+    def notify(self) -> None:
         """Something has happened; it is told a little later, together with what happens meanwhile."""
         self.has_news = True
         self._news.set()
@@ -58,5 +58,5 @@ class Teller:
                 self._news.clear()
                 self.has_news = False  # before looking: what comes from now on is told the next time
             self._processor.tell_gauges()
-            self._processor.aside("exported counters", self._reports.refresh, time.monotonic())
-            self._processor.aside("complaints", self._processor.complaints.flush)
+            self._processor.best_effort("exported counters", self._reports.refresh, time.monotonic())
+            self._processor.best_effort("complaints", self._processor.complaints.flush)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fd_postproc.fastdeploy.engine import counters, teller
+from fd_postproc.fastdeploy.engine import counters, reporter
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 from tests.lib.waiting import until
@@ -40,8 +40,8 @@ def running(ops_queue, monkeypatch):
         rig.close()
 
 
-def tellers():
-    return [thread for thread in threading.enumerate() if thread.name == "fd_postproc-teller"]
+def reporters():
+    return [thread for thread in threading.enumerate() if thread.name == "fd_postproc-reporter"]
 
 
 def test_the_last_steps_are_told_though_no_other_comes(running):
@@ -67,9 +67,9 @@ def test_the_end_tells_all(running):
     rig, before = running(gauge_period=1000.0, period=1000.0), sample(EXPORTED)
     rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")
     until(lambda: len(rig.sink.puts) == 2)
-    assert len(tellers()) == 1
+    assert len(reporters()) == 1
     rig.processor.stop(20)
-    assert tellers() == []
+    assert reporters() == []
     assert sample(EXPORTED) == before + 2
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 1
 
@@ -84,18 +84,18 @@ def test_what_fails_in_it_is_logged_once_and_goes_on(running, monkeypatch, caplo
         rig.send({0: [20], 1: [30]}, dialect="packed")
         time.sleep(0.05)
     until(lambda: rig.processor.counters.steps == 3)
-    assert len(tellers()) == 1
+    assert len(reporters()) == 1
     assert "exported counters" in rig.processor.complained
 
 
 def test_without_a_thread_steps_are_processed_all_the_same(running, monkeypatch):
     def refuse(self):
-        if self.name == "fd_postproc-teller":
+        if self.name == "fd_postproc-reporter":
             raise RuntimeError("can't start new thread")
         start(self)
 
     start = threading.Thread.start
-    monkeypatch.setattr(teller.threading.Thread, "start", refuse)
+    monkeypatch.setattr(reporter.threading.Thread, "start", refuse)
     rig = running(gauge_period=0.01, period=0.01)
     rig.send({0: [20], 1: [30]}, dialect="packed")
     until(lambda: rig.sink.puts)
