@@ -121,7 +121,7 @@ def main():
             tensor = tensor_type(driver)
             for batch, cols in (1, 1), (32, 21), (256, 21):
                 args = arguments(tensor, batch, cols)
-                names = [*ops.save.ARGUMENTS["speculate_save_output_topk"].values()]
+                names = [*ops.save.SAVE_OPS["speculate_save_output_topk"].roles.values()]
                 packer = ops.Packer(
                     "speculate_save_output_topk",
                     **dict(zip([*names[:6], "not_need_stop", *names[6:], "message_flag", "rank_id",

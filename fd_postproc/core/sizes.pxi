@@ -21,6 +21,12 @@ def payload_size(channel, layout=GPU):
     return fdw_geometry_of(&c, _channel_number(channel), FDW_LEGACY, 0).size
 
 
+def most_requests(channel, layout=GPU):
+    """Requests that one of FastDeploy's messages can hold: the slots of this channel."""
+    cdef fdw_layout c = _c_layout(layout)
+    return fdw_geometry_of(&c, _channel_number(channel), FDW_LEGACY, 0).slots
+
+
 def tensor_elements(channel, layout=GPU):
     """Elements that a get op's token, score and rank tensors must have: ``(tokens, scores, ranks)``.
 

@@ -7,53 +7,7 @@ from typing import Any
 from .._core import DeviceInput, HostInput
 from ..checks import shown, whole_number
 from ..errors import Refusal, UnfitNumber
-
-_LOGPROBS = {
-    "tokens": "sampled_token_ids",
-    "ids": "logprob_token_ids",
-    "scores": "logprob_scores",
-    "ranks": "logprob_ranks",
-    "counts": "token_num_per_batch",
-    "offsets": "cu_batch_token_offset",
-    "decoded": "seq_lens_decoder",
-    "prompts": "prompt_lens",
-    "preempted": "preempted_idx",
-}
-ARGUMENTS = {
-    "save_output": {"tokens": "x", "preempted": "preempted_idx"},
-    "save_output_topk": {
-        "tokens": "x",
-        "ids": "topk_ids",
-        "scores": "logprob_scores",
-        "ranks": "ranks",
-        "preempted": "preempted_idx",
-    },
-    "speculate_save_output": {
-        "tokens": "accept_tokens",
-        "counts": "accept_num",
-        "decoded": "seq_lens_decoder",
-        "prompts": "prompt_lens",
-        "preempted": "preempted_idx",
-    },
-    "mtp_save_first_token": {
-        "tokens": "x",
-        "decoded": "seq_lens_decoder",
-        "prompts": "prompt_lens",
-        "steps": "step_idx",
-    },
-    "speculate_save_output_topk": _LOGPROBS,
-    "mtp_save_first_token_with_topk": _LOGPROBS,
-}
-"""The op's argument for each role (`fd_postproc.tensors.ROLES`) that it has."""
-
-CHANNELS = {
-    "save_output": "plain",
-    "save_output_topk": "topk",
-    "speculate_save_output": "spec",
-    "mtp_save_first_token": "spec",
-    "speculate_save_output_topk": "spec_topk",
-    "mtp_save_first_token_with_topk": "spec_topk",
-}
+from .table import SAVE_OPS
 
 _PER_REQUEST = ("counts", "offsets", "decoded", "prompts", "preempted", "steps")
 Sizes = tuple[int, int, int, int]
@@ -67,7 +21,7 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
     As in FastDeploy, ``token_num_per_batch`` decides the batch where there is one, else the sampled tokens.
     Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row a token.
     """
-    names = ARGUMENTS[op]
+    names = SAVE_OPS[op].roles
     tokens = inputs["tokens"]
     batch = inputs["counts"].size if "offsets" in inputs else (tokens.shape or (0,))[0]
     if len(tokens.shape) == 1 and tokens.size == batch:
@@ -141,7 +95,7 @@ def is_first(rank_id: Any) -> bool:
 def say(op: str, width: int, cols: int, refusal: Refusal) -> str:
     """Words for what the C loop or the kernel refused."""
     reason, index, value, bound = refusal
-    names = ARGUMENTS[op]
+    names = SAVE_OPS[op].roles
 
     def name(role: str) -> str:
         return names.get(role, role)

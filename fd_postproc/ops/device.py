@@ -20,8 +20,9 @@ from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_err
 from ..layout import Layout
 from ..queues import key_text
 from ..tensors import OnDevice, device_view
-from .arguments import ARGUMENTS, CHANNELS, Sizes, say
+from .arguments import Sizes, say
 from .environment import cuda_buffers, cuda_way, dialect_of, message_id, queue_mode
+from .table import SAVE_OPS
 from .watch import waiting, watch
 
 log = logging.getLogger("fd_postproc")
@@ -101,7 +102,7 @@ class DeviceSaves:
     ) -> Any:
         """A `fd_postproc._save.DeviceJob`."""
         _, width, rows, cols = sizes
-        return self._loaded().DeviceJob(op, inputs, cols, width, rows, ARGUMENTS[op], flag_address)
+        return self._loaded().DeviceJob(op, inputs, cols, width, rows, SAVE_OPS[op].roles, flag_address)
 
     def launch(
         self,
@@ -118,7 +119,7 @@ class DeviceSaves:
         """Launch the kernel of a job; `keep` stays alive until the message is sent.  Returns the lane."""
         self._raise_errors()
         ident = message_id()
-        lane = self._lane(CHANNELS[job.op], batch, layout)
+        lane = self._lane(SAVE_OPS[job.op].channel, batch, layout)
         refusal = job.save(
             lane,
             batch,

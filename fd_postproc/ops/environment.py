@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from .._core import environment_variable
+from .._core import environment_variable, has_logprobs, most_requests
 from ..checks import permission_bits
 from ..layout import Layout
 
@@ -39,12 +39,12 @@ def message_id() -> int:
     return int(text)
 
 
-def send_dialect(has_logprobs: bool, too_many_for_stock: bool) -> str:
+def send_dialect(logprobs: bool, too_many_for_stock: bool) -> str:
     """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means for this message.
 
     Parameters
     ----------
-    has_logprobs : bool
+    logprobs : bool
         Whether the channel carries logprobs.
     too_many_for_stock : bool
         Whether the batch is beyond what FastDeploy's own message can hold.
@@ -57,13 +57,12 @@ def send_dialect(has_logprobs: bool, too_many_for_stock: bool) -> str:
     if dialect != "auto":
         return dialect
     understood = PEER in (environment_variable("FD_POSTPROC_PEER") or "").split(",")
-    return "compact" if understood and (has_logprobs or too_many_for_stock) else "packed"
+    return "compact" if understood and (logprobs or too_many_for_stock) else "packed"
 
 
 def dialect_of(channel: str, batch: int, layout: Layout) -> str:
     """Dialect that a save op sends on a channel."""
-    slots = layout.spec_batch if channel == "spec" else layout.max_batch
-    return send_dialect(channel in ("topk", "spec_topk"), batch > slots)
+    return send_dialect(has_logprobs(channel), batch > most_requests(channel, layout))
 
 
 def cuda_buffers() -> int:

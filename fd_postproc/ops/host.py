@@ -5,10 +5,11 @@ from __future__ import annotations
 from .._core import DeviceInput, HostInput, Sender, environment_variable
 from ..errors import QueueRemoved, UnfitNumber
 from ..layout import Layout
-from .arguments import CHANNELS, Sizes, say
+from .arguments import Sizes, say
 from .device import saves
 from .environment import dialect_of, message_id, queue_mode
 from .pool import Pool
+from .table import SAVE_OPS
 from .watch import waiting, watch
 
 senders: Pool[Sender] = Pool(Sender)
@@ -26,7 +27,7 @@ def save(
 ) -> None:
     """Send a save op's tensors, all of them in host memory."""
     batch, width, rows, cols = sizes
-    channel = CHANNELS[op]
+    channel = SAVE_OPS[op].channel
     ident = message_id()
     dialect = dialect_of(channel, batch, layout)
     if saves.lanes:

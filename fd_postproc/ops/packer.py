@@ -10,8 +10,9 @@ from ..checks import shown, whole_number
 from ..layout import GPU, Layout, checked_layout
 from ..tensors import ROLES, stream_handle
 from . import host, save
-from .arguments import ARGUMENTS, CHANNELS, check_flag, check_sizes, is_first
+from .arguments import check_flag, check_sizes, is_first
 from .device import saves, stop_flag
+from .table import SAVE_OPS
 
 
 class Packer:
@@ -49,8 +50,8 @@ class Packer:
     """
 
     def __init__(self, op: str, *, layout: Layout = GPU, **arguments: Any) -> None:
-        if not isinstance(op, str) or op not in ARGUMENTS:
-            raise ValueError(f"op {shown(op)} is not one of {', '.join(map(repr, ARGUMENTS))}")
+        if not isinstance(op, str) or op not in SAVE_OPS:
+            raise ValueError(f"op {shown(op)} is not one of {', '.join(map(repr, SAVE_OPS))}")
         wanted = [
             name
             for name, parameter in inspect.signature(getattr(save, op)).parameters.items()
@@ -62,7 +63,7 @@ class Packer:
             raise TypeError(f"{op} has no argument {', '.join(unknown)}")
         self.op = op
         self.layout = checked_layout(layout)
-        names = ARGUMENTS[op]
+        names = SAVE_OPS[op].roles
         self._tensors = {role: arguments[name] for role, name in names.items()}
         self._inputs = {
             role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in self._tensors.items()
@@ -89,7 +90,7 @@ class Packer:
     @property
     def channel(self) -> str:
         """str: the channel that it sends on."""
-        return CHANNELS[self.op]
+        return SAVE_OPS[self.op].channel
 
     @property
     def batch(self) -> int:

@@ -8,8 +8,9 @@ from .._core import host_flag, on_device, tensor_input
 from ..layout import GPU, Layout, checked_layout
 from ..tensors import ROLES
 from . import host
-from .arguments import ARGUMENTS, check_flag, check_sizes, is_first
+from .arguments import check_flag, check_sizes, is_first
 from .device import saves
+from .table import SAVE_OPS
 
 
 def save_output(
@@ -369,7 +370,7 @@ def _save(
     flag = check_flag(flag)
     if saves.again is not None and saves.again(op, given, not_need_stop, layout, flag, skip_prefill):
         return
-    names = ARGUMENTS[op]
+    names = SAVE_OPS[op].roles
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)
     if on_device(inputs):

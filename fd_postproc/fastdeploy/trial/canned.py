@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._core import has_counts, has_logprobs
+
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
 TARGET, DRAFT = 3, 4
@@ -80,11 +82,11 @@ class Script:
 
     @property
     def speculative(self) -> bool:
-        return self.channel.startswith("spec")
+        return has_counts(self.channel)
 
     @property
     def logprobs(self) -> bool:
-        return self.channel.endswith("topk")
+        return has_logprobs(self.channel)
 
 
 FIRST: dict[str, Any] = {"fresh": True}

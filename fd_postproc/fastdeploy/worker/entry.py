@@ -51,13 +51,14 @@ def replace_save_ops() -> list[str]:
     list of str
         Names of those that were replaced.
     """
+    from ...ops.table import SAVE_OPS
     from ..build import ops_module
-    from .sending import SIGNATURES, SaveOp
+    from .sending import SaveOp
 
     own = ops_module()
     get_output_ep = getattr(own, "get_output_ep", None)
     replaced = []
-    for name in SIGNATURES:
+    for name in SAVE_OPS:
         original = getattr(own, name, None)  # FastDeploy says None for ops that could not be loaded
         if not callable(original) or isinstance(original, SaveOp):
             continue
@@ -72,14 +73,15 @@ def replace_save_ops() -> list[str]:
 
 def restore_save_ops() -> None:
     """Undo `replace_save_ops`, wherever our ops went since."""
+    from ...ops.table import SAVE_OPS
     from ..logs import stop_forwarding
     from . import overlap, warmup
-    from .sending import SIGNATURES, SaveOp
+    from .sending import SaveOp
 
     warmup.end()
     overlap.end()
     for module in _modules():
-        for name in SIGNATURES:
+        for name in SAVE_OPS:
             bound = vars(module).get(name)
             if isinstance(bound, SaveOp):
                 setattr(module, name, bound.original)

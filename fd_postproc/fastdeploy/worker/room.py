@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..._core import LEAST_LIMIT, encode, payload_size
+from ..._core import LEAST_LIMIT, encode, most_requests, payload_size
 from ...layout import GPU
 from ...needs import Load, example_step, wanted_limits
 from ...queues import kernel_limits, list_queues, locate
@@ -32,8 +32,7 @@ def largest_message(channel: str, batch: int, dialect: str | None) -> int:
         return payload_size(channel)
     if dialect == "compact":
         return LEAST_LIMIT
-    slots = GPU.spec_batch if channel == "spec" else GPU.max_batch
-    load = Load(min(batch, slots), GPU.max_draft, GPU.top_k + 1)
+    load = Load(min(batch, most_requests(channel)), GPU.max_draft, GPU.top_k + 1)
     return len(encode(example_step(channel, load), dialect))
 
 

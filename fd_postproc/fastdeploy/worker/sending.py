@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import ops
-from ..._core import environment_variable
+from ..._core import environment_variable, has_logprobs, most_requests
 from ...errors import QueueRemoved, UnfitNumber
 from ...layout import GPU
 from ...ops.environment import send_dialect
+from ...ops.table import SAVE_OPS
 from ..build import KeyRule, key_rule, stock_dialect
 from ..logs import export_active, fastdeploy_log
 from . import overlap
 from .room import check_room
-
-
-class Signature(NamedTuple):
-    """Where the positional arguments of a save op are.
-
-    Attributes
-    ----------
-    channel : str
-    arguments : int
-        How many there are.  Most builds before ``preempted_idx`` have one less, and give other arguments
-        another meaning.
-    batch : int
-        The tensor that has a row for each slot.
-    rank : int
-        ``rank_id``.
-    every_rank : int or None
-        ``save_each_rank``, where it lets ranks above 0 send in all builds.
-    preempted : int or None
-        ``preempted_idx``, where FastDeploy has calls that leave it out and mean the same otherwise: its draft
-        logprobs, for whose 12 arguments its own op raises.  Nobody was preempted then.
-    """
-
-    channel: str
-    arguments: int
-    batch: int
-    rank: int
-    every_rank: int | None = None
-    preempted: int | None = None
-
-
-SIGNATURES = {
-    "save_output": Signature("plain", 5, batch=0, rank=3),
-    "save_output_topk": Signature("topk", 7, batch=0, rank=6),
-    "speculate_save_output": Signature("spec", 9, batch=0, rank=6),
-    "speculate_save_output_topk": Signature("spec_topk", 13, batch=4, rank=11, preempted=9),
-    "mtp_save_first_token": Signature("spec", 8, batch=0, rank=5, every_rank=6),
-    "mtp_save_first_token_with_topk": Signature("spec_topk", 13, batch=4, rank=11, every_rank=12),
-}
 
 # What our op raises for tensors that it does not know how to read; nothing was sent then.
 _REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
@@ -64,7 +27,7 @@ _FORMS = {
 }
 
 
-class Refusal(Exception):
+class LeftToFastDeploy(Exception):
     """Why FastDeploy's own op has to send."""
 
 
@@ -88,7 +51,9 @@ class SaveOp:
         self.__name__ = name
         self.__doc__ = original.__doc__
         self.original = original
-        self.signature = SIGNATURES[name]
+        self.spec = spec = SAVE_OPS[name]
+        # Most builds before preempted_idx have one argument less, and give others another meaning.
+        self._n_arguments, self._batch, self._rank = len(spec.parameters), spec.batch, spec.place("rank_id")
         self._get_output_ep = get_output_ep
         self._own: Callable[..., Any] = getattr(ops, name)
         self._state = "new"  # "new", then "own" or "original"
@@ -99,22 +64,22 @@ class SaveOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
             return self._stock(args, kwargs)
-        at = self.signature
-        if at.preempted is not None and len(args) == at.arguments - 1 and not kwargs:
-            args = self._with_nobody_preempted(args, at.preempted, _rows(args[at.batch]))
-        if kwargs or len(args) != at.arguments:
+        spec = self.spec
+        if spec.has_shorter_form and len(args) == self._n_arguments - 1 and not kwargs:
+            args = self._with_nobody_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
+        if kwargs or len(args) != self._n_arguments:
             self._tell_other_form(args, kwargs)
             return self._stock(args, kwargs)
-        if args[at.rank] > 0 and not (at.every_rank and args[at.every_rank]):
+        if args[self._rank] > 0 and not (spec.every_rank and args[spec.place("save_each_rank")]):
             return self._stock(args)  # sends nothing, or in some builds of FastDeploy does
         try:
             if self._state == "new":
-                dialect = self._dialect(_rows(args[at.batch]))
+                dialect = self._dialect(_rows(args[self._batch]))
                 self._check_room(args, dialect)
             result = self._send(args)
         except UnfitNumber:
             raise
-        except (Refusal, *_REFUSALS) as error:
+        except (LeftToFastDeploy, *_REFUSALS) as error:
             self._leave(error, args)
             return self._stock(args)
         if self._state == "new":
@@ -123,7 +88,7 @@ class SaveOp:
             overlap.begin()  # the class is there by now; it is not yet when FastDeploy loads plug-ins
             fastdeploy_log().info(
                 "fd_postproc: worker side active: %s sends %s on channel %s",
-                self.__name__, _FORMS[dialect], at.channel,
+                self.__name__, _FORMS[dialect], spec.channel,
             )  # fmt: skip
         return result
 
@@ -147,21 +112,24 @@ class SaveOp:
 
     def _dialect(self, batch: int) -> str:
         """Dialect that will be spoken."""
-        channel = self.signature.channel
-        logprobs = channel.endswith("topk")
-        slots = GPU.spec_batch if channel == "spec" else GPU.max_batch
-        dialect = send_dialect(logprobs, batch > slots)
+        channel = self.spec.channel
+        logprobs = has_logprobs(channel)
+        dialect = send_dialect(logprobs, batch > most_requests(channel))
         # Also if the engine side is ours: a later step may have to be left to FastDeploy's op.
         rule = key_rule(self._get_output_ep)
         if rule is KeyRule.OTHER:
-            raise Refusal("this build of FastDeploy makes the keys of queues by another rule")
+            raise LeftToFastDeploy("this build of FastDeploy makes the keys of queues by another rule")
         if rule is KeyRule.UNKNOWN:
-            raise Refusal("nothing tells by which rule this build of FastDeploy makes the keys of queues")
+            raise LeftToFastDeploy(
+                "nothing tells by which rule this build of FastDeploy makes the keys of queues"
+            )
         if logprobs and dialect == "packed" and environment_variable("FD_POSTPROC_DIALECT") in (None, "auto"):
             reads = stock_dialect(channel)
             if reads != "packed":
                 known = f"reads the {reads} dialect" if reads else "reads an unknown dialect"
-                raise Refusal(f"the engine side is not fd_postproc's, and this build of FastDeploy {known}")
+                raise LeftToFastDeploy(
+                    f"the engine side is not fd_postproc's, and this build of FastDeploy {known}"
+                )
         return dialect
 
     def _leave(self, why: Exception, args: tuple[Any, ...]) -> None:
@@ -176,9 +144,9 @@ class SaveOp:
         if dialect in self._checked:
             return
         self._checked.add(dialect)
-        log, at = fastdeploy_log(), self.signature
+        log = fastdeploy_log()
         try:
-            check_room(at.channel, _rows(args[at.batch]), dialect, log)
+            check_room(self.spec.channel, _rows(args[self._batch]), dialect, log)
         except (IndexError, OSError, ValueError) as error:
             log.debug("fd_postproc: the limits were not looked at: %s", error)
 
@@ -189,7 +157,7 @@ class SaveOp:
         self._told.add(given)
         fastdeploy_log().warning(
             "fd_postproc: calls of %s with %d arguments are left to FastDeploy's own op: ours takes %d",
-            self.__name__, given, self.signature.arguments,
+            self.__name__, given, self._n_arguments,
         )  # fmt: skip
         self._check_room(args, None)
 

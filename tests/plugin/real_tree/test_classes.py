@@ -95,17 +95,18 @@ def _unit_tests(tree, folder, ours):
 @each_tree
 def test_every_call_of_a_save_op_has_a_form_that_is_known(tree):
     """By the syntax tree of all of FastDeploy: other forms are left to its own op, and are listed here."""
-    from fd_postproc.fastdeploy.worker.sending import SIGNATURES
+    from fd_postproc.ops.table import SAVE_OPS
 
     check(tree)
     unknown = []
     for path in (tree / "fastdeploy").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(errors="replace"))):
             name = getattr(getattr(call, "func", None), "id", None)
-            if not isinstance(call, ast.Call) or name not in SIGNATURES:
+            if not isinstance(call, ast.Call) or name not in SAVE_OPS:
                 continue
-            given, known = len(call.args), SIGNATURES[name]
-            forms = {known.arguments, known.arguments - (known.preempted is not None)}
+            given, known = len(call.args), SAVE_OPS[name]
+            most = len(known.parameters)
+            forms = {most, most - known.has_shorter_form}
             if call.keywords or given not in forms:
                 unknown.append((path.name, name, given))
     assert {one for one in unknown if one[1:] not in OTHER_FORMS} == set()

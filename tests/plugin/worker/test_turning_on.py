@@ -9,7 +9,8 @@ import pytest
 
 from fd_postproc.fastdeploy import logs
 from fd_postproc.fastdeploy.worker import entry as worker
-from fd_postproc.fastdeploy.worker.sending import SIGNATURES, SaveOp
+from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.nursery import with_paddle
 from tests.lib.worker_side import lines
 
@@ -42,16 +43,16 @@ print(json.dumps([ours(module) for module in (ops, early, mtp, mtp_cuda)]))
 def test_fastdeploy_loads_it_in_a_worker(settings, active):
     names = ("FD_PLUGINS", "FD_POSTPROC_DISABLE", "FD_POSTPROC_FASTDEPLOY")
     environment = {name: value for name, value in os.environ.items() if name not in names} | settings
-    everywhere = [sorted(SIGNATURES)] * 2 + [["speculate_save_output_topk"]] * 2
+    everywhere = [sorted(SAVE_OPS)] * 2 + [["speculate_save_output_topk"]] * 2
     assert with_paddle(LOADED, environment) == (everywhere if active else [[]] * 4)
 
 
 def test_on_and_off(double, plugged):
     modules = [double.model_executor__ops__gpu, double.model_executor__pre_and_post_process]
-    first = [getattr(module, name) for module in modules for name in SIGNATURES]
+    first = [getattr(module, name) for module in modules for name in SAVE_OPS]
     assert all(isinstance(op, SaveOp) for op in first)
     worker.register()  # a second time changes nothing
-    assert [getattr(module, name) for module in modules for name in SIGNATURES] == first
+    assert [getattr(module, name) for module in modules for name in SAVE_OPS] == first
     worker.restore_save_ops()
     assert not [name for module in modules for name, op in vars(module).items() if isinstance(op, SaveOp)]
     assert logs._forward not in logging.getLogger("fd_postproc").handlers
