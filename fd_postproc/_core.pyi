@@ -13,6 +13,9 @@ _Dialect: TypeAlias = str  # "packed", "legacy" or "compact"
 CHANNELS: tuple[str, ...]
 LEAST_LIMIT: int
 
+TARGET: Literal[3]
+DRAFT: Literal[4]
+
 def has_logprobs(channel: _Channel) -> bool: ...
 def has_counts(channel: _Channel) -> bool: ...
 def most_requests(channel: _Channel, layout: Layout = ...) -> int: ...

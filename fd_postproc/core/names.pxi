@@ -2,7 +2,8 @@
 from libc.stdint cimport int64_t
 from fd_postproc.headers.wire cimport (
     FDW_BATCH, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC, FDW_FIELD_VERSION,
-    FDW_FLAG, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_STOCK, FDW_NUMBER, FDW_PACKED, FDW_PLAIN,
+    FDW_FLAG, FDW_FLAG_DRAFT, FDW_FLAG_TARGET, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH, FDW_MTYPE_STOCK,
+    FDW_NUMBER, FDW_PACKED, FDW_PLAIN,
     FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_counts_may_be_0, fdw_fault,
     fdw_has_logprobs, fdw_layout,
 )
@@ -14,6 +15,7 @@ cdef tuple _CHANNEL_NAMES = tuple(sorted(_CHANNEL_NUMBERS, key=_CHANNEL_NUMBERS.
 CHANNELS = _CHANNEL_NAMES  # in the order of their numbers, which frames and recordings hold
 _DIALECT_NUMBERS = {"packed": FDW_PACKED, "legacy": FDW_LEGACY, "compact": FDW_COMPACT}
 cdef dict _DIALECT_NAMES = {number: name for name, number in _DIALECT_NUMBERS.items()}
+TARGET, DRAFT = FDW_FLAG_TARGET, FDW_FLAG_DRAFT  # message flags of spec_topk; elsewhere, and at times, 0
 cdef int _NO_DIALECT = -1  # a step made here, not received
 cdef dict _FIELD_NAMES = {
     FDW_LENGTH: "length", FDW_BATCH: "batch", FDW_COLUMNS: "columns", FDW_COUNT: "count",

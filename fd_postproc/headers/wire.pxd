@@ -20,6 +20,7 @@ cdef extern from "fd_postproc/headers/wire.h" nogil:
         FDW_MTYPE_STOCK
         FDW_MTYPE_COMPACT
         FDW_FLAG_DRAFT
+        FDW_FLAG_TARGET
 
     ctypedef struct fdw_geometry:
         int32_t slots

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core import DeviceInput, HostInput
+from .._core import DRAFT, TARGET, DeviceInput, HostInput
 from ..checks import shown, whole_number
 from ..errors import Refusal, UnfitNumber
 from .table import SAVE_OPS
@@ -71,7 +71,7 @@ def check_flag(flag: Any) -> int:
         raise UnfitNumber(
             f"message_flag = {shown(flag)} does not fit the 8 bits that it has on the wire (0..255)"
         )
-    if flag not in (0, 3, 4):
+    if flag not in (0, TARGET, DRAFT):
         raise UnfitNumber(
             f"message_flag = {flag} is not one of 3 (target), 4 (draft), 0 (neither); a receiver would take "
             "the message for one of another channel"

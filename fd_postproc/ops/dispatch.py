@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from .._core import DRAFT, TARGET
 from ..checks import kind_of, whole_number
 from ..layout import GPU, Layout, checked_layout
 from .save import (
@@ -20,9 +21,6 @@ from .save import (
     speculate_save_output_topk,
 )
 from .slots import Slots, first_rows, order_of, rows_of
-
-TARGET = 3
-DRAFT = 4
 
 Function = TypeVar("Function", bound=Callable[..., None])
 _READ = {  # of each argument: attributes, and whether it is asked for tensors by name

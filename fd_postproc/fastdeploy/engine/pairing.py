@@ -5,10 +5,10 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from ..._core import DRAFT, TARGET
 from ._results import Delivery
 from .deliveries import delivery_to
 
-TARGET, DRAFT = 3, 4  # message flags
 PATIENCE = 0.5  # seconds that results wait for a draft message before they go out without it
 
 

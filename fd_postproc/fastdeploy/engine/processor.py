@@ -9,7 +9,7 @@ import traceback
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..._core import Receiver, Step, step_from_tensors
+from ..._core import DRAFT, TARGET, Receiver, Step, step_from_tensors
 from ...complaints import Backoff, Complaints, last_sender_text
 from ...errors import MalformedMessage, QueueError, QueueRemoved
 from ...layout import Layout
@@ -21,7 +21,7 @@ from .decode_log import adds_up
 from .finish import POLL, FinishMixin
 from .gauges import GaugesMixin
 from .lifecycle import LifecycleMixin
-from .pairing import DRAFT, PATIENCE, TARGET, AbortsMixin, PairingMixin
+from .pairing import PATIENCE, AbortsMixin, PairingMixin
 from .reporter import Reporter
 from .shapes import plan_of
 from .slot import MOST_REQUESTS, SlotMixin

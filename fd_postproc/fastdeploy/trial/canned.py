@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._core import has_counts, has_logprobs
+from ..._core import DRAFT, TARGET, has_counts, has_logprobs
 
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
-TARGET, DRAFT = 3, 4
 STORAGE = (
     "FD_PD_TRANSFER_VIA_STORAGE"  # a switch: prefill instances write the cache into a storage themselves
 )
