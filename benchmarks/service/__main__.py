@@ -83,7 +83,7 @@ def compare(
                 }
             )
             if not cases.quiet(service):
-                answers[-1]["alone"]["left"] = ["requests are running for ever"]
+                answers[-1]["alone"]["left"] = ["requests are running forever"]
             active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
             again += sum(service.dropped(case.name) for case in wanted)
         (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))

@@ -220,7 +220,7 @@ class Room:
 
     @property
     def limit(self) -> int:
-        """Most payload bytes; a longer message is refused by the kernel, or waits for ever."""
+        """Most payload bytes; a longer message is refused by the kernel, or waits forever."""
         return min(self.msgmax, self.max_bytes)
 
     def __str__(self) -> str:

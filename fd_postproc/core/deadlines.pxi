@@ -4,7 +4,7 @@ from fd_postproc.headers.sysv cimport fds_now
 
 
 cdef int64_t _deadline(timeout) except -2:
-    """Seconds, or None -> monotonic ns; 0 does not wait, -1 waits for ever."""
+    """Seconds, or None -> monotonic ns; 0 does not wait, -1 waits forever."""
     if timeout is None:
         return -1
     cdef double seconds = checks.seconds(timeout)

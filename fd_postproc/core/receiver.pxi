@@ -243,7 +243,7 @@ cdef class Receiver:
 
     cdef int _next(self, int64_t deadline, bint once) except -3:
         """The next step's message, opened in self.opened: 1; -1 nothing came in time, -2 a signal (only if
-        `once`).  deadline: monotonic ns; 0 do not wait, negative for ever."""
+        `once`).  deadline: monotonic ns; 0 do not wait, negative forever."""
         cdef int status = FDF_MORE
         cdef int64_t n = self._wait(0, &status)
         if n == -ENOMSG and deadline != 0:
@@ -314,7 +314,7 @@ cdef class Receiver:
         Parameters
         ----------
         timeout : float or None
-            Seconds.  None waits for ever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
+            Seconds.  None waits forever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
             Otherwise the queue is looked at with sleeps of at most 0.2 ms in between, since System V has no
             receive with a time limit: it costs some CPU, and a step can be seen that much later.  While
             nothing but pieces of frames comes, the time and signals are looked at every 20 ms.
@@ -411,7 +411,7 @@ cdef class Receiver:
         Parameters
         ----------
         timeout : float or None
-            Seconds; None waits for ever, 0 does not wait.
+            Seconds; None waits forever, 0 does not wait.
 
         Returns
         -------

@@ -221,7 +221,7 @@ cdef class Sender:
         step : Step
             Of this Sender's channel.
         timeout : float or None
-            Seconds to wait while the queue is full, without the GIL; None waits for ever; 0 does not wait.
+            Seconds to wait while the queue is full, without the GIL; None waits forever; 0 does not wait.
             System V has no send with a time limit, and one without would not notice a lowered limit: the
             queue is tried with sleeps of at most 0.2 ms in between, 2 ms after the first second.
 

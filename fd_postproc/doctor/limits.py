@@ -46,7 +46,7 @@ def check_limits(limits: KernelLimits, scope: Scope) -> list[Finding]:
             found.append(Finding("ok", "limits", "limits-fit", one.channel, seen, data=data))
             continue
         if one.full <= limits.msgmax:
-            code, why = "limits-hang", "wait for ever: longer than kernel.msgmnb"
+            code, why = "limits-hang", "wait forever: longer than kernel.msgmnb"
         else:
             code, why = "limits-too-small", "are refused: longer than kernel.msgmax"
         seen = f"FastDeploy's own messages of {one.full:,} bytes {why}; {our_text}"

@@ -142,7 +142,7 @@ def _traffic(queue: Queue) -> list[Finding]:
         found.append(_finding(queue, "warning", "queue-no-reader", seen, remedy))
     if queue.sender.gone and not stuck:
         seen = f"its sender is dead ({queue.sender}); {reader}"
-        remedy = ("if the worker was not restarted, the engine waits for ever: restart the service",)
+        remedy = ("if the worker was not restarted, the engine waits forever: restart the service",)
         found.append(_finding(queue, "warning", "queue-no-sender", seen, remedy))
     return found
 
@@ -177,7 +177,7 @@ def _size(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
         if one.size and one.size > most:
             seen = (
                 f"process {one.pid} ({one.name}) waits to send {one.size:,} bytes into a queue that holds "
-                f"{most:,}: it waits for ever"
+                f"{most:,}: it waits forever"
             )
             if limits.msgmnb < one.size:
                 remedy = (f"as root: sysctl -w kernel.msgmnb={one.size} or more", *remedy)
@@ -193,7 +193,7 @@ def _size(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
     seen = (
         f"holds {most:,} bytes, made before kernel.msgmnb was raised to {limits.msgmnb:,}; "
         f"{'' if settled else 'if it carries ' + ' or '.join(small) + ', '}FastDeploy's "
-        f"messages of {needed:,} bytes wait for ever"
+        f"messages of {needed:,} bytes wait forever"
     )
     severity = "error" if settled else "warning"
     return [_finding(queue, severity, "queue-too-small", seen, remedy, max_bytes=most, needed=needed)]

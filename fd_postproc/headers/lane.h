@@ -64,7 +64,7 @@ static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message,
  * signal came.  Then call again with the same `sending`, or give up: a receiver drops the pieces that went out.
  * FDQ_TOO_BIG: a limit was lowered below the next piece.  Else minus errno.
  *
- * deadline: monotonic ns; 0 does not wait, negative waits for ever. */
+ * deadline: monotonic ns; 0 does not wait, negative waits forever. */
 static inline int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)
 {
     while (sending->next < sending->fragments) {

@@ -86,7 +86,7 @@ static inline int64_t fds_peek(int msqid, void *message, int64_t capacity, long 
     return n < 0 ? -errno : n;
 }
 
-/* Wait for a message.  deadline: monotonic ns, or negative to wait for ever.
+/* Wait for a message.  deadline: monotonic ns, or negative to wait forever.
  * -EINTR after a signal: run its handlers and call again.  -ENOMSG once the deadline has passed. */
 static inline int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
 {
@@ -116,7 +116,7 @@ static inline int fds_put(int msqid, const void *message, int64_t size)
     return msgsnd(msqid, message, (size_t)size, IPC_NOWAIT) < 0 ? -errno : 0;
 }
 
-/* The same, waiting for room.  deadline: monotonic ns, or negative to wait for ever, in one system call.  since:
+/* The same, waiting for room.  deadline: monotonic ns, or negative to wait forever, in one system call.  since:
  * when the wait began; it may be spread over several calls.  -EINTR after a signal: nothing was sent; run its
  * handlers and call again.  -EAGAIN: the deadline passed. */
 static inline int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
@@ -148,7 +148,7 @@ static inline int fds_put_wait(int msqid, const void *message, int64_t size, int
 }
 
 /* Most bytes that one message to this queue may have: kernel.msgmax as it is now, and what the queue may hold,
- * which was fixed when it was made (a longer message waits for ever, even on an empty queue). */
+ * which was fixed when it was made (a longer message waits forever, even on an empty queue). */
 static inline int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
 {
     struct msqid_ds q;

@@ -16,10 +16,10 @@ Different from FastDeploy on purpose:
 
 * A malformed message writes nothing; FastDeploy's ops trust the header and write out of bounds.
 * Tensors are checked before anything is received: wrong dtype, place or size raises, no message is lost.
-* The queue follows ``INFERENCE_MSG_QUEUE_ID`` when it changes; FastDeploy's ops keep the first one for ever.
+* The queue follows ``INFERENCE_MSG_QUEUE_ID`` when it changes; FastDeploy's ops keep the first one forever.
   (The key of the ``spec`` channel depends on the working directory at the first call for each id.)
 * A queue that is made here has mode 0600; ``FD_POSTPROC_QUEUE_MODE=666`` gives FastDeploy's 0666.
-* A queue that cannot be opened raises QueueError; FastDeploy's ops report "nothing there" for ever.
+* A queue that cannot be opened raises QueueError; FastDeploy's ops report "nothing there" forever.
 
 Save ops
 --------

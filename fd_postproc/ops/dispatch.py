@@ -386,7 +386,7 @@ def _sampled(share_inputs: Any, sampler_output: Any) -> Any:
 
 
 def _refuse_what_is_not_carried(sampler_output: Any) -> None:
-    """An engine that expects these would wait for ever, or get wrong numbers."""
+    """An engine that expects these would wait forever, or get wrong numbers."""
     if getattr(sampler_output, "sampling_mask", None) is not None:
         raise ValueError(
             "the step has a sampling mask, which travels beside the queue and is not sent here; "

@@ -282,7 +282,7 @@ def flush(timeout: float | None = None) -> bool:
     Parameters
     ----------
     timeout : float or None
-        Seconds to wait, without the GIL; None waits for ever, 0 only looks.
+        Seconds to wait, without the GIL; None waits forever, 0 only looks.
 
     Returns
     -------

@@ -148,7 +148,7 @@ def test_limits_lowered_in_the_middle_of_a_frame(timeout, limit, default_limits,
 @pytest.mark.parametrize("dialect", ["packed", "compact"])
 @pytest.mark.parametrize("timeout", [None, 20])
 def test_a_queue_made_smaller_than_the_message_that_waits(timeout, dialect, default_limits, queue):
-    """The kernel would let it wait for ever, even on an empty queue."""
+    """The kernel would let it wait forever, even on an empty queue."""
     step = fp.Step.from_arrays("plain", [1] * 300, range(300))
     with fp.Sender("plain", key=queue.key, dialect=dialect) as sender:
         fitted = fill(sender, step)

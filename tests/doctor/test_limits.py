@@ -62,7 +62,7 @@ def test_msgmax_raised_alone_hangs(default_limits, queue):
         queue.send(bytes(payload_size("topk")), block=False)
     found = limit_findings(queues.kernel_limits())["topk"]
     assert found.code == "limits-hang"
-    assert "wait for ever" in found.seen
+    assert "wait forever" in found.seen
 
 
 def test_sizes_are_those_of_encoded_steps():

@@ -264,7 +264,7 @@ def test_a_sender_that_waits_for_ever_is_proof(raised_limits, queue, live_user):
     until(lambda: examined(queue)["queue"].data["waiting"])
     found = examined(queue)["queue-too-small"]
     assert found.severity == "error"
-    assert "88,072 bytes into a queue that holds 16,384: it waits for ever" in found.seen
+    assert "88,072 bytes into a queue that holds 16,384: it waits forever" in found.seen
     assert "queue-full" not in examined(queue)
 
 

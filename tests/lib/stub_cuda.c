@@ -76,7 +76,7 @@ typedef struct work {
     size_t size;
     int releases;       /* BUSY: those before it */
 } work;
-enum { MOST_WAITS = 20000 }; /* of 1 ms, for a release: who waits for ever fails, and does not hang */
+enum { MOST_WAITS = 20000 }; /* of 1 ms, for a release: who waits forever fails, and does not hang */
 static const size_t UNTIL_RELEASED = (size_t)-1;
 
 struct fdv_stream_ {

@@ -405,7 +405,7 @@ def test_which_dialect(dialect, peer, op, batch, mtype, raised_limits, ops_queue
 
 
 def test_the_queue_follows_the_environment(ops_queue, monkeypatch):
-    """H9: FastDeploy's ops keep the first queue for ever."""
+    """H9: FastDeploy's ops keep the first queue forever."""
     args = arguments("save_output", random_inputs("save_output", 2, 1, 1))
     ops.save_output(*args)
     first = os.environ["INFERENCE_MSG_QUEUE_ID"]
@@ -463,7 +463,7 @@ def test_a_peer_that_understands_compact_frames_gets_it_whole(op, default_limits
 
 
 def test_an_old_queue_that_is_too_small(raised_limits, ops_queue):
-    """msg_qbytes is fixed when a queue is made: FastDeploy's op would wait on it for ever."""
+    """msg_qbytes is fixed when a queue is made: FastDeploy's op would wait on it forever."""
     queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"), sysv_ipc.IPC_CREX, mode=0o600)
     queue.max_size = 4096
     args = arguments("speculate_save_output_topk", random_inputs("speculate_save_output_topk", 100, 3, 1))

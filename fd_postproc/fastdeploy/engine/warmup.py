@@ -1,4 +1,4 @@
-"""Python's garbage collector after warm-up: what lives for ever is not walked through again and again.
+"""Python's garbage collector after warm-up: what lives forever is not walked through again and again.
 
 With Paddle imported a full collection takes a tenth of a second, in the middle of a step.  ``gc.freeze``
 takes everything that is there out of the collector's sight.

@@ -50,9 +50,9 @@ def check_room(channel: str, batch: int, dialect: str | None, log: logging.Logge
             "such a step cannot be sent, and the worker ends with MessageTooBig",
         )
     elif needed > limits.msgmax:
-        whose, then = "messages of FastDeploy's own op", "every step is lost, and clients wait for ever"
+        whose, then = "messages of FastDeploy's own op", "every step is lost, and clients wait forever"
     else:
-        whose, then = "messages of FastDeploy's own op", "the worker waits for ever"
+        whose, then = "messages of FastDeploy's own op", "the worker waits forever"
     anew = ", remove the queue (it keeps the size it was made with)" if found else ""
     log.error(
         "fd_postproc: %s of %d bytes on %s (%d requests) do not fit: kernel.msgmax = %d, and the queue holds "

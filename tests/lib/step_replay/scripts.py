@@ -188,7 +188,7 @@ class Script:
             yield from self._answers()
 
     def _answers(self):
-        """Transfer answers for every request that may end: without one the step would wait for ever."""
+        """Transfer answers for every request that may end: without one the step would wait forever."""
         answers = [
             [name, self.rng.choice(("finished", "finished", "failed"))] for name in self._live().values()
         ]

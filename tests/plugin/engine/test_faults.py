@@ -271,7 +271,7 @@ def test_a_late_transfer_whose_end_raises(prefilling, what):
 
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, taken_over):
-    """Its slot may be another's by then, which must not be freed; nothing is kept about it for ever."""
+    """Its slot may be another's by then, which must not be freed; nothing is kept about it forever."""
     rig = prefilling
     manager = rig.manager
     manager.stop_flags[AT_FAULT], manager.tasks_list[AT_FAULT] = True, None

@@ -280,7 +280,7 @@ def test_whether_the_sender_is_there_is_asked_without_the_lock(started, monkeypa
 
 
 def test_an_object_that_nobody_holds_is_collected():
-    """FastDeploy's finalizer holds it for ever."""
+    """FastDeploy's finalizer holds it forever."""
     rig = Rig("plain", cls=plugin_class())
     held = weakref.ref(rig.processor)
     threads = rig.processor.executor

@@ -2,7 +2,7 @@
 
 It gives a request to the engine first and makes room for responses after.  Where responses come in batches
 (``ZMQ_SEND_BATCH_DATA``), one in between is dropped without a word: a stream's first chunk is missing, or a
-client waits for ever.  Said here on standard output, for `Service.dropped`.
+client waits forever.  Said here on standard output, for `Service.dropped`.
 """
 
 SAID = "the API server did not listen yet for"

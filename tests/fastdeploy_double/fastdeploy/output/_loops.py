@@ -13,7 +13,7 @@ K = 20
 
 
 class LoopsMixin:
-    """Receives for ever; whatever a batch raises is logged, and the batch is lost."""
+    """Receives forever; whatever a batch raises is logged, and the batch is lost."""
 
     def _set_up(self):
         """The end of the chain of what features set."""

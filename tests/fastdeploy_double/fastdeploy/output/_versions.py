@@ -84,7 +84,7 @@ class NoStorage:
 
 
 class KeptAnswer:
-    """How a transfer ended is remembered for ever."""
+    """How a transfer ended is remembered forever."""
 
     def _answer(self, task_id):
         return self.prefill_result_status[task_id]

@@ -102,7 +102,7 @@ class TokenProcessor(*optional_classes(), *step_classes(), LoopsMixin):
 
         self.worker = None
         self.executor = ThreadPoolExecutor(max_workers=1)
-        self._finalizer = weakref.finalize(self, self._cleanup_resources)  # holds self for ever, as upstream
+        self._finalizer = weakref.finalize(self, self._cleanup_resources)  # holds self forever, as upstream
         self.prefill_result_status = {}
         self._batch_result_buffer = None
         self.statics_start_time = time.time()
