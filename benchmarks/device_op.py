@@ -1,6 +1,6 @@
 """What a save op with tensors on a CUDA device costs its caller, beside a driver that does nothing.
 
-    python benchmarks/device_op.py
+    python -m benchmarks.device_op
 
 Needs a C compiler and no GPU.  Least of many medians, in microseconds: a busy machine disturbs it little.
 """

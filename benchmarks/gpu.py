@@ -1,6 +1,6 @@
 """Check and time the CUDA save kernels on a machine with a GPU, in one run of under ten minutes.
 
-    python benchmarks/gpu.py --write
+    python -m benchmarks.gpu --write
 
 Needs a CUDA driver, this package and pytest; no framework, no toolkit, no internet (docs/development.md tells
 how to carry everything along).  Progress goes to stderr, the report to stdout and, with --write, to

@@ -1,7 +1,7 @@
 """Measure everything and rewrite the tables and pictures of RESULTS.md and of both READMEs.
 
-    python benchmarks/make_results.py                    measures (a quarter of an hour), then writes
-    python benchmarks/make_results.py --from FILE        writes what `fd-postproc bench --json FILE` measured
+    python -m benchmarks.make_results              measures (a quarter of an hour), then writes
+    python -m benchmarks.make_results --from FILE  writes what `python -m benchmarks --json FILE` measured
 
 Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ... ``<!-- /bench -->`` stays.
 """
@@ -72,8 +72,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if source is None:
             source = Path(folder, "timings.json")
-            command = [sys.executable, "-P", "-m", "fd_postproc", "bench", "--json", os.fspath(source)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            command = [sys.executable, "-m", "benchmarks", "--json", os.fspath(source)]
+            subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
         found = runner.load(source)
     charts.draw(found, PICTURES)
     texts = blocks(found)

@@ -359,13 +359,13 @@ def load(path: os.PathLike[str]) -> Found:
     try:
         suite = pyperf.BenchmarkSuite.load(os.fspath(path))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no timings of fd-postproc bench: {error}") from None
+        raise ValueError(f"{path} holds no timings of the benchmarks: {error}") from None
     found: dict[tuple[str, str], Compared] = {}
     for benchmark in suite:
         question, _, rest = benchmark.get_name().partition("/")
         case, _, contender = rest.rpartition("/")
         if question not in QUESTIONS or not case:
-            raise ValueError(f"{path}: {benchmark.get_name()!r} is no timing of fd-postproc bench")
+            raise ValueError(f"{path}: {benchmark.get_name()!r} is no timing of the benchmarks")
         one = found.setdefault((question, case), Compared(case, {}))
         one.results[contender] = Result(benchmark)
     return [(question, compared) for (question, _), compared in found.items()]

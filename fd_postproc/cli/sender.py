@@ -36,7 +36,7 @@ def main() -> int:
         }
     except (sysv_ipc.ExistentialError, QueueError):
         return 1  # the parent has removed them: it was stopped
-    threading.Thread(target=_watch_parent, args=(list(handles.values()),), daemon=True).start()
+    threading.Thread(target=watch_parent, args=(list(handles.values()),), daemon=True).start()
     if orders["load"]:
         items = synthetic_items(**orders["load"])
         sequence: Iterator[Item] = itertools.islice(itertools.cycle(items), orders["load"]["steps"])
@@ -69,7 +69,8 @@ def main() -> int:
     return 0
 
 
-def _watch_parent(handles: list[sysv_ipc.MessageQueue]) -> None:
+def watch_parent(handles: list[sysv_ipc.MessageQueue]) -> None:
+    """Wait for the end of stdin, which the parent holds open; then remove the queues and end."""
     os.read(0, 1)  # not sys.stdin: a thread that holds its lock would break the interpreter's end
     for queue in handles:
         try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._child import python_command
+from .._child import answer_of
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.engine.quick_ways import text_of
 from ..fastdeploy.options import DISABLE, FORCE, is_on
@@ -59,15 +58,7 @@ def report() -> dict[str, Any]:
     ValueError
         If it ends without an answer; the text has its last words.
     """
-    command = python_command("fd_postproc.fastdeploy.trial.report")
-    child = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE, stdin=subprocess.DEVNULL
-    )
-    for line in reversed(child.stdout.splitlines()):
-        if line.startswith(MARK):
-            return json.loads(line.removeprefix(MARK))
-    last = (child.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-    raise ValueError(f"the child process ended with status {child.returncode}: {last}")
+    return answer_of("fd_postproc.fastdeploy.trial.report", mark=MARK, patience=_PATIENCE)
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:

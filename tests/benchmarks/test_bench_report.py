@@ -123,7 +123,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, content):
 
 def test_timings_of_something_else_are_refused(tmp_path):
     runner.save([compared("speed", "x", {"y": 1.0})], tmp_path / "timings.json")
-    with pytest.raises(ValueError, match=r"'speed/x/y' is no timing of fd-postproc bench"):
+    with pytest.raises(ValueError, match=r"'speed/x/y' is no timing of the benchmarks"):
         runner.load(tmp_path / "timings.json")
 
 

@@ -18,8 +18,6 @@ from tests.lib.waiting import until
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
 QUEUE_ID, KEY = 8002, 0x21500001  # those of the documents
 MESSAGES = 20
-MINUTES = ("fd-postproc bench", "fd-postproc bench step", "fd-postproc bench decode")
-"""What measures all cases: its arguments are looked at, and --quick is run."""
 
 
 def page_commands():
@@ -43,9 +41,9 @@ def unique_commands():
 
 
 def commands_to_run(chosen=lambda command: True, marks_of=lambda command, where: ()):
-    """A parameter for each command that does not take a quarter of an hour."""
+    """A parameter for each command."""
     for command, where in unique_commands().items():
-        if chosen(command) and ("--quick" in command or not command.startswith(MINUTES)):
+        if chosen(command):
             yield pytest.param(command, marks=marks_of(command, where), id=f"{where}: {command}")
 
 
@@ -82,9 +80,6 @@ def run_command(command, programs, folder):
     environment = as_a_user()
     if "--remove" in arguments:
         arguments.append("--yes")  # there is no terminal to ask
-    if "--compare" in arguments:
-        before = [programs / "fd-postproc", "bench", "decode", "--quick", "--json", "before.json"]
-        subprocess.run(before, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     process = subprocess.Popen(
         [programs / "fd-postproc", *arguments],
         cwd=folder,

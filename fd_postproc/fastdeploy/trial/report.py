@@ -30,20 +30,14 @@ def report() -> dict[str, Any]:
         ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty if it gives none, and
         ``"ways"`` which quick ways an engine takes.
     """
-    tree = os.environ.get(TREE)
-    if tree and importlib.util.find_spec("fastdeploy") is None:
-        sys.path.insert(0, os.path.dirname(tree) if os.path.basename(tree) == "fastdeploy" else tree)
     try:
-        module = importlib.import_module(MODULE)
-    except BaseException as error:  # FastDeploy's imports may end the process
-        return {"error": f"{MODULE} cannot be imported: {type(error).__name__}: {error}"}
+        module = import_fastdeploy()
+    except ImportError as error:
+        return {"error": str(error)}
     from ..engine.activation import decide
     from ..engine.processor import make_class
     from .compatibility import check
 
-    paddle = getattr(module, "paddle", None)
-    if paddle is not None:
-        paddle.device.set_device("cpu")  # as FastDeploy's constructor does
     return {
         "from": module.__file__,
         "verdict": asdict(check(module, make_class)),
@@ -51,6 +45,27 @@ def report() -> dict[str, Any]:
         "loaded": _loaded(),
         "ways": _ways(module),
     }
+
+
+def import_fastdeploy() -> Any:
+    """FastDeploy's token-processor module: the installed one, or that of the source tree that `TREE` names.
+
+    Raises
+    ------
+    ImportError
+        If it cannot be imported, in words.
+    """
+    tree = os.environ.get(TREE)
+    if tree and importlib.util.find_spec("fastdeploy") is None:
+        sys.path.insert(0, os.path.dirname(tree) if os.path.basename(tree) == "fastdeploy" else tree)
+    try:
+        module: Any = importlib.import_module(MODULE)
+    except BaseException as error:  # FastDeploy's imports may end the process
+        raise ImportError(f"{MODULE} cannot be imported: {type(error).__name__}: {error}") from error
+    paddle = getattr(module, "paddle", None)
+    if paddle is not None:
+        paddle.device.set_device("cpu")  # as FastDeploy's constructor does
+    return module
 
 
 def _ways(module: Any) -> dict[str, bool]:

@@ -1,0 +1,186 @@
+"""FastDeploy's own token processor and ours, timed in turn on the same steps: ``fd-postproc bench``.
+
+Run as a program, it imports FastDeploy, which takes seconds and changes the process that does it, and prints
+one line of JSON.  Both are real: FastDeploy's class with its own metrics and loggers, and ours made from it,
+without a scheduler behind them.  A step goes in where each one's receive loop would put it: as tensors
+filled by the get op, or as a Step.  Getting it out of the queue is not in these times, and neither are the
+gauges of speculative decoding, which ours sets ten times a second in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+from .._child import answer_of
+from .._core import has_logprobs, step_from_tensors
+from ..fastdeploy.engine.processor import make_class
+from ..fastdeploy.trial.canned import Message, Script
+from ..fastdeploy.trial.compatibility import check
+from ..fastdeploy.trial.differences import difference
+from ..fastdeploy.trial.facts import ABORT_SETS, Facts
+from ..fastdeploy.trial.filling import fill
+from ..fastdeploy.trial.report import TREE, import_fastdeploy
+from ..fastdeploy.trial.sandbox import Sandbox
+from ..fastdeploy.trial.trial import Trial
+from ..needs import Load
+from .rates import loops_for, timed
+
+STOCK, OURS, READ = "FastDeploy's own", "fd_postproc", "fd_postproc, all logprobs read"
+_MARK = "fd_postproc side by side: "
+_PATIENCE = 300.0  # seconds; most of it for importing FastDeploy
+_SLACK = 30.0  # seconds that two stamps may be apart: requests of the two are not equally old
+_LEAST_ROUNDS = 5
+
+
+def side_by_side(channel: str, loads: list[Load], seconds: float) -> dict[str, Any]:
+    """What the child process found.
+
+    Returns
+    -------
+    dict
+        ``"why_not"``: a sentence, if nothing was measured.  Else ``"from"``, the path of FastDeploy's module,
+        and ``"steps"``: for each load its numbers and ``"seconds"`` of a step for each contender.
+    """
+    if find_spec("fastdeploy") is None and not os.environ.get(TREE):
+        return {"why_not": f"FastDeploy is not installed here ({TREE}=PATH names a source tree)"}
+    orders = {"channel": channel, "loads": [asdict(load) for load in loads], "seconds": seconds}
+    with tempfile.TemporaryDirectory(prefix="fd_postproc_bench.") as folder:
+        own = {"FD_LOG_DIR": f"{folder}/log", "PROMETHEUS_MULTIPROC_DIR": f"{folder}/prometheus"}
+        os.mkdir(own["PROMETHEUS_MULTIPROC_DIR"])  # metrics in files, as in service, but not in a service's
+        try:
+            return answer_of(
+                "fd_postproc.cli.side_by_side",
+                json.dumps(orders),
+                mark=_MARK,
+                patience=_PATIENCE,
+                environment={**os.environ, **own},
+                folder=folder,
+            )
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            return {"why_not": f"the comparison failed: {error}"}
+
+
+def main() -> int:
+    orders = json.loads(sys.argv[1])
+    loads = [Load(**load) for load in orders["loads"]]
+    print(_MARK + json.dumps(_measured(orders["channel"], loads, orders["seconds"])))
+    return 0
+
+
+def _measured(channel: str, loads: list[Load], seconds: float) -> dict[str, Any]:
+    try:
+        module = import_fastdeploy()
+    except ImportError as error:
+        return {"why_not": str(error)}
+    verdict = check(module, make_class)
+    if not verdict.compatible:
+        return {"why_not": f"fd_postproc stands aside beside this FastDeploy: {verdict.reason}"}
+    ours = make_class(module)
+    for name, value in verdict.traits.items():
+        setattr(ours, name, value)
+    facts = Facts.of(module, Sandbox(module))
+    steps = []
+    for load in loads:
+        columns = load.columns if facts.packed(channel) else module.K + 1
+        load = replace(load, columns=columns if has_logprobs(channel) else 1)
+        sides = [_Side(module, cls, channel, load, facts) for cls in (module.TokenProcessor, ours)]
+        different = _first_difference(*sides)
+        if different:
+            return {"why_not": f"the results differ: {different}"}
+        steps.append({**asdict(load), "seconds": _timings(*sides, seconds)})
+    return {"from": module.__file__, "steps": steps}
+
+
+class _Side:
+    """A token processor with a full batch of running requests, and a message in its tensors."""
+
+    def __init__(self, module: Any, cls: type, channel: str, load: Load, facts: Facts) -> None:
+        rows = tuple(
+            tuple(range(1000 + 8 * slot, 1000 + 8 * slot + load.accepted)) for slot in range(load.batch)
+        )
+        message = Message(rows, columns=load.columns)
+        script = Script("bench", channel, ({},) * load.batch, (message,))
+        packed = facts.packed(channel)
+        clock = SimpleNamespace(now=time.time())
+        surroundings: Any = SimpleNamespace(module=module, clock=clock, switches={}, reset=lambda: None)
+        self.trial = Trial(surroundings, cls, script, facts.abort_set or ABORT_SETS[0], packed)
+        self.processor = self.trial.processor
+        self.processor.cached_generated_tokens = self
+        self.results: list[Any] = []
+        fill(self.processor, module, script, message, packed)
+        self.step = self._step()
+
+    def _step(self) -> Callable[[], Any]:
+        processor = self.processor
+        if not hasattr(processor, "_process_step"):
+            process: Callable[[], Any] = processor._process_batch_output
+            return process
+        tensors = [processor.output_tokens]
+        if has_logprobs(processor.channel):
+            tensors += [processor.output_scores, processor.output_ranks]
+        step = step_from_tensors(processor.channel, *tensors, layout=processor.layout)
+        return partial(processor._process_step, step)
+
+    def put_results(self, results: list[Any]) -> None:
+        """The scheduler's: the last step's results are kept."""
+        self.results = results
+
+    def step_and_read(self) -> None:
+        """A step whose log-probabilities somebody looks at: ours become lists then."""
+        self.step()
+        for result in self.results:
+            result.outputs.top_logprobs  # noqa: B018
+
+    def begin(self) -> None:
+        """Make every request as young as at first."""
+        for task in self.trial.tasks:
+            task.output_token_ids.clear()
+            self.processor.tokens_counter[task.request_id] = 5
+        self.step()  # the first one is longer
+
+
+def _first_difference(stock: _Side, ours: _Side) -> str | None:
+    """Between what clients would get of a step."""
+    answers = []
+    for side in (stock, ours):
+        side.step()
+        answers.append([result.to_dict() for result in side.results])
+    return difference(*answers, _SLACK)
+
+
+def _timings(stock: _Side, ours: _Side, seconds: float) -> dict[str, float]:
+    """Medians of a step, in seconds; the contenders take turns."""
+    calls = {STOCK: (stock, stock.step), OURS: (ours, ours.step)}
+    if has_logprobs(ours.processor.channel):
+        calls[READ] = (ours, ours.step_and_read)
+    gc.collect()
+    gc.freeze()  # nobody's collections go through what FastDeploy has loaded
+    loops = {}
+    for name, (side, call) in calls.items():
+        side.begin()
+        loops[name] = loops_for(call, seconds / 10)
+    passes: dict[str, list[float]] = {name: [] for name in calls}
+    end, rounds = time.perf_counter() + len(calls) * seconds, 0
+    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
+        for name, (side, call) in calls.items():
+            side.begin()
+            passes[name].append(timed(call, loops[name]) / loops[name])
+        rounds += 1
+    return {name: median(times) for name, times in passes.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
