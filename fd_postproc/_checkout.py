@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import chain
 from pathlib import Path
 
 
 def _is_built(folder: Path) -> bool:
     return any((folder / f"_core{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+
+
+def _elsewhere(name: str) -> Iterator[Path]:
+    """Other folders in which the package may be: on ``sys.path``, or where an editable install says."""
+    for entry in sys.path:
+        yield Path(entry or ".").resolve() / name
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None)
+        if spec is not None:
+            yield from map(Path, spec.submodule_search_locations or ())
 
 
 def module_path(found: Iterable[str]) -> list[str]:
@@ -26,11 +37,10 @@ def module_path(found: Iterable[str]) -> list[str]:
     Raises
     ------
     ImportError
-        If nothing is built, neither here nor anywhere else on ``sys.path``.
+        If nothing is built, neither here nor anywhere else.
     """
     folders = [Path(folder) for folder in found]
-    elsewhere = [Path(entry or ".").resolve() / folders[0].name for entry in sys.path]
-    for folder in [*folders, *elsewhere]:
+    for folder in chain(folders, _elsewhere(folders[0].name)):
         if _is_built(folder):
             return [str(folder)]
     raise ImportError(

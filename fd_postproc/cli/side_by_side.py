@@ -96,11 +96,12 @@ def _measured(channel: str, loads: list[Load], seconds: float) -> dict[str, Any]
     for load in loads:
         columns = load.columns if facts.packed(channel) else module.K + 1
         load = replace(load, columns=columns if has_logprobs(channel) else 1)
-        sides = [_Side(module, cls, channel, load, facts) for cls in (module.TokenProcessor, ours)]
-        different = _first_difference(*sides)
+        stock = _Side(module, module.TokenProcessor, channel, load, facts)
+        other = _Side(module, ours, channel, load, facts)
+        different = _first_difference(stock, other)
         if different:
             return {"why_not": f"the results differ: {different}"}
-        steps.append({**asdict(load), "seconds": _timings(*sides, seconds)})
+        steps.append({**asdict(load), "seconds": _timings(stock, other, seconds)})
     return {"from": module.__file__, "steps": steps}
 
 
@@ -154,11 +155,12 @@ class _Side:
 
 def _first_difference(stock: _Side, ours: _Side) -> str | None:
     """Between what clients would get of a step."""
-    answers = []
-    for side in (stock, ours):
+
+    def answers_of(side: _Side) -> list[Any]:
         side.step()
-        answers.append([result.to_dict() for result in side.results])
-    return difference(*answers, _SLACK)
+        return [result.to_dict() for result in side.results]
+
+    return difference(answers_of(stock), answers_of(ours), _SLACK)
 
 
 def _timings(stock: _Side, ours: _Side, seconds: float) -> dict[str, float]:

@@ -85,6 +85,19 @@ def test_the_sdist_can_be_installed(sdist, own_namespace, tmp_path):
     assert "arrived equal" in " ".join(out.split())
 
 
+def test_the_benchmarks_run_in_a_checkout_whose_package_is_installed(tree, wheels_venv):
+    shell("pip install -q '.[bench]'", tree, wheels_venv)
+    out = shell("python -m benchmarks decode --quick --rounds 1", tree, wheels_venv)
+    assert "fd_postproc" in out
+
+
+def test_the_readmes_example_runs_in_a_checkout_whose_package_is_installed(tree, wheels_venv, own_namespace):
+    if not own_namespace:
+        pytest.skip("the examples use queue ids that others may use, too")
+    (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
+    run_example(block, tree, wheels_venv / "bin" / "python")
+
+
 def test_a_wheel_is_used_outside_the_checkout(wheels_venv, tmp_path):
     out = shell("python -c 'import fd_postproc; print(fd_postproc.__file__)'", tmp_path, wheels_venv)
     assert out.startswith(str(wheels_venv))
