@@ -16,7 +16,10 @@ print("told: " + json.dumps(json.load(open("here"))["token_processors"]))
 """
 
 
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+@pytest.mark.parametrize(
+    "channel",
+    ["plain", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("topk", "spec")), "spec_topk"],
+)
 @each_tree
 def test_results_are_equal_and_both_are_timed(tree, channel, tmp_path):
     told, said = run(tree, BENCH, channel, folder=tmp_path)
