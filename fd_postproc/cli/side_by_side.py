@@ -27,12 +27,12 @@ from typing import Any
 from .._child import answer_of
 from .._core import has_logprobs, step_from_tensors
 from ..fastdeploy.engine.processor import make_class
+from ..fastdeploy.report import TREE, import_fastdeploy
 from ..fastdeploy.trial.canned import Message, Script
 from ..fastdeploy.trial.compatibility import check
 from ..fastdeploy.trial.differences import difference
 from ..fastdeploy.trial.facts import ABORT_SETS, Facts
 from ..fastdeploy.trial.filling import fill
-from ..fastdeploy.trial.report import TREE, import_fastdeploy
 from ..fastdeploy.trial.sandbox import Sandbox
 from ..fastdeploy.trial.trial import Trial
 from ..needs import Load

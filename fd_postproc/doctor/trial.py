@@ -10,9 +10,9 @@ from typing import Any
 
 from .._child import answer_of
 from ..fastdeploy.engine.entry import NAME
-from ..fastdeploy.engine.quick_ways import text_of
 from ..fastdeploy.options import DISABLE, FORCE, is_on
-from ..fastdeploy.trial.report import MARK, TREE
+from ..fastdeploy.report import MARK, TREE
+from ..fastdeploy.ways import text_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
@@ -58,7 +58,7 @@ def report() -> dict[str, Any]:
     ValueError
         If it ends without an answer; the text has its last words.
     """
-    return answer_of("fd_postproc.fastdeploy.trial.report", mark=MARK, patience=_PATIENCE)
+    return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_PATIENCE)
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:

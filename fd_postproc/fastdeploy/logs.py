@@ -79,8 +79,3 @@ _forward = _Forward()
 def forward() -> None:
     """Let the library's warnings (a full queue, an open one) appear in FastDeploy's log."""
     logging.getLogger("fd_postproc").addHandler(_forward)
-
-
-def stop_forwarding() -> None:
-    """Undo `forward`."""
-    logging.getLogger("fd_postproc").removeHandler(_forward)

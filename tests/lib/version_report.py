@@ -113,8 +113,8 @@ def gauges():
             rig = Rig(channel, ["a", "b"], cls=cls, method=method)
             for tokens in ({0: [11, 12], 1: [13]}, {0: [14], 1: [15, 16, 17]}, {0: [18, 19, 20]}):
                 rig.through_tensors(tokens)
-            if hasattr(rig.processor, "tell_gauges"):
-                rig.processor.tell_gauges()
+            if hasattr(rig.processor, "report_gauges"):
+                rig.processor.report_gauges()
             values.append(
                 {
                     name: [one._value.get() for one in (metric if isinstance(metric, list) else [metric])]

@@ -1,8 +1,15 @@
 """What the tests of the plug-in's worker side share: steps to save, and lines of the log."""
 
+import logging
+import sys
+
 import numpy as np
 import pytest
 
+from fd_postproc.fastdeploy import logs
+from fd_postproc.fastdeploy.worker import overlap, warmup
+from fd_postproc.fastdeploy.worker.sending import SaveOp
+from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.frameworks import Paddle
 from tests.lib.sampled_steps import KINDS, Requests
 
@@ -30,3 +37,16 @@ def save(double, channel, requests, **keywords):
     else:
         calls.save_output_normal(inputs.model, inputs.sampler, inputs.share, **keywords)
     return inputs
+
+
+def restore_save_ops():
+    """FastDeploy's own save ops again, wherever ours went; nothing that the worker side has begun goes on."""
+    warmup.end()
+    overlap.end()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fastdeploy.") and hasattr(module, "__dict__"):
+            for op in SAVE_OPS:
+                bound = vars(module).get(op)
+                if isinstance(bound, SaveOp):
+                    setattr(module, op, bound.original)
+    logging.getLogger("fd_postproc").removeHandler(logs._forward)

@@ -10,6 +10,7 @@ import pytest
 from fd_postproc.doctor.environment import check_environment
 from fd_postproc.fastdeploy import options
 from fd_postproc.fastdeploy.engine import activation, entry
+from fd_postproc.fastdeploy.engine.processor import make_class
 from fd_postproc.fastdeploy.trial.compatibility import Verdict
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
@@ -218,18 +219,18 @@ def test_other_platforms_are_served_if_their_keys_are_ours(stock, monkeypatch, p
     ops = types.ModuleType(f"fastdeploy.model_executor.ops.{platform}")
     monkeypatch.setattr(current, f"is_{platform}", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, ops.__name__, ops)
-    assert activation.decide(stock, None).compatible  # no op at all: nobody but us makes keys
+    assert activation.decide(stock, make_class).compatible  # no op at all: nobody but us makes keys
     ops.get_output = lambda *arguments: None
-    verdict = activation.decide(stock, None)
+    verdict = activation.decide(stock, make_class)
     assert not verdict.compatible
     assert "get_output_ep" in verdict.reason
     ops.get_output_ep = imported("fastdeploy.model_executor.ops.gpu").get_output_ep
-    assert activation.decide(stock, None).compatible
+    assert activation.decide(stock, make_class).compatible
 
 
 def test_a_decision_that_cannot_be_made_is_no(stock, monkeypatch):
     monkeypatch.delattr(stock, "envs")
-    verdict = activation.decide(stock, None)
+    verdict = activation.decide(stock, make_class)
     assert verdict == Verdict(False, verdict.reason)
     assert verdict.reason.startswith("cannot tell: AttributeError")
 
@@ -246,8 +247,8 @@ def test_the_peer_is_announced_and_withdrawn(monkeypatch):
 def test_a_build_with_other_keys_is_left_alone(stock, monkeypatch):
     """Its workers would send into a queue that our receiver never opens."""
     ops = imported("fastdeploy.model_executor.ops.gpu")
-    assert activation.decide(stock, None).compatible
+    assert activation.decide(stock, make_class).compatible
     monkeypatch.setattr(ops, "get_output_ep", lambda tensor, rank, wait: None)
-    verdict = activation.decide(stock, None)
+    verdict = activation.decide(stock, make_class)
     assert not verdict.compatible
     assert verdict.reason == activation.OTHER_KEYS

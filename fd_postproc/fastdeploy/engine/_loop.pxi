@@ -140,13 +140,17 @@ cdef class Plan:
 
 @cython.final
 cdef class Sums:
-    """What a step adds to FastDeploy's counters and metrics, kept in C until `flush`.
+    """What a step adds to FastDeploy's counters and metrics, kept in C until it is taken and observed.
 
     The fused updates mean the same as one update a request: the same counts in the same buckets, the same
     totals.
+
+    Attributes
+    ----------
+    steps, decoded : int
+        Requests that were advanced, and tokens for the scheduler's log, since they were last taken and told.
     """
 
-    cdef object processor
     cdef object gaps         # the histogram time_per_output_token, or None: FastDeploy's method is called
     cdef object tokens       # the counter generation_tokens_total
     cdef list buckets
@@ -154,14 +158,13 @@ cdef class Sums:
     cdef int64_t hits[_MOST_BUCKETS]
     cdef Py_ssize_t n_bounds
     cdef double gap_sum
-    cdef int64_t n_gaps, n_tokens, n_steps
+    cdef int64_t n_gaps, n_tokens
+    cdef readonly int64_t steps, decoded
     cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None: it is told of each request
-    cdef int64_t n_decoded
     cdef int64_t heads[_MOST_HEADS]
     cdef Py_ssize_t n_heads
 
-    def __init__(self, processor):
-        self.processor = processor
+    def __cinit__(self):
         memset(self.hits, 0, sizeof(self.hits))
         memset(self.heads, 0, sizeof(self.heads))
 
@@ -184,7 +187,7 @@ cdef class Sums:
         self.n_bounds = len(bounds)
         self.buckets, self.gaps, self.tokens = buckets, histogram, counter
 
-    cdef inline void observe(self, double gap) noexcept:
+    cdef inline void add_gap(self, double gap) noexcept:
         cdef Py_ssize_t i
         self.gap_sum += gap
         self.n_gaps += 1
@@ -195,30 +198,39 @@ cdef class Sums:
 
     def tell_decoded(self):
         """Tell the scheduler's log of the tokens that were decoded, all in one call."""
-        cdef int64_t decoded = self.n_decoded
-        self.n_decoded = 0
+        cdef int64_t decoded = self.decoded
+        self.decoded = 0
         self.decode_log(decoded)
 
-    def flush(self):
-        """Add everything, and begin again from zero.  Whatever raises loses what was to be added, at most."""
+    def take(self):
+        """What FastDeploy's attributes get, counted from zero again.
+
+        Returns
+        -------
+        steps, tokens : int
+        heads : list of int
+            Requests whose first, second, ... token was accepted; empty without speculation.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t steps = self.steps, tokens = self.n_tokens
+        cdef list heads = []
+        for i in range(self.n_heads):
+            heads.append(self.heads[i])
+            self.heads[i] = 0
+        self.steps = self.n_tokens = self.n_heads = 0
+        return steps, tokens, heads
+
+    def observe(self, int64_t tokens):
+        """Give FastDeploy's metrics the samples since the last time, and `tokens`, which `take` gave."""
         cdef Py_ssize_t i
         cdef int64_t n
-        cdef int64_t gaps = self.n_gaps, tokens = self.n_tokens, steps = self.n_steps, heads = self.n_heads
+        cdef int64_t gaps = self.n_gaps
         cdef double total = self.gap_sum
-        self.n_gaps = self.n_tokens = self.n_steps = self.n_heads = 0
+        self.n_gaps = 0
         self.gap_sum = 0.0
-        processor = self.processor
-        if steps:
-            processor.total_step += steps
-            processor.number_of_output_tokens += tokens
-        if heads:
-            table = processor.accept_token_num_per_head
-            for i in range(heads):
-                n = self.heads[i]
-                self.heads[i] = 0
-                table[i] += n
-        if self.gaps is not None and steps:
-            self.tokens.inc(tokens)
+        if self.gaps is None:
+            return
+        self.tokens.inc(tokens)
         if gaps:
             self.gaps._sum.inc(total)
             for i in range(self.n_bounds):
@@ -233,71 +245,85 @@ cdef class Batch:
     """One step being turned into results.
 
     A request in its steady state - running, not its first token, none of its tokens ends it - is advanced
-    here.  For every other one `advance` of the processor is called.
+    here.
+
+    Parameters
+    ----------
+    plan : Plan
+    step : Step
+    context : context.Context
+    advance : callable
+        ``advance(slot, task, code, batch)`` gives the result of every other request, or None.  What those
+        before it have added to `sums` may be taken first.
+    give_up : callable
+        ``give_up(slot, task, error)`` gives that of a request that raised.
+
+    Attributes
+    ----------
+    sums : Sums
+        What FastDeploy's attributes and metrics are to get.
+    failures : dict of str to Exception
+        What failed first of each kind that does not disturb a request.
     """
 
     cdef Plan plan
     cdef readonly Step step
-    cdef Sums sums
-    cdef object processor
+    cdef readonly Sums sums
+    cdef readonly dict failures
+    cdef readonly object output_type
+    cdef readonly dict masks
+    cdef object advance, give_up
     cdef object stop_flags
     cdef object tasks
     cdef object counter      # tokens_counter, a dict or Counter; None: no request is steady
     cdef object record       # FastDeploy's _record_metrics, or None: done here
-    cdef object decode_log   # on_decode_tokens of the scheduler's logger; None: none, or it is summed up
+    cdef object log_decoding  # tells the scheduler's log of a request's tokens; None: no log, or summed up
     cdef object now
     cdef double clock
     cdef int64_t least_count
     cdef bint in_pairs       # a decode instance: its requests were prefilled elsewhere
-    cdef object kept_back    # sets of request ids whose tokens a decode instance drops
-    cdef object dropped
+    cdef tuple dropped       # sets of request ids whose tokens a decode instance drops
     cdef dict steps_of       # acceptance tables; None without speculation
     cdef dict heads_of
     cdef list commons        # by slot, what its request's metrics were at its last step, but for the stamps
-    cdef readonly object output_type
-    cdef readonly dict masks          # sampling masks by slot
     cdef Py_ssize_t most_heads
 
-    def __init__(self, Plan plan not None, processor, Step step not None, output_type, dict masks not None):
-        self.plan, self.processor, self.step, self.output_type = plan, processor, step, output_type
-        self.masks = masks
-        manager = processor.resource_manager
-        self.stop_flags, self.tasks = manager.stop_flags, manager.tasks_list
-        self.sums = Sums(processor)
-        processor.best_effort("the quick way", self._look_around, manager)
+    def __init__(self, Plan plan not None, Step step not None, context, advance, give_up):
+        self.plan, self.step, self.advance, self.give_up = plan, step, advance, give_up
+        self.sums, self.failures = Sums(), {}
+        self.stop_flags, self.tasks, self.output_type, self.masks, steady = context
+        if steady is not None and plan.inline_stamps:
+            try:
+                self._prepare(steady)
+            except Exception as error:
+                self.counter = None
+                self._failed("the quick way", error)
 
-    def _look_around(self, manager):
-        """Decide whether any request may be handled here, by what FastDeploy looks at in every step."""
-        processor, fd = self.processor, self.plan.fd
-        steady = processor.steady_mode()
-        if steady is None or not self.plan.inline_stamps:
-            return
+    cdef int _prepare(self, steady) except -1:
+        """Be ready to advance requests."""
         if steady.metrics is not None:
             self.sums.fuse(steady.metrics.time_per_output_token, steady.metrics.generation_tokens_total)
         if self.sums.gaps is None:
-            self.record = processor._record_metrics
-        if steady.sums_decode_log:
-            self.sums.decode_log = steady.decode_log
-        else:
-            self.decode_log = steady.decode_log
-        self.least_count = 1
+            self.record = steady.record
+        self.sums.decode_log = steady.decode_log
+        self.log_decoding = steady.log_decoding
         self.in_pairs = steady.decode_role
-        if steady.decode_role:
-            self.least_count = 2
-            if steady.drops_tokens:
-                self.kept_back = manager.to_be_rescheduled_request_id_set
-                self.dropped = manager.to_be_aborted_req_id_set
-        if steady.speculative:
-            self.steps_of = processor.total_step_per_request
-            self.heads_of = processor.accept_token_num_per_head_per_request
-            self.most_heads = min(fd.MAX_DRAFT_TOKENS, _MOST_HEADS)
-        self.commons = processor.commons
+        self.least_count = 2 if self.in_pairs else 1
+        self.dropped = steady.dropped
+        self.steps_of, self.heads_of = steady.steps_of, steady.heads_of
+        self.most_heads = min(<Py_ssize_t>steady.most_heads, <Py_ssize_t>_MOST_HEADS)
+        self.commons = steady.commons
         if len(self.commons) < self.step.raw.batch:
             self.commons.extend([None] * (self.step.raw.batch - len(self.commons)))
-        self.now = fd.time.time()
-        self.clock = self.now
-        counter = processor.tokens_counter
+        self.now = self.clock = steady.now
+        counter = steady.tokens_counter
         self.counter = counter if type(counter) in (dict, Counter) else None
+        return 0
+
+    cdef int _failed(self, str what, error) except -1:
+        if what not in self.failures:
+            self.failures[what] = error
+        return 0
 
     def results(self):
         """list of results, in slot order.  A request that fails does not disturb the others."""
@@ -317,26 +343,17 @@ cdef class Batch:
             try:
                 result = self._steady(i, task)
                 if result is None:
-                    self._add_up()
-                    result = self.processor.advance(i, task, step.raw.block.counts[i], self)
+                    result = self.advance(i, task, step.raw.block.counts[i], self)
             except Exception as error:
-                result = self.processor.give_up(i, task, error)
+                result = self.give_up(i, task, error)
             if result is not None:
                 made.append(result)
-        self._add_up()
         return made
 
     def is_crowded(self, Py_ssize_t most):
         """Whether a table of requests may have more than `most` entries."""
         return (self.counter is None or len(self.counter) > most
                 or (self.steps_of is not None and (len(self.steps_of) > most or len(self.heads_of) > most)))
-
-    cdef int _add_up(self) except -1:
-        if self.sums.n_steps:
-            self.processor.best_effort("metrics of a step", self.sums.flush)
-        if self.sums.n_decoded:
-            self.processor.best_effort("the scheduler's log", self.sums.tell_decoded)
-        return 0
 
     cdef object _steady(self, Py_ssize_t i, task):
         """The result of a request in its steady state; None, and nothing touched, if it is not."""
@@ -372,8 +389,9 @@ cdef class Batch:
                 or start == NULL or not PyFloat_CheckExact(<object>start)
                 or PyFloat_AS_DOUBLE(<object>start) == 0.0):  # FastDeploy takes that for none
             return None
-        if self.kept_back is not None and (name in self.kept_back or name in self.dropped):
-            return None
+        for ids in self.dropped:
+            if name in ids:
+                return None
         cdef Py_ssize_t first = b.offsets[i]
         if not _none_ends(b.ids + first * self.step.raw.cols, self.step.raw.cols, count,
                           PyDict_GetItemWithError(own, "eos_token_ids")):
@@ -383,8 +401,8 @@ cdef class Batch:
         if self.steps_of is not None:
             self._count_accepted(name, count)
         if self.sums.decode_log is not None:
-            self.sums.n_decoded += count if _decodes(own) else 0
-        elif self.decode_log is not None:
+            self.sums.decoded += count if _decodes(own) else 0
+        elif self.log_decoding is not None:
             self._log_decoding(task, count)
         if plan.running_prefill is not None and _dict_get(own, "status") is plan.running_prefill:
             PyDict_SetItem(own, "status", plan.running_decode)
@@ -401,7 +419,7 @@ cdef class Batch:
         for token in tokens:
             PyList_Append(tokens_so_far, token)
         PyDict_SetItem(self.counter, name, before + count)
-        self.sums.n_steps += 1
+        self.sums.steps += 1
         self.sums.n_tokens += count
         return result
 
@@ -426,8 +444,10 @@ cdef class Batch:
         return 0
 
     cdef int _log_decoding(self, task, int32_t count) except -1:
-        self.processor.best_effort(
-            "the scheduler's log", self.processor.log_decoding, self.decode_log, task, count)
+        try:
+            self.log_decoding(task, count)
+        except Exception as error:
+            self._failed("the scheduler's log", error)
         return 0
 
     cdef PyObject *_stamped(self, Py_ssize_t i, PyObject *stamps) except NULL:
@@ -451,10 +471,13 @@ cdef class Batch:
     cdef int _record(self, task, dict own, last, list tokens) except -1:
         """What _record_metrics does; its updates of the metrics are summed up."""
         if self.record is not None:
-            self.processor.best_effort("metrics of a step", self.record, task, self.now, tokens)
+            try:
+                self.record(task, self.now, tokens)
+            except Exception as error:
+                self._failed("metrics of a step", error)
             return 0
         if last is not None:
-            self.sums.observe(self.clock - PyFloat_AS_DOUBLE(last))
+            self.sums.add_gap(self.clock - PyFloat_AS_DOUBLE(last))
         PyDict_SetItem(own, "last_token_time", self.now)
         return 0
 

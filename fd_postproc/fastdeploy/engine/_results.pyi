@@ -4,6 +4,7 @@ from typing import Any, final
 from typing_extensions import disjoint_base
 
 from ..._core import Step
+from .context import Context
 
 @final
 class FieldCopier:
@@ -76,10 +77,17 @@ class Plan:
 @final
 class Batch:
     step: Step
+    sums: Sums
+    failures: dict[str, Exception]
     output_type: int
     masks: dict[int, Any]
     def __init__(
-        self, plan: Plan, processor: Any, step: Step, output_type: int, masks: dict[int, Any]
+        self,
+        plan: Plan,
+        step: Step,
+        context: Context,
+        advance: Callable[[int, Any, int, Batch], Any],
+        give_up: Callable[[int, Any, Exception], Any],
     ) -> None: ...
     def results(self) -> list[Any]: ...
     def is_crowded(self, most: int) -> bool: ...
@@ -117,9 +125,11 @@ def live_requests(step: Step) -> int: ...
 
 @final
 class Sums:
+    steps: int
+    decoded: int
     @property
     def fused(self) -> bool: ...
-    def __init__(self, processor: Any) -> None: ...
     def fuse(self, histogram: Any, counter: Any) -> None: ...
     def tell_decoded(self) -> None: ...
-    def flush(self) -> None: ...
+    def take(self) -> tuple[int, int, list[int]]: ...
+    def observe(self, tokens: int) -> None: ...

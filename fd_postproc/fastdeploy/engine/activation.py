@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +21,15 @@ UNKNOWN_KEYS = (
 )
 
 
-def decide(module: Any, cfg: Any) -> Verdict:
+def decide(module: Any, make_class: Callable[[Any], type]) -> Verdict:
     """Whether our class is to be used.
 
     Parameters
     ----------
     module : module
         ``fastdeploy.output.token_processor``.
-    cfg : FDConfig
+    make_class : callable
+        ``make_class(module)`` gives our class, a subclass of ``module.TokenProcessor``.
 
     Returns
     -------
@@ -39,8 +41,6 @@ def decide(module: Any, cfg: Any) -> Verdict:
         reason = _not_served(module)
         if reason:
             return Verdict(False, reason)
-        from .processor import make_class
-
         verdict = check(module, make_class)
         if verdict.compatible:
             # The ops by which stock workers send must find the queue that our receiver opens.
@@ -75,19 +75,21 @@ def announce_peer(active: bool) -> None:
         os.environ.pop(PEER, None)
 
 
-def settle(processor: Any, module: Any, stock: type) -> Verdict:
+def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any], type]) -> Verdict:
     """Decide for a token processor that was just constructed; one that stands aside becomes FastDeploy's own.
 
     Parameters
     ----------
     processor : TokenProcessor
-        An instance of our class; its ``cfg`` is set.
+        An instance of our class.
     module : module
         ``fastdeploy.output.token_processor``.
     stock : type
         FastDeploy's class, of which ours is a subclass.
+    make_class : callable
+        What ours was made with: the trial makes it again, over a copy of the module.
     """
-    verdict = decide(module, processor.cfg)
+    verdict = decide(module, make_class)
     announce_peer(verdict.compatible)
     for name, value in verdict.traits.items():
         setattr(type(processor), name, value)

@@ -1,17 +1,24 @@
-"""The end of a request: its last result, its statistics, and a prefill instance's wait for its transfer."""
+"""The end of a request: its last result, its statistics; on a prefill instance, after its transfer."""
 
 from __future__ import annotations
 
 import functools
-import types
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..trial.canned import STORAGE
-from ..trial.facts import names_in
-from .slot import RECOVERY_TEXT, Kind
+from ..introspection import STORAGE, names_in
+from .transfers import Transfers
 
-PATIENCE = 0.05  # seconds that a step waits for a cache transfer before the other requests go on without it
-POLL = 0.005
+RECOVERY_TEXT = (
+    "Recover is not supported, the result is incomplete!"  # the text that FastDeploy's clients know
+)
+
+
+class Kind(NamedTuple):
+    """What decides how a request ends."""
+
+    prefill: bool  # its decoding happens on another instance
+    decode: bool  # it was prefilled on another instance
+    recovery: bool
 
 
 @functools.lru_cache(maxsize=8)
@@ -29,23 +36,14 @@ def completes_prefills(stock: type) -> bool:
     return "PREFILL_INFERENCE_END" in names_in(stock)
 
 
-class FinishMixin:
-    """`_finish`, and the transfers that are still under way.
+class Finish(Transfers):
+    """`_finish` of one request, and `clear_data` of all."""
 
-    FastDeploy's ``_recycle_resources`` waits for a prefilled request's cache transfer without a limit, in
-    the one token thread: a slow transfer stalls every request.  Here a step waits for `PATIENCE`; then the
-    request is put aside, and its result goes out when its transfer has ended.
-    """
-
-    fd: Any
-
-    def _finish(self: Any, slot: int, task: Any, result: Any, now: float, rid: str, kind: Kind) -> Any:
+    def _finish(self, slot: int, task: Any, result: Any, now: float, rid: str, kind: Kind) -> Any:
         """End a request.  Its result, or None while its transfer is under way."""
         fd, name = self.fd, task.request_id
         result.finished = True
-        tracing = getattr(fd, "tracing", None)
-        if tracing is not None:
-            self.best_effort("tracing", self._carry_trace, tracing, rid, result)
+        self._carry_trace(rid, result)
         self._report_span("DECODE", rid, task, ends=True)
         if kind.recovery:
             result.error_msg = RECOVERY_TEXT
@@ -64,7 +62,7 @@ class FinishMixin:
             self.best_effort("caching output tokens", self.resource_manager.cache_output_tokens, task)
         return self._ended(slot, task, result, kind.prefill)
 
-    def _ended(self: Any, slot: int, task: Any, result: Any, is_prefill: bool) -> Any:
+    def _ended(self, slot: int, task: Any, result: Any, is_prefill: bool) -> Any:
         """Let go of a request; on a prefill instance once its cache has arrived."""
         fd, name = self.fd, task.request_id
         if hasattr(self, "_finalize_routing"):
@@ -80,11 +78,7 @@ class FinishMixin:
         fd.llm_logger.info(f"request {name}: recycled")
         return result
 
-    @staticmethod
-    def _carry_trace(tracing: Any, rid: str, result: Any) -> None:
-        result.trace_carrier = tracing.trace_get_proc_propagate_context(rid=rid)
-
-    def _log_summary(self: Any, task: Any, now: float, kind: Kind) -> None:
+    def _log_summary(self, task: Any, now: float, kind: Kind) -> None:
         fd, name, stamps = self.fd, task.request_id, task.metrics
         stamps.cal_cost_time()
         started = stamps.get_inference_start_time(kind.decode)
@@ -102,7 +96,7 @@ class FinishMixin:
             self._observe("request_token_ratio", tokens / elapsed)
         fd.llm_logger.info(f"{self.resource_manager.info()}")
 
-    def _observe(self: Any, name: str, value: float) -> None:
+    def _observe(self, name: str, value: float) -> None:
         """Update a histogram as FastDeploy's class does: by name since its pull request #7865."""
         metrics = self.fd.main_process_metrics
         if updates_by_name(self.stock):
@@ -112,7 +106,7 @@ class FinishMixin:
 
     # ---- the end of everything -----------------------------------------------------------------------
 
-    def clear_data(self: Any) -> None:
+    def clear_data(self) -> None:
         """Free every slot, and tell each client that its request has ended."""
         fd, manager, ended = self.fd, self.resource_manager, []
         if fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
@@ -143,86 +137,3 @@ class FinishMixin:
             fd.llm_logger.warning(f"request {name}: cleared")
         if ended:
             self.cached_generated_tokens.put_results(ended)
-
-    # ---- cache transfers of a prefill instance -------------------------------------------------------
-
-    def _transfer_has_ended(self: Any, name: str) -> bool:
-        """Wait a little for the end of a request's transfer."""
-        clock = self.fd.time
-        began = clock.time()
-        while True:
-            self._ask_for_transfers()
-            if name in self.prefill_result_status:
-                return True
-            if clock.time() - began >= PATIENCE:
-                return False
-            clock.sleep(POLL)
-
-    def _hand_over(self: Any, slot: int, task: Any, result: Any) -> None:
-        """Send a prefilled request to its decode instance, or tell its client why not; free its slot.
-
-        FastDeploy's own text, which does not wait any more: the transfer has ended, or there is none to wait
-        for, because it writes the cache into a storage itself.
-        """
-        name, recycle = task.request_id, self._recycle_resources
-        function = getattr(recycle, "__func__", None)  # None: replaced by something that is no method
-        if function is not None:
-            recycle = functools.partial(function, _AllTransfersKnown(self))
-        recycle(name, slot, task, result, True)
-        self.prefill_result_status.pop(name, None)  # not every FastDeploy does
-        self.forget(name)
-
-    def _ask_for_transfers(self: Any) -> None:
-        for name, status in self.engine_worker_queue.get_finished_req():
-            self.fd.llm_logger.info(f"request {name}: cache transfer {status}")
-            self.prefill_result_status[name] = status
-
-    def serve_transfers(self: Any) -> None:
-        """Put the results whose transfer has ended meanwhile."""
-        if not self.transfers:
-            return
-        self.best_effort("asking for cache transfers", self._ask_for_transfers)
-        tasks, done = self.resource_manager.tasks_list, []
-        for name, (slot, task, result) in list(self.transfers.items()):
-            if tasks[slot] is not task:
-                # Aborted, or taken away by FastDeploy's other threads, who have seen to its client; the
-                # slot may be another request's by now.
-                del self.transfers[name]
-                self.fd.llm_logger.info(f"request {name}: gone while its cache transfer was under way")
-            elif name in self.prefill_result_status:
-                del self.transfers[name]
-                try:
-                    self._hand_over(slot, task, result)
-                    self.fd.llm_logger.info(f"request {name}: recycled")
-                    done.append(result)
-                except Exception as error:
-                    done.append(self.give_up(slot, task, error))
-        if done:
-            self.cached_generated_tokens.put_results(done)
-
-
-class _AllTransfersKnown:
-    """A token processor whose queue has no news of cache transfers: FastDeploy's text need not ask again.
-
-    Asking is a call to another process, and what it brings belongs to other requests.
-    """
-
-    def __init__(self, processor: Any) -> None:
-        self.__dict__["_processor"] = processor
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._processor, name)
-        if isinstance(value, types.MethodType) and value.__self__ is self._processor:
-            return types.MethodType(value.__func__, self)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._processor, name, value)
-
-    @property
-    def engine_worker_queue(self) -> Any:
-        return self
-
-    @staticmethod
-    def get_finished_req() -> list[Any]:
-        return []

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..._core import Step
 from ._results import live_requests
+from .best_effort import BestEffort
 
 RECORD = "_record_speculative_decoding_metrics"
 MTP, NGRAM = (
@@ -14,13 +15,11 @@ MTP, NGRAM = (
 )  # names, to which the members of SpecMethod are equal; FastDeploy 2.5 has none here
 
 
-class GaugesMixin:
+class Gauges(BestEffort):
     """`count_drafts` and `set_gauges`: together ``_record_speculative_decoding_metrics``.
 
     A dozen gauges cost more than the rest of a small step, and nobody reads them a hundred times a second.
     """
-
-    fd: Any
 
     gauge_period = 0.1
     """Seconds between two updates of the gauges while steps come quickly; 0: at every step."""
@@ -32,7 +31,7 @@ class GaugesMixin:
     _drafts_counted = 0
     _drafts_told = 0
 
-    def count_drafts(self: Any, step: Step) -> None:
+    def count_drafts(self, step: Step) -> None:
         """Add a step to the totals; stopped and empty slots of the message count too, as in FastDeploy.
 
         FastDeploy's own method is called if somebody has put another one in its place, and the first time,
@@ -57,12 +56,12 @@ class GaugesMixin:
         if not self.gauge_period:
             self.set_gauges()
 
-    def tell_gauges(self: Any) -> None:
+    def report_gauges(self) -> None:
         """Bring the gauges up to date."""
         if self.gauges_wait:
             self.best_effort("gauges of a step", self.set_gauges)
 
-    def set_gauges(self: Any) -> None:
+    def set_gauges(self) -> None:
         """Tell of acceptance so far."""
         self.gauges_wait = False  # first: a step that is counted meanwhile is told the next time
         metrics = self.fd.main_process_metrics
@@ -80,7 +79,7 @@ class GaugesMixin:
             self._drafts_told = counted
             self._set_head_gauges(metrics.spec_decode_draft_single_head_acceptance_rate)
 
-    def _set_head_gauges(self: Any, gauges: list[Any]) -> None:
+    def _set_head_gauges(self, gauges: list[Any]) -> None:
         heads, rate = self.accept_token_num_per_head, None
         for head in range(min(self.cfg.speculative_config.num_speculative_tokens, len(heads) - 1)):
             if heads[head] != 0:  # else the rate of the head before it is shown, as in FastDeploy

@@ -1,4 +1,4 @@
-"""What happens before the first step: the decision, the word to workers, stale messages, the collector."""
+"""What happens between construction and the first step: stale messages, the collector, the quick ways."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ import weakref
 from typing import Any
 
 from . import quick_ways
-from .activation import settle
-from .counters import Counters
+from .receiving import Receiving
 from .stale import StaleMessages
 from .warmup import Warmup
 
 
-class LifecycleMixin:
+class Lifecycle(Receiving):
     """Construction and start.  An object made by ``__new__`` has neither `stale` nor `warmup`."""
 
-    fd: Any
-    stock: Any
-    channel: str
-    counters: Counters
     stale: StaleMessages | None = None
-    warmup: Warmup | None = None
 
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        """FastDeploy's construction; then the object becomes FastDeploy's own, or makes ready to receive."""
-        super().__init__(*arguments, **named)
-        if settle(self, self.fd, self.stock).compatible:
-            self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
-            self.counters.stale += self.stale.at_construction()
-            self.warmup = Warmup()
-            self._let_finalizer_go()
+    def _get_ready(self) -> None:
+        """The object was constructed, and is to receive."""
+        self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
+        self.counters.stale += self.stale.at_construction()
+        self.warmup = Warmup()
+        self._let_finalizer_go()
 
-    def _let_finalizer_go(self: Any) -> None:
+    def _let_finalizer_go(self) -> None:
         """Clean up with this object: FastDeploy's finalizer, a method of it, keeps it alive for good."""
         finalizer, executor = getattr(self, "_finalizer", None), getattr(self, "executor", None)
         if isinstance(finalizer, weakref.finalize) and executor is not None:
@@ -39,19 +31,14 @@ class LifecycleMixin:
             masks = getattr(self, "sampling_mask_zmq_server", None)
             self._finalizer = weakref.finalize(self, _clean_up, executor, masks)
 
-    def run(self: Any) -> None:
+    def run(self) -> None:
         """Start the token thread."""
         if self.stale is not None:
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
             self.best_effort("the quick ways", quick_ways.tell, self)
-        super().run()  # type: ignore[misc]
-
-    def warm_up(self: Any) -> None:
-        """A step is done."""
-        if self.warmup is not None and self.warmup.left and self.warmup.step():
-            self.fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")
+        super().run()  # type: ignore[safe-super]
 
 
 def _clean_up(executor: Any, masks: Any) -> None:

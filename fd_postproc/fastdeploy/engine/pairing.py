@@ -8,25 +8,24 @@ from typing import Any
 from ..._core import DRAFT, TARGET
 from ._results import Delivery
 from .deliveries import delivery_to
+from .release import Release
 
 PATIENCE = 0.5  # seconds that results wait for a draft message before they go out without it
 
 
-class PairingMixin:
+class Pairing(Release):
     """`postprocess`, which delivers the results of a step."""
 
-    fd: Any
-    plan: Any
     _batch_result_buffer: Any = None
     _delivery: Delivery | None = None
     _delivers_to: Any = None  # the scheduler that `_delivery` was made for
 
     @property
-    def pairs_drafts(self: Any) -> bool:
+    def pairs_drafts(self) -> bool:
         """Whether target results wait for draft log-probabilities."""
         return bool(self.cfg.speculative_config.method and self.use_logprobs and self.enable_draft_logprob)
 
-    def postprocess(self: Any, batch_result: list[Any], mtype: int = TARGET) -> None:
+    def postprocess(self, batch_result: list[Any], mtype: int = TARGET) -> None:
         """Deliver the results of a step.
 
         With draft log-probabilities on, a target's results wait for the draft message that follows them.
@@ -57,15 +56,20 @@ class PairingMixin:
                 f"fd_postproc: the results of a step were not delivered: {error}, {traceback.format_exc()}"
             )
 
-    def deliver(self: Any, results: list[Any]) -> None:
+    def deliver(self, results: list[Any]) -> None:
         """Put results into FastDeploy's scheduler."""
+        quick = self.quick_delivery()
+        if quick is None or not quick.put(results):
+            self.cached_generated_tokens.put_results(results)
+
+    def quick_delivery(self) -> Delivery | None:
+        """The quick way into FastDeploy's scheduler, if there is one; found out once for a scheduler."""
         scheduler = self.cached_generated_tokens
         if self._delivers_to is not scheduler:
             self._delivers_to, self._delivery = scheduler, delivery_to(scheduler, self.plan)
-        if self._delivery is None or not self._delivery.put(results):
-            scheduler.put_results(results)
+        return self._delivery
 
-    def deliver_waiting(self: Any) -> None:
+    def deliver_waiting(self) -> None:
         """Put the results that wait for their draft, as they are."""
         waiting, self._batch_result_buffer = self._batch_result_buffer, None
         if waiting is None:
@@ -77,7 +81,7 @@ class PairingMixin:
                 f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"
             )
 
-    def _pair(self: Any, drafts: list[Any]) -> None:
+    def _pair(self, drafts: list[Any]) -> None:
         waiting = self._batch_result_buffer
         if waiting is None:
             return
@@ -91,7 +95,7 @@ class PairingMixin:
             target.outputs.draft_top_logprobs = of.get((target.request_id, slot))
         self.deliver_waiting()
 
-    def draft_results(self: Any, step: Any) -> list[Any]:
+    def draft_results(self, step: Any) -> list[Any]:
         """A result for each live request of a draft message, with its draft log-probabilities."""
         manager, results = self.resource_manager, []
         carrier = self.fd.RequestOutput(request_id="").trace_carrier  # FastDeploy leaves it at its default
@@ -111,11 +115,11 @@ class PairingMixin:
         return results
 
 
-class AbortsMixin:
+class Aborts(Pairing):
     """For a FastDeploy whose class tells clients of an abort itself."""
 
-    def _put_abort_results(self: Any, task: Any) -> None:
+    def _put_abort_results(self, task: Any) -> None:
         """Deliver the end of an aborted request, after what waits: tokens keep their order."""
         if self._batch_result_buffer:
             self.deliver_waiting()
-        super()._put_abort_results(task)  # type: ignore[misc]
+        super()._put_abort_results(task)  # type: ignore[safe-super]

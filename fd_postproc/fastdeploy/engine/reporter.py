@@ -10,11 +10,12 @@ import threading
 import time
 from typing import Any
 
+from .contract import Reported
 from .counters import Reports
 
 
 class Reporter:
-    """Tells the gauges of speculative decoding, the exported counters and the log; a context manager.
+    """Reports gauges of speculative decoding, exported counters and the log; a context manager.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class Reporter:
         Whether `notify` has been called, and nothing been told since.
     """
 
-    def __init__(self, processor: Any) -> None:
+    def __init__(self, processor: Reported) -> None:
         self._processor = processor
         self._reports = Reports(processor.counters, processor.fd.llm_logger)
         self._news, self._end = threading.Event(), threading.Event()
@@ -43,7 +44,7 @@ class Reporter:
         self._news.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._processor.tell_gauges()
+        self._processor.report_gauges()
         self._processor.best_effort("exported counters", self._reports.move_forward)
 
     def notify(self) -> None:
@@ -57,6 +58,6 @@ class Reporter:
                 self._end.wait(self._processor.gauge_period)
                 self._news.clear()
                 self.has_news = False  # before looking: what comes from now on is told the next time
-            self._processor.tell_gauges()
+            self._processor.report_gauges()
             self._processor.best_effort("exported counters", self._reports.refresh, time.monotonic())
             self._processor.best_effort("complaints", self._processor.complaints.flush)

@@ -32,16 +32,10 @@ class StaleMessages:
     cfg : FDConfig
         Its ports are the numbers that a queue of this service can have.
     log : logger
-
-    Attributes
-    ----------
-    count : int
-        Messages drained.
     """
 
     def __init__(self, channel: str, cfg: Any, log: Any) -> None:
         self.channel, self.cfg, self.log = channel, cfg, log
-        self.count = 0
         self._settled_key: int | None = None
 
     def at_construction(self) -> int:
@@ -89,8 +83,6 @@ class StaleMessages:
                 drained += 1
         except sysv_ipc.BusyError:
             pass  # somebody else has read the rest
-        finally:
-            self.count += drained
         self.log.warning(
             f"fd_postproc: {what}; they are left from an earlier run, {drained} were dropped ({KEEP_STALE}=1 "
             "keeps them)"

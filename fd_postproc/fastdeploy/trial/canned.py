@@ -13,9 +13,6 @@ from ..._core import DRAFT, TARGET, has_counts, has_logprobs
 
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
-STORAGE = (
-    "FD_PD_TRANSFER_VIA_STORAGE"  # a switch: prefill instances write the cache into a storage themselves
-)
 
 
 @dataclass(frozen=True)

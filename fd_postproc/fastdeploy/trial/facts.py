@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .canned import PREEMPTED, STORAGE, Message, Script
-from .sandbox import Sandbox, is_library
+from ..introspection import STORAGE, names_in
+from .canned import PREEMPTED, Message, Script
+from .sandbox import Sandbox
 from .trial import Trial
 
 ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")
@@ -131,29 +131,3 @@ class Facts:
             if name in self.names:
                 words.append(word)
         return tuple(words)
-
-
-def names_in(cls: type) -> set[str]:
-    """Every name in the code of a class's methods, libraries and overridden methods left out."""
-    names: set[str] = set()
-    seen: set[str] = set()
-    for one in cls.__mro__:
-        if is_library(one.__module__):
-            continue
-        for name, value in vars(one).items():
-            function = getattr(value, "fget", getattr(value, "__func__", value))
-            if name not in seen and isinstance(function, types.FunctionType):
-                _add_names(function.__code__, names)
-                if "__class__" in function.__code__.co_freevars:  # super(): the overridden one runs, too
-                    continue
-            seen.add(name)
-    return names
-
-
-def _add_names(code: types.CodeType, names: set[str]) -> None:
-    names.update(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _add_names(constant, names)
-        elif isinstance(constant, str):  # getattr(config, "name", default)
-            names.add(constant)

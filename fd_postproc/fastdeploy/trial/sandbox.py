@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ..introspection import is_library
 from .private_metrics import PrivateMetrics
 
 _FASTDEPLOY = "fastdeploy"
@@ -294,11 +295,6 @@ class Overlay:
 
 
 # ---- what a value is ---------------------------------------------------------------------------------
-
-
-def is_library(module: str) -> bool:
-    """Whether a module of this name is of the standard library."""
-    return module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _is_plain_data(cls: type) -> bool:

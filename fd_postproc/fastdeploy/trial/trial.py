@@ -6,7 +6,8 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
-from .canned import STORAGE, Script
+from ..introspection import STORAGE
+from .canned import Script
 from .filling import fill
 from .sandbox import Sandbox
 from .scratch import (

@@ -71,23 +71,6 @@ def replace_save_ops() -> list[str]:
     return replaced
 
 
-def restore_save_ops() -> None:
-    """Undo `replace_save_ops`, wherever our ops went since."""
-    from ...ops.table import SAVE_OPS
-    from ..logs import stop_forwarding
-    from . import overlap, warmup
-    from .sending import SaveOp
-
-    warmup.end()
-    overlap.end()
-    for module in _modules():
-        for name in SAVE_OPS:
-            bound = vars(module).get(name)
-            if isinstance(bound, SaveOp):
-                setattr(module, name, bound.original)
-    stop_forwarding()
-
-
 def _modules() -> Iterator[Any]:
     """FastDeploy's modules that are loaded, or are being loaded at this moment."""
     for name, module in list(sys.modules.items()):

@@ -470,7 +470,7 @@ def test_a_malformed_message_changes_nothing(rig):
 def test_tables_do_not_grow_for_ever(rig, channel):
     """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
     rig = rig(channel)
-    processor, most = rig.processor, imported("fd_postproc.fastdeploy.engine.slot").MOST_REQUESTS
+    processor, most = rig.processor, imported("fd_postproc.fastdeploy.engine.release").MOST_REQUESTS
     for i in range(most + 10):
         processor.tokens_counter[f"gone-{i}"] = 3
         processor.total_step_per_request[f"gone-{i}"] = 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.gauges import GaugesMixin
+from fd_postproc.fastdeploy.engine.gauges import Gauges
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
@@ -53,7 +53,7 @@ def slow(method):
 
 
 def test_they_are_told_a_few_times_a_second():
-    assert 0.05 <= GaugesMixin.gauge_period <= 1.0
+    assert 0.05 <= Gauges.gauge_period <= 1.0
 
 
 def test_totals_wait(slow):
@@ -66,7 +66,7 @@ def test_totals_wait(slow):
 
 def test_no_step_is_missing_when_they_are_told(slow, method):
     after_all(slow)
-    slow.processor.tell_gauges()
+    slow.processor.report_gauges()
     late = told()
     assert not slow.processor.gauges_wait
     at_every_step = rig_after_two_steps(plugin_class(), method)  # equal to FastDeploy's in the golden traces

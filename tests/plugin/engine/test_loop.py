@@ -102,7 +102,7 @@ def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
 def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, monkeypatch):
     rig = started()
     pauses = []
-    module = imported("fd_postproc.fastdeploy.engine.processor")
+    module = imported("fd_postproc.fastdeploy.engine.receiving")
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     for n in range(1, 6):
         until(lambda: rig.processor._receiver is not None)
@@ -131,7 +131,7 @@ def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
 
 
 def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, monkeypatch):
-    module = imported("fd_postproc.fastdeploy.engine.processor")
+    module = imported("fd_postproc.fastdeploy.engine.receiving")
     real = module.Receiver
 
     def stopped_meanwhile(*arguments, **named):
@@ -149,7 +149,7 @@ def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, monkeypatch):
 
 def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatch):
     """Once a second, with a line of the log each time: the cause may go away."""
-    module = imported("fd_postproc.fastdeploy.engine.processor")
+    module = imported("fd_postproc.fastdeploy.engine.receiving")
     real, pauses = module.Receiver, []
 
     def refused(*arguments, **named):
@@ -172,7 +172,7 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatc
 
 
 def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.receiving"), "PATIENCE", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     until(lambda: rig.sink.puts)
@@ -187,7 +187,7 @@ def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
 
 
 def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor"), "PATIENCE", 0.05)
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.receiving"), "PATIENCE", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"))

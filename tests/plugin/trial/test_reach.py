@@ -19,7 +19,7 @@ def real():
 def quick(monkeypatch):
     """By script, the results of our class that `advance` did not make."""
     processor = imported("fd_postproc.fastdeploy.engine.processor")
-    advance, run = processor.SlotMixin.advance, Trial.run
+    advance, run = processor.Parts.advance, Trial.run
     close, found = [], {}
 
     def kept(self, *arguments):
@@ -29,7 +29,7 @@ def quick(monkeypatch):
     def watched(self):
         close.clear()
         seen = run(self)
-        if isinstance(self.processor, processor.SlotMixin):
+        if isinstance(self.processor, processor.Parts):
             known = {id(result) for result in close}
             put = [result for results in self.scheduler.put for result in results]
             found[self.script.name] = [
@@ -39,7 +39,7 @@ def quick(monkeypatch):
             ]
         return seen
 
-    monkeypatch.setattr(processor.SlotMixin, "advance", kept)
+    monkeypatch.setattr(processor.Parts, "advance", kept)
     monkeypatch.setattr(Trial, "run", watched)
     return found
 

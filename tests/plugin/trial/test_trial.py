@@ -7,7 +7,7 @@ import pytest
 
 from fd_postproc import doctor
 from fd_postproc.doctor import Finding, Scope, trial
-from fd_postproc.fastdeploy.trial import report
+from fd_postproc.fastdeploy import report
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
 

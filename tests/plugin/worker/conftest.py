@@ -7,6 +7,7 @@ import pytest
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
 from tests.lib.quiet import Double, imported
+from tests.lib.worker_side import restore_save_ops
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def originals(double, monkeypatch):
             if hasattr(place, name):
                 monkeypatch.setattr(place, name, save)
     yield called
-    worker.restore_save_ops()  # whoever put ours there, and what it says in the log
+    restore_save_ops()  # whoever put ours there, and what it says in the log
 
 
 @pytest.fixture
@@ -60,4 +61,4 @@ def plugged(originals, ops_queue, monkeypatch):
     monkeypatch.delenv("FD_POSTPROC_DISABLE", raising=False)
     worker.register()
     yield originals
-    worker.restore_save_ops()
+    restore_save_ops()

@@ -12,7 +12,7 @@ from fd_postproc import queues
 from fd_postproc.fastdeploy import build
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib.quiet import imported
-from tests.lib.worker_side import LOGPROBS, lines, sampled, save
+from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -82,7 +82,7 @@ def test_a_build_with_other_keys(rule, raised_limits, double, plugged, log):
     get_output_ep = asks_for(OTHER_RULES[rule])
     assert build.key_rule(get_output_ep) is build.KeyRule.OTHER
     assert own_queues() == before
-    worker.restore_save_ops()
+    restore_save_ops()
     double.model_executor__ops__gpu.get_output_ep, kept = (
         get_output_ep,
         double.model_executor__ops__gpu.get_output_ep,

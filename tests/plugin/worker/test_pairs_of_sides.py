@@ -7,7 +7,7 @@ import fd_postproc as fp
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
 from tests.lib.sampled_steps import Requests, collect
-from tests.lib.worker_side import CHANNEL, LOGPROBS, lines, sampled, save
+from tests.lib.worker_side import CHANNEL, LOGPROBS, lines, restore_save_ops, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -25,7 +25,7 @@ def sides(request, double, originals, ops_queue, monkeypatch):
         (stock_ops.receive_ours if engine_ours else lambda channel: stock_ops.receive(double, channel)),
         request.param,
     )
-    worker.restore_save_ops()
+    restore_save_ops()
 
 
 SIDES = pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
     for seed in range(3):
         save(double, channel, sampled(channel, seed))
     save(double, channel, sampled(channel, 9, batch=200, cols=21))  # in pieces
-    worker.restore_save_ops()
+    restore_save_ops()
     monkeypatch.delenv("FD_POSTPROC_PEER")
     requests = sampled(channel, 5)
     save(double, channel, requests)
@@ -104,7 +104,7 @@ def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
 def test_messages_left_behind_are_read_after_it_is_turned_on(
     channel, raised_limits, double, plugged, monkeypatch
 ):
-    worker.restore_save_ops()
+    restore_save_ops()
     before, after = sampled(channel, 1), sampled(channel, 2)
     save(double, channel, before)
     worker.register()

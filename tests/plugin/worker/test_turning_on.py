@@ -12,7 +12,7 @@ from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.nursery import with_paddle
-from tests.lib.worker_side import lines
+from tests.lib.worker_side import lines, restore_save_ops
 
 pytestmark = pytest.mark.framework
 
@@ -53,7 +53,7 @@ def test_on_and_off(double, plugged):
     assert all(isinstance(op, SaveOp) for op in first)
     worker.register()  # a second time changes nothing
     assert [getattr(module, name) for module in modules for name in SAVE_OPS] == first
-    worker.restore_save_ops()
+    restore_save_ops()
     assert not [name for module in modules for name, op in vars(module).items() if isinstance(op, SaveOp)]
     assert logs._forward not in logging.getLogger("fd_postproc").handlers
 
@@ -72,7 +72,7 @@ def test_values_of_the_switch(double, originals, monkeypatch, value, off):
     monkeypatch.setenv("FD_POSTPROC_DISABLE", value)
     worker.register()
     found = isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
-    worker.restore_save_ops()
+    restore_save_ops()
     assert found != off
 
 
@@ -112,7 +112,7 @@ def test_a_build_without_ops(double, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "fastdeploy.model_executor.ops.gpu", NoneModule())
     assert worker.replace_save_ops() == []
-    worker.restore_save_ops()
+    restore_save_ops()
 
 
 def test_it_never_keeps_fastdeploy_from_starting(monkeypatch, caplog):

@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from ..engine.entry import MODULE
+from .engine.entry import MODULE
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 TREE = "FD_POSTPROC_FASTDEPLOY"
@@ -34,14 +34,14 @@ def report() -> dict[str, Any]:
         module = import_fastdeploy()
     except ImportError as error:
         return {"error": str(error)}
-    from ..engine.activation import decide
-    from ..engine.processor import make_class
-    from .compatibility import check
+    from .engine.activation import decide
+    from .engine.processor import make_class
+    from .trial.compatibility import check
 
     return {
         "from": module.__file__,
         "verdict": asdict(check(module, make_class)),
-        "decision": asdict(decide(module, None)),
+        "decision": asdict(decide(module, make_class)),
         "loaded": _loaded(),
         "ways": _ways(module),
     }
@@ -70,9 +70,9 @@ def import_fastdeploy() -> Any:
 
 def _ways(module: Any) -> dict[str, bool]:
     """Which quick ways an engine takes; with FastDeploy's ordinary scheduler, unless that cannot be had."""
-    from ..engine.deliveries import delivery_to
-    from ..engine.quick_ways import ways_of_classes
-    from ..engine.shapes import plan_of
+    from .engine.deliveries import delivery_to
+    from .engine.quick_ways import ways_of_classes
+    from .engine.shapes import plan_of
 
     try:
         plan = plan_of(module)

@@ -1,0 +1,176 @@
+"""The receive loop: steps are received and processed until `stop`; and whether that goes well."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from functools import cached_property
+
+from ..._core import Receiver, Step
+from ...complaints import Backoff, last_sender_text
+from ...errors import MalformedMessage, QueueError, QueueRemoved
+from ...ops.environment import queue_mode
+from .pairing import PATIENCE
+from .reporter import Reporter
+from .steps import Steps
+from .transfers import POLL
+from .warmup import Warmup
+
+
+class Receiving(Steps):
+    """`process_sampling_results`, `stop` and `healthy`."""
+
+    warmup: Warmup | None = None
+    _receiver: Receiver | None = None
+    _stopping = False
+    _patient_since: float | None = None  # monotonic seconds; since then something waits for the next step
+
+    @cached_property
+    def removals(self) -> Backoff:
+        """How long to wait before a queue is made again."""
+        return Backoff()
+
+    def process_sampling_results(self) -> None:
+        """Receive and process steps until `stop`."""
+        tracing = getattr(self.fd, "tracing", None)
+        if tracing is not None:
+            tracing.trace_set_thread_info("Token Processor")
+        self.counters.begin()
+        with Reporter(self) as reporter:
+            while not self._stopping:
+                self._next_round()
+                if not reporter.has_news:
+                    reporter.notify()
+
+    def _next_round(self) -> None:
+        """Receive and process a step; what goes wrong is logged and counted."""
+        try:
+            step = self._next_step()
+            if step is None:
+                self.between_steps()
+            else:
+                self._handle(step)
+        except QueueRemoved as error:
+            self._receiver = None  # the next round makes a new queue
+            if not self._stopping:
+                self.complaints.tell("queue removed", f"{error}; a new queue is made")
+                time.sleep(self.removals.failed())  # nothing, unless it is removed again and again
+        except MalformedMessage as error:
+            self.counters.malformed += 1
+            assert self._receiver is not None  # which has refused it
+            text, msqid = f"a message was refused: {error}", self._receiver.msqid
+            self.complaints.tell(
+                f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}"
+            )
+        except QueueError as error:
+            self.fd.llm_logger.error(f"fd_postproc: {error}")
+            time.sleep(1.0)  # permanent, most likely: do not fill the log
+        except Exception as error:
+            self.counters.lost_steps += 1
+            name = type(error).__name__
+            self.complaints.tell(name, f"a step was lost: {name}: {error} {traceback.format_exc()}")
+
+    def _next_step(self) -> Step | None:
+        """Wait for a step; None if something else has to be seen to meanwhile."""
+        if self._receiver is None:
+            self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
+            self._receiver._follows_sender = True
+            self.counters.follow(self._receiver)
+            if self._stopping:  # `stop` found no receiver whose queue it could remove
+                self._receiver.remove()
+                return None
+        patience = self._patience()
+        if patience is not None and patience <= 0:  # nothing but refused messages has come for so long
+            self._patient_since = None
+            return None
+        try:
+            step = self._receiver.receive(patience)
+        finally:
+            self.counters.end_receive()
+        self._patient_since = None
+        return step
+
+    def _patience(self) -> float | None:
+        """How long to wait for a step before something else is due, in seconds; None: there is nothing.
+
+        Messages that are refused meanwhile take nothing away from it and add nothing.
+        """
+        patience = POLL if self.transfers else None if self._batch_result_buffer is None else PATIENCE
+        if patience is None:
+            self._patient_since = None
+            return None
+        now = time.monotonic()
+        if self._patient_since is None:
+            self._patient_since = now
+        return self._patient_since + patience - now
+
+    def _handle(self, step: Step) -> None:
+        """Process a step, and keep the stamps by which `healthy` judges."""
+        with self.health_lock:
+            self.timestamp_for_alive_before_handle_batch = self.fd.time.time()
+            self.timestamp_for_alive_after_handle_batch = None
+        try:
+            self._process_step(step)
+        finally:
+            with self.health_lock:
+                self.timestamp_for_alive_before_handle_batch = None
+                self.timestamp_for_alive_after_handle_batch = self.fd.time.time()
+        self.serve_transfers()
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """A step is done."""
+        if self.warmup is not None and self.warmup.left and self.warmup.step():
+            self.fd.llm_logger.info("fd_postproc: warmed up, garbage collection leaves out what lives by now")
+
+    def between_steps(self) -> None:
+        """See to what waits, when no message has come for a while."""
+        if self.transfers:
+            self.serve_transfers()
+        else:
+            self.deliver_waiting()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the receive loop and remove its queue; FastDeploy's own class has no such method."""
+        self._stopping = True
+        receiver, worker = self._receiver, self.worker
+        if receiver is not None:
+            receiver.remove()
+        if worker is not None and worker is not threading.current_thread():
+            worker.join(timeout)
+
+    # ---- health --------------------------------------------------------------------------------------
+
+    def healthy(self) -> bool:
+        """Whether steps are being processed.
+
+        False if the token thread has died, if a batch has been in hand for longer than
+        ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT``, or if requests are running while the process that sent the
+        last step is gone.
+        """
+        worker = getattr(self, "worker", None)
+        if worker is not None and not worker.is_alive():
+            return False
+        with self.health_lock:  # which the token thread takes twice a step: not for long
+            began = self.timestamp_for_alive_before_handle_batch
+            busy = self.timestamp_for_alive_after_handle_batch is None and began is not None
+            hangs = self.engine_output_token_hang
+        if busy:
+            return self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+        return not (hangs or self._sender_is_gone())
+
+    def _sender_is_gone(self) -> bool:
+        """Whether requests are running, but the process that sent the last step is not.
+
+        Who sent what was refused does not count: anybody who may write to the queue may have.
+        """
+        receiver = self._receiver
+        if receiver is None or not any(task is not None for task in self.resource_manager.tasks_list):
+            return False
+        sender = receiver._last_sender
+        gone = sender > 0 and not os.path.exists(f"/proc/{sender}")
+        if gone:
+            receiver._sender_due = 0  # the next step's sender is the one
+        return gone

@@ -1,0 +1,23 @@
+"""The quick ways by name, and what the log and the doctor say of them.  Standard library only."""
+
+from __future__ import annotations
+
+WAYS = {
+    "dictionaries": "results become dictionaries by a template, not by FastDeploy's to_dict",
+    "stamps": "requests are advanced in one loop, which sets the four known time stamps",
+    "metrics": "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
+    "delivery": "a step's results go into FastDeploy's scheduler at once, not one by one",
+    "decode log": "the scheduler's log is told of a step's tokens in one call, not of each request's",
+}
+
+
+def text_of(ways: dict[str, bool]) -> str:
+    """For the log and the doctor."""
+    off = [name for name, is_on in ways.items() if not is_on]
+    if not off:
+        return f"every quick way is taken ({', '.join(ways)})"
+    reasons = "; ".join(f"{name} (elsewhere {WAYS[name]})" for name in off)
+    return (
+        "results are right, but slower than they could be: this FastDeploy differs where a quick way begins: "
+        f"{reasons}; please report it, with FastDeploy's version"
+    )
