@@ -3,6 +3,7 @@
 import ast
 import re
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -102,6 +103,22 @@ FLOORS = [
     *("fastdeploy", "doctor", "cli", "__main__"),
 ]
 
+# The files of the plug-in, the lowest first, as docs/design.md draws them.  An extension is its .pyi here.
+PLUG_IN = [
+    *("options", "introspection", "ways", "logs", "build"),
+    *("trial/canned", "trial/differences", "trial/private_metrics", "trial/sandbox", "trial/scratch"),
+    *("trial/filling", "trial/trial", "trial/facts", "trial/compatibility"),
+    *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/deliveries"),
+    *("engine/shapes", "engine/stale", "engine/warmup", "engine/contract", "engine/reporter"),
+    # The parts of the class: each inherits from others before it.
+    *("engine/best_effort", "engine/tracing", "engine/release", "engine/pairing", "engine/transfers"),
+    *("engine/finish", "engine/steady", "engine/advance", "engine/gauges", "engine/steps"),
+    *("engine/receiving", "engine/quick_ways", "engine/lifecycle"),
+    *("engine/activation", "engine/processor", "engine/entry"),
+    *("worker/overlap", "worker/room", "worker/warmup", "worker/sending", "worker/entry"),
+    "report",
+]
+
 
 @cache
 def imports(path):
@@ -130,3 +147,49 @@ def test_each_floor_imports_only_floors_below(path):
             target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
             below = {target[0]} if target[0] else {alias.name for alias in node.names}
             assert below <= set(allowed), f"line {node.lineno}: {below - set(allowed)} is no floor below"
+
+
+def plug_in_files():
+    """Files of the plug-in by name; those of Python, and stubs of extensions."""
+    top = PACKAGE / "fastdeploy"
+    found = [*top.rglob("*.py"), *top.rglob("*.pyi")]
+    return {
+        path.relative_to(top).with_suffix("").as_posix(): path for path in found if path.stem != "__init__"
+    }
+
+
+def imported_files(name, path):
+    """Names of the plug-in's files that one of them imports, wherever in it."""
+    place = ("fastdeploy", *name.split("/"))
+    for node in imports(path):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
+            target = [part for part in target if part]
+            for alias in node.names:
+                file = "/".join([*target, alias.name][1:])
+                if target[:1] == ["fastdeploy"]:
+                    yield node.lineno, file if file in PLUG_IN else "/".join(target[1:])
+
+
+def test_the_drawn_order_of_the_plug_in_has_every_file():
+    assert sorted(PLUG_IN) == sorted(plug_in_files())
+
+
+@pytest.mark.parametrize("name", PLUG_IN)
+def test_no_file_of_the_plug_in_imports_one_above_it(name):
+    """So there is no circle of files, and none of folders: a folder's files are next to each other."""
+    below = PLUG_IN[: PLUG_IN.index(name)]
+    for line, file in imported_files(name, plug_in_files()[name]):
+        assert file in below, f"line {line}: {file} is not below {name}"
+
+
+def test_the_files_of_a_folder_are_next_to_each_other():
+    folders = [name.rpartition("/")[0] for name in PLUG_IN[: PLUG_IN.index("report")]]
+    changes = [one for one, other in pairwise(["/", *folders]) if one != other]
+    assert len(changes) == len(set(changes)) == len(set(folders))
+
+
+def test_the_parts_of_the_class_say_what_they_expect_of_it():
+    """Their bases do; nobody hides that behind an annotation."""
+    for name, path in plug_in_files().items():
+        assert "self: Any" not in path.read_text() or name == "engine/shapes", name
