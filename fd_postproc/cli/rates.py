@@ -23,8 +23,8 @@ from .. import ops
 from .._child import python_command
 from .._core import Receiver, Step, decode, encode, has_logprobs
 from ..errors import QueueError, QueueRemoved
-from ..ops.arguments import ARGUMENTS
 from ..ops.environment import PEER
+from ..ops.table import SAVE_OPS
 from ..queues import CHANNEL_PATHS, inspect_queue, queue_key
 from .terminal import CommandError, undisturbed
 from .workload import synthetic_step
@@ -158,7 +158,7 @@ def _save_call(step: Step, load: Load) -> Callable[[], Any]:
     tensors["tokens"] = tensors["ids"][:, 0].reshape(batch, load.accepted).copy()
     if has_logprobs(step.channel):
         tensors["scores"], tensors["ranks"] = np.array(step.scores), np.array(step.ranks, np.int64)
-    given = {name: tensors[role] for role, name in ARGUMENTS[op].items()}
+    given = {name: tensors[role] for role, name in SAVE_OPS[op].roles.items()}
     given |= {"not_need_stop": np.array([True]), "rank_id": 0}
     if op != "save_output_topk":
         given["save_each_rank"] = False
