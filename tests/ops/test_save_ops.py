@@ -1,50 +1,23 @@
 """The drop-in save ops: every byte that FastDeploy's op writes, through a real queue."""
 
 import json
-import os
-import re
-import subprocess
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import sysv_ipc
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fd_postproc as fp
-from fd_postproc import ops, queues
+from fd_postproc import ops
 from tests import reference
-from tests.lib.children import python
 from tests.lib.save_cases import CHANNELS, arguments, positional, random_inputs
+from tests.lib.saving import assert_same, received_meanwhile, saved, send, step_of
 from tests.lib.search import examples
 from tests.reference import ReferenceStep
 
 LAYOUTS = [fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
-RANKED = [op for op in CHANNELS if op.startswith("mtp")]  # ranks above 0 may send, if save_each_rank
-
-
-def saved(op, *args, **keywords):
-    return getattr(reference, op)(*args, **keywords)
-
-
-def send(op, *args, **keywords):
-    return getattr(ops, op)(*args, **keywords)
-
-
-def assert_same(message, expected):
-    """Every byte that FastDeploy's op writes is the same, and no other is sent beyond them."""
-    payload, mtype = message
-    assert mtype == 1
-    assert len(payload) == len(expected.payload)
-    for part in expected.written:
-        ours, theirs = payload[part.start : part.stop], expected.payload[part.start : part.stop]
-        assert ours == theirs, f"bytes {part}"
-
-
-def step_of(expected, layout=fp.GPU):
-    return reference.decode(expected.payload, expected.channel, layout=layout)
 
 
 @pytest.mark.parametrize("op", CHANNELS)
@@ -209,19 +182,6 @@ def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypa
     check()
 
 
-def received_meanwhile(channel, act):
-    """What a receiver gets while another thread acts; the queue may be too small to hold it all."""
-    with fp.Receiver(channel) as receiver:
-        got = []
-        thread = threading.Thread(target=lambda: got.append(receiver.receive(20)))
-        thread.start()
-        act()
-        thread.join(30)
-        assert got, "nothing came"
-        assert receiver.receive(0) is None
-    return got[0]
-
-
 def every_second(array):
     """The same numbers with others in between, in every dimension."""
     wide = np.full([2 * n for n in array.shape], 99).astype(array.dtype)
@@ -314,221 +274,3 @@ def test_threads_do_not_share_a_message(raised_limits, ops_queue):
     while queue.current_messages:
         left[reference.encode(reference.decode(queue.receive()[0], "spec_topk"))] -= 1
     assert set(left.values()) == {0}
-
-
-# ---- Ranks and the environment ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("each", [False, True])
-@pytest.mark.parametrize("rank", [-1, 0, 1, 7])
-@pytest.mark.parametrize("op", CHANNELS)
-def test_ranks_above_0(op, rank, each, ops_queue):
-    args = arguments(op, random_inputs(op, 2, 3, 1), rank_id=rank, save_each_rank=each)
-    sends = rank <= 0 or (each and op in RANKED)
-    assert (saved(op, *args) is not None) == sends
-    if CHANNELS[op].endswith("topk"):
-        os.environ["FD_POSTPROC_DIALECT"] = "compact"  # fits the default limits
-    send(op, *args)
-    assert ops_queue.waiting() == sends
-
-
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-@pytest.mark.parametrize(("text", "number"), [(None, 1), ("0", 0), ("1", 1), ("3", 3), ("77", 77)])
-def test_message_id(text, number, dialect, ops_queue, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
-    if text is not None:
-        monkeypatch.setenv("INFERENCE_MSG_ID", text)
-    inputs = random_inputs("save_output", 2, 1, 1)
-    for more, word in (True, number), (False, -number):
-        inputs["not_need_stop"] = np.array([more])
-        ops.save_output(*arguments("save_output", inputs))
-        payload, mtype = ops_queue.take("plain")
-        assert fp.decode(payload, "plain", mtype=mtype).stop_flag == word
-
-
-@pytest.mark.parametrize(
-    "text", ["2", "-1", "one", "1.5", "0x1", "4294967296", "99999999999999999999", "2147483648"]
-)
-def test_bad_message_id(text, ops_queue, monkeypatch):
-    monkeypatch.setenv("INFERENCE_MSG_ID", text)
-    with pytest.raises(ValueError, match=f"INFERENCE_MSG_ID={text!r}"):
-        ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.waiting() == 0
-
-
-@pytest.mark.parametrize("text", ["dense", "PACKED", "auto,packed"])
-def test_bad_dialect(text, ops_queue, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", text)
-    with pytest.raises(ValueError, match=f"FD_POSTPROC_DIALECT={text!r}"):
-        ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.waiting() == 0
-
-
-def test_bad_queue_id(ops_queue, monkeypatch):
-    with monkeypatch.context() as inside:
-        inside.setenv("INFERENCE_MSG_QUEUE_ID", "five")
-        with pytest.raises(ValueError, match="INFERENCE_MSG_QUEUE_ID='five'"):
-            ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-
-
-@pytest.mark.parametrize(
-    ("dialect", "peer", "op", "batch", "mtype"),
-    [
-        (None, None, "save_output_topk", 3, 1),
-        ("auto", None, "save_output_topk", 3, 1),
-        ("auto", "compact/1", "save_output_topk", 3, 2),
-        ("auto", "compact/1", "save_output", 3, 1),
-        ("auto", "compact/1", "speculate_save_output", 256, 1),
-        ("auto", "compact/1", "speculate_save_output", 257, 2),
-        ("auto", "compact/1", "mtp_save_first_token", 257, 2),
-        (None, "compact/1", "speculate_save_output_topk", 3, 2),
-        (None, "compact/2", "save_output_topk", 3, 1),
-        (None, "other/1,compact/1", "save_output_topk", 3, 2),
-        ("packed", "compact/1", "save_output_topk", 3, 1),
-        ("legacy", "compact/1", "save_output_topk", 3, 1),
-        ("compact", None, "save_output", 3, 2),
-        ("compact", None, "speculate_save_output", 257, 2),
-    ],
-)
-def test_which_dialect(dialect, peer, op, batch, mtype, raised_limits, ops_queue, monkeypatch):
-    for name, value in ("FD_POSTPROC_DIALECT", dialect), ("FD_POSTPROC_PEER", peer):
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    args = arguments(op, random_inputs(op, batch, 21, 1))
-    send(op, *args)
-    payload, found = ops_queue.take(CHANNELS[op])
-    assert found == mtype
-    wide = replace(fp.GPU, spec_batch=512)
-    step = ReferenceStep.from_step(fp.decode(payload, CHANNELS[op], mtype=mtype))
-    expected = step_of(saved(op, *args, layout=wide), wide)
-    assert step == replace(expected, dialect=step.dialect, seq=step.seq)
-
-
-def test_the_queue_follows_the_environment(ops_queue, monkeypatch):
-    """H9: FastDeploy's ops keep the first queue forever."""
-    args = arguments("save_output", random_inputs("save_output", 2, 1, 1))
-    ops.save_output(*args)
-    first = os.environ["INFERENCE_MSG_QUEUE_ID"]
-    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(int(first) ^ 1))
-    try:
-        ops.save_output(*args)
-        assert ops_queue.waiting() == 1
-    finally:
-        ops_queue.remove()
-        monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", first)
-    assert ops_queue.waiting() == 1
-
-
-@pytest.mark.parametrize(("text", "mode"), [(None, 0o600), ("666", 0o666)])
-def test_the_mode_of_a_new_queue(text, mode, ops_queue, monkeypatch):
-    if text is not None:
-        monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
-    ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.open("plain").mode & 0o777 == mode
-
-
-def test_flush(ops_queue):
-    """CPU tensors are sent before the op returns."""
-    ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.waiting() == 1
-    assert ops.flush() is True
-    assert ops.flush(timeout=0) is True
-
-
-# ---- Limits ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
-def test_a_message_that_no_queue_can_hold(op, default_limits, ops_queue):
-    args = arguments(op, random_inputs(op, 512, 3, 1))
-    with pytest.raises(fp.MessageTooBig) as caught:
-        send(op, *args)
-    size = len(saved(op, *args).payload)
-    assert (caught.value.size, caught.value.limit) == (size, 8192)
-    for fragment in str(size), "8192", "msgmax", "sysctl", "compact":
-        assert fragment in str(caught.value)
-    assert ops_queue.waiting() == 0
-    small = arguments("save_output", random_inputs("save_output", 512, 1, 1))
-    ops.save_output(*small)  # and the next one goes through
-    assert ops_queue.waiting() == 1
-
-
-@pytest.mark.parametrize("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
-def test_a_peer_that_understands_compact_frames_gets_it_whole(op, default_limits, ops_queue, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
-    args = arguments(op, random_inputs(op, 512, 21, 1))
-    step = received_meanwhile(CHANNELS[op], lambda: send(op, *args))
-    expected = step_of(saved(op, *args))
-    assert ReferenceStep.from_step(step) == replace(expected, dialect="compact", seq=step.seq)
-
-
-def test_an_old_queue_that_is_too_small(raised_limits, ops_queue):
-    """msg_qbytes is fixed when a queue is made: FastDeploy's op would wait on it forever."""
-    queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"), sysv_ipc.IPC_CREX, mode=0o600)
-    queue.max_size = 4096
-    args = arguments("speculate_save_output_topk", random_inputs("speculate_save_output_topk", 100, 3, 1))
-    with pytest.raises(fp.MessageTooBig, match=r"msg_qbytes") as caught:
-        ops.speculate_save_output_topk(*args)
-    assert caught.value.limit == 4096
-    assert ops_queue.waiting() == 0
-
-
-def test_a_removed_queue_is_made_again(ops_queue):
-    args = arguments("save_output", random_inputs("save_output", 2, 1, 1))
-    ops.save_output(*args)
-    ops_queue.remove()
-    with pytest.raises(fp.QueueRemoved):
-        ops.save_output(*args)
-    ops.save_output(*args)
-    assert ops_queue.waiting() == 1
-
-
-def test_a_forked_child_watches_its_own_waits(ops_queue):
-    """No thread but the caller survives a fork."""
-    code = """
-import os, sys, threading, warnings
-import numpy as np
-from fd_postproc import ops
-def save():
-    ops.save_output(np.array([[5]]), True, np.zeros(1, np.int32), 0, False)
-    return "fd_postproc-watch" in [thread.name for thread in threading.enumerate()]
-assert save()
-warnings.simplefilter("ignore")  # Python 3.12 warns of forks with threads
-child = os.fork()
-if child == 0:
-    os._exit(0 if save() else 9)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    assert subprocess.run(python(code), timeout=60).returncode == 0
-
-
-WAITING = """
-import logging, signal, sys
-import numpy as np
-from fd_postproc import ops
-from fd_postproc.ops import watch
-signal.alarm(60)  # ends it, should nothing be told
-logging.basicConfig(format="%(message)s", stream=sys.stderr)
-assert watch.WATCH_SECONDS == 10
-watch.WATCH_SECONDS = float(sys.argv[1])
-save = lambda: ops.save_output(np.array([[5]]), True, np.zeros(1, np.int32), 0, False)
-while True:
-    save()
-"""
-
-
-@pytest.mark.parametrize("seconds", [0.1, pytest.param(10.0, marks=pytest.mark.nightly)])
-def test_every_so_many_seconds_of_a_full_queue_are_logged(seconds, default_limits, ops_queue):
-    """H1: FastDeploy's op drops the step.  10 s unless a test cannot wait for so long."""
-    process = subprocess.Popen(python(WAITING, seconds), stderr=subprocess.PIPE, text=True)
-    try:
-        lines = [process.stderr.readline() for _ in range(3)]
-    finally:
-        process.kill()
-        process.communicate()
-    text = re.compile(r"queue \d+ \(plain, key .*\) has been full for (\d+) s: .*\n")
-    told = [text.fullmatch(line) for line in lines]
-    assert all(told), lines
-    waited = [int(line.group(1)) for line in told]
-    for n, so_long in enumerate(waited):
-        assert (n + 1) * seconds - 0.6 <= so_long <= (n + 2) * seconds + 5
