@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sysv_ipc
 
 from .checks import file_path, permission_bits, shown, whole_number
+from .environment import QUEUE_ID
 from .errors import QueueError, QueueRemoved, queue_error
 
 __all__ = [
@@ -71,12 +71,8 @@ def queue_id_from_env() -> int:
         If the variable is not a decimal 32-bit number; empty is as if unset.  (FastDeploy's ops abort the
         process on both.)
     """
-    text = os.environ.get("INFERENCE_MSG_QUEUE_ID", "")
-    if not text.strip():
-        return 1
-    if not re.fullmatch(r"\s*-?[0-9]{1,10}\s*", text) or not _LEAST <= int(text) <= _GREATEST:
-        raise ValueError(f"INFERENCE_MSG_QUEUE_ID={text!r} is not a decimal 32-bit number")
-    return int(text)
+    number: int = QUEUE_ID.value
+    return number
 
 
 def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:

@@ -157,11 +157,12 @@ def _draw(screen: Console, findings: Sequence[Finding], snapshot: Snapshot) -> N
     titles = dict(_TITLES)
     titles["limits"] += f": a message up to {limits.msgmax:,} bytes (kernel.msgmax), a new queue up to "
     titles["limits"] += f"{limits.msgmnb:,} (kernel.msgmnb)"
-    for group, title in titles.items():
+    groups = {finding.group for finding in findings}
+    for group in (*titles, *sorted(groups - titles.keys())):
         here = [finding for finding in findings if finding.group == group]
         if not here:
             continue
-        screen.print(title, style="bold", soft_wrap=not screen.is_terminal)
+        screen.print(titles.get(group, group), style="bold", soft_wrap=not screen.is_terminal)
         for i, finding in enumerate(here):
             again = any(later.remedy == finding.remedy for later in here[i + 1 :])
             _draw_finding(screen, finding, with_remedy=not again)

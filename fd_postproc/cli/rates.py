@@ -22,8 +22,8 @@ import sysv_ipc
 from .. import ops
 from .._child import python_command
 from .._core import Receiver, Step, decode, encode, has_logprobs
+from ..environment import COMPACT
 from ..errors import QueueError, QueueRemoved
-from ..ops.environment import PEER
 from ..ops.table import SAVE_OPS
 from ..queues import CHANNEL_PATHS, inspect_queue, queue_key
 from .terminal import CommandError, undisturbed
@@ -119,7 +119,7 @@ def _queue(step: Step, load: Load, seconds: float) -> float:
 
 def _save(step: Step, load: Load, seconds: float) -> float:
     with _other_end("receive", step, load) as (queue_id, receiver):
-        settings = {"INFERENCE_MSG_QUEUE_ID": str(queue_id), "FD_POSTPROC_PEER": PEER}
+        settings = {"INFERENCE_MSG_QUEUE_ID": str(queue_id), "FD_POSTPROC_PEER": COMPACT}
         before = {name: os.environ.get(name) for name in (*settings, "FD_POSTPROC_DIALECT")}
         os.environ.pop("FD_POSTPROC_DIALECT", None)
         os.environ.update(settings)

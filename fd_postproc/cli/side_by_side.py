@@ -26,8 +26,9 @@ from typing import Any
 
 from .._child import answer_of
 from .._core import has_logprobs, step_from_tensors
+from ..environment import FASTDEPLOY
 from ..fastdeploy.engine.processor import make_class
-from ..fastdeploy.report import TREE, import_fastdeploy
+from ..fastdeploy.report import import_fastdeploy
 from ..fastdeploy.trial.canned import Message, Script
 from ..fastdeploy.trial.compatibility import check
 from ..fastdeploy.trial.differences import difference
@@ -54,8 +55,8 @@ def side_by_side(channel: str, loads: list[Load], seconds: float) -> dict[str, A
         ``"why_not"``: a sentence, if nothing was measured.  Else ``"from"``, the path of FastDeploy's module,
         and ``"steps"``: for each load its numbers and ``"seconds"`` of a step for each contender.
     """
-    if find_spec("fastdeploy") is None and not os.environ.get(TREE):
-        return {"why_not": f"FastDeploy is not installed here ({TREE}=PATH names a source tree)"}
+    if find_spec("fastdeploy") is None and not FASTDEPLOY.text:
+        return {"why_not": f"FastDeploy is not installed here ({FASTDEPLOY}=PATH names a source tree)"}
     orders = {"channel": channel, "loads": [asdict(load) for load in loads], "seconds": seconds}
     with tempfile.TemporaryDirectory(prefix="fd_postproc_bench.") as folder:
         own = {"FD_LOG_DIR": f"{folder}/log", "PROMETHEUS_MULTIPROC_DIR": f"{folder}/prometheus"}

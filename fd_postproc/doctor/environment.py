@@ -8,13 +8,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from .. import queues
 from ..cuda import driver_version, why_no_cuda
-from ..fastdeploy import options
-from ..ops.environment import PEER, cuda_buffers, message_id, queue_mode, send_dialect
+from ..environment import VARIABLES
 from .findings import Finding
 from .plugins import check_plugins
 
@@ -22,39 +19,13 @@ from .plugins import check_plugins
 FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
 
-def _check_peer() -> None:
-    text = os.environ.get("FD_POSTPROC_PEER", "")
-    if text and PEER not in text.split(","):
-        raise ValueError(f"FD_POSTPROC_PEER={text!r} does not name {PEER}, all that this version understands")
-
-
-# Each raises ValueError if the variable's value is not valid.
-_VARIABLES: dict[str, Callable[[], object]] = {
-    "INFERENCE_MSG_QUEUE_ID": queues.queue_id_from_env,
-    "INFERENCE_MSG_ID": message_id,
-    "FD_POSTPROC_QUEUE_MODE": queue_mode,
-    "FD_POSTPROC_DIALECT": lambda: send_dialect(False, False),
-    "FD_POSTPROC_PEER": _check_peer,
-    "FD_POSTPROC_DISABLE": lambda: None,
-    "FD_POSTPROC_CUDA_BUFFERS": cuda_buffers,
-    "FD_POSTPROC_TRACE": lambda: None,
-    "FD_POSTPROC_DOUBLE": lambda: None,
-    "FD_POSTPROC_FASTDEPLOY": lambda: None,
-    "FD_POSTPROC_GOLDEN_STEPS": lambda: None,
-    options.FORCE: lambda: None,
-    options.KEEP_STALE: lambda: None,
-    options.GC: options.check_gc,
-    options.LOG_STATS: options.log_period,
-}
-
-
 def check_environment() -> list[Finding]:
     """Variables that are set and not valid; one line about those that are set."""
     found, good = [], []
     for name in sorted(name for name, value in os.environ.items() if value):  # empty is as if unset
-        if name not in _VARIABLES:
+        if name not in VARIABLES:
             if name.startswith("FD_POSTPROC_"):
-                known = ", ".join(one for one in _VARIABLES if one.startswith("FD_"))
+                known = ", ".join(one for one in VARIABLES if one.startswith("FD_"))
                 found.append(
                     Finding(
                         "warning",
@@ -67,7 +38,7 @@ def check_environment() -> list[Finding]:
                 )
             continue
         try:
-            _VARIABLES[name]()
+            VARIABLES[name].of(os.environ[name])
         except ValueError as error:
             seen = str(error).removeprefix(f"{name}=")
             remedy: tuple[str, ...] = ("unset it, or set it to such a value",)

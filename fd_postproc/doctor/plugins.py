@@ -9,9 +9,9 @@ import importlib.metadata
 import os
 import sys
 
+from ..environment import DISABLE, is_on
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
-from ..fastdeploy.options import DISABLE, is_on
 from .findings import Finding, quantity
 
 WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number; the engine's takes one at most

@@ -5,7 +5,7 @@ FastDeploy's log says so among thousands of lines; the processes themselves can 
 
 from __future__ import annotations
 
-from ..fastdeploy.options import PEER
+from ..environment import PEER
 from .findings import Finding
 from .processes import User
 from .snapshot import Queue, Snapshot

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .._child import answer_of
+from ..environment import DISABLE, FASTDEPLOY, FORCE, is_on
 from ..fastdeploy.engine.entry import NAME
-from ..fastdeploy.options import DISABLE, FORCE, is_on
-from ..fastdeploy.report import MARK, TREE
+from ..fastdeploy.report import MARK
 from ..fastdeploy.ways import text_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
@@ -21,14 +21,14 @@ _PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs t
 
 def check_trial() -> list[Finding]:
     """One finding: the verdict, or why there is none."""
-    if installed().code == "fastdeploy-missing" and not os.environ.get(TREE):
-        seen = f"not tried: FastDeploy is not installed ({TREE}=PATH names a source tree)"
+    if installed().code == "fastdeploy-missing" and not FASTDEPLOY.text:
+        seen = f"not tried: FastDeploy is not installed ({FASTDEPLOY}=PATH names a source tree)"
         return [_finding("info", "plugin-untried", seen)]
-    tree = os.environ.get(TREE)
+    tree = FASTDEPLOY.text
     if tree and installed().code == "fastdeploy-missing" and not _holds_fastdeploy(tree):
-        seen = f"not tried: {TREE}={tree!r} holds no FastDeploy: there is no {FASTDEPLOY_FILE} in it"
+        seen = f"not tried: {FASTDEPLOY}={tree!r} holds no FastDeploy: there is no {FASTDEPLOY_FILE} in it"
         folder = (
-            f"set {TREE} to the folder that holds fastdeploy/, as a clone of FastDeploy does",
+            f"set {FASTDEPLOY} to the folder that holds fastdeploy/, as a clone of FastDeploy does",
             "or unset it",
         )
         return [_finding("warning", "plugin-untried", seen, folder)]

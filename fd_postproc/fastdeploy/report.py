@@ -13,10 +13,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from ..environment import FASTDEPLOY
 from .engine.entry import MODULE
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
-TREE = "FD_POSTPROC_FASTDEPLOY"
 
 
 def report() -> dict[str, Any]:
@@ -48,14 +48,16 @@ def report() -> dict[str, Any]:
 
 
 def import_fastdeploy() -> Any:
-    """FastDeploy's token-processor module: the installed one, or that of the source tree that `TREE` names.
+    """FastDeploy's token-processor module: the installed one, or that of a source tree.
+
+    ``FD_POSTPROC_FASTDEPLOY`` names the tree.
 
     Raises
     ------
     ImportError
         If it cannot be imported, in words.
     """
-    tree = os.environ.get(TREE)
+    tree = FASTDEPLOY.text
     if tree and importlib.util.find_spec("fastdeploy") is None:
         sys.path.insert(0, os.path.dirname(tree) if os.path.basename(tree) == "fastdeploy" else tree)
     try:

@@ -16,12 +16,13 @@ from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag, tensor_input
 from ..checks import seconds
+from ..environment import CUDA_BUFFERS, CUDA_WAY, QUEUE_MODE
 from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
 from ..layout import Layout
 from ..queues import key_text
 from ..tensors import OnDevice, device_view
 from .arguments import Sizes, say
-from .environment import cuda_buffers, cuda_way, dialect_of, message_id, queue_mode
+from .environment import dialect_of, message_id
 from .table import SAVE_OPS
 from .watch import waiting, watch
 
@@ -200,7 +201,7 @@ class DeviceSaves:
                     "tensors on a CUDA device need the extension fd_postproc._save, which does not load: "
                     f"{error}"
                 ) from None
-            extension.start(cuda_buffers(), cuda_way())
+            extension.start(CUDA_BUFFERS.value, CUDA_WAY.value)
             self.extension = extension
             self.again = extension.Again(self._records, (self._untold, self._errors))
             atexit.register(self._leave)
@@ -232,7 +233,7 @@ class DeviceSaves:
         lane = self._open.get(which)
         if lane is None:
             watch()
-            lane = self.extension.Lane(channel, dialect=dialect, layout=layout, mode=queue_mode())
+            lane = self.extension.Lane(channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value)
             self.lanes.append(lane)
             self._open[which] = lane
         return lane

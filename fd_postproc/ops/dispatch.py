@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from .._core import DRAFT, TARGET
 from ..checks import kind_of, whole_number
+from ..environment import V1_SCHEDULER
 from ..layout import GPU, Layout, checked_layout
 from .save import (
     mtp_save_first_token,
@@ -403,8 +403,4 @@ def _refuse_what_is_not_carried(sampler_output: Any) -> None:
 
 def _v1_scheduler() -> bool:
     """``ENABLE_V1_KVCACHE_SCHEDULER``, as FastDeploy's envs read it."""
-    text = os.environ.get("ENABLE_V1_KVCACHE_SCHEDULER") or "1"
-    try:
-        return bool(int(text))
-    except ValueError:
-        raise ValueError(f"ENABLE_V1_KVCACHE_SCHEDULER={text!r} is not a number such as 0 or 1") from None
+    return bool(V1_SCHEDULER.value)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .._core import DeviceInput, HostInput, Sender, environment_variable
+from ..environment import QUEUE_MODE
 from ..errors import QueueRemoved, UnfitNumber
 from ..layout import Layout
 from .arguments import Sizes, say
 from .device import saves
-from .environment import dialect_of, message_id, queue_mode
+from .environment import dialect_of, message_id
 from .pool import Pool
 from .table import SAVE_OPS
 from .watch import waiting, watch
@@ -34,7 +35,9 @@ def save(
         saves.send_all()  # what was saved before goes before
     watch()
     which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
-    sender = senders.take(which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=queue_mode()))
+    sender = senders.take(
+        which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value)
+    )
     gone = False
     try:
         refusal = sender._save(

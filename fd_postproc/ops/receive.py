@@ -11,11 +11,11 @@ from typing import Any
 from .._core import Receiver, environment_variable, tensor_elements
 from ..checks import whole_number
 from ..complaints import Backoff, Complaints, incomplete_text, last_sender_text
+from ..environment import QUEUE_MODE
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Layout, checked_layout
 from ..tensors import host_address
 from .arguments import is_first
-from .environment import queue_mode
 from .pool import Pool
 
 log = logging.getLogger("fd_postproc")
@@ -203,7 +203,7 @@ def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k
         name = _ARGUMENT_NAMES[channel][place]
         addresses[place] = host_address(tensor, name, _DTYPES[place], needed[place])
     which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), layout)
-    receiver = _receivers.take(which, lambda: Receiver(channel, layout=layout, mode=queue_mode()))
+    receiver = _receivers.take(which, lambda: Receiver(channel, layout=layout, mode=QUEUE_MODE.value))
     gone = False
     try:
         received = receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait)

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from fd_postproc.doctor.environment import check_environment
-from fd_postproc.fastdeploy import options
+from fd_postproc.environment import VARIABLES, is_on
 from fd_postproc.fastdeploy.engine import activation, entry
 from fd_postproc.fastdeploy.engine.processor import make_class
 from fd_postproc.fastdeploy.trial.compatibility import Verdict
@@ -187,12 +187,12 @@ def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypat
 # ---- The decision ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [options.DISABLE, options.FORCE, options.KEEP_STALE])
+@pytest.mark.parametrize("name", ["FD_POSTPROC_DISABLE", "FD_POSTPROC_FORCE", "FD_POSTPROC_KEEP_STALE"])
 def test_a_switch_is_on_if_it_is_set_to_anything_but_0(monkeypatch, name):
-    assert not options.is_on(name)
+    assert not is_on(VARIABLES[name])
     for value, on in ("1", True), (" 1 ", True), ("", False), ("0", False), ("yes", True):
         monkeypatch.setenv(name, value)
-        assert options.is_on(name) is on
+        assert is_on(VARIABLES[name]) is on
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,14 @@ def test_the_kernel_writes_in_one_place():
 
 # Each file or folder of the package, the lowest first.
 FLOORS = [
-    *("_version", "_checkout", "_child", "checks", "errors", "layout", "queues", "tensors", "arrays", "aio"),
-    *("_core", "_save", "cuda", "needs", "complaints", "recording", "data", "ops"),
-    *("fastdeploy", "doctor", "cli", "__main__"),
+    *("_version", "_checkout", "_child", "checks", "environment", "errors", "layout", "queues"),
+    *("tensors", "arrays", "aio", "_core", "_save", "cuda", "needs", "complaints", "recording", "data"),
+    *("ops", "fastdeploy", "doctor", "cli", "__main__"),
 ]
 
 # The files of the plug-in, the lowest first, as docs/design.md draws them.  An extension is its .pyi here.
 PLUG_IN = [
-    *("options", "introspection", "ways", "logs", "build"),
+    *("introspection", "ways", "logs", "build"),
     *("trial/canned", "trial/differences", "trial/private_metrics", "trial/sandbox", "trial/scratch"),
     *("trial/filling", "trial/trial", "trial/facts", "trial/compatibility"),
     *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/deliveries"),

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..._version import __version__
-from ...ops.environment import PEER as COMPACT
+from ...environment import COMPACT, DISABLE, FORCE, PEER, is_on
 from ..build import KeyRule, key_rule, ops_module
 from ..logs import export_active, warn
-from ..options import DISABLE, FORCE, PEER, is_on
 from ..trial.compatibility import Verdict, check
 
 OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
@@ -70,9 +69,9 @@ def announce_peer(active: bool) -> None:
     FastDeploy starts its workers after it has constructed the token processor, in every version.
     """
     if active:
-        os.environ[PEER] = COMPACT
+        os.environ[PEER.name] = COMPACT
     else:
-        os.environ.pop(PEER, None)
+        os.environ.pop(PEER.name, None)
 
 
 def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any], type]) -> Verdict:

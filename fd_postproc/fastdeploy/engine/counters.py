@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._core import Receiver
 from ...complaints import Complaints, incomplete_text
-from ..options import log_period
+from ...environment import LOG_STATS
 from ._results import Totals
 
 PREFIX = "fd_postproc_"
@@ -93,7 +93,7 @@ class Reports:
         self._incomplete = 0  # that were told
         self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
         try:
-            self._log_period = log_period()
+            self._log_period = LOG_STATS.value
         except ValueError as error:
             self._log_period = math.inf
             logger.error(f"fd_postproc: {error}; no statistics are logged")

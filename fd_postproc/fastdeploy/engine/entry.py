@@ -12,7 +12,7 @@ import logging
 import os
 from typing import Any
 
-from ..options import DISABLE, PEER, is_on
+from ...environment import DISABLE, PEER, is_on
 
 GROUP = "fastdeploy.token_processor_plugins"
 NAME = "fd_postproc"
@@ -30,12 +30,12 @@ def token_processor() -> type:
     module = importlib.import_module(MODULE)
     log = getattr(module, "llm_logger", logging.getLogger(NAME))
     if is_on(DISABLE):
-        os.environ.pop(PEER, None)
+        os.environ.pop(PEER.name, None)
         log.info(f"fd_postproc: engine side off: {DISABLE} is set")
         return module.TokenProcessor
     other = _other_plug_in(log)
     if other is not None:
-        os.environ.pop(PEER, None)
+        os.environ.pop(PEER.name, None)
         return other
     try:
         from .processor import make_class
@@ -45,7 +45,7 @@ def token_processor() -> type:
         from ..logs import export_active, warn
         from ..trial.compatibility import contract_gap
 
-        os.environ.pop(PEER, None)
+        os.environ.pop(PEER.name, None)
         export_active("engine", False)
         reason = contract_gap(module) or f"ours cannot be made here: {type(error).__name__}: {error}"
         warn(log, f"engine side stands aside, FastDeploy's own token processor is used: {reason}")

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from ..._core import Receiver, Step
 from ...complaints import Backoff, last_sender_text
+from ...environment import QUEUE_MODE
 from ...errors import MalformedMessage, QueueError, QueueRemoved
-from ...ops.environment import queue_mode
 from .pairing import PATIENCE
 from .reporter import Reporter
 from .steps import Steps
@@ -75,7 +75,7 @@ class Receiving(Steps):
     def _next_step(self) -> Step | None:
         """Wait for a step; None if something else has to be seen to meanwhile."""
         if self._receiver is None:
-            self._receiver = Receiver(self.channel, layout=self.layout, mode=queue_mode())
+            self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
             self._receiver._follows_sender = True
             self.counters.follow(self._receiver)
             if self._stopping:  # `stop` found no receiver whose queue it could remove

@@ -18,7 +18,7 @@ from typing import Any
 import sysv_ipc
 
 from ... import queues
-from ..options import KEEP_STALE, is_on
+from ...environment import KEEP_STALE, QUEUE_ID, is_on
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 
@@ -40,7 +40,7 @@ class StaleMessages:
 
     def at_construction(self) -> int:
         """Drain everything, if the queue is known to be this service's; how many messages that were."""
-        if os.environ.get("INFERENCE_MSG_QUEUE_ID", "").strip() not in own_queue_ids(self.cfg):
+        if QUEUE_ID.text.strip() not in own_queue_ids(self.cfg):
             return 0
         return self._look(everything=True)
 

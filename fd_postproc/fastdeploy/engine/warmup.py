@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from ..options import tends_garbage
+from ...environment import GC
 
 STEPS = 64  # steps with work until everything that is made once has been made
 
@@ -27,7 +27,7 @@ class Warmup:
     """
 
     def __init__(self, steps: int = STEPS) -> None:
-        self.left = steps if tends_garbage() else 0
+        self.left = steps if GC.text.strip().lower() != "off" else 0
 
     def begin(self) -> None:
         """Collect garbage before the first request comes, when nobody waits: frozen, it would stay."""

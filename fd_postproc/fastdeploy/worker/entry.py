@@ -24,9 +24,9 @@ def register() -> None:
 
 
 def _activate() -> None:
+    from ...environment import DISABLE, is_on
     from ..build import ops_module
     from ..logs import fastdeploy_log, forward
-    from ..options import DISABLE, is_on
     from . import warmup
 
     log = fastdeploy_log()

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from ... import ops
-from ..options import SIDE_STREAM, is_on
+from ...environment import SIDE_STREAM, is_on
 
 _RUNNER = "fastdeploy.worker.gpu_model_runner"
 _LOGPROBS = ("logprob_token_ids", "logprobs", "selected_token_ranks")
