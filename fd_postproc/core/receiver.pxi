@@ -141,14 +141,13 @@ cdef class Receiver:
         messages, bytes : taken from the queue, good or bad; malformed, oversized : of those, refused because
         they do not add up, or are longer than the layout allows; fragments : pieces of compact frames;
         incomplete : compact frames that never became whole; waits, wait_seconds : how often a call found the
-        queue empty, and how long it then waited; stale : always 0 here.
+        queue empty, and how long it then waited.
         """
         return {
             "messages": fdc_read(&self.n_messages),
             "bytes": fdc_read(&self.n_bytes),
             "malformed": fdc_read(&self.n_malformed),
             "oversized": fdc_read(&self.n_oversized),
-            "stale": 0,
             "fragments": fdc_read(&self.frames.fragments),
             "incomplete": fdc_read(&self.frames.incomplete),
             "waits": fdc_read(&self.n_waits),

@@ -148,6 +148,17 @@ def test_each_floor_imports_only_floors_below(path):
             assert below <= set(allowed), f"line {node.lineno}: {below - set(allowed)} is no floor below"
 
 
+def test_design_md_draws_the_plug_in():
+    page = (ROOT / "docs" / "design.md").read_text()
+    section = page[page.index("\n## The plug-in\n") : page.index("\n## The bounds gate\n")]
+    drawn = set(re.findall(r"\w+", section[: section.index("| file |")]))
+    told = set(re.findall(r"(\w+)\.pyx?`", section))
+    for name in PLUG_IN:
+        file = name.rpartition("/")[2]
+        assert file in drawn, f"{name} is not in the picture"
+        assert file in told, f"{name} is not in the table"
+
+
 def plug_in_files():
     """Files of the plug-in by name; those of Python, and stubs of extensions."""
     top = PACKAGE / "fastdeploy"

@@ -2,12 +2,14 @@
 
 import contextlib
 import logging
+import subprocess
 from types import SimpleNamespace
 from unittest import mock
 
 import prometheus_client
 import pytest
 
+from tests.lib.children import python
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.waiting import until
@@ -141,6 +143,39 @@ def test_the_doctor_names_them():
     assert (bad.severity, bad.code) == ("warning", "plugin-slow")
     assert "delivery (" in bad.seen
     assert bad.data["ways"]["delivery"] is False
+
+
+def test_the_delivery_is_probed_once_for_a_scheduler(monkeypatch):
+    """Telling of the quick ways and the token thread's first delivery share what was found out."""
+    pairing, probed = imported("fd_postproc.fastdeploy.engine.pairing"), []
+    real = pairing.delivery_to
+
+    def probe(scheduler, plan):
+        probed.append(scheduler)
+        return real(scheduler, plan)
+
+    for name in ("pairing", "deliveries", "quick_ways"):
+        module = imported(f"fd_postproc.fastdeploy.engine.{name}")
+        monkeypatch.setattr(module, "delivery_to", probe, raising=False)
+    with made() as processor:
+        first = processor.cached_generated_tokens
+        tell(processor)
+        processor.deliver([])
+        assert probed == [first]
+        second = processor.cached_generated_tokens = double.scheduler__local_scheduler.LocalScheduler()
+        processor.deliver([])
+        processor.deliver([])
+        assert probed == [first, second]
+
+
+def test_the_doctor_needs_no_extension_of_the_engine():
+    code = """
+import sys
+import fd_postproc.doctor
+print([name for name in sys.modules if name.startswith("fd_postproc.fastdeploy.") and "._" in name])
+"""
+    told = subprocess.run(python(code), capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
 
 
 def test_every_way_has_a_text():
