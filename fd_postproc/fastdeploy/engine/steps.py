@@ -8,7 +8,7 @@ from ..._core import DRAFT, TARGET, Step, step_from_tensors
 from ...layout import Layout
 from ._results import Batch, Sums
 from .advance import Advance
-from .context import Context, SteadyMode
+from .context import Context
 from .gauges import Gauges
 from .release import MOST_REQUESTS
 
@@ -43,13 +43,15 @@ class Steps(Advance, Gauges):
         masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
         counters, manager = self.counters, self.resource_manager
-        steady = self.best_effort("the quick way", self._steady_mode_now)
+        # While requests wait for their transfer, every message is looked at closely: theirs is no step.
+        steady = None if self.transfers else self.best_effort("the quick way", self.steady_mode)
         context = Context(manager.stop_flags, manager.tasks_list, output_type, masks, steady)
         batch = Batch(self.plan, step, context, self._advance_in_order, self.give_up)
         results = batch.results()
         self._add_up(batch.sums)
-        for what, error in batch.failures.items():
-            self.note_failure(what, error)
+        if batch.failures:
+            for what, error in batch.failures.items():
+                self.note_failure(what, error)
         if self.cfg.speculative_config.method:
             self.best_effort("gauges of a step", self.count_drafts, step)
         if batch.is_crowded(MOST_REQUESTS):
@@ -57,10 +59,6 @@ class Steps(Advance, Gauges):
         counters.end_build()
         self.postprocess(results, output_type)
         counters.end_put(len(results))
-
-    def _steady_mode_now(self) -> SteadyMode | None:
-        """While requests wait for their transfer, every message is looked at closely: theirs is no step."""
-        return None if self.transfers else self.steady_mode()
 
     def _sampling_masks(self) -> dict[int, Any]:
         """One blocking read a step, if the feature is on."""
