@@ -61,18 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Progress on stderr, tables on stdout."""
-    from . import charts, report, runner
-
+    try:
+        from . import charts, report, runner
+    except extensions.NotBuilt as error:
+        raise CommandError(str(error)) from None
     if args.json and args.json.exists():
         raise CommandError(f"{args.json} is there already: move it, or name another file")
     try:
         runner.require_pyperf()
-        extensions.ensure()
         if args.plot:
             charts.require_matplotlib()
         before = runner.load(args.compare) if args.compare else None
         todo = runner.plan(tuple(args.questions) or QUESTIONS, args.quick)
-    except (ModuleNotFoundError, extensions.NotBuilt, ValueError, OSError) as error:
+    except (ModuleNotFoundError, ValueError, OSError) as error:
         raise CommandError(str(error)) from None
     effort = runner.QUICK if args.quick else runner.FULL
     if args.rounds:

@@ -10,7 +10,7 @@ import numpy as np
 from fd_postproc._core import decode
 from fd_postproc.layout import GPU
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Ready, check, matrix, rounds_for, step_bytes, timed
 
 ABOUT = "decode() of a full-size packed message"

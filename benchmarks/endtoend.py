@@ -22,7 +22,7 @@ import sysv_ipc
 
 from fd_postproc._core import Receiver, Sender
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, Channel, Comparison, Ready, Unavailable, check, tensors_of
 from .frames import shape_of
 from .peer import Peer, back_to_back, each_awaited, serve

@@ -1,7 +1,7 @@
 """Builds the benchmarks' extensions, floors in C, beside their sources: ``python -m benchmarks.extensions``.
 
-They are no part of the wheel.  What imports them calls `ensure` first, which builds what is missing or older
-than its sources; CFLAGS and LDFLAGS count, as in any build.
+They are no part of the wheel.  What needs them imports them from `built`, which builds what is missing or
+older than its sources; CFLAGS and LDFLAGS count, as in any build.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ setup(
 """
 
 
-class NotBuilt(Exception):
+class NotBuilt(ImportError):
     """The extensions cannot be built here; the text says why, and what to do."""
 
 

@@ -16,8 +16,8 @@ import sysv_ipc
 from fd_postproc import ops
 from fd_postproc.queues import locate
 
-from . import _floor
 from .baseline.workload import flat_view
+from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Dialect, Ready, rounds_for, tensors_of
 from .queued import Taking, taken
 from .receive import tensors_hold

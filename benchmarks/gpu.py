@@ -160,7 +160,7 @@ class Case:
         import numpy as np
         import sysv_ipc
 
-        from benchmarks import _floor
+        from benchmarks.built import _floor
         from fd_postproc import ops, queues
         from tests.lib import real_cuda
         from tests.lib.stub_cuda import Exchange

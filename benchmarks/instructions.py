@@ -35,7 +35,7 @@ from fd_postproc._child import python_command
 from fd_postproc._core import Receiver, Sender, Step, decode, encode
 from fd_postproc.queues import locate
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, tensors_of
 from .fit import Line, line
 from .save import OPS, Environment, new_queue_id

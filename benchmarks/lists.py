@@ -11,7 +11,7 @@ import numpy as np
 
 from fd_postproc._core import Step
 
-from . import _floor
+from .built import _floor
 from .cases import (
     HEADLINE,
     Case,

@@ -12,7 +12,7 @@ import numpy as np
 
 from fd_postproc._core import Step, decode, encode
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Ready, Unavailable, check, step_bytes, timed
 
 ABOUT = (

@@ -16,7 +16,7 @@ import sysv_ipc
 from fd_postproc._core import Receiver, Step, decode, payload_size
 from fd_postproc.layout import GPU
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Dialect, objects_in, rounds_for, tensors_of
 from .queued import Taking, taken
 

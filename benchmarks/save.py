@@ -21,7 +21,7 @@ from fd_postproc import ops
 from fd_postproc._core import Receiver, Sender, payload_size
 from fd_postproc.queues import locate
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Dialect, Ready, check, rounds_for
 from .queued import fits
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from fd_postproc.fastdeploy.engine.reporter import Reporter
 
-from ._objects import Objects
 from .baseline.workload import Case as LoadCase
 from .baseline.workload import Load
+from .built import Objects
 from .cases import (
     HEADLINE,
     Case,

@@ -15,7 +15,7 @@ import numpy as np
 from fd_postproc._core import Step, decode, encode, payload_size
 from fd_postproc.layout import Layout
 
-from . import _floor
+from .built import _floor
 from .cases import Case, Comparison, Dialect, Ready, check, step_bytes, timed
 from .runner import Compared
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fd_postproc._core import Step
 
-from . import _floor
+from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Ready, check, objects_in, timed
 
 ABOUT = (

@@ -159,14 +159,9 @@ def _save_call(step: Step, load: Load) -> Callable[[], Any]:
     if has_logprobs(step.channel):
         tensors["scores"], tensors["ranks"] = np.array(step.scores), np.array(step.ranks, np.int64)
     given = {name: tensors[role] for role, name in SAVE_OPS[op].roles.items()}
-    given |= {"not_need_stop": np.array([True]), "rank_id": 0}
-    if op != "save_output_topk":
-        given["save_each_rank"] = False
-    if op == "speculate_save_output":
-        given["skip_prefill"] = True
-    if op == "speculate_save_output_topk":
-        given["message_flag"] = step.flag
-    return partial(getattr(ops, op), **given)
+    given |= {"not_need_stop": np.array([True]), "rank_id": 0, "save_each_rank": False}
+    given |= {"skip_prefill": True, "message_flag": step.flag}
+    return partial(getattr(ops, op), **{name: given[name] for name in SAVE_OPS[op].parameters})
 
 
 @contextlib.contextmanager
