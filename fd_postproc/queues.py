@@ -273,7 +273,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
     while True:
         try:
             if create:
-                return sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=mode).id
+                return int(sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=mode).id)
         except sysv_ipc.ExistentialError:
             pass
         except OSError as error:
@@ -283,7 +283,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         try:
             queue = sysv_ipc.MessageQueue(key, mode=access)
             _report_access(queue)
-            return queue.id
+            return int(queue.id)
         except sysv_ipc.PermissionsError:
             raise queue_error(errno.EACCES, f"opening the queue with key {key_text(key)}") from None
         except sysv_ipc.ExistentialError:

@@ -80,7 +80,8 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
             f"{name} has {size} elements (shape {list(tensor.shape)}), "
             f"but a message of this layout can fill {elements}"
         )
-    return address
+    found_at: int = address
+    return found_at
 
 
 def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="fd-postproc: %(message)s", level=logging.WARNING)
     args = _parser().parse_args(argv)
     try:
-        status = args.run(args)
+        status: int = args.run(args)
         sys.stdout.flush()
         return status
     except BrokenPipeError:

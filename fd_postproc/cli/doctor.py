@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.text import Text
 
     from ..doctor import Finding, Scope, Snapshot
+    from ..doctor.snapshot import Queue
 
 HELP = "say what is wrong with queues, limits and settings, and what to do"
 EXAMPLES = """examples:
@@ -184,7 +186,7 @@ def _draw_finding(screen: Console, finding: Finding, *, with_remedy: bool) -> No
         _line(screen, Text("->"), Text(printable(step)), indent=11)
 
 
-def _line(screen: Console, head, text, indent: int) -> None:
+def _line(screen: Console, head: Text, text: Text, indent: int) -> None:
     """A hanging paragraph on a terminal; elsewhere one line, for grep."""
     from rich.padding import Padding
     from rich.table import Table
@@ -230,7 +232,7 @@ def _remove(snapshot: Snapshot, *, ask: bool) -> list[int]:
     return removed
 
 
-def _agreed(queue, subject: str) -> bool:
+def _agreed(queue: Queue, subject: str) -> bool:
     from .tables import plural
 
     waiting = plural(queue.info.messages, "message")

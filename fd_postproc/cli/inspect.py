@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .._core import Step
     from ..layout import Layout
+    from ..recording import Recording
     from .queue_io import Target
 
 HELP = "print a message of a queue or a file, without taking it"
@@ -70,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _queue(args: argparse.Namespace, screen: Console) -> int:
-    from .. import queues
     from .._core import peek
+    from ..errors import QueueError
     from .queue_io import find
     from .terminal import note
 
@@ -82,7 +83,7 @@ def _queue(args: argparse.Namespace, screen: Console) -> int:
     screen.print()
     try:
         found = peek(target.msqid, args.index)
-    except queues.QueueError as error:
+    except QueueError as error:
         if error.errno != errno.ENOSYS:
             raise
         raise CommandError(
@@ -157,7 +158,7 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
     return _message(args, screen, payload, 1, args.channel, args.layout, f"Payload {name}")
 
 
-def _print_recording(recording, screen: Console) -> None:
+def _print_recording(recording: Recording, screen: Console) -> None:
     from .tables import print_labels
 
     survey = recording.survey()

@@ -163,7 +163,8 @@ class RawQueue:
             if not self._queue.current_messages:
                 return None
             try:
-                return self._queue.receive(block=False)
+                payload, mtype = self._queue.receive(block=False)
+                return payload, mtype
             except sysv_ipc.BusyError:
                 return None
 
@@ -192,12 +193,12 @@ class RawQueue:
     @property
     def waiting(self) -> int:
         """Messages in the queue."""
-        return self._checked(f"looking at queue {self.msqid}", lambda: self._queue.current_messages)
+        return self._checked(f"looking at queue {self.msqid}", lambda: int(self._queue.current_messages))
 
     @property
     def max_bytes(self) -> int:
         """Bytes that the queue holds, ``msg_qbytes``."""
-        return self._checked(f"looking at queue {self.msqid}", lambda: self._queue.max_size)
+        return self._checked(f"looking at queue {self.msqid}", lambda: int(self._queue.max_size))
 
     def _checked(self, doing: str, call: Callable[[], _T]) -> _T:
         """The one place where sysv_ipc's exceptions become ours."""

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import sysv_ipc
 
@@ -62,7 +62,7 @@ class SenderProcess:
         For `sender.main`.
     """
 
-    def __init__(self, orders: dict) -> None:
+    def __init__(self, orders: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
             python_command(f"{__package__}.sender"),
             stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ from typing import Any
 def fastdeploy_log() -> logging.Logger:
     """FastDeploy's logger; ours where it cannot be had."""
     try:
-        log = importlib.import_module("fastdeploy.utils").llm_logger
+        log: logging.Logger = importlib.import_module("fastdeploy.utils").llm_logger
     except Exception:  # whatever a foreign import may raise
         return logging.getLogger("fd_postproc")
     return log

@@ -76,7 +76,8 @@ def check_flag(flag: Any) -> int:
             f"message_flag = {flag} is not one of 3 (target), 4 (draft), 0 (neither); a receiver would take "
             "the message for one of another channel"
         )
-    return flag
+    checked: int = flag
+    return checked
 
 
 def is_first(rank_id: Any) -> bool:
@@ -89,7 +90,8 @@ def is_first(rank_id: Any) -> bool:
     """
     if type(rank_id) is not int:
         rank_id = whole_number(rank_id, "rank_id", -(1 << 63), (1 << 63) - 1)
-    return rank_id <= 0
+    first: bool = rank_id <= 0
+    return first
 
 
 def say(op: str, width: int, cols: int, refusal: Refusal) -> str:

@@ -123,7 +123,7 @@ class Advance(Finish, Steady):
     def _is_within_chunks(task: Any) -> bool:
         """Count a prefill chunk of the V0 scheduler; True before the last one."""
         task.prefill_chunk_num = task.get("prefill_chunk_num", 0) + 1
-        return task.prefill_chunk_num < len(task.prefill_chunk_info)
+        return bool(task.prefill_chunk_num < len(task.prefill_chunk_info))
 
     # ---- the result --------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def _is_additive(logger: Any) -> bool:
     parts.on_decode_tokens(2)
     parts.on_decode_tokens(3)
     whole.on_decode_tokens(5)
-    return vars(parts) == vars(whole)
+    return bool(vars(parts) == vars(whole))
 
 
 def _twin(logger: Any) -> Any:

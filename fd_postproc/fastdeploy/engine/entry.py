@@ -32,7 +32,7 @@ def token_processor() -> type:
     if is_on(DISABLE):
         os.environ.pop(PEER.name, None)
         log.info(f"fd_postproc: engine side off: {DISABLE} is set")
-        return module.TokenProcessor
+        return _stock(module)
     other = _other_plug_in(log)
     if other is not None:
         os.environ.pop(PEER.name, None)
@@ -49,7 +49,12 @@ def token_processor() -> type:
         export_active("engine", False)
         reason = contract_gap(module) or f"ours cannot be made here: {type(error).__name__}: {error}"
         warn(log, f"engine side stands aside, FastDeploy's own token processor is used: {reason}")
-        return module.TokenProcessor
+        return _stock(module)
+
+
+def _stock(module: Any) -> type:
+    stock: type = module.TokenProcessor
+    return stock
 
 
 def competitors() -> list[importlib.metadata.EntryPoint]:
@@ -72,7 +77,7 @@ def _other_plug_in(log: Any) -> type | None:
     try:
         for point in competitors():
             try:
-                made = point.load()()
+                made: type = point.load()()
             except Exception as error:
                 log.warning(
                     f"fd_postproc: the plug-in {point.name} is passed over, it does not load: {error!r}"

@@ -158,7 +158,7 @@ class Receiving(Steps):
             busy = self.timestamp_for_alive_after_handle_batch is None and began is not None
             hangs = self.engine_output_token_hang
         if busy:
-            return self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
+            return bool(self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT)
         return not (hangs or self._sender_is_gone())
 
     def _sender_is_gone(self) -> bool:

@@ -205,7 +205,8 @@ def _attributes(base: type, names: list[str]) -> Any:
 
     def attributes(self: Any) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return kept | own.__get__(self)
+        more: dict[str, Any] = own.__get__(self)
+        return kept | more
 
     return attributes
 
@@ -222,7 +223,7 @@ def _reduce_to(base: type, names: list[str]) -> Any:
 
 
 def _equal(base: type, names: list[str]) -> Any:
-    def equal(self: Any, other: Any) -> bool:
+    def equal(self: Any, other: Any) -> Any:
         if not isinstance(other, base):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in names)

@@ -165,7 +165,7 @@ def _is_value(value: Any) -> bool:
 
 def _values(metric: Any) -> dict[str, Any]:
     """The values of a metric by attribute: one, or a list of them."""
-    own = vars(metric).get(_OWN)
+    own: dict[str, Any] | None = vars(metric).get(_OWN)
     if own is not None:
         return own
     return {

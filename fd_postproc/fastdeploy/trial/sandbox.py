@@ -164,8 +164,10 @@ class Sandbox:
     # ---- copies ------------------------------------------------------------------------------------
 
     def _copied_class(self, cls: type) -> type:
+        made: type
         if id(cls) in self._copies:
-            return self._copies[id(cls)]
+            made = self._copies[id(cls)]
+            return made
         bases = tuple(self._copied_class(base) if base in self._lineage else base for base in cls.__bases__)
         own_class = types.CellType()  # what a bare super() finds
         body = {
