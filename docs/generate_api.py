@@ -73,7 +73,7 @@ def stub_signatures():
                 if prefix:
                     del arguments.args[0]
                 words = ast.unparse(arguments).replace("layout=...", "layout=GPU")
-                found[prefix + node.name] = f"({words})"
+                found.setdefault(prefix + node.name, f"({words})")  # of overloads the first
 
     look(ast.parse(Path(fd_postproc._core.__file__).with_name("_core.pyi").read_text()).body, "")
     return found

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ._core import _last_sender_of
+from .layout import Channel
 
 PERIOD = 10.0  # seconds between two summaries
 MOST_FIRST = 5  # lines about new kinds in that time
@@ -100,7 +101,7 @@ def last_sender_text(msqid: int) -> str:
     return f"the last to write to queue {msqid} was process {sender} ({name})"
 
 
-def incomplete_text(msqid: int, channel: str) -> str:
+def incomplete_text(msqid: int, channel: Channel) -> str:
     """The whole story of a compact frame that never became whole."""
     return (
         f"queue {msqid} ({channel}): a frame in pieces never became whole; its sender died or gave up, or "

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from .checks import kind_of, whole_number
+
+Channel: TypeAlias = Literal["plain", "topk", "spec", "spec_topk"]
+"""What messages carry: one token or several of a request, with logprobs or without."""
+
+Dialect: TypeAlias = Literal["packed", "legacy", "compact"]
+"""How a message is written: as FastDeploy does, as it did before, or as our frames."""
 
 # One message must stay far below what a kernel can carry (INT_MAX) and what a process wants to allocate.
 _MAX_CELLS = 1 << 22

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ._core import LEAST_LIMIT, Step, encode, has_counts, has_logprobs, payload_size
-from .layout import Layout
+from .layout import Channel, Dialect, Layout
 from .queues import KernelLimits
 
 # FastDeploy's own FAQ names these two values; they fit every channel of its layouts.
@@ -44,13 +44,13 @@ class Need:
         Ours for the load; None where the dialect cannot carry it.
     """
 
-    channel: str
+    channel: Channel
     full: int
     packed: int | None
     compact: int | None
 
 
-def example_step(channel: str, load: Load) -> Step:
+def example_step(channel: Channel, load: Load) -> Step:
     """A step as heavy as the load."""
     counts = np.full(load.batch, load.accepted if has_counts(channel) else 1, np.int32)
     rows = int(counts.sum())
@@ -61,11 +61,11 @@ def example_step(channel: str, load: Load) -> Step:
     return Step.from_arrays(channel, counts, np.zeros(cells, np.int32), np.zeros(cells, np.float32), ranks)
 
 
-def need(channel: str, load: Load, layout: Layout) -> Need:
+def need(channel: Channel, load: Load, layout: Layout) -> Need:
     """What a channel needs for a load, by encoding such a step."""
     step = example_step(channel, load)
 
-    def size(dialect: str) -> int | None:
+    def size(dialect: Dialect) -> int | None:
         try:
             return len(encode(step, dialect, layout=layout))
         except ValueError:

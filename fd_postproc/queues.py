@@ -17,6 +17,7 @@ import sysv_ipc
 from .checks import file_path, permission_bits, shown, whole_number
 from .environment import QUEUE_ID
 from .errors import QueueError, QueueRemoved, queue_error
+from .layout import Channel
 
 __all__ = [
     "CHANNEL_PATHS",
@@ -125,7 +126,7 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
 
 
 def locate(
-    channel: str,
+    channel: Channel,
     queue_id: int | None = None,
     *,
     key: int | None = None,

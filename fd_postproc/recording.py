@@ -23,7 +23,7 @@ from typing import IO
 
 from ._core import CHANNELS
 from .checks import kind_of, shown, whole_number
-from .layout import GPU, Layout
+from .layout import GPU, Channel, Layout
 
 __all__ = [
     "MAX_PAYLOAD",
@@ -152,7 +152,7 @@ class RecordingWriter:
     def __init__(
         self,
         path: str | os.PathLike[str] | int,
-        channel: str | None = None,
+        channel: Channel | None = None,
         *,
         layout: Layout = GPU,
         force: bool = False,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import CHANNELS, has_counts, has_logprobs
 from .._version import __version__
+from ..layout import Channel
 from .terminal import CommandError, console, note, positive_int, positive_number, terminated_as_exit
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _in_words(channel: str, accepted: int, columns: int) -> str:
+def _in_words(channel: Channel, accepted: int, columns: int) -> str:
     tokens = f"{channel}, {accepted} {'token' if accepted == 1 else 'tokens'} a request"
     return f"{tokens}, {columns} columns" if has_logprobs(channel) else tokens
 
@@ -107,7 +108,7 @@ def _print_rates(screen: Console, title: str, measured: list[Rate]) -> None:
     print_table(screen, title, Grid(["", "requests", "us a step", "steps a second"], rows, right=(1, 2, 3)))
 
 
-def _print_beside(screen: Console, channel: str, beside: dict[str, Any]) -> None:
+def _print_beside(screen: Console, channel: Channel, beside: dict[str, Any]) -> None:
     from .side_by_side import OURS, READ, STOCK
     from .tables import Grid, print_table
 
@@ -129,7 +130,9 @@ def _print_beside(screen: Console, channel: str, beside: dict[str, Any]) -> None
     screen.print(f"Both from {beside['from']}; results were equal.\n{SUITE}")
 
 
-def _document(channel: str, loads: list[Any], measured: list[Rate], beside: dict[str, Any]) -> dict[str, Any]:
+def _document(
+    channel: Channel, loads: list[Any], measured: list[Rate], beside: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "fd_postproc": __version__,
         "python": platform.python_version(),

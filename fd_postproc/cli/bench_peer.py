@@ -13,7 +13,7 @@ import threading
 
 import sysv_ipc
 
-from .._core import Receiver, Sender
+from .._core import CHANNELS, Receiver, Sender
 from ..errors import QueueError
 from .sender import watch_parent
 from .workload import synthetic_step
@@ -21,8 +21,9 @@ from .workload import synthetic_step
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes; the parent decides
-    role, channel = sys.argv[1:3]
+    role, name = sys.argv[1:3]
     key, *load = map(int, sys.argv[3:])
+    channel = next(channel for channel in CHANNELS if channel == name)
     step = synthetic_step(channel, *load)
     with contextlib.suppress(sysv_ipc.ExistentialError, QueueError):  # the parent has removed the queue
         handle = sysv_ipc.MessageQueue(key)

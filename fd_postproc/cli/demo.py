@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .._core import Receiver, Step
+    from ..layout import Channel
     from ..needs import Load
     from .queue_io import Room
     from .tables import Grid, Row
@@ -207,7 +208,7 @@ def _top(args: argparse.Namespace, screen: Console) -> int:
     return args.top or (3 if screen.width >= 104 else 2 if screen.width >= 88 else 1)
 
 
-def _room_of(receivers: dict[str, Receiver]) -> Room:
+def _room_of(receivers: dict[Channel, Receiver]) -> Room:
     """What one message may hold; new queues are all alike."""
     from ..queues import inspect_queue
     from .queue_io import room
@@ -290,7 +291,7 @@ def _synthetic(args: argparse.Namespace) -> int:
     from .workload import synthetic_items
 
     load: Load = args.load
-    channel = args.channel or "spec_topk"
+    channel: Channel = args.channel or "spec_topk"
     steps = args.steps or 5000
     if not has_logprobs(channel) and load.columns != 1:
         args.usage_error(f"channel {channel} carries no logprobs: COLUMNS must be 1, not {load.columns}")

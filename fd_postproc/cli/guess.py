@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .._core import CHANNELS, Step, decode, payload_size
 from ..errors import MalformedMessage
-from ..layout import Layout
+from ..layout import Channel, Layout
 from .workload import cut
 
 
@@ -16,7 +16,7 @@ class Candidate(NamedTuple):
     `why` is how good a match it is, for a person.
     """
 
-    channel: str
+    channel: Channel
     step: Step
     why: str
 

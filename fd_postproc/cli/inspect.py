@@ -12,6 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from ..layout import Channel
 from .queue_io import QUEUE_HELP, QueueName, add_queue_options, parse_queue_name
 from .streams import STANDARD
 from .terminal import CommandError, add_layout_option, console, index_number, layout_name, positive_int
@@ -191,7 +192,7 @@ def _message(
     screen: Console,
     payload: bytes,
     mtype: int,
-    channel: str | None,
+    channel: Channel | None,
     layout: Layout | None,
     title: str,
 ) -> int:

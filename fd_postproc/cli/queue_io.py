@@ -14,6 +14,7 @@ import sysv_ipc
 from .. import queues
 from .._core import CHANNELS
 from ..errors import QueueError, QueueMissing, queue_error
+from ..layout import Channel
 from ..recording import MAX_PAYLOAD
 
 _T = TypeVar("_T")
@@ -96,7 +97,7 @@ def add_queue_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find(name: QueueName, channel: str | None, path: str | None, ftok: str) -> Target:
+def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) -> Target:
     """The queue that the user means; it must be there.
 
     Without a channel, both files that FastDeploy makes keys of are tried.

@@ -24,6 +24,7 @@ from .._child import python_command
 from .._core import Receiver, Step, decode, encode, has_logprobs
 from ..environment import COMPACT
 from ..errors import QueueError, QueueRemoved
+from ..layout import Channel
 from ..ops.table import SAVE_OPS
 from ..queues import CHANNEL_PATHS, inspect_queue, queue_key
 from .terminal import CommandError, undisturbed
@@ -57,7 +58,7 @@ class Rate(NamedTuple):
     seconds: float
 
 
-def rates(channel: str, loads: list[Load], seconds: float) -> Iterator[Rate]:
+def rates(channel: Channel, loads: list[Load], seconds: float) -> Iterator[Rate]:
     """Measure each load for about `seconds` with each of the four questions.
 
     Raises
@@ -199,7 +200,7 @@ def _remove(queue: sysv_ipc.MessageQueue) -> None:
         queue.remove()
 
 
-def _new_queue(channel: str) -> tuple[int, sysv_ipc.MessageQueue]:
+def _new_queue(channel: Channel) -> tuple[int, sysv_ipc.MessageQueue]:
     """A queue under an id that nobody has."""
     while True:
         queue_id = int.from_bytes(os.urandom(2), "little") | 1 << 16  # no port has such a number

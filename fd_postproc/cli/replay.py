@@ -9,6 +9,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
+from ..layout import Channel
 from .queue_io import QUEUE_HELP, add_queue_options, queue_name
 from .terminal import CommandError, add_layout_option, note, positive_number
 
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _target(args: argparse.Namespace, channel: str | None, recording: Recording) -> Target:
+def _target(args: argparse.Namespace, channel: Channel | None, recording: Recording) -> Target:
     from .. import queues
     from .queue_io import Target, find
 
@@ -106,7 +107,7 @@ def _target(args: argparse.Namespace, channel: str | None, recording: Recording)
     return Target(queues.open_queue(key, mode=0o600), key)
 
 
-def _channel_of_frames(recording: Recording) -> str | None:
+def _channel_of_frames(recording: Recording) -> Channel | None:
     """The channel that the first compact frame names; None if there is none."""
     from .._core import CHANNELS, decode
     from ..errors import MalformedMessage
@@ -138,7 +139,9 @@ class _Prepared:
     room : Room
     """
 
-    def __init__(self, recording: Recording, cut_as: str | None, layout: Layout | None, room: Room) -> None:
+    def __init__(
+        self, recording: Recording, cut_as: Channel | None, layout: Layout | None, room: Room
+    ) -> None:
         self._recording = recording
         self._cut_as = cut_as
         self._layout = layout or recording.layout
@@ -184,7 +187,7 @@ class _Prepared:
                 message = self._shortened(message, self._cut_as)
             yield message
 
-    def _shortened(self, message: Message, channel: str) -> Message:
+    def _shortened(self, message: Message, channel: Channel) -> Message:
         from dataclasses import replace
 
         from .._core import decode

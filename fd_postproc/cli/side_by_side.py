@@ -36,6 +36,7 @@ from ..fastdeploy.trial.facts import ABORT_SETS, Facts
 from ..fastdeploy.trial.filling import fill
 from ..fastdeploy.trial.sandbox import Sandbox
 from ..fastdeploy.trial.trial import Trial
+from ..layout import Channel
 from ..needs import Load
 from .rates import loops_for, timed
 
@@ -46,7 +47,7 @@ _SLACK = 30.0  # seconds that two stamps may be apart: requests of the two are n
 _LEAST_ROUNDS = 5
 
 
-def side_by_side(channel: str, loads: list[Load], seconds: float) -> dict[str, Any]:
+def side_by_side(channel: Channel, loads: list[Load], seconds: float) -> dict[str, Any]:
     """What the child process found.
 
     Returns
@@ -81,7 +82,7 @@ def main() -> int:
     return 0
 
 
-def _measured(channel: str, loads: list[Load], seconds: float) -> dict[str, Any]:
+def _measured(channel: Channel, loads: list[Load], seconds: float) -> dict[str, Any]:
     try:
         module = import_fastdeploy()
     except ImportError as error:
@@ -109,7 +110,7 @@ def _measured(channel: str, loads: list[Load], seconds: float) -> dict[str, Any]
 class _Side:
     """A token processor with a full batch of running requests, and a message in its tensors."""
 
-    def __init__(self, module: Any, cls: type, channel: str, load: Load, facts: Facts) -> None:
+    def __init__(self, module: Any, cls: type, channel: Channel, load: Load, facts: Facts) -> None:
         rows = tuple(
             tuple(range(1000 + 8 * slot, 1000 + 8 * slot + load.accepted)) for slot in range(load.batch)
         )

@@ -16,6 +16,7 @@ import sysv_ipc
 from .._child import python_command
 from .._core import Receiver, Step
 from ..errors import queue_error
+from ..layout import Channel
 from .tables import plural
 from .terminal import CommandError, note, undisturbed
 
@@ -27,7 +28,7 @@ _LOOK_S = 0.2
 
 
 @contextlib.contextmanager
-def private_queues(channels: list[str]) -> Iterator[dict[str, Receiver]]:
+def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]:
     """A Receiver a channel, on queues of a random key, removed whatever happens."""
     made: list[sysv_ipc.MessageQueue] = []
     try:
@@ -109,7 +110,7 @@ class SenderProcess:
 class Incoming:
     """What arrives, compared with what should."""
 
-    receivers: dict[str, Receiver]
+    receivers: dict[Channel, Receiver]
     sender: SenderProcess
     different: list[str] = field(default_factory=list)
 

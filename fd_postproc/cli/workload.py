@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .. import data
 from .._core import CHANNELS, LEAST_LIMIT, Step, decode, encode, has_logprobs, payload_size
-from ..layout import GPU, Layout
+from ..layout import GPU, Channel, Layout
 from ..recording import Recording
 
 KINDS = 16
@@ -57,7 +57,7 @@ def recorded_items() -> Iterator[Item]:
                 yield Item(f"{channel} {message.index}", step, cut(step), len(message.payload))
 
 
-def synthetic_step(channel: str, batch: int, accepted: int, columns: int, seed: int = 0) -> Step:
+def synthetic_step(channel: Channel, batch: int, accepted: int, columns: int, seed: int = 0) -> Step:
     """A step with every request's `accepted` tokens and plausible logprobs.
 
     Raises
@@ -78,7 +78,7 @@ def synthetic_step(channel: str, batch: int, accepted: int, columns: int, seed: 
     return Step.from_arrays(channel, counts, ids, scores, ranks)
 
 
-def synthetic_items(channel: str, batch: int, accepted: int, columns: int, steps: int) -> list[Item]:
+def synthetic_items(channel: Channel, batch: int, accepted: int, columns: int, steps: int) -> list[Item]:
     """`KINDS` different steps, or fewer."""
     items = []
     for seed in range(min(steps, KINDS)):

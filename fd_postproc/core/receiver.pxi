@@ -1,4 +1,6 @@
 # Receiver: from a queue to Steps.
+import inspect
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
@@ -26,6 +28,12 @@ cdef int _WRONG_MTYPE = -3
 # Time between two questions who sends, when the last one was answered, and when not.
 cdef int64_t _ASK_SENDER_NS = 100_000_000
 cdef int64_t _ASK_AGAIN_NS = 1_000_000
+
+
+def _receiver_arguments(
+    channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600,
+):
+    """What `inspect.signature` finds of `Receiver`: an extension type has no signature of its own."""
 
 
 @cython.final
@@ -101,6 +109,8 @@ cdef class Receiver:
     cdef readonly int64_t _last_sender  # the process that sent the last step of which it is known; or 0
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
+
+    __signature__ = inspect.signature(_receiver_arguments)
 
     def __cinit__(self):
         self.message = NULL

@@ -1,4 +1,6 @@
 # Sender: from Steps, or from a save op's tensors, to a queue.
+import inspect
+
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
@@ -38,6 +40,13 @@ cdef uintptr_t _address(dict inputs, str role) except? 0:
     """Address of a role's numbers; 0 if the op has no such tensor."""
     value = inputs.get(role)
     return 0 if value is None else (<HostInput?>value).address
+
+
+def _sender_arguments(
+    channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU,
+    dialect="packed", mode=0o600,
+):
+    """What `inspect.signature` finds of `Sender`: an extension type has no signature of its own."""
 
 
 @cython.final
@@ -89,6 +98,8 @@ cdef class Sender:
     cdef fdf_sending sending
     cdef uint64_t sender     # tells the frames of several senders apart
     cdef int forks           # fds_forks when it took that number
+
+    __signature__ = inspect.signature(_sender_arguments)
 
     def __cinit__(self):
         self.message = NULL

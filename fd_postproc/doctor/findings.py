@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._core import CHANNELS
-from ..layout import GPU, Layout
+from ..layout import GPU, Channel, Layout
 from ..needs import Load
 
 SEVERITIES = ("ok", "info", "warning", "error")
@@ -71,7 +71,7 @@ class Scope:
         Try our token processor beside the installed FastDeploy's, which takes as long as importing that.
     """
 
-    channels: tuple[str, ...] = CHANNELS
+    channels: tuple[Channel, ...] = CHANNELS
     ids: frozenset[int] = frozenset()
     keys: frozenset[int] = frozenset()
     msqids: frozenset[int] = frozenset()

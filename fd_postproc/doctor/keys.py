@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from ..layout import Channel
 from ..queues import CHANNEL_PATHS, key_text
 from .findings import Finding, Scope
 from .processes import Place, name, place
@@ -24,7 +25,7 @@ def check_keys(snapshot: Snapshot, scope: Scope) -> list[Finding]:
     return found
 
 
-def _own_key(queue_id: int, channel: str, ftok: str, scope: Scope) -> tuple[int | None, str]:
+def _own_key(queue_id: int, channel: Channel, ftok: str, scope: Scope) -> tuple[int | None, str]:
     """A channel's key as this process would make it, and the file."""
     kind = "cwd" if channel in CHANNELS_OF["cwd"] else "shm"
     places = [at for at in own_places(scope) if at.kind == kind]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 
 from .. import _core
 from .._core import CHANNELS, decode, payload_size
 from ..errors import MalformedMessage, QueueError
-from ..layout import Layout
+from ..layout import Channel, Layout
 from ..queues import KernelLimits, key_text
 from .findings import Finding, Scope, quantity, worst
 from .snapshot import Queue, Snapshot
@@ -239,11 +240,11 @@ def _first_message(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Fin
     return [_finding(queue, "error", code, seen, remedy, **data)]
 
 
-def _list(names: list[str] | tuple[str, ...]) -> str:
+def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _fault(payload: bytes, channel: str, mtype: int, layout: Layout) -> MalformedMessage | None:
+def _fault(payload: bytes, channel: Channel, mtype: int, layout: Layout) -> MalformedMessage | None:
     try:
         decode(payload, channel, mtype=mtype, layout=layout)
     except MalformedMessage as error:

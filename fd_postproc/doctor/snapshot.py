@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from .. import queues
+from ..layout import Channel
 from ..queues import KernelLimits, QueueInfo, key_text
 from .findings import Scope
 from .processes import Place, User, Waiting, last_user, place, places_of, waiting
@@ -106,7 +107,7 @@ class Queue:
     def waits(self, doing: str) -> list[Waiting]:
         return [one for one in self.waiting if one.doing == doing]
 
-    def channels(self, scope: Scope) -> tuple[str, ...]:
+    def channels(self, scope: Scope) -> tuple[Channel, ...]:
         """Channels that it may carry."""
         if self.named:
             return scope.channels

@@ -15,6 +15,7 @@ from typing import Any
 
 import sysv_ipc
 
+from ..layout import Channel
 from ..queues import CHANNEL_PATHS, queue_key
 
 _tried: set[int] = set()  # ids that ops of this process were asked for
@@ -23,7 +24,7 @@ _tried: set[int] = set()  # ids that ops of this process were asked for
 _SHIFTS = {"topk": 16, "spec_topk": 8}
 
 
-def stock_dialect(channel: str) -> str | None:
+def stock_dialect(channel: Channel) -> str | None:
     """Dialect that FastDeploy's own token processor reads.
 
     The two channels changed independently of each other, and a packed message crashes a legacy receiver.

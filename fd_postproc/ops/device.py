@@ -18,7 +18,7 @@ from .._core import DeviceInput, HostInput, environment_variable, host_flag, ten
 from ..checks import seconds
 from ..environment import CUDA_BUFFERS, CUDA_WAY, QUEUE_MODE
 from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
-from ..layout import Layout
+from ..layout import Channel, Layout
 from ..queues import key_text
 from ..tensors import OnDevice, device_view
 from .arguments import Sizes, say
@@ -227,7 +227,7 @@ class DeviceSaves:
                 EXIT_SECONDS,
             )
 
-    def _lane(self, channel: str, batch: int, layout: Layout) -> Any:
+    def _lane(self, channel: Channel, batch: int, layout: Layout) -> Any:
         dialect = dialect_of(channel, batch, layout)
         which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
         lane = self._open.get(which)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .._core import environment_variable, has_logprobs, most_requests
 from ..environment import COMPACT, DIALECT, MESSAGE_ID, PEER
-from ..layout import Layout
+from ..layout import Channel, Dialect, Layout
+
+_NAMED: dict[str, Dialect] = {"packed": "packed", "legacy": "legacy", "compact": "compact"}
 
 
 def message_id() -> int:
@@ -16,7 +18,7 @@ def message_id() -> int:
     return number
 
 
-def send_dialect(logprobs: bool, too_many_for_stock: bool) -> str:
+def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
     """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means for this message.
 
     Parameters
@@ -28,11 +30,11 @@ def send_dialect(logprobs: bool, too_many_for_stock: bool) -> str:
     """
     dialect: str = DIALECT.of(environment_variable(DIALECT.name))
     if dialect != "auto":
-        return dialect
+        return _NAMED[dialect]
     understood = COMPACT in (environment_variable(PEER.name) or "").split(",")
     return "compact" if understood and (logprobs or too_many_for_stock) else "packed"
 
 
-def dialect_of(channel: str, batch: int, layout: Layout) -> str:
+def dialect_of(channel: Channel, batch: int, layout: Layout) -> Dialect:
     """Dialect that a save op sends on a channel."""
     return send_dialect(has_logprobs(channel), batch > most_requests(channel, layout))

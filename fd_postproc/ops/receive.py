@@ -13,7 +13,7 @@ from ..checks import whole_number
 from ..complaints import Backoff, Complaints, incomplete_text, last_sender_text
 from ..environment import QUEUE_MODE
 from ..errors import MalformedMessage, QueueRemoved
-from ..layout import GPU, Layout, checked_layout
+from ..layout import GPU, Channel, Layout, checked_layout
 from ..tensors import host_address
 from .arguments import is_first
 from .pool import Pool
@@ -191,7 +191,7 @@ _complaints = Complaints(lambda text: log.warning("%s", text))
 _removals = Backoff()
 
 
-def _receive(channel: str, tensors: Sequence[Any], wait: bool, layout: Layout, k: int = 0) -> None:
+def _receive(channel: Channel, tensors: Sequence[Any], wait: bool, layout: Layout, k: int = 0) -> None:
     """One message into `tensors`, or the sentinel into the first."""
     if layout is not GPU:
         checked_layout(layout)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..layout import Channel
+
 
 @dataclass(frozen=True)
 class OpSpec:
@@ -24,7 +26,7 @@ class OpSpec:
         logprobs, for whose arguments its own op raises.
     """
 
-    channel: str
+    channel: Channel
     parameters: tuple[str, ...]
     roles: dict[str, str] = field(hash=False)
     every_rank: bool = False
@@ -40,7 +42,7 @@ class OpSpec:
         return self.parameters.index(parameter)
 
 
-def _op(channel: str, parameters: str, roles: dict[str, str], **more: bool) -> OpSpec:
+def _op(channel: Channel, parameters: str, roles: dict[str, str], **more: bool) -> OpSpec:
     return OpSpec(channel, tuple(parameters.split()), roles, **more)
 
 

@@ -19,6 +19,7 @@ import sysv_ipc
 
 from ... import queues
 from ...environment import KEEP_STALE, QUEUE_ID, is_on
+from ...layout import Channel
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 
@@ -34,7 +35,7 @@ class StaleMessages:
     log : logger
     """
 
-    def __init__(self, channel: str, cfg: Any, log: Any) -> None:
+    def __init__(self, channel: Channel, cfg: Any, log: Any) -> None:
         self.channel, self.cfg, self.log = channel, cfg, log
         self._settled_key: int | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._core import DRAFT, TARGET, Step, step_from_tensors
-from ...layout import Layout
+from ...layout import Channel, Layout
 from ._results import Batch, Sums
 from .advance import Advance
 from .context import Context
@@ -19,7 +19,7 @@ class Steps(Advance, Gauges):
     layout: Layout
 
     @property
-    def channel(self) -> str:
+    def channel(self) -> Channel:
         """What the messages are."""
         if self.cfg.speculative_config.method:
             return "spec_topk" if self.use_logprobs else "spec"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._core import DRAFT, TARGET, has_counts, has_logprobs
+from ...layout import Channel
 
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
@@ -62,7 +63,7 @@ class Script:
     """
 
     name: str
-    channel: str
+    channel: Channel
     requests: tuple[dict[str, Any] | None, ...]
     messages: tuple[Message, ...]
     role: str = "mixed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...layout import Channel
 from ..introspection import STORAGE, names_in
 from .canned import PREEMPTED, Message, Script
 from .sandbox import Sandbox
@@ -63,7 +64,7 @@ class Facts:
             makes_empty_results=facts._answers_nothing(box),
         )
 
-    def _reads_columns(self, box: Sandbox, channel: str) -> bool:
+    def _reads_columns(self, box: Sandbox, channel: Channel) -> bool:
         put = self._try(box, Script("header", channel, ({},), (Message(((11,),), columns=2),)))
         return bool(put) and len(put[0].outputs.top_logprobs.logprobs[0]) == 2
 
@@ -89,7 +90,7 @@ class Facts:
             return []
         return [result for batch in trial.scheduler.put for result in batch]
 
-    def packed(self, channel: str) -> bool:
+    def packed(self, channel: Channel) -> bool:
         """Whether messages of a channel have the number of columns in the header."""
         return self.packed_spec_topk if channel == "spec_topk" else self.packed_topk
 

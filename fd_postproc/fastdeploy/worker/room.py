@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 
 from ..._core import LEAST_LIMIT, encode, most_requests, payload_size
-from ...layout import GPU
+from ...layout import GPU, Channel, Dialect
 from ...needs import Load, example_step, wanted_limits
 from ...queues import kernel_limits, list_queues, locate
 
 _OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no limits"
 
 
-def largest_message(channel: str, batch: int, dialect: str | None) -> int:
+def largest_message(channel: Channel, batch: int, dialect: Dialect | None) -> int:
     """Bytes that one message must be able to have.
 
     Parameters
@@ -36,7 +36,7 @@ def largest_message(channel: str, batch: int, dialect: str | None) -> int:
     return len(encode(example_step(channel, load), dialect))
 
 
-def check_room(channel: str, batch: int, dialect: str | None, log: logging.Logger) -> None:
+def check_room(channel: Channel, batch: int, dialect: Dialect | None, log: logging.Logger) -> None:
     """Log one ERROR, with what to do, if the queue cannot take the largest message."""
     needed = largest_message(channel, batch, dialect)
     limits, key = kernel_limits(), locate(channel)

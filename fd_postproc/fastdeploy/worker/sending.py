@@ -8,7 +8,7 @@ from typing import Any
 from ... import ops
 from ..._core import environment_variable, has_logprobs, most_requests
 from ...errors import QueueRemoved, UnfitNumber
-from ...layout import GPU
+from ...layout import GPU, Dialect
 from ...ops.environment import send_dialect
 from ...ops.table import SAVE_OPS
 from ..build import KeyRule, key_rule, stock_dialect
@@ -110,7 +110,7 @@ class SaveOp:
         ops.flush()
         return self.original(*args, **(kwargs or {}))
 
-    def _dialect(self, batch: int) -> str:
+    def _dialect(self, batch: int) -> Dialect:
         """Dialect that will be spoken."""
         channel = self.spec.channel
         logprobs = has_logprobs(channel)
@@ -139,7 +139,7 @@ class SaveOp:
         fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
         self._check_room(args, None)
 
-    def _check_room(self, args: tuple[Any, ...], dialect: str | None) -> None:
+    def _check_room(self, args: tuple[Any, ...], dialect: Dialect | None) -> None:
         """Once for each dialect; None: FastDeploy's op.  No step is lost if it cannot be made."""
         if dialect in self._checked:
             return
