@@ -15,7 +15,12 @@ from fd_postproc.recording import RecordingWriter
 from tests.lib.paths import ROOT
 from tests.lib.waiting import until
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for folder in ("docs", "benchmarks", "examples") for page in ROOT.glob(f"{folder}/*.md")),
+    ]
+)
 QUEUE_ID, KEY = 8002, 0x21500001  # those of the documents
 MESSAGES = 20
 

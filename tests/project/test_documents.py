@@ -10,7 +10,12 @@ import pytest
 from tests.lib.paths import ROOT
 
 GENERATOR = ROOT / "docs" / "generate_api.py"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(page for folder in ("docs", "benchmarks", "examples") for page in ROOT.glob(f"{folder}/*.md")),
+    ]
+)
 TRANSLATED = {"README.md": "README_CN.md", "docs/user-guide.md": "docs/user-guide_cn.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 

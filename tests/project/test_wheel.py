@@ -71,7 +71,8 @@ def test_the_sdist_holds_the_sources_and_documents_alone(sdist, tmp_path):
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert not any(name.startswith("tests") for name in names)
     wanted = [
-        ROOT.glob(pattern) for pattern in (".ci/*", "*.md", "docs/*.md", "benchmarks/**/*.md", "cuda/*.h")
+        ROOT.glob(pattern)
+        for pattern in (".ci/**/*", "*.md", "docs/*.md", "examples/*", "benchmarks/**/*.md", "cuda/*.h")
     ]
     missing = {str(path.relative_to(ROOT)) for paths in wanted for path in paths} - names
     assert not missing
