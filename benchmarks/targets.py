@@ -15,7 +15,7 @@ FASTDEPLOYS_GET, FASTDEPLOYS_SAVE = "FastDeploy's get op restated", "FastDeploy'
 
 HEADINGS = (
     *("256 requests, 2 tokens each", "FastDeploy's way", "fd_postproc", "best"),
-    *("times as fast", "/ floor", "target", "reached"),
+    *("times as fast", "/ C baseline", "target", "reached"),
 )
 
 
@@ -98,7 +98,7 @@ def wanted(target: Target) -> str:
     if target.time:
         words.append(seconds(target.time))
     if target.floor:
-        words.append(f"{target.floor:g} floors")
+        words.append(f"{target.floor:g} C baselines")
     if target.speed_up:
         words.append(f"{target.speed_up:g} times as fast")
     if target.size:
