@@ -1,4 +1,4 @@
-"""Where the package's modules are, when Python finds the sources before the installed package."""
+"""Where the package's modules are if Python finds the sources before the installed package."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _elsewhere(name: str) -> Iterator[Path]:
 
 
 def module_path(found: Iterable[str]) -> list[str]:
-    """What belongs into the package's ``__path__``.
+    """What belongs in the package's ``__path__``.
 
     In a checkout, Python finds these sources first, and ``pip install .`` has put the extensions elsewhere.
-    Then the installed package is used as a whole, and never one part of each.
+    Then the installed package is used as a whole; the two are never mixed.
 
     Parameters
     ----------
@@ -44,6 +44,6 @@ def module_path(found: Iterable[str]) -> list[str]:
         if _is_built(folder):
             return [str(folder)]
     raise ImportError(
-        f"{folders[0]} holds fd_postproc's sources, nothing is built there, and none is installed in "
-        f"{sys.prefix}: pip install {folders[0].parent} (with -e, to work on the sources)"
+        f"{folders[0]} holds fd_postproc's sources, but nothing is built there, and fd_postproc is not "
+        f"installed in {sys.prefix}: pip install {folders[0].parent} (with -e, to work on the sources)"
     )

@@ -30,14 +30,14 @@ def answer_of(
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
 ) -> dict[str, Any]:
-    """What a program of this package prints behind `mark`, as one line of JSON.
+    """What a program of this package prints after `mark`, as one line of JSON.
 
     Parameters
     ----------
     module : str
     *arguments : str
     mark : str
-        Begins the line: libraries that the program imports print, too.
+        The start of the line, because libraries that the program imports may print, too.
     patience : float
         Seconds.
     environment : mapping of str to str, optional
@@ -50,7 +50,7 @@ def answer_of(
     subprocess.TimeoutExpired
         If it takes longer than `patience`.
     ValueError
-        If it ends without an answer; the text has its last words.
+        If it ends without an answer; the text contains its last line on standard error.
     """
     child = subprocess.run(
         python_command(module, *arguments),

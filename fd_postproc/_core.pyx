@@ -12,11 +12,11 @@ import math
 import os
 import sys
 
-# Not a promise that nobody has kept: the flags that guard a Receiver or Sender are set under the GIL.
+# Running without the GIL is refused, not promised: the flags that guard a Receiver or Sender rely on the GIL.
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(
-        "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: leave them out, and Python "
-        "turns it on for this import")
+        "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: without them, Python turns it "
+        "on for this import")
 
 from . import aio, arrays, checks, queues, tensors
 from .errors import MalformedMessage, QueueError, ReceiverBusy, Refusal, SenderBusy, queue_error, too_big

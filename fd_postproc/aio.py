@@ -1,9 +1,9 @@
 """Waiting for messages in asyncio, without taking them.
 
-System V has nothing that an event loop could wait on.  A thread looks whether a queue holds a message; the
+System V has nothing that an event loop could wait on.  A thread checks whether a queue holds a message; the
 step itself is taken in the loop, by ``receive(0)``, after the last point at which a task can be cancelled.
-So a cancelled task has taken nothing.  The thread begins with the first wait, and ends when nobody has waited
-for a second, or the Receiver is closed: one that is not used this way has none.
+So a cancelled task has taken nothing.  The thread starts with the first wait, and ends when nobody has waited
+for a second, or the Receiver is closed.  A Receiver that is not used this way has no thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .errors import MalformedMessage, QueueRemoved
 if TYPE_CHECKING:
     import asyncio
 
-_SLICE_S = 0.02  # longest time that the thread goes on looking after the last one has stopped waiting
+_SLICE_S = 0.02  # longest time that the thread keeps checking after the last task has stopped waiting
 _IDLE_S = 1.0
 
 
@@ -31,8 +31,8 @@ class Watch:
     Parameters
     ----------
     look : callable
-        ``look(msqid, seconds)`` waits at most so long, without the GIL, until there is a message, or no queue
-        any more; whether it is so.
+        ``look(msqid, seconds)`` waits at most that long, without the GIL, until there is a message or the
+        queue is gone; returns whether that is so.
     msqid : int
     """
 
@@ -47,11 +47,11 @@ class Watch:
 
     @property
     def of_this_process(self) -> bool:
-        """A fork leaves the thread behind."""
+        """Whether this process has the thread: a fork leaves it behind."""
         return self._pid == os.getpid()
 
     async def wait(self, timeout: float | None) -> None:
-        """Until there may be something in the queue, `close` is called, or `timeout` seconds have passed."""
+        """Wait until the queue may hold a message, `close` is called, or `timeout` seconds have passed."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class Watch:
                     self._waiting.remove(entry)
 
     def close(self) -> None:
-        """Wake everybody, and end the thread."""
+        """Wake all tasks, and end the thread."""
         self._over = True
         self._wake()
 
@@ -91,7 +91,7 @@ class Watch:
                     break
             if self._look(self._msqid, _SLICE_S):
                 self._wake()
-        self._wake()  # whoever came in the very last moment looks for himself
+        self._wake()  # a task that came at the very last moment checks for itself
 
 
 def _tell(future: asyncio.Future[None]) -> None:

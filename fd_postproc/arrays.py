@@ -1,6 +1,6 @@
-"""Numbers of any kind, a list's, an array's or a tensor's, as NumPy arrays of the types that a step has.
+"""Numbers of any kind, from a list, an array or a tensor, as NumPy arrays of the types that a step has.
 
-What would come out as another number is refused by name: nothing is wrapped, cut or taken for something else.
+Any number that would change is refused, naming the argument: nothing is wrapped, cut or reinterpreted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def int32_array(values: Any, name: str, ndim: int) -> Any:
     Parameters
     ----------
     values : array_like or tensor in host memory
-        Integers of any width.  Where two dimensions are asked for, one is taken as a single column.
+        Integers of any width.  If two dimensions are asked for, an array of one becomes a single column.
     name : str
         What it is called in error texts.
     ndim : int
@@ -39,7 +39,7 @@ def int32_array(values: Any, name: str, ndim: int) -> Any:
     TypeError
         If it holds anything but integers.
     ValueError
-        If it has another number of dimensions, or a number in it does not fit 32 bits.
+        If it has a different number of dimensions, or a number in it does not fit 32 bits.
     """
     import numpy as np
 
@@ -76,7 +76,7 @@ def float32_array(values: Any, name: str, ndim: int) -> Any:
 
 
 def _array(values: Any, name: str) -> Any:
-    """Whatever it is as a NumPy array of its own type; bfloat16 as float32."""
+    """The values as a NumPy array of their own type; bfloat16 becomes float32."""
     import numpy as np
 
     if values is None:

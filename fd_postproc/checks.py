@@ -1,6 +1,6 @@
-"""Arguments: numbers of every kind become plain ones, and what is none is refused by name.
+"""Checks of arguments: numbers of every kind become plain ones, anything else is refused by name.
 
-Standard library only; a NumPy scalar or 0-d array answers ``__index__`` or ``__float__`` like anybody else.
+Standard library only; a NumPy scalar or 0-d array has ``__index__`` or ``__float__`` like any other number.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def whole_number(value: Any, name: str, low: float, high: float, hint: str = "")
     Parameters
     ----------
     value : int, NumPy integer, or anything with ``__index__``
-        A bool is none: whoever passes one has mixed up the arguments.
+        A bool is not accepted: whoever passes one has mixed up the arguments.
     name : str
         What it is called in error texts.
     low, high : int, or an infinity
-        The least and the greatest that fit.
+        The smallest and the largest number allowed.
     hint : str, optional
         The remedy, for the end of the error text.
 
     Raises
     ------
     TypeError
-        If it is no whole number.
+        If it is not a whole number.
     ValueError
         If it is outside ``low..high``.
     """
@@ -70,12 +70,12 @@ def _remedy(hint: str) -> str:
 
 
 def seconds(value: Any, name: str = "timeout") -> float:
-    """A time in seconds, from 0, as a float; infinity is one.
+    """A time in seconds, 0 or more, as a float; infinity is allowed.
 
     Raises
     ------
     TypeError
-        If it is no number.
+        If it is not a number.
     ValueError
         If it is negative or not a number (NaN).
     """
@@ -93,17 +93,17 @@ def seconds(value: Any, name: str = "timeout") -> float:
 
 
 def permission_bits(value: Any, name: str = "mode") -> int:
-    """Permission bits of a queue that is made.
+    """Permission bits of a new queue.
 
-    Its owner must be able to read and write it, or nobody could use it who is not root; execute bits and
-    others mean nothing to a queue.
+    Its owner must be able to read and write it, otherwise only root could use it; execute and special bits
+    mean nothing to a queue.
 
     Raises
     ------
     TypeError
-        If it is no whole number.
+        If it is not a whole number.
     ValueError
-        If it is not 0o600, 0o660, 0o666 or another one between.
+        If it is not 0o600, 0o660, 0o666 or another mode between them.
     """
     rule = "permission bits of a queue are 0o600 (its owner alone) to 0o666 (everybody), without others"
     mode = whole_number(value, name, -(1 << 63), (1 << 63) - 1, f"{rule}; 0o600 is the usual one")
@@ -122,9 +122,9 @@ def file_path(value: Any, name: str = "path") -> str:
     Raises
     ------
     TypeError
-        If it is none.  (A number would be taken for an open file.)
+        If it is not a path.  (A number would be taken for an open file.)
     ValueError
-        If it holds a NUL, which no path does.
+        If it contains a NUL, which no path does.
     """
     if not isinstance(value, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} must be a str or an os.PathLike, not {_typed(value)}")

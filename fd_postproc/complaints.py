@@ -1,4 +1,4 @@
-"""Log lines about what may happen thousands of times a second."""
+"""Log lines about events that may happen thousands of times a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FIRST = 5  # lines about new kinds in that time
 
 
 class Complaints:
-    """Says the first of each kind at once, and sums up what follows in one line every `PERIOD`.
+    """Logs the first event of each kind at once, and sums up later ones in one line every `PERIOD`.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ class Complaints:
         self._firsts = 0
 
     def tell(self, kind: str, text: str | Callable[[], str], count: int = 1) -> None:
-        """Something has happened.
+        """Report that something has happened.
 
         Parameters
         ----------
         kind : str
-            What is the same about what is summed up.  There must be few.
+            Events of the same kind are summed up together.  There must be few kinds.
         text : str or callable
-            The whole story, for a line; called only if there is one.
+            The full text of a log line; a callable is called only if a line is written.
         count : int, optional
             How often it has happened.
         """
@@ -63,7 +63,7 @@ class Complaints:
             self._say(line)
 
     def flush(self) -> None:
-        """Sum up what waits, if it is time."""
+        """Log the summary of what has accumulated, if it is due."""
         if self._waiting:
             with self._lock:
                 lines = self._summary(self._clock())
@@ -88,7 +88,7 @@ def _made(text: str | Callable[[], str]) -> str:
 
 
 def last_sender_text(msqid: int) -> str:
-    """Who wrote to a queue last: most likely who floods it, if somebody does."""
+    """Which process wrote to a queue last: most likely the one that floods it, if any does."""
     try:
         sender = _last_sender_of(msqid)
     except OSError:
@@ -102,20 +102,20 @@ def last_sender_text(msqid: int) -> str:
 
 
 def incomplete_text(msqid: int, channel: Channel) -> str:
-    """The whole story of a compact frame that never became whole."""
+    """The log line for a compact frame that was never completed."""
     return (
-        f"queue {msqid} ({channel}): a frame in pieces never became whole; its sender died or gave up, or "
+        f"queue {msqid} ({channel}): a frame in pieces was never completed; its sender died or gave up, or "
         f"somebody begins frames and does not finish them; {last_sender_text(msqid)}"
     )
 
 
 class Backoff:
-    """How long to wait before what has failed is tried again: not at first, then longer and longer.
+    """How long to wait before a failed action is retried: not at all at first, then longer and longer.
 
     Parameters
     ----------
     first, longest : float
-        Seconds.  A failure that comes `quiet` seconds after the last one is the first again.
+        Seconds.  A failure at least `quiet` seconds after the last one counts as the first again.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Backoff:
         self._next = 0.0
 
     def failed(self) -> float:
-        """It has failed; seconds to wait."""
+        """Record a failure; returns the seconds to wait."""
         now = self._clock()
         wait = self._next if now - self._failed < self._quiet else 0.0
         self._next = min(self._longest, max(self._first, 2 * wait))

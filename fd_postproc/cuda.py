@@ -12,7 +12,7 @@ def cuda_available() -> bool:
 
 
 def why_no_cuda() -> str:
-    """Why they cannot: no driver, none new enough, no device, the extension missing.  Empty if they can.
+    """Why they cannot: no driver or one that is too old, no device, or no extension.  Empty if they can.
 
     Asking initialises the CUDA driver: children that this process forks afterwards cannot use CUDA.
     """

@@ -10,7 +10,7 @@ from .checks import shown
 
 
 class MalformedMessage(ValueError):
-    """A message does not add up; nothing of it was used.
+    """A message is inconsistent; nothing of it was used.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class MalformedMessage(ValueError):
         value, bound = self.value, self.bound
         if self.field == "length":
             if value < bound:
-                return f"it has {value} bytes, but what it claims ends at byte {bound}; was it cut short?"
+                return f"it has {value} bytes, but it must have at least {bound}; was it cut short?"
             return (
                 f"it has {value} bytes, more than the {bound} of this channel and layout; is another channel "
                 "or another FastDeploy build writing to the queue?"
@@ -58,8 +58,8 @@ class MalformedMessage(ValueError):
             return f"flag {value} of a compact frame, expected 0: this channel has none"
         if self.field == "flag":
             return (
-                f"message flag {value}; FastDeploy writes 3 (target) or {bound} (draft): it is a message of "
-                "another channel, so give the receiver that channel, or its own queue to each"
+                f"message flag {value}; FastDeploy writes 3 (target) or {bound} (draft): this message is of "
+                "another channel, so use that channel for the receiver, or a separate queue for each"
             )
         if self.field == "token":
             return f"request {self.index} has the token {value}; below {bound} it is a code, not a token"
@@ -68,7 +68,7 @@ class MalformedMessage(ValueError):
         if self.field == "mtype":
             return f"message type {shown(value)}, expected {bound}; another program is writing to this queue"
         if self.field == "fragment" and bound == 1 < value:
-            return f"a piece of a frame cut into {value}, expected {bound}: a Receiver puts pieces together"
+            return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
         return f"{self.field} {value} of a compact frame, expected {bound}"
 
 
@@ -77,7 +77,7 @@ class UnfitNumber(ValueError):
 
 
 class Refusal(NamedTuple):
-    """The number of a save op's tensors that does not fit, told by the C loop or the kernel.
+    """The number in a save op's tensors that does not fit, as reported by the C loop or the kernel.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Refusal(NamedTuple):
     element : int
         Request, or flat index of the tensor's element.
     value : int or None
-        None where the kernel does not tell.
+        None where the kernel does not report it.
     bound : int
     """
 
@@ -107,7 +107,7 @@ class UnsentSave(NamedTuple):
     details : CudaError, int (errno), (size, msgmax, msg_qbytes), None, Refusal, or (claimed, capacity)
         By kind.
     later : int
-        Later ones that were only counted.
+        Later unsent saves, which were only counted.
     """
 
     ticket: int
@@ -119,7 +119,7 @@ class UnsentSave(NamedTuple):
 class QueueError(OSError):
     """A System V queue operation failed.
 
-    ``errno`` and ``strerror`` are set as for any OSError; the kinds below tell the cases apart that a
+    ``errno`` and ``strerror`` are set as for any OSError; the subclasses below distinguish the cases that a
     caller may want to handle.
     """
 
@@ -204,7 +204,7 @@ def queue_error(code: int, doing: str, remedy: str | None = None) -> QueueError:
     doing : str
         What failed, for a person: "receiving from queue 5 (topk, key 0x...)".
     remedy : str, optional
-        What to do about it; default: what helps with most errors of its kind.
+        What to do about it; default: what helps with most errors of this kind.
     """
     kind = _KINDS.get(code, QueueError)
     remedy = _REMEDIES.get(kind) if remedy is None else remedy
@@ -220,9 +220,9 @@ def too_big(doing: str, dialect: str, size: int, msgmax: int, msg_qbytes: int) -
     doing : str
         What failed, for a person.
     dialect : str
-        The message's.
+        The message's dialect.
     size : int
-        Its bytes.
+        The message's length in bytes.
     msgmax, msg_qbytes : int
         ``kernel.msgmax``, and what the queue may hold.
     """
@@ -235,7 +235,7 @@ def too_big(doing: str, dialect: str, size: int, msgmax: int, msg_qbytes: int) -
     error = MessageTooBig(
         errno.E2BIG,
         f"{doing}: a {dialect} message of {size} bytes is more than {which}; raise kernel.msgmax and "
-        f"kernel.msgmnb to {size} or more (sysctl -w, or docker run --sysctl) and make the queue anew{hint}",
+        f"kernel.msgmnb to {size} or more (sysctl -w, or docker run --sysctl) and make a new queue{hint}",
     )
     error.size = size
     error.limit = min(msgmax, msg_qbytes)

@@ -39,7 +39,7 @@ class Layout:
     Raises
     ------
     TypeError
-        If one is no whole number.
+        If one is not a whole number.
     ValueError
         If one is out of range.  ``max_batch`` and ``top_k + 1`` share one 32-bit header word, 16
         bits each, on the ``topk`` channel.
@@ -75,7 +75,7 @@ XPU = GPU
 
 
 def checked_layout(value: Any) -> Layout:
-    """The value; TypeError if it is no `Layout`."""
+    """The value; TypeError if it is not a `Layout`."""
     if not isinstance(value, Layout):
         raise TypeError(f"layout must be a Layout, not {kind_of(value)}")
     return value

@@ -75,7 +75,7 @@ def need(channel: Channel, load: Load, layout: Layout) -> Need:
 
 
 def fragments(frame: int, limit: int) -> int | None:
-    """Messages that a compact frame takes where one may have `limit` bytes; None if it is too few for any."""
+    """Messages of at most `limit` bytes that a compact frame takes; None if `limit` is too small for any."""
     if frame <= limit:
         return 1
     if limit < LEAST_LIMIT:

@@ -1,7 +1,7 @@
 """Queue identity, administration and limits.
 
-Which key a queue has, making, listing and removing it, and what the kernel allows.  The hot path is not
-here: `fd_postproc.Receiver` talks to the kernel itself.
+Keys of queues; making, listing and removing queues; and what the kernel allows.  The hot path is not
+here: `fd_postproc.Receiver` talks to the kernel directly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 log = logging.getLogger("fd_postproc")
 
 CHANNEL_PATHS = {"plain": "/dev/shm", "topk": "/dev/shm", "spec": "./", "spec_topk": "/dev/shm"}
-"""File whose inode goes into a channel's key, as FastDeploy has it.
+"""File whose inode is part of a channel's key, as in FastDeploy.
 
 ``spec`` uses the working directory: both processes must run in the same one.  The other three share a key.
 """
@@ -52,7 +52,7 @@ def key_text(key: int) -> str:
     Raises
     ------
     TypeError, ValueError
-        If it is no 32-bit number.
+        If it is not a 32-bit number.
     """
     key = whole_number(key, "key", _LEAST, 0xFFFFFFFF)
     return f"{key & 0xFFFFFFFF:#010x}"
@@ -69,8 +69,8 @@ def queue_id_from_env() -> int:
     Raises
     ------
     ValueError
-        If the variable is not a decimal 32-bit number; empty is as if unset.  (FastDeploy's ops abort the
-        process on both.)
+        If the variable is not a decimal 32-bit number; an empty one counts as unset.  (FastDeploy's ops abort
+        the process in both cases.)
     """
     number: int = QUEUE_ID.value
     return number
@@ -98,9 +98,9 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
     Raises
     ------
     QueueError
-        If the path cannot be looked at.  (FastDeploy goes on with key -1, which all such callers share.)
+        If the path cannot be accessed.  (FastDeploy continues with key -1, which all such callers share.)
     TypeError
-        If `queue_id` is no whole number, or `path` no path.
+        If `queue_id` is not a whole number, or `path` not a path.
     ValueError
         If `queue_id` does not fit 32 bits, or the key would be 0, which means a private queue that nobody
         else can open.
@@ -121,7 +121,7 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
     else:
         key = (queue_id & 0xFF) << 24 | (stat.st_dev & 0xFF) << 16 | stat.st_ino & 0xFFFF
     if _int32(key) == 0:
-        raise ValueError(f"queue id {queue_id} with path {path!r} gives key 0: a private queue; take another")
+        raise ValueError(f"queue id {queue_id} with path {path!r} gives key 0: a private queue; use another")
     return _int32(key)
 
 
@@ -142,7 +142,7 @@ def locate(
             raise ValueError("give a key, or a queue id and path, not both")
         key = whole_number(key, "key", _LEAST, (1 << 32) - 1, "keys have 32 bits; 'ipcs -q' shows them")
         if key == 0:
-            raise ValueError("key 0 would be a private queue, which nobody else can open; take another")
+            raise ValueError("key 0 would be a private queue, which nobody else can open; use another")
         return _int32(key)
     if queue_id is None:
         queue_id = queue_id_from_env()
@@ -151,7 +151,7 @@ def locate(
 
 @dataclass(frozen=True)
 class QueueInfo:
-    """What the kernel tells about a queue.
+    """What the kernel reports about a queue.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class QueueInfo:
     owner : int
         User id.
     messages, bytes : int
-        What waits in it.
+        What is waiting in it.
     max_bytes : int or None
         Most bytes it may hold (``msg_qbytes``), fixed when it was made; also the longest message that can
         ever be sent to it.  None if the queue cannot be opened.
@@ -221,7 +221,7 @@ def _max_bytes(key: int) -> int | None:
 
 
 def inspect_queue(msqid: int) -> QueueInfo:
-    """What the kernel tells about one queue.
+    """What the kernel reports about one queue.
 
     Raises
     ------
@@ -238,8 +238,8 @@ def inspect_queue(msqid: int) -> QueueInfo:
 def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int = 0o400) -> int:
     """Open a queue, or make it.
 
-    A queue that was there before and that others may use too, or that belongs to somebody else, is logged
-    once per process.
+    If an existing queue can be used by others, or belongs to another user, a warning is logged once per
+    process.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         Permission bits of a new queue.  FastDeploy's own ops make 0666: any user of the machine can read
         and forge tokens.
     access : int, optional
-        What will be done with a queue that is there: 0o400 read, 0o200 write, 0o600 both.
+        What will be done with an existing queue: 0o400 read, 0o200 write, 0o600 both.
 
     Returns
     -------
@@ -264,8 +264,8 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
     QueuePermission
         If this user may not do that.
     TypeError, ValueError
-        If `mode` is not the permission bits of a queue: 0o600, 0o660, 0o666 or another between; `access` is
-        another number, or `key` no number of 32 bits.
+        If `mode` is not 0o600, 0o660, 0o666 or another mode between them, `access` is none of the three
+        numbers, or `key` is not a 32-bit number.
     """
     key = _int32(whole_number(key, "key", _LEAST, 0xFFFFFFFF))
     access = whole_number(access, "access", 0, 0o600, "0o400 reads, 0o200 writes, 0o600 does both")
@@ -280,7 +280,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         except OSError as error:
             allowed = f"kernel.msgmni allows {kernel_limits().msgmni} queues"
             text = f"making a queue with key {key_text(key)} ({allowed})"
-            raise queue_error(error.errno or errno.ENOSPC, text) from None  # sysv_ipc leaves that errno out
+            raise queue_error(error.errno or errno.ENOSPC, text) from None  # sysv_ipc omits that errno
         try:
             queue = sysv_ipc.MessageQueue(key, mode=access)
             _report_access(queue)
@@ -288,7 +288,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         except sysv_ipc.PermissionsError:
             raise queue_error(errno.EACCES, f"opening the queue with key {key_text(key)}") from None
         except sysv_ipc.ExistentialError:
-            if not create:  # else somebody removed it in between: try again
+            if not create:  # otherwise somebody removed it in the meantime: try again
                 raise queue_error(errno.ENOENT, f"opening the queue with key {key_text(key)}") from None
 
 
@@ -324,7 +324,7 @@ def remove_queue(msqid: int) -> None:
     except sysv_ipc.ExistentialError:
         pass
     except sysv_ipc.PermissionsError:
-        whose = "only its owner, its maker and root may remove a queue, whatever its mode"
+        whose = "only its owner, its creator and root may remove a queue, whatever its mode"
         raise queue_error(errno.EPERM, f"removing queue {msqid}", whose) from None
 
 
@@ -339,7 +339,7 @@ class KernelLimits:
     msgmnb : int
         What a new queue may hold (``kernel.msgmnb``).
     msgmni : int
-        Most queues.
+        Maximum number of queues.
     """
 
     msgmax: int
@@ -358,7 +358,7 @@ def kernel_limits() -> KernelLimits:
 
 
 def peek_refused(msqid: int, index: int, limit: int) -> QueueError:
-    """Why the kernel would not copy a message that is there."""
+    """The error for a message that is in the queue but that the kernel does not copy."""
     return QueueError(
         errno.E2BIG,
         f"the kernel copies no message longer than kernel.msgmax = {limit} bytes, and message {index} of "

@@ -1,13 +1,13 @@
 """Recordings (``.fdrec``): a queue's messages in a file, exactly as they were.
 
-A file holds user text, as token ids.  It is made readable by its owner only.
+A file contains user text, as token ids.  Only its owner can read it.
 
 Layout, little-endian.  Header, 40 bytes: magic ``89 46 44 52 45 43 0d 0a``, u16 version (1), u8 channel (its
 place in `CHANNELS`, 255 unknown), one zero byte, the four int32 numbers of the sender's `Layout`, i64 Unix
 time in ns, u32 CRC-32 of what precedes.  Then one record per message: u32 bytes stored, u32 payload bytes,
 i64 mtype, i64 Unix time in ns, u32 CRC-32 of the fields before it and of what is stored; then the payload,
-compressed by itself with zlib.  Every record is written at once, so that a recorder that is killed loses
-nothing that came before.
+compressed separately with zlib.  Every record is written at once, so that a recorder that is killed loses
+no earlier message.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Head:
-    """What a recording tells of a message before it is unpacked.
+    """What a recording says about a message before it is unpacked.
 
     Attributes
     ----------
@@ -127,10 +127,10 @@ class RecordingWriter:
     Parameters
     ----------
     path : str, os.PathLike, or int
-        A number is an open file descriptor, which is written to from where it is and closed with the writer:
-        a pipe, for instance.
+        A number is an open file descriptor, for instance of a pipe.  It is written to from its current
+        position, and closed with the writer.
     channel : str, optional
-        Channel of the messages; None if unknown, or several share the queue.
+        Channel of the messages; None if it is unknown, or if several channels share the queue.
     layout : Layout, optional
         Geometry of the sender's build.
     force : bool, optional
@@ -197,16 +197,16 @@ class RecordingWriter:
             raise
 
     def write(self, payload: bytes, mtype: int = 1, time_ns: int | None = None) -> None:
-        """Append one message; on return it is with the kernel, and safe from this process's end.
+        """Append one message; on return the kernel has it, so that it survives the end of this process.
 
         Raises
         ------
         TypeError
-            If `payload` is not bytes, or another argument no whole number.
+            If `payload` is not bytes, or another argument is not a whole number.
         ValueError
             If the payload is longer than `MAX_PAYLOAD`, or the type or the time does not fit 64 bits.
         OSError
-            If the disk is full.  The file then ends after the message before.
+            If the disk is full.  The file then ends after the previous message.
         """
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise TypeError(f"payload must be bytes, not {kind_of(payload)}")
@@ -360,7 +360,7 @@ class Recording:
         return Message(index, mtype, time_ns, self._unpacked(index, at, stored, size))
 
     def heads(self) -> Iterator[Head]:
-        """What the messages' heads tell, without unpacking; checksums are not looked at.
+        """What the messages' heads say, without unpacking; checksums are not verified.
 
         Raises
         ------
@@ -384,7 +384,7 @@ class Recording:
             index += 1
 
     def survey(self) -> Survey:
-        """Count the messages from their heads alone, without unpacking; checksums are not looked at.
+        """Count the messages from their heads alone, without unpacking; checksums are not verified.
 
         Raises
         ------
@@ -446,7 +446,7 @@ def _cut_text(index: int, at: int) -> str:
 
 
 def _read_up_to(file: IO[bytes], size: int) -> bytes:
-    """At most `size` bytes, allocating no more than a little beyond what is there."""
+    """Read at most `size` bytes, allocating hardly more than the file holds."""
     parts = []
     while size and (part := file.read(min(size, 1 << 20))):
         parts.append(part)

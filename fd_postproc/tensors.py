@@ -51,7 +51,7 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
     Raises
     ------
     TypeError
-        If it is no tensor, or of another dtype.
+        If it is not a tensor, or of another dtype.
     ValueError
         If it is not in host memory, has none, is not contiguous, read-only or too small.
     """
@@ -85,7 +85,7 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
 
 
 def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
-    """For `fd_postproc._core.host_input`: a tensor that is no buffer of the right kind.
+    """For `fd_postproc._core.host_input`: a tensor that is not a buffer of the right kind.
 
     Returns
     -------

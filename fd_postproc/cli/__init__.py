@@ -28,7 +28,7 @@ _INTERRUPTED = 128 + 2
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fd-postproc",
-        description="Receive, look at, record and replay FastDeploy's sampled tokens and logprobs.",
+        description="Receive, inspect, record and replay FastDeploy's sampled tokens and logprobs.",
         epilog="Exit status: 0 done, 1 failed, 2 wrong usage.  'fd-postproc COMMAND --help' has examples.",
     )
     parser.add_argument("--version", action="version", version=f"fd-postproc {__version__}")
@@ -91,7 +91,7 @@ def _failed(command: str, why: str) -> int:
 
 
 def _drop_stdout() -> None:
-    """Keep Python from complaining about the closed pipe once more when it flushes at exit."""
+    """Keep Python from complaining about the closed pipe again when it flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Send FastDeploy messages through a real queue from a second process, receive them, and show what they say.
+"""Send FastDeploy messages through a real queue from a second process, receive and show them.
 
 Without --load they are messages that FastDeploy's own ops sent, shipped with the package; every one
 that arrives is compared with the recording.  Queues are private to you (mode 0600) and removed at the end.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .transfer import Incoming
     from .workload import Item
 
-HELP = "FastDeploy messages through a real queue, end to end"
+HELP = "send FastDeploy messages through a real queue, end to end"
 EXAMPLES = """examples:
   fd-postproc demo                                the recorded messages
   fd-postproc demo --load 64,1,1 --channel plain  synthetic steps: 64 requests, 1 token each, 1 column
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         type=_load,
         metavar="BATCH,ACCEPTED,COLUMNS",
-        help="synthetic steps instead, every request alike",
+        help="send synthetic steps instead, in which all requests are alike",
     )
     parser.add_argument(
         "--channel", choices=CHANNELS, help="channel of the synthetic steps (default: spec_topk)"
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat",
         type=positive_int,
-        help="times that the recorded messages are sent again for the rates (default: 200)",
+        help="how often the recorded messages are sent again to measure rates (default: 200)",
     )
     parser.add_argument(
         "--pace",
@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=positive_int, default=2, help="requests shown of a message (default: 2)"
     )
-    parser.add_argument("--top", type=positive_int, help="alternatives shown of a token (default: what fits)")
+    parser.add_argument(
+        "--top", type=positive_int, help="alternatives shown for each token (default: as many as fit)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,10 +105,10 @@ class _Rates:
         return [
             (
                 "messages",
-                f"{self.messages:,} in {self.seconds:.2f} s: {self.messages / self.seconds:,.0f} a second",
+                f"{self.messages:,} in {self.seconds:.2f} s: {self.messages / self.seconds:,.0f} per second",
             ),
-            ("tokens", f"{self.tokens:,}: {self.tokens / self.seconds:,.0f} a second"),
-            ("bytes", f"{self.bytes / 1e6:,.1f} MB: {self.bytes / 1e6 / self.seconds:,.1f} MB a second"),
+            ("tokens", f"{self.tokens:,}: {self.tokens / self.seconds:,.0f} per second"),
+            ("bytes", f"{self.bytes / 1e6:,.1f} MB: {self.bytes / 1e6 / self.seconds:,.1f} MB per second"),
             ("receiver waited", f"{min(self.waited / self.seconds, 1):.0%} of the time for the sender"),
         ]
 
@@ -193,14 +195,14 @@ def _recorded(args: argparse.Namespace) -> int:
 
 
 def _tell_compact(sizes: list[int], limits: Room, screen: Console) -> None:
-    """Say which messages went as compact frames, and what FastDeploy's own receiver would need."""
+    """Say which messages were sent as compact frames, and what FastDeploy's own receiver would need."""
     from .queue_io import remedy
 
     too_big = [size for size in sizes if size > limits.limit]
     if too_big:
         screen.print(
-            f"{len(too_big)} of them went as compact frames: one message may hold {limits}. That needs "
-            f"fd_postproc at both ends. To carry them to FastDeploy's own receiver, {remedy(max(too_big))}."
+            f"{len(too_big)} of them were sent as compact frames: one message may hold {limits}. That needs "
+            f"fd_postproc at both ends. To send them to FastDeploy's own receiver, {remedy(max(too_big))}."
         )
 
 
@@ -324,8 +326,8 @@ def _synthetic(args: argparse.Namespace) -> int:
     took = _microseconds(lambda: decode(last.payload, channel))
     lists = _microseconds(last.step.tolists)
     alone = [
-        ("decode alone", f"{took:.1f} us a message"),
-        ("nested lists", f"{lists:.1f} us a step, if asked for"),
+        ("decode alone", f"{took:.1f} us per message"),
+        ("nested lists", f"{lists:.1f} us per step, if they are made"),
     ]
     print_labels(screen, "Rates", rates.rows() + alone)
     screen.print()
@@ -337,7 +339,7 @@ def _synthetic(args: argparse.Namespace) -> int:
         )
     if len(last.payload) > limits.limit:
         screen.print(
-            f"Each went as {_as_frame(last.step, limits.limit)}: as one stock message it has "
+            f"Each was sent as {_as_frame(last.step, limits.limit)}: as one stock message it would have "
             f"{len(last.payload):,} bytes, and one message may hold {limits}."
         )
     return status

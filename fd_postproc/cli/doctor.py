@@ -1,4 +1,4 @@
-"""Look at kernel limits, queues, keys and settings, and say what is wrong and what to do about it.
+"""Check kernel limits, queues, keys and settings, and say what is wrong and what to do about it.
 
 Nothing is changed unless --remove is given: it removes queues whose last sender and last receiver are
 dead, after asking for each.  A process that has opened a queue but not used it yet cannot be seen: stop the
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..doctor import Finding, Scope, Snapshot
     from ..doctor.snapshot import Queue
 
-HELP = "say what is wrong with queues, limits and settings, and what to do"
+HELP = "find problems with queues, limits and settings, and say how to fix them"
 EXAMPLES = """examples:
   fd-postproc doctor                                     everything
   fd-postproc doctor --queue-id 8002 --channel topk      one service; its channel settles more
@@ -57,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .._core import CHANNELS
     from .queue_io import QUEUE_HELP, queue_name
 
-    what = parser.add_argument_group("what to look at")
+    what = parser.add_argument_group("what to check")
     what.add_argument(
         "--queue-id",
         type=queue_name,
         action="append",
         default=[],
         metavar="QUEUE",
-        help=f"only this queue, may be repeated: {QUEUE_HELP} (default: all that look like FastDeploy's)",
+        help=f"only this queue; may be repeated: {QUEUE_HELP} (default: all that look like FastDeploy's)",
     )
     what.add_argument("--channel", choices=CHANNELS, help="what the service sends (default: unknown)")
     what.add_argument(
@@ -84,14 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_layout_option(parser)
     parser.add_argument(
-        "--stock", action="store_true", help="FastDeploy's own ops send: too small limits are errors"
+        "--stock", action="store_true", help="FastDeploy's own ops send: limits that are too low are errors"
     )
     parser.add_argument(
         "--no-trial",
         action="store_true",
-        help="do not try our token processor beside the installed FastDeploy's (imports FastDeploy: seconds)",
+        help="skip the trial of our token processor beside the installed FastDeploy's (takes seconds)",
     )
-    parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings, too")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--remove", action="store_true", help="remove what dead processes left, after asking")
     parser.add_argument("--yes", action="store_true", help="with --remove: do not ask")
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
     scope = _scope(args)
     if args.yes and not args.remove:
-        args.usage_error("--yes is for --remove")
+        args.usage_error("--yes needs --remove")
     if args.remove and not args.yes and not sys.stdin.isatty():
         args.usage_error("--remove asks for each queue, and there is no terminal to ask: give --yes")
     snapshot = doctor.take(scope)
@@ -202,12 +202,12 @@ def _line(screen: Console, head: Text, text: Text, indent: int) -> None:
 
 
 def printable(text: str) -> str:
-    """Text without control characters: process names and paths are anybody's."""
+    """Text without control characters: anybody can choose process names and paths."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _remove(snapshot: Snapshot, *, ask: bool) -> list[int]:
-    """Remove leftovers, telling on stderr what happens; numbers of the queues that are gone."""
+    """Remove leftovers, reporting on stderr; returns the numbers of the removed queues."""
     from ..doctor import leftovers, remove_leftover
     from ..errors import QueueError
 

@@ -1,4 +1,4 @@
-"""Which channel a message may be of, when nobody says."""
+"""Which channel a message may belong to, if none is given."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .workload import cut
 
 
 class Candidate(NamedTuple):
-    """A channel under which a message adds up.
+    """A channel of which a message is valid.
 
-    `why` is how good a match it is, for a person.
+    `why` says how good a match it is, for a person.
     """
 
     channel: Channel
@@ -25,14 +25,14 @@ _WHYS = ("it has the length of a full message", "it ends with its last live slot
 
 
 def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
-    """Channels under which a message adds up, the likeliest first."""
+    """Channels of which a message is valid, the likeliest first."""
     found = []
     for channel in CHANNELS:
         try:
             step = decode(payload, channel, mtype=mtype, layout=layout)
         except MalformedMessage:
             continue
-        if step.channel != channel:  # which takes this other channel's messages, too; it has its own turn
+        if step.channel != channel:  # it also accepts messages of that other channel, which has its own turn
             continue
         if len(payload) == payload_size(channel, layout):
             grade = 0
@@ -44,7 +44,7 @@ def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
 
 
 def full_size_refusals(payload: bytes, mtype: int, layout: Layout) -> list[MalformedMessage]:
-    """Why a message is not of the channels whose full length it has."""
+    """Why a message does not belong to the channels whose full length it has."""
     refusals = []
     for channel in CHANNELS:
         if len(payload) == payload_size(channel, layout):

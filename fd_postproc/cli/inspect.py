@@ -1,4 +1,4 @@
-"""Print a message for a person: what its header says, its requests, their tokens and likeliest alternatives.
+"""Print a message in readable form: its header, its requests, their tokens and likeliest alternatives.
 
 From a queue the message is copied and stays there, if the kernel can do that; the queue's own state is
 printed, too.  A file is a recording or one raw payload.
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   fd-postproc inspect night.fdrec --index 17      a message of a recording
   fd-postproc inspect payload.bin --channel spec  one raw message, without its 8-byte mtype
 
-A file whose name is a number is written ./8002.
+Write ./8002 for a file whose name is a number.
 """
 
 _HEAD = 96
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rows", type=positive_int, default=20, help="requests to print (default: 20)")
     parser.add_argument(
-        "--top", type=positive_int, default=3, help="alternatives to print of a token (default: 3)"
+        "--top", type=positive_int, default=3, help="alternatives to print for each token (default: 3)"
     )
     add_layout_option(parser)
 
@@ -88,7 +88,7 @@ def _queue(args: argparse.Namespace, screen: Console) -> int:
         if error.errno != errno.ENOSYS:
             raise
         raise CommandError(
-            "this kernel cannot look at a message without taking it (it was built without "
+            "this kernel cannot copy a message without taking it (it was built without "
             "CONFIG_CHECKPOINT_RESTORE); take messages into a file ('fd-postproc record'), then inspect it"
         ) from None
     if found is None:
@@ -209,11 +209,11 @@ def _message(
             others = [candidate.channel for candidate in candidates(payload, mtype, layout)]
             _print_bytes(screen, title, payload, mtype)
             if others:
-                screen.print(f"It adds up as {', '.join(others)}.")
+                screen.print(f"It is a valid message of {', '.join(others)}.")
             raise CommandError(str(error)) from None
         if step.channel != channel:
             screen.print(
-                f"A {step.channel} message: FastDeploy's workers send it on {channel} while no request of "
+                f"A {step.channel} message: FastDeploy's workers send these on {channel} while no request of "
                 "a batch asks for logprobs."
             )
             screen.print()
@@ -223,7 +223,7 @@ def _message(
             _print_bytes(screen, title, payload, mtype)
             raise CommandError(_no_channel(payload, mtype, layout))
         channel, step, why = found[0]
-        also = "".join(f"; also adds up as {other.channel} ({other.why})" for other in found[1:])
+        also = "".join(f"; it is also valid as {other.channel} ({other.why})" for other in found[1:])
         if step.dialect == "compact":
             screen.print(f"A compact frame, number {step.seq} of its sender; its header names the channel.")
         else:
@@ -245,7 +245,7 @@ def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
             decode(payload, channel, mtype=mtype, layout=layout)
         except MalformedMessage as error:
             reasons.append(f"\n  {error}")
-    return "the message adds up under no channel:" + "".join(reasons)
+    return "the message is not valid on any channel:" + "".join(reasons)
 
 
 def _print_step(
@@ -260,7 +260,7 @@ def _print_step(
 
 
 def _print_bytes(screen: Console, title: str, payload: bytes, mtype: int) -> None:
-    """The beginning of a message that nobody understands."""
+    """The beginning of a message that is not understood."""
     screen.print(f"{title}: {len(payload):,} bytes, mtype {mtype}", style="bold")
     for at in range(0, min(len(payload), _HEAD), 16):
         part = payload[at : at + 16]

@@ -32,7 +32,7 @@ class QueueName:
 
 @dataclass(frozen=True)
 class Target:
-    """A queue that is there.
+    """An existing queue.
 
     Attributes
     ----------
@@ -236,10 +236,10 @@ def room(max_bytes: int | None) -> Room:
 
 
 def remedy(size: int) -> str:
-    """What lets a message of `size` bytes through."""
+    """How to let a message of `size` bytes through."""
     return (
         f"as root: sysctl -w kernel.msgmax={size} kernel.msgmnb={max(size, 16384)} or more (containers: "
-        "docker run --sysctl), then make the queue anew"
+        "docker run --sysctl), then make a new queue"
     )
 
 

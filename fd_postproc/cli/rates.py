@@ -75,7 +75,7 @@ def rates(channel: Channel, loads: list[Load], seconds: float) -> Iterator[Rate]
 
 
 def timed(call: Callable[[], Any], loops: int) -> float:
-    """Seconds that so many calls take."""
+    """Seconds that a number of calls takes."""
     began = perf_counter()
     for _ in repeat(None, loops):
         call()
@@ -83,7 +83,7 @@ def timed(call: Callable[[], Any], loops: int) -> float:
 
 
 def loops_for(call: Callable[[], Any], seconds: float) -> int:
-    """How many calls take about so long."""
+    """How many calls take about that long."""
     loops = 1
     while (took := timed(call, loops)) < seconds / 2:
         loops *= 2 if took < seconds / 8 else max(2, round(seconds / took))
@@ -190,7 +190,7 @@ def _other_end(role: str, step: Step, load: Load) -> Iterator[tuple[int, Receive
 
 
 def _end_with(process: subprocess.Popen[str], queue: sysv_ipc.MessageQueue) -> None:
-    """Whoever waits at the queue is woken when there is nobody at its other end."""
+    """Wake whoever waits at the queue when nobody is left at its other end."""
     process.wait()
     _remove(queue)
 
@@ -201,7 +201,7 @@ def _remove(queue: sysv_ipc.MessageQueue) -> None:
 
 
 def _new_queue(channel: Channel) -> tuple[int, sysv_ipc.MessageQueue]:
-    """A queue under an id that nobody has."""
+    """A queue with an id that nobody else uses."""
     while True:
         queue_id = int.from_bytes(os.urandom(2), "little") | 1 << 16  # no port has such a number
         key = queue_key(queue_id, CHANNEL_PATHS[channel])

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="recording to make, customarily NAME.fdrec; - is standard output"
     )
     add_queue_options(parser)
-    parser.add_argument("--count", type=positive_int, help="stop after so many messages")
-    parser.add_argument("--seconds", type=positive_number, help="stop after so long")
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--count", type=positive_int, help="stop after this many messages")
+    parser.add_argument("--seconds", type=positive_number, help="stop after this long")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     add_layout_option(parser)
 
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             _tell_flood(target.msqid, recording, time.monotonic() - began)
     if removed:
         raise CommandError(
-            f"queue {target.msqid} was removed while recording; what came before is in the file"
+            f"queue {target.msqid} was removed while recording; all earlier messages are in the file"
         )
     return 0
 
@@ -134,7 +134,7 @@ def _take_all(
                 where = _rescued(queue, recording, payload, mtype)
                 raise CommandError(
                     f"{name}: {why}; the message in hand ({plural(len(payload), 'byte')}, type {mtype}) "
-                    f"{where}; what came before is recorded"
+                    f"{where}; all earlier messages are recorded"
                 ) from None
             told.maybe(now)
 
@@ -147,14 +147,14 @@ def _rescued(queue: RawQueue, recording: RecordingWriter, payload: bytes, mtype:
     with contextlib.suppress(QueueError):
         before = queue.waiting
         if queue.put(payload, mtype):
-            return "went back into the queue" + (f", behind {before:,} that came later" if before else "")
-    # The queue has been filled meanwhile, or is gone.  /dev/shm is memory, which a full disk leaves alone.
+            return "was put back into the queue" + (f", behind {before:,} that came later" if before else "")
+    # The queue has filled up since, or is gone.  /dev/shm is memory, which a full disk leaves alone.
     path = f"/dev/shm/fd-postproc-rescued-{os.getpid()}.fdrec"
     try:
         with RecordingWriter(path, recording.channel, layout=recording.layout) as rescue:
             rescue.write(payload, mtype)
     except (OSError, ValueError) as error:
-        return f"is lost (the queue does not take it back; {path}: {error})"
+        return f"is lost (it could not be put back into the queue; {path}: {error})"
     return f"is in {path}, in memory: the queue is full or gone"
 
 

@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   fd-postproc replay night.fdrec 8002 --speed 4           four times as fast
   fd-postproc replay night.fdrec 8002 --full-speed --cut  no pauses; long messages cut to their live slots
 
-The queue has to be there, made by the program that receives, unless --create is given.
+The queue must exist, made by the program that receives, unless --create is given.
 """
 
 _TELL_AFTER_S = 1.0
@@ -40,19 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_queue_options(parser)
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument(
-        "--speed", type=positive_number, default=1.0, help="times as fast as recorded (default: 1)"
+        "--speed", type=positive_number, default=1.0, help="speed relative to the recording (default: 1)"
     )
     speed.add_argument("--full-speed", action="store_true", help="no pauses at all")
     parser.add_argument(
         "--timeout",
         type=positive_number,
         metavar="SECONDS",
-        help="give up if the queue stays full so long (default: never)",
+        help="give up if the queue stays full for this long (default: never)",
     )
     parser.add_argument(
         "--cut",
         action="store_true",
-        help="cut messages that are too long for this machine to their live slots",
+        help="truncate messages that are too long for this machine after their last live slot",
     )
     parser.add_argument("--create", action="store_true", help="make the queue, mode 0600, if there is none")
     add_layout_option(parser)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         recording.name = name_of(args.file)
         channel = args.channel or recording.channel
         if args.cut and channel is None:
-            raise CommandError("--cut needs --channel: the recording does not tell what its messages are")
+            raise CommandError("--cut needs --channel: the recording does not say what its messages are")
         target = _target(args, channel, recording)
         if target.note:
             note(target.note)
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         messages = _Prepared(recording, channel if args.cut else None, args.layout, room(queue.max_bytes))
         total = messages.check()
         sent = 0
-        # A second reading: a recording may be far larger than memory.
+        # The recording is read a second time, because it may be far larger than memory.
         try:
             for message in _paced(messages, None if args.full_speed else args.speed):
                 _put(queue, message, args.timeout)
@@ -100,7 +100,7 @@ def _target(args: argparse.Namespace, channel: Channel | None, recording: Record
         key = name.number
     elif channel is None and args.path is None and (channel := _channel_of_frames(recording)) is None:
         raise CommandError(
-            "--create needs --channel or --path: the recording does not tell what its messages are"
+            "--create needs --channel or --path: the recording does not say what its messages are"
         )
     else:
         key = queues.locate(channel or "plain", name.number, path=args.path, ftok=args.ftok)
@@ -120,7 +120,7 @@ def _channel_of_frames(recording: Recording) -> Channel | None:
         try:
             decode(payload, channel, mtype=2, layout=recording.layout)
         except MalformedMessage as error:
-            if error.field != "fragment":  # a piece of a frame is of the channel that it names, too
+            if error.field != "fragment":  # a piece of a frame also belongs to the channel that it names
                 continue
         return channel
     return None
@@ -133,7 +133,7 @@ class _Prepared:
     ----------
     recording : Recording
     cut_as : str or None
-        Channel to cut messages as that are too long; None leaves them.
+        Channel as whose messages those that are too long are truncated; None leaves them.
     layout : Layout or None
         Replaces the recording's.
     room : Room
@@ -156,7 +156,7 @@ class _Prepared:
             Naming those that do not.
         """
         self._refuse((head.index, head.size, head.mtype) for head in self._recording.heads())
-        # What remains to be seen takes unpacking: damage, and how long a message is once it is cut.
+        # The rest takes unpacking: damage, and how long a message is once it is truncated.
         return self._refuse(((one.index, len(one.payload), one.mtype) for one in self), cut=True)
 
     def _refuse(self, messages: Iterator[tuple[int, int, int]], cut: bool = False) -> int:
@@ -202,7 +202,7 @@ class _Prepared:
 
 
 def _paced(messages: _Prepared, speed: float | None) -> Iterator[Message]:
-    """Messages when their time has come."""
+    """Yields messages at the time at which they are due."""
     first_ns = None
     for message in messages:
         if speed is not None:
@@ -216,7 +216,7 @@ def _paced(messages: _Prepared, speed: float | None) -> Iterator[Message]:
 
 
 def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
-    """Send, waiting while the queue is full; says so once after a second."""
+    """Send, waiting while the queue is full; reports a wait once, after a second."""
     from .tables import plural
 
     if queue.put(message.payload, message.mtype):

@@ -46,7 +46,7 @@ def main() -> int:
         sequence = iter(repeated)
 
     def send(item: Item) -> None:
-        # What does not fit one message is the parent's decision, made once.
+        # The parent decides, once, which messages do not fit.
         if len(item.payload) > orders["limit"]:
             frames[item.step.channel].send(item.step)
         else:
@@ -71,7 +71,7 @@ def main() -> int:
 
 def watch_parent(handles: list[sysv_ipc.MessageQueue]) -> None:
     """Wait for the end of stdin, which the parent holds open; then remove the queues and end."""
-    os.read(0, 1)  # not sys.stdin: a thread that holds its lock would break the interpreter's end
+    os.read(0, 1)  # not sys.stdin: a thread that holds its lock would break the interpreter's shutdown
     for queue in handles:
         try:
             queue.remove()

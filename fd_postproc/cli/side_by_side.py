@@ -53,8 +53,8 @@ def side_by_side(channel: Channel, loads: list[Load], seconds: float) -> dict[st
     Returns
     -------
     dict
-        ``"why_not"``: a sentence, if nothing was measured.  Else ``"from"``, the path of FastDeploy's module,
-        and ``"steps"``: for each load its numbers and ``"seconds"`` of a step for each contender.
+        ``"why_not"``: a sentence, if nothing was measured.  Otherwise ``"from"``, the path of FastDeploy's
+        module, and ``"steps"``: for each load its numbers and ``"seconds"`` of a step for each contender.
     """
     if find_spec("fastdeploy") is None and not FASTDEPLOY.text:
         return {"why_not": f"FastDeploy is not installed here ({FASTDEPLOY}=PATH names a source tree)"}
@@ -142,21 +142,21 @@ class _Side:
         self.results = results
 
     def step_and_read(self) -> None:
-        """A step whose log-probabilities somebody looks at: ours become lists then."""
+        """A step whose log-probabilities are read: ours become lists then."""
         self.step()
         for result in self.results:
             result.outputs.top_logprobs  # noqa: B018
 
     def begin(self) -> None:
-        """Make every request as young as at first."""
+        """Make every request as young as at the start."""
         for task in self.trial.tasks:
             task.output_token_ids.clear()
             self.processor.tokens_counter[task.request_id] = 5
-        self.step()  # the first one is longer
+        self.step()  # the first step takes longer
 
 
 def _first_difference(stock: _Side, ours: _Side) -> str | None:
-    """Between what clients would get of a step."""
+    """The difference between the results that clients would get of a step."""
 
     def answers_of(side: _Side) -> list[Any]:
         side.step()
@@ -171,7 +171,7 @@ def _timings(stock: _Side, ours: _Side, seconds: float) -> dict[str, float]:
     if has_logprobs(ours.processor.channel):
         calls[READ] = (ours, ours.step_and_read)
     gc.collect()
-    gc.freeze()  # nobody's collections go through what FastDeploy has loaded
+    gc.freeze()  # so that no collection goes through what FastDeploy has loaded
     loops = {}
     for name, (side, call) in calls.items():
         side.begin()

@@ -9,7 +9,7 @@ import tempfile
 from typing import IO
 
 STANDARD = "-"
-"""What stands for standard input, or output, in a command's arguments."""
+"""The argument that means standard input, or output."""
 
 
 def open_input(name: str) -> IO[bytes]:
@@ -34,7 +34,7 @@ def open_input(name: str) -> IO[bytes]:
 
 
 def name_of(name: str) -> str:
-    """What a file is called in texts."""
+    """What a file is called in messages to the user."""
     return "standard input" if name == STANDARD else name
 
 
@@ -44,9 +44,9 @@ def binary_output() -> int:
     Raises
     ------
     OSError
-        If it is a terminal: a recording's bytes would only disturb it.
+        If it is a terminal: a recording's bytes would only mess it up.
     """
     if os.isatty(1):
-        raise OSError(None, "standard output is a terminal: send it into a file or a pipe")
+        raise OSError(None, "standard output is a terminal: redirect it to a file or a pipe")
     sys.stdout.flush()
     return os.dup(1)

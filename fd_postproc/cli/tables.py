@@ -46,7 +46,7 @@ def step_rows(step: Step, top: int, most_requests: int | None = None) -> Iterato
     top : int
         Alternatives to show for each token, after the sampled one.
     most_requests : int, optional
-        Requests to show; a last line tells how many more there are.
+        Requests to show; a last line says how many more there are.
     """
     counts = step.counts
     shown = counts if most_requests is None else counts[:most_requests]
@@ -99,9 +99,7 @@ def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
     stop = f"{step.stop_flag} ({meaning})"
     rows = [("channel", step.channel), ("bytes", f"{size:,}"), ("mtype", str(mtype)), ("stop flag", stop)]
     if step.scores is not None:
-        columns = (
-            "the layout's; the header does not tell" if step.dialect == "legacy" else "told by the header"
-        )
+        columns = "the layout's; the header has none" if step.dialect == "legacy" else "from the header"
         rows.append(("dialect", step.dialect or "none"))
         rows.append(("columns", f"{step.cols} ({columns})"))
     if step.flag:
@@ -119,9 +117,9 @@ class Grid:
     Attributes
     ----------
     columns : sequence of str
-        Their titles.  The last one may wrap, at spaces; others never do: half a number is a wrong number.
+        Their titles.  The last column may wrap, at spaces; others never do: half a number is a wrong number.
     rows : sequence of sequence of str
-        An empty first cell means that of the row before.
+        An empty first cell means the same as in the previous row.
     right : sequence of int
         Columns that are aligned to the right.
     """
@@ -140,7 +138,7 @@ class Grid:
         return sum(widths) + (len(widths) - 1) * (1 + padding) + 2
 
     def table(self, padding: int = 1) -> Table:
-        """With so many spaces between columns besides the one that is always there."""
+        """With this many spaces between columns, in addition to the one that is always there."""
         from rich import box
         from rich.table import Table
 
@@ -154,7 +152,7 @@ class Grid:
         return table
 
     def paragraphs(self) -> Table:
-        """Each row as a label, its first cell, and one paragraph of titles and values: fits any width."""
+        """Each row as a label (its first cell) and one paragraph of titles and values: fits any width."""
         from rich.table import Table
 
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -167,7 +165,7 @@ class Grid:
 
 
 def fitting(width: int, *grids: Grid) -> Table:
-    """The first of some tables, each closer than the one before, that fits a width whole."""
+    """The first of some tables, each narrower than the previous one, that fits a width completely."""
     for grid in grids:
         for padding in (1, 0):
             if grid.least_width(padding) <= width:

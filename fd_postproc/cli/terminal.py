@@ -34,7 +34,7 @@ def console() -> Console:
 
 
 def note(text: str) -> None:
-    """Tell the user something beside the output proper."""
+    """Tell the user something, on stderr, apart from the output proper."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -104,7 +104,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminated_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the stack, so that what was made is removed."""
+    """Let SIGTERM and SIGHUP unwind the stack, so that queues and files are cleaned up."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""What ``fd-postproc demo`` runs on: private queues, the second process, and what arrives compared."""
+"""What ``fd-postproc demo`` runs on: private queues, the second process, and comparing what arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOK_S = 0.2
 
 @contextlib.contextmanager
 def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]:
-    """A Receiver a channel, on queues of a random key, removed whatever happens."""
+    """A Receiver for each channel, on queues with a random key, which are removed whatever happens."""
     made: list[sysv_ipc.MessageQueue] = []
     try:
         for _ in channels:
@@ -50,7 +50,7 @@ def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]
 
 def _opened(pipe: IO[str] | None) -> IO[str]:
     if pipe is None:
-        raise AssertionError("a pipe was asked for")
+        raise AssertionError("a pipe was requested")
     return pipe
 
 
@@ -88,7 +88,7 @@ class SenderProcess:
         return self._process.poll() is not None
 
     def obituary(self, before: str) -> str:
-        """Why the process is no more, in words."""
+        """Why the process has ended, as a sentence."""
         status = self._process.wait()
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         last = self._errors.read().strip().splitlines()[-1:]
@@ -108,7 +108,7 @@ class SenderProcess:
 
 @dataclass
 class Incoming:
-    """What arrives, compared with what should."""
+    """Compares what arrives with what should arrive."""
 
     receivers: dict[Channel, Receiver]
     sender: SenderProcess
@@ -120,12 +120,12 @@ class Incoming:
         Raises
         ------
         CommandError
-            If the sender is gone, or nothing comes for half a minute.
+            If the sender is gone, or nothing arrives for half a minute.
         """
         receiver = self.receivers[item.step.channel]
         give_up = time.monotonic() + _SILENCE_S
         while True:
-            ended = self.sender.ended  # asked first: what it sent before its end is still in the queue
+            ended = self.sender.ended  # read first: what it sent before it ended is still in the queue
             step = receiver.receive(_LOOK_S)
             if step is not None:
                 if step != item.step:
@@ -137,7 +137,7 @@ class Incoming:
                 raise CommandError(f"nothing came for {_SILENCE_S:.0f} s; message '{item.name}' is missing")
 
     def verdict(self) -> int:
-        """Exit status; says on stderr what arrived wrong."""
+        """Exit status; reports differences on stderr."""
         if not self.different:
             return 0
         names = ", ".join(dict.fromkeys(self.different))

@@ -1,6 +1,6 @@
 """The messages that ``fd-postproc demo`` sends: recorded ones, or synthetic steps.
 
-Both of its processes build them here: the sender for the bytes, the receiver for what it must get.
+Both processes of the demo build them here: the sender to send them, the receiver to know what must arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Item:
     step : Step
         What must arrive; decoded from the message as FastDeploy sent it.
     payload : bytes
-        The message, cut to its live slots.
+        The message, truncated after its last live slot.
     recorded_size : int
         Bytes that FastDeploy sent for it.
     """
@@ -41,7 +41,7 @@ class Item:
 
 
 def cut(step: Step, layout: Layout = GPU) -> bytes:
-    """A step's shortest stock message, in the dialect it came in."""
+    """A step's shortest stock message, in the dialect in which it arrived."""
     return encode(step, step.dialect or "packed", layout=layout)
 
 
@@ -89,7 +89,7 @@ def synthetic_items(channel: Channel, batch: int, accepted: int, columns: int, s
 
 
 def pieces(step: Step, limit: int, layout: Layout = GPU) -> int:
-    """Messages that carry a step as a compact frame, where one may have `limit` bytes."""
+    """Messages of at most `limit` bytes that carry a step as a compact frame."""
     from ..needs import fragments
 
     limit = min(limit, payload_size(step.channel, layout))

@@ -65,12 +65,12 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
     Raises
     ------
     MalformedMessage
-        If anything does not add up; it names the field, its value and the bound.
+        If anything is inconsistent; it names the field, its value and the bound.
     TypeError
         If payload, mtype or layout are of another kind.
     ValueError
-        If there is no such channel, the payload is not contiguous, or it lies in shared memory and somebody
-        changed it meanwhile.
+        If there is no such channel, the payload is not contiguous, or it lies in shared memory and was
+        changed during the call.
     """
     cdef int number = _channel_number(channel)
     cdef fdw_layout c = _c_layout(layout)
@@ -112,12 +112,12 @@ def encode(step, dialect="packed", *, layout=GPU):
     -------
     bytes
         The payload without ``mtype``.  A stock message ends after the last live slot: FastDeploy's receivers
-        ignore a message's length, and read no further than its header tells them to.
+        ignore a message's length, and read no further than its header tells them to read.
 
     Raises
     ------
     TypeError
-        If it is no Step.
+        If it is not a Step.
     ValueError
         If the layout cannot carry the step; the text names the value and the bound.
     """

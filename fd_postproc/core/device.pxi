@@ -1,4 +1,4 @@
-# Tensors on a CUDA device: where their numbers are.  Nothing here reads them or calls the driver.
+# Tensors on a CUDA device: where their numbers are.  Nothing in this file reads them or calls the driver.
 cimport cython
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -58,7 +58,7 @@ cdef str _package(kind):
 
 
 cdef DeviceInput _device_input(tensor, str name, str dtype, const fdl_tensor *t):
-    """From what DLPack's exchange API tells."""
+    """From what DLPack's exchange API reports."""
     cdef Py_ssize_t k
     cdef DeviceInput out = DeviceInput.__new__(DeviceInput)
     cdef str found = ({16: "int16", 32: "int32", 64: "int64"}.get(t.bits) if t.code == FDL_INT

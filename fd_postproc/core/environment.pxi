@@ -3,6 +3,6 @@ from libc.stdlib cimport getenv
 
 
 def environment_variable(str name):
-    """``os.environ.get(name) or None``, in a tenth of its time: empty is as if unset."""
+    """``os.environ.get(name) or None``, in a tenth of its time: an empty variable counts as unset."""
     cdef const char *value = getenv(name.encode())
     return None if value == NULL or value[0] == 0 else os.fsdecode(<bytes>value)

@@ -43,7 +43,8 @@ cdef class HostInput:
 cdef bint _look(tensor, fdl_tensor *out) except -1:
     """Ask a tensor where its memory is, if its framework offers DLPack's C exchange API.
 
-    False also if that raises, or tells of no memory or numbers with another sign: the slow way finds words.
+    False also if that raises, or reports no memory or numbers of the other signedness: the slow path then
+    raises the error.
     """
     capsule = getattr(type(tensor), "__dlpack_c_exchange_api__", None)
     if capsule is None or not PyCapsule_IsValid(capsule, FDL_CAPSULE):
@@ -75,7 +76,7 @@ def host_flag(tensor, str name):
     Raises
     ------
     TypeError
-        If it is no bool tensor.
+        If it is not a bool tensor.
     ValueError
         If it is empty, or not in host memory.
     """
@@ -96,7 +97,7 @@ def host_flag(tensor, str name):
 
 
 def host_input(tensor, str name, str dtype):
-    """A tensor's memory as contiguous numbers of `dtype`; copied only if it is not that already.
+    """A tensor's memory as contiguous numbers of `dtype`; copied only if it does not have that form already.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def host_input(tensor, str name, str dtype):
     Raises
     ------
     TypeError
-        If it is no tensor, or holds another kind of numbers.
+        If it is not a tensor, or holds another kind of numbers.
     ValueError
         If it is not in host memory, or a number in it does not fit `dtype`.
     """

@@ -13,9 +13,9 @@ from fd_postproc.headers.lists cimport float_rows, int_row, int_rows, owned
 cdef class Logprobs:
     """The logprobs of some accepted tokens: a view of rows and columns of a Step.
 
-    No Python number exists until it is asked for; each access makes new lists, so keep the result when it
-    is used twice.  The field names are those of FastDeploy's ``LogprobsLists``.  The Step's memory lives as
-    long as any view of it: pickle a view, or take its lists, to keep little of a large step.
+    No Python number is created until it is needed; each access makes new lists, so keep the result if you
+    use it twice.  The field names are those of FastDeploy's ``LogprobsLists``.  The Step's memory lives as
+    long as any view of it: to keep only a small part of a large step, pickle a view or keep its lists.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ cdef class Logprobs:
         return self.logprob_token_ids, self.logprobs, self.sampled_token_ranks
 
     def slice_rows(self, start, end):
-        """A view of rows ``[start:end]`` (as a list is sliced); TypeError if they are no whole numbers."""
+        """A view of rows ``[start:end]`` (as a list is sliced); TypeError if they are not whole numbers."""
         cdef Py_ssize_t low = _limit(start, 0), high = _limit(end, self.rows)
         cdef Py_ssize_t n = PySlice_AdjustIndices(self.rows, &low, &high, 1)
         return _view(self.step, self.first + low, n, self.column, self.cols)
@@ -132,7 +132,7 @@ cdef Logprobs _view(Step step, Py_ssize_t first, Py_ssize_t rows, Py_ssize_t col
 
 
 def _rebuild_logprobs(int32_t rows, int32_t cols, bytes ids, bytes scores, bytes ranks):
-    """A Logprobs over a Step of its own (pickle's way back)."""
+    """A Logprobs over a Step of its own (for unpickling)."""
     if rows < 0 or cols < 0:
         raise ValueError(f"logprobs of {rows} rows and {cols} columns")
     if cols == 0:  # a view of no columns still has rows and ranks

@@ -27,9 +27,9 @@ cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t
 
 def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t cols, bytes counts not None,
                   bytes ids not None, bytes scores not None, bytes ranks not None, uint64_t seq=0):
-    """Make a Step from the bytes of its arrays (pickle's way back, and from_arrays').
+    """Make a Step from the bytes of its arrays (for unpickling, and for from_arrays).
 
-    Offsets are computed, never taken over, and every size is checked: a damaged pickle must not read
+    Offsets are computed, never copied, and every size is checked: a damaged pickle must not read
     outside its own memory.
     """
     cdef int number = _channel_number(channel)

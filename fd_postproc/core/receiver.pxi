@@ -25,7 +25,7 @@ from fd_postproc.headers.wire cimport (
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
-# Time between two questions who sends, when the last one was answered, and when not.
+# Time between two queries for the sender, if the last one was answered, and if not.
 cdef int64_t _ASK_SENDER_NS = 100_000_000
 cdef int64_t _ASK_AGAIN_NS = 1_000_000
 
@@ -41,10 +41,10 @@ cdef class Receiver:
     """Receives steps from a System V message queue.
 
     The queue is opened, or created with mode 0600 if there is none.  It outlives the Receiver, as System V
-    queues do: unread messages wait for the next one, until `remove`.
+    queues do: unread messages wait for the next Receiver, until `remove`.
 
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
-    by side.  After a fork parent and child may both go on with it, but each message reaches only one.
+    by side.  After a fork, parent and child may both keep using it, but each message reaches only one.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ cdef class Receiver:
     closed : bool
         Whether `close` or `remove` was called.
     key : int
-        The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Texts spell it as ``ipcs -q``
+        The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Messages show it as ``ipcs -q``
         does: ``fd_postproc.queues.key_text(receiver.key)``.
     msqid : int
         The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.
@@ -96,17 +96,17 @@ cdef class Receiver:
     cdef readonly bint closed
     cdef object watch        # wakes tasks of asyncio; None until the first one waits
     cdef bint removed
-    cdef bint held           # `opened` is a message that nobody has got yet: memory was short
+    cdef bint held           # `opened` is a message not yet returned, because memory was short
     cdef int forks           # fds_forks when the last call began
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
-    cdef fdf_assembly frames  # what came of compact frames that are in pieces
+    cdef fdf_assembly frames  # what has arrived of compact frames that are in pieces
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
-    cdef fdw_fault fault     # or why it was not
+    cdef fdw_fault fault     # or why it was refused
     cdef int64_t told_incomplete  # see _newly_incomplete
     cdef public bint _follows_sender  # for the plug-in: keep _last_sender
-    cdef public int64_t _sender_due  # monotonic ns from which on it is asked for again
-    cdef readonly int64_t _last_sender  # the process that sent the last step of which it is known; or 0
+    cdef public int64_t _sender_due  # monotonic ns at which the sender may be queried again
+    cdef readonly int64_t _last_sender  # the process that sent the last step whose sender is known; or 0
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
 
@@ -136,9 +136,9 @@ cdef class Receiver:
         fdf_free(&self.frames)
 
     cdef int _forget_frames(self) except -1:
-        """Begin without open frames.  The memory of those there are is not freed: it may be half-changed."""
+        """Start without open frames.  Memory of existing ones is not freed: it may be half-changed."""
         cdef int64_t fragments = self.frames.fragments, incomplete = self.frames.incomplete
-        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # nobody is to choose colliding senders
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # nobody must choose colliding senders
         fdf_begin(&self.frames, &self.c_layout, self.channel_number, seed)
         self.frames.fragments = fragments
         self.frames.incomplete = incomplete
@@ -148,10 +148,10 @@ cdef class Receiver:
     def stats(self):
         """dict: counters since construction.
 
-        messages, bytes : taken from the queue, good or bad; malformed, oversized : of those, refused because
-        they do not add up, or are longer than the layout allows; fragments : pieces of compact frames;
-        incomplete : compact frames that never became whole; waits, wait_seconds : how often a call found the
-        queue empty, and how long it then waited.
+        messages, bytes : taken from the queue, good or bad; malformed, oversized : those of them that were
+        refused because they are inconsistent, or longer than the layout allows; fragments : pieces of compact
+        frames; incomplete : compact frames that were never completed; waits, wait_seconds : how often a call
+        found the queue empty, and how long it then waited.
         """
         return {
             "messages": fdc_read(&self.n_messages),
@@ -169,7 +169,7 @@ cdef class Receiver:
             raise ValueError("the Receiver is closed")
         if self.forks != fds_forks:
             self.forks = fds_forks
-            if self.busy:  # another thread was at work, and is not here: what it left is of no use, nor safe
+            if self.busy:  # another thread was at work and is gone: what it left is neither useful nor safe
                 self.busy = self.held = False
                 self._forget_frames()
         if self.busy:
@@ -190,8 +190,8 @@ cdef class Receiver:
     cdef int _take_in(self, int64_t size) noexcept nogil:
         """Count and open the message in self.message.
 
-        FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Else it is refused: self.fault
-        says why, or it is the message type (_WRONG_MTYPE), or memory is short.
+        FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Otherwise it is refused:
+        self.fault says why, or it is the message type (_WRONG_MTYPE), or memory is short.
         """
         cdef long mtype = self.message[0]
         cdef int status
@@ -217,12 +217,12 @@ cdef class Receiver:
     @cython.linetrace(False)
     @cython.profile(False)
     cdef int64_t _wait(self, int64_t deadline, int *status) except? -1:
-        """Wait for messages, without the GIL, until one was taken in that is more than a piece of a frame.
+        """Wait for messages, without the GIL, until one is taken in that is more than a piece of a frame.
 
-        Its size, with *status as _take_in has it; or minus errno.  After -EINTR, -ENOMSG and -EAGAIN the
-        handlers of signals have run.  -ENOMSG may come before the deadline: a signal between two naps
-        interrupts neither, and has to be looked for.  -EAGAIN: for a slice of time, or until the deadline,
-        nothing but pieces has come.
+        Its size, with *status as _take_in returns it; or minus errno.  After -EINTR, -ENOMSG and -EAGAIN the
+        signal handlers have run.  -ENOMSG may come before the deadline: a signal between two naps
+        interrupts neither, and has to be checked for.  -EAGAIN: for a slice of time, or until the deadline,
+        only pieces have arrived.
         """
         cdef int64_t n, began, until = deadline, enough = 0
         with nogil:
@@ -251,7 +251,7 @@ cdef class Receiver:
         return n
 
     cdef int _next(self, int64_t deadline, bint once) except -3:
-        """The next step's message, opened in self.opened: 1; -1 nothing came in time, -2 a signal (only if
+        """The next step's message, opened in self.opened: 1; -1 nothing arrived in time, -2 a signal (only if
         `once`).  deadline: monotonic ns; 0 do not wait, negative forever."""
         cdef int status = FDF_MORE
         cdef int64_t n = self._wait(0, &status)
@@ -288,8 +288,8 @@ cdef class Receiver:
     cdef int64_t _discard(self) except? -1:
         """Take a message that is too long out of the queue, count it and raise.
 
-        Another receiver may have been faster: then a good message, or none, comes instead.  Its payload
-        bytes, or -ENOMSG.
+        Another receiver may have been faster: then there is a good message instead, or none.  Returns its
+        payload bytes, or -ENOMSG.
         """
         cdef fds_status status
         cdef int64_t size, n
@@ -324,20 +324,20 @@ cdef class Receiver:
         ----------
         timeout : float or None
             Seconds.  None waits forever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
-            Otherwise the queue is looked at with sleeps of at most 0.2 ms in between, since System V has no
-            receive with a time limit: it costs some CPU, and a step can be seen that much later.  While
-            nothing but pieces of frames comes, the time and signals are looked at every 20 ms.
+            Otherwise the queue is polled with sleeps of at most 0.2 ms, since System V has no receive with a
+            time limit: it costs some CPU, and a step may be noticed that much later.  While only pieces of
+            frames arrive, the time and signals are checked every 20 ms.
 
         Returns
         -------
         Step or None
-            None if nothing came in time.
+            None if nothing arrived in time.
 
         Raises
         ------
         MalformedMessage
-            If a message does not add up or is longer than the layout allows.  It is out of the queue and
-            counted; the next call goes on with the next one.
+            If a message is inconsistent or longer than the layout allows.  It has been taken out of the queue
+            and counted; the next call continues with the next one.
         QueueRemoved
             If the queue is gone.  `remove`, called from any thread, wakes a waiting one this way.
         QueuePermission, QueueError
@@ -345,16 +345,16 @@ cdef class Receiver:
         ReceiverBusy
             If another thread is in a call of this Receiver.
         MemoryError
-            If there is no memory for the step, which the next call returns; or none for a piece of a frame,
-            which is lost and will be counted as incomplete.
+            If there is no memory for the step, which the next call returns, or for a piece of a frame, which
+            is lost and will be counted as incomplete.
         ValueError
             If the Receiver is closed.  (close() does not wake a thread that already waits.)
 
         Notes
         -----
-        A signal that arrives while waiting runs its Python handlers; unless one of them raises, the wait goes
-        on.  Python runs handlers in the main thread only.  Without a timeout, a signal that arrives in the
-        very instant before the wait begins is handled when the next message or signal comes.
+        A signal that arrives while waiting runs its Python handlers; unless one of them raises, the wait
+        continues.  Python runs handlers in the main thread only.  Without a timeout, a signal that arrives in
+        the very instant before the wait begins is handled when the next message or signal arrives.
         """
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
@@ -371,8 +371,8 @@ cdef class Receiver:
             self.busy = False
 
     cdef int _note_sender(self) except -1:
-        """Who sent the message that was taken last?  The kernel knows the last sender only, so it can be told
-        while nothing else is in the queue."""
+        """Who sent the message that was taken last?  The kernel knows only the last sender, so this is known
+        only while nothing else is in the queue."""
         cdef fds_status status
         cdef int64_t now = fds_now()
         if now < self._sender_due:
@@ -399,7 +399,7 @@ cdef class Receiver:
             if not self.held and self._next(-1 if wait else 0, True) < 0:
                 return 2 * (self.frames.incomplete != self.told_incomplete)
             self.held = False
-            if self.opened.channel != self.channel_number:  # FastDeploy's tensors have no form for it
+            if self.opened.channel != self.channel_number:  # FastDeploy's tensors cannot represent it
                 fdc_add(&self.n_malformed, 1)
                 fdw_refuse(&self.fault, FDW_FIELD_CHANNEL, -1, self.opened.channel, self.channel_number)
                 raise _malformed(self.channel_number, &self.fault)
@@ -429,9 +429,9 @@ cdef class Receiver:
 
         Notes
         -----
-        A task that is cancelled, or runs into the time limit of ``asyncio.wait_for``, loses no message: none
-        is taken before it is handed out.  A thread looks for messages while somebody waits, with sleeps of at
-        most 0.2 ms in between, as `receive` with a timeout does.  Several tasks of one loop may wait.
+        A task that is cancelled, or times out in ``asyncio.wait_for``, loses no message: none is taken before
+        it is handed out.  While a task waits, a thread polls for messages with sleeps of at most 0.2 ms, as
+        `receive` with a timeout does.  Several tasks of one loop may wait.
         `close` wakes them, and they get a ValueError.
 
         ``async for step in receiver`` is the same without a time limit; it ends after `close` or `remove`.
@@ -439,7 +439,7 @@ cdef class Receiver:
         return aio.receive(self, timeout)
 
     def __aiter__(self):
-        """Steps without end, for ``async for``; stops after close() or remove()."""
+        """An endless iterator over steps, for ``async for``; stops after close() or remove()."""
         return self
 
     def __anext__(self):
@@ -458,7 +458,7 @@ cdef class Receiver:
         return now - before
 
     def close(self):
-        """Use this Receiver no more; tasks of asyncio that wait are woken.
+        """Stop using this Receiver; waiting asyncio tasks are woken.
 
         The queue and its messages stay.
         """
@@ -467,7 +467,7 @@ cdef class Receiver:
             self.watch.close()
 
     def remove(self):
-        """Remove the queue and what is in it from the system, and close.  Waiting threads are woken."""
+        """Remove the queue and its messages from the system, and close.  Waiting threads are woken."""
         self.removed = True
         self.close()
         queues.remove_queue(self.msqid)
@@ -479,7 +479,7 @@ cdef class Receiver:
         self.close()
 
     def __iter__(self):
-        """Steps without end; stops after close() or remove()."""
+        """An endless iterator over steps; stops after close() or remove()."""
         return self
 
     def __next__(self):
@@ -508,7 +508,7 @@ def _look_at(int msqid, double seconds):
 
 
 def _last_sender_of(int msqid):
-    """For `fd_postproc.complaints`: the process that wrote to a queue last.  No other queue is looked at."""
+    """For `fd_postproc.complaints`: the process that wrote to a queue last.  No other queue is examined."""
     cdef fds_status status
     cdef int code = fds_stat(msqid, &status)
     if code < 0:

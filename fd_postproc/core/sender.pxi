@@ -63,9 +63,9 @@ cdef class Sender:
     queue_id, key, path, ftok, layout, mode
         As for `Receiver`.
     dialect : {"packed", "legacy", "compact"}, optional
-        ``"packed"`` and ``"legacy"`` are understood by FastDeploy's own receivers of that age, but a message
-        must fit the kernel's limits whole.  ``"compact"`` needs an fd_postproc receiver; what does not fit
-        one message goes in several.
+        ``"packed"`` and ``"legacy"`` are understood by FastDeploy's own receivers of the same age, but the
+        whole message must fit the kernel's limits.  ``"compact"`` needs an fd_postproc receiver; what does
+        not fit one message is sent in several.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ cdef class Sender:
     cdef uint8_t *message    # mtype, then lane.capacity bytes; used by one thread at a time
     cdef fdp_settled *settled  # of a save op's requests; made for the first one
     cdef fdf_sending sending
-    cdef uint64_t sender     # tells the frames of several senders apart
+    cdef uint64_t sender     # distinguishes the frames of several senders
     cdef int forks           # fds_forks when it took that number
 
     __signature__ = inspect.signature(_sender_arguments)
@@ -129,7 +129,7 @@ cdef class Sender:
         PyMem_RawFree(self.settled)
 
     cdef int _begin(self) except -1:
-        """Take a number that no other sender has."""
+        """Choose a number that no other sender has."""
         self.sender = int.from_bytes(os.urandom(8), "little")
         self.lane.seq = 0
         self.forks = fds_forks
@@ -140,8 +140,8 @@ cdef class Sender:
     def stats(self):
         """dict: counters since construction.
 
-        frames : steps sent; messages, bytes : what that took; fragments : messages that were a piece of a
-        frame; waits, wait_seconds : how often a call waited for room, and how long.
+        frames : steps sent; messages, bytes : what they were sent in; fragments : messages that were a piece
+        of a frame; waits, wait_seconds : how often a call waited for room, and how long.
         """
         return {
             "frames": fdc_read(&self.lane.frames),
@@ -159,7 +159,7 @@ cdef class Sender:
 
     @property
     def limit(self):
-        """int: bytes that one message may have now: the least of kernel.msgmax, what the queue may hold
+        """int: bytes that one message may have now: the smallest of kernel.msgmax, what the queue may hold
         (``msg_qbytes``, fixed when it was made) and a full message of FastDeploy's."""
         cdef int64_t msgmax = 0, msg_qbytes = 0
         cdef int64_t limit = fds_limit(self.lane.msqid, &msgmax, &msg_qbytes)
@@ -169,7 +169,7 @@ cdef class Sender:
 
     @property
     def waiting_seconds(self):
-        """float: how long the call that is under way has waited for room; 0.0 if it does not."""
+        """float: how long the current call has been waiting for room; 0.0 if it does not wait."""
         cdef int64_t since = fdc_read(&self.lane.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0
 
@@ -202,8 +202,8 @@ cdef class Sender:
             raise too_big(self._where(), self.dialect, limits.size, limits.msgmax, limits.msg_qbytes)
         if status == FDQ_LAYOUT:
             raise ValueError(
-                f"{self._where()}: a piece of a frame may be no longer than FastDeploy's message, and "
-                f"the {self.lane.stock_size} bytes of this layout are too few for one")
+                f"{self._where()}: a piece of a frame must not be longer than FastDeploy's message, and "
+                f"the {self.lane.stock_size} bytes of this layout's message are too few for a piece")
         if status == -EAGAIN:
             raise queue_error(EAGAIN, f"{self._where()}: it stayed full for the whole timeout")
         raise queue_error(-status, self._where())
@@ -212,7 +212,7 @@ cdef class Sender:
     @cython.linetrace(False)
     @cython.profile(False)
     cdef int _put(self, int64_t deadline, fdq_limits *limits) except? -1:
-        """fdq_go_on without the GIL; after -EINTR and -EAGAIN the handlers of signals have run."""
+        """fdq_go_on without the GIL; after -EINTR and -EAGAIN the signal handlers have run."""
         cdef int status
         with nogil:
             status = fdq_go_on(&self.lane, &self.sending, deadline, limits)
@@ -233,23 +233,23 @@ cdef class Sender:
             Of this Sender's channel.
         timeout : float or None
             Seconds to wait while the queue is full, without the GIL; None waits forever; 0 does not wait.
-            System V has no send with a time limit, and one without would not notice a lowered limit: the
-            queue is tried with sleeps of at most 0.2 ms in between, 2 ms after the first second.
+            System V has no send with a time limit, and a blocking send would not notice a lowered limit: the
+            queue is polled with sleeps of at most 0.2 ms, and of 2 ms after the first second.
 
         Raises
         ------
         MessageTooBig
             If a packed or legacy message is longer than the kernel or the queue allows.  Compact frames are
-            cut to fit, unless not even 136 bytes are allowed.  Also if a limit is lowered, while this call
-            waits, below the message or piece that is to go next: that step is lost.
+            split to fit, unless not even 136 bytes are allowed.  Also if, while this call waits, a limit is
+            lowered below the next message or piece: that step is lost.
         QueueTimeout
-            If the queue stayed full.  The step was not sent; if some pieces of it went out before, the
+            If the queue stayed full.  The step was not sent; if some pieces of it had been sent, the
             receiver will drop and count them.
         QueueRemoved, QueuePermission, QueueError
             If the kernel refuses.  The step was not sent.  Also in the child, if a signal handler forks while
             this call waits: the parent sends the step.
         TypeError
-            If it is no Step.
+            If it is not a Step.
         ValueError
             If the layout cannot carry the step, or the Sender is closed.
         SenderBusy
@@ -258,7 +258,7 @@ cdef class Sender:
         Notes
         -----
         A signal that arrives while waiting runs its Python handlers; unless one of them raises, the wait
-        goes on.
+        continues.
         """
         cdef Step one = _a_step(step)
         cdef fdw_message m
@@ -288,9 +288,9 @@ cdef class Sender:
 
     def _save(self, str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, *,
               int32_t stop_flag, int32_t flag, bint skip_prefill):
-        """For `fd_postproc.ops`: send what a save op was given.
+        """For `fd_postproc.ops`: send what was passed to a save op.
 
-        `inputs` holds a HostInput for each role; the caller has checked that their sizes fit each other.
+        `inputs` holds a HostInput for each role; the caller has checked that their sizes match.
         None, or a Refusal if a number in them does not fit; then nothing was sent.
         """
         cdef fdp_source s
@@ -344,7 +344,7 @@ cdef class Sender:
             self.busy = False
 
     def close(self):
-        """Use this Sender no more.  The queue and its messages stay."""
+        """Stop using this Sender.  The queue and its messages stay."""
         self.closed = True
 
     def __enter__(self):

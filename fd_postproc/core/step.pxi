@@ -47,13 +47,13 @@ cdef class Step:
     channel : str
         ``"plain"``, ``"topk"``, ``"spec"`` or ``"spec_topk"``.
     dialect : str or None
-        How it travelled: ``"compact"`` in our own frames; else ``"packed"`` if the header told the number
+        How it was sent: ``"compact"`` in our own frames; otherwise ``"packed"`` if the header gave the number
         of columns, and ``"legacy"`` if not (also on channels without logprobs, which have one stock form).
         None for a step made by `from_arrays`.
     flag : int
         3 target, 4 draft; 0 on channels that have no such word.
     stop_flag : int
-        First header word as it came: positive while the worker has something left to do.
+        First header word, unchanged: positive while the worker has something left to do.
     batch, rows, cols : int
         Requests; accepted tokens of all requests; logprob columns (1 on channels without logprobs).
     seq : int or None
@@ -102,7 +102,7 @@ cdef class Step:
 
     @property
     def counts(self):
-        """list of int, one per request: accepted tokens, or the negative code as it came.
+        """list of int, one per request: accepted tokens, or the negative code, unchanged.
 
         -1 no token this step, -3 recovery stop, -9 preempted.
         """
@@ -144,7 +144,7 @@ cdef class Step:
         IndexError
             If `i` is not in ``range(batch)``.
         TypeError
-            If it is no whole number.
+            If it is not a whole number.
         """
         cdef Py_ssize_t request = _request(self, i)
         cdef int32_t first = self.raw.block.offsets[request]
@@ -166,7 +166,7 @@ cdef class Step:
         ValueError
             If the channel carries no logprobs.
         TypeError
-            If `i` is no whole number.
+            If `i` is not a whole number.
         """
         cdef Py_ssize_t request = _request(self, i)
         _check_logprobs(self)
@@ -209,7 +209,7 @@ cdef class Step:
         channel : {"plain", "topk", "spec", "spec_topk"}
         counts : array_like of int, shape (batch,)
             Accepted tokens of each request, or a negative code.  On ``plain`` and ``topk`` 1 or a code.  This
-            and the others may be Paddle or PyTorch tensors in host memory.
+            and the other arrays may be Paddle or PyTorch tensors in host memory.
         ids : array_like of int, shape (rows, cols)
             Token ids of the accepted rows; ``(rows,)`` is taken as one column.  rows is the sum of the
             positive counts.
@@ -228,8 +228,8 @@ cdef class Step:
         TypeError
             If an argument is of another kind: floats for integers, strings, None.
         ValueError
-            If shapes do not fit each other, a number does not fit its type, the channel cannot carry it, or a
-            tensor is not in host memory, or has none.
+            If shapes do not match, a number does not fit its type, the channel cannot carry it, or a
+            tensor is not in host memory or has no memory.
         """
         import numpy as np
 
@@ -282,7 +282,7 @@ cdef class Step:
         )
 
     def __eq__(self, other):
-        """Same content: channel, flags, counts, ids, scores (NaN equals NaN), ranks; not how it travelled."""
+        """Same channel, flags, counts, ids, scores (NaN equals NaN), ranks; dialect and seq may differ."""
         if not isinstance(other, Step):
             return NotImplemented
         cdef fdw_step *a = &self.raw

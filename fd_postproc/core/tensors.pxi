@@ -21,7 +21,7 @@ cdef int _open_tensors(fdw_step *s, const fdw_geometry *at, const int64_t *words
                        const int64_t *counts, int32_t *known, fdw_fault *fault) noexcept nogil:
     """Check batch, columns and counts; fill in the rows, and known[batch], the counts.
 
-    `n` elements are in the token tensor.  Each count is read once: the tensor may change meanwhile.
+    The token tensor has `n` elements.  Each count is read once: the tensor may change during the call.
     """
     cdef int64_t i, code, cells
     cells = (counts - words) + (<int64_t>s.batch if at.counts >= 0 else 0)
@@ -88,7 +88,7 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     ----------
     channel : {"plain", "topk", "spec", "spec_topk"}
     tokens : tensor, int64
-        As `fd_postproc.ops` and FastDeploy's own ops fill it.  It may be shorter than they ask for, as long
+        As `fd_postproc.ops` and FastDeploy's own ops fill it.  It may be shorter than they require, as long
         as everything that its header claims is there.
     scores : tensor, float32, optional
         On ``topk`` and ``spec_topk``.
@@ -105,7 +105,7 @@ def step_from_tensors(channel, tokens, scores=None, ranks=None, *, layout=GPU):
     Raises
     ------
     MalformedMessage
-        If anything does not add up, or a number does not fit 32 bits.
+        If anything is inconsistent, or a number does not fit 32 bits.
     TypeError, ValueError
         If a tensor is of another kind, or not in host memory.
     """

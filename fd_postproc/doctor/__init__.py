@@ -46,7 +46,7 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     scope : Scope, optional
         Default: all channels, the configured queue id and all queues that look like FastDeploy's.
     snapshot : Snapshot, optional
-        What to look at; default: what is there now.
+        What to check; default: the present state.
 
     Returns
     -------

@@ -41,7 +41,7 @@ def check_environment() -> list[Finding]:
             VARIABLES[name].of(os.environ[name])
         except ValueError as error:
             seen = str(error).removeprefix(f"{name}=")
-            remedy: tuple[str, ...] = ("unset it, or set it to such a value",)
+            remedy: tuple[str, ...] = ("unset it, or set it to a valid value",)
             if name.startswith("INFERENCE_"):
                 remedy += ("FastDeploy's own ops end their process at a value like this one",)
             found.append(Finding("error", "environment", "variable-invalid", name, seen, remedy))
@@ -66,7 +66,7 @@ def check_environment() -> list[Finding]:
 
 
 def check_fastdeploy() -> list[Finding]:
-    """Whether FastDeploy is installed, and what it makes of the plug-ins."""
+    """Whether FastDeploy is installed, and what it does with the plug-ins."""
     return [installed(), *check_plugins()]
 
 

@@ -1,4 +1,4 @@
-"""What a check says, and what it is asked about."""
+"""The result of a check, and the scope of the checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEVERITIES = ("ok", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was seen.
+    """One thing that a check has found.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ def worst(findings: list[Finding]) -> str:
 
 @dataclass(frozen=True)
 class Scope:
-    """What to look at.
+    """What to check.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Scope:
     layout : Layout
     load : Load
     stock : bool
-        FastDeploy's own ops send or receive, so full messages must fit.
+        Whether FastDeploy's own ops send or receive, so that full messages must fit.
     trial : bool
-        Try our token processor beside the installed FastDeploy's, which takes as long as importing that.
+        Whether to try our token processor beside the installed FastDeploy's, whose import takes seconds.
     """
 
     channels: tuple[Channel, ...] = CHANNELS
@@ -83,12 +83,12 @@ class Scope:
 
     @property
     def named(self) -> bool:
-        """The user named queues."""
+        """Whether the user named queues."""
         return bool(self.ids or self.keys or self.msqids)
 
     @property
     def settled(self) -> bool:
-        """The user named the channel."""
+        """Whether the user named the channel."""
         return len(self.channels) == 1
 
 

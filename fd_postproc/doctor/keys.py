@@ -55,14 +55,14 @@ def _unreadable_places() -> list[Finding]:
     found = []
     for kind, lookup in ("shm", "/dev/shm"), ("cwd", "./"):
         if place(kind, lookup) is None:
-            seen = "cannot be looked at; FastDeploy goes on with key -1, which all such processes share"
+            seen = "cannot be accessed; FastDeploy continues with key -1, which all such processes share"
             remedy = (f"mount or create {lookup}, or start in a directory that exists",)
             found.append(Finding("error", "keys", "place-missing", lookup, seen, remedy))
     return found
 
 
 def _collisions(snapshot: Snapshot, scope: Scope) -> list[Finding]:
-    """Two ids with one key, and two channels' places with one key."""
+    """Two ids that give one key, and two channels' places that give one key."""
     found = []
     for first, second in combinations(sorted(configured_ids(scope)), 2):
         for ftok, severity, apart in ("custom", "error", 1 << 20), ("libc", "warning", 256):
@@ -98,7 +98,7 @@ def _sides(queue: Queue) -> tuple[set[int], set[int]]:
 
 
 def _splits(snapshot: Snapshot) -> list[Finding]:
-    """The two sides of one id on two queues: nothing ever arrives."""
+    """The two sides of one id use two queues: nothing ever arrives."""
     by_id: dict[tuple[int, str, str], dict[int, tuple[Queue, Identity]]] = {}
     for queue in snapshot.queues:
         for one in queue.identities:

@@ -17,7 +17,7 @@ def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
         f"if FastDeploy's own ops send, as root: sysctl -w {' '.join(wanted)}",
         f"in Docker: docker run {' '.join('--sysctl ' + one for one in wanted)} "
         "(with --ipc=host or --ipc=container:NAME: set them there)",
-        "then stop the service, remove its queues and start it: a queue keeps the size it was made with",
+        "then stop the service, remove its queues and restart it: a queue keeps the size it was made with",
     )
 
 

@@ -1,6 +1,6 @@
 """Which side of the plug-in a FastDeploy started here would use.
 
-Only what is installed and set is looked at; FastDeploy is not imported.
+Only the installation and the settings are examined; FastDeploy is not imported.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _matches(allowed: str | None) -> str:
         elif _is_nearly_ours(name):
             parts.append(f"{name!r} is not the name of a plug-in, {NAME!r} is (no space, no hyphen)")
         else:
-            parts.append(f"{name!r} is the name of no plug-in that is installed")
+            parts.append(f"{name!r} is not the name of an installed plug-in")
     return "FastDeploy splits it at commas: " + ", ".join(parts)
 
 
@@ -74,7 +74,7 @@ def _better(allowed: str | None) -> str:
 
 
 def _engine(allowed: str | None) -> Finding:
-    """What FastDeploy's loader makes of a group that takes one plug-in: else its own class, silently."""
+    """What FastDeploy's loader does with a group that takes one plug-in.  It falls back silently."""
     names = None if allowed is None else allowed.split(",")
     points = _points(ENGINE_GROUP)
     chosen = [point for point in points if names is None or point.name in names]

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from .. import queues
 from ..errors import QueueError
 
-# System call numbers of msgsnd and msgrcv.  (Elsewhere only the kernel function's name tells.)
+# System call numbers of msgsnd and msgrcv.  (On other machines only the kernel function's name is known.)
 _CALLS = {
     "x86_64": {69: "send", 70: "receive"},
     "aarch64": {189: "send", 188: "receive"},
 }.get(platform.machine(), {})
 _FUNCTIONS = {"do_msgsnd": "send", "do_msgrcv": "receive"}
 
-# The last use is known to the second, a start to the clock's tick: closer than this, nobody can tell.
+# The last use is known to the second, a start to the clock's tick: a smaller difference cannot be seen.
 _CLOCK_SLACK = 2.0
 
 
@@ -51,7 +51,7 @@ class User:
 
     @property
     def gone(self) -> bool:
-        """It cannot use the queue any more."""
+        """Whether it cannot use the queue any more."""
         return self.state in ("dead", "reused")
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ def age(when: int) -> str:
 
 
 def last_user(pid: int, used_at: int) -> User:
-    """What became of the process that used a queue last.
+    """What has happened to the process that used a queue last.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def last_user(pid: int, used_at: int) -> User:
     except ProcessLookupError:
         return User(pid, used_at, "dead")
     except PermissionError:
-        pass  # somebody else's, but there
+        pass  # another user's, but it exists
     status = _status(pid)
     if status is None:  # /proc may hide other users' processes
         return User(pid, used_at, "alive", name(pid))

@@ -129,9 +129,9 @@ def _traffic(queue: Queue) -> list[Finding]:
             f"{', however fast the reader is' if overrun else ''}; the last to write was {queue.sender}"
         )
         steps = (
-            "look at that process, end it if it is not the worker; keep others out: mode 0600, an IPC "
+            "check that process, and end it if it is not the worker; keep others out: mode 0600, an IPC "
             "namespace of its own",
-            f"how many a second: fd-postproc record msqid:{info.msqid} FILE --seconds 2 (it takes them)",
+            f"how many per second: fd-postproc record msqid:{info.msqid} FILE --seconds 2 (it takes them)",
         )
         severity = "error" if overrun else "warning"
         found.append(
@@ -156,7 +156,7 @@ def _whoever(queue: Queue, doing: str, noun: str) -> str:
 
 
 def _full(queue: Queue) -> bool:
-    """One more message like those that wait would not fit."""
+    """Whether one more message like the waiting ones would not fit."""
     info = queue.info
     if not info.messages or info.max_bytes is None:
         return False
@@ -208,7 +208,7 @@ def _first_message(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Fin
     channels = queue.channels(scope)
     longest = max(payload_size(channel, scope.layout) for channel in channels)
     remedy = (
-        f"keep it for a look: fd-postproc record msqid:{info.msqid} FILE --count 1",
+        f"save it for inspection: fd-postproc record msqid:{info.msqid} FILE --count 1",
         "another channel, layout or program writes here: give each service an id of its own",
     )
     try:
@@ -221,10 +221,10 @@ def _first_message(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Fin
                 return [_finding(queue, "error", "message-too-long", seen, remedy)]
             return [_finding(queue, "info", "message-not-seen", seen, ("raise kernel.msgmax to see it",))]
         if error.errno == errno.ENOSYS:
-            seen = "this kernel cannot copy a message (no CONFIG_CHECKPOINT_RESTORE): not looked at"
+            seen = "this kernel cannot copy a message (no CONFIG_CHECKPOINT_RESTORE): not checked"
             return [_finding(queue, "info", "message-not-seen", seen)]
         return [_finding(queue, "info", "message-not-seen", f"its first message was not seen: {error}")]
-    if found is None:  # taken meanwhile
+    if found is None:  # taken in the meantime
         return []
     mtype, payload = found
     as_which = {channel: _fault(payload, channel, mtype, scope.layout) for channel in CHANNELS}
@@ -232,10 +232,10 @@ def _first_message(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Fin
         return []
     others = [channel for channel, fault in as_which.items() if fault is None]
     code = "message-too-long" if len(payload) > longest else "message-malformed"
-    why = str(as_which[channels[0]]) if len(channels) == 1 else f"it adds up under none of {_list(channels)}"
+    why = str(as_which[channels[0]]) if len(channels) == 1 else f"it is valid under none of {_list(channels)}"
     seen = f"its first message ({len(payload):,} bytes, type {mtype}) is stale or foreign: {why}"
     if others:
-        seen += f"; it adds up as {_list(others)}"
+        seen += f"; it is valid as {_list(others)}"
     data = {"size": len(payload), "mtype": mtype, "adds_up_as": others}
     return [_finding(queue, "error", code, seen, remedy, **data)]
 
@@ -265,7 +265,7 @@ def _access(queue: Queue) -> list[Finding]:
     if info.mode & 0o066:
         seen = f"mode {info.mode:04o}: other users of this machine can read the tokens, and forge some"
         remedy = (
-            "FastDeploy's ops make queues so; whoever comes first decides: start fd_postproc's side first",
+            "FastDeploy's ops make such queues; whoever comes first decides: start fd_postproc's side first",
         )
         found.append(_finding(queue, "info", "queue-mode", seen, remedy, mode=f"{info.mode:04o}"))
     return found
@@ -274,7 +274,7 @@ def _access(queue: Queue) -> list[Finding]:
 def _others(snapshot: Snapshot) -> Finding:
     keys = ", ".join(f"{one.msqid} (key {key_text(one.key)})" for one in snapshot.others[:_LISTED])
     more = f" and {len(snapshot.others) - _LISTED:,} more" if len(snapshot.others) > _LISTED else ""
-    seen = f"{quantity(len(snapshot.others), 'queue')} of unknown programs, not looked at: {keys}{more}"
+    seen = f"{quantity(len(snapshot.others), 'queue')} of unknown programs, not checked: {keys}{more}"
     remedy = (
         "if one is FastDeploy's: --queue-id key:0x... or msqid:N; if a service was started in another "
         "directory: --path DIRECTORY",

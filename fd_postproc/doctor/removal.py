@@ -13,7 +13,7 @@ from .snapshot import Queue, Snapshot
 def leftovers(snapshot: Snapshot) -> list[Queue]:
     """Queues whose last sender and last receiver are dead.
 
-    A queue that nobody has used yet is none: who made it cannot be known.
+    A queue that nobody has used yet is not among them: its maker cannot be known.
     """
     return [queue for queue in snapshot.queues if queue.leftover]
 
@@ -53,6 +53,6 @@ def remove_leftover(queue: Queue) -> str | None:
         return "processes wait in queues that this user may not see; try as root"
     users = last_user(now.last_sender, now.sent_at), last_user(now.last_receiver, now.received_at)
     if not replace(queue, info=now, sender=users[0], receiver=users[1], waiting=()).leftover:
-        return "a process with its last user's number lives"
+        return "a process with the pid of its last user is alive"
     remove_queue(now.msqid)
     return None

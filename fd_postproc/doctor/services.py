@@ -1,6 +1,6 @@
-"""Services that are running: does the process at each end of a queue use the plug-in?
+"""Running services: does the process at each end of a queue use the plug-in?
 
-FastDeploy's log says so among thousands of lines; the processes themselves can be looked at.
+FastDeploy's log says so, but among thousands of lines; the processes themselves can be examined.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _CORE = "fd_postproc/_core."  # the extension module, as it is mapped into a pro
 
 
 def check_services(snapshot: Snapshot) -> list[Finding]:
-    """One finding for each queue whose sender and receiver are alive and may be looked at."""
+    """One finding for each queue whose sender and receiver are alive and may be examined."""
     return [finding for queue in snapshot.queues if (finding := _service(queue)) is not None]
 
 
@@ -23,7 +23,7 @@ def _service(queue: Queue) -> Finding | None:
     if "alive" not in (sender.state, receiver.state) or sender.pid == receiver.pid:
         return None
     engine, worker, told = _has_core(receiver), None, None
-    if not queue.flooded:  # else the last to write is hardly the worker
+    if not queue.flooded:  # otherwise the last writer is hardly the worker
         worker, told = _has_core(sender), _was_told(sender)
     if engine is None and worker is None:
         return None

@@ -1,4 +1,4 @@
-"""Everything that the checks look at, read once; and whose queue a key belongs to."""
+"""Everything that the checks examine, read once; and to which service a key belongs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNELS_OF = {
 # FastDeploy's ids are TCP ports, in older versions plus a rank.  A key with a larger one is a coincidence.
 _LARGEST_ID = 65535 + 256
 
-# So many messages of so few bytes on average are not FastDeploy's, which has 8 at the least: a batch of none.
+# This many messages of this few bytes on average are not FastDeploy's, which have at least 8 (no requests).
 _FLOOD_MESSAGES = 256
 _FLOOD_BYTES = 64
 
@@ -52,7 +52,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue with what is known about it.
+    """A queue and what is known about it.
 
     Attributes
     ----------
@@ -76,28 +76,28 @@ class Queue:
 
     @property
     def ours(self) -> bool:
-        """It carries FastDeploy's tokens, by its key or because the user says so."""
+        """Whether it carries FastDeploy's tokens, by its key or because the user says so."""
         return self.named or bool(self.identities)
 
     @property
     def leftover(self) -> bool:
-        """Everybody who is known to have used it is dead, and nobody waits in it."""
+        """Whether every process known to have used it is dead, and nobody waits in it."""
         users = [user for user in (self.sender, self.receiver) if user.state != "nobody"]
         return bool(users) and all(user.gone for user in users) and not self.waiting
 
     @property
     def flooded(self) -> bool:
-        """So many messages of so few bytes wait that the last sender is hardly the worker."""
+        """Whether so many messages of so few bytes wait that the last sender is hardly the worker."""
         return self.info.messages >= _FLOOD_MESSAGES and self.info.bytes < _FLOOD_BYTES * self.info.messages
 
     @property
     def being_read(self) -> bool:
-        """Its reader is alive and took a message just now."""
+        """Whether its reader is alive and took a message just now."""
         return self.receiver.state == "alive" and time.time() - self.info.received_at < _JUST_NOW
 
     @property
     def doubt(self) -> str | None:
-        """Why a leftover may have a user that cannot be seen; None if nothing speaks for it."""
+        """Why a leftover may have a user that cannot be seen; None if nothing suggests that."""
         if "nobody" in (self.sender.state, self.receiver.state):
             return "only one side ever used it"
         if self.info.mode & 0o066 and os.geteuid() != 0:
@@ -127,7 +127,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was there at one moment.
+    """The state at one moment.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ def own_places(scope: Scope) -> list[Place]:
 def identities(key: int, places: list[Place], ids: frozenset[int]) -> tuple[Identity, ...]:
     """All ids and places that give a key.
 
-    `ids` are those that are configured: each of them counts; of the others only those that are likely.
+    `ids` are the configured ones, all of which count; of other ids, only the likely ones do.
     """
     found = []
     # Both rules keep the id's low bits in a place of their own.
@@ -179,17 +179,17 @@ def identities(key: int, places: list[Place], ids: frozenset[int]) -> tuple[Iden
 
 
 def configured_ids(scope: Scope) -> frozenset[int]:
-    """Ids that the user named, else that of the environment."""
+    """Ids that the user named, otherwise that of the environment."""
     if scope.named:
         return scope.ids
     try:
         return frozenset([queues.queue_id_from_env()])
     except ValueError:
-        return frozenset()  # the check of the environment says so
+        return frozenset()  # the check of the environment reports it
 
 
 def take(scope: Scope) -> Snapshot:
-    """Look at limits, queues and processes."""
+    """Read limits, queues and processes."""
     infos = queues.list_queues()
     sleepers = waiting()
     here = own_places(scope)

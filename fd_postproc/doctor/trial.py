@@ -20,7 +20,7 @@ _PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs t
 
 
 def check_trial() -> list[Finding]:
-    """One finding: the verdict, or why there is none."""
+    """One finding: the verdict, or the reason why there is none."""
     if installed().code == "fastdeploy-missing" and not FASTDEPLOY.text:
         seen = f"not tried: FastDeploy is not installed ({FASTDEPLOY}=PATH names a source tree)"
         return [_finding("info", "plugin-untried", seen)]
@@ -37,7 +37,7 @@ def check_trial() -> list[Finding]:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return [_finding("warning", "plugin-unknown", f"the trial failed: {error}")]
     if "error" in told:
-        remedy = ("mend the installation: FastDeploy itself will not start, either",)
+        remedy = ("repair the installation: FastDeploy itself will not start, either",)
         return [_finding("warning", "plugin-unknown", told["error"], remedy)]
     return [_judged(told)]
 
@@ -56,13 +56,13 @@ def report() -> dict[str, Any]:
     subprocess.TimeoutExpired
         If it takes longer than five minutes.
     ValueError
-        If it ends without an answer; the text has its last words.
+        If it ends without an answer; the text contains its last line on standard error.
     """
     return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_PATIENCE)
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:
-    """What the engine will do: what is installed and set, and then what the trial came to.
+    """What the engine will do: from the installation and settings, and then from the trial's result.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters that one thread at a time writes, without the GIL, while others look at them.
+ * Counters that one thread at a time writes, without the GIL, while others read them.
  *
- * Relaxed atomics cost what plain memory accesses cost, and are no data race.
+ * Relaxed atomics cost no more than plain memory accesses, and are not a data race.
  */
 #ifndef FD_POSTPROC_COUNTER_H
 #define FD_POSTPROC_COUNTER_H

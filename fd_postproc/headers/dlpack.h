@@ -2,9 +2,10 @@
  *
  * The part of DLPack's C exchange API (version 1.x) that asks a tensor where its memory is.
  *
- * A framework puts a capsule with a table of functions on its tensor type, as `__dlpack_c_exchange_api__`; one
- * call then fills in address, device, dtype and shape, twenty times faster than asking the tensor's own methods
- * one by one.  Paddle 3.3 and PyTorch 2.10 and later have it.  The layout is fixed by DLPack's specification.
+ * A framework puts a capsule with a table of functions on its tensor type, as `__dlpack_c_exchange_api__`;
+ * one call then fills in address, device, dtype and shape, twenty times faster than asking the tensor's own
+ * methods one by one.  Paddle 3.3 and PyTorch 2.10 and later have it.  DLPack's specification fixes the
+ * layout.
  */
 #ifndef FD_POSTPROC_DLPACK_H
 #define FD_POSTPROC_DLPACK_H

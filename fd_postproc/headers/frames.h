@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compact frames that are longer than one message may be: cutting them up, and putting them together again.
+ * Compact frames that are longer than one message may be: splitting them, and reassembling them.
  *
  * A fragment is the frame's header, with a fragment number of its own, and the next piece of the body.  The
  * fragments of one sender arrive in the order in which it sent them; those of several senders may alternate.
- * No system call and no Python; whose frames are open, and in how much memory, is senders.h.
+ * No system call and no Python; senders.h decides whose frames are open, and in how much memory.
  */
 #ifndef FD_POSTPROC_FRAMES_H
 #define FD_POSTPROC_FRAMES_H
 
 #include "fd_postproc/headers/senders.h"
 
-/* ---- Cutting ---------------------------------------------------------------------------------------- */
+/* ---- Splitting -------------------------------------------------------------------------------------- */
 
 /* Room for the mtype in front of a payload. */
 #define FDF_MTYPE_SIZE ((int64_t)sizeof(long))
 
-/* The shortest limit that a frame can be cut to: a later piece's mtype and header are written over the end of
- * the piece before it. */
+/* The smallest limit that a frame can be split for: a later piece's mtype and header are written over the end
+ * of the previous piece. */
 #define FDF_LEAST_LIMIT (FDW_FRAME_HEADER + FDF_MTYPE_SIZE + FDW_FRAME_HEADER)
 
 /* A message, or a frame in pieces, on its way out.  `message` holds mtype and payload. */
@@ -75,7 +75,7 @@ static inline void *fdf_piece(const fdf_sending *s, int64_t *size)
     return at;
 }
 
-/* ---- Putting together ------------------------------------------------------------------------------- */
+/* ---- Reassembling ----------------------------------------------------------------------------------- */
 
 /* Does the header of a fragment belong to the open frame of its sender, as its next piece? */
 static inline int fdf_continues(const fdf_sender *s, const fdw_frame_header *h, int64_t body)
@@ -101,14 +101,14 @@ static inline int fdf_accept_first(fdf_assembly *a, const fdw_frame_header *h, c
     } else {
         fdf_heard(a, s, now);
         if (s->data != NULL)
-            fdf_lose(a, s); /* it has gone on to another */
+            fdf_lose(a, s); /* it has begun another */
     }
     if (fdf_open(a, s, h, m->size, now) < 0)
         return FDF_NO_MEMORY;
     return fdw_copy(m, 0, s->data, m->size) < 0 ? FDF_REFUSED : FDF_MORE;
 }
 
-/* A fragment that continues nothing; s: its sender, NULL if nothing is known of it. */
+/* A fragment that continues no open frame; s: its sender, NULL if nothing is known about it. */
 static inline int fdf_skip(fdf_assembly *a, fdf_sender *s, const fdw_frame_header *h, int64_t now)
 {
     if (s == NULL) {
@@ -126,7 +126,7 @@ static inline int fdf_skip(fdf_assembly *a, fdf_sender *s, const fdw_frame_heade
     return FDF_MORE;
 }
 
-/* The last fragment of a frame has come. */
+/* The last fragment of a frame has arrived. */
 static inline int fdf_finish(fdf_assembly *a, fdf_sender *s, const fdw_layout *layout, int channel, int64_t now,
                              fdw_message *m, fdw_fault *fault)
 {
@@ -148,8 +148,8 @@ static inline int fdf_finish(fdf_assembly *a, fdf_sender *s, const fdw_layout *l
 }
 
 /* Take one compact message.  FDF_WHOLE: *m is an opened frame, valid until the next call.  FDF_MORE: wait for
- * the rest (or it was a stray piece, skipped).  FDF_REFUSED: it does not add up, *fault says why.
- * FDF_NO_MEMORY: for this piece of a frame, which is lost. */
+ * the rest (or it was a stray piece, skipped).  FDF_REFUSED: it is inconsistent, *fault says why.
+ * FDF_NO_MEMORY: there is none for this piece of a frame, which is lost. */
 static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int channel, const void *data,
                              int64_t size, int64_t now, fdw_message *m, fdw_fault *fault)
 {
@@ -167,7 +167,7 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
         if (s != NULL) {
             fdf_heard(a, s, now);
             if (s->data != NULL)
-                fdf_lose(a, s); /* its sender has gone on to another */
+                fdf_lose(a, s); /* its sender has begun another */
         }
         return fdw_open_frame(m, layout, channel, data, size, fault) < 0 ? FDF_REFUSED : FDF_WHOLE;
     }

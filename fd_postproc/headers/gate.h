@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate: a message that arrived is opened here, or refused.
+ * The gate: a message that has arrived is opened here, or refused.
  *
  * fdw_open and fdw_open_frame check every number that a message claims against the layout and against the
  * bytes that arrived.  Every read of a message, here and later, goes through fdw_reach.
@@ -21,7 +21,7 @@ typedef struct {
     int32_t batch;
     int32_t cols;
     int32_t rows;       /* accepted tokens of all requests */
-    int64_t claimed;    /* where the last thing ends that the message claims to hold */
+    int64_t claimed;    /* where the last field ends that the message claims to hold */
     uint64_t seq;       /* frames only */
     uint64_t sender;
     fdw_geometry at;
@@ -61,7 +61,7 @@ enum fdw_field {
     FDW_NUMBER, /* tensors only */
 };
 
-/* Why a message was refused: the field, its value, the bound it breaks. */
+/* Why a message was refused: the field, its value, the bound that it violates. */
 typedef struct {
     int32_t field;
     int32_t index;      /* request, for FDW_COUNT and FDW_TOKEN; else -1 */
@@ -79,7 +79,7 @@ static inline int fdw_refuse(fdw_fault *fault, int field, int32_t index, int64_t
 }
 
 /* Header words -> stop_flag, flag, batch, cols, dialect.
- * The column count rides in the upper bits of a word that a legacy sender leaves zero there. */
+ * The column count is in the upper bits of a word; a legacy sender leaves those bits zero. */
 static inline int fdw_read_header(fdw_message *m, const fdw_layout *layout)
 {
     int32_t second = 0, third = 0;
@@ -123,7 +123,7 @@ static inline int fdw_stock_words(const fdw_message *m, int32_t words[3])
     return m->channel == FDW_SPEC_TOPK ? 3 : 2;
 }
 
-/* Tokens of request i, or its negative code.  Without a count region the token itself tells. */
+/* Tokens of request i, or its negative code.  Without a count region the token itself decides. */
 static inline int fdw_count(const fdw_message *m, int32_t i, int32_t *count)
 {
     int32_t word;
@@ -136,7 +136,7 @@ static inline int fdw_count(const fdw_message *m, int32_t i, int32_t *count)
 }
 
 /* Where the last byte of request i ends in one of FastDeploy's messages, if it holds `count` tokens.  A slot
- * without a count region is there whatever its token says. */
+ * without a count region is present whatever its token says. */
 static inline int64_t fdw_slot_end(const fdw_message *m, int32_t i, int32_t count)
 {
     const fdw_geometry *at = &m->at;
@@ -148,7 +148,8 @@ static inline int64_t fdw_slot_end(const fdw_message *m, int32_t i, int32_t coun
     return fdw_place(&at->ids, i, 0) + at->ids.pitch * (rows - 1) + 4 * (int64_t)m->cols;
 }
 
-/* Check the counts of a message whose header is read; sums up m->rows, and m->claimed of a stock message. */
+/* Check the counts of a message whose header has been read; computes m->rows, and m->claimed of a stock
+ * message. */
 static inline int fdw_check_counts(fdw_message *m, fdw_fault *fault)
 {
     int64_t rows = 0;
@@ -168,17 +169,17 @@ static inline int fdw_check_counts(fdw_message *m, fdw_fault *fault)
     return 0;
 }
 
-/* Whether messages of another channel may come, too: a worker with logprobs enabled sends a plain message when
- * no request of a step has asked for any (FastDeploy's save_output_normal).  Its own engine takes that for a
- * message of logprobs without columns, and never gives out the tokens. */
+/* Whether messages of another channel may arrive, too: a worker with logprobs enabled sends a plain message
+ * when no request of a step has asked for any (FastDeploy's save_output_normal).  Its own engine reads that
+ * as a logprob message without columns, and never delivers the tokens. */
 static inline int fdw_may_be_plain(int channel)
 {
     return channel == FDW_TOPK;
 }
 
-/* Whether a message of logprobs that ends too early is a whole plain one.  Its length tells: that of the
- * structure, which FastDeploy sends, or up to the last request, as our senders cut it.  None of logprobs ends
- * there. */
+/* Whether a logprob message that ends too early is a whole plain one.  Its length decides: that of the
+ * structure, which FastDeploy sends, or up to the last request, where our senders truncate it.  No logprob
+ * message ends there. */
 static inline int fdw_is_plain(const fdw_message *m, const fdw_layout *layout)
 {
     const fdw_geometry at = fdw_geometry_of(layout, FDW_PLAIN, FDW_LEGACY, 0);
@@ -187,7 +188,7 @@ static inline int fdw_is_plain(const fdw_message *m, const fdw_layout *layout)
 }
 
 /* Check everything that one of FastDeploy's messages claims.  0, or -1 with the reason in *fault.
- * m->channel is what the message is: `channel`, or FDW_PLAIN where that may come. */
+ * m->channel is the message's channel: `channel`, or FDW_PLAIN where such messages may arrive. */
 static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
                            int64_t size, fdw_fault *fault)
 {
@@ -269,8 +270,8 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
     return 0;
 }
 
-/* Without a count region in FastDeploy's message, a negative token is a code: as a token it could not be told
- * from one by anybody who gets the frame's content in another form. */
+/* Without a count region in FastDeploy's message, a negative token is a code: anybody who gets the frame's
+ * content in another form could not distinguish such a token from a code. */
 static inline int fdw_check_tokens(const fdw_message *m, fdw_fault *fault)
 {
     int64_t row = 0;

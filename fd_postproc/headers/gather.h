@@ -10,7 +10,7 @@
 #include "fd_postproc/headers/gate.h"
 
 /* Copy the accepted rows of an opened message, and only the columns sent, into a block.
- * Counts are checked again: the bytes may lie in memory that somebody else writes to. */
+ * Counts are checked again: the bytes may lie in memory that another process writes to. */
 static inline int fdw_gather(const fdw_message *m, const fdw_block *to)
 {
     const fdw_geometry *at = &m->at;
@@ -91,7 +91,7 @@ static inline int fdw_fill(const fdw_message *m, const fdw_layout *layout, const
         return -1;
     for (int k = 0; k < header; k++)
         to->tokens[k] = words[k];
-    if (m->channel == FDW_SPEC && m->dialect != FDW_COMPACT) { /* upstream copies it all, live or not */
+    if (m->channel == FDW_SPEC && m->dialect != FDW_COMPACT) { /* upstream copies everything, live or not */
         const int64_t end = stock.ids.base + stock.ids.slot * stock.slots;
         return fdw_widen(m, 0, to->tokens, (m->size < end ? m->size : end) / 4);
     }

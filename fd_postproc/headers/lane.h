@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one rule of sending: a message, or a frame in pieces, into a queue that may be full, removed, or of another
- * limit than a moment ago.
+ * The one rule of sending: a message, or a frame in pieces, goes into a queue that may be full or removed, or
+ * whose limit may have changed a moment ago.
  *
- * Two callers add what is theirs: Sender (core/sender.pxi) looks at signals after each slice of waiting, the
- * sender thread of the CUDA ring (cuda/ring_sender.h) whether it is to give up.  No Python.
+ * Two callers add what is theirs: after each slice of waiting, Sender (core/sender.pxi) checks for signals,
+ * and the sender thread of the CUDA ring (cuda/ring_sender.h) whether it must give up.  No Python.
  */
 #ifndef FD_POSTPROC_LANE_H
 #define FD_POSTPROC_LANE_H
@@ -13,9 +13,9 @@
 #include "fd_postproc/headers/frames.h"
 #include "fd_postproc/headers/sysv.h"
 
-#define FDQ_SLICE_NS 20000000 /* longest wait for room before the caller is asked whether to go on */
+#define FDQ_SLICE_NS 20000000 /* longest wait for room before the caller is asked whether to continue */
 
-/* A queue that steps are sent to, and what became of them. */
+/* A queue that steps are sent to, and counters of what happened to them. */
 typedef struct {
     int msqid;
     int compact;            /* 1: compact frames, which may be cut */
@@ -39,8 +39,8 @@ enum {
     FDQ_LAYOUT = -10002,    /* this layout's full message is shorter than a piece of a frame must be */
 };
 
-/* Begin with what `message` holds: room for the mtype, then `size` bytes of payload.  A frame has lane->seq.
- * 0, FDQ_TOO_BIG, FDQ_LAYOUT, or minus errno; nothing was sent then. */
+/* Begin to send what `message` holds: room for the mtype, then `size` bytes of payload.  A frame has
+ * lane->seq.  0, FDQ_TOO_BIG, FDQ_LAYOUT, or minus errno; nothing was sent then. */
 static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message, int64_t size, fdq_limits *limits)
 {
     const long mtype = lane->compact ? FDW_MTYPE_COMPACT : FDW_MTYPE_STOCK;
@@ -60,9 +60,9 @@ static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message,
     return 0;
 }
 
-/* Go on: 0 once all is sent.  -EAGAIN: the queue was full for a slice of time, or until the deadline; -EINTR: a
- * signal came.  Then call again with the same `sending`, or give up: a receiver drops the pieces that went out.
- * FDQ_TOO_BIG: a limit was lowered below the next piece.  Else minus errno.
+/* Continue: 0 once everything is sent.  -EAGAIN: the queue was full for a slice of time, or until the
+ * deadline; -EINTR: a signal came.  Then call again with the same `sending`, or give up: a receiver drops the
+ * pieces that were sent.  FDQ_TOO_BIG: a limit was lowered below the next piece.  Otherwise minus errno.
  *
  * deadline: monotonic ns; 0 does not wait, negative waits forever. */
 static inline int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)
@@ -74,7 +74,7 @@ static inline int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadli
         if (status == -EAGAIN && deadline != 0) {
             const int64_t began = fds_now();
             int64_t until = began + FDQ_SLICE_NS;
-            if (lane->waiting_since == 0) { /* else the same wait goes on */
+            if (lane->waiting_since == 0) { /* otherwise the same wait continues */
                 fdc_add(&lane->waits, 1);
                 fdc_set(&lane->waiting_since, began);
             }

@@ -1,7 +1,7 @@
 # C arrays -> Python lists, in bulk: inline functions for more than one extension.
 #
-# The C-API is called on bare PyObject pointers: Cython's own object type would count a reference up and
-# down for every number.  PyList_SET_ITEM takes over the reference that the maker returned.
+# The C-API is called on bare PyObject pointers: Cython's own object type would increment and decrement a
+# reference count for every number.  PyList_SET_ITEM steals the reference that the maker returned.
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t
 

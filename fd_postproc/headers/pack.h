@@ -3,13 +3,13 @@
  * Packing: from the tensors that FastDeploy's save ops are given to a message.
  *
  * Two passes over the requests: fdp_plan checks every number that decides where something is read or written
- * and finds the message's length; fdp_write writes it.  What a request contributes is said by request.h, and
+ * and finds the message's length; fdp_write writes it.  request.h defines what a request contributes, and
  * only there do the six ops differ.  Such a number is read once, and kept from one pass to the other: the
- * tensors may change meanwhile (a copy from a device into them may be on its way).  Plain C: no system call,
+ * tensors may change in between (a copy from a device into them may be in flight).  Plain C: no system call,
  * no allocation, no Python.
  *
- * What an op writes, byte for byte, is docs/wire-protocol.md; where FastDeploy's op reads or writes out of
- * bounds, this one refuses.
+ * docs/wire-protocol.md describes what an op writes, byte for byte; where FastDeploy's op reads or writes out
+ * of bounds, this one refuses.
  */
 #ifndef FD_POSTPROC_PACK_H
 #define FD_POSTPROC_PACK_H
@@ -27,7 +27,7 @@ static inline int fdp_channel(int op)
     }
 }
 
-/* What a save op was given; NULL where the op has no such tensor. */
+/* The tensors passed to a save op; NULL where the op has no such tensor. */
 typedef struct {
     int32_t op;
     int32_t batch;
@@ -95,7 +95,8 @@ static inline int fdp_plan_message(fdw_message *m, const fdp_source *s, const fd
 }
 
 /* Check the tensors against each other and against the layout, and plan the message: *m gets its header, its
- * length (m->claimed) and its rows; settled[batch], which has room for the layout's requests, what was decided. */
+ * length (m->claimed) and its rows; settled[batch], which has room for the layout's requests, what was
+ * decided. */
 static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout *layout, int dialect,
                            fdp_settled *settled, fdp_fault *fault)
 {
@@ -181,8 +182,8 @@ static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, in
     return 0;
 }
 
-/* Logprobs of n tokens, from row `first` of the tensors to row `row` of a compact frame; not the sampled token
- * in column 0.  0 if every number fits 32 bits. */
+/* Logprobs of n tokens, from row `first` of the tensors to row `row` of a compact frame, without the sampled
+ * token in column 0.  0 if every number fits 32 bits. */
 static inline int64_t fdp_copy_rows(const fdw_message *m, const fdp_source *s, int64_t first, int64_t row,
                                     int64_t n, const fdw_draft *d)
 {
@@ -198,8 +199,8 @@ static inline int64_t fdp_copy_rows(const fdw_message *m, const fdp_source *s, i
            || fdp_narrow(d, m->at.ranks.base + 4 * row, s->ranks + first, n) >= 0;
 }
 
-/* A compact frame of tokens that all have logprobs, what lies together in the tensors copied together.  -1 if
- * there is a number that does not fit, or it is no such frame: fdp_write does the same token by token. */
+/* A compact frame of tokens that all have logprobs: what is contiguous in the tensors is copied at once.  -1
+ * if a number does not fit, or it is not such a frame: then fdp_write does the same token by token. */
 static inline int fdp_write_frame(const fdw_message *m, const fdp_source *s, const fdp_settled *settled,
                                   const fdw_draft *d)
 {
@@ -267,7 +268,7 @@ static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdp
             const int64_t token = tokens[j];
             const int is_read = j < live || at->counts < 0;
             if (id + 4 * (int64_t)m->cols > d->size)
-                break; /* behind the last live slot: not sent */
+                break; /* after the last live slot: not sent */
             if (r.code == 0 && fdp_narrow_one(d, id, token) && is_read)
                 return fdp_refuse(fault, FDP_TOKEN_WIDE, i * s->width + j, token, 0);
             if (r.code != 0 && !has_logprobs && fdw_put_word(d, id, r.code) < 0)

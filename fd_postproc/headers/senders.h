@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The senders of frames in pieces: what came of each one's frame, and who has to give way when room is short.
+ * The senders of frames in pieces: what has arrived of each one's frame, and whose is given up when room is
+ * short.
  *
  * Anybody who may write to the queue can begin frames under any number of sender numbers.  So a sender is a
  * stranger until it has completed a frame, and strangers share a room of their own: no number of them costs a
- * known sender anything.  Among strangers the one goes of whom least has come, in powers of two, for a frame
- * that somebody means grows; of those the one that has been silent longest.
+ * known sender anything.  Among strangers, the one of whom least has arrived, in powers of two, goes first,
+ * because a genuine frame grows; of equals, the one that has been silent longest.
  *
- * Memory of a stranger's frame grows as pieces come.  No system call and no Python; docs/wire-protocol.md,
+ * Memory of a stranger's frame grows as pieces arrive.  No system call and no Python; docs/wire-protocol.md,
  * section 13.3, has the rules.
  */
 #ifndef FD_POSTPROC_SENDERS_H
@@ -25,10 +26,10 @@
 #define FDF_BUCKET_BITS 11
 #endif
 #define FDF_KNOWN_ROOMS 8               /* the room of known senders, in rooms of strangers */
-#define FDF_ENTRY_COST 192              /* bytes that an open frame is charged with, beside its own */
+#define FDF_ENTRY_COST 192              /* bytes that an open frame is charged with, in addition to its own */
 #define FDF_IDLE_NS 5000000000          /* after this long without a piece, a sender goes first */
 #define FDF_SILENT_NS 60000000000       /* and after this long its open frame is given up anyway */
-#define FDF_SIZES 16                    /* classes of strangers, by the bytes that came, in powers of two */
+#define FDF_SIZES 16                    /* classes of strangers, by bytes arrived, in powers of two */
 
 enum { FDF_REMEMBERED = FDF_SIZES, FDF_KNOWN_IDLE, FDF_KNOWN_OPEN, FDF_LISTS, FDF_NO_LIST = -1 };
 #define FDF_STRANGERS ((1u << FDF_SIZES) - 1)                   /* lists of strangers with an open frame */
@@ -42,7 +43,7 @@ typedef struct fdf_sender {
     int64_t completed;      /* frames; 0: a stranger */
     int64_t heard;          /* monotonic ns of its last message */
     uint64_t turn;          /* the same, but never twice */
-    uint8_t *data;          /* its open frame, as if it had come whole; NULL: none */
+    uint8_t *data;          /* its open frame, as if it had arrived whole; NULL: none */
     int64_t room;           /* bytes taken for it */
     int64_t filled;         /* bytes of it that came */
     fdw_frame_header header; /* of its last piece */
@@ -56,7 +57,7 @@ typedef struct {
 } fdf_list;
 
 typedef struct {
-    fdf_sender **buckets;   /* NULL until the first piece of a frame comes */
+    fdf_sender **buckets;   /* NULL until the first piece of a frame arrives */
     uint64_t multiplier;    /* odd, and unknown to those who choose sender numbers */
     fdf_list lists[FDF_LISTS];
     uint32_t used;          /* bit k: list k is not empty */
@@ -171,7 +172,7 @@ static inline void fdf_forget(fdf_assembly *a, fdf_sender *s)
     free(s);
 }
 
-/* Put a sender without an open frame where it belongs. */
+/* Put a sender without an open frame into the list where it belongs. */
 static inline void fdf_rest(fdf_assembly *a, fdf_sender *s)
 {
     fdf_list_as(a, s, s->completed > 0 ? FDF_KNOWN_IDLE : FDF_REMEMBERED);
@@ -237,8 +238,8 @@ static inline void fdf_lose_silent(fdf_assembly *a, int64_t now)
     }
 }
 
-/* Whether `one` has to go before `other`: the one that has long been idle; else the one that completed fewer
- * frames; of equals the one that was heard first. */
+/* Whether `one` has to go before `other`: the one that has long been idle; otherwise the one that has
+ * completed fewer frames; of equals, the one that was heard first. */
 static inline int fdf_goes_before(const fdf_sender *one, const fdf_sender *other, int64_t now)
 {
     const int idle = now - one->heard >= FDF_IDLE_NS, other_idle = now - other->heard >= FDF_IDLE_NS;
@@ -249,7 +250,7 @@ static inline int fdf_goes_before(const fdf_sender *one, const fdf_sender *other
     return one->turn < other->turn;
 }
 
-/* Who of a list has to go first.  Only of known senders: there are few. */
+/* Which sender of a list has to go first.  Only for known senders: there are few. */
 static inline fdf_sender *fdf_first_to_go(const fdf_assembly *a, int list, fdf_sender *first, int64_t now)
 {
     for (fdf_sender *s = a->lists[list].oldest; s != NULL; s = s->newer)
@@ -289,7 +290,8 @@ static inline void fdf_count_completed(fdf_assembly *a, fdf_sender *s, int64_t n
 
 /* ---- Taking memory ------------------------------------------------------------------------------------ */
 
-/* Charge a sender, which is in no list, with `more` bytes; others give way.  There is always room for one. */
+/* Charge a sender, which is in no list, with `more` bytes; others are given up if needed.  One always fits.
+ * */
 static inline void fdf_charge(fdf_assembly *a, const fdf_sender *s, int64_t more, int64_t now)
 {
     if (s->completed > 0) {

@@ -23,9 +23,9 @@
 #error "define _GNU_SOURCE first (Python.h does)"
 #endif
 
-/* Longest sleep between two looks at a queue while waiting with a deadline. */
+/* Longest sleep between two polls of a queue while waiting with a deadline. */
 #define FDS_NAP_NS 200000
-/* A sender looks again and again for this long before it sleeps; and ten times more rarely after this long. */
+/* A sender polls without sleeping for this long at first; and ten times more rarely after this long. */
 #define FDS_SPIN_NS 50000
 #define FDS_LONG_NS 1000000000
 
@@ -57,14 +57,14 @@ static inline int64_t fds_take(int msqid, void *message, int64_t capacity)
     return n < 0 ? -errno : n;
 }
 
-/* The same, but a longer message is cut to `capacity`: its tail is lost. */
+/* The same, but a longer message is truncated to `capacity`: its tail is lost. */
 static inline int64_t fds_take_cut(int msqid, void *message, int64_t capacity)
 {
     ssize_t n = msgrcv(msqid, message, (size_t)capacity, 0, IPC_NOWAIT | MSG_NOERROR);
     return n < 0 ? -errno : n;
 }
 
-/* Room for a message of which only the most that it can have is known: what is not written to takes no memory,
+/* Room for a message of which only the maximum length is known: what is not written to takes no memory,
  * and none of it stays with the allocator.  NULL: no memory. */
 static inline void *fds_pages(int64_t size)
 {
@@ -116,9 +116,9 @@ static inline int fds_put(int msqid, const void *message, int64_t size)
     return msgsnd(msqid, message, (size_t)size, IPC_NOWAIT) < 0 ? -errno : 0;
 }
 
-/* The same, waiting for room.  deadline: monotonic ns, or negative to wait forever, in one system call.  since:
- * when the wait began; it may be spread over several calls.  -EINTR after a signal: nothing was sent; run its
- * handlers and call again.  -EAGAIN: the deadline passed. */
+/* The same, waiting for room.  deadline: monotonic ns, or negative to wait forever, in one system call.
+ * since: when the wait began; it may be spread over several calls.  -EINTR after a signal: nothing was sent;
+ * run its handlers and call again.  -EAGAIN: the deadline passed. */
 static inline int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
 {
     const int64_t began = fds_now();
@@ -134,7 +134,7 @@ static inline int fds_put_wait(int msqid, const void *message, int64_t size, int
         left = deadline - now;
         if (left <= 0)
             return -EAGAIN;
-        if (now - began < FDS_SPIN_NS) { /* a reader that is at work makes room sooner than any sleep ends */
+        if (now - began < FDS_SPIN_NS) { /* an active reader makes room sooner than any sleep ends */
             sched_yield();
             continue;
         }
@@ -147,8 +147,8 @@ static inline int fds_put_wait(int msqid, const void *message, int64_t size, int
     }
 }
 
-/* Most bytes that one message to this queue may have: kernel.msgmax as it is now, and what the queue may hold,
- * which was fixed when it was made (a longer message waits forever, even on an empty queue). */
+/* Most bytes that one message to this queue may have: kernel.msgmax as it is now, and what the queue may
+ * hold, which was fixed when it was made (a longer message waits forever, even on an empty queue). */
 static inline int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
 {
     struct msqid_ds q;
@@ -193,8 +193,8 @@ static inline int fds_stat(int msqid, fds_status *out)
     return 0;
 }
 
-/* Wait until a queue holds a message, which stays there.  1, or 0 once the deadline (monotonic ns) has passed,
- * or minus errno. */
+/* Wait until a queue holds a message, which stays there.  1, or 0 once the deadline (monotonic ns) has
+ * passed, or minus errno. */
 static inline int fds_wait_any(int msqid, int64_t deadline)
 {
     int64_t nap = 20000;
@@ -210,7 +210,7 @@ static inline int fds_wait_any(int msqid, int64_t deadline)
         if (left <= 0)
             return 0;
         t.tv_nsec = (long)(left < nap ? left : nap);
-        nanosleep(&t, NULL); /* interrupted: looked at the sooner */
+        nanosleep(&t, NULL); /* interrupted: polled the sooner */
         nap = 2 * nap < FDS_NAP_NS ? 2 * nap : FDS_NAP_NS;
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The wire: where what lies in FastDeploy's token messages, and in our frames, byte for byte.
+ * The wire: the layout of FastDeploy's token messages, and of our frames, byte for byte.
  *
  * Plain C: no system call, no allocation, no Python; the same goes for gate.h, block.h, gather.h and
  * write.h, which read and write what is described here.  docs/wire-protocol.md is these files in prose.
@@ -29,8 +29,8 @@ enum fdw_dialect { FDW_LEGACY, FDW_PACKED, FDW_COMPACT };
 /* SysV message type: FastDeploy's messages, and our compact frames. */
 enum { FDW_MTYPE_STOCK = 1, FDW_MTYPE_COMPACT = 2 };
 
-/* Message flags.  FastDeploy's senders write no other: a message with another flag is one of another channel,
- * whose batch or count lies in that word. */
+/* Message flags.  FastDeploy's senders write no others: a message with another flag belongs to another
+ * channel, which has its batch or a count in that word. */
 enum { FDW_FLAG_NONE = 0, FDW_FLAG_TARGET = 3, FDW_FLAG_DRAFT = 4 };
 
 static inline int fdw_is_flag(int32_t flag)
@@ -76,7 +76,7 @@ typedef struct {
     int64_t size;       /* payload of a full message; of a compact frame: of this very one */
 } fdw_geometry;
 
-/* On the other channels the token tells whether there is one: 1, or a negative code. */
+/* On the other channels the token decides whether there is one: 1, or a negative code. */
 static inline int fdw_counts_may_be_0(int channel)
 {
     return channel == FDW_SPEC || channel == FDW_SPEC_TOPK;
@@ -157,7 +157,7 @@ static inline fdw_geometry fdw_geometry_of_frame(const fdw_layout *layout, int c
     const int64_t cells = rows * cols;
     fdw_geometry at;
     memset(&at, 0, sizeof at);
-    at.slots = layout->max_batch; /* on every channel: spec is not held to its 256 slots */
+    at.slots = layout->max_batch; /* on every channel: spec is not limited to its 256 slots */
     at.depth = fdw_depth(layout, channel);
     at.width = fdw_width(layout, channel);
     at.header = FDW_FRAME_HEADER;

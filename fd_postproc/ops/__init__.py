@@ -1,48 +1,49 @@
 """FastDeploy's save and get ops, under their own names and argument orders.
 
-``from fd_postproc.ops import get_output`` can stand where FastDeploy's import stands.
+``from fd_postproc.ops import get_output`` can replace the import of FastDeploy's op.
 
 Get ops
 -------
 Each receives one message and writes it into the caller's host tensors, in place and element for element as
 FastDeploy's op does; elements that FastDeploy leaves alone keep their value.
 
-What a caller sees when there is no message is also FastDeploy's: -2 in the first element of the token
-tensor, 0 in the second (and, on ``spec_topk``, in the third), nothing else touched.  That happens if nothing
-was there and `wait_flag` is false, if a signal ended the wait, if the queue was removed, and if a message was
-malformed; malformed ones are out of the queue, counted (`stats`) and logged once per kind.
+If there is no message, the caller sees what FastDeploy's op gives: -2 in the first element of the token
+tensor, 0 in the second (and, on ``spec_topk``, in the third), and nothing else is touched.  That happens if
+nothing was there and `wait_flag` is false, if a signal ended the wait, if the queue was removed, and if a
+message was malformed; malformed messages are taken out of the queue, counted (`receive_stats`) and logged
+once per kind.
 
-Different from FastDeploy on purpose:
+Deliberate differences from FastDeploy:
 
 * A malformed message writes nothing; FastDeploy's ops trust the header and write out of bounds.
-* Tensors are checked before anything is received: wrong dtype, place or size raises, no message is lost.
+* Tensors are checked before anything is received: a wrong dtype, place or size raises; no message is lost.
 * The queue follows ``INFERENCE_MSG_QUEUE_ID`` when it changes; FastDeploy's ops keep the first one forever.
   (The key of the ``spec`` channel depends on the working directory at the first call for each id.)
-* A queue that is made here has mode 0600; ``FD_POSTPROC_QUEUE_MODE=666`` gives FastDeploy's 0666.
+* A queue made by these ops has mode 0600; ``FD_POSTPROC_QUEUE_MODE=666`` gives FastDeploy's 0666.
 * A queue that cannot be opened raises QueueError; FastDeploy's ops report "nothing there" forever.
 
 Save ops
 --------
-Each writes one message and sends it.  Every byte that FastDeploy's op writes is the same,
+Each writes one message and sends it.  Every byte is the same as FastDeploy's op would write,
 but the message ends after its last live slot, and with ``FD_POSTPROC_PEER=compact/1`` in the environment
-(to be set where the receiving side is fd_postproc) logprobs travel in compact frames, which need no raised
-kernel limits.  ``FD_POSTPROC_DIALECT`` overrides.
+(to be set if the receiving side is fd_postproc) logprobs are sent in compact frames, which need no raised
+kernel limits.  ``FD_POSTPROC_DIALECT`` overrides this.
 
-Tensors may be in host memory or on a CUDA device, mixed.  From host tensors the message is in the queue when
-the op returns.  Tensors on a device are read by one kernel on their framework's current stream, and the op
-returns after its launch; a thread sends the message, and what goes wrong then is raised by the next save op,
-which has saved nothing itself.  `flush` waits for everything.  `Packer` saves looking at the same tensors
-again and again.
+Tensors may be in host memory or on a CUDA device, mixed.  If all are host tensors, the message is in the
+queue when the op returns.  Tensors on a device are read by one kernel on their framework's current stream,
+and the op returns after its launch; a thread sends the message, and errors that occur then are raised by the
+next save op, which has saved nothing itself.  `flush` waits for everything.  `Packer` avoids checking the
+same tensors again and again.
 
-Different from FastDeploy on purpose:
+Deliberate differences from FastDeploy:
 
-* A failed send raises QueueError, and nothing is lost unsaid; FastDeploy prints one line and goes on.
-* A full queue is waited for, without the GIL; every 10 seconds of that are logged.
-* Numbers that would read or write out of bounds, or do not fit their place, raise ValueError naming tensor,
+* A failed send raises QueueError, and nothing is lost silently; FastDeploy prints one line and continues.
+* A send to a full queue waits, without the GIL; the wait is logged every 10 seconds.
+* Numbers that would read or write out of bounds, or do not fit their field, raise ValueError naming tensor,
   index, value and bound; nothing is sent then.
 * ``mtp_save_first_token`` sends nothing for a request whose step_idx is above 1; FastDeploy's op repeats old
   tokens.
-* The legacy dialect reads logprob rows as wide as they are; FastDeploy's op takes them to be 21 wide.
+* The legacy dialect reads logprob rows as wide as they are; FastDeploy's op assumes that they are 21 wide.
 * A bad environment value raises ValueError; FastDeploy's ops abort the process.
 """
 

@@ -1,4 +1,4 @@
-"""The save ops' tensors: their roles and names, and whether they fit each other."""
+"""The save ops' tensors: their roles and names, and whether their sizes match."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
 
     Returns the batch, the columns of the sampled tokens, and the rows and columns of the logprobs.
 
-    As in FastDeploy, ``token_num_per_batch`` decides the batch where there is one, else the sampled tokens.
-    Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row a token.
+    As in FastDeploy, ``token_num_per_batch`` decides the batch if there is one, otherwise the sampled tokens.
+    Other tensors may be longer, but not the sampled tokens: older engines have them flat, one row per token.
     """
     names = SAVE_OPS[op].roles
     tokens = inputs["tokens"]
@@ -61,9 +61,9 @@ def check_flag(flag: Any) -> int:
     Raises
     ------
     TypeError
-        If it is no whole number.
+        If it is not a whole number.
     ValueError
-        If no receiver knows it.
+        If no receiver understands it.
     """
     if type(flag) is not int:
         flag = whole_number(flag, "message_flag", -(1 << 63), (1 << 63) - 1)
@@ -81,12 +81,12 @@ def check_flag(flag: Any) -> int:
 
 
 def is_first(rank_id: Any) -> bool:
-    """Whether a rank is one that sends and receives for all: 0, or below.
+    """Whether a rank sends and receives for all ranks: 0, or below.
 
     Raises
     ------
     TypeError
-        If it is no whole number.
+        If it is not a whole number.
     """
     if type(rank_id) is not int:
         rank_id = whole_number(rank_id, "rank_id", -(1 << 63), (1 << 63) - 1)
@@ -95,7 +95,7 @@ def is_first(rank_id: Any) -> bool:
 
 
 def say(op: str, width: int, cols: int, refusal: Refusal) -> str:
-    """Words for what the C loop or the kernel refused."""
+    """The error text for what the C loop or the kernel refused."""
     reason, index, value, bound = refusal
     names = SAVE_OPS[op].roles
 

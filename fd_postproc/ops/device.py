@@ -1,4 +1,4 @@
-"""The save ops' other way: tensors on a CUDA device, at least one of them.
+"""Saving from tensors of which at least one is on a CUDA device.
 
 A call launches one kernel and returns; a thread sends the message.  What goes wrong after the return is
 raised by the next call.  `fd_postproc._save` is loaded when the first such tensor comes.
@@ -29,11 +29,11 @@ from .watch import waiting, watch
 log = logging.getLogger("fd_postproc")
 
 EXIT_SECONDS = 5.0
-"""How long the interpreter's end waits for messages that are not yet sent."""
+"""How long the interpreter waits at exit for messages that are not yet sent."""
 
 
 def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
-    """The flag if it is in host memory, else True and its address on the device."""
+    """The flag if it is in host memory, otherwise True and its address on the device."""
     try:
         return host_flag(not_need_stop, "not_need_stop"), 0
     except OnDevice:
@@ -51,9 +51,9 @@ class DeviceSaves:
     extension : module or None
         `fd_postproc._save`, once it is needed.
     again : fd_postproc._save.Again or None
-        Saves that are like the last one; with the extension.
+        Repeats saves that are like the last one; exists once the extension is loaded.
     lanes : list of fd_postproc._save.Lane
-        Queues that device tensors were saved to; empty: there were none.
+        Queues that device tensors were saved to; empty if there were none.
     """
 
     def __init__(self) -> None:
@@ -152,12 +152,12 @@ class DeviceSaves:
             self._loaded().mark(inputs, inputs[0].stream())
 
     def send_all(self) -> None:
-        """Wait until everything is sent, so that a message that is sent at once does not overtake.
+        """Wait until everything is sent, so that a message that is sent directly does not overtake it.
 
         Raises
         ------
         ValueError, QueueError, CudaError
-            What went wrong since the last call.
+            The errors since the last call.
         """
         if self.extension.pending():
             self.extension.drain(-1)
@@ -186,7 +186,7 @@ class DeviceSaves:
     # ---- Beginning and end -----------------------------------------------------------------------------
 
     def load(self, devices: list[int]) -> None:
-        """Load the kernel on these devices, so that the first save there need not."""
+        """Load the kernel on these devices, so that the first save there does not have to."""
         extension = self._loaded()
         for ordinal in devices:
             extension.load(ordinal)
@@ -211,7 +211,7 @@ class DeviceSaves:
         return self.extension
 
     def _leave(self) -> None:
-        """At the interpreter's end: what is under way gets some time, and what went wrong is told."""
+        """At exit: give saves in flight some time, and log the errors."""
         if self._left:
             return
         self._left = True
@@ -222,7 +222,7 @@ class DeviceSaves:
         if left:
             log.error(
                 "%d saved messages were not sent: after %.0f s the queue was still full, "
-                "or the device not done",
+                "or the device was not done",
                 left,
                 EXIT_SECONDS,
             )
@@ -238,10 +238,10 @@ class DeviceSaves:
             self._open[which] = lane
         return lane
 
-    # ---- What became of earlier saves ------------------------------------------------------------------
+    # ---- The outcome of earlier saves ------------------------------------------------------------------
 
     def _forget_finished(self) -> None:
-        """Let go of the tensors of saves that are done; their errors are asked for first."""
+        """Release the tensors of finished saves; their errors are collected first."""
         done = self.extension.finished()
         self._collect_errors()
         while self._records and self._records[0][0] < done and not self.extension.broken():
@@ -271,7 +271,7 @@ class DeviceSaves:
         raise first
 
     def _exception(self, unsent: UnsentSave, job: Any, lane: Any) -> Exception:
-        """What the sender thread met, as the exception that a host tensor's call would have raised."""
+        """The sender thread's error as the exception that a save of host tensors would have raised."""
         kind, details = unsent.kind, unsent.details
         if kind == "driver":
             return CudaError(f"an earlier save: {details}", details.code)

@@ -1,4 +1,4 @@
-"""What a worker calls after sampling: from a step's tensors to the save op that carries them."""
+"""What a worker calls after sampling: passes a step's tensors to the save op that carries them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def save_output_normal(
     *,
     layout: Layout = GPU,
 ) -> None:
-    """Send a step without speculation: on ``topk`` if it has logprobs, else on ``plain``.
+    """Send a step without speculation: on ``topk`` if it has logprobs, otherwise on ``plain``.
 
     The positional arguments are those of FastDeploy's function of this name; `layout` is ours.
 
@@ -93,7 +93,7 @@ def save_output_normal(
     async_output_queue, sampling_mask_async_queue
         Not used.
     save_each_rank : bool
-        Not looked at: ranks above 0 send nothing.
+        Ignored: ranks above 0 send nothing.
     layout : Layout, optional
         Geometry of the receiver's build.
 
@@ -103,9 +103,9 @@ def save_output_normal(
         If a tensor or a number in it does not fit, ``index_to_batch_id`` sends two rows to one slot or a row
         beyond the layout, or the step has a sampling mask or logprobs that are still to be renormalised
         (``logz_per_batch``), which FastDeploy's function handles and this one does not.  Nothing was sent,
-        and ``last_preempted_idx`` is as it was.
+        and ``last_preempted_idx`` is unchanged.
     QueueError
-        If the message could not be sent; likewise.
+        If the message could not be sent; ``last_preempted_idx`` is unchanged.
     """
     _refuse_what_is_not_carried(sampler_output)
     tokens = _sampled(share_inputs, sampler_output)
@@ -146,7 +146,7 @@ def save_output_speculate(
 ) -> None:
     """Send a step of speculative decoding, or the first tokens of a prefill node.
 
-    The positional arguments are those of FastDeploy's ``save_output_specualate``; the others are ours.
+    The positional arguments are those of FastDeploy's ``save_output_specualate`` (sic); the others are ours.
 
     ==================  =========================  ==================================
     step                without logprobs           with logprobs
@@ -168,14 +168,14 @@ def save_output_speculate(
     share_inputs : mapping
         Of a target message: ``accept_num_cpu``, ``seq_lens_decoder_cpu``, ``prompt_lens_cpu`` and the tokens,
         ``accept_tokens_cpu``, or with logprobs ``sampled_token_ids`` (batch, width).
-        ``last_preempted_idx`` as for `save_output_normal`, but a draft message leaves it as it is: it is the
-        target message that tells the engine.
+        ``last_preempted_idx`` as for `save_output_normal`, but a draft message leaves it unchanged, because
+        the target message is the one that informs the engine.
     proposer_share_inputs : mapping or None
         Read for prefill nodes and draft messages only; None for methods without a proposer (naive, ngram,
-        suffix).  Its attributes ``index_to_batch_id`` and ``enable_pd_reorder``, if it has them, hold for
-        its tensors; else those of `model_output` do.  Prefill node: ``base_model_draft_tokens``, and without
-        logprobs ``not_need_stop``, ``seq_lens_decoder``, ``prompt_lens``, ``step_idx``.  Draft message:
-        ``batch_token_num``, ``not_need_stop``, ``seq_lens_decoder``, ``prompt_lens``.
+        suffix).  Its attributes ``index_to_batch_id`` and ``enable_pd_reorder``, if it has them, apply to
+        its tensors; otherwise those of `model_output` do.  Prefill node: ``base_model_draft_tokens``, and
+        without logprobs ``not_need_stop``, ``seq_lens_decoder``, ``prompt_lens``, ``step_idx``.  Draft
+        message: ``batch_token_num``, ``not_need_stop``, ``seq_lens_decoder``, ``prompt_lens``.
     local_rank : int
         The rank for ``mtp_save_first_token``; all other messages go by ``model_output.mp_rank``.
     tensor_parallel_rank : int
@@ -185,13 +185,13 @@ def save_output_speculate(
     sampling_mask_async_queue
         Not used.
     is_mtp_prefill : bool
-        Whether this is the prefill node of prefill-decode disaggregation with MTP.  Its message says one
+        Whether this is the prefill node of prefill-decode disaggregation with MTP.  Its message has one
         token more for each request than was accepted: the first of those that the proposer drafted.
     message_flag : {3, 4}, optional
         3 target, 4 draft.  FastDeploy sends draft messages from its proposer; here a second call does.
     skip_chunk_prefill : bool, optional
-        Whether requests in chunked prefill send no token.  Default: ``ENABLE_V1_KVCACHE_SCHEDULER`` of the
-        environment, a number; 1.  With logprobs they never do.
+        Whether requests in chunked prefill send no token.  Default: the environment variable
+        ``ENABLE_V1_KVCACHE_SCHEDULER``, a number; if it is unset, 1.  With logprobs they never send one.
     layout : Layout, optional
         Geometry of the receiver's build.
 
@@ -216,7 +216,7 @@ def save_output_speculate(
             )
         return
     if is_mtp_prefill and tensor_parallel_rank != 0:
-        pass  # rank 0 speaks for all
+        pass  # rank 0 sends for all
     elif logprobs is not None:
         _save_target(
             sampler_output,
@@ -248,7 +248,7 @@ def save_output_speculate(
 
 
 def num_columns(requested: Iterable[int | None], layout: Layout = GPU) -> int:
-    """Logprob columns that a step needs: the most alternatives that a request asked for, and the token.
+    """Logprob columns that a step needs: the most alternatives that a request asked for, plus one.
 
     Parameters
     ----------
@@ -260,13 +260,13 @@ def num_columns(requested: Iterable[int | None], layout: Layout = GPU) -> int:
     Returns
     -------
     int
-        1 to ``layout.top_k + 1``.  1 also if nobody asked: a channel with logprobs always has the column of
-        the sampled tokens.
+        1 to ``layout.top_k + 1``.  It is 1 even if no request asked: a channel with logprobs always has the
+        column of the sampled tokens.
 
     Raises
     ------
     TypeError
-        If what a request asked for is no whole number, or `requested` no list of them.
+        If what a request asked for is not a whole number, or `requested` is not a list of them.
     ValueError
         If a request asked for less than 0 (FastDeploy's -1, the whole vocabulary, does not fit a message) or
         for more than ``layout.top_k``.
@@ -389,8 +389,8 @@ def _refuse_what_is_not_carried(sampler_output: Any) -> None:
     """An engine that expects these would wait forever, or get wrong numbers."""
     if getattr(sampler_output, "sampling_mask", None) is not None:
         raise ValueError(
-            "the step has a sampling mask, which travels beside the queue and is not sent here; "
-            "turn enable_keep_sampling_mask off"
+            "the step has a sampling mask, which FastDeploy sends outside the queue and this function does "
+            "not send; turn enable_keep_sampling_mask off"
         )
     if (
         sampler_output.logprobs_tensors is not None

@@ -1,4 +1,4 @@
-"""What the environment tells the ops in every call: looked up in C, which takes a tenth of the time."""
+"""The environment variables that the ops read in every call: looked up in C, in a tenth of the time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _NAMED: dict[str, Dialect] = {"packed": "packed", "legacy": "legacy", "compact":
 
 
 def message_id() -> int:
-    """``INFERENCE_MSG_ID``: the number whose sign tells whether the worker goes on; 1.
+    """``INFERENCE_MSG_ID``: the number whose sign says whether the worker continues; default 1.
 
-    2 is taken: a get op reports "nothing there" by -2.  (FastDeploy's ops abort the process on a bad value.)
+    2 is not allowed: a get op reports "nothing there" as -2.  (FastDeploy's ops abort on a bad value.)
     """
     number: int = MESSAGE_ID.of(environment_variable(MESSAGE_ID.name))
     return number

@@ -1,4 +1,4 @@
-"""The save ops' one way: tensors in host memory.  Their message is in its queue when the call returns."""
+"""Saving from tensors in host memory.  The message is in its queue when the call returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def save(
     ident = message_id()
     dialect = dialect_of(channel, batch, layout)
     if saves.lanes:
-        saves.send_all()  # what was saved before goes before
+        saves.send_all()  # what was saved before is sent before
     watch()
     which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
     sender = senders.take(

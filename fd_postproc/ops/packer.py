@@ -1,4 +1,4 @@
-"""A save op whose tensors are always the same ones."""
+"""A save op whose tensors are always the same."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .table import SAVE_OPS
 
 
 class Packer:
-    """A save op with tensors that stay where they are, looked at once.
+    """A save op whose tensors stay where they are and are checked only once.
 
-    A worker's tensors are allocated once and written in place.  Asking them where they are, and checking
-    their sizes, is most of a save op's time; here it is done once, and `save` reads what they hold then.
+    A worker's tensors are allocated once and written in place.  Finding out where they are, and checking
+    their sizes, is most of a save op's time; here it is done once, and `save` reads their current content.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Packer:
     TypeError
         If arguments are missing or unknown, or a tensor is of the wrong kind.
     ValueError
-        If the op is unknown, sizes do not fit each other, tensors are on different devices, or a tensor in
+        If the op is unknown, sizes do not match, tensors are on different devices, or a tensor in
         host memory would have to be copied (another dtype, or not contiguous): later changes would not be
         seen.
     CudaError
@@ -94,7 +94,7 @@ class Packer:
 
     @property
     def batch(self) -> int:
-        """int: requests in the tensors, the most that a save may have."""
+        """int: requests in the tensors, the maximum of a save."""
         return self._sizes[0]
 
     def save(self, batch: int | None = None, *, stream: Any = None) -> None:
@@ -103,7 +103,7 @@ class Packer:
         Parameters
         ----------
         batch : int, optional
-            Only the first so many requests; all.
+            Save only that many requests, the first ones; default: all.
         stream : int or object, optional
             CUDA stream, or its handle, on which the tensors get their values: PyTorch's, Paddle's, CuPy's, or
             an object with ``__cuda_stream__``.  Default: the current stream of the tensors' framework.
@@ -111,7 +111,7 @@ class Packer:
         Raises
         ------
         ValueError, QueueError, CudaError
-            As the op.
+            As for the op.
         """
         if not self._sends:
             return

@@ -11,9 +11,10 @@ End = TypeVar("End", Receiver, Sender)
 
 
 class Pool(Generic[End]):
-    """Ends of queues, each used by one call at a time.
+    """Ends of queues (Receivers or Senders), each used by one call at a time.
 
-    A call takes an idle one, or makes one, and gives it back; so there are never more than calls at a time.
+    A call takes an idle end, or makes one, and gives it back; so there are never more ends than concurrent
+    calls.
 
     Parameters
     ----------
@@ -29,11 +30,11 @@ class Pool(Generic[End]):
     def __init__(self, kind: type[End]) -> None:
         self.members: list[End] = []
         self._idle: dict[Hashable, list[End]] = {}
-        unused = kind.__new__(kind)  # tells the names of all counters, before there is a queue
+        unused = kind.__new__(kind)  # has the names of all counters, before there is a queue
         self._gone: dict[str, int | float] = dict(unused.stats)  # counters of those that were dropped
 
     def take(self, key: Hashable, make: Callable[[], End]) -> End:
-        """One for the queue and settings that `key` names."""
+        """An end for the queue and settings that `key` names."""
         try:
             return self._idle[key].pop()
         except (KeyError, IndexError):
@@ -45,7 +46,7 @@ class Pool(Generic[End]):
         self._idle.setdefault(key, []).append(end)
 
     def drop(self, end: End) -> None:
-        """Keep it no more: its queue is gone.  Its counters stay."""
+        """Discard an end whose queue is gone.  Its counters are kept."""
         self.members.remove(end)
         _add(self._gone, end.stats)
 

@@ -29,9 +29,9 @@ def get_output(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -
     x : tensor, int64, 2 + max_batch elements
         Written: stop flag, batch, then one token (or code) per request.
     rank_id : int
-        Above 0 nothing is received and `x` stays as it is.
+        If above 0, nothing is received and `x` stays as it is.
     wait_flag : bool
-        Wait for a message, or look once.
+        Whether to wait for a message, or to check only once.
     layout : Layout, optional
         Geometry of the sender's build.
 
@@ -53,7 +53,7 @@ def get_output(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -
 
 
 def get_output_ep(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -> Any:
-    """Receive a ``plain`` message whatever the rank (expert and data parallel).  See `get_output`."""
+    """Receive a ``plain`` message, whatever the rank (expert and data parallel).  See `get_output`."""
     _receive("plain", (x,), wait_flag, layout)
     return x
 
@@ -69,14 +69,14 @@ def get_output_topk(
         Written: stop flag; header word (batch, and in the packed dialect columns << 16); then rows of token
         ids, dense in the packed dialect, ``top_k + 1`` apart in the legacy one.
     scores : tensor, float32, max_batch * (top_k + 1) elements
-        Log-probabilities, in rows likewise.
+        Log-probabilities, in rows of the same form.
     ranks : tensor, int64, max_batch elements
     k : int
         The legacy dialect copies ``k + 1`` columns; the packed one copies those that were sent.
     rank_id : int
-        Not looked at, as in FastDeploy.
+        Ignored, as in FastDeploy.
     wait_flag : bool
-        Wait for a message, or look once.
+        Whether to wait for a message, or to check only once.
     layout : Layout, optional
 
     Returns
@@ -103,11 +103,11 @@ def speculate_get_output(
     Parameters
     ----------
     x : tensor, int64, 2 + spec_batch * (1 + max_draft) elements
-        Written: the whole message as it came: stop flag, batch, counts, then `max_draft` tokens per slot,
-        live or not.  Of a message that was sent shorter, what lies beyond its end stays as it was.
+        Written: the whole message, unchanged: stop flag, batch, counts, then `max_draft` tokens per slot,
+        live or not.  If the message was sent shorter, elements beyond its end keep their old values.
     rank_id : int
     wait_flag : bool
-        Wait for a message, or look once.
+        Whether to wait for a message, or to check only once.
     get_each_rank : bool
         If false, nothing is received when `rank_id` is above 0.
     layout : Layout, optional
@@ -151,9 +151,9 @@ def speculate_get_output_topk(
     real_k : int
         The legacy dialect copies ``real_k + 1`` columns; the packed one copies those that were sent.
     rank_id : int
-        Not looked at, as in FastDeploy.
+        Ignored, as in FastDeploy.
     wait_flag : bool
-        Wait for a message, or look once.
+        Whether to wait for a message, or to check only once.
     layout : Layout, optional
 
     Returns
@@ -217,7 +217,7 @@ def _receive(channel: Channel, tensors: Sequence[Any], wait: bool, layout: Layou
         gone = True  # the next call makes a new queue
         _complaints.tell(f"{channel} removed", str(error))
         if wait:
-            time.sleep(_removals.failed())  # nothing, unless it is removed again and again
+            time.sleep(_removals.failed())  # 0 s, unless it is removed again and again
     finally:
         if gone:
             _receivers.drop(receiver)

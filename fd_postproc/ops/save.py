@@ -33,9 +33,9 @@ def save_output(
     preempted_idx : tensor, int32, batch elements or more
         1 where the request was preempted: -9 is sent for it.
     rank_id : int
-        Above 0 nothing is sent.
+        If above 0, nothing is sent.
     save_each_rank : bool
-        Not looked at, as in FastDeploy.
+        Ignored, as in FastDeploy.
     layout : Layout, optional
         Geometry of the receiver's build.
 
@@ -129,7 +129,7 @@ def speculate_save_output(
     skip_prefill : bool
         Send 0 tokens for requests in chunked prefill.
     rank_id : int
-        Above 0 nothing is sent, whatever `save_each_rank`.
+        If above 0, nothing is sent, whatever `save_each_rank` is.
     not_need_stop, preempted_idx, layout
         As for `save_output`.
 
@@ -184,7 +184,7 @@ def speculate_save_output_topk(
     message_flag : int
         3 target, 4 draft, or 0.
     rank_id : int
-        Above 0 nothing is sent, whatever `save_each_rank`.
+        If above 0, nothing is sent, whatever `save_each_rank` is.
     not_need_stop, preempted_idx, layout
         As for `save_output`.
 
@@ -221,7 +221,7 @@ def mtp_save_first_token(
     step_idx : tensor, int64, batch elements
         Two tokens are sent for a request at step 1, none at any other.
     rank_id : int
-        Above 0 something is sent only if `save_each_rank`.
+        If above 0, the message is sent only if `save_each_rank` is true.
     skip_chunk_prefill : bool
         Send 0 tokens for requests in chunked prefill.
     not_need_stop, seq_lens_decoder, prompt_lens, layout
@@ -262,7 +262,7 @@ def mtp_save_first_token_with_topk(
 ) -> None:
     """Send the first token of each request of a prefill node with its logprobs, and its draft tokens.
 
-    One token more than ``token_num_per_batch`` says is sent for each request that has any: the first with
+    For each request that has any tokens, one more is sent than ``token_num_per_batch`` says: the first with
     logprobs, the draft tokens without (their columns, scores and ranks are 0).  Parameters as for
     `speculate_save_output_topk`, but `save_each_rank` lets ranks above 0 send, too.
     """
@@ -277,17 +277,17 @@ def mtp_save_first_token_with_topk(
 def flush(timeout: float | None = None) -> bool:
     """Wait until everything that was saved is in its queue.
 
-    Host tensors are sent before their op returns; this is about tensors on a CUDA device.
+    Host tensors are sent before their op returns; this concerns only tensors on a CUDA device.
 
     Parameters
     ----------
     timeout : float or None
-        Seconds to wait, without the GIL; None waits forever, 0 only looks.
+        Seconds to wait, without the GIL; None waits forever, 0 only checks.
 
     Returns
     -------
     bool
-        Whether it is.
+        Whether everything is in its queue.
 
     Raises
     ------
@@ -298,24 +298,24 @@ def flush(timeout: float | None = None) -> bool:
 
 
 def ready(*tensors: Any) -> None:
-    """Say that tensors are complete once everything that is on their current stream now has run.
+    """Declare that tensors are complete once everything that is now on their current stream has run.
 
-    A save whose tensors on a CUDA device were all named by this call, or the one before it, does not wait for
-    what was put on the stream since: it runs on a stream of its own, after this point.  Work that is put on
-    the current stream after the save waits for it.
+    A save whose tensors on a CUDA device were all named by this call, or the previous one, does not wait for
+    what has been put on the stream since: it runs on a stream of its own, after this point.  Work that is put
+    on the current stream after the save waits for the save.
 
-    Only for tensors that nothing that is already on the stream will write when they are saved.  Experimental:
-    no GPU has run it yet.
+    Use it only for tensors that no work already on the stream writes to at the time of the save.
+    Experimental: it has not run on a GPU yet.
 
     Parameters
     ----------
     *tensors : tensor
-        Those in host memory do not matter.
+        Tensors in host memory are ignored.
 
     Raises
     ------
     TypeError, ValueError
-        If one is no tensor that a save op takes, or they are on several devices.
+        If one is not a tensor that a save op takes, or they are on several devices.
     CudaError
         If CUDA cannot be used.
     """
@@ -325,7 +325,7 @@ def ready(*tensors: Any) -> None:
 def save_stats() -> dict[str, int | float]:
     """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`.
 
-    Besides, of tensors on a CUDA device: lost : saves whose message could not be sent, told by the next save;
+    Also, for tensors on a CUDA device: lost : saves whose message could not be sent, raised by the next save;
     held, held_seconds : calls that waited because all buffers were full, and how long.
     """
     return saves.add_stats(host.senders.stats())
@@ -364,7 +364,7 @@ def _save(
     flag: int = 0,
     skip_prefill: bool = False,
 ) -> None:
-    """Send what the save op `op` was given: {role: tensor}."""
+    """Send the tensors passed to the save op `op`: {role: tensor}."""
     if layout is not GPU:
         checked_layout(layout)
     flag = check_flag(flag)

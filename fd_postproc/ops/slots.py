@@ -1,4 +1,4 @@
-"""Which slot of a message a row of the worker's tensors belongs to."""
+"""To which slot of a message each row of the worker's tensors belongs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Slots:
     order : object
         ``index_to_batch_id`` (row: slot) and ``enable_pd_reorder``.
     rows : int
-        Rows of this step.  What the map says of later ones does not matter.
+        Rows of this step.  What the map says about later rows does not matter.
     """
 
     def __init__(self, order: Any, rows: int, layout: Layout) -> None:
@@ -35,7 +35,7 @@ class Slots:
                 continue
             if not 0 <= slot < layout.max_batch:
                 raise ValueError(
-                    f"index_to_batch_id[{row}] = {slot} is no slot: a message has 0 to {layout.max_batch - 1}"
+                    f"index_to_batch_id[{row}] = {slot} is not a slot: they are 0 to {layout.max_batch - 1}"
                 )
             if slot in row_of:
                 raise ValueError(f"index_to_batch_id sends rows {row_of[slot]} and {row} both to slot {slot}")
@@ -63,7 +63,7 @@ class Slots:
 
 
 def order_of(proposer: Any, model_output: Any) -> Any:
-    """What tells the order of the proposer's tensors."""
+    """The object that has the order of the proposer's tensors."""
     return proposer if hasattr(proposer, "index_to_batch_id") else model_output
 
 
@@ -72,5 +72,5 @@ def rows_of(tensor: Any) -> int:
 
 
 def first_rows(tensor: Any, rows: int) -> Any:
-    """Without the rows that a buffer for more requests has behind those of this step."""
+    """The rows of this step, without those that a buffer for more requests has after them."""
     return tensor[:rows] if rows_of(tensor) > rows else tensor

@@ -1,4 +1,4 @@
-"""FastDeploy's save ops, one line each: what else is known of one follows from here."""
+"""FastDeploy's save ops, one line each: everything else about an op follows from this table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OpSpec:
     Attributes
     ----------
     channel : str
-        Where its message goes.
+        The channel on which it sends.
     parameters : tuple of str
         Its positional arguments, in order.
     roles : dict
@@ -22,7 +22,7 @@ class OpSpec:
     every_rank : bool
         Whether ``save_each_rank`` lets ranks above 0 send, in all builds.
     has_shorter_form : bool
-        Whether FastDeploy has calls that leave ``preempted_idx`` out and mean the same otherwise: its draft
+        Whether FastDeploy has calls that omit ``preempted_idx`` and otherwise mean the same: those for draft
         logprobs, for whose arguments its own op raises.
     """
 
@@ -100,4 +100,4 @@ SAVE_OPS = {
     "speculate_save_output_topk": _op("spec_topk", _WITH_LOGPROBS, _LOGPROB_ROLES, has_shorter_form=True),
     "mtp_save_first_token_with_topk": _op("spec_topk", _WITH_LOGPROBS, _LOGPROB_ROLES, every_rank=True),
 }
-"""By name.  `fd_postproc._core` numbers them as ``enum fdp_op`` does."""
+"""Ops by name.  `fd_postproc._core` numbers them as ``enum fdp_op`` does."""

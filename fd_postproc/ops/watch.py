@@ -1,4 +1,4 @@
-"""A thread that says so when messages wait for room in their queue."""
+"""A thread that logs it when messages wait for room in their queue."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger("fd_postproc")
 WATCH_SECONDS = 10.0
 _watched_pid = 0
 waiting: list[list[Any]] = []
-"""Lists of what may wait: objects with ``waiting_seconds``, ``msqid``, ``channel`` and ``key``."""
+"""Lists of objects that may wait, with ``waiting_seconds``, ``msqid``, ``channel`` and ``key``."""
 
 
 def watch() -> None:
-    """Have that thread.  After a fork there is none: start one anew."""
+    """Start that thread if it does not run.  A fork leaves it behind: then start a new one."""
     global _watched_pid
     if _watched_pid != os.getpid():
         _watched_pid = os.getpid()
@@ -34,7 +34,7 @@ def _tell_who_waits() -> None:
             if waited >= WATCH_SECONDS:
                 log.warning(
                     "queue %d (%s, key %s) has been full for %.0f s: is the engine alive? Nothing is lost; "
-                    "the save op goes on waiting",
+                    "the save op keeps waiting",
                     sender.msqid,
                     sender.channel,
                     key_text(sender.key),

@@ -24,10 +24,10 @@ def test_demo_carries_everything_under_the_default_limits(run, own_namespace):
     assert "arrived equal to what FastDeploy sent" in flat(out)
     assert re.search(r"spec_topk 6 .*-9 preempted|-9 preempted", out)
     assert "messages  " in out
-    assert " a second" in out
+    assert " per second" in out
     if own_namespace:
         assert "22 of 22 recorded messages" in out
-        assert "6 of them went as compact frames" in flat(out)
+        assert "6 of them were sent as compact frames" in flat(out)
         assert len(re.findall("one message ", out)) == 16 + 1
         assert "compact, 13 pieces" in out
         assert "kernel.msgmax=266252" in out
@@ -94,10 +94,10 @@ def test_load_that_does_not_fit_one_message_goes_in_pieces(run, own_namespace):
     status, out, err = run("demo", "--load", "256,2,21", "--steps", "20")
     assert (status, err) == (0, "")
     assert "20 steps came from process" in out
-    assert "Each went as compact, 11 pieces" in flat(out)
+    assert "Each was sent as compact, 11 pieces" in flat(out)
     assert "it has 266,236 bytes, and one message may hold 8,192 bytes" in flat(out)
     assert "pieces" not in run("demo", "--load", "5,2,21", "--steps", "2")[1]
-    assert "Each went as compact:" in flat(
+    assert "Each was sent as compact:" in flat(
         run("demo", "--load", "1,1,1", "--channel", "topk", "--steps", "2")[1]
     )
 

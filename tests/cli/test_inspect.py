@@ -100,7 +100,7 @@ def test_inspect_says_what_else_a_message_may_be(run, queue, goldens):
     queue.send(goldens["plain_b3_s1003"].payload)
     status, out, err = run("inspect", key_of(queue), "--channel", "spec")
     assert status == 1
-    assert "It adds up as plain." in out
+    assert "It is a valid message of plain." in out
     assert "malformed spec message" in err
 
 
@@ -141,7 +141,7 @@ def test_inspect_where_the_kernel_cannot_copy(run, queue, monkeypatch):
 def test_inspect_a_recording(run):
     status, out, _ = run("inspect", SHIPPED / "spec_topk.fdrec", "--index", "8", "--rows", "2", "--top", "1")
     assert status == 0
-    for part in "messages  9", "message flag  3 target", "21 (told by the header)", "12424", "254 more":
+    for part in "messages  9", "message flag  3 target", "21 (from the header)", "12424", "254 more":
         assert part in out
     assert "guess" not in out
     status, _, err = run("inspect", SHIPPED / "plain.fdrec", "--index", "4")

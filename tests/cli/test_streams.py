@@ -98,7 +98,9 @@ def test_a_full_disk_loses_no_message(queue, tmp_path, full_disk, capsys):
         sender.send(STEP)
     assert main(["record", key_of(queue), str(tmp_path / "a.fdrec")]) == 1
     err = capsys.readouterr().err
-    assert "No space left on device; the message in hand (16 bytes, type 1) went back into the queue" in err
+    assert (
+        "No space left on device; the message in hand (16 bytes, type 1) was put back into the queue" in err
+    )
     assert "behind 1 that came later" in err
     assert [payload for payload, _ in take_all(queue)] == [fp.encode(STEP)] * 2
 

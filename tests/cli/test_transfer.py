@@ -126,7 +126,7 @@ def test_a_full_disk_is_reported_with_the_message_in_hand(queue, tmp_path):
     ) as recorder:
         _, err = recorder.communicate(timeout=20)
     assert recorder.returncode == 1
-    assert "the message in hand (4,000 bytes, type 1) went back into the queue, behind 1 that" in err
+    assert "the message in hand (4,000 bytes, type 1) was put back into the queue, behind 1 that" in err
     assert payloads(tmp_path / "a") == [b"first"]
     (third, _), (second, _) = take_all(queue)
     assert (third, len(second)) == (b"third", 4000)

@@ -97,6 +97,6 @@ def test_a_row_of_sampled_tokens_is_not_taken_for_one():
 
 
 def test_a_fragment_says_what_it_is(queue_key):
-    text = "a piece of a frame cut into 2, expected 1: a Receiver puts pieces together"
+    text = "one piece of a frame split into 2, expected 1: a Receiver reassembles them"
     assert text in str(fp.MalformedMessage("topk", "fragment", 2, 1))
     assert "fragment 3 of a compact frame, expected 2" in str(fp.MalformedMessage("topk", "fragment", 3, 2))

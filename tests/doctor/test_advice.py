@@ -28,9 +28,9 @@ def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
     ("names", "seen", "better"),
     [
         ("fd-postproc", "'fd-postproc' is not the name of a plug-in, 'fd_postproc' is", "fd_postproc"),
-        ("another, fd_postproc", "'another' is the name of no plug-in that is installed, ' fd_postproc' is",
+        ("another, fd_postproc", "'another' is not the name of an installed plug-in, ' fd_postproc' is",
          "another,fd_postproc"),
-        ("", "'' is the name of no plug-in", "fd_postproc"),
+        ("", "'' is not the name of an installed plug-in", "fd_postproc"),
     ],
 )  # fmt: skip
 def test_a_wrong_name_is_not_kept(names, seen, better, monkeypatch):
@@ -50,7 +50,7 @@ def test_a_number_that_is_none(monkeypatch):
     (found,) = [one for one in check_environment() if one.code == "variable-invalid"]
     assert found.seen == "'port' is not a decimal 32-bit number"
     assert found.remedy == (
-        "unset it, or set it to such a value",
+        "unset it, or set it to a valid value",
         "FastDeploy's own ops end their process at a value like this one",
     )
 
@@ -82,7 +82,7 @@ def test_only_the_owner_removes_a_queue(queue):
         "except fp.QueuePermission as error: print(error)"
     )
     out = as_nobody(script).stdout
-    assert "only its owner, its maker and root may remove a queue, whatever its mode" in out
+    assert "only its owner, its creator and root may remove a queue, whatever its mode" in out
     assert "0666" not in out
 
 

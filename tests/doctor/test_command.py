@@ -206,7 +206,7 @@ def test_a_narrow_terminal_loses_nothing(queue, columns):
     seen, status = asked([], "--queue-id", f"key:{queue.key:#x}", columns=columns)
     assert status == 1
     assert "error" in seen
-    assert "adds up under none" in " ".join(seen.split())
+    assert "is valid under none" in " ".join(seen.split())
     assert "Traceback" not in seen
 
 

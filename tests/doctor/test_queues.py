@@ -223,7 +223,9 @@ os.kill(4242, 9); os.wait()
 def test_a_number_that_is_taken_again_before_removal_keeps_the_queue(queue):
     """So soon after the last use, nobody can tell the two processes apart."""
     flags = ["--pid", "--fork", "--mount-proc", "--kill-child"]
-    assert "a process with its last user's number lives" in in_namespaces(REVIVED, queue.key, flags=flags)
+    assert "a process with the pid of its last user is alive" in in_namespaces(
+        REVIVED, queue.key, flags=flags
+    )
     assert exists(queue)
 
 

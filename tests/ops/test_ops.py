@@ -229,7 +229,7 @@ def test_frames_that_never_become_whole_are_counted_and_logged(send, complaints,
     call("spec", [x])
     assert x[1] == 8
     assert ops.receive_stats()["incomplete"] == before + 1
-    assert caplog.text.count("never became whole") == 1
+    assert caplog.text.count("was never completed") == 1
 
 
 def test_a_signal_ends_the_wait(send):

@@ -56,7 +56,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
         totals.receiver.stats["incomplete"] = incomplete
         reports.refresh(1.0 + incomplete)
     assert totals.as_dict()["incomplete"] == 297
-    assert caplog.text.count("queue 7 (spec): a frame in pieces never became whole") == 1
+    assert caplog.text.count("queue 7 (spec): a frame in pieces was never completed") == 1
 
 
 def test_a_line_names_every_total():
