@@ -1,4 +1,4 @@
-# A save op that is called with tensors like the last time's: other addresses, and nothing else is different.
+# A save op that is called with tensors like the last time's, of which only the addresses are different.
 cimport cython
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_CheckBuffer,
@@ -37,7 +37,7 @@ cdef const char **_variables = [
 
 
 cdef bint _take(const fdl_tensor *t, _likeness *like, void **data) noexcept:
-    """From what DLPack's exchange API tells; False: such a tensor is not remembered."""
+    """From what DLPack's exchange API reports; False: such a tensor is not remembered."""
     cdef int k
     cdef int64_t stride = 1
     if t.ndim > _MOST_DIMENSIONS or t.lanes != 1:
@@ -64,7 +64,7 @@ cdef bint _take(const fdl_tensor *t, _likeness *like, void **data) noexcept:
 
 
 cdef bint _take_view(const Py_buffer *view, _likeness *like, void **data) noexcept:
-    """From what the buffer protocol tells."""
+    """From what the buffer protocol reports."""
     cdef char kind
     cdef int k
     if view.format == NULL or view.format[1] != 0 or view.ndim > _MOST_DIMENSIONS:
@@ -84,7 +84,7 @@ cdef bint _take_view(const Py_buffer *view, _likeness *like, void **data) noexce
 
 
 cdef fdl_exchange *_exchange_of(kind) except? NULL:
-    """The functions that a type of tensors offers, if it does."""
+    """The functions that a type of tensors offers, if it offers any."""
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
     if capsule is None or not PyCapsule_IsValid(capsule, FDL_CAPSULE):
         return NULL
@@ -93,7 +93,7 @@ cdef fdl_exchange *_exchange_of(kind) except? NULL:
 
 
 cdef bint _see(object tensor, fdl_exchange *exchange, _likeness *like, void **data) except -1:
-    """Look at a tensor: through its type's functions, or as a buffer.  The memory is the tensor's."""
+    """Examine a tensor: through its type's functions, or as a buffer.  The memory is the tensor's."""
     cdef fdl_tensor t
     cdef Py_buffer view
     cdef bint good
@@ -119,7 +119,7 @@ cdef class _Kept:
     cdef object layout
     cdef int flag
     cdef bint skip_prefill
-    cdef int32_t stop_word      # of the header; what it is if the worker goes on
+    cdef int32_t stop_word      # of the header; its value if the worker continues
     cdef int32_t goes_on
     cdef fdr_job template
     cdef int n                  # tensors, and the flag behind them
@@ -134,7 +134,7 @@ cdef class _Kept:
 
     cdef bint is_like(self, dict given, not_need_stop, layout, int flag, bint skip_prefill, fdr_job *job,
                       bint *goes_on) except -1:
-        """Whether it is the same save, but for the addresses, which are put into *job."""
+        """Whether it is the same save, except for the addresses, which are put into *job."""
         cdef fdk_array *arrays = &job.kernel.tokens
         cdef void *data[11]
         cdef int64_t rows[3]
@@ -178,7 +178,7 @@ cdef class _Kept:
         return memcmp(&like, &self.likenesses[k], sizeof(_likeness)) == 0
 
     cdef bint keep(self, dict given, not_need_stop, dict inputs) except -1:
-        """Look at the tensors; False: they are not of a kind to be remembered."""
+        """Examine the tensors; False: they are not of a kind that can be remembered."""
         cdef _likeness *like
         cdef void *data = NULL
         cdef int k = 0
@@ -241,16 +241,16 @@ cdef class _Kept:
 cdef class Again:
     """Saves that are like the last one of their op.
 
-    Asking tensors for their shapes as Python objects, checking them against each other, and finding out what
-    the environment wants is most of an op's time.  The outcome is kept, with what it depended on; an op that
-    is called with all of that the same needs the addresses only.
+    Getting the tensors' shapes as Python objects, checking them against each other, and reading the
+    environment take most of an op's time.  The outcome is kept, together with what it depended on; if all of
+    that is the same in the next call of the op, only the addresses are needed.
 
     Parameters
     ----------
     records : deque
         As for `DeviceJob.save`.
     troubles : tuple of list
-        While one of them is not empty, or the sender thread has an error to tell, nothing is done.
+        While one of them is not empty, or the sender thread has an error to report, nothing is done.
     """
 
     cdef dict kept
@@ -266,7 +266,7 @@ cdef class Again:
         Raises
         ------
         CudaError
-            As `DeviceJob.save`.
+            As for `DeviceJob.save`.
         """
         cdef fdr_job job
         cdef bint goes_on = False
@@ -293,9 +293,9 @@ cdef class Again:
             _choose_stream(&job)
         job.kernel.header[kept.stop_word] = kept.goes_on if goes_on else -kept.goes_on
         if _launch(&job, kept.job, kept.lane, self.records, (given, not_need_stop)) is not None:
-            return False  # refused: the other way finds the words
+            return False  # refused: the full path finds the error text
         done = fdr_finished(_ring)
-        if not fdr_has_error(_ring) and not fdr_is_broken(_ring):  # whose words need the records
+        if not fdr_has_error(_ring) and not fdr_is_broken(_ring):  # error texts need the records
             while self.records and <uint64_t>(<tuple>self.records[0])[0] < done:
                 self.records.popleft()
         return True
@@ -324,5 +324,5 @@ cdef class Again:
         return {op: len(kept) for op, kept in self.kept.items()}
 
     def forget(self):
-        """Forget all: a queue is no longer there."""
+        """Forget all saves: a queue is gone."""
         self.kept.clear()

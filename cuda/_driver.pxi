@@ -59,7 +59,7 @@ def obstacle():
             return ("this process was forked from one that had initialised the CUDA driver, which CUDA does "
                     "not allow; start it with 'spawn'")
         _obstacle = None
-    if _obstacle is None or _obstacle.startswith(_NO_DRIVER):  # which somebody may load later
+    if _obstacle is None or _obstacle.startswith(_NO_DRIVER):  # a driver may be loaded later
         _forks = fds_forks
         _obstacle = _look_for_driver()
     return _obstacle
@@ -84,7 +84,7 @@ cdef int _require() except -1:
 
 
 cdef fdr_gpu *_gpu(int ordinal) except NULL:
-    """The device with its primary context, which the frameworks use, too, and the kernel loaded into it.
+    """The device with its primary context, which the frameworks use as well, and the kernel loaded into it.
 
     Loading takes long, and no other thread waits for it, except for the same device.
     """
@@ -128,7 +128,7 @@ cdef fdr_gpu *_load(int ordinal) except NULL:
 def devices_in_use():
     """list of int: devices on which this process has a primary context.  Initialises nothing.
 
-    Empty while nobody has initialised the driver, or if it cannot be used.
+    Empty as long as the driver has not been initialised, or if it cannot be used.
     """
     cdef fdv_driver driver
     cdef int symbol = 0, count = 0, ordinal, active = 0
@@ -146,7 +146,7 @@ def devices_in_use():
 
 
 def load(int ordinal):
-    """Load the kernel on a device, so that the first save there need not.
+    """Load the kernel on a device, so that the first save there does not have to.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-# One save op's tensors, and their way to the kernel.
+# One save op's tensors, and how they get to the kernel.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
@@ -9,22 +9,22 @@ from fd_postproc.headers.pack cimport fdp_channel, fdp_fault, fdp_source
 from fd_postproc.headers.sysv cimport fds_now
 from fd_postproc.headers.wire cimport FDW_LEGACY, fdw_geometry_of
 
-cdef int64_t _CAPTURE_NS = 10_000_000_000  # a save that a capture forbids is tried for so long
+cdef int64_t _CAPTURE_NS = 10_000_000_000  # a save that a capture forbids is retried for this long
 cdef dict _TYPES = {"int64": FDK_INT64, "int32": FDK_INT32, "float32": FDK_FLOAT32}
-cdef tuple _TABLES = ("tokens", "ids", "scores")  # roles with rows and columns; others have one number a row
+cdef tuple _TABLES = ("tokens", "ids", "scores")  # roles with rows and columns; others: one number per row
 cdef tuple _WHOLE = ("ids", "scores", "ranks")    # roles whose rows are not requests
 cdef dict _PLACES = {role: place for place, role in enumerate(ROLES)}
 
 
 @cython.final
 cdef class DeviceJob:
-    """A save op's tensors, at least one of them on a CUDA device, looked at once; saved as often as wanted.
+    """A save op's tensors, at least one of them on a CUDA device, examined once, saved any number of times.
 
     Parameters
     ----------
     op : str
     inputs : dict
-        HostInput or DeviceInput of each role; their sizes fit each other.
+        HostInput or DeviceInput of each role; their sizes match.
     cols, width, rows : int
         Columns of the logprobs, columns of the sampled tokens, logprob rows.
     names : dict
@@ -35,8 +35,8 @@ cdef class DeviceJob:
     Raises
     ------
     ValueError
-        If tensors are on different devices, or a tensor's strides are beyond a kernel that goes by rows and
-        columns.
+        If tensors are on different devices, or a tensor's strides are not those of rows and columns, which
+        the kernel needs.
     CudaError
         If CUDA cannot be used here.
     """
@@ -120,7 +120,7 @@ cdef class DeviceJob:
         Raises
         ------
         ValueError
-            If they are of several frameworks, whose streams are not the same.
+            If they belong to several frameworks whose streams are not the same.
         """
         cdef uintptr_t handle = self.device_inputs[0].stream()
         cdef str framework = self.device_inputs[0].framework
@@ -135,8 +135,9 @@ cdef class DeviceJob:
              uintptr_t stream, records, keep):
         """Launch the kernel; the message is sent later.
 
-        ``(ticket, self, lane, keep)`` is appended to `records`, here so that no signal's exception can come
-        between the launch and that.  The ticket is -1 if the launch is one that the driver lost track of.
+        ``(ticket, self, lane, keep)`` is appended to `records`; that happens here so that no signal handler's
+        exception can come between it and the launch.  The ticket is -1 if the driver lost track of the
+        launch.
 
         Returns
         -------
@@ -242,7 +243,7 @@ cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
     if answer == FDR_CAPTURED:
         raise CudaError("the stream is being captured into a CUDA graph; call save ops outside of graphs")
     if answer == FDR_STOPPED:
-        raise CudaError("the interpreter is ending: nothing is saved any more")
+        raise CudaError("the interpreter is exiting: nothing is saved any more")
     if answer == FDR_BROKEN:
         error = _ring.failure
     elif fdr_is_broken(_ring):
@@ -251,9 +252,9 @@ cdef object _launch(fdr_job *job, DeviceJob owner, Lane lane, records, keep):
 
 
 def _steps(value, bint is_table, str name):
-    """Elements from a row to the next, and from a column to the next.
+    """Elements from one row to the next, and from one column to the next.
 
-    A tensor with one number a row may have any dimensions that are reached with one stride.
+    A tensor with one number per row may have any dimensions that a single stride covers.
     """
     shape, strides = value.shape, value.strides
     if is_table and len(shape) == 2:
@@ -264,8 +265,8 @@ def _steps(value, bint is_table, str name):
             continue
         if extent != 1 and stride != step * extent:
             raise ValueError(
-                f"{name} has shape {list(shape)} and strides {list(strides)}, which no single step goes "
-                "through; use .contiguous()")
+                f"{name} has shape {list(shape)} and strides {list(strides)}, which a single stride does not "
+                "cover; use .contiguous()")
         if extent == 1:
             step = stride
         extent *= size

@@ -1,4 +1,4 @@
-# The ring of buffers and the thread behind it, of which a process has one.
+# The ring of buffers and the thread behind it; there is one per process.
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -6,7 +6,7 @@ from fd_postproc.headers.counter cimport fdc_read
 from fd_postproc.headers.pack cimport fdp_fault
 from fd_postproc.headers.sysv cimport fds_forks, fds_now
 
-cdef int64_t _SLICE_NS = 50_000_000  # a call that waits looks for signals this often
+cdef int64_t _SLICE_NS = 50_000_000  # a waiting call checks for signals this often
 cdef dict _REASON_NAMES = _REASONS
 cdef fdr_ring *_ring = NULL
 
@@ -15,7 +15,7 @@ WAYS = {"mapped": FDR_MAPPED, "copy": FDR_COPY, "watch": FDR_WATCH}
 
 
 def start(int slots, str way):
-    """Start the sender thread, with so many buffers; nothing if it runs.
+    """Start the sender thread with this many buffers; does nothing if it runs.
 
     `way`, one of `WAYS`, is how messages come from the device; see enum fdr_way.
 
@@ -43,7 +43,7 @@ cdef bint _runs():
 
 
 def finished():
-    """int: saves that are done with: sent, or not to be sent any more."""
+    """int: finished saves: sent, or not to be sent any more."""
     return fdr_finished(_ring) if _runs() else 0
 
 
@@ -61,7 +61,7 @@ def drain(int64_t deadline):
     Parameters
     ----------
     deadline : int
-        Monotonic ns; negative: without end.  Signals run their handlers meanwhile.
+        Monotonic ns; negative: wait forever.  Signals run their handlers in the meantime.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def drain(int64_t deadline):
 
 
 def stop(int64_t wait_ns):
-    """End the sender thread, once everything is sent or after so long.  No save is possible afterwards.
+    """End the sender thread once everything is sent or the time is over.  No save is possible afterwards.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def stop(int64_t wait_ns):
 
 
 def broken():
-    """bool: whether the driver lost track of a save: no more saves, and no tensor may be let go."""
+    """bool: whether the driver lost track of a save: no more saves, and no tensor may be released."""
     return _runs() and fdr_is_broken(_ring) != 0
 
 
@@ -116,7 +116,7 @@ cdef object _refusal(const fdp_fault *fault):
 
 
 cdef tuple _kind_and_details(const fdr_error *e):
-    """As of `UnsentSave`."""
+    """As for `UnsentSave`."""
     if e.kind == FDR_DRIVER:
         return "driver", _failed((<bytes>e.call).decode(), e.driver)
     if e.kind == FDR_QUEUE:
@@ -133,7 +133,7 @@ cdef tuple _kind_and_details(const fdr_error *e):
 
 
 def take_error():
-    """The oldest error of the sender thread, which is forgotten then.
+    """The oldest error of the sender thread; it is removed.
 
     Returns
     -------

@@ -2,8 +2,9 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """Messages from tensors on a CUDA device: the driver, the ring of buffers, and the sender thread behind it.
 
-For `fd_postproc.ops`, which turns what is told here into exceptions and words.  There is one ring in a
-process, made at the first save: messages leave in the order of the saves, whatever their queue and device.
+For `fd_postproc.ops`, which turns the results of this module into exceptions and texts.  There is one
+ring per process, made at the first save: messages are sent in the order of the saves, whatever their queue and
+device.
 """
 from fd_postproc.headers.sysv cimport fds_watch_forks
 

@@ -1,14 +1,14 @@
-# Saves on a stream of our own, of tensors that were said to be complete.
+# Saves, on a stream of our own, of tensors that were declared complete.
 #
-# What a caller has queued on their stream since then is not waited for: with overlapping steps, that is the
-# whole next forward pass.
+# They do not wait for what a caller has queued on the tensors' stream since then: with overlapping steps,
+# that is the whole next forward pass.
 from libc.stdint cimport uintptr_t
 
 cdef dict _ready = {}       # ordinal -> the addresses of the last two marks' tensors, and the tensors
 
 
 def mark(list inputs, uintptr_t stream):
-    """Say that tensors are complete once everything that is on their stream now has run.
+    """Declare that tensors are complete once everything that is now on their stream has run.
 
     Until then, and until the mark after the next one, they are kept alive, so that nothing else gets their
     addresses.  A save whose tensors on the device are all among them waits for this point of the stream only.
@@ -16,7 +16,7 @@ def mark(list inputs, uintptr_t stream):
     Parameters
     ----------
     inputs : list of DeviceInput
-        Of one device.
+        All of one device.
     stream : int
 
     Raises

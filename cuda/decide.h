@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * On the host, before a launch, if every number that decides what is sent is in host memory: what the first phases
- * of the kernel would find out.
+ * On the host, before a launch, if every number that decides what is sent is in host memory: does the work of
+ * the kernel's first phases.
  *
- * The kernel would read those numbers over the bus, all of them in every block.  So it is told one word a row, each
- * of which about two warps read; and what can be refused is refused at once.  The rules are the kernel's own.
+ * The kernel would read those numbers over the bus, all of them in every block.  Instead it gets one word per
+ * row, which about two warps read; and what can be refused is refused at once.  The rules are the kernel's
+ * own.
  */
 #ifndef FD_POSTPROC_CUDA_DECIDE_H
 #define FD_POSTPROC_CUDA_DECIDE_H
@@ -13,7 +14,7 @@
 
 enum { FDK_FIRST_DECIDING = 4 }; /* counts and what follows: tokens, ids, scores and ranks are only sent */
 
-/* Whether the host can decide.  `on_host` tells of each array of a job whether it is in host memory. */
+/* Whether the host can decide.  `on_host` says for each array of a job whether it is in host memory. */
 static inline int fdk_decidable(const fdk_job *job, const uint8_t on_host[FDK_ARRAYS])
 {
     const fdk_array *arrays = &job->tokens;
@@ -44,9 +45,8 @@ static inline uint64_t fdk_planned(const fdk_job *job, const fdp_request *r, int
 
 /* Decide: write the plan, and counts and header into `payload`, all in host memory.
  *
- * The job's arrays are those of the host; sampled tokens that are not there are taken for tokens.  0, or -1 with
- * the reason in *fault.
- */
+ * The job's arrays are those in host memory; sampled tokens that are not there count as tokens, not as
+ * codes.  0, or -1 with the reason in *fault. */
 static inline int fdk_decide(fdk_job *job, int tokens_on_host, int32_t *payload, uint64_t *plan, fdp_fault *fault)
 {
     fdk_job host = *job;

@@ -82,23 +82,24 @@ typedef struct {
 #undef FDV_MEMBER
 } fdv_driver;
 
-/* Whether a call was refused because some thread captures a stream into a graph: it can be made again later. */
+/* Whether a call was refused because some thread captures a stream into a graph: it can be made again later.
+ * */
 static inline int fdv_is_capture(fdv_result result)
 {
     return result >= FDV_CAPTURE_UNSUPPORTED && result <= FDV_CAPTURED_EVENT;
 }
 
-/* While a thread captures in global mode, which is PyTorch's way, others may not allocate, load or wait: the call
- * fails, and the capture is spoilt.  Nothing of that here can end up in a capture, so the calling thread is
- * exempted.  *mode is what it had, to be given back by another call. */
+/* While a thread captures in global mode, as PyTorch does, other threads must not allocate, load or wait: the
+ * call fails, and the capture is invalidated.  No such call made here can become part of a capture, so the
+ * calling thread is exempted.  *mode is its previous mode, to be restored by another call. */
 static inline fdv_result fdv_relax(const fdv_driver *driver, int *mode)
 {
     *mode = FDV_CAPTURE_RELAXED;
     return driver->ThreadExchangeCaptureMode(mode);
 }
 
-/* Look the functions up.  NULL, or what is missing: the loader's own words, or a function's name (*symbol is
- * 1 then). */
+/* Look the functions up.  NULL, or what is missing: the loader's own message, or a function's name (then
+ * *symbol is 1). */
 static inline const char *fdv_open(fdv_driver *driver, const char *library, int *symbol)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);

@@ -7,7 +7,8 @@
 
 #include "cuda/ring_memory.h"
 
-/* Machine code for devices of one major compute capability, from `minor` up, or PTX (major 0) for all of them. */
+/* Machine code for devices of one major compute capability, from `minor` up, or PTX (major 0) for all of
+ * them. */
 typedef struct {
     int major, minor;
     const void *image;
@@ -26,12 +27,12 @@ static inline fdv_result fdr_load_image(const fdv_driver *driver, const void *im
     result = driver->ModuleGetFunction(kernel, module, "fdk_pack");
     if (result != 0)
         return result;
-    /* A driver that loads lazily does it now, not at the first launch. */
+    /* Makes a driver that loads lazily load now, not at the first launch. */
     *call = "cuFuncGetAttribute";
     return driver->FuncGetAttribute(&registers, FDV_FUNCTION_REGISTERS, *kernel);
 }
 
-/* Load the first image that fits; the next one if the driver does not take it.  In the current context. */
+/* Load the first image that fits, or the next one if the driver rejects it.  In the current context. */
 static inline fdv_result fdr_load_any(const fdv_driver *driver, const fdr_image *images, int major, int minor,
                                       fdv_function *kernel, const char **call)
 {
@@ -47,8 +48,8 @@ static inline fdv_result fdr_load_any(const fdv_driver *driver, const fdr_image 
     return result;
 }
 
-/* Take the device's primary context, which the frameworks use, too, and load the kernel into it.  0, or -1 with the
- * reason in *error. */
+/* Retain the device's primary context, which the frameworks use as well, and load the kernel into it.  0, or
+ * -1 with the reason in *error. */
 static inline int fdr_load(const fdv_driver *driver, const fdr_image *images, fdv_device device, fdr_gpu *gpu,
                            fdr_error *error)
 {

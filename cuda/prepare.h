@@ -2,8 +2,8 @@
  *
  * On the host, before a launch: from the wire's geometry to the numbers of a fdk_job.
  *
- * Offsets exist once, in wire.h.  What depends on numbers that only the device knows grows evenly with them,
- * so that two geometries tell all others.
+ * Offsets are defined once, in wire.h.  What depends on numbers that only the device knows is linear in them,
+ * so that two geometries determine all others.
  */
 #ifndef FD_POSTPROC_CUDA_PREPARE_H
 #define FD_POSTPROC_CUDA_PREPARE_H
@@ -13,10 +13,10 @@
 
 enum { FDK_THREADS = 256, FDK_MOST_BLOCKS = 64, FDK_LINE = 128, FDK_ARRAYS = 10 };
 
-/* What a slot of the ring begins with: what the kernel tells, the words of its blocks, and the message, its mtype
- * right before it, where msgsnd wants it.  Where in the first line behind FDK_LINES_AT the payload begins depends
- * on the job: its ids begin a line, so that each store of a warp fills one.  Written over the bus, half a line
- * costs as much as a whole one. */
+/* What a slot of the ring begins with: the kernel's result, the words of its blocks, and the message, with
+ * its mtype right before it, where msgsnd expects it.  Where in the first line after FDK_LINES_AT the payload
+ * begins depends on the job: its ids begin a line, so that each store of a warp fills one.  Written over the
+ * bus, half a line costs as much as a whole one. */
 enum { FDK_RESULT_AT = 0, FDK_DONE_AT = 64, FDK_LINES_AT = 384, FDK_MOST_PAYLOAD_AT = FDK_LINES_AT + FDK_LINE };
 FDK_ASSERT(FDK_DONE_AT + 4 * FDK_MOST_BLOCKS + sizeof(long) <= FDK_LINES_AT, "room for the blocks' words and mtype");
 
@@ -31,7 +31,7 @@ static inline int64_t fdk_payload_at(const fdk_job *job)
     return FDK_LINES_AT + (-4 * (int64_t)fdk_ids_begin(job) & (FDK_LINE - 1));
 }
 
-/* Shared memory that every device gives without being asked. */
+/* Shared memory that every device provides without a request for more. */
 #define FDK_MOST_SHARED (48 * 1024)
 
 /* Bytes of the longest message of a channel and dialect. */
@@ -47,7 +47,7 @@ static inline int64_t fdk_most_rows(const fdk_job *job)
     return job->plan != NULL ? job->planned_rows : fdp_min(job->terms.width, job->terms.depth) * job->batch;
 }
 
-/* Words that its message can have at most. */
+/* Maximum number of words in its message. */
 static inline int64_t fdk_most_words(const fdk_job *job)
 {
     const fdk_region *last = job->has_logprobs ? &job->ranks_at : &job->ids_at;
@@ -107,7 +107,7 @@ static inline int32_t fdk_differs(const int32_t header[FDK_HEADER_WORDS], const 
     return -1;
 }
 
-/* The header, and where in it the numbers lie that change from call to call. */
+/* The header, and the places in it of the numbers that change from call to call. */
 static inline void fdk_prepare_header(fdk_job *job, const fdw_message *planned)
 {
     fdw_message m = *planned, other;
@@ -127,12 +127,11 @@ static inline void fdk_prepare_header(fdk_job *job, const fdw_message *planned)
     job->header_words = (int32_t)(m.at.header / 4);
 }
 
-/* Fill in a job, but for what lies on the device: the arrays, live_batch, not_need_stop, payload, result, plan and
- * done, which are set to NULL.
+/* Fill in a job, except for what lies on the device: the arrays, live_batch, not_need_stop, payload, result,
+ * plan and done, which are set to NULL.
  *
- * Of `s` only the numbers are looked at.  `capacity` is the bytes that there is room for at the payload.
- * 0, or -1 with the reason in *fault: FDP_BATCH or FDP_COLUMNS.
- */
+ * Only the numbers in `s` are used.  `capacity` is the room at the payload, in bytes.  0, or -1 with the
+ * reason in *fault: FDP_BATCH or FDP_COLUMNS. */
 static inline int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect,
                               uint64_t seq, uint64_t sender, int64_t capacity, fdp_fault *fault)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the kernel to the queue: a ring of pinned buffers, and a thread that sends what the kernel wrote there.
- * This file has their parts; ring_memory.h makes and frees the buffers, ring_sender.h is the thread, ring_save.h
- * what callers do.
+ * From the kernel to the queue: a ring of pinned buffers, and a thread that sends what the kernel wrote
+ * there.  This file defines their parts; ring_memory.h makes and frees the buffers, ring_sender.h is the
+ * thread, and ring_save.h is what callers do.
  *
  * A save takes the next buffer, launches the kernel that writes the message into it, records an event and
  * returns.  The sender thread waits for the events one after another and gives each message to its queue, so
- * the order is that of the saves.  It blocks in the driver and in msgsnd and nowhere spins; it knows no Python
- * and takes no GIL, so it can neither hold up the interpreter nor be held up by it, and a process may end
- * while it waits.  What goes wrong in it is kept until a caller asks.
+ * the order is that of the saves.  It blocks in the driver and in msgsnd and never spins; it uses no Python
+ * and takes no GIL, so it can neither block the interpreter nor be blocked by it, and a process may exit
+ * while it waits.  Its errors are kept until a caller asks for them.
  *
  * A buffer belongs to the kernel until its event, then to the thread until its message is sent.  Everything
  * else is under one lock.
@@ -36,7 +36,7 @@ enum fdr_way {
     FDR_WATCH,      /* as FDR_MAPPED; for a moment, the thread watches the blocks' words before it waits for the event */
 };
 
-/* Where messages go, and what became of them.  Lives until its last message is sent. */
+/* Where messages go, and counters of what happened to them.  Lives until its last message is sent. */
 typedef struct {
     fdq_lane queue;
     int64_t lost;                   /* saves whose message was not sent */
@@ -60,8 +60,8 @@ typedef struct {
     fdv_event events[FDR_MOST_SLOTS]; /* of each slot */
     int n_events;                   /* so many there are */
     fdr_pool *pool;                 /* FDR_COPY: its memory */
-    fdv_stream side;                /* a stream of our own, if it was asked for */
-    fdv_event ready;                /* recorded where tensors were said to be complete */
+    fdv_stream side;                /* a stream of our own, if one was requested */
+    fdv_event ready;                /* recorded where tensors were declared complete */
 } fdr_gpu;
 
 enum fdr_kind {
@@ -85,8 +85,8 @@ typedef struct {
     int64_t claimed, capacity; /* FDR_SIZE: bytes */
 } fdr_error;
 
-/* A buffer: what the kernel tells (fdk_result), mtype and payload, where prepare.h has them, and behind them what
- * the kernel reads: copies of host tensors, or a plan. */
+/* A buffer: the kernel's result (fdk_result), mtype and payload at the places that prepare.h defines, and
+ * after them what the kernel reads: copies of host tensors, or a plan. */
 typedef struct {
     fdr_pool *pool;                 /* whose it is; NULL: it has none yet */
     fdr_pool *device_pool;          /* FDR_COPY, likewise */
@@ -112,7 +112,7 @@ typedef struct {
     pthread_cond_t work, progress;
     pthread_t thread;
     int running;                    /* the thread has been started and not joined */
-    int stopping;                   /* no more saves; the thread ends when all is sent */
+    int stopping;                   /* no more saves; the thread ends when everything is sent */
     int abandoned;                  /* the thread sends nothing more */
     int ended;                      /* it has nothing left to do but return */
     int broken;                     /* an event failed: nobody knows what the device still writes */

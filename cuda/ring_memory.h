@@ -2,9 +2,9 @@
  *
  * Memory and events of the ring (ring.h).
  *
- * Buffers are made for all slots at once, because the driver takes long for it and may wait for the device: outside
- * of the ring's lock, while others go on with those that there are.  Freeing waits for the device, too, so the
- * sender thread does it once nothing has been saved for a while.
+ * Buffers are made for all slots at once, because the driver takes long for it and may wait for the device.
+ * That happens outside the ring's lock, while others keep using the existing ones.  Freeing waits for the
+ * device, too, so the sender thread does it when nothing has been saved for a while.
  */
 #ifndef FD_POSTPROC_RING_MEMORY_H
 #define FD_POSTPROC_RING_MEMORY_H
@@ -71,7 +71,7 @@ static inline fdv_result fdr_allocate(const fdv_driver *driver, fdr_pool *pool, 
         result = driver->MemAlloc(&pool->address, size);
         if (result != 0)
             return result;
-        *call = "cuMemsetD8"; /* what was there before is nobody's business: a message may have gaps */
+        *call = "cuMemsetD8"; /* old content must not leak: a message may have gaps */
         result = driver->MemsetD8(pool->address, 0, size);
         if (result != 0)
             driver->MemFree(pool->address);
@@ -111,7 +111,7 @@ static inline fdr_pool *fdr_new_pool(const fdr_ring *r, const fdr_job *job, int 
     return NULL;
 }
 
-/* Under the lock: put `fresh` in the place of *pool, whose buffers are freed when no slot has one any more. */
+/* Under the lock: replace *pool by `fresh`; the old buffers are freed when no slot has one any more. */
 static inline void fdr_replace(fdr_ring *r, fdr_pool **pool, fdr_pool *fresh)
 {
     if (*pool != NULL) {
@@ -132,7 +132,8 @@ static inline void fdr_take_from(fdr_pool **had, fdr_pool *pool)
     pool->users++;
 }
 
-/* Events for all slots in the current context; *made is how many there are, which others are told under the lock. */
+/* Events for all slots in the current context; *made is how many there are, published to others under the
+ * lock. */
 static inline int fdr_make_events(const fdr_ring *r, fdr_gpu *gpu, int *made, fdr_error *error)
 {
     while (*made < r->n) {
@@ -145,8 +146,8 @@ static inline int fdr_make_events(const fdr_ring *r, fdr_gpu *gpu, int *made, fd
     return 0;
 }
 
-/* Under the lock, which is given up meanwhile: make what the job lacks, in the current context.  0, or -1 with the
- * reason in *error. */
+/* Under the lock, which is released in the meantime: make what the job lacks, in the current context.  0, or
+ * -1 with the reason in *error. */
 static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_error *error)
 {
     fdr_gpu *gpu = job->gpu;
@@ -185,8 +186,8 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
     return answer;
 }
 
-/* Record an event on a stream: what has been queued there so far makes tensors complete.  0, or -1 with the reason in
- * *error. */
+/* Record an event on a stream: what has been queued there so far makes tensors complete.  0, or -1 with the
+ * reason in *error. */
 static inline int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream stream, fdr_error *error)
 {
     fdv_context popped;
@@ -210,10 +211,11 @@ static inline int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream st
     return result == 0 ? 0 : fdr_failed(error, result, call);
 }
 
-/* Under the lock, with nothing under way: take a pool that no slot needs out of the list; NULL: there is none. */
+/* Under the lock, with nothing in flight: take a pool that no slot needs out of the list; NULL: there is
+ * none. */
 static inline fdr_pool *fdr_unused(fdr_ring *r)
 {
-    for (int k = 0; k < r->n; k++) { /* nothing is under way: a slot that has an old buffer will get a new one */
+    for (int k = 0; k < r->n; k++) { /* nothing is in flight: a slot that has an old buffer will get a new one */
         fdr_slot *slot = &r->slots[k];
         for (const fdr_pool *old = r->retired; old != NULL; old = old->next) {
             if (slot->pool == old) {
@@ -235,7 +237,7 @@ static inline fdr_pool *fdr_unused(fdr_ring *r)
     return NULL;
 }
 
-/* Free a pool's memory, in the context that it was made in.  The driver's answer. */
+/* Free a pool's memory, in the context in which it was made.  Returns the driver's answer. */
 static inline fdv_result fdr_free_pool(const fdv_driver *driver, const fdr_pool *pool)
 {
     return pool->memory != NULL ? driver->MemFreeHost(pool->memory) : driver->MemFree(pool->address);

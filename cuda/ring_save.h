@@ -10,7 +10,7 @@
 
 #include "cuda/ring_sender.h"
 
-#define FDR_LEAVE_NS 200000000 /* a thread that is to end has so long for it */
+#define FDR_LEAVE_NS 200000000 /* the time that a thread gets to end */
 
 /* 0, or an errno value. */
 static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int way)
@@ -28,7 +28,7 @@ static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int wa
     pthread_cond_init(&r->work, &attributes);
     pthread_cond_init(&r->progress, &attributes);
     pthread_condattr_destroy(&attributes);
-    /* Signals are the interpreter's: none is delivered to this thread, none interrupts it. */
+    /* Signals are for the interpreter: none is delivered to this thread, and none interrupts it. */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     status = pthread_create(&r->thread, NULL, fdr_main, r);
@@ -60,8 +60,8 @@ static inline int fdr_drain(fdr_ring *r, int64_t deadline)
     return done;
 }
 
-/* Take no more saves, send what there is until `deadline`, and end the thread.  One that waits for the driver
- * cannot be ended; it sends nothing any more.  Saves that were not sent. */
+/* Accept no more saves, send the existing ones until `deadline`, and end the thread.  A thread that waits for
+ * the driver cannot be ended, but sends nothing any more.  Returns the number of saves that were not sent. */
 static inline int64_t fdr_stop(fdr_ring *r, int64_t deadline)
 {
     int64_t left, until;
@@ -97,7 +97,7 @@ enum fdr_answer {
     FDR_GROWING = 6,    /* as FDR_WAITING, but for another thread that makes buffers */
 };
 
-/* Whether the host decides a job; on_host tells of each of its arrays whether it is in host memory. */
+/* Whether the host decides a job; on_host says for each of its arrays whether it is in host memory. */
 static inline int fdr_decides(const fdr_job *job, uint8_t on_host[FDK_ARRAYS])
 {
     for (int k = 0; k < FDK_ARRAYS; k++)
@@ -105,7 +105,7 @@ static inline int fdr_decides(const fdr_job *job, uint8_t on_host[FDK_ARRAYS])
     return fdk_decidable(&job->kernel, on_host);
 }
 
-/* Requests that a job can have at most: the kernel's shared memory has no room for more; -1: it needs none. */
+/* Maximum number of requests of a job, for which the kernel's shared memory has room; -1: it needs none. */
 static inline int64_t fdr_most_requests(const fdr_job *job)
 {
     uint8_t on_host[FDK_ARRAYS];
@@ -114,8 +114,8 @@ static inline int64_t fdr_most_requests(const fdr_job *job)
     return (FDK_MOST_SHARED - fdk_shared_bytes(0, FDK_THREADS)) / (int64_t)sizeof(fdk_request);
 }
 
-/* Under the lock: decide what the host can decide, and copy what the kernel reads of host memory, into the slot.
- * 0, or -1 with the reason in job->fault. */
+/* Under the lock: decide what the host can decide, and copy what the kernel reads from host memory into the
+ * slot. 0, or -1 with the reason in job->fault. */
 static inline int fdr_fill(fdr_slot *slot, fdr_job *job, fdk_job *kernel)
 {
     int64_t end = fdr_message_room(job);
@@ -216,9 +216,9 @@ static inline int fdr_launch(fdr_ring *r, fdr_job *job, fdr_error *error)
     if (result != 0)
         return fdr_failed(error, result, "cuLaunchKernel");
     result = fdr_follow(driver, slot, &call);
-    if (fdv_is_capture(result)) /* begun by another thread meanwhile: the sender thread tries again */
+    if (fdv_is_capture(result)) /* begun by another thread in the meantime: the sender thread tries again */
         return FDR_SAVED;
-    if (result != 0) /* the kernel is on its way, and nobody will know when it is done */
+    if (result != 0) /* the kernel has been launched, and nobody will know when it is done */
         return fdr_breaks(r, error, result, call);
     if (job->side) { /* whoever overwrites the tensors on their own stream waits for the kernel */
         result = driver->StreamWaitEvent(job->stream, slot->event, 0);

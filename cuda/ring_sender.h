@@ -31,14 +31,14 @@ static inline int fdr_has_error(const fdr_ring *r)
     return __atomic_load_n(&r->n_errors, __ATOMIC_ACQUIRE) > 0;
 }
 
-/* Give what was written into a slot to its queue.  0, or -1 with the reason in *error. */
+/* Send what was written into a slot to its queue.  0, or -1 with the reason in *error. */
 static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_error *error)
 {
     fdq_lane *queue = &slot->lane->queue;
     uint8_t *message = slot->memory + slot->payload_at - FDF_MTYPE_SIZE;
     fdf_sending sending;
     int status;
-    if (slot->seq_word >= 0) /* here, so that the numbers are in the order of sending and have no holes */
+    if (slot->seq_word >= 0) /* here, so that the numbers are in the order of sending and have no gaps */
         memcpy(message + FDF_MTYPE_SIZE + 4 * slot->seq_word, &queue->seq, sizeof queue->seq);
     status = fdq_begin(queue, &sending, message, size, &error->limits);
     if (status == 0)
@@ -52,7 +52,7 @@ static inline int fdr_send(fdr_ring *r, const fdr_slot *slot, int64_t size, fdr_
     return -1;
 }
 
-/* The bytes of a message, by what the kernel tells; -1 if it must not be sent, with the reason in *error. */
+/* The bytes of a message, from the kernel's result; -1 if it must not be sent, with the reason in *error. */
 static inline int64_t fdr_length(const fdr_slot *slot, fdr_error *error)
 {
     const fdk_result *result = (const fdk_result *)(slot->memory + FDK_RESULT_AT);
@@ -83,7 +83,7 @@ static inline void fdr_count_finished(fdr_ring *r)
     pthread_cond_broadcast(&r->progress);
 }
 
-/* Saves so far; saves that are done with; whether an event failed.  Asked without the lock. */
+/* Saves so far; finished saves; whether an event failed.  Read without the lock. */
 static inline uint64_t fdr_issued(const fdr_ring *r)
 {
     return __atomic_load_n(&r->issued, __ATOMIC_ACQUIRE);
@@ -145,7 +145,8 @@ static inline int fdr_watch(const fdr_slot *slot)
     return 0;
 }
 
-/* Make the slot's context the thread's, and exempt the thread from what captures in other threads forbid. */
+/* Make the slot's context current in this thread, and exempt the thread from what captures in others forbid.
+ * */
 static inline fdv_result fdr_move_to(const fdv_driver *driver, fdv_context context, fdv_context *current,
                                      const char **call)
 {
@@ -178,14 +179,15 @@ static inline fdv_result fdr_arrive(const fdr_ring *r, fdr_slot *slot, fdv_conte
             *call = "cuEventSynchronize";
             result = r->driver->EventSynchronize(slot->event);
         }
-        /* Not lost: while somebody captures, the driver does not tell. */
+        /* Not lost: while somebody captures, the driver gives no answer. */
         if (!fdv_is_capture(result) || __atomic_load_n(&r->abandoned, __ATOMIC_RELAXED))
             return result;
         fdr_pause(FDR_CAPTURE_NS);
     }
 }
 
-/* Under the lock, which is given up meanwhile: wait for a save.  Old buffers are freed after a while without. */
+/* Under the lock, released in the meantime: wait for a save.  Old buffers are freed after a while without
+ * one. */
 static inline void fdr_rest(fdr_ring *r, fdv_context *current)
 {
     const char *call;
@@ -210,7 +212,7 @@ static inline void fdr_rest(fdr_ring *r, fdv_context *current)
             old = NULL;
         }
         pthread_mutex_lock(&r->lock);
-        if (old != NULL) { /* tried again; what is wrong with the driver, a save will meet as well */
+        if (old != NULL) { /* tried again; if something is wrong with the driver, a save will fail as well */
             old->next = r->retired;
             r->retired = old;
         }
