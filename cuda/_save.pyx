@@ -3,8 +3,8 @@
 """Messages from tensors on a CUDA device: the driver, the ring of buffers, and the sender thread behind it.
 
 For `fd_postproc.ops`, which turns the results of this module into exceptions and texts.  There is one
-ring per process, made at the first save: messages are sent in the order of the saves, whatever their queue and
-device.
+ring per process, made at the first save: messages are sent in the order of the saves, whatever their queue
+and device.
 """
 from fd_postproc.headers.sysv cimport fds_watch_forks
 

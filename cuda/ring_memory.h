@@ -215,7 +215,7 @@ static inline int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream st
  * none. */
 static inline fdr_pool *fdr_unused(fdr_ring *r)
 {
-    for (int k = 0; k < r->n; k++) { /* nothing is in flight: a slot that has an old buffer will get a new one */
+    for (int k = 0; k < r->n; k++) { /* nothing is in flight: a slot with an old buffer gets a new one */
         fdr_slot *slot = &r->slots[k];
         for (const fdr_pool *old = r->retired; old != NULL; old = old->next) {
             if (slot->pool == old) {

@@ -1,6 +1,6 @@
 """Every environment variable that is read: its default, its values, their check.  One table, `VARIABLES`.
 
-A variable that is set to nothing is as if unset.  ``docs/environment.md`` says who reads which one, and what
+An empty variable counts as unset.  ``docs/environment.md`` says who reads which one, and what
 it means.  Standard library only: FastDeploy loads this with the plug-in.
 """
 
@@ -23,11 +23,11 @@ class Variable:
     ----------
     name : str
     default : str
-        The text that it is as if it had, when it has none.
+        The text that an unset or empty variable stands for.
     fault : str
-        Of a value that is not valid: what is wrong with it, as the end of a sentence.
+        What is wrong with an invalid value, as the end of a sentence.
     parse : callable, optional
-        Its value from a text; ValueError if that is not valid.  Default: the text, any.
+        Makes the value from a text; raises ValueError if it is invalid.  Default: any text is its own value.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Variable:
 
     @property
     def text(self) -> str:
-        """What it is set to now; empty if it is not."""
+        """What it is set to now; empty if it is unset."""
         return os.environ.get(self.name, "")
 
     @property
@@ -52,12 +52,12 @@ class Variable:
         Raises
         ------
         ValueError
-            If what it is set to is not valid; the text names variable and value, and says what is.
+            If its text is invalid; the error names variable and value, and says what is valid.
         """
         return self.of(self.text)
 
     def of(self, text: str | None) -> Any:
-        """The value that a text means, or the usual one if there is none."""
+        """The value that a text means, or the default if there is none."""
         if not text:
             return self._usual
         try:
@@ -67,7 +67,7 @@ class Variable:
 
 
 def is_on(switch: Variable) -> bool:
-    """Whether a switch is set to anything but nothing or ``0``: whoever sets it means it."""
+    """Whether a switch is on: set to anything except nothing and ``0``."""
     return bool(switch.value)
 
 
@@ -127,7 +127,7 @@ def _switch(text: str) -> bool:
 DIALECTS = ("auto", "packed", "legacy", "compact")
 CUDA_WAYS = ("mapped", "copy", "watch")
 COMPACT = "compact/1"
-"""Word in ``FD_POSTPROC_PEER`` by which a receiver's process tells that it understands compact frames."""
+"""Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
 
 # ---- at run time -------------------------------------------------------------------------------------------
 
