@@ -95,7 +95,7 @@ def test_load_that_does_not_fit_one_message_goes_in_pieces(run, own_namespace):
     assert (status, err) == (0, "")
     assert "20 steps came from process" in out
     assert "Each was sent as compact, 11 pieces" in flat(out)
-    assert "it has 266,236 bytes, and one message may hold 8,192 bytes" in flat(out)
+    assert "it would have 266,236 bytes, and one message may hold 8,192 bytes" in flat(out)
     assert "pieces" not in run("demo", "--load", "5,2,21", "--steps", "2")[1]
     assert "Each was sent as compact:" in flat(
         run("demo", "--load", "1,1,1", "--channel", "topk", "--steps", "2")[1]
