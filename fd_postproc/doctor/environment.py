@@ -22,7 +22,7 @@ FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 def check_environment() -> list[Finding]:
     """Variables that are set and not valid; one line about those that are set."""
     found, good = [], []
-    for name in sorted(name for name, value in os.environ.items() if value):  # empty is as if unset
+    for name in sorted(name for name, value in os.environ.items() if value):  # an empty one counts as unset
         if name not in VARIABLES:
             if name.startswith("FD_POSTPROC_"):
                 known = ", ".join(one for one in VARIABLES if one.startswith("FD_"))
