@@ -108,7 +108,7 @@ def test_inspect_says_why_a_plain_message_is_one_of_topk(run, queue, goldens):
     queue.send(goldens["plain_b3_s1003"].payload)
     status, out, err = run("inspect", key_of(queue), "--channel", "topk")
     assert (status, err) == (0, "")
-    assert "A plain message: FastDeploy's workers send it on topk while no request of a batch" in flat(out)
+    assert "A plain message: FastDeploy's workers send these on topk while no request of a batch" in flat(out)
     assert "140272" in out
     assert "A plain message" not in run("inspect", key_of(queue), "--channel", "plain")[1]
     out = flat(run("inspect", key_of(queue))[1])
@@ -134,7 +134,7 @@ def test_inspect_where_the_kernel_cannot_copy(run, queue, monkeypatch):
     status, out, err = run("inspect", key_of(queue))
     assert status == 1
     assert f"Queue {queue.id}" in out
-    assert "cannot look at a message without taking it" in err
+    assert "cannot copy a message without taking it" in err
     assert "fd-postproc record" in err
 
 
