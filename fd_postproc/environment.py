@@ -156,6 +156,7 @@ LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds ab
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
 FORCE = Variable("FD_POSTPROC_FORCE", parse=_switch)
 KEEP_STALE = Variable("FD_POSTPROC_KEEP_STALE", parse=_switch)
+KEEP_POLLING = Variable("FD_POSTPROC_KEEP_POLLING", parse=_switch)
 GC = Variable(
     "FD_POSTPROC_GC", "on", "is not one of on, off: it has no effect", _one_of("on", "off", any_case=True)
 )

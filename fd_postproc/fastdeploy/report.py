@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from ..environment import FASTDEPLOY
+from ..environment import FASTDEPLOY, KEEP_POLLING, is_on
 from .engine.entry import MODULE
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
@@ -72,15 +72,30 @@ def import_fastdeploy() -> Any:
 
 def _ways(module: Any) -> dict[str, bool]:
     """Which quick ways an engine takes; with FastDeploy's ordinary scheduler, unless that cannot be had."""
-    from .engine.deliveries import delivery_to
+    from .engine.deliveries import collection_of, delivery_to
+    from .engine.messages import BATCH, method_in_use, served_methods
+    from .engine.messages import MODULE as SERVER
     from .engine.quick_ways import ways_of_classes
+    from .engine.send_loop import MODULE as ENGINE
+    from .engine.send_loop import served_loop
     from .engine.shapes import plan_of
+    from .engine.wake_up import is_woken
 
     try:
         plan = plan_of(module)
         ways = ways_of_classes(module, plan)
         cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
-        return {**ways, "delivery": delivery_to(object.__new__(cls), plan) is not None}
+        ways["delivery"] = delivery_to(object.__new__(cls), plan) is not None
+        if not is_on(KEEP_POLLING):
+            ways["wake-up"] = is_woken(cls, {}, plan)
+        method = method_in_use(module.envs)
+        if method is not None:
+            ways["messages"] = method in served_methods(importlib.import_module(SERVER), plan)
+        if method == BATCH:
+            service = importlib.import_module(ENGINE).EngineService
+            ways["fetching"] = collection_of(object.__new__(cls), plan) is not None
+            ways["sending"] = served_loop(service, plan) is not None
+        return ways
     except Exception:  # classes of another kind: the verdict says so
         return {}
 

@@ -7,6 +7,10 @@ WAYS = {
     "stamps": "requests are advanced in one loop, which sets the four known time stamps",
     "metrics": "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
     "delivery": "a step's results go into FastDeploy's scheduler at once, not one by one",
+    "wake-up": "FastDeploy's sender is woken when results are put, it does not look for them now and then",
+    "messages": "results become bytes for the API server at once, not by dictionaries and msgpack",
+    "fetching": "a step's results come out of FastDeploy's scheduler at once, not one by one",
+    "sending": "a step's results are sorted and sent in one go, not one by one",
     "decode log": "the scheduler's log is told of a step's tokens in one call, not of each request's",
 }
 

@@ -11,7 +11,7 @@ import sys
 from types import SimpleNamespace
 
 from fd_postproc.fastdeploy.engine.decode_log import adds_up
-from fd_postproc.fastdeploy.engine.deliveries import delivery_to
+from fd_postproc.fastdeploy.engine.deliveries import collection_of, delivery_to
 from fd_postproc.fastdeploy.engine.shapes import plan_of
 
 NAMES = [f"request {number}" for number in range(12)]
@@ -58,19 +58,20 @@ def state(scheduler):
 
 
 def compare(fastdeploy, seed, steps):
-    """How many steps went the quick way; the first difference, if there is one."""
+    """How many steps went in and out the quick way; the first difference, if there is one."""
     module = importlib.import_module(f"{fastdeploy}.output.token_processor")
     log = importlib.import_module(f"{fastdeploy}.scheduler.local_scheduler").scheduler_logger
     plan, rng = plan_of(module), random.Random(seed)
     theirs, ours = scheduler_of(fastdeploy), scheduler_of(fastdeploy)
     delivery = delivery_to(ours, plan)
-    if delivery is None:
-        return {"quick": None, "difference": None}
+    collection = collection_of(ours, plan)
+    if delivery is None or collection is None:
+        return {"quick": None, "fetched": None, "difference": None}
     lines = []
     keep = logging.Handler()
     keep.emit = lambda record: lines.append(record.getMessage())
     log.addHandler(keep)
-    quick, told = 0, {"quick": 0, "difference": None}
+    told = {"quick": 0, "fetched": 0, "difference": None}
     try:
         for number in range(steps):
             results, outcomes = random_step(plan, rng), []
@@ -78,16 +79,18 @@ def compare(fastdeploy, seed, steps):
             for scheduler in (theirs, ours):
                 del lines[:]
                 if scheduler is ours and delivery.put(results):
-                    quick += 1
+                    told["quick"] += 1
                 else:
                     scheduler.put_results(results)
                 outcome = [state(scheduler), list(lines)]
                 if fetch:
-                    got = scheduler.get_results()
+                    quick = collection.get(scheduler) if scheduler is ours else None
+                    told["fetched"] += quick is not None
+                    got = scheduler.get_results() if quick is None else quick
                     outcome += [[(name, list(map(id, some))) for name, some in got.items()], state(scheduler)]
                     know_all(scheduler)
+                    outcome.append(list(lines))
                 outcomes.append(outcome)
-            told["quick"] = quick
             if outcomes[0] != outcomes[1]:
                 told["difference"] = f"step {number}: {outcomes[0]} and {outcomes[1]}"
                 break

@@ -55,7 +55,7 @@ stock.TokenProcessor._new_result = planted
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """What the plug-in reads, unset; a change that it makes is undone."""
-    for name in ("DISABLE", "FORCE", "KEEP_STALE", "GC", "PEER", "FASTDEPLOY"):
+    for name in ("DISABLE", "FORCE", "KEEP_STALE", "KEEP_POLLING", "GC", "PEER", "FASTDEPLOY"):
         monkeypatch.setenv(f"FD_POSTPROC_{name}", "")
         monkeypatch.delenv(f"FD_POSTPROC_{name}")
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
@@ -187,8 +187,9 @@ def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypat
 # ---- The decision ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["FD_POSTPROC_DISABLE", "FD_POSTPROC_FORCE", "FD_POSTPROC_KEEP_STALE"])
+@pytest.mark.parametrize("name", ["DISABLE", "FORCE", "KEEP_STALE", "KEEP_POLLING"])
 def test_a_switch_is_on_if_it_is_set_to_anything_but_0(monkeypatch, name):
+    name = f"FD_POSTPROC_{name}"
     assert not is_on(VARIABLES[name])
     for value, on in ("1", True), (" 1 ", True), ("", False), ("0", False), ("yes", True):
         monkeypatch.setenv(name, value)

@@ -107,7 +107,8 @@ PLUG_IN = [
     *("introspection", "ways", "logs", "build"),
     *("trial/canned", "trial/differences", "trial/private_metrics", "trial/sandbox", "trial/scratch"),
     *("trial/filling", "trial/trial", "trial/facts", "trial/compatibility"),
-    *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/deliveries"),
+    *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/apart"),
+    *("engine/deliveries", "engine/wake_up", "engine/messages", "engine/send_loop"),
     *("engine/shapes", "engine/stale", "engine/warmup", "engine/contract", "engine/reporter"),
     # The parts of the class: each inherits from others before it.
     *("engine/best_effort", "engine/tracing", "engine/release", "engine/pairing", "engine/transfers"),

@@ -7,11 +7,12 @@ from cpython.unicode cimport PyUnicode_CheckExact
 
 @cython.final
 cdef class Delivery:
-    """What ``put_results`` of a scheduler does with the results of a step in which no request ends.
+    """What ``put_results`` of a scheduler does with the results of a step.
 
     FastDeploy's own method wraps each result, formats debug lines of each, and looks up each id four times:
-    in a running engine that took longer than making the results did.  `deliveries.delivery_to` makes one of
-    these only for a scheduler on which both have been seen to do the same.
+    in a running engine that took longer than making the results did.  It is called for the results that end
+    their requests, beside the scheduler, for the line that it logs of them.  `deliveries.delivery_to` makes
+    one of these only for a scheduler on which both have been seen to do the same.
 
     Parameters
     ----------
@@ -45,23 +46,30 @@ cdef class Delivery:
         if (getattr(scheduler.put_results, "__func__", None) is not self.stock
                 or self.log.isEnabledFor(10)):  # logging.DEBUG: somebody reads the lines
             return False
+        return self.delivered(results)
+
+    def delivered(self, list results not None):
+        """The same without asking whose ``put_results`` the scheduler has."""
+        cdef list ended = []
         for result in results:
-            if not self._continues(<PyObject *>result):
+            if not self._is_known(<PyObject *>result):
                 return False
+            if <object>at_offset(<PyObject *>result, self.finished)[0] is True:
+                ended.append(result)
         now = self.time()
         cdef list wrapped = []
         for result in results:
             wrapped.append(self._wrapped(result, now))
-        with scheduler.mutex:
-            return self._put(scheduler, results, wrapped)
+        with self.scheduler.mutex:
+            return self._put(results, wrapped, ended)
 
-    cdef bint _continues(self, PyObject *result) noexcept:
-        """Whether it is one of ours, and not the last of its request."""
+    cdef bint _is_known(self, PyObject *result) noexcept:
+        """Whether it is one of ours, whole enough to be delivered."""
         if Py_TYPE(<object>result) != <PyTypeObject *>self.result:
             return False
         cdef PyObject *name = at_offset(result, self.request_id)[0]
         cdef PyObject *finished = at_offset(result, self.finished)[0]
-        return (finished != NULL and <object>finished is False
+        return (finished != NULL and (<object>finished is False or <object>finished is True)
                 and name != NULL and PyUnicode_CheckExact(<object>name))
 
     cdef object _wrapped(self, result, now):
@@ -72,7 +80,8 @@ cdef class Delivery:
         response.schedule_time = now
         return response
 
-    cdef bint _put(self, scheduler, list results, list wrapped) except -1:
+    cdef bint _put(self, list results, list wrapped, list ended) except -1:
+        scheduler = self.scheduler
         cdef dict known = scheduler.requests, table = scheduler.responses
         cdef list steps = scheduler.batch_responses_per_step
         cdef Py_ssize_t i, n = PyList_GET_SIZE(results)
@@ -82,6 +91,8 @@ cdef class Delivery:
             name = at_offset(PyList_GET_ITEM(results, i), self.request_id)[0]
             if PyDict_GetItemWithError(known, <object>name) == NULL:
                 return False  # an expired one: its warning is FastDeploy's
+        if ended:
+            self.stock(Beside(scheduler), ended)
         steps.append(results[:])
         for i in range(n):
             name = at_offset(PyList_GET_ITEM(results, i), self.request_id)[0]
@@ -94,3 +105,31 @@ cdef class Delivery:
                 table[<object>name] = first
         scheduler.responses_not_empty.notify_all()
         return True
+
+
+class Beside:
+    """A scheduler's requests with tables of its own, for FastDeploy's ``put_results``; the lock is held."""
+
+    def __init__(self, scheduler):
+        self._scheduler = scheduler
+        self.responses, self.batch_responses_per_step = {}, []
+
+    def __getattr__(self, name):
+        return getattr(self._scheduler, name)
+
+    @property
+    def mutex(self):
+        return self
+
+    @property
+    def responses_not_empty(self):
+        return self
+
+    def __enter__(self):
+        return True
+
+    def __exit__(self, *error):
+        return None
+
+    def notify_all(self):
+        pass

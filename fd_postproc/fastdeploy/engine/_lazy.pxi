@@ -6,6 +6,7 @@ from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 from fd_postproc._core cimport Step
 from fd_postproc.headers.lists cimport drop_reference, float_rows, int_row, int_rows
+from fd_postproc.headers.msgpack cimport fdx_out, fdx_put_any, fdx_put_logprobs
 from fd_postproc.headers.wire cimport fdw_block
 
 
@@ -37,6 +38,10 @@ cdef class Lazy:
     cdef object shown(self, PyObject *o):
         """The value in an instance's dictionary."""
         return self.of(o)
+
+    cdef int packed(self, fdx_out *out, PyObject *o) except -1:
+        """Write that as msgpack does; 0 if it is not known how."""
+        return 0
 
     cdef object of(self, PyObject *o):
         """The value of an instance; AttributeError if it has none."""
@@ -99,12 +104,31 @@ cdef class LazyLists(Lazy):
     cdef object made(self, stuff):
         cdef int32_t *at = <int32_t *>_bytes_at(<PyObject *>stuff)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(<PyObject *>stuff) // <Py_ssize_t>sizeof(int32_t)
-        cdef Py_ssize_t rows = at[0] if n > 1 else -1, cols = at[1] if n > 1 else -1
-        cdef Py_ssize_t cells = rows * cols
-        if not (0 <= rows <= n and 0 <= cols <= n and 2 + 2 * cells + rows == n):
+        if not _adds_up(at, n):
             return stuff  # bytes of somebody who went past __set__
+        cdef Py_ssize_t rows = at[0], cols = at[1]
+        cdef Py_ssize_t cells = rows * cols
         return _owned_object(
             _lists(self.lists, at + 2, <float *>(at + 2 + cells), at + 2 + 2 * cells, rows, cols))
+
+    cdef int packed(self, fdx_out *out, PyObject *o) except -1:
+        cdef PyObject *value = at_offset(o, self.offset)[0]
+        if Py_TYPE(<object>value) != <PyTypeObject *>bytes:
+            return fdx_put_any(out, value, <PyTypeObject *>self.lists, 0)
+        cdef int32_t *at = <int32_t *>_bytes_at(value)
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(value) // <Py_ssize_t>sizeof(int32_t)
+        if not _adds_up(at, n):
+            return 0
+        cdef Py_ssize_t rows = at[0], cols = at[1]
+        cdef Py_ssize_t cells = rows * cols
+        return fdx_put_logprobs(out, at + 2, <float *>(at + 2 + cells), at + 2 + 2 * cells, rows, cols)
+
+
+cdef inline bint _adds_up(const int32_t *at, Py_ssize_t n) noexcept:
+    """Whether `n` numbers are rows, columns, and what these say."""
+    if n < 2 or not (0 <= at[0] <= n and 0 <= at[1] <= n):
+        return False
+    return 2 + 2 * <Py_ssize_t>at[0] * at[1] + at[0] == n
 
 
 cdef PyObject *_copied_rows(Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:

@@ -36,6 +36,8 @@ cdef class Plan:
         Instances whose values every new one begins with.
     inline_stamps : bool
         Whether ``RequestMetrics.record_recv_token`` sets just the four stamps that are known here.
+    dicts, output_dicts : DictMaker or None
+        Of the dictionaries of results and of their outputs; None: FastDeploy's ``to_dict`` makes them.
     """
 
     cdef readonly object fd
@@ -46,6 +48,8 @@ cdef class Plan:
     cdef readonly object output
     cdef readonly bint inline_stamps
     cdef LazyMetrics moments
+    cdef DictMaker dicts
+    cdef DictMaker output_dicts
     cdef type request
     cdef type lists
     cdef object running_prefill
@@ -56,9 +60,10 @@ cdef class Plan:
 
     def __init__(self, fd, FieldCopier results not None, FieldCopier outputs not None,
                  FieldCopier metrics not None, LazyMetrics moments not None, result, output,
-                 bint inline_stamps):
+                 bint inline_stamps, DictMaker dicts=None, DictMaker output_dicts=None):
         self.fd = fd
         self.moments = moments
+        self.dicts, self.output_dicts = dicts, output_dicts
         self.results, self.outputs, self.metrics = results, outputs, metrics
         self.result, self.output = result, output
         self.inline_stamps = inline_stamps
@@ -330,9 +335,11 @@ cdef class Batch:
             try:
                 # Other threads change both lists at any time: look once, then keep the task.
                 if self.stop_flags[i]:
+                    self._let_go(i)
                     continue
                 task = self.tasks[i]
                 if task is None:
+                    self._let_go(i)
                     continue
             except IndexError:
                 continue
@@ -344,7 +351,16 @@ cdef class Batch:
                 result = self.give_up(i, task, error)
             if result is not None:
                 made.append(result)
+        if self.commons is not None:
+            for i in range(step.raw.batch, PyList_GET_SIZE(self.commons)):
+                self._let_go(i)
         return made
+
+    cdef void _let_go(self, Py_ssize_t i) noexcept:
+        """Drop what is kept of a slot's last request."""
+        if self.commons is not None and i < PyList_GET_SIZE(self.commons):
+            if PyList_GET_ITEM(self.commons, i) != <PyObject *>None:
+                self.commons[i] = None
 
     def is_crowded(self, Py_ssize_t most):
         """Whether a table of requests may have more than `most` entries."""

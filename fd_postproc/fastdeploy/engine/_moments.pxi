@@ -3,8 +3,13 @@
 # A client gets them as a dictionary; hardly anybody looks at them otherwise.
 cimport cython
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
+from fd_postproc.headers.msgpack cimport (
+    fdx_begin, fdx_copy, fdx_end, fdx_float, fdx_give_up, fdx_map, fdx_out, fdx_put_any, fdx_put_plain,
+    fdx_room,
+)
 
 
 @cython.final
@@ -15,6 +20,8 @@ cdef class Common:
 
     cdef object metrics     # a copy of them as they were at one step
     cdef dict shown         # as a dictionary, once somebody has asked
+    cdef bytes packed       # that as msgpack packs it
+    cdef Py_ssize_t stamps_at[4]  # where the stamps are in it
 
 
 @cython.final
@@ -112,6 +119,67 @@ cdef class LazyMetrics(Lazy):
             if made is not None:
                 return made
         return self.of(o).to_dict()
+
+    cdef bint is_asked(self):
+        return self.dicts is not None and self.dicts.is_asked()
+
+    cdef int packed(self, fdx_out *out, PyObject *o) except -1:
+        """Copy what the request's steps have in common, and write the stamps over its stamps."""
+        cdef PyObject *value = at_offset(o, self.offset)[0]
+        if self.dicts is None:
+            return 0
+        if Py_TYPE(<object>value) != <PyTypeObject *>Moment:
+            return self.dicts.packed(out, value)
+        cdef Moment moment = <Moment><object>value
+        cdef Common common = moment.common
+        if common.packed is None and not self._pack(common):
+            return 0
+        if not (PyFloat_CheckExact(moment.latest) and PyFloat_CheckExact(moment.execute)
+                and PyFloat_CheckExact(moment.forward)):
+            return 0
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(<PyObject *>common.packed)
+        fdx_copy(out, _bytes_at(<PyObject *>common.packed), size)
+        cdef unsigned char *at = out.at + out.n - size
+        fdx_float(at + common.stamps_at[0], PyFloat_AS_DOUBLE(moment.latest))
+        fdx_float(at + common.stamps_at[1], PyFloat_AS_DOUBLE(moment.latest))
+        fdx_float(at + common.stamps_at[2], PyFloat_AS_DOUBLE(moment.execute))
+        fdx_float(at + common.stamps_at[3], PyFloat_AS_DOUBLE(moment.forward))
+        return 1
+
+    cdef bint _pack(self, Common common) except -1:
+        """Pack what steps have in common, with numbers for stamps; False if it is not known how."""
+        cdef DictMaker dicts = self.dicts
+        cdef PyObject *metrics = <PyObject *>common.metrics
+        cdef fdx_out out
+        cdef Py_ssize_t i, k, found = 0
+        cdef PyObject *value
+        if not dicts.serves(metrics):
+            return False
+        fdx_begin(&out, 2048)
+        try:
+            fdx_room(&out, 9)
+            out.n = fdx_map(out.at, dicts.n) - out.at
+            for i in range(dicts.n):
+                value = at_offset(metrics, dicts.offsets[i])[0]
+                if value == NULL or not fdx_put_any(&out, PyTuple_GET_ITEM(dicts.keys, i), NULL, 0):
+                    return False
+                for k in range(4):
+                    if self.stamps[k] == dicts.offsets[i]:
+                        break
+                else:
+                    if not fdx_put_plain(&out, value):
+                        return False
+                    continue
+                common.stamps_at[k] = out.n
+                found += 1
+                fdx_room(&out, 9)
+                out.n = fdx_float(out.at + out.n, 0.0) - out.at
+            if found != 4:
+                return False
+            common.packed = fdx_end(&out)
+            return True
+        finally:
+            fdx_give_up(&out)
 
     cdef dict _shown_at(self, Moment moment):
         cdef Common common = moment.common

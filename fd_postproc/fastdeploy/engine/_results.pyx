@@ -4,8 +4,8 @@
 
 The files included here, one idea each: objects that are made and copied field by field, attributes that are
 made when they are read, dictionaries made from a template, metrics that share what does not change from step
-to step, the batch loop that advances every request of a step, the way into FastDeploy's scheduler, and
-totals of what was done.
+to step, the batch loop that advances every request of a step, messages packed without dictionaries, the
+way into FastDeploy's scheduler and out of it, and totals of what was done.
 """
 from cpython.object cimport PyObject
 
@@ -25,5 +25,7 @@ include "_lazy.pxi"
 include "_dicts.pxi"
 include "_moments.pxi"
 include "_loop.pxi"
+include "_messages.pxi"
 include "_delivery.pxi"
+include "_rounds.pxi"
 include "_totals.pxi"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ._results import Delivery, Plan
     from .context import SteadyMode
     from .counters import Counters
+    from .messages import Packing
+    from .send_loop import SendLoop
 
 # ---- what FastDeploy provides ------------------------------------------------------------------------------
 
@@ -167,6 +169,9 @@ class Examined(Protocol):
 
     fd: Module
     plan: Plan
+    cached_generated_tokens: Scheduler
+    packing: Packing | None
+    send_loop: SendLoop | None
 
     def steady_mode(self) -> SteadyMode | None: ...
     def quick_delivery(self) -> Delivery | None: ...

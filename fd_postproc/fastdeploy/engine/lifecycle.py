@@ -6,15 +6,21 @@ import weakref
 from typing import Any
 
 from . import quick_ways
+from .messages import Packing
 from .receiving import Receiving
+from .send_loop import SendLoop
 from .stale import StaleMessages
+from .wake_up import WakeUp
 from .warmup import Warmup
 
 
 class Lifecycle(Receiving):
-    """Construction and start.  An object made by ``__new__`` has neither `stale` nor `warmup`."""
+    """Construction and start.  An object made by ``__new__`` has none of these."""
 
     stale: StaleMessages | None = None
+    wake_up: WakeUp | None = None
+    packing: Packing | None = None
+    send_loop: SendLoop | None = None
 
     def _get_ready(self) -> None:
         """The object was constructed, and is to receive."""
@@ -22,6 +28,7 @@ class Lifecycle(Receiving):
         self.counters.stale += self.stale.at_construction()
         self.warmup = Warmup()
         self._let_finalizer_go()
+        self.best_effort("the loop that sends", self._take_over_sending)
 
     def _let_finalizer_go(self) -> None:
         """Clean up with this object: FastDeploy's finalizer, a method of it, keeps it alive for good."""
@@ -37,8 +44,37 @@ class Lifecycle(Receiving):
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
+            self.best_effort("the wait in the scheduler", self._wait_for_results)
+            self.best_effort("packing results", self._pack_results)
             self.best_effort("the quick ways", quick_ways.tell, self)
         super().run()  # type: ignore[safe-super]
+
+    def _wait_for_results(self) -> None:
+        """Let whoever sends results wait in the scheduler until there are some."""
+        self.wake_up = WakeUp(self.cached_generated_tokens, self.plan)
+        weakref.finalize(self, self.wake_up.end)
+        text = self.wake_up.begin()
+        if text:
+            self.fd.llm_logger.info(f"fd_postproc: {text}")
+
+    def _take_over_sending(self) -> None:
+        """Send results in one go; the thread that sends may begin before the token thread."""
+        self.send_loop = SendLoop(self.plan)
+        weakref.finalize(self, self.send_loop.end)
+        self.send_loop.begin()
+
+    def _pack_results(self) -> None:
+        """Pack results without dictionaries, where FastDeploy sends them."""
+        self.packing = Packing(self.plan)
+        weakref.finalize(self, self.packing.end)
+        self.packing.begin()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the receive loop; what `run` has changed about FastDeploy is as it was before."""
+        super().stop(timeout)
+        for change in (self.wake_up, self.packing, self.send_loop):
+            if change is not None:
+                change.end()
 
 
 def _clean_up(executor: Any, masks: Any) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...environment import KEEP_POLLING, is_on
 from ..logs import export
 from ..ways import text_of
 from ._results import Plan, Sums
 from .contract import Examined
+from .deliveries import collection_of
+from .messages import BATCH, Packing, method_in_use
+from .send_loop import SendLoop
+from .wake_up import waits_in
 
 
 def ways_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
@@ -39,13 +44,25 @@ def ways_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
 def ways_of(processor: Examined) -> dict[str, bool]:
     """All of a token processor that is about to run.
 
-    Without a scheduler's log there is none for it.
+    Left out is what is not there: a scheduler's log, the wake-up where the environment forbids it, messages
+    where FastDeploy sends no msgpack, the sender's loop where it sends no batches.
     """
     ways = ways_of_classes(processor.fd, processor.plan)
     steady = processor.steady_mode()
     ways["stamps"] = ways["stamps"] and steady is not None
     ways["metrics"] = ways["metrics"] and steady is not None and steady.metrics is not None
     ways["delivery"] = processor.quick_delivery() is not None
+    scheduler = processor.cached_generated_tokens
+    if not is_on(KEEP_POLLING):  # the operator knows
+        ways["wake-up"] = waits_in(scheduler, processor.plan) is not None
+    method = method_in_use(processor.fd.envs)
+    packing = processor.packing or Packing(processor.plan)
+    if method is not None and packing.module is not None:
+        ways["messages"] = method in packing.methods
+    send_loop = processor.send_loop or SendLoop(processor.plan)
+    if method == BATCH and send_loop.service is not None:
+        ways["fetching"] = collection_of(scheduler, processor.plan) is not None
+        ways["sending"] = send_loop.stock is not None
     if steady is not None and (steady.decode_log or steady.log_decoding):
         ways["decode log"] = steady.decode_log is not None
     return ways
@@ -56,5 +73,5 @@ def tell(processor: Examined) -> None:
     ways = ways_of(processor)
     log = processor.fd.llm_logger
     (log.info if all(ways.values()) else log.warning)(f"fd_postproc: {text_of(ways)}")
-    for name, is_on in ways.items():
-        export("quick_way", "way", name, is_on)
+    for name, taken in ways.items():
+        export("quick_way", "way", name, taken)

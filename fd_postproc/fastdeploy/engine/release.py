@@ -43,7 +43,7 @@ class Release(Tracing):
         """Free the slot and forget the request.  A failure is logged: the client is told anyhow."""
         name = task.request_id
         self.best_effort("recycling a request", self._recycle_resources, name, slot, task, result, False)
-        self.forget(name)
+        self.forget(name, slot)
 
     def sweep(self) -> None:
         """Forget requests that are no longer known to FastDeploy, once there are many.
@@ -58,7 +58,10 @@ class Release(Tracing):
                 for name in [name for name in list(table) if name not in known]:
                     table.pop(name, None)
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, slot: int) -> None:
         """Drop what is kept about a request that has ended."""
         for table in TABLES:
             getattr(self, table, {}).pop(name, None)
+        commons = self.__dict__.get("commons", ())  # of `steady`, once there was a step
+        if slot < len(commons):
+            commons[slot] = None

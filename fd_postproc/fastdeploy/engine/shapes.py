@@ -45,8 +45,9 @@ def plan_of(fd: Any) -> Plan:
     results = _with_dictionary(fd.RequestOutput, list(vars(pattern)))
     moments = LazyMetrics(results.cls, "metrics", metrics, STAMPS, metric_dicts)
     results.cls.metrics = moments
+    dicts = None
     if output_dicts is not None:
-        _turn_into_dicts(
+        dicts = _turn_into_dicts(
             fd.RequestOutput, results, vars(pattern), {"outputs": output_dicts, "metrics": moments}
         )
     result = results.cls.__new__(results.cls)
@@ -54,7 +55,8 @@ def plan_of(fd: Any) -> Plan:
         setattr(result, name, value)
     output = fd.CompletionOutput(index=0, send_idx=0, token_ids=[], draft_token_ids=[])
     known = has_known_stamps(fd.RequestMetrics)
-    return Plan(fd, results, outputs, metrics, moments, result, outputs.of(output), known)
+    output = outputs.of(output)
+    return Plan(fd, results, outputs, metrics, moments, result, output, known, dicts, output_dicts)
 
 
 def _slotted(
@@ -103,7 +105,7 @@ def _with_dictionary(base: type, names: list[str]) -> FieldCopier:
 
 def _turn_into_dicts(
     base: type, copier: FieldCopier, usual: dict[str, Any], nested: dict[str, DictMaker | LazyMetrics]
-) -> None:
+) -> DictMaker | None:
     """Give a class a quick ``to_dict``; `nested` are the attributes that are turned into dictionaries too."""
 
     def filled() -> Any:
@@ -115,6 +117,7 @@ def _turn_into_dicts(
     maker = _dict_maker(base, copier, filled, usual, nested=nested)
     if maker is not None:
         copier.cls.to_dict = maker.method()
+    return maker
 
 
 class _Nested:

@@ -50,7 +50,7 @@ class Transfers(Pairing):
             recycle = functools.partial(function, _AllTransfersKnown(self))
         recycle(name, slot, task, result, True)
         self.prefill_result_status.pop(name, None)  # not every FastDeploy does
-        self.forget(name)
+        self.forget(name, slot)
 
     def _ask_for_transfers(self) -> None:
         for name, status in self.engine_worker_queue.get_finished_req():

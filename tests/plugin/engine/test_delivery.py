@@ -3,6 +3,7 @@
 import logging
 import threading
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -37,7 +38,8 @@ def results(plan, *names):
 def test_random_steps_are_delivered_as_fastdeploy_does():
     told = imported("tests.lib.random_deliveries").compare("fastdeploy", seed=1, steps=400)
     assert told["difference"] is None
-    assert told["quick"] > 200
+    assert told["quick"] > 300
+    assert told["fetched"] > 80
 
 
 def test_the_token_thread_delivers_the_quick_way(scheduler):
@@ -77,9 +79,21 @@ def test_an_expired_request_is_fastdeploys_business(names, plan, scheduler):
     assert nothing_touched(scheduler)
 
 
-def test_so_is_a_request_that_ends(plan, scheduler):
+def test_a_request_that_ends_is_told_by_fastdeploy(plan, scheduler):
+    made = results(plan, "a", "b", "c")
+    made[0].finished = made[2].finished = True
+    delivery = delivery_to(scheduler, plan)
+    with mock.patch.object(double.utils.scheduler_logger, "info") as info:
+        assert delivery.put(made)
+    assert [call.args for call in info.call_args_list] == [("requests that ended: ['a', 'c']",)]
+    assert [len(waiting) for waiting in scheduler.responses.values()] == [1, 1, 1]
+    assert [len(step) for step in scheduler.batch_responses_per_step] == [3]
+
+
+@pytest.mark.parametrize("finished", [None, 1, "yes"])
+def test_so_is_an_end_that_is_no_bool(finished, plan, scheduler):
     made = results(plan, "a", "b")
-    made[1].finished = True
+    made[1].finished = finished
     assert not delivery_to(scheduler, plan).put(made)
     assert nothing_touched(scheduler)
 

@@ -73,6 +73,7 @@ def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
     told, _ = run(tree, str(LIB / "random_deliveries.py"), 0, 2000, folder=tmp_path)
     assert told["difference"] is None
     assert told["quick"] > 1000
+    assert told["fetched"] > 300
     assert told["decode log"] is not False
 
 

@@ -1,6 +1,8 @@
 """The engine around the token processor: which class, in what order it is started, and the send loop."""
 
+import collections
 import threading
+import time
 
 from fastdeploy import envs
 from fastdeploy.engine.request import RequestOutput
@@ -51,6 +53,7 @@ class EngineService:
         ):  # as far as the version has them
             if hasattr(self.token_processor, setter):
                 getattr(self.token_processor, setter)(None)
+        self.request_worker_map, self.llm_logger = {}, llm_logger
         self.running = False
 
     def start(self, name="fastdeploy_double"):
@@ -69,42 +72,72 @@ class EngineService:
         self.send_response_server.close()
 
     def _zmq_send_generated_tokens(self):
+        """Fetch what the scheduler has and send it: one message a step and process of the API server."""
         while self.running:
             try:
-                self.send_generated_tokens_once()
+                results = self.scheduler.get_results()
+                if len(results) == 0:
+                    time.sleep(0.005)
+                    continue
+
+                def kept(contents):
+                    """With text, as the client gets them; unfinished results without a token are dropped."""
+                    new_contents = []
+                    for content in contents:
+                        if isinstance(content, RequestOutput) and content.outputs is not None:
+                            text, token_ids = "", content.outputs.token_ids
+                            if content.outputs.decode_type == 0:
+                                text, token_ids = self._decode_token(
+                                    token_ids, content.request_id, content.finished
+                                )
+                            if len(token_ids):
+                                content.outputs.token_ids, content.outputs.text = token_ids, text
+                            elif not content.finished:
+                                self.llm_logger.warning(f"tokens of {content.request_id} wait")
+                                continue
+                        new_contents.append(content)
+                    return new_contents
+
+                if envs.FD_ENABLE_INTERNAL_ADAPTER:
+                    steps = [step for step in [kept(step) for step in results] if step]
+                    if steps:
+                        self.send_response_server.send_response(None, steps)
+                    continue
+                batches = collections.defaultdict(list)
+                for request_id, contents in results.items():
+                    new_contents = kept(contents)
+                    if new_contents and envs.ZMQ_SEND_BATCH_DATA:
+                        batches[self.request_worker_map.get(request_id)].append(new_contents)
+                        if any(getattr(content, "finished", False) for content in new_contents):
+                            self.request_worker_map.pop(request_id, None)
+                    elif new_contents:
+                        self.send_response_server.send_response(request_id, new_contents)
+                for worker, batch in batches.items():
+                    self.send_response_server.send_response(None, batch, worker_pid=worker)
             except Exception as error:
-                llm_logger.error(f"sending failed: {error!r}")
+                self.llm_logger.error(f"sending failed: {error!r}")
 
     def send_generated_tokens_once(self):
-        """Fetch what the scheduler has and send it: one message a step."""
-        results = self.scheduler.get_results()
-        if not results:
-            return
-        steps = results if envs.FD_ENABLE_INTERNAL_ADAPTER else list(results.values())
-        batch = [kept for kept in map(self._with_text, steps) if kept]
-        if envs.FD_ENABLE_INTERNAL_ADAPTER or envs.ZMQ_SEND_BATCH_DATA:
-            if batch:
-                self.send_response_server.send_response(None, batch)
-            return
-        for one_request in batch:
-            self.send_response_server.send_response(one_request[0].request_id, one_request)
+        """One round of the loop."""
+        type(self)._zmq_send_generated_tokens(_Once(self))
 
-    def _with_text(self, contents):
-        """`contents` as the client gets them; unfinished results without a token are dropped."""
-        kept = []
-        for content in contents:
-            if isinstance(content, RequestOutput) and content.outputs is not None:
-                text, token_ids = "", content.outputs.token_ids
-                if content.outputs.decode_type == 0:
-                    text, token_ids = self._decode_token(token_ids)
-                if not token_ids and not content.finished:
-                    continue
-                content.outputs.token_ids, content.outputs.text = token_ids, text
-            kept.append(content)
-        return kept
-
-    def _decode_token(self, token_ids):
+    def _decode_token(self, token_ids, req_id, is_end):
         """(text, the token ids that it stands for); the double's text is the ids themselves."""
         if not envs.FD_ENABLE_RETURN_TEXT:
             return "", token_ids
         return " ".join(map(str, token_ids)), list(token_ids)
+
+
+class _Once:
+    """An engine whose loops end after a round."""
+
+    def __init__(self, engine):
+        self._engine, self._rounds = engine, 0
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    @property
+    def running(self):
+        self._rounds += 1
+        return self._rounds == 1

@@ -2,10 +2,13 @@
 
 import pickle
 import queue
+import threading
+import time
 
 import msgpack
 
 from fastdeploy import envs
+from fastdeploy.utils import llm_logger
 
 PUSH, PULL, ROUTER = "PUSH", "PULL", "ROUTER"
 _endpoints = {}
@@ -16,33 +19,93 @@ def endpoint(name):
     return _endpoints.setdefault(name, queue.SimpleQueue())
 
 
-class ZmqIpcServer:
+class Socket:
+    """One end, as far as results need it."""
+
+    def __init__(self, name):
+        self.queue = endpoint(name)
+
+    def send(self, content, flags=0, copy=True):
+        self.queue.put(bytes(content))
+
+    def send_multipart(self, parts, flags=0, copy=True):
+        self.queue.put(bytes(parts[-1]))
+
+
+def _msgpack_default(value):
+    """For values that msgpack does not know."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be packed")
+
+
+class ZmqServerBase:
+    """Sends results."""
+
+    def _send_response_per_step(self, batch_id, data):
+        """One message of all steps so far; nothing is sent before a client has come."""
+        steps = []
+        with self.mutex:
+            if self.response_handle_per_step is None:
+                self.cached_results["data"].extend(data)
+                return
+            steps, self.cached_results["data"] = self.cached_results["data"], []
+        steps.extend(data)
+        try:
+            packed = msgpack.packb([[response.to_dict() for response in step] for step in steps])
+            with self.response_token_lock:
+                self.socket.send_multipart([self.response_handle_per_step, b"", packed])
+            llm_logger.info(f"step {self.batch_id_per_step} sent, {len(steps)}")
+            self.batch_id_per_step += 1
+        except Exception as error:
+            llm_logger.error(f"sending failed: {error}")
+
+    def _send_batch_response(self, batch_data, worker_pid=None):
+        """One message of all requests of a client process."""
+        try:
+            packed = msgpack.packb(
+                [[output.to_dict() for output in outputs] for outputs in batch_data], default=_msgpack_default
+            )
+            start = time.time()
+            with self.response_token_lock:
+                self.socket.send(packed, copy=False)
+            llm_logger.debug(f"{len(batch_data)} requests sent to {worker_pid} in {time.time() - start}")
+        except Exception as error:
+            llm_logger.error(f"sending to {worker_pid} failed: {error}")
+
+    def send_response(self, req_id, data, worker_pid=None):
+        """Send results: a list of lists in one message, or one request's list in a message of its own."""
+        if envs.FD_ENABLE_INTERNAL_ADAPTER:
+            self._send_response_per_step(req_id, data)
+        elif envs.ZMQ_SEND_BATCH_DATA:
+            self._send_batch_response(data, worker_pid=worker_pid)
+        else:
+            self.socket.send(msgpack.packb([result.to_dict() for result in data]))
+
+
+class ZmqIpcServer(ZmqServerBase):
     """The engine's end of a socket."""
 
     def __init__(self, name, mode):
         self.name, self.mode = name, mode
-        self.socket = endpoint(name)
+        self.socket = Socket(name)
         self.running = True
+        self.mutex, self.response_token_lock = threading.Lock(), threading.Lock()
+        self.cached_results = {"data": []}
+        self.response_handle_per_step, self.batch_id_per_step = b"client", 0
 
     def recv_pyobj(self):
         """Wait for a pickled object."""
-        return pickle.loads(self.socket.get())
+        return pickle.loads(self.socket.queue.get())
 
     def receive_pyobj_once(self, block=False):
         """(error text or None, object or None)."""
         try:
-            return None, pickle.loads(self.socket.get(block=block))
+            return None, pickle.loads(self.socket.queue.get(block=block))
         except queue.Empty:
             return None, None
         except Exception as error:
             return str(error), None
-
-    def send_response(self, req_id, data, worker_pid=None):
-        """Send results: a list of lists in one message, or one request's list in a message of its own."""
-        if envs.FD_ENABLE_INTERNAL_ADAPTER or envs.ZMQ_SEND_BATCH_DATA:
-            self.socket.put(msgpack.packb([[result.to_dict() for result in results] for results in data]))
-        else:
-            self.socket.put(msgpack.packb([result.to_dict() for result in data]))
 
     def close(self):
         self.running = False

@@ -50,22 +50,30 @@ class LocalScheduler:
                     self.responses[name] = [response]
             self.responses_not_empty.notify_all()
 
-    def _take(self):
-        responses, steps = self.responses, self.batch_responses_per_step
-        self.responses, self.batch_responses_per_step = {}, []
-        return (responses, steps) if responses else None
+    def _recycle(self, request_id):
+        """Forget a request."""
+        self.requests.pop(request_id, None)
+        self.responses.pop(request_id, None)
 
     def get_results(self):
         """All that is there after 1 ms at most: {id: results}, or lists of steps for the internal adapter."""
+
+        def take():
+            responses, steps = self.responses, self.batch_responses_per_step
+            self.responses, self.batch_responses_per_step = {}, []
+            return (responses, steps) if responses else None
+
         with self.responses_not_empty:
-            taken = self.responses_not_empty.wait_for(self._take, self.wait_response_timeout)
+            taken = self.responses_not_empty.wait_for(take, self.wait_response_timeout)
             responses, steps = taken or ({}, [])
             results = {}
             for name, waiting in responses.items():
-                results[name] = [response.raw for response in waiting]
-                if any(response.finished for response in waiting):
-                    self.requests.pop(name, None)
-                    self.responses.pop(name, None)
+                results[name], ended = [], False
+                for response in waiting:
+                    results[name].append(response.raw)
+                    ended |= response.finished
+                if ended:
+                    self._recycle(name)
                     scheduler_logger.info(f"request {name} has left the scheduler")
             if results:
                 scheduler_logger.debug(f"results fetched: {results}")

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * msgpack bytes, as msgpack's own Packer writes them for Python's numbers, texts, lists and dictionaries.
+ *
+ * https://github.com/msgpack/msgpack/blob/master/spec.md; of several forms the shortest, an integer that is not
+ * negative in an unsigned one.  Whatever has to be asked how it is packed is not known here: 0 is returned, and
+ * the caller asks msgpack.
+ */
+#ifndef FD_POSTPROC_MSGPACK_H
+#define FD_POSTPROC_MSGPACK_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* A bytes object in the making. */
+typedef struct {
+    PyObject *bytes; /* NULL after a failure */
+    unsigned char *at;
+    Py_ssize_t n, room;
+} fdx_out;
+
+#define FDX_DEEPEST 64 /* levels of lists and dictionaries; msgpack itself takes some 500 */
+
+static inline uint16_t fdx_swap16(uint16_t v) { return __builtin_bswap16(v); }
+
+static int fdx_begin(fdx_out *o, Py_ssize_t room)
+{
+    o->bytes = PyBytes_FromStringAndSize(NULL, room);
+    o->at = o->bytes ? (unsigned char *)PyBytes_AS_STRING(o->bytes) : NULL;
+    o->n = 0;
+    o->room = o->bytes ? room : 0;
+    return o->bytes ? 0 : -1;
+}
+
+static void fdx_give_up(fdx_out *o)
+{
+    Py_CLEAR(o->bytes);
+    o->at = NULL;
+    o->n = o->room = 0;
+}
+
+static int fdx_resize(fdx_out *o, Py_ssize_t room)
+{
+    if (_PyBytes_Resize(&o->bytes, room) < 0) { /* which has let go of it */
+        fdx_give_up(o);
+        return -1;
+    }
+    o->at = (unsigned char *)PyBytes_AS_STRING(o->bytes);
+    o->room = room;
+    return 0;
+}
+
+/* The bytes; a new reference, or NULL. */
+static PyObject *fdx_end(fdx_out *o)
+{
+    PyObject *bytes;
+    if (o->n != o->room && fdx_resize(o, o->n) < 0)
+        return NULL;
+    bytes = o->bytes;
+    o->bytes = NULL;
+    fdx_give_up(o);
+    return bytes;
+}
+
+static int fdx_grow(fdx_out *o, Py_ssize_t more)
+{
+    if (o->bytes == NULL)
+        return -1;
+    if (more > PY_SSIZE_T_MAX / 4 - o->n) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return fdx_resize(o, (o->n + more) + (o->n + more) / 2);
+}
+
+/* Make sure that there is room for more bytes. */
+static inline int fdx_room(fdx_out *o, Py_ssize_t more)
+{
+    return __builtin_expect(o->room - o->n >= more, 1) ? 0 : fdx_grow(o, more);
+}
+
+static inline int fdx_copy(fdx_out *o, const void *from, Py_ssize_t n)
+{
+    if (fdx_room(o, n) < 0)
+        return -1;
+    memcpy(o->at + o->n, from, (size_t)n);
+    o->n += n;
+    return 0;
+}
+
+/* These need room for nine bytes, and return the place behind what they have written. */
+
+static inline unsigned char *fdx_u8(unsigned char *p, unsigned char tag, uint8_t v)
+{
+    p[0] = tag;
+    p[1] = v;
+    return p + 2;
+}
+
+static inline unsigned char *fdx_u16(unsigned char *p, unsigned char tag, uint16_t v)
+{
+    v = fdx_swap16(v);
+    p[0] = tag;
+    memcpy(p + 1, &v, 2);
+    return p + 3;
+}
+
+static inline unsigned char *fdx_u32(unsigned char *p, unsigned char tag, uint32_t v)
+{
+    v = __builtin_bswap32(v);
+    p[0] = tag;
+    memcpy(p + 1, &v, 4);
+    return p + 5;
+}
+
+static inline unsigned char *fdx_u64(unsigned char *p, unsigned char tag, uint64_t v)
+{
+    v = __builtin_bswap64(v);
+    p[0] = tag;
+    memcpy(p + 1, &v, 8);
+    return p + 9;
+}
+
+static inline unsigned char *fdx_float(unsigned char *p, double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, 8);
+    return fdx_u64(p, 0xcb, bits);
+}
+
+static unsigned char *fdx_integer(unsigned char *p, int64_t v)
+{
+    if (v >= 0) {
+        if (v < 0x80) {
+            *p = (unsigned char)v;
+            return p + 1;
+        }
+        if (v < 0x100)
+            return fdx_u8(p, 0xcc, (uint8_t)v);
+        if (v < 0x10000)
+            return fdx_u16(p, 0xcd, (uint16_t)v);
+        if (v < INT64_C(0x100000000))
+            return fdx_u32(p, 0xce, (uint32_t)v);
+        return fdx_u64(p, 0xcf, (uint64_t)v);
+    }
+    if (v >= -0x20) {
+        *p = (unsigned char)v;
+        return p + 1;
+    }
+    if (v >= -0x80)
+        return fdx_u8(p, 0xd0, (uint8_t)v);
+    if (v >= -0x8000)
+        return fdx_u16(p, 0xd1, (uint16_t)v);
+    if (v >= -INT64_C(0x80000000))
+        return fdx_u32(p, 0xd2, (uint32_t)v);
+    return fdx_u64(p, 0xd3, (uint64_t)v);
+}
+
+/* The same for what a token id usually is.  Ids need two or four bytes, as it happens: no branch depends on it. */
+static inline unsigned char *fdx_token(unsigned char *p, int32_t v)
+{
+    uint32_t u = (uint32_t)v, wide, swapped;
+    if (__builtin_expect(v < 0x100, 0))
+        return fdx_integer(p, v);
+    wide = u >= 0x10000;
+    swapped = __builtin_bswap32(u << (wide ? 0 : 16));
+    *p = (unsigned char)(0xcd + wide);
+    memcpy(p + 1, &swapped, 4);
+    return p + 3 + 2 * wide;
+}
+
+static inline unsigned char *fdx_head(unsigned char *p, size_t n, unsigned char fix, size_t fixed, unsigned char wide)
+{
+    if (n < fixed) {
+        *p = (unsigned char)(fix | n);
+        return p + 1;
+    }
+    return n < 0x10000 ? fdx_u16(p, wide, (uint16_t)n) : fdx_u32(p, (unsigned char)(wide + 1), (uint32_t)n);
+}
+
+static inline unsigned char *fdx_array(unsigned char *p, size_t n) { return fdx_head(p, n, 0x90, 16, 0xdc); }
+
+static inline unsigned char *fdx_map(unsigned char *p, size_t n) { return fdx_head(p, n, 0x80, 16, 0xde); }
+
+/* What follows makes sure of its room itself.  1: written; 0: not known here; -1: an exception. */
+
+static inline int fdx_put_array(fdx_out *o, Py_ssize_t n)
+{
+    if (n > (Py_ssize_t)UINT32_MAX)
+        return 0;
+    if (fdx_room(o, 9) < 0)
+        return -1;
+    o->n = fdx_array(o->at + o->n, (size_t)n) - o->at;
+    return 1;
+}
+
+static int fdx_put_run(fdx_out *o, const char *from, Py_ssize_t n, unsigned char tag8)
+{
+    unsigned char *p;
+    if (n > (Py_ssize_t)UINT32_MAX)
+        return 0;
+    if (fdx_room(o, n + 9) < 0)
+        return -1;
+    p = o->at + o->n;
+    if (n < 0x100)
+        p = fdx_u8(p, tag8, (uint8_t)n);
+    else if (n < 0x10000)
+        p = fdx_u16(p, (unsigned char)(tag8 + 1), (uint16_t)n);
+    else
+        p = fdx_u32(p, (unsigned char)(tag8 + 2), (uint32_t)n);
+    memcpy(p, from, (size_t)n);
+    o->n = p + n - o->at;
+    return 1;
+}
+
+static int fdx_put_text(fdx_out *o, PyObject *text)
+{
+    Py_ssize_t n;
+    const char *from;
+    if (PyUnicode_IS_COMPACT_ASCII(text)) {
+        from = (const char *)PyUnicode_1BYTE_DATA(text);
+        n = PyUnicode_GET_LENGTH(text);
+    } else {
+        from = PyUnicode_AsUTF8AndSize(text, &n);
+        if (from == NULL) { /* half a surrogate pair, or no memory: msgpack says it */
+            PyErr_Clear();
+            return 0;
+        }
+    }
+    if (n >= 32)
+        return fdx_put_run(o, from, n, 0xd9);
+    if (fdx_room(o, 32) < 0)
+        return -1;
+    o->at[o->n] = (unsigned char)(0xa0 | n);
+    memcpy(o->at + o->n + 1, from, (size_t)n);
+    o->n += n + 1;
+    return 1;
+}
+
+static int fdx_put_integer(fdx_out *o, PyObject *v)
+{
+    int overflow;
+    int64_t d = PyLong_AsLongLongAndOverflow(v, &overflow);
+    if (fdx_room(o, 9) < 0)
+        return -1;
+    if (overflow > 0) {
+        uint64_t u = PyLong_AsUnsignedLongLong(v);
+        if (u == UINT64_MAX && PyErr_Occurred()) {
+            PyErr_Clear();
+            return 0;
+        }
+        o->n = fdx_u64(o->at + o->n, 0xcf, u) - o->at;
+        return 1;
+    }
+    if (overflow < 0)
+        return 0;
+    o->n = fdx_integer(o->at + o->n, d) - o->at;
+    return 1;
+}
+
+static inline int fdx_put_byte(fdx_out *o, unsigned char byte)
+{
+    if (fdx_room(o, 1) < 0)
+        return -1;
+    o->at[o->n++] = byte;
+    return 1;
+}
+
+/* None, a bool, a number or a text; exactly, not an instance of a subclass. */
+static inline int fdx_put_plain(fdx_out *o, PyObject *v)
+{
+    if (PyLong_CheckExact(v))
+        return fdx_put_integer(o, v);
+    if (PyFloat_CheckExact(v)) {
+        if (fdx_room(o, 9) < 0)
+            return -1;
+        o->n = fdx_float(o->at + o->n, PyFloat_AS_DOUBLE(v)) - o->at;
+        return 1;
+    }
+    if (PyUnicode_CheckExact(v))
+        return fdx_put_text(o, v);
+    if (v == Py_None)
+        return fdx_put_byte(o, 0xc0);
+    if (v == Py_False)
+        return fdx_put_byte(o, 0xc2);
+    if (v == Py_True)
+        return fdx_put_byte(o, 0xc3);
+    return 0;
+}
+
+/* Plain values, bytes, and lists, tuples and dictionaries of all these.  `named` is a tuple's subclass that is
+ * taken for a tuple.  No code of Python's is run, so nothing changes meanwhile. */
+static int fdx_put_any(fdx_out *o, PyObject *v, PyTypeObject *named, int depth)
+{
+    Py_ssize_t i, n, place = 0;
+    PyObject *key, *value, **items;
+    int done = fdx_put_plain(o, v);
+    if (done)
+        return done;
+    if (depth >= FDX_DEEPEST)
+        return 0;
+    if (PyList_CheckExact(v) || PyTuple_CheckExact(v) || Py_TYPE(v) == named) {
+        n = Py_SIZE(v);
+        items = PyList_CheckExact(v) ? ((PyListObject *)v)->ob_item : ((PyTupleObject *)v)->ob_item;
+        done = fdx_put_array(o, n);
+        for (i = 0; i < n && done > 0; i++)
+            done = fdx_put_any(o, items[i], named, depth + 1);
+        return done;
+    }
+    if (PyDict_CheckExact(v)) {
+        n = PyDict_GET_SIZE(v);
+        if (n > (Py_ssize_t)UINT32_MAX)
+            return 0;
+        if (fdx_room(o, 9) < 0)
+            return -1;
+        o->n = fdx_map(o->at + o->n, (size_t)n) - o->at;
+        for (done = 1; done > 0 && PyDict_Next(v, &place, &key, &value);) {
+            done = fdx_put_any(o, key, named, depth + 1);
+            if (done > 0)
+                done = fdx_put_any(o, value, named, depth + 1);
+        }
+        return done;
+    }
+    if (PyBytes_CheckExact(v))
+        return fdx_put_run(o, PyBytes_AS_STRING(v), PyBytes_GET_SIZE(v), 0xc4);
+    return 0;
+}
+
+/* [[id, ...], ...], [[score, ...], ...], [rank, ...] in an array: what LogprobsLists is packed as. */
+static int fdx_put_logprobs(fdx_out *o, const int32_t *ids, const float *scores, const int32_t *ranks,
+                            Py_ssize_t rows, Py_ssize_t cols)
+{
+    Py_ssize_t i, j;
+    unsigned char *p;
+    if (rows > INT32_MAX || cols > INT32_MAX || fdx_room(o, 28 + 9 * (2 * rows * cols + 3 * rows)) < 0)
+        return -1;
+    p = fdx_array(o->at + o->n, 3);
+    p = fdx_array(p, (size_t)rows);
+    for (i = 0; i < rows; i++) {
+        p = fdx_array(p, (size_t)cols);
+        for (j = 0; j < cols; j++)
+            p = fdx_token(p, *ids++);
+    }
+    p = fdx_array(p, (size_t)rows);
+    for (i = 0; i < rows; i++) {
+        p = fdx_array(p, (size_t)cols);
+        for (j = 0; j < cols; j++)
+            p = fdx_float(p, *scores++);
+    }
+    p = fdx_array(p, (size_t)rows);
+    for (i = 0; i < rows; i++)
+        p = fdx_integer(p, ranks[i]);
+    o->n = p - o->at;
+    return 1;
+}
+
+#endif

@@ -1,0 +1,96 @@
+"""Every result that a token processor delivers, packed at once and by msgpack: the same bytes.
+
+A program, too: ``packed_results.py SCRIPTS`` runs the trial's scripts, and random ones, on the FastDeploy
+that can be imported, and prints one JSON object.
+"""
+
+import functools
+import json
+import sys
+
+import msgpack
+
+from fd_postproc.fastdeploy.engine._results import Messages
+
+
+class Packed:
+    """What was compared.
+
+    Attributes
+    ----------
+    results : int
+    asked : int
+        Results that msgpack was asked for.
+    difference : str or None
+        The first.
+    """
+
+    def __init__(self, default=None):
+        self.pack = functools.partial(msgpack.packb, default=default)
+        self.results = self.asked = 0
+        self.difference = None
+
+    def compare(self, plan, results):
+        """Pack results before anybody has read them, by their dictionaries, and again."""
+        messages = Messages(plan)
+        batch = [[result] for result in results]
+        first = outcome(lambda: messages.pack(batch, self.pack))
+        self.results, self.asked = self.results + messages.packed, self.asked + messages.asked
+        expected = outcome(lambda: self.pack([[one.to_dict() for one in some] for some in batch]))
+        again = outcome(lambda: messages.pack(batch, self.pack))
+        together = outcome(lambda: messages.pack_step(results, self.pack))
+        in_one = outcome(lambda: self.pack([one.to_dict() for one in results]))
+        if not first == expected == again or together != in_one:
+            self.difference = self.difference or f"{first}, {again}, {together}: not {expected}, {in_one}"
+
+
+def outcome(call):
+    """Bytes, or the exception's type."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error).__name__
+
+
+def checking(cls, packed):
+    """A token processor's class that compares what it delivers."""
+
+    class Checking(cls):
+        def deliver(self, results):
+            packed.compare(self.plan, results)
+            super().deliver(results)
+
+    Checking.__name__ = cls.__name__
+    return Checking
+
+
+def main(count):
+    import importlib
+
+    import random_trials
+
+    from fd_postproc.fastdeploy.engine.processor import make_class
+    from fd_postproc.fastdeploy.trial.canned import SCRIPTS
+    from fd_postproc.fastdeploy.trial.facts import ABORT_SETS, Facts
+    from fd_postproc.fastdeploy.trial.sandbox import Sandbox
+    from fd_postproc.fastdeploy.trial.trial import Trial
+
+    module = importlib.import_module("fastdeploy.output.token_processor")
+    server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")
+    box = Sandbox(module)
+    facts = Facts.of(module, box)
+    packed = Packed(getattr(server, "_msgpack_default", None))
+    cls = checking(make_class(box.module), packed)
+    for name, value in facts.traits.items():
+        setattr(cls, name, value)
+    for script in (*SCRIPTS, *(random_trials.script(number, facts) for number in range(count))):
+        script = facts.applies(script)
+        Trial(box, cls, script, facts.abort_set or ABORT_SETS[0], facts.packed(script.channel)).run()
+        if packed.difference:
+            break
+    told = {"results": packed.results, "asked": packed.asked, "difference": packed.difference}
+    print("told: " + json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,375 @@
+"""Results packed without dictionaries: msgpack's own bytes, whatever is in them."""
+
+import datetime
+import functools
+import gc
+import weakref
+from types import SimpleNamespace
+from unittest import mock
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.lib.packed_results import Packed, checking, outcome
+from tests.lib.plugged import plugin_class
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import Rig
+from tests.lib.search import examples
+from tests.lib.step_replay.traces import Trace, trace_names
+
+pytestmark = pytest.mark.framework
+double = Double()
+
+
+def default(value):
+    """As FastDeploy's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be packed")
+
+
+PACK = functools.partial(msgpack.packb, default=default)
+
+
+@functools.cache
+def plan_and_messages():
+    module = imported("fastdeploy.output.token_processor")
+    plan = imported("fd_postproc.fastdeploy.engine.shapes").plan_of(module)
+    return plan, imported("fd_postproc.fastdeploy.engine._results").Messages(plan)
+
+
+@pytest.fixture
+def plan():
+    return plan_and_messages()[0]
+
+
+@pytest.fixture
+def messages(plan):
+    return imported("fd_postproc.fastdeploy.engine._results").Messages(plan)
+
+
+def result(plan, name="one", **values):
+    """A result of ours, its output's values with ``outputs_`` before their names."""
+    made = plan.new_result(0, 1, name, 3, None)
+    for key, value in values.items():
+        owner = made.outputs if key.startswith("outputs_") else made
+        setattr(owner, key.removeprefix("outputs_"), value)
+    return made
+
+
+def same(messages, batch, asked=0):
+    """Pack as msgpack does; and how many results it was asked for."""
+    before = messages.asked
+    assert outcome(lambda: messages.pack(batch, PACK)) == outcome(
+        lambda: PACK([[one.to_dict() for one in some] for some in batch])
+    )
+    assert messages.asked - before == asked
+
+
+# ---- values ----------------------------------------------------------------------------------------
+
+EDGES = [0, 1, 23, 31, 32, 33, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**31, 2**32 - 1, 2**32, 2**63]
+INTEGERS = sorted({sign * edge + by for edge in EDGES for sign in (1, -1) for by in (-1, 0, 1)})
+TEXTS = [
+    "",
+    "a",
+    "a" * 31,
+    "a" * 32,
+    "a" * 255,
+    "a" * 256,
+    "\u00e9" * 16,
+    "\u4e2d" * 85,
+    "\U0001f600",
+    "a" * 65536,
+]
+KNOWN = [
+    *(None, True, False, 0.0, -0.0, 1e300, float("inf"), float("-inf"), float("nan"), b"", b"a" * 300),
+    *([], [None] * 15, [1] * 16, [[2.5]] * 70000, (), (1, "a"), {}, {"a": [{"b": None}]}, {1: 2, None: 3}),
+    *({str(number): number for number in range(count)} for count in (15, 16, 65536)),
+    2**64 - 1,
+    *[number for number in INTEGERS if -(2**63) <= number < 2**64],
+    *TEXTS,
+]
+UNKNOWN = [
+    *(
+        2**64,
+        -(2**63) - 1,
+        "\ud800",
+        {1, 2},
+        object(),
+        np.float64(1.5),
+        np.int64(7),
+        np.arange(3),
+        bytearray(b"a"),
+    ),
+    *(
+        datetime.datetime(2026, 1, 1),
+        [2**64],
+        {"a": {1}},
+        [[np.float32(0.5)]],
+        memoryview(b"abc"),
+        SimpleNamespace(),
+    ),
+    type("Texts", (str,), {})("a"),
+    type("Lists", (list,), {})([1]),
+]
+
+
+@pytest.mark.parametrize("value", KNOWN, ids=lambda value: repr(value)[:20])
+def test_every_known_value(value, plan, messages):
+    same(messages, [[result(plan, prompt=value, outputs_draft_token_ids=[value])]])
+    if type(value) is not bytes:  # nobody may set that
+        same(messages, [[result(plan, outputs_top_logprobs=value)]])
+
+
+@pytest.mark.parametrize("value", UNKNOWN, ids=lambda value: type(value).__name__)
+def test_every_other_one_is_msgpacks_business(value, plan, messages):
+    """Its result alone; and what msgpack refuses, is refused."""
+    batch = [[result(plan, "one")], [result(plan, "two", prompt=value)], [result(plan, "three")]]
+    same(messages, batch, asked=1)
+
+
+def test_lists_that_are_too_deep(plan, messages):
+    for depth, asked in ((40, 0), (300, 1), (2000, 1)):
+        value = 1
+        for _ in range(depth):
+            value = [value]
+        same(messages, [[result(plan, ic_req_data=value)]], asked)
+
+
+def test_a_name_that_is_half_a_character_fails_as_with_msgpack(plan, messages):
+    same(messages, [[result(plan, "\ud800")]], asked=1)
+
+
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text()
+    | st.binary(max_size=300)
+)
+values = st.recursive(
+    plain,
+    lambda inner: (
+        st.lists(inner, max_size=20)
+        | st.dictionaries(st.text(max_size=40), inner, max_size=20)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=10,
+)
+
+
+@st.composite
+def results(draw):
+    """Any value for any attribute."""
+    plan, _ = plan_and_messages()
+    made = plan.new_result(
+        draw(st.integers(0, 600)),
+        draw(st.integers(0, 2**20)),
+        draw(st.text()),
+        draw(st.sampled_from([3, 4])),
+        None,
+    )
+    names = [name for name in plan.results.names if name not in ("request_id", "outputs", "metrics")]
+    for name in draw(st.lists(st.sampled_from(names), max_size=5)):
+        setattr(made, name, draw(values))
+    for name in draw(st.lists(st.sampled_from(plan.outputs.names), max_size=5)):
+        value = draw(values)
+        if name != "top_logprobs" or type(value) is not bytes:  # nobody may set that
+            setattr(made.outputs, name, value)
+    if draw(st.booleans()):
+        stamps = plan.fd.RequestMetrics(arrival_time=draw(st.floats()))
+        for name in draw(st.lists(st.sampled_from(plan.metrics.names), max_size=5)):
+            setattr(stamps, name, draw(plain))
+        made.metrics = plan.copy_metrics(stamps)
+    if draw(st.integers(0, 9)) == 0:
+        made.outputs = None
+    return made
+
+
+def foreign():
+    fd = plan_and_messages()[0].fd
+    return st.builds(
+        fd.RequestOutput,
+        request_id=st.text(),
+        finished=st.booleans(),
+        error_code=st.integers(),
+        error_msg=values,
+    )
+
+
+@examples(60)
+@given(st.lists(st.lists(st.deferred(results) | st.deferred(foreign), max_size=3), max_size=4))
+def test_any_results(batch):
+    _, messages = plan_and_messages()
+    assert outcome(lambda: messages.pack(batch, PACK)) == outcome(
+        lambda: PACK([[one.to_dict() for one in some] for some in batch])
+    )
+
+
+numbers = st.integers(-(2**31), 2**31 - 1)
+
+
+@examples(60)
+@given(st.data())
+def test_any_rows(data):
+    """Log-probabilities that nobody has read: the message's numbers."""
+    rows, columns = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 21))
+    ids = data.draw(st.lists(numbers, min_size=rows * columns, max_size=rows * columns))
+    bits = data.draw(st.lists(st.integers(0, 2**32 - 1), min_size=rows * columns, max_size=rows * columns))
+    ranks = data.draw(st.lists(numbers, min_size=rows, max_size=rows))
+    scores = np.array(bits, np.uint32).view(np.float32)
+    content = [
+        np.array([rows, columns, *ids], np.int32).tobytes(),
+        scores.tobytes(),
+        np.array(ranks, np.int32).tobytes(),
+    ]
+    plan, messages = plan_and_messages()
+    made = result(plan)
+    vars(plan.fd.CompletionOutput)["top_logprobs"].__set__(made.outputs, b"".join(content))
+    before = messages.asked
+    packed = messages.pack([[made]], PACK)
+    assert messages.asked == before
+    assert type(vars(plan.fd.CompletionOutput)["top_logprobs"].__get__(made.outputs)) is bytes
+    assert packed == PACK([[made.to_dict()]])
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\1\0\0\0\2\0\0\0", b"\xff" * 40])
+def test_bytes_that_are_no_rows(content, plan, messages):
+    made = result(plan)
+    vars(plan.fd.CompletionOutput)["top_logprobs"].__set__(made.outputs, content)
+    same(messages, [[made]], asked=1)
+
+
+# ---- batches ---------------------------------------------------------------------------------------
+
+
+def test_batches_of_all_sizes(plan, messages):
+    for count in (0, 1, 15, 16, 700):
+        same(messages, [[result(plan, str(number))] for number in range(count)])
+        same(messages, [[result(plan, str(number)) for number in range(count)]])
+    same(messages, [[], [result(plan)], []])
+    same(messages, [(result(plan), result(plan, "two"))])
+
+
+def test_what_is_no_result_fails_as_with_msgpack(plan, messages):
+    assert outcome(lambda: messages.pack([[result(plan), 5]], PACK)) == "AttributeError"
+    assert outcome(lambda: messages.pack([5], PACK)) == "TypeError"
+
+
+def test_a_batch_that_changes_meanwhile_is_refused(plan, messages):
+    for grows in (0, 1):
+        some = [result(plan), result(plan, "two", prompt=2**64)]
+        batch = [some, [result(plan)]]
+
+        def pack(value, grown=(some, batch)[grows]):
+            grown.append(None)
+            return b"\xc0"
+
+        with pytest.raises(RuntimeError, match="changed while"):
+            messages.pack(batch, pack)
+
+
+def test_a_result_that_lacks_a_value(plan, messages):
+    made = result(plan)
+    del made.finished
+    assert outcome(lambda: messages.pack([[made]], PACK)) == "AttributeError"
+
+
+@pytest.mark.parametrize("which", ["results", "outputs", "metrics"])
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_another_to_dict_is_called(which, whose, plan, messages):
+    made = result(plan, metrics=plan.copy_metrics(plan.fd.RequestMetrics(arrival_time=1.0)))
+    cls = getattr(plan, which).cls
+    cls = cls if whose == "ours" else cls.__base__
+    with mock.patch.object(cls, "to_dict", return_value={"another": 1}):
+        same(messages, [[made]], asked=1)
+    same(messages, [[made]])
+
+
+def test_outputs_of_fastdeploys_own_class(plan, messages):
+    made = result(plan)
+    made.outputs = plan.fd.CompletionOutput(index=0, send_idx=1, token_ids=[5])
+    same(messages, [[made]], asked=1)
+
+
+def test_routing_data_which_adds_a_key(plan, messages):
+    if "routing_data" not in plan.results.names:
+        pytest.skip("this FastDeploy has none")
+    same(messages, [[result(plan, routing_data=[1])]], asked=1)
+
+
+# ---- steps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+def test_results_of_steps(channel):
+    packed = Packed(default)
+    rig = Rig(channel, ["a", "b", "c"], cls=checking(plugin_class(), packed))
+    try:
+        for _ in range(3):
+            rig.step()
+        rig.requests["b"].metrics.preempted_count = 7  # another request's steps are not touched by it
+        for _ in range(3):
+            rig.step()
+        rig.step({0: [2], 1: [50]})
+    finally:
+        rig.close()
+    assert packed.difference is None
+    assert (packed.results, packed.asked) == (20, int(channel.startswith("spec")))  # the last: its statistics
+
+
+@pytest.mark.parametrize("name", trace_names()[::20])
+def test_recorded_steps(name):
+    check_recorded(name)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", trace_names())
+def test_all_recorded_steps(name):
+    check_recorded(name)
+
+
+def check_recorded(name):
+    judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
+    packed = Packed(default)
+    judge.faults(Trace.load(name), checking(plugin_class(), packed), deliver.through_bytes)
+    assert packed.difference is None
+
+
+# ---- memory ----------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_of_a_request_goes_with_it(messages):
+    rig = Rig("spec_topk", ["a", "b", "c"])
+    try:
+        rig.step()
+        rig.step()
+        assert [common is not None for common in rig.processor.commons[:3]] == [True] * 3
+        rig.step({0: [2], 1: [50], 2: [51]})  # a ends by its token
+        assert [common is not None for common in rig.processor.commons[:3]] == [False, True, True]
+        rig.manager.stop_flags[1] = True  # b somewhere else
+        rig.step({2: [52]})
+        assert [common is not None for common in rig.processor.commons[:3]] == [False, False, True]
+        rig.manager.tasks_list[2] = None
+        rig.step({0: [9]})  # a shorter message
+        assert set(rig.processor.commons) == {None}
+    finally:
+        rig.close()
+
+
+def test_nothing_is_kept_of_what_was_packed(plan, messages):
+    class Marked:
+        def to_dict(self):
+            return {}
+
+    marked = Marked()
+    gone = weakref.ref(marked)
+    messages.pack([[marked], [result(plan, prompt=["a list"])]], PACK)
+    del marked
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,361 @@
+"""FastDeploy's loop that fetches results and sends them, and ours in its place."""
+
+import collections
+import gc
+import queue
+import random
+import threading
+import types
+from types import SimpleNamespace
+from unittest import mock
+
+import msgpack
+import pytest
+
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import MODE, Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+double = Double()
+LOOP = "_zmq_send_generated_tokens"
+
+
+@pytest.fixture
+def plan():
+    module = imported("fastdeploy.output.token_processor")
+    return imported("fd_postproc.fastdeploy.engine.shapes").plan_of(module)
+
+
+@pytest.fixture
+def service():
+    return double.engine__common_engine.EngineService
+
+
+@pytest.fixture
+def loop(plan, service):
+    made = imported("fd_postproc.fastdeploy.engine.send_loop").SendLoop(plan)
+    setattr(service, LOOP, made.stock)  # whatever earlier tests have left
+    yield made
+    made.end()
+    assert vars(service)[LOOP] is made.stock
+
+
+@pytest.fixture
+def engine(service):
+    stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
+    config = replay.make_config(
+        {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
+    )
+    stock = double.output__token_processor.TokenProcessor
+    with mock.patch.object(double.engine__common_engine, "TokenProcessor", stock):
+        made = service(config, stubs.ResourceManager(8, "list"))
+    made.send_response_server = double.inter_communicator.ZmqIpcServer("send loop", "PUSH")
+    made.scheduler.requests.update(dict.fromkeys("abcd"))
+    made.request_worker_map.update(a=1, b=2, c=1)
+    yield made
+    made.send_response_server.close()
+    made.token_processor._finalizer()
+
+
+def result(plan, name, tokens=(5,), **values):
+    made = plan.new_result(0, 1, name, 3, None)
+    made.outputs.token_ids = list(tokens)
+    for key, value in values.items():
+        setattr(made.outputs if hasattr(type(made.outputs), key) else made, key, value)
+    return made
+
+
+def sent(engine):
+    got = []
+    while True:
+        try:
+            got.append(engine.send_response_server.socket.queue.get(block=False))
+        except queue.Empty:
+            return got
+
+
+def both(plan, loop, engine, *steps):
+    """What one round of FastDeploy's loop sends and of ours, and what is left behind."""
+    outcomes = []
+    workers = dict(engine.request_worker_map)
+    for one in (lambda: loop.stock(once(engine)), lambda: loop.round(engine)):
+        engine.scheduler.requests.update(dict.fromkeys("abcd"))
+        engine.request_worker_map = dict(workers)
+        for step in steps:
+            engine.scheduler.put_results(step(plan))
+        one()
+        state = engine.scheduler.requests, engine.scheduler.responses, engine.request_worker_map
+        outcomes.append([sent(engine), [dict(table) for table in state]])
+    assert outcomes[0] == outcomes[1]
+    return outcomes[0]
+
+
+def once(engine):
+    return double.engine__common_engine._Once(engine)
+
+
+STEPS = {
+    "one result each": (lambda plan: [result(plan, "a"), result(plan, "b"), result(plan, "d")],),
+    "two steps": (lambda plan: [result(plan, "a"), result(plan, "b")], lambda plan: [result(plan, "a")]),
+    "an end": (lambda plan: [result(plan, "a", finished=True), result(plan, "b"), result(plan, "c")],),
+    "an end without a token": (lambda plan: [result(plan, "a", (), finished=True), result(plan, "b")],),
+    "a text of the engine's": (lambda plan: [result(plan, "a", decode_type=2)],),
+}
+OTHERS = {
+    "no token": (lambda plan: [result(plan, "a", ()), result(plan, "b")],),
+    "theirs": (lambda plan: [plan.fd.RequestOutput("a", finished=True, error_code=500), result(plan, "b")],),
+    "no outputs": (lambda plan: [result(plan, "a", finished=True), without_outputs(plan)],),
+    "tokens in a tuple": (lambda plan: [result(plan, "a"), with_a_tuple(plan)],),
+}
+
+
+def without_outputs(plan):
+    made = result(plan, "b")
+    made.outputs = None
+    return made
+
+
+def with_a_tuple(plan):
+    made = result(plan, "b")
+    made.outputs.token_ids = (5, 6)
+    return made
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_a_round_of_ours(what, plan, loop, engine):
+    assert both(plan, loop, engine, *STEPS[what])[0]
+    assert (loop.rounds, loop.others) == (1, 0)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_round_of_fastdeploys(what, plan, loop, engine):
+    both(plan, loop, engine, *OTHERS[what])
+    assert (loop.rounds, loop.others) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("FD_ENABLE_RETURN_TEXT", "1"), ("FD_ENABLE_INTERNAL_ADAPTER", "1"), ("ZMQ_SEND_BATCH_DATA", "0")],
+)
+def test_switches_that_are_fastdeploys_business(name, value, plan, loop, engine, monkeypatch):
+    monkeypatch.setenv(name, value)
+    for steps in STEPS.values():
+        both(plan, loop, engine, *steps)
+    assert loop.rounds == loop.others == len(STEPS)
+
+
+def test_random_rounds(plan, loop, engine):
+    rng = random.Random(5)
+    for number in range(300):
+
+        def step(plan, seed=number):
+            own = random.Random(seed)
+            return [
+                result(
+                    plan, own.choice("abcd"), range(own.choice((0, 1, 2, 2, 2))), finished=own.random() < 0.1
+                )
+                if own.random() < 0.97
+                else plan.fd.RequestOutput(own.choice("abcd"), finished=True)
+                for _ in range(own.randrange(1, 4))
+            ]
+
+        engine.request_worker_map = {name: rng.choice((1, 2, None)) for name in "abcd" if rng.random() < 0.8}
+        both(plan, loop, engine, *[step] * rng.choice((1, 2)))
+    assert loop.rounds == 300
+    assert 30 < loop.others < 250
+
+
+def test_another_decode_is_asked(plan, loop, engine):
+    engine._decode_token = lambda token_ids, req_id, is_end: ("text", token_ids)
+    both(plan, loop, engine, *STEPS["one result each"])
+    assert loop.others == 1
+
+
+@pytest.mark.parametrize(("waited", "sleeps"), [(0.001, 1), (0.004, 1), (0.006, 0), (0.5, 0)])
+def test_nothing_to_send(waited, sleeps, loop, engine):
+    """FastDeploy's pause is for a wait that is none."""
+    clock = SimpleNamespace(monotonic=mock.Mock(side_effect=[7.0, 7.0 + waited]), sleep=mock.Mock())
+    with mock.patch.object(imported("fd_postproc.fastdeploy.engine.send_loop"), "time", clock):
+        loop.round(engine)
+    assert clock.sleep.call_args_list == [mock.call(0.005)] * sleeps
+    assert loop.rounds == 0
+
+
+def test_what_fails_for_one_request_loses_no_other(plan, loop, engine):
+    """FastDeploy's own loses a whole round then."""
+    recycle = type(engine.scheduler)._recycle
+
+    def failing(self, name):
+        recycle(self, name)
+        if name == "a":
+            raise ValueError("it is not in the list")
+
+    with mock.patch.object(type(engine.scheduler), "_recycle", failing):
+        engine.scheduler.put_results([result(plan, "a", finished=True), result(plan, "b", finished=True)])
+        loop.round(engine)
+    got = sent(engine)
+    assert sorted(one["request_id"] for packed in got for (one,) in msgpack.unpackb(packed)) == ["a", "b"]
+
+
+# ---- put in and taken out --------------------------------------------------------------------------
+
+
+def test_a_thread_uses_it_while_it_is_there_and_fastdeploys_then(plan, loop, service, engine):
+    loop.begin()
+    assert vars(service)[LOOP].__name__ == LOOP
+    engine.scheduler.wait_response_timeout = 0.2
+    engine.running = True
+
+    def put_and_wait():
+        engine.scheduler.put_results(STEPS["one result each"][0](plan))
+        got = []
+        until(lambda: got.extend(sent(engine)) or len(got) == 3)  # of three processes
+
+    sender = threading.Thread(target=getattr(engine, LOOP), daemon=True)
+    sender.start()
+    try:
+        put_and_wait()
+        assert loop.rounds == 1
+        loop.end()
+        put_and_wait()  # while ours waits
+        put_and_wait()
+        put_and_wait()
+        assert loop.rounds <= 2
+    finally:
+        engine.running = False
+        sender.join(60)
+    assert not sender.is_alive()
+
+
+def test_a_round_that_fails_does_not_end_the_thread(plan, loop, engine):
+    engine.llm_logger, server = mock.Mock(), mock.Mock()
+    engine.send_response_server = server
+    put = iter([*STEPS.values()])
+
+    def fails(*arguments, **named):
+        step = next(put, None)
+        engine.running = step is not None
+        if step:
+            engine.scheduler.requests.update(dict.fromkeys("abcd"))
+            engine.scheduler.put_results(step[0](plan))
+        raise RuntimeError("in a test")
+
+    server.send_response = fails
+    engine.scheduler.put_results(STEPS["a text of the engine's"][0](plan))
+    loop.begin()
+    engine.running = True
+    getattr(engine, LOOP)()
+    assert loop.rounds > 3
+    assert len(engine.llm_logger.error.call_args_list) >= loop.rounds - 1
+    server.close = mock.Mock()
+
+
+def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(plan, loop, service, engine):
+    stock, calls = loop.stock, []
+    loop.begin()
+    loop.round = lambda engine: calls.append(1) or engine.nothing
+    loop.stock = lambda engine: calls.append(2)
+    engine.running = True
+    getattr(engine, LOOP)()
+    loop.stock = stock
+    assert calls == [1, 2]
+
+
+def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):
+    stock = vars(service)[LOOP]
+    loop.begin()
+    second = type(loop)(plan)
+    assert second.stock is stock
+    second.begin()
+    loop.end()
+    assert vars(service)[LOOP] is second._put
+    second.end()
+    assert vars(service)[LOOP] is stock
+
+
+# ---- whether a loop is served ----------------------------------------------------------------------
+
+BODY = """
+def _zmq_send_generated_tokens(self):
+    while self.running:
+        results = self.scheduler.get_results()
+        if len(results) == 0:
+            continue
+        batches = collections.defaultdict(list)
+        for request_id, contents in results.items():
+            for content in contents:
+                if isinstance(content, RequestOutput) and content.outputs is not None:
+                    text, token_ids = self._decode_token(content.outputs.token_ids, request_id, True)
+                    if len(token_ids):
+                        content.outputs.token_ids, content.outputs.text = token_ids, text
+            kept = [one for one in contents if one.outputs is None or one.outputs.token_ids or one.finished]
+            if kept:
+                batches[self.request_worker_map.get(request_id)].append(kept)
+                if any(one.finished for one in kept):
+                    self.request_worker_map.pop(request_id, None)
+        for worker, batch in batches.items():
+            self.send_response_server.send_response(None, batch, worker_pid=worker)
+"""
+OTHER_LOOPS = {
+    "another text": ("= token_ids, text", "= token_ids, 'text'"),
+    "tokens are cut": ("= token_ids, text", "= token_ids[:1], text"),
+    "workers are kept": (
+        "self.request_worker_map.pop(request_id, None)",
+        "self.request_worker_map.get(request_id)",
+    ),
+    "one message": ("worker_pid=worker", "worker_pid=None"),
+    "another order": ("in batches.items()", "in list(batches.items())[::-1]"),
+    "another name": ("len(results) == 0", "not self.scheduler or len(results) == 0 or self.cfg"),
+}
+
+
+def other(plan, body):
+    there = {}
+    names = {**vars(double.engine__common_engine), "collections": collections}
+    exec(body, names, there)
+    decode = vars(double.engine__common_engine.EngineService)["_decode_token"]
+    return imported("fd_postproc.fastdeploy.engine.send_loop").served_loop(
+        type("EngineService", (), {**there, "_decode_token": decode}), plan
+    )
+
+
+def test_a_loop_of_the_same_meaning_is_served(plan):
+    assert other(plan, BODY) is not None
+
+
+@pytest.mark.parametrize("what", OTHER_LOOPS)
+def test_one_of_another_meaning_is_left_alone(what, plan):
+    old, new = OTHER_LOOPS[what]
+    assert old in BODY
+    assert other(plan, BODY.replace(old, new)) is None
+
+
+@pytest.mark.parametrize("service", [object, SimpleNamespace(), types.SimpleNamespace(**{LOOP: print})])
+def test_no_service_of_fastdeploys(service, plan):
+    assert imported("fd_postproc.fastdeploy.engine.send_loop").served_loop(service, plan) is None
+
+
+# ---- in the engine ---------------------------------------------------------------------------------
+
+
+def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, ops_queue):
+    rig = Rig("topk", ["a"])
+    stock = rig.processor.send_loop.stock
+    try:
+        assert vars(service)[LOOP] is not stock
+        rig.start()
+        rig.processor.stop(20)
+        assert vars(service)[LOOP] is stock
+    finally:
+        rig.close()
+
+
+def test_it_goes_with_a_token_processor_that_never_ran(service):
+    rig = Rig("topk", ["a"])
+    stock = rig.processor.send_loop.stock
+    assert vars(service)[LOOP] is not stock
+    rig.close()
+    del rig
+    gc.collect()
+    assert vars(service)[LOOP] is stock

@@ -1,0 +1,228 @@
+"""FastDeploy's sender waits in the scheduler until results are put; nothing else about it changes."""
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import MODE, Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+double = Double()
+STOCK = 0.001
+
+
+@pytest.fixture
+def plan():
+    return imported("fd_postproc.fastdeploy.engine.shapes").plan_of(
+        imported("fastdeploy.output.token_processor")
+    )
+
+
+@pytest.fixture
+def wake_up():
+    return imported("fd_postproc.fastdeploy.engine.wake_up")
+
+
+@pytest.fixture
+def scheduler():
+    made = double.scheduler__local_scheduler.LocalScheduler()
+    made.requests.update({"a": None, "b": None})
+    return made
+
+
+def result(plan, name):
+    return plan.new_result(0, 1, name, 3, None)
+
+
+def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
+    one = wake_up.WakeUp(scheduler, plan)
+    assert "0.5 s instead of 0.001 s" in one.begin()
+    assert scheduler.wait_response_timeout == wake_up.LONGEST
+    assert one.begin() == ""  # again: nothing to do
+    one.end()
+    assert scheduler.wait_response_timeout == STOCK
+    one.end()
+    assert scheduler.wait_response_timeout == STOCK
+
+
+def test_the_trial_leaves_the_scheduler_as_it_is(plan, scheduler, wake_up):
+    scheduler.put_results([result(plan, "a")])
+    before = {
+        **vars(scheduler),
+        "responses": {name: list(some) for name, some in scheduler.responses.items()},
+    }
+    assert wake_up.waits_in(scheduler, plan) is scheduler
+    assert vars(scheduler) == before
+    assert len(scheduler.get_results()) == 1
+
+
+def test_a_wait_that_somebody_has_changed_meanwhile_stays(plan, scheduler, wake_up):
+    one = wake_up.WakeUp(scheduler, plan)
+    one.begin()
+    scheduler.wait_response_timeout = 7.0
+    one.end()
+    assert scheduler.wait_response_timeout == 7.0
+
+
+def test_a_longer_one_is_kept(plan, scheduler, wake_up):
+    scheduler.wait_response_timeout = 3.0
+    one = wake_up.WakeUp(scheduler, plan)
+    assert one.begin() == ""
+    one.end()
+    assert scheduler.wait_response_timeout == 3.0
+
+
+@pytest.mark.parametrize(("value", "kept"), [("1", True), ("0", False), ("", False)])
+def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake_up, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_KEEP_POLLING", value)
+    wake_up.WakeUp(scheduler, plan).begin()
+    assert (scheduler.wait_response_timeout == STOCK) is kept
+
+
+def test_the_one_inside_a_data_parallel_scheduler(plan, scheduler, wake_up):
+    outer = SimpleNamespace(_scheduler=scheduler, put_results=None)
+    assert wake_up.waits_in(outer, plan) is scheduler
+
+
+def test_who_waits_is_woken_by_put_and_by_nothing_else(plan, scheduler, wake_up):
+    """With a wait that only a hang reaches."""
+    scheduler.wait_response_timeout = 600
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(scheduler.get_results()), daemon=True)
+    waiting.start()
+    until(lambda: scheduler.responses_not_empty._waiters)
+    scheduler.put_results([])  # wakes, and brings nothing: the wait goes on
+    until(lambda: scheduler.responses_not_empty._waiters)
+    assert got == []
+    scheduler.put_results([result(plan, "a")])
+    waiting.join(60)
+    assert list(got[0]) == ["a"]
+
+
+def other(text):
+    """A scheduler whose get_results is another."""
+    module, there = double.scheduler__local_scheduler, {}
+    exec(text, vars(module), there)
+    return type("Other", (module.LocalScheduler,), there)()
+
+
+OTHERS = {
+    "a number of its own": """
+def get_results(self):
+    self.wait_response_timeout
+    with self.responses_not_empty:
+        return self.responses_not_empty.wait_for(lambda: self.responses, 0.001) or {}
+""",
+    "it waits more than once": """
+def get_results(self):
+    while True:
+        with self.responses_not_empty:
+            taken = self.responses_not_empty.wait_for(lambda: self.responses, self.wait_response_timeout)
+            if taken:
+                return taken
+""",
+    "the attribute is no wait": """
+def get_results(self):
+    self.responses_not_empty, self.wait_response_timeout
+    return self.responses or {}
+""",
+    "nobody is woken": """
+def put_results(self, results):
+    with self.mutex:
+        for result in results:
+            self.responses.setdefault(result.request_id, []).append(result)
+""",
+    "it fails": """
+def get_results(self):
+    self.wait_response_timeout, self.responses_not_empty, self.nothing
+""",
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
+    scheduler = other(OTHERS[what])
+    assert wake_up.waits_in(scheduler, plan) is None
+    one = wake_up.WakeUp(scheduler, plan)
+    assert one.begin() == ""
+    one.end()
+    assert scheduler.wait_response_timeout == STOCK
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        None,
+        object(),
+        SimpleNamespace(),
+        SimpleNamespace(wait_response_timeout=1.0),
+        SimpleNamespace(_scheduler=1),
+    ],
+)
+def test_what_is_no_scheduler_is_left_alone(what, plan, wake_up):
+    assert wake_up.waits_in(what, plan) is None
+
+
+# ---- in the engine ---------------------------------------------------------------------------------
+
+
+def test_a_token_processor_that_runs_has_made_it_long(scheduler, ops_queue, caplog):
+    logger = logging.getLogger("fastdeploy")
+    logger.addHandler(caplog.handler)
+    rig = Rig("topk", ["a"])
+    try:
+        rig.processor.cached_generated_tokens = scheduler
+        assert scheduler.wait_response_timeout == STOCK
+        with caplog.at_level("INFO"):
+            rig.start()
+        assert scheduler.wait_response_timeout > 100 * STOCK
+        assert [one for one in caplog.records if "results are sent when they are put" in one.getMessage()]
+        rig.processor.stop(20)
+        assert scheduler.wait_response_timeout == STOCK
+    finally:
+        logger.removeHandler(caplog.handler)
+        rig.close()
+
+
+def test_one_that_stands_aside_changes_nothing(scheduler, monkeypatch, ops_queue):
+    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
+    rig = Rig("topk", ["a"])
+    assert not type(rig.processor).__module__.startswith("fd_postproc.")
+    assert not hasattr(rig.processor, "wake_up")
+    assert scheduler.wait_response_timeout == STOCK
+
+
+def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(ops_queue):
+    class Odd:
+        @property
+        def wait_response_timeout(self):
+            raise RuntimeError("not now")
+
+    rig = Rig("topk", ["a"])
+    try:
+        rig.processor.cached_generated_tokens = Odd()
+        rig.start()
+        assert rig.processor.worker.is_alive()
+    finally:
+        rig.close()
+
+
+def test_a_stopped_engine_ends_soon(wake_up):
+    """Its sender may be in the middle of the long wait."""
+    stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
+    config = replay.make_config(
+        {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
+    )
+    engine = double.engine__common_engine.EngineService(config, stubs.ResourceManager(8, "list"))
+    engine.scheduler.wait_response_timeout = wake_up.LONGEST
+    engine.running = True
+    engine.send_response_server = double.inter_communicator.ZmqIpcServer("wake up", "PUSH")
+    engine.sender = threading.Thread(target=engine._zmq_send_generated_tokens, daemon=True)
+    engine.sender.start()
+    until(lambda: engine.scheduler.responses_not_empty._waiters)
+    engine.stop()  # joins it: with a wait without an end it would hang
+    assert not engine.sender.is_alive()
