@@ -18,11 +18,11 @@ contenders of one comparison timed in turn, round after round; ``report.py`` pri
 QUESTIONS = (
     *("decode", "unused", "lists", "views", "pickling"),
     *("receive", "gets", "save", "frames", "endtoend"),
-    *("step", "engine", "linear", "gc"),
+    *("step", "engine", "delivery", "linear", "gc"),
 )
 QUEUE_QUESTIONS = (  # run in an IPC namespace of their own
     *("receive", "gets", "save", "frames", "endtoend"),
-    *("engine", "linear"),
+    *("engine", "delivery", "linear"),
 )
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5
