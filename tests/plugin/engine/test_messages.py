@@ -3,6 +3,9 @@
 import datetime
 import functools
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from types import SimpleNamespace
 from unittest import mock
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lib.packed_results import Packed, checking, outcome
+from tests.lib.paths import TESTS
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
@@ -373,3 +377,19 @@ def test_nothing_is_kept_of_what_was_packed(plan, messages):
     del marked
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.resident_memory
+@pytest.mark.parametrize("steps", [5_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+def test_steps_on_their_way_leave_memory_where_it_was(steps):
+    script = TESTS / "isolated" / "delivery_memory.py"
+    paths = [str(TESTS.parent), str(TESTS / "fastdeploy_double"), *sys.path]
+    done = subprocess.run(
+        [sys.executable, script, str(steps)],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 512, f"grew by {done.stdout.strip()} KiB in {steps // 2} steps"

@@ -1,0 +1,73 @@
+"""Program: steps on their way from the token thread to the socket's bytes; prints by how much memory grew.
+
+``python delivery_memory.py STEPS`` lets requests end and others begin all the time, and prints the KiB by
+which the resident memory grew in the second half.
+"""
+
+import gc
+import sys
+import warnings
+
+warnings.simplefilter("ignore")
+
+import fastdeploy.engine.common_engine as service  # noqa: E402
+import fastdeploy.inter_communicator.zmq_server as server  # noqa: E402
+import fastdeploy.scheduler.local_scheduler as schedulers  # noqa: E402
+
+from fd_postproc.fastdeploy.engine.messages import Packing  # noqa: E402
+from tests.lib.rig import END, Rig  # noqa: E402
+
+SLOTS, LIFE = 8, 50
+
+
+def resident():
+    """KiB."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+
+
+def main(steps):
+    rig = Rig("spec_topk", slots=SLOTS)
+    scheduler = schedulers.LocalScheduler()
+    rig.processor.cached_generated_tokens = scheduler
+    engine = object.__new__(service.EngineService)
+    engine.scheduler, engine.llm_logger, engine.request_worker_map = scheduler, server.llm_logger, {}
+    engine.send_response_server = server.ZmqIpcServer("memory", "PUSH")
+    sent = engine.send_response_server.socket.queue
+    loop, packing = rig.processor.send_loop, Packing(rig.processor.plan, server)
+    packing.begin()
+    half, messages = 0, 0
+    for number in range(steps):
+        for slot in range(SLOTS):
+            if number % LIFE == slot:
+                name = f"request {number} {slot}"
+                rig.insert(name, slot)
+                rig.requests.clear()
+                scheduler.requests[name] = None
+                engine.request_worker_map[name] = slot % 2
+        live = [slot for slot in range(SLOTS) if rig.manager.tasks_list[slot] is not None]
+        last = number % LIFE == LIFE - 1
+        rig.processor._process_step(
+            rig.message({slot: [END] if last else [7, 8] for slot in live}, columns=21)
+        )
+        loop.round(engine)
+        while not sent.empty():
+            sent.get_nowait()
+            messages += 1
+        if number == steps // 2:
+            gc.collect()
+            half = resident()
+    gc.collect()
+    grown = resident() - half
+    assert messages > steps
+    assert rig.escaped == []
+    assert loop.rounds - loop.others > steps * 0.9
+    assert packing.messages.asked < packing.messages.packed / 20
+    assert set(rig.processor.commons) == {None}
+    assert engine.request_worker_map == {}
+    packing.end()
+    print(grown)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
