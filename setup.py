@@ -77,5 +77,6 @@ setup(
         extension(
             "fd_postproc.fastdeploy.engine._results", "fd_postproc/fastdeploy/engine/_results.pyx", HEADERS
         ),
+        extension("fd_postproc.fastdeploy.api._chunks", "fd_postproc/fastdeploy/api/_chunks.pyx", HEADERS),
     ],
 )

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
+"""The JSON of an API server's chunks, written in C.
+
+The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
+what every piece of an answer can do, texts of token ids made once, log-probabilities of chat and of
+completion, and stand-ins for models of pydantic.
+"""
+cimport cython
+from cpython.dict cimport PyDict_Next, PyDict_SetItem
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
+from libc.math cimport isfinite
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+cdef extern from "Python.h":
+    # Borrowed references, as bare pointers: Cython's own declarations would count them.
+    PyObject *PyDict_GetItemWithError(object d, object key) except? NULL
+    PyObject *PyList_GET_ITEM(object o, Py_ssize_t i) noexcept
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from "fd_postproc/headers/json.h":
+    ctypedef struct fdj_style:
+        int least, most, plus, two
+    ctypedef struct fdj_buffer:
+        char *data
+        size_t used, room
+    enum:
+        FDJ_POWER_MIN, FDJ_POWER_MAX
+    uint64_t fdj_powers[1][2]
+    int fdj_need(fdj_buffer *b, size_t more) noexcept nogil
+    int fdj_put(fdj_buffer *b, const char *text, size_t n) noexcept nogil
+    int fdj_string(fdj_buffer *b, const char *text, size_t n) noexcept nogil
+    int fdj_integer(fdj_buffer *b, long long n) noexcept nogil
+    int fdj_double(fdj_buffer *b, double value, const fdj_style *style) noexcept nogil
+
+include "_numbers.pxi"
+include "_writer.pxi"
+include "_texts.pxi"
+include "_rows.pxi"
+include "_columns.pxi"
+include "_models.pxi"
