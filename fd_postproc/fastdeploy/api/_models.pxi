@@ -1,7 +1,7 @@
 # Stand-ins for models of pydantic: the same attributes and the same JSON, without validation by schema.
 #
 # A value of exactly the type that a field is declared with is taken as it is.  Anything else - another type,
-# a name that is no field, a field that is missing - goes to the model itself, which accepts or refuses it.
+# a field that is missing - goes to the model itself, which accepts or refuses it.
 
 cdef enum:
     AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, BY_PYDANTIC
@@ -211,32 +211,39 @@ cdef class Models:
         cdef PyObject *found
         cdef Field field
         cdef dict changed = None
+        cdef list unknown = None
         if arguments:
             return self.cls(*arguments, **values)
         while PyDict_Next(values, &place, &name, &value):
             found = PyDict_GetItemWithError(self.by_name, <object>name)
-            if found == NULL:
-                return self.stock(values)
+            if found == NULL:  # pydantic leaves out what it does not know
+                if unknown is None:
+                    unknown = []
+                unknown.append(<object>name)
+                continue
             field = <Field>found
             taken = field.taken(<object>value)
             if taken is NotImplemented:
-                return self.stock(values)
+                return self.stock(values, <object>name)
             required += field.required
             if <PyObject *>taken != value:
                 if changed is None:
                     changed = {}
                 changed[<object>name] = taken
         if required != self.required:
-            return self.stock(values)
+            return self.stock(values, "a field that is missing")
         if changed is not None:
             values.update(changed)
+        if unknown is not None:
+            for key in unknown:
+                del values[key]
         cdef Model made = Model.__new__(Model)
         made.models, made.values = self, values
         return made
 
-    cdef object stock(self, dict values):
-        note("a model of another form")
-        return self.cls(**{name: full(value) for name, value in values.items()})
+    cdef object stock(self, dict values, str what):
+        note(f"the model has to look at {self.cls.__name__}: {what}")
+        return self.cls(**{key: full(value) for key, value in values.items()})
 
     def __getattr__(self, name):
         return getattr(self.cls, name)
@@ -271,13 +278,13 @@ cdef class Model(Piece):
             found = PyDict_GetItemWithError(self.models.by_name, name)
             if found != NULL and (<Field>found).default is not ...:
                 return (<Field>found).default
-        return Piece.__getattr__(self, name)
+        return self.attribute_of_model(name)
 
     def __setattr__(self, name, value):
         if self.whole is None and PyDict_GetItemWithError(self.models.by_name, name) != NULL:
             PyDict_SetItem(self.values, name, value)
         else:
-            Piece.__setattr__(self, name, value)
+            setattr(self.whole_model(), name, value)
 
     cdef int write(self, _Writer writer) except -1:
         if self.whole is not None:
@@ -318,9 +325,9 @@ cdef class Model(Piece):
 
     cdef object whole_model(self):
         if self.whole is None:
-            note("the full model was asked for")
+            note(f"the full {self.models.cls.__name__} was asked for")
             self.whole = self.models.cls.model_construct(
-                _fields_set=set(self.values), **{name: full(value) for name, value in self.values.items()})
+                _fields_set=set(self.values), **{key: full(value) for key, value in self.values.items()})
         return self.whole
 
     cdef object model_class(self):

@@ -110,7 +110,7 @@ cdef _Rows _rows_of(Texts texts, ChatModels models, list ids, list scores, Py_ss
     """
     cdef Py_ssize_t row, total = 0
     cdef _Rows made = _Rows.__new__(_Rows)
-    cdef text_record *same = texts.of(<PyObject *>0) if silent else NULL
+    cdef text_record *same = texts.numbered(0) if silent else NULL
     made.texts, made.models, made.rows = texts, models, rows
     for row in range(rows):
         total += _cells_in(ids, scores, row, most)

@@ -26,7 +26,7 @@ cdef inline const char *_tail_of(const text_record *record) noexcept:
     return _head_of(record) + record.head_size
 
 
-MOST_IDS = 1 << 22
+cdef long long MOST_IDS = 1 << 22
 """A token id beyond it is none of a vocabulary."""
 
 
@@ -75,9 +75,14 @@ cdef class Texts:
         if not PyLong_CheckExact(<object>token):
             raise Unknown("a token id is no integer")
         id = PyLong_AsLongLongAndOverflow(<object>token, &overflow)
+        if overflow:
+            raise Unknown("a token id is out of range")
+        return self.numbered(id)
+
+    cdef inline text_record *numbered(self, long long id) except NULL:
         if 0 <= id < self.room and self.records[id] != NULL:
             return self.records[id]
-        if overflow or not 0 <= id < MOST_IDS:
+        if not 0 <= id < MOST_IDS:
             raise Unknown("a token id is out of range")
         return self.made(id)
 

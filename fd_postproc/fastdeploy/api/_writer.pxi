@@ -120,11 +120,14 @@ cdef class Piece:
     def __class__(self):
         return self.model_class()
 
-    def __getattr__(self, name):
-        # isinstance looks for these, which are the class's: not worth making the model for.
+    cdef object attribute_of_model(self, name):
+        # isinstance looks for some of the class's: not worth making the model for.
         if name.startswith("__pydantic_") and name not in _OF_INSTANCES:
             return getattr(self.model_class(), name)
         return getattr(self.whole_model(), name)
+
+    def __getattr__(self, name):
+        return self.attribute_of_model(name)
 
     def __setattr__(self, name, value):
         setattr(self.whole_model(), name, value)

@@ -1,0 +1,1 @@
+"""Recorded answers of FastDeploy's API server, played back."""

@@ -1,0 +1,26 @@
+"""Recorded answers of FastDeploy's API server (``tests/data/chunks``, see its README.md)."""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "chunks"
+
+
+@cache
+def index():
+    """Versions of what it was recorded with, the frozen time, and a line on each case."""
+    return json.loads((FOLDER / "index.json").read_text())
+
+
+@cache
+def cases():
+    """All, by name."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                case = json.loads(line)
+                found[case["name"]] = case
+    return found

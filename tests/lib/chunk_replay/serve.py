@@ -1,0 +1,227 @@
+"""Plays recorded answers through FastDeploy's own serving code; a program for a process of its own.
+
+From a request and what its server had made of it to the bytes of the answer: FastDeploy's handlers, data
+processor, tokenizers, parsers and dispatcher are the real ones, the engine's messages are the recorded ones.
+
+    python serve.py on|off [MODULE:FUNCTION]
+
+With ``on`` the plug-in's API side is in; the function is called once everything is loaded (a planted bug).
+"""
+
+import asyncio
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from chunk_replay.cases import FOLDER, cases, index
+
+SWITCHES = ("FD_USE_HF_TOKENIZER", "FD_USE_GET_SAVE_OUTPUT_V1")
+PATIENCE = 30  # seconds for one case
+
+
+class Frames:
+    """The result socket: recorded messages, then silence."""
+
+    def __init__(self, frames):
+        self.frames = [msgpack.packb(frame) for frame in frames]
+
+    async def read(self):
+        if self.frames:
+            return [self.frames.pop(0)]
+        await asyncio.Event().wait()
+
+
+class Semaphore:
+    def __init__(self):
+        self.held = 0
+
+    async def acquire(self):
+        self.held += 1
+
+    def release(self):
+        self.held -= 1
+
+    def status(self):
+        return ""
+
+
+def processor_of(server, made={}):  # noqa: B006: kept
+    """FastDeploy's data processor for a server's options; one for each."""
+    from fastdeploy.input.text_processor import TextProcessor
+    from fastdeploy.reasoning import ReasoningParserManager
+    from fastdeploy.entrypoints.openai.tool_parsers import ToolParserManager
+
+    key = server["tokenizer"], server["reasoning_parser"], server["tool_parser"], str(server["env"])
+    if key not in made:
+        reasoning, tools = server["reasoning_parser"], server["tool_parser"]
+        made[key] = TextProcessor(
+            str(FOLDER / "tokenizers" / server["tokenizer"]),
+            tokenizer_type="ernie4_5" if server["tokenizer"] == "sentencepiece" else "auto",
+            reasoning_parser_obj=ReasoningParserManager.get_reasoning_parser(reasoning) if reasoning else None,
+            tool_parser_obj=ToolParserManager.get_tool_parser(tools) if tools else None,
+        )
+    processor = made[key]
+    for table in (processor.decode_status, processor.model_status_dict, processor.tool_parser_dict):
+        table.clear()
+    return processor
+
+
+class EngineClient:
+    """What the handlers ask of it; the request is read already."""
+
+    def __init__(self, case):
+        self.derived, self.semaphore, self.is_master = case["derived"], Semaphore(), True
+        self.data_processor = processor_of(case["server"])
+        self.data_processor.model_status_dict.update(self.derived["model_status"])
+        self.ori_vocab_size = len(self.data_processor.tokenizer)
+        self.connection_manager = serving_utils.DealerConnectionManager(pid=0)
+        self.connection_manager.running = True
+        self.prompts = iter(range(len(self.derived["max_tokens"])))
+
+    async def format_and_add_data(self, request):
+        prompt = next(self.prompts)
+        request["prompt_tokens"] = self.derived["prompt_tokens"][prompt]
+        request["max_tokens"] = self.derived["max_tokens"][prompt]
+        return self.derived["prompt_token_ids"][prompt]
+
+    def check_model_weight_status(self):
+        return False
+
+    async def abort(self, *arguments):
+        pass
+
+
+async def answer(case):
+    """Status and chunks of a case; what was left behind."""
+    client = EngineClient(case)
+    chat = case["path"].endswith("chat/completions")
+    module = importlib.import_module(f"fastdeploy.entrypoints.openai.serving_{'chat' if chat else 'completion'}")
+    protocol = importlib.import_module("fastdeploy.entrypoints.openai.protocol")
+    body = json.loads(case["request_body"])
+    if chat:
+        request = protocol.ChatCompletionRequest(**body)
+        handler = module.OpenAIServingChat(client, None, 0, "127.0.0.1", -1, None)
+    else:
+        request = protocol.CompletionRequest(**body)
+        handler = module.OpenAIServingCompletion(client, None, 0, "127.0.0.1", -1)
+    handler.is_master_ip = True
+    request.model = client.derived["model_name"]
+    manager = client.connection_manager
+    manager.pull_client = Frames(case["frames"])
+    manager.pull_metrics_address = "ipc://none"
+
+    async def dispatch():
+        while not manager.request_map:
+            await asyncio.sleep(0)
+        await manager._dispatch_batch_responses()
+
+    dispatcher = asyncio.create_task(dispatch())
+    chunks, raised, status = [], None, 200
+    try:
+        create = handler.create_chat_completion if chat else handler.create_completion
+        made = await create(request)
+        if isinstance(made, protocol.ErrorResponse):
+            status, chunks = 500, [rendered(made.model_dump())]
+        elif isinstance(made, (protocol.ChatCompletionResponse, protocol.CompletionResponse)):
+            chunks = [rendered(made.model_dump())]
+        else:
+            async for chunk in made:
+                chunks.append(chunk)
+    except Exception as error:
+        raised, status = f"{type(error).__name__}: {error}", status if not isinstance(error, ValueError) else 500
+    finally:
+        dispatcher.cancel()
+    processor = client.data_processor
+    names = ("decode_status", "model_status_dict", "tool_parser_dict")
+    left = {name: sorted(getattr(processor, name)) for name in names}
+    return status, chunks, raised, {name: ids for name, ids in left.items() if ids}
+
+
+def rendered(content):
+    """As the application's response class does it."""
+    json_response = importlib.import_module("fastapi.responses").JSONResponse
+    api = sys.modules.get("fastdeploy.entrypoints.openai.api_server")
+    return getattr(api, "JSONResponse", json_response)(content=content).body.decode()
+
+
+def prepare(case):
+    """What a replay freezes."""
+    drawn = [0]
+
+    def draw():
+        drawn[0] += 1
+        return uuid.UUID(int=0xFDFD * 2**112 + drawn[0])
+
+    uuid.uuid4 = draw
+    for name in SWITCHES:
+        os.environ.pop(name, None)
+    os.environ.update(case["server"]["env"])
+
+
+def play(case):
+    """None if the answer is the recorded one, else what differs."""
+    prepare(case)
+    loop = asyncio.new_event_loop()
+    try:
+        status, chunks, raised, left = loop.run_until_complete(asyncio.wait_for(answer(case), PATIENCE))
+    except TimeoutError:
+        return "no end"
+    finally:
+        loop.close()
+    expected = case["output"]
+    if expected.get("raised") is not None:
+        same = raised is not None and raised.split(":")[0] == expected.get("raised").split(":")[0]
+        return None if same and not chunks else f"raised {raised}, chunks {chunks}, not {expected['raised']}"
+    if raised is not None:
+        return f"raised {raised}"
+    if status != expected["status"]:
+        return f"status {status}, not {expected['status']}"
+    for number, (ours, theirs) in enumerate(zip(chunks, expected["chunks"])):
+        if ours != theirs:
+            at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+            return f"chunk {number} at {at}: {ours[max(at - 60, 0) : at + 60]!r} not {theirs[max(at - 60, 0) : at + 60]!r}"
+    if len(chunks) != len(expected["chunks"]):
+        return f"{len(chunks)} chunks, not {len(expected['chunks'])}"
+    if left != case["after"]["leftovers"]:
+        return f"left behind {left}, not {case['after']['leftovers']}"
+    return None
+
+
+if __name__ == "__main__":
+    import msgpack
+    import fastdeploy  # noqa: F401
+    from fastdeploy.entrypoints.openai import utils as serving_utils
+    from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
+
+    if sys.argv[1] == "direct":
+        from fd_postproc.fastdeploy.api import building_blocks as bb
+        for m in (serving_chat, serving_completion):
+            b = bb.blocks_of(m); print(b.left); bb.install(m, b)
+    for extra in sys.argv[2:]:
+        if ":" in extra:
+            name, function = extra.split(":")
+            getattr(importlib.import_module(name), function)()
+    only = [a for a in sys.argv[2:] if ":" not in a]
+    frozen = index()["frozen_time"]
+    time.time = lambda: frozen
+    traceback.format_exc = lambda *a, **k: "<traceback>"
+    played, wrong = 0, {}
+    for name, case in cases().items():
+        if only and name not in only: continue
+        if not case["derived"]:
+            continue
+        played += 1
+        difference = play(case)
+        if difference:
+            wrong[name] = difference
+    from fd_postproc.fastdeploy.api._chunks import totals
+
+    print("told: " + json.dumps({"played": played, "wrong": wrong, "totals": totals()}))
