@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "shortest.h"
+#include "fd_postproc/headers/shortest.h"
 
 typedef struct {
     char *data;

@@ -371,9 +371,27 @@ cdef long long _written = 0
 cdef dict _notes = {}
 
 
+cdef object _told = None    # who else is told of notes
+
+
 cpdef note(str reason):
     """Count that something went FastDeploy's way, or had to become a full model."""
-    _notes[reason] = _notes.get(reason, 0) + 1
+    _notes[reason] = count = _notes.get(reason, 0) + 1
+    if _told is not None:
+        _told(reason, count)
+
+
+def tell_notes_to(function):
+    """Have a function called with each reason that is noted, and how often it was; None for nobody."""
+    global _told
+    _told = function
+
+
+def forget_totals():
+    """Count from zero."""
+    global _written
+    _written = 0
+    _notes.clear()
 
 
 def totals():

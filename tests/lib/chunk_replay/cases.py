@@ -1,11 +1,12 @@
-"""Recorded answers of FastDeploy's API server (``tests/data/chunks``, see its README.md)."""
+"""Recorded answers of FastDeploy's API server (``tests/golden_chunks``, see its README.md)."""
 
 import gzip
 import json
 from functools import cache
-from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / "data" / "chunks"
+from tests.lib.paths import TESTS
+
+FOLDER = TESTS / "golden_chunks"
 
 
 @cache

@@ -3,9 +3,9 @@
 From a request and what its server had made of it to the bytes of the answer: FastDeploy's handlers, data
 processor, tokenizers, parsers and dispatcher are the real ones, the engine's messages are the recorded ones.
 
-    python serve.py on|off [MODULE:FUNCTION]
+    FD_PLUGINS=fd_postproc python serve.py [MODULE:FUNCTION ...] [CASE ...]
 
-With ``on`` the plug-in's API side is in; the function is called once everything is loaded (a planted bug).
+The functions are called once everything is loaded: planted bugs.  Without cases, all are played.
 """
 
 import asyncio
@@ -16,12 +16,8 @@ import sys
 import time
 import traceback
 import uuid
-from pathlib import Path
-from types import SimpleNamespace
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from chunk_replay.cases import FOLDER, cases, index
+from tests.lib.chunk_replay.cases import FOLDER, cases, index
 
 SWITCHES = ("FD_USE_HF_TOKENIZER", "FD_USE_GET_SAVE_OUTPUT_V1")
 PATIENCE = 30  # seconds for one case
@@ -201,22 +197,16 @@ if __name__ == "__main__":
     from fastdeploy.entrypoints.openai import utils as serving_utils
     from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
 
-    if sys.argv[1] == "direct":
-        from fd_postproc.fastdeploy.api import building_blocks as bb
-        for m in (serving_chat, serving_completion):
-            b = bb.blocks_of(m); print(b.left); bb.install(m, b)
-    for extra in sys.argv[2:]:
-        if ":" in extra:
-            name, function = extra.split(":")
-            getattr(importlib.import_module(name), function)()
-    only = [a for a in sys.argv[2:] if ":" not in a]
+    for planted in (argument for argument in sys.argv[1:] if ":" in argument):
+        name, function = planted.split(":")
+        getattr(importlib.import_module(name), function)()
+    only = [argument for argument in sys.argv[1:] if ":" not in argument]
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
     played, wrong = 0, {}
     for name, case in cases().items():
-        if only and name not in only: continue
-        if not case["derived"]:
+        if not case["derived"] or (only and name not in only):  # a request that is refused
             continue
         played += 1
         difference = play(case)
@@ -224,4 +214,5 @@ if __name__ == "__main__":
             wrong[name] = difference
     from fd_postproc.fastdeploy.api._chunks import totals
 
-    print("told: " + json.dumps({"played": played, "wrong": wrong, "totals": totals()}))
+    written, left = totals()
+    print("told: " + json.dumps({"played": played, "wrong": wrong, "written": written, "left": left}))

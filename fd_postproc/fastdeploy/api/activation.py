@@ -1,0 +1,67 @@
+"""Whether ours is used in a serving module, and the log line that says so."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+from ..._version import __version__
+from ..logs import export_active, warn
+from ..options import FORCE, is_on
+from . import counters
+from .building_blocks import install
+from .trial import Verdict, compare
+
+WHAT = {
+    "serving_chat": "chat completions",
+    "serving_completion": "completions",
+}
+
+
+def settle(module: Any) -> Verdict:
+    """Decide for a serving module that was just imported; put ours in if it is to be used.
+
+    Parameters
+    ----------
+    module : module
+        ``serving_chat`` or ``serving_completion``.
+    """
+    counters.stop()
+    verdict, blocks = compare(module)
+    counters.begin()
+    log = api_log()
+    what = WHAT[module.__name__.rpartition(".")[2]]
+    forced = not verdict.compatible and blocks is not None and is_on(FORCE)
+    active = verdict.compatible or forced
+    if active and blocks is not None:
+        install(module, blocks)
+    export_active("api", active)
+    if not active:
+        text = f"API side stands aside, FastDeploy's own code writes the {what}: {verdict.reason}"
+        warn(log, text)
+    elif forced:
+        log.warning(
+            f"fd_postproc: API side active for {what} ({__version__}) because {FORCE} is set, although it "
+            f"differs from FastDeploy's own code: {verdict.reason}"
+        )
+    else:
+        log.info(
+            f"fd_postproc: API side active for {what} ({__version__}): writes the chunks; {verdict.reason} "
+            f"with FastDeploy's own code ({verdict.seconds * 1e3:.0f} ms){_left(verdict)}"
+        )
+    return verdict
+
+
+def _left(verdict: Verdict) -> str:
+    if not verdict.left:
+        return ""
+    return "; left to FastDeploy: " + "; ".join(f"{name} ({reason})" for name, reason in verdict.left)
+
+
+def api_log() -> logging.Logger:
+    """The API server's log; ours where it cannot be had."""
+    try:
+        return importlib.import_module("fastdeploy.utils").api_server_logger
+    except Exception:  # whatever a foreign import may raise
+        return logging.getLogger("fd_postproc")

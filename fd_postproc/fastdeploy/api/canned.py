@@ -1,0 +1,182 @@
+"""Requests and the results for them that both ways are tried with: made up, and small."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+NOW = 1_763_740_800.5
+
+TEXTS = (" the", "é", "\ufffd", '\n"\\/', "\x07\x1f\x7f", "", "日本", "😀", "a\ufffd", "</s>", "\u2028", " the")
+"""What the trial's tokenizer says for token ids 0, 1, ...; further ids are refused."""
+
+SCORES = (
+    *(-0.5, -1.1920928955078125e-07, -0.0, -9.999999747378752e-06, -1.4999999621068127e-05, -17.25),
+    *(-3.4028234663852886e38, -1.0000000272564224e16, -12345.678710937500, -1e-45),
+)
+ODD_SCORES = (math.nan, -math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A request and its results.
+
+    Attributes
+    ----------
+    name : str
+        For a difference's text.
+    options : dict
+        Of the request.
+    results : list of dict
+        As FastDeploy's data processor leaves them.
+    choices : int
+    max_tokens : int
+    """
+
+    name: str
+    options: dict[str, Any]
+    results: list[dict[str, Any]]
+    choices: int = 1
+    max_tokens: int = 50
+
+    def groups(self) -> list[list[dict[str, Any]]]:
+        """Results of its own for each user, one group each."""
+        return [[copy.deepcopy(result)] for result in self.results]
+
+
+@dataclass
+class _Maker:
+    """Makes the results of a script, with other numbers in each."""
+
+    request_id: str
+    step: int = 0
+    made: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self, tokens: int = 1, columns: int | None = None, scores: Any = SCORES, choice: int = 0, **changes: Any
+    ) -> _Maker:
+        outputs = {
+            "index": choice,
+            "send_idx": self.step,
+            "token_ids": [(self.step + row) % 10 for row in range(tokens)],
+            "decode_type": 0,
+            "logprob": None,
+            "top_logprobs": self._rows(tokens, columns, scores),
+            "draft_top_logprobs": None,
+            "text": TEXTS[self.step % 8],
+            "completion_tokens": TEXTS[self.step % 8],
+            "skipped": False,
+            "tool_calls": None,
+            "reasoning_content": "",
+            "reasoning_token_num": self.step % 3,
+            "sampling_mask": None,
+        }
+        now = NOW + self.step / 7
+        metrics = {
+            "arrival_time": NOW - 3.25,
+            "inference_start_time": NOW - 2,
+            "engine_recv_latest_token_time": now,
+            "first_token_time": 0.7517156600952148,
+            "request_start_time": NOW - 3.25,
+            "speculate_metrics": None,
+            "preempted_count": 0,
+        }
+        result: dict[str, Any] = {
+            "request_id": f"{self.request_id}_{choice}",
+            "prompt_token_ids": [],
+            "prompt_logprobs": None,
+            "outputs": outputs,
+            "metrics": metrics,
+            "finished": False,
+            "num_cached_tokens": 3,
+            "num_input_image_tokens": 0,
+            "num_input_video_tokens": 0,
+            "error_code": 200,
+            "error_msg": None,
+            "trace_carrier": None,
+        }
+        for name, value in changes.items():
+            place = next((part for part in (outputs, metrics) if name in part), result)
+            place[name] = self._rows(tokens, columns, scores) if value == "rows" else value
+        self.made.append(result)
+        self.step += 1
+        return self
+
+    def _rows(self, tokens: int, columns: int | None, scores: Any) -> Any:
+        if columns is None:
+            return None
+        width = columns + 1
+        ids = [[(3 * self.step + 5 * row + i) % len(TEXTS) for i in range(width)] for row in range(tokens)]
+        values = [
+            [scores[(self.step + 2 * row + i) % len(scores)] for i in range(width)] for row in range(tokens)
+        ]
+        return [ids, values, [1] * tokens]
+
+
+def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Results by what they are about; ids of both APIs end in the choice."""
+
+    def maker() -> _Maker:
+        return _Maker(request_id)
+
+    speculation = {
+        "accepted_tokens": 5,
+        "rejected_tokens": 1,
+        "accept_ratio": 0.5,
+        "average_accept_length": 2,
+        "accepted_tokens_per_head": [3, 2],
+        "accept_ratio_per_head": [0],
+    }
+    prompt = [[[1, 2, 7], [3, 4, 0]], [[-0.5, -math.inf, -2.0], [-1e-07, -3.5, -4.25]], [4, 1]]
+    calls = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    return {
+        "plain": maker().add().add(2).add(0).add(1, finished=True).made,
+        "rows": maker().add(1, 4).add(3, 4).add(2, 0).add(2, 2, finished=True).made,
+        "odd": maker().add(2, 3, ODD_SCORES).add(1, 1, ODD_SCORES, finished=True).made,
+        "integers": maker().add(1, 2, (-1, 0)).add(1, 2, (-3, -0.5), finished=True).made,
+        "refused": maker().add(1, 2).add(1, 1, top_logprobs=[[[99, 1]], [[-0.5, -1.0]], [1]])
+        .add(1, 1, top_logprobs=[[[]], [[]], [1]]).add(1, 1, finished=True).made,
+        "draft": maker().add(2, 2, draft_top_logprobs="rows").add(1, 2, finished=True).made,
+        "prompt": maker().add(1, 1, prompt_logprobs=prompt).add(1, 1, finished=True).made,
+        "skipped": maker().add(1, 1, skipped=True).add(1, 1, reasoning_content="hm", skipped=False)
+        .add(1, 1, text=None, tool_calls=calls).add(1, 1, finished=True).made,
+        "choices": maker().add(1, 2).add(2, 2, choice=1).add(1, 2, finished=True)
+        .add(1, 2, choice=1, finished=True).made,
+        "masks": maker().add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
+        .add(1, 1, speculate_metrics=speculation, finished=True).made,
+        "error": maker().add(1, 1).add(1, 1, error_code=500, error_msg="it failed", finished=True).made,
+        "aborted": maker().add(1, 1).add(0, error_msg="Aborted", finished=True).made,
+    }  # fmt: skip
+
+
+def scripts(chat: bool) -> list[Script]:
+    """All, for one of the two APIs."""
+    results = _results("chatcmpl-trial" if chat else "cmpl-trial")
+
+    def asked(columns: int | None, **more: Any) -> dict[str, Any]:
+        if columns is None:
+            return more
+        return {**({"logprobs": True, "top_logprobs": columns} if chat else {"logprobs": columns}), **more}
+
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    return [
+        Script("no log-probabilities", asked(None), results["plain"]),
+        Script("usage", asked(None, stream_options=usage, return_token_ids=True), results["plain"]),
+        Script("metrics", asked(0, collect_metrics=True, max_streaming_response_tokens=3), results["rows"]),
+        Script("no alternatives", asked(0), results["rows"]),
+        Script("alternatives", asked(3), results["rows"], max_tokens=8),
+        Script("all alternatives", asked(-1, stream_options=usage), results["rows"]),
+        Script("without texts", asked(2, include_logprobs_decode_token=False), results["rows"]),
+        Script("floats that are not finite", asked(2), results["odd"]),
+        Script("integers for floats", asked(2), results["integers"]),
+        Script("token ids that are refused", asked(2), results["refused"]),
+        Script("draft", asked(2, include_draft_logprobs=True), results["draft"]),
+        Script("prompt", asked(1, prompt_logprobs=2, return_token_ids=True), results["prompt"]),
+        Script("skipped and called tools", asked(1), results["skipped"]),
+        Script("two choices", asked(2, n=2), results["choices"], 2),
+        Script("masks and speculation", asked(1), results["masks"]),
+        Script("an error", asked(1), results["error"]),
+        Script("aborted", asked(1), results["aborted"]),
+    ]

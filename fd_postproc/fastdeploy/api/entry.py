@@ -1,0 +1,40 @@
+"""What FastDeploy's entry-point group calls for the API server's side.
+
+FastDeploy calls the functions of ``fastdeploy.tool_parser_plugins`` while it imports its package, in every
+process that does.  Only a process that serves goes on to import the serving code: there, and then, it is
+decided whether ours is used (`activation.settle`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+GROUP = "fastdeploy.tool_parser_plugins"
+
+
+def register() -> None:
+    """Entry point ``fd_postproc`` of FastDeploy's group ``fastdeploy.tool_parser_plugins``.
+
+    Never raises: an exception here would keep FastDeploy from starting.
+    """
+    try:
+        from ..options import API, DISABLE, is_off, is_on
+
+        if is_on(DISABLE) or is_off(API):
+            return
+        from .building_blocks import CHAT, COMPLETION
+        from .loading import when_loaded
+
+        for name in (CHAT, COMPLETION):
+            when_loaded(name, _settle)
+    except Exception:
+        logging.getLogger("fd_postproc").exception("the API server's side is off: FastDeploy's own code stays")
+
+
+def _settle(module: object) -> None:
+    try:
+        from .activation import settle
+
+        settle(module)
+    except Exception:
+        logging.getLogger("fd_postproc").exception("the API server's side is off: FastDeploy's own code stays")

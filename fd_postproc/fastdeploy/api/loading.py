@@ -1,0 +1,78 @@
+"""Something to be done when a module has been imported.  Standard library only.
+
+FastDeploy calls plug-ins while it imports its own package, when its serving code cannot be imported yet.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module, at once if it is loaded, otherwise at the end of its import.
+
+    Parameters
+    ----------
+    name : str
+    action : callable
+        What it raises goes to whoever imports the module: it should raise nothing.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        action(module)
+        return
+    _finder.actions.setdefault(name, []).append(action)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what the others find; of a module that is waited for, the loader calls the functions, too."""
+
+    def __init__(self) -> None:
+        self.actions: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self.actions:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self.actions.pop(name))
+                    if not self.actions:
+                        sys.meta_path.remove(self)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    """Another loader, and what is to be done after it."""
+
+    def __init__(self, loader: Any, actions: list[Callable[[ModuleType], None]]) -> None:
+        self.loader, self.actions = loader, actions
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
+        self.loader.exec_module(module)
+        for action in self.actions:
+            action(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+_finder = _Finder()

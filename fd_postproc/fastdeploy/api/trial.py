@@ -1,0 +1,311 @@
+"""Do FastDeploy's generators write the same with our building blocks as with its own?  Decided by trying both.
+
+Each way has a private copy of the serving module: its functions, in a namespace of their own, in which
+everything that acts on the outside is replaced - metrics, loggers, tracing, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import logging
+import threading
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..trial.sandbox import SILENT, Clock, Overlay, Quiet, QuietModule
+from .building_blocks import CHAT, PROTOCOL, Blocks, blocks_of
+from .canned import NOW, TEXTS, Script, scripts
+from .plans import NotPlain
+
+_PATIENCE = 20.0  # seconds for all scripts of one way
+_MODEL = 'trial "é"'
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the trial found.
+
+    Attributes
+    ----------
+    compatible : bool
+    reason : str
+        One sentence in plain words; of a difference, the first one.
+    seconds : float
+        How long it took.
+    left : dict of str to str
+        Parts that are left to FastDeploy, and why.
+    """
+
+    compatible: bool
+    reason: str
+    seconds: float = 0.0
+    left: tuple[tuple[str, str], ...] = ()
+
+
+def compare(module: Any) -> tuple[Verdict, Blocks | None]:
+    """Try FastDeploy's serving module with its own parts and with ours.
+
+    Parameters
+    ----------
+    module : module
+        ``serving_chat`` or ``serving_completion``.
+
+    Returns
+    -------
+    Verdict
+        Never raises: what cannot be tried is not compatible.
+    Blocks or None
+        Ours; None if they cannot be made.
+    """
+    began = time.perf_counter()
+    blocks = None
+    left: tuple[tuple[str, str], ...] = ()
+    try:
+        blocks = blocks_of(module)
+        left = tuple(sorted(blocks.left.items()))
+        found = _in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module)))
+        count = len(scripts(module.__name__ == CHAT))
+        reason = found or f"equal in {2 * count} trials"
+        verdict = Verdict(not found, reason, time.perf_counter() - began, left)
+    except NotPlain as reason:
+        verdict = Verdict(False, str(reason))
+    except Exception as error:
+        verdict = Verdict(False, f"cannot tell: {type(error).__name__}: {error}")
+    return verdict, blocks
+
+
+def _in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
+    """What a function returns that runs an event loop: this thread's may be running already."""
+    kept: list[Any] = []
+
+    def target() -> None:
+        try:
+            kept.append((run(), None))
+        except BaseException as error:
+            kept.append((None, error))
+
+    thread = threading.Thread(target=target, name="fd_postproc trial", daemon=True)
+    thread.start()
+    thread.join(3 * _PATIENCE)
+    if not kept:
+        raise TimeoutError("the trial does not end")
+    value, error = kept[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def _first_difference(module: Any, blocks: Blocks) -> str | None:
+    chat = module.__name__ == CHAT
+    stock, ours = Side(module, Blocks()), Side(module, blocks)
+    for script in scripts(chat):
+        for stream in (True, False):
+            try:
+                expected = stock.run(script, stream)
+            except Exception as error:
+                text = f"FastDeploy's own code fails in the trial '{script.name}': {type(error).__name__}: {error}"
+                raise RuntimeError(text) from error
+            try:
+                actual = ours.run(script, stream)
+            except Exception as error:
+                return f"{script.name}: ours raises {type(error).__name__}: {error}"
+            found = _difference(expected, actual)
+            if found:
+                return f"{script.name}, {'streamed' if stream else 'not streamed'}: {found}"
+    return None
+
+
+def _difference(expected: list[str], actual: list[str]) -> str | None:
+    for number, (theirs, own) in enumerate(zip(expected, actual, strict=False)):
+        if theirs != own:
+            at = next((i for i, (a, b) in enumerate(zip(theirs, own, strict=False)) if a != b), 0)
+            begin = max(at - 30, 0)
+            return f"chunk {number}: {theirs[begin : at + 40]!r} is expected, ours is {own[begin : at + 40]!r}"
+    if len(expected) != len(actual):
+        return f"{len(actual)} chunks, not {len(expected)}"
+    return None
+
+
+class Side:
+    """A private copy of a serving module, with some parts replaced.
+
+    Parameters
+    ----------
+    module : module
+    blocks : Blocks
+        What is replaced in it.
+    """
+
+    def __init__(self, module: Any, blocks: Blocks) -> None:
+        self.chat = module.__name__ == CHAT
+        self.protocol = importlib.import_module(PROTOCOL)
+        space = {name: _private(name, value) for name, value in vars(module).items()}
+        space.update(blocks.names)
+        owner = "OpenAIServingChat" if self.chat else "OpenAIServingCompletion"
+        body = {name: _copied(value, space) for name, value in vars(vars(module)[owner]).items()}
+        for (cls, name), function in blocks.methods.items():
+            if cls == owner:
+                body[name] = function
+                if isinstance(getattr(function, "__closure__", None), tuple):
+                    body[name] = _with_private_stock(function, space)
+        body.pop("__dict__", None)
+        body.pop("__weakref__", None)
+        self.cls: Any = type(owner, (), body)
+
+    def run(self, script: Script, stream: bool) -> list[str]:
+        """The chunks of an answer; of one that is not streamed, its JSON both ways."""
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _PATIENCE))
+        finally:
+            loop.close()
+
+    async def _answer(self, script: Script, stream: bool) -> list[str]:
+        handler = object.__new__(self.cls)
+        handler.engine_client = _EngineClient(script)
+        handler.enable_mm_output, handler.tokenizer_base_url = False, None
+        handler._is_process_response_dict_async = None
+        made = self._generator(handler, script, stream)
+        if stream:
+            return [chunk async for chunk in made]
+        answer = await made
+        if answer is None:
+            return ["None"]
+        dumped = answer.model_dump()
+        return [
+            answer.__class__.__name__,
+            answer.model_dump_json(),
+            json.dumps(dumped, ensure_ascii=False),
+            answer.model_dump_json(exclude_unset=True),
+        ]
+
+    def _generator(self, handler: Any, script: Script, stream: bool) -> Any:
+        options = {**script.options, "stream": stream, "model": _MODEL}
+        if not stream:
+            options.pop("stream_options", None)  # refused
+        prompts = 1
+        values: dict[str, Any] = {"request_id": "trial", "model_name": _MODEL, "created_time": int(NOW)}
+        if self.chat:
+            request = self.protocol.ChatCompletionRequest(
+                messages=[{"role": "user", "content": "x"}], **options
+            )
+            values.update(prompt_token_ids=[1, 2], prompt_tokens="x", max_tokens=script.max_tokens)
+            name = "chat_completion_stream_generator" if stream else "chat_completion_full_generator"
+        else:
+            request = self.protocol.CompletionRequest(prompt="x", **options)
+            values.update(
+                num_choices=script.choices,
+                prompt_batched_token_ids=[[1, 2]] * prompts,
+                prompt_tokens_list=["x"] * prompts,
+                max_tokens_list=[script.max_tokens] * prompts,
+            )
+            name = "completion_stream_generator" if stream else "completion_full_generator"
+        generator = getattr(handler, name)
+        values["request"] = request
+        return generator(**{name: values[name] for name in inspect.signature(generator).parameters})
+
+
+def _with_private_stock(function: Any, space: dict[str, Any]) -> Any:
+    """Our method, with FastDeploy's own that it falls back on in the private namespace, too."""
+    made = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        tuple(
+            types.CellType(_copied(cell.cell_contents, space))
+            if name == "stock"
+            else cell
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        ),
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _copied(value: Any, space: dict[str, Any]) -> Any:
+    """A function with another namespace; of a class, the same for what it holds."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return type(value)(_copied(value.__func__, space))
+    if not isinstance(value, types.FunctionType):
+        return value
+    made = types.FunctionType(value.__code__, space, value.__name__, value.__defaults__, value.__closure__)
+    made.__kwdefaults__ = value.__kwdefaults__
+    return made
+
+
+def _private(name: str, value: Any) -> Any:
+    """What stands for a name of the module: nothing that acts on the outside."""
+    if name in ("main_process_metrics", "trace_print"):
+        return Quiet()
+    if isinstance(value, logging.Logger) or name.endswith("_logger"):
+        return SILENT
+    if isinstance(value, types.ModuleType):
+        if value is time:
+            clock = Clock()
+            clock.now = NOW
+            return clock
+        if value.__name__ == "traceback":
+            return Overlay(value, format_exc=lambda *arguments: "<traceback>")
+        if value.__name__.startswith("fastdeploy.metrics"):
+            return QuietModule(value)
+        if value.__name__ == "fastdeploy.envs":
+            return Overlay(value, ZMQ_SEND_BATCH_DATA=1)
+    return value
+
+
+class _EngineClient:
+    """What a generator asks of FastDeploy's EngineClient."""
+
+    ori_vocab_size = 100
+
+    def __init__(self, script: Script) -> None:
+        self.data_processor = _Processor()
+        self.connection_manager = _Connections(script)
+        self.semaphore = Quiet()
+
+    def check_model_weight_status(self) -> bool:
+        return False
+
+    async def abort(self, *arguments: Any) -> None:
+        pass
+
+
+class _Connections:
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    async def get_connection(self, request_id: str, num_choices: int = 1) -> Any:
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        for group in self.script.groups():
+            queue.put_nowait(group)
+        return Quiet(), queue
+
+    async def cleanup_request(self, request_id: str) -> None:
+        pass
+
+
+class _Processor:
+    """A data processor whose results are processed already."""
+
+    def __init__(self) -> None:
+        self.tokenizer = self
+
+    def process_response_dict(self, response_dict: Any, **options: Any) -> Any:
+        return response_dict
+
+    def process_logprob_response(self, token_ids: Any, **options: Any) -> str:
+        ids = token_ids if isinstance(token_ids, list) else [token_ids]
+        return "".join(TEXTS[token] for token in ids)
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return f"Ġ{token}é"
+
+    def decode(self, token_ids: Any, **options: Any) -> str:
+        return self.process_logprob_response(token_ids)
