@@ -132,7 +132,8 @@ def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
     prompt = [[[1, 2, 7], [3, 4, 0]], [[-0.5, -math.inf, -2.0], [-1e-07, -3.5, -4.25]], [4, 1]]
     calls = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     return {
-        "plain": maker().add().add(2).add(0).add(1, finished=True).made,
+        "plain": maker().add().add(2).add(1, finished=True).made,
+        "empty": maker().add().add(0).add(1, finished=True).made,
         "rows": maker().add(1, 4).add(3, 4).add(2, 0).add(2, 2, finished=True).made,
         "odd": maker().add(2, 3, ODD_SCORES).add(1, 1, ODD_SCORES, finished=True).made,
         "integers": maker().add(1, 2, (-1, 0)).add(1, 2, (-3, -0.5), finished=True).made,
@@ -147,7 +148,7 @@ def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
         "masks": maker().add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
         .add(1, 1, speculate_metrics=speculation, finished=True).made,
         "error": maker().add(1, 1).add(1, 1, error_code=500, error_msg="it failed", finished=True).made,
-        "aborted": maker().add(1, 1).add(0, error_msg="Aborted", finished=True).made,
+        "aborted": maker().add(1, 1).add(1, error_msg="Aborted", finished=True).made,
     }  # fmt: skip
 
 
@@ -163,6 +164,7 @@ def scripts(chat: bool) -> list[Script]:
     usage = {"include_usage": True, "continuous_usage_stats": True}
     return [
         Script("no log-probabilities", asked(None), results["plain"]),
+        Script("no tokens", asked(None), results["empty"]),
         Script("usage", asked(None, stream_options=usage, return_token_ids=True), results["plain"]),
         Script("metrics", asked(0, collect_metrics=True, max_streaming_response_tokens=3), results["rows"]),
         Script("no alternatives", asked(0), results["rows"]),

@@ -23,6 +23,8 @@ from .building_blocks import CHAT, PROTOCOL, Blocks, blocks_of
 from .canned import NOW, TEXTS, Script, scripts
 from .plans import NotPlain
 
+FAILED = "raises"
+_MOST_FAILURES = 6  # of FastDeploy's own code: a version may know less than a script asks for
 _PATIENCE = 20.0  # seconds for all scripts of one way
 _MODEL = 'trial "é"'
 
@@ -104,21 +106,25 @@ def _in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
 def _first_difference(module: Any, blocks: Blocks) -> str | None:
     chat = module.__name__ == CHAT
     stock, ours = Side(module, Blocks()), Side(module, blocks)
+    failed = 0
     for script in scripts(chat):
         for stream in (True, False):
-            try:
-                expected = stock.run(script, stream)
-            except Exception as error:
-                text = f"FastDeploy's own code fails in the trial '{script.name}': {type(error).__name__}: {error}"
-                raise RuntimeError(text) from error
-            try:
-                actual = ours.run(script, stream)
-            except Exception as error:
-                return f"{script.name}: ours raises {type(error).__name__}: {error}"
+            expected, actual = _outcome(stock, script, stream), _outcome(ours, script, stream)
+            failed += expected[0] == FAILED
+            if failed > _MOST_FAILURES:
+                raise RuntimeError(f"FastDeploy's own code fails in the trial '{script.name}': {expected[1]}")
             found = _difference(expected, actual)
             if found:
                 return f"{script.name}, {'streamed' if stream else 'not streamed'}: {found}"
     return None
+
+
+def _outcome(side: Side, script: Script, stream: bool) -> list[str]:
+    """The chunks, or what is raised."""
+    try:
+        return side.run(script, stream)
+    except Exception as error:
+        return [FAILED, f"{type(error).__name__}: {error}"]
 
 
 def _difference(expected: list[str], actual: list[str]) -> str | None:
@@ -246,6 +252,8 @@ def _private(name: str, value: Any) -> Any:
         return Quiet()
     if isinstance(value, logging.Logger) or name.endswith("_logger"):
         return SILENT
+    if isinstance(value, types.FunctionType) and value.__module__.startswith("fastdeploy.logger"):
+        return Quiet()
     if isinstance(value, types.ModuleType):
         if value is time:
             clock = Clock()
@@ -283,12 +291,21 @@ class _Connections:
 
     async def get_connection(self, request_id: str, num_choices: int = 1) -> Any:
         queue: asyncio.Queue[Any] = asyncio.Queue()
+        compound = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", None)
         for group in self.script.groups():
+            for result in group:
+                if compound is not None:  # ids that tell the choice another way
+                    result["request_id"] = compound(*_choice_of(result["request_id"]))
             queue.put_nowait(group)
         return Quiet(), queue
 
     async def cleanup_request(self, request_id: str) -> None:
         pass
+
+
+def _choice_of(request_id: str) -> tuple[str, int]:
+    name, _, choice = request_id.rpartition("_")
+    return name, int(choice)
 
 
 class _Processor:
