@@ -1,0 +1,1 @@
+"""What FastDeploy's API server does with a result, restated: held to recorded answers (tests/golden_chunks)."""

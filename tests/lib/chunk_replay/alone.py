@@ -1,0 +1,133 @@
+"""Plays recorded streams without FastDeploy: the restated generators, with its parts or with ours."""
+
+import copy
+import gzip
+import json
+from functools import cache
+
+from benchmarks.baseline.api import models
+from benchmarks.baseline.api.logprobs import Steps
+from benchmarks.baseline.api.streams import ChatStream, CompletionStream, Processed, Stock
+from fd_postproc.fastdeploy.api._chunks import (
+    ChatBuilder,
+    ChatModels,
+    CompletionBuilder,
+    CompletionModels,
+    Texts,
+    Unknown,
+)
+from fd_postproc.fastdeploy.api.plans import float_style, models_of
+from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
+from tests.lib.chunk_replay.cases import FOLDER
+
+
+MOST_COLUMNS = 1 << 20  # the vocabulary: more than any row has
+
+
+@cache
+def texts_of(name):
+    """What a recorded tokenizer says, by token id: its text, the raw token, the text of the bare id."""
+    with gzip.open(FOLDER / "texts" / f"{name}.json.gz", "rt", encoding="utf-8") as file:
+        return {int(token): said for token, said in json.load(file).items()}
+
+
+@cache
+def echoed_prompts():
+    """Texts of prompts that were given as token ids, by case."""
+    with gzip.open(FOLDER / "texts" / "prompts.json.gz", "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+class Tokenizer:
+    """A data processor's side of log-probabilities, from recorded texts."""
+
+    def __init__(self, server):
+        hf = "-hf" if "FD_USE_HF_TOKENIZER" in server["env"] else ""
+        self.name, self.tokenizer = server["tokenizer"] + hf, self
+
+    def _said(self, token, which):
+        text = texts_of(self.name)[token][which]
+        if text is None:
+            raise ValueError(f"token id {token} is refused")
+        return text
+
+    def process_logprob_response(self, token_ids, **options):
+        if isinstance(token_ids, list):
+            (token,) = token_ids
+            return self._said(token, 0)
+        return self._said(token_ids, 2)
+
+    def convert_ids_to_tokens(self, token):
+        return self._said(token, 1)
+
+    def steps(self):
+        return Steps(
+            lambda token: self.process_logprob_response([token]),
+            self.convert_ids_to_tokens,
+            self.process_logprob_response,
+        )
+
+
+class Ours(Stock):
+    """Our parts, which the restated ones stand behind as FastDeploy's do."""
+
+    def __init__(self, tokenizer):
+        super().__init__(tokenizer.steps())
+        style = float_style()
+        stood_in = {cls: None for cls in vars(models).values() if hasattr(cls, "model_fields")}
+        for name, cls in list(vars(self).items()):
+            if name != "steps":
+                setattr(self, name, models_of(cls, stood_in, style))
+        chat = ChatModels(models.LogProbEntry, models.LogProbs, style)
+        self.chat = ChatBuilder(chat, Texts(chat_spelling(tokenizer)), Texts(silence))
+        completion = CompletionModels(models.CompletionLogprobs, style)
+        self.completion = CompletionBuilder(completion, Texts(completion_spelling(tokenizer)))
+
+    def chat_logprobs(self, top, columns, texts):
+        try:
+            return self.chat.build(top, True, columns, texts)
+        except (Unknown, ValueError):
+            return super().chat_logprobs(top, columns, texts)
+
+    def completion_logprobs(self, top, columns):
+        try:
+            return self.completion.build(top, columns)
+        except (Unknown, ValueError):
+            return super().completion_logprobs(top, columns)
+
+
+def tool_calls(calls):
+    """As a parser gives them: models."""
+    if calls is None:
+        return None
+    return [(models.DeltaToolCall if "index" in call else models.ToolCall)(**call) for call in calls]
+
+
+def results_of(case):
+    """A case's results, as the data processor left them."""
+    processed = iter(case["processed"])
+    identity = case["derived"]["request_id"]
+    for frame in copy.deepcopy(case["frames"]):
+        for group in frame:
+            if group[-1]["request_id"].rsplit("_", 1)[0] != identity:
+                continue
+            for result in group:
+                left = next(processed, None)
+                if left is None:
+                    yield result
+                elif "raises" in left:
+                    error = ValueError(left["raises"])
+                    yield error if case["path"].endswith("chat/completions") else Processed(result, error)
+                else:
+                    calls = {"tool_calls": tool_calls(left["tool_calls"])} if "tool_calls" in left else {}
+                    result["outputs"].update(left, **calls)
+                    yield result
+
+
+def play(case, parts):
+    """The events of a streamed case, written with some parts."""
+    cls = ChatStream if case["path"].endswith("chat/completions") else CompletionStream
+    derived = dict(case["derived"])
+    derived["prompt_texts"] = echoed_prompts().get(case["name"], derived["prompt_tokens"])
+    stream = cls(json.loads(case["request_body"]), derived, MOST_COLUMNS, parts)
+    return list(stream.events(results_of(case)))

@@ -1,0 +1,227 @@
+"""Log-probabilities in one pass, against an object for each candidate."""
+
+import copy
+import json
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.baseline.api import models
+from benchmarks.baseline.api.logprobs import Steps
+from fd_postproc.fastdeploy.api._chunks import (
+    ChatBuilder,
+    ChatModels,
+    CompletionBuilder,
+    CompletionModels,
+    Texts,
+    Unknown,
+    standing_in,
+)
+from fd_postproc.fastdeploy.api.plans import float_style, models_of
+from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
+
+STYLE = float_style()
+TEXTS = [" the", "é", "\ufffd", '\n"\\/', "\x07\x1f\x7f", "", "日本", "😀", "a\ufffd", "\u2028", " the", "é"]
+
+
+class Processor:
+    def __init__(self):
+        self.tokenizer = self
+
+    def process_logprob_response(self, token_ids, **options):
+        return TEXTS[token_ids[0]]
+
+    def convert_ids_to_tokens(self, token):
+        return f"Ġ{token % 3}"
+
+
+PROCESSOR = Processor()
+STEPS = Steps(
+    lambda token: PROCESSOR.process_logprob_response([token]), PROCESSOR.convert_ids_to_tokens, lambda token: ""
+)
+STOOD_IN = {models.LogProbEntry: None, models.LogProbs: None, models.CompletionLogprobs: None}
+
+
+class ChatAnswer(models.BaseModel):
+    logprobs: models.LogProbs | None = None
+
+
+class CompletionAnswer(models.BaseModel):
+    logprobs: models.CompletionLogprobs | None = None
+
+
+CHAT_ANSWER = models_of(ChatAnswer, STOOD_IN, STYLE)
+COMPLETION_ANSWER = models_of(CompletionAnswer, STOOD_IN, STYLE)
+LOGPROBS = models_of(models.LogProbs, STOOD_IN, STYLE)
+
+
+def chat():
+    made = ChatModels(models.LogProbEntry, models.LogProbs, STYLE)
+    return ChatBuilder(made, Texts(chat_spelling(PROCESSOR)), Texts(silence))
+
+
+def completion():
+    made = CompletionModels(models.CompletionLogprobs, STYLE)
+    return CompletionBuilder(made, Texts(completion_spelling(PROCESSOR)))
+
+
+scores = st.one_of(
+    st.floats(-30, 0, width=32), st.floats(width=32), st.sampled_from([math.nan, -math.inf, -0.0, 1e-7])
+)
+
+
+@st.composite
+def tops(draw, values=scores):
+    """Rows of all shapes, with as many scores as ids mostly."""
+    rows = draw(st.integers(1, 4))
+    ids = [draw(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=8)) for _ in range(rows)]
+    slack = draw(st.sampled_from([0, 0, 0, 1]))
+    lists = [draw(st.lists(values, min_size=len(row), max_size=len(row) + slack)) for row in ids]
+    return [ids, lists, list(range(rows))]
+
+
+columns = st.one_of(st.none(), st.integers(-2, 9), st.just(1 << 70))
+
+
+@given(tops(), columns, st.booleans())
+def test_chat(top, most, texts):
+    expected = ChatAnswer(logprobs=STEPS.chat(copy.deepcopy(top), most, texts))
+    made = CHAT_ANSWER(logprobs=chat().build(top, True, most, texts))
+    assert standing_in(made)
+    for unset in (True, False):
+        assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
+    assert repr(made.model_dump()) == repr(expected.model_dump())
+    try:
+        text = json.dumps(expected.model_dump(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = None
+    assert made.response_json() == text
+
+
+@given(tops(), columns)
+def test_completion(top, most):
+    expected = CompletionAnswer(logprobs=STEPS.completion(copy.deepcopy(top), most))
+    made = COMPLETION_ANSWER(logprobs=completion().build(top, most))
+    for unset in (True, False):
+        assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
+    assert repr(made.model_dump()) == repr(expected.model_dump())
+
+
+@given(tops(), st.integers(0, 9))
+def test_the_full_models_are_the_same(top, most):
+    theirs, ours = STEPS.chat(top, most), chat().build(top, True, most, True)
+    assert repr(ours) == repr(theirs)
+    assert isinstance(ours, models.LogProbs)
+    assert repr(pickle.loads(pickle.dumps(ours))) == repr(copy.deepcopy(ours)) == repr(theirs)
+    theirs, ours = STEPS.completion(top, most), completion().build(top, most)
+    assert repr(ours) == repr(theirs)
+    assert ours.tokens == theirs.tokens
+
+
+@given(st.lists(tops(), min_size=1, max_size=3), st.integers(0, 5))
+def test_entries_of_many_results_in_one(results, most):
+    """As an answer that is not streamed gathers them."""
+    builder = chat()
+    theirs = [entry for top in results for entry in STEPS.chat(top, most).content]
+    ours = [entry for top in results for entry in builder.build(top, True, most, True).content]
+    assert [entry.token for entry in ours] == [entry.token for entry in theirs]
+    made, expected = LOGPROBS(content=ours), models.LogProbs(content=theirs)
+    assert made.model_dump_json() == expected.model_dump_json()
+    assert repr(made.model_dump()) == repr(expected.model_dump())
+
+
+def test_entries_can_be_added():
+    one, other = (chat().build([[[token]], [[-0.5]], [1]], True, 0, True) for token in (0, 1))
+    one.content.extend(other.content)
+    expected = STEPS.chat([[[0], [1]], [[-0.5], [-0.5]], [1, 1]], 0)
+    assert one.model_dump_json(exclude_unset=True) == expected.model_dump_json(exclude_unset=True)
+    assert CHAT_ANSWER(logprobs=one).model_dump_json() == ChatAnswer(logprobs=expected).model_dump_json()
+
+
+@given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), st.integers(0, 9))
+def test_integers_become_floats_in_chat(top, most):
+    expected = STEPS.chat(top, most).model_dump_json(exclude_unset=True)
+    assert CHAT_ANSWER(logprobs=chat().build(top, True, most, True)).model_dump_json(
+        exclude_unset=True
+    ) == f'{{"logprobs":{expected}}}'
+
+
+ODD = [
+    ([[0]], [[True]]),
+    ([[0]], [[None]]),
+    ([[0]], [["-0.5"]]),
+    ([[0]], [[1 << 60]]),
+    ([["0"]], [[-0.5]]),
+    ([[0.0]], [[-0.5]]),
+    ([[-1]], [[-0.5]]),
+    ([(0,)], [[-0.5]]),
+    ([[0]], [(-0.5,)]),
+    ([[]], [[-0.5]]),
+    ([[0]], [[]]),
+    ([[0], []], [[-0.5], []]),
+]
+
+
+@pytest.mark.parametrize(("ids", "values"), ODD)
+def test_what_is_not_known_is_left_to_fastdeploy(ids, values):
+    top = [ids, values, [1] * len(ids)]
+    with pytest.raises(Unknown):
+        chat().build(top, True, 5, True)
+    with pytest.raises(Unknown):
+        completion().build(top, 5)
+
+
+def test_integers_are_left_to_fastdeploy_in_completions():
+    with pytest.raises(Unknown, match="no float"):
+        completion().build([[[0]], [[-1]], [1]], 5)
+
+
+@pytest.mark.parametrize("top", [[[], [], []], [[[0]], [[-0.5]], []], None])
+def test_what_fastdeploy_passes_over(top):
+    assert chat().build(top, True, 5, True) is None
+    assert completion().build(top, 5) is None
+
+
+@pytest.mark.parametrize("top", [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]])
+def test_other_forms_are_left_to_fastdeploy(top):
+    with pytest.raises(Unknown):
+        chat().build(top, True, 5, True)
+    with pytest.raises(Unknown):
+        completion().build(top, 5)
+
+
+def test_not_asked_for():
+    top = [[[0]], [[-0.5]], [1]]
+    assert chat().build(top, False, 5, True) is None
+    assert chat().build(top, True, None, True) is None
+    assert chat().build(top, True, -1, True) is None
+
+
+def test_lists_that_a_tokenizer_changes_meanwhile():
+    """Whatever a tokenizer does, nothing is read or written out of bounds."""
+
+    class Meddler(Processor):
+        def process_logprob_response(self, token_ids, **options):
+            change(top)
+            return "x"
+
+    def shrink(top):
+        top[0][0].clear()
+        top[1][0].clear()
+
+    def grow(top):
+        top[0][1].extend([1] * 10_000)
+        top[1][1].extend([-0.5] * 10_000)
+
+    def drop(top):
+        del top[0][1:]
+
+    for change in (shrink, grow, drop):
+        top = [[[0, 1, 2], [3, 4]], [[-0.5] * 3, [-0.5] * 2], [1, 1]]
+        texts = Texts(chat_spelling(Meddler()))
+        builder = ChatBuilder(ChatModels(models.LogProbEntry, models.LogProbs, STYLE), texts, Texts(silence))
+        with pytest.raises(Unknown):
+            builder.build(top, True, 1 << 40, True)

@@ -1,0 +1,70 @@
+"""Floats as serialisers print them."""
+
+import json
+import math
+import struct
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from fd_postproc.fastdeploy.api._chunks import PROBES, PYTHON, FloatStyle
+from fd_postproc.fastdeploy.api.plans import float_style
+
+ADAPTER = TypeAdapter(float)
+STYLE = float_style()
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+bits = st.integers(0, 2**64 - 1).map(lambda word: struct.unpack("d", struct.pack("Q", word))[0])
+
+
+@given(st.one_of(floats, floats32, bits.filter(math.isfinite), st.integers(-(2**53), 2**53).map(float)))
+@example(5e-324)
+@example(1.7976931348623157e308)
+@example(2.2250738585072014e-308)
+@example(9007199254740993.0)
+@example(-1.1920928955078125e-07)
+@example(1e23)
+def test_as_python_and_as_pydantic_print_them(value):
+    assert PYTHON.text(value) == repr(value)
+    assert STYLE.text(value) == ADAPTER.dump_json(value).decode()
+
+
+@pytest.mark.parametrize("exponent", range(-1074, 1024, 7))
+def test_powers_of_two_whose_neighbours_differ(exponent):
+    for value in (2.0**exponent, math.nextafter(2.0**exponent, 0), math.nextafter(2.0**exponent, math.inf)):
+        assert PYTHON.text(value) == repr(value)
+
+
+@pytest.mark.parametrize("exponent", range(-323, 309))
+def test_powers_of_ten(exponent):
+    value = float(f"1e{exponent}")
+    assert PYTHON.text(value) == repr(value)
+    assert STYLE.text(-value) == ADAPTER.dump_json(-value).decode()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_null(value):
+    assert STYLE.text(value) == ADAPTER.dump_json(value).decode() == "null"
+
+
+def test_the_style_is_told_by_what_is_printed():
+    assert repr(FloatStyle.of(repr)) == repr(PYTHON)
+    assert repr(FloatStyle.of(json.dumps)) == repr(PYTHON)
+    assert FloatStyle.of(lambda value: f"{value:.17g}") is None
+    older = FloatStyle(-5, 16, False, False)  # pydantic_core 2.33: 1e16
+    assert repr(FloatStyle.of(older.text)) == repr(older)
+    assert older.text(1e16) == "1e16"
+
+
+def test_one_wrong_float_is_no_style():
+    assert FloatStyle.of(lambda value: "1e15" if value == 1e15 else repr(value)) is None
+    assert len(PROBES) > 20
+
+
+@pytest.mark.parametrize(("least", "most"), [(-7, 16), (1, 16), (-4, 22), (-4, 0)])
+def test_a_style_out_of_bounds_is_refused(least, most):
+    with pytest.raises(ValueError, match=f"least={least} .* most={most}"):
+        FloatStyle(least, most, True, True)

@@ -1,0 +1,86 @@
+"""The table of what token ids say."""
+
+import pytest
+
+from fd_postproc.fastdeploy.api._chunks import Texts, Unknown
+from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling
+
+
+class Processor:
+    def __init__(self, texts):
+        self.texts, self.asked, self.tokenizer = texts, [], self
+
+    def process_logprob_response(self, token_ids, clean_up_tokenization_spaces):
+        assert clean_up_tokenization_spaces is False
+        (token,) = token_ids
+        self.asked.append(token)
+        return self.texts[token]
+
+    def convert_ids_to_tokens(self, token):
+        return f"Ġ{token}"
+
+
+def test_an_id_is_asked_for_once():
+    processor = Processor({7: " the", 8: "é"})
+    texts = Texts(chat_spelling(processor))
+    assert [texts.shown(token) for token in (7, 8, 7, 7, 8)] == [" the", "é", " the", " the", "é"]
+    assert processor.asked == [7, 8]
+    assert texts.known == 2
+
+
+def test_what_the_tokenizer_refuses_is_asked_for_again():
+    processor = Processor({})
+    texts = Texts(chat_spelling(processor))
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            texts.shown(7)
+    assert processor.asked == [7, 7]
+    assert texts.known == 0
+
+
+@pytest.mark.parametrize(
+    ("spelling", "shown"),
+    [(chat_spelling, "bytes:\\x61\\xef\\xbf\\xbd"), (completion_spelling, "bytes:\\xc4\\xa0\\x37")],
+)
+def test_a_text_that_is_no_utf8_is_shown_in_bytes(spelling, shown):
+    assert Texts(spelling(Processor({7: "a\ufffd"}))).shown(7) == shown
+
+
+def test_the_memory_is_bounded():
+    texts = Texts(chat_spelling(Processor({token: "x" * 50 for token in range(10_000)})), limit=200_000)
+    known = 0
+    with pytest.raises(Unknown, match="full"):
+        for known in range(10_000):  # noqa: B007: where it ended
+            texts.shown(known)
+    assert 100 < known < 2000
+    assert texts.size <= 200_000 + 1000
+    assert texts.shown(0) == "x" * 50  # what is in it stays
+
+
+@pytest.mark.parametrize("token", [-1, 1 << 22, 1 << 80, -(1 << 80), 1.0, "7", None, True])
+def test_what_is_no_id_of_a_vocabulary_is_not_asked_for(token):
+    processor = Processor({})
+    with pytest.raises(Unknown):
+        Texts(chat_spelling(processor)).shown(token)
+    assert processor.asked == []
+
+
+@pytest.mark.parametrize("text", ["\ud800", None, b"bytes", 5])
+def test_a_text_that_is_none_is_not_kept(text):
+    texts = Texts(lambda token: (text, text))
+    with pytest.raises(Unknown):
+        texts.shown(3)
+    assert texts.known == 0
+
+
+def test_a_spelling_that_asks_again_is_kept_once():
+    def spell(token):
+        if depth[0] < 1:
+            depth[0] += 1
+            assert texts.shown(token) == "inner"
+        return "inner", "inner"
+
+    depth = [0]
+    texts = Texts(spell)
+    assert texts.shown(5) == "inner"
+    assert texts.known == 1
