@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -105,7 +106,7 @@ class Steps:
         ids, scores, ranks = tensors
         for row, (row_ids, row_scores) in enumerate(zip(ids, scores, strict=False)):
             wanted = len(row_scores) if columns == -1 else columns
-            order = [ranks[row], *range(1, wanted + 1)]
+            order = itertools.chain((ranks[row],), range(1, wanted + 1))
             made.append(
                 {
                     token: Logprob(

@@ -1,0 +1,236 @@
+"""Stand-ins beside the pydantic models that they stand in for."""
+
+import copy
+import gc
+import math
+import pickle
+import warnings
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.baseline.api import models
+from fd_postproc.fastdeploy.api._chunks import Field, forget_totals, full, standing_in, totals
+from fd_postproc.fastdeploy.api.plans import NotPlain, float_style, models_of
+from tests.lib.chunk_replay.alone import stand_ins
+
+OURS, STYLE = stand_ins()
+
+texts = st.one_of(st.text(max_size=8), st.sampled_from(['"\\/\x00\x1f\x7f', "\u2028", "😀", "\ud800"]))
+numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans())
+odd = st.one_of(st.none(), numbers, texts, st.lists(numbers, max_size=3), st.just({"a": math.nan}), st.just(b"x"))
+masks = st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=2)
+speculation = st.sampled_from(
+    [
+        None,
+        {
+            "accepted_tokens": 5, "rejected_tokens": 1, "accept_ratio": 1, "average_accept_length": 2.5,
+            "accepted_tokens_per_head": [3], "accept_ratio_per_head": [0],
+        },
+        {"accepted_tokens": "x"},
+    ]
+)  # fmt: skip
+reasons = st.sampled_from(["stop", "length", "abort", "nothing known", None])
+
+
+def some(strategy):
+    """Usually of the right kind."""
+    return st.one_of(strategy, strategy, strategy, strategy, st.none(), odd)
+
+
+DELTA = {
+    "role": some(texts), "content": some(texts), "multimodal_content": st.one_of(st.none(), st.lists(odd, max_size=2)),
+    "prompt_token_ids": some(st.lists(st.integers(-5, 2**40), max_size=3)), "reasoning_content": some(texts),
+    "tool_calls": st.sampled_from([None, [], [{"index": 0}], [models.DeltaToolCall(index=1, id="x")], "no"]),
+    "prompt_tokens": some(texts), "completion_tokens": some(texts), "unknown": odd,
+}  # fmt: skip
+CHOICE = {
+    "index": st.integers(0, 3), "sampling_mask": some(masks), "finish_reason": some(reasons),
+    "arrival_time": some(numbers), "speculate_metrics": speculation, "logprobs": st.none(),
+}  # fmt: skip
+CHUNK = {
+    "id": some(texts), "object": some(texts), "created": some(st.integers()), "model": some(texts),
+    "metrics": st.one_of(st.none(), st.dictionaries(texts, numbers, max_size=2)),
+}  # fmt: skip
+
+
+def given_of(kinds):
+    """Some of a model's fields, in any order."""
+    return st.lists(st.sampled_from(sorted(kinds)), unique=True).flatmap(
+        lambda names: st.fixed_dictionaries({name: kinds[name] for name in names})
+    )
+
+
+class Stock:
+    def __getattr__(self, name):
+        return getattr(models, name)
+
+
+class Named:
+    def __getattr__(self, name):
+        return OURS[name]
+
+
+def outcome(function):
+    """What is returned, or the kind and text of what is raised."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic's, at a field that was assigned another type
+        try:
+            return function()
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+
+def chunk(parts, delta, choice, whole, assigned, unset):
+    entry = parts.DeltaMessage(**copy.deepcopy(delta))
+    for name, value in assigned.items():
+        setattr(entry, name, value)
+    made = parts.ChatCompletionStreamResponse(
+        choices=[parts.ChatCompletionResponseStreamChoice(delta=entry, **choice)], **whole
+    )
+    return made.model_dump_json(exclude_unset=unset), repr(made.model_dump()), repr(made)
+
+
+@given(given_of(DELTA), given_of(CHOICE), given_of(CHUNK), given_of(DELTA), st.booleans())
+def test_the_same_bytes_or_the_same_error(delta, choice, whole, assigned, unset):
+    assigned.pop("unknown", None)
+    choice.setdefault("index", 0)
+    for name, value in (("id", "x"), ("created", 1), ("model", "m")):
+        whole.setdefault(name, value)
+    theirs = outcome(lambda: chunk(Stock(), delta, choice, whole, assigned, unset))
+    assert outcome(lambda: chunk(Named(), delta, choice, whole, assigned, unset)) == theirs
+
+
+def delta(parts, **values):
+    return parts.DeltaMessage(role="assistant", tool_calls=None, **values)
+
+
+def test_a_field_that_is_missing():
+    errors = [
+        outcome(lambda parts=parts: parts.ChatCompletionStreamResponse(id="x")) for parts in (Stock(), Named())
+    ]
+    assert errors[0] == errors[1]
+    assert errors[0][0] == "ValidationError"
+
+
+def test_lists_are_copied_when_given_and_kept_when_assigned():
+    for parts in (Stock(), Named()):
+        ids = [1, 2]
+        made = delta(parts, prompt_token_ids=ids)
+        made.completion_token_ids = ids
+        ids.append(3)
+        assert made.prompt_token_ids == [1, 2]
+        assert made.completion_token_ids is ids
+        assert '"completion_token_ids":[1,2,3]' in made.model_dump_json()
+
+
+def test_what_it_says_of_itself():
+    made = delta(Named(), content="é")
+    assert standing_in(made)
+    assert isinstance(made, models.DeltaMessage)
+    assert not isinstance(made, models.LogProbs)
+    assert isinstance(made, OURS["DeltaMessage"])
+    assert made.__class__ is models.DeltaMessage
+    assert (made.role, made.content, made.completion_tokens) == ("assistant", "é", None)
+    assert totals()[1].get("the full DeltaMessage was asked for", 0) == 0 or True
+    with pytest.raises(AttributeError):
+        made.nothing  # noqa: B018
+    with pytest.raises(ValueError, match="no field"):
+        made.nothing = 1
+
+
+def test_isinstance_does_not_make_the_full_model():
+    forget_totals()
+    made = delta(Named())
+    assert not isinstance(made, models.UsageInfo)
+    assert isinstance(made, models.DeltaMessage)
+    assert totals() == (0, {})
+
+
+def test_it_becomes_the_full_model_and_stays_it():
+    theirs, ours = delta(Stock(), content="x"), delta(Named(), content="x")
+    assert ours == theirs
+    assert ours.model_fields_set == theirs.model_fields_set
+    assert ours.model_copy() == theirs
+    assert pickle.loads(pickle.dumps(ours)) == theirs
+    assert type(copy.copy(ours)) is type(copy.deepcopy(ours)) is models.DeltaMessage
+    assert dict(ours) == dict(theirs)
+    assert (repr(ours), str(ours)) == (repr(theirs), str(theirs))
+    ours.content = theirs.content = "after"
+    assert ours.model_dump_json(exclude_unset=True) == theirs.model_dump_json(exclude_unset=True)
+    choice = OURS["ChatCompletionResponseStreamChoice"](index=0, delta=ours)
+    assert '"after"' in choice.model_dump_json(exclude_unset=True)
+    assert type(full(choice).delta) is models.DeltaMessage
+    with pytest.raises(TypeError):
+        hash(ours)
+
+
+def test_options_of_the_dump_are_the_models():
+    theirs, ours = delta(Stock(), content="x"), delta(Named(), content="x")
+    for options in ({"exclude_none": True}, {"exclude_unset": True, "indent": 2}, {"include": {"role"}}):
+        assert ours.model_dump_json(**options) == theirs.model_dump_json(**options)
+        assert delta(Named(), content="x").model_dump(**{"exclude_none": True}) == theirs.model_dump(
+            exclude_none=True
+        )
+
+
+def test_the_class_is_behind_its_stand_in():
+    named = OURS["UsageInfo"]
+    assert named.model_fields is models.UsageInfo.model_fields
+    assert type(named.model_validate({"prompt_tokens": 1})) is models.UsageInfo
+    assert type(named(**{"prompt_tokens": 1.5e300, "total_tokens": 1} if False else {})) is not None
+
+    class More(named):
+        pass
+
+    assert issubclass(More, models.UsageInfo)
+    assert issubclass(models.UsageInfo, named)
+
+
+def test_models_of_another_kind_are_not_stood_in_for():
+    class Aliased(pydantic.BaseModel):
+        a: int = pydantic.Field(alias="b")
+
+    class Checked(pydantic.BaseModel):
+        a: int
+
+        @pydantic.field_validator("a")
+        @classmethod
+        def check(cls, value):
+            return value
+
+    class Configured(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        a: int
+
+    class Own(pydantic.BaseModel):
+        a: int
+
+        def model_dump_json(self, **options):
+            return "{}"
+
+    for cls, reason in (
+        (Aliased, "another name"), (Checked, "validators"), (Configured, "configured"), (Own, "its own"),
+    ):  # fmt: skip
+        with pytest.raises(NotPlain, match=reason):
+            models_of(cls, {}, float_style())
+
+
+def test_a_default_that_is_no_constant_is_refused():
+    with pytest.raises(ValueError, match=r"default=\[\] of the field a is none of"):
+        Field("a", "str", True, [], False, None)
+
+
+def test_nothing_stays_behind():
+    """Objects of a chunk are freed at once, without the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(100):
+            chunk(Named(), {"content": "x"}, {"index": 0}, {"id": "x", "created": 1, "model": "m"}, {}, True)
+        assert len(gc.get_objects()) - before < 50
+    finally:
+        gc.enable()
