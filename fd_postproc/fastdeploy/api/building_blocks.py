@@ -7,6 +7,7 @@ it up in.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import inspect
@@ -28,6 +29,7 @@ from ._chunks import (
 )
 from .plans import NotPlain, float_style, models_of
 from .texts import chat_spelling, completion_spelling, silence
+from .waits import NEEDED, Asyncio
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
@@ -87,6 +89,8 @@ def blocks_of(module: Any) -> Blocks:
             made.names[name] = models_of(cls, stood_in, style)
         except NotPlain as reason:
             made.left[name] = str(reason)
+    if NEEDED and vars(module).get("asyncio") is asyncio:
+        made.names["asyncio"] = Asyncio()
     for (owner, name), make in _METHODS.items():
         cls = vars(module).get(owner)
         stock = vars(cls).get(name) if cls is not None else None

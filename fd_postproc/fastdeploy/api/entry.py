@@ -23,12 +23,23 @@ def register() -> None:
         if is_on(DISABLE) or is_off(API):
             return
         from .building_blocks import CHAT, COMPLETION
+        from .connections import UTILS
         from .loading import when_loaded
 
         for name in (CHAT, COMPLETION):
             when_loaded(name, _settle)
+        when_loaded(UTILS, _connect)
     except Exception:
         logging.getLogger("fd_postproc").exception("the API server's side is off: FastDeploy's own code stays")
+
+
+def _connect(module: object) -> None:
+    try:
+        from .connections import settle
+
+        settle(module)
+    except Exception:
+        logging.getLogger("fd_postproc").exception("the API server's connections stay FastDeploy's own")
 
 
 def _settle(module: object) -> None:
