@@ -1,0 +1,166 @@
+"""Results that come before their request is registered."""
+
+import asyncio
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from fd_postproc.fastdeploy.api import connections
+from fd_postproc.fastdeploy.api._chunks import forget_totals, totals
+from fd_postproc.fastdeploy.api.connections import RequestMap
+from fd_postproc.fastdeploy.api.plans import NotPlain
+
+
+class Queue(list):
+    put_nowait = list.append
+
+
+def group(send_idx, **more):
+    return [{"request_id": "chatcmpl-a_0", "outputs": {"send_idx": send_idx}, **more}]
+
+
+@pytest.fixture
+def clock():
+    return SimpleNamespace(now=0.0)
+
+
+@pytest.fixture
+def requests(clock):
+    forget_totals()
+    return RequestMap({}, lambda: clock.now)
+
+
+def give(requests, name, *groups):
+    for one in groups:
+        queue = requests.get(name)
+        if queue is not None:
+            queue.put_nowait(one)
+
+
+def test_they_wait_for_the_registration_in_order(requests):
+    groups = [group(0), group(1), group(2)]
+    give(requests, "a", *groups[:2])
+    requests["a"] = queue = Queue()
+    assert queue == groups[:2]
+    give(requests, "a", groups[2])
+    assert queue == groups
+    assert requests.groups == 0
+    assert list(totals()[1].values()) == [1]
+
+
+def test_every_choice_may_begin(requests):
+    give(requests, "a", group(0), group(0))
+    requests["a"] = queue = Queue()
+    assert len(queue) == 2
+
+
+def test_an_error_instead_of_an_answer_is_kept(requests):
+    give(requests, "a", [{"error_code": 500, "outputs": None}])
+    requests["a"] = queue = Queue()
+    assert len(queue) == 1
+
+
+@pytest.mark.parametrize("late", [group(3), [], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
+def test_what_does_not_begin_an_answer_is_nobodys(requests, late):
+    give(requests, "a", late)
+    requests["a"] = queue = Queue()
+    assert queue == []
+
+
+def test_what_comes_after_the_end_is_nobodys(requests):
+    requests["a"] = Queue()
+    requests.pop("a", None)
+    assert requests.get("a") is None
+    give(requests, "a", group(0))
+    assert requests.groups == 0
+    requests["a"] = queue = Queue()  # a client may give the same id again
+    assert queue == []
+    give(requests, "a", group(0))
+    assert len(queue) == 1
+
+
+def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
+    give(requests, "a", group(0))
+    clock.now = connections.PATIENCE + 1
+    give(requests, "b", group(0))
+    assert list(requests.held) == ["b"]
+    assert requests.groups == 1
+    assert totals()[1]["results that nobody came to wait for were dropped"] == 1
+
+
+def test_no_more_is_kept_than_there_is_room_for(requests, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_HELD", 10)
+    monkeypatch.setattr(connections, "MOST_GONE", 5)
+    for number in range(100):
+        give(requests, f"id {number}", group(0))
+        requests.pop(f"other {number}", None)
+    assert requests.groups <= 10
+    assert len(requests.held) <= 10
+    assert len(requests.gone) <= 5
+
+
+def test_clearing(requests):
+    give(requests, "a", group(0))
+    requests.clear()
+    assert (requests.groups, len(requests.held), len(requests)) == (0, 0, 0)
+
+
+class Manager:
+    """Restates what of FastDeploy's connection manager matters here."""
+
+    def __init__(self, pid, max_connections=10):
+        self.request_map, self.initialised = {}, False
+
+    async def initialize(self):
+        self.initialised = True
+
+    async def _dispatch_batch_responses(self, batches):
+        for batch in batches:
+            for outputs in batch:
+                queue = self.request_map.get(outputs[-1]["request_id"].rsplit("_", 1)[0])
+                if queue is not None:
+                    queue.put_nowait(outputs)
+
+
+@pytest.fixture
+def utils(monkeypatch):
+    module = SimpleNamespace(DealerConnectionManager=type("Copy", (Manager,), dict(vars(Manager))))
+    restore = connections.install(module)
+    yield module
+    restore()
+    assert type(module.DealerConnectionManager(0).request_map) is dict
+
+
+def test_the_managers_map_is_ours_and_its_dispatcher_its_own(utils):
+    async def run():
+        manager = utils.DealerConnectionManager(0)
+        await manager._dispatch_batch_responses([[group(0)], [group(1)]])
+        manager.request_map["chatcmpl-a"] = queue = asyncio.Queue()
+        await manager._dispatch_batch_responses([[group(2)]])
+        return [queue.get_nowait()[0]["outputs"]["send_idx"] for _ in range(queue.qsize())]
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("value", "frozen"), [("", True), ("off", False)])
+def test_what_lives_long_is_frozen_once_the_server_is_about_to_serve(utils, monkeypatch, value, frozen):
+    monkeypatch.setenv("FD_POSTPROC_GC", value)
+    before = gc.get_freeze_count()
+    try:
+        manager = utils.DealerConnectionManager(0)
+        asyncio.run(manager.initialize())
+        assert manager.initialised
+        assert (gc.get_freeze_count() > before) is frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_another_dispatcher_is_left_alone():
+    class Other(Manager):
+        async def _dispatch_batch_responses(self):
+            pass
+
+    for cls, text in ((Other, "another way"), (type("None", (), {"initialize": None}), "one by one")):
+        with pytest.raises(NotPlain, match=text):
+            connections.install(SimpleNamespace(DealerConnectionManager=cls))

@@ -1,0 +1,63 @@
+"""Something is done when a module has been imported."""
+
+import importlib
+import sys
+
+import pytest
+
+from fd_postproc.fastdeploy.api import loading
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Name of a module that is not imported yet."""
+    name = f"imported_later_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text("VALUE = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    yield name
+    sys.modules.pop(name, None)
+    assert loading._finder not in sys.meta_path
+
+
+def test_after_the_import_once(module):
+    seen = []
+    loading.when_loaded(module, lambda loaded: seen.append(loaded.VALUE))
+    assert seen == []
+    loaded = importlib.import_module(module)
+    assert seen == [5]
+    assert type(loaded.__loader__).__name__ == type(loaded.__spec__.loader).__name__ == "SourceFileLoader"
+    importlib.reload(loaded)
+    assert seen == [5]
+
+
+def test_at_once_if_it_is_there(module):
+    importlib.import_module(module)
+    seen = []
+    loading.when_loaded(module, lambda loaded: seen.append(loaded.VALUE))
+    assert seen == [5]
+
+
+def test_several_in_order(module):
+    seen = []
+    for number in range(3):
+        loading.when_loaded(module, lambda loaded, number=number: seen.append(number))
+    importlib.import_module(module)
+    assert seen == [0, 1, 2]
+
+
+def test_a_module_that_fails_is_not_told_of(module, tmp_path):
+    (tmp_path / f"{module}.py").write_text("raise KeyError('x')\n")
+    seen = []
+    loading.when_loaded(module, seen.append)
+    with pytest.raises(KeyError):
+        importlib.import_module(module)
+    assert seen == []
+
+
+def test_a_module_that_there_is_not(module):
+    loading.when_loaded(module + "_not", print)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(module + "_not")
+    loading._finder.actions.clear()
+    sys.meta_path.remove(loading._finder)
