@@ -22,7 +22,7 @@ from .queue_checks import check_queues
 from .removal import leftovers, remove_leftover
 from .services import check_services
 from .snapshot import Snapshot, take
-from .trial import check_trial, engine_side
+from .trial import api_side, check_trial, engine_side
 
 __all__ = [
     "SEVERITIES",
@@ -55,10 +55,17 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     """
     scope = scope or Scope()
     snapshot = snapshot or take(scope)
-    fastdeploy, engine, worker = check_fastdeploy()
+    fastdeploy, engine, worker, api = check_fastdeploy()
     tried = check_trial() if scope.trial else []
     return [
-        *(engine_side(engine, tried), worker, *check_services(snapshot), fastdeploy, *tried),
+        *(
+            engine_side(engine, tried),
+            worker,
+            api_side(api, tried),
+            *check_services(snapshot),
+            fastdeploy,
+            *tried,
+        ),
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),

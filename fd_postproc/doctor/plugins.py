@@ -9,11 +9,12 @@ import importlib.metadata
 import os
 import sys
 
-from ..environment import DISABLE, is_on
+from ..environment import API, DISABLE, is_on
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
 from .findings import Finding, quantity
 
+API_GROUP = "fastdeploy.tool_parser_plugins"  # takes any number
 WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number; the engine's takes one at most
 
 _GROUPS = (
@@ -29,9 +30,9 @@ _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
 
 
 def check_plugins() -> list[Finding]:
-    """One finding for the engine side, one for the worker side."""
+    """One finding for the engine side, one for the worker side, one for the API server's."""
     allowed = os.environ.get("FD_PLUGINS")
-    return [_engine(allowed), _worker(allowed)]
+    return [_engine(allowed), _worker(allowed), _api(allowed)]
 
 
 def _points(group: str) -> list[importlib.metadata.EntryPoint]:
@@ -146,3 +147,32 @@ def _worker(allowed: str | None) -> Finding:
         seen += " (FD_PLUGINS is unset: some versions of FastDeploy load no plug-in then)"
         return finding("info", "worker", seen, f"to be sure: FD_PLUGINS={NAME}")
     return finding("info", "worker", f"{seen} (FD_PLUGINS {allowed!r})")
+
+
+def _api(allowed: str | None) -> Finding:
+    """Whether the API server loads ours; without ``FD_PLUGINS`` it loads none."""
+    points = [point for point in _points(API_GROUP) if _is_ours(point)]
+    loaded = bool(points) and allowed is not None and NAME in allowed.split(",")
+    off = is_on(DISABLE) or not is_on(API)
+    data = {
+        "group": API_GROUP,
+        "plugins": [{"name": point.name, "value": point.value} for point in points],
+        "ours": bool(points),
+        "active": loaded and not off,
+        "FD_PLUGINS": allowed,
+    }
+
+    def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
+        return Finding(severity, "fastdeploy", code, "API server's side", seen, remedy, data=data)
+
+    if not points:
+        seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
+        return finding("info", "api-missing", seen)
+    if off:
+        switch = DISABLE if is_on(DISABLE) else API
+        return finding("info", "api-disabled", f"off: {switch} says so; FastDeploy writes its chunks")
+    if not loaded:
+        setting = "is unset" if allowed is None else f"={allowed!r}"
+        seen = f"off: FD_PLUGINS {setting}; FastDeploy writes its chunks"
+        return finding("info", "api-not-allowed", seen, f"FD_PLUGINS={_better(allowed)}")
+    return finding("info", "api", f"on: chunks are fd_postproc's (FD_PLUGINS {allowed!r})")

@@ -95,10 +95,35 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
 
 
+def api_side(static: Finding, tried: list[Finding]) -> Finding:
+    """What an API server will do: what is installed and set, and then what the trials came to.
+
+    Parameters
+    ----------
+    static : Finding
+        Of `plugins`.
+    tried : list of Finding
+        Of `check_trial`; empty if nothing was tried.
+    """
+    told = tried[0].data.get("api") if tried else None
+    if not static.data.get("active") or not told:
+        return static
+    data = {**static.data, "verdicts": told}
+    aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
+    if not aside:
+        reasons = "; ".join(f"{what}: {verdict['reason']}" for what, verdict in told.items())
+        seen = f"active: chunks are written by fd_postproc ({reasons})"
+        return replace(static, severity="ok", code="api-active", seen=seen, data=data)
+    seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
+    return replace(static, severity="warning", code="api-aside", seen=seen, data=data)
+
+
 def _judged(told: dict[str, Any]) -> Finding:
     verdict = told["verdict"]
     has = "; ".join(verdict["features"]) or "unknown"
-    data = {str(name): told[name] for name in ("verdict", "decision", "loaded", "ways") if name in told}
+    data = {
+        str(name): told[name] for name in ("verdict", "decision", "loaded", "ways", "api") if name in told
+    }
     if not verdict["compatible"]:
         forced = is_on(FORCE)
         then = f"it is used all the same ({FORCE} is set)" if forced else "FastDeploy's own class is used"

@@ -18,6 +18,15 @@ def fastdeploy_log() -> logging.Logger:
     return log
 
 
+def api_log() -> logging.Logger:
+    """The logger of FastDeploy's API server; ours where it cannot be had."""
+    try:
+        log = importlib.import_module("fastdeploy.utils").api_server_logger
+    except Exception:  # whatever a foreign import may raise
+        return logging.getLogger("fd_postproc")
+    return log
+
+
 def warn(log: Any, text: str) -> None:
     """Say that a side stands aside: in the log, among thousands of lines, and on standard error."""
     log.warning(f"fd_postproc: {text}")
@@ -58,7 +67,7 @@ def export_active(side: str, active: bool) -> None:
 
     Parameters
     ----------
-    side : {"engine", "worker"}
+    side : {"engine", "worker", "api"}
     active : bool
     """
     export("active", "side", side, active)

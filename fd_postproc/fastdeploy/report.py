@@ -15,6 +15,7 @@ from typing import Any
 
 from ..environment import FASTDEPLOY, KEEP_POLLING, is_on
 from .engine.entry import MODULE
+from .options import API
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
@@ -44,6 +45,7 @@ def report() -> dict[str, Any]:
         "decision": asdict(decide(module, make_class)),
         "loaded": _loaded(),
         "ways": _ways(module),
+        "api": _api(),
     }
 
 
@@ -100,6 +102,25 @@ def _ways(module: Any) -> dict[str, bool]:
         return {}
 
 
+def _api() -> dict[str, Any]:
+    """What an API server would do: a verdict for chat, one for completions."""
+    from .api.activation import WHAT
+    from .api.trial import compare
+
+    told: dict[str, Any] = {}
+    for name, what in WHAT.items():
+        try:
+            module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
+        except BaseException as error:  # FastDeploy's imports may end the process
+            told[what] = {
+                "compatible": False,
+                "reason": f"cannot be imported: {type(error).__name__}: {error}",
+            }
+        else:
+            told[what] = asdict(compare(module)[0])
+    return told
+
+
 def _loaded() -> str:
     """FastDeploy falls back to its own class whatever its loader raises."""
     try:
@@ -110,4 +131,5 @@ def _loaded() -> str:
 
 
 if __name__ == "__main__":
+    os.environ[API] = "0"  # what is tried beside FastDeploy's own code must not be in its place
     print(MARK + json.dumps(report()))

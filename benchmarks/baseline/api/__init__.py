@@ -1,1 +1,1 @@
-"""What FastDeploy's API server does with a result, restated: held to recorded answers (tests/golden_chunks)."""
+"""What FastDeploy's API server does with a result, restated; held to tests/golden_chunks."""

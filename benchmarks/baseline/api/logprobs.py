@@ -62,7 +62,9 @@ class Steps:
         for token, score in zip(ids[: columns + 1], scores[: columns + 1], strict=False):
             text = self.decode(token) if texts else ""
             shown = in_bytes(text) if REPLACEMENT in text else text
-            entries.append(LogProbEntry(token=shown, logprob=score, bytes=list(text.encode(errors="replace"))))
+            entries.append(
+                LogProbEntry(token=shown, logprob=score, bytes=list(text.encode(errors="replace")))
+            )
         first = entries[0]
         sampled = LogProbEntry(
             token=first.token, logprob=first.logprob, bytes=first.bytes, top_logprobs=entries[1:]

@@ -126,7 +126,7 @@ class ChatStream(Stream):
         yield DONE
 
     def _events(self, results: Iterable[dict[str, Any]]) -> Iterator[str]:
-        parts, left = self.parts, self.choices
+        left = self.choices
         chunk, waiting = None, []
         for result in results:
             if isinstance(result, Exception):
@@ -194,7 +194,11 @@ class ChatStream(Stream):
         parts = self.parts
         self.cached = result.get("num_cached_tokens", 0)
         delta = parts.DeltaMessage(
-            role="assistant", reasoning_content="", tool_calls=None, prompt_token_ids=None, completion_token_ids=None
+            role="assistant",
+            reasoning_content="",
+            tool_calls=None,
+            prompt_token_ids=None,
+            completion_token_ids=None,
         )
         entry = parts.ChatCompletionResponseStreamChoice(
             index=choice, delta=delta, prompt_logprobs=self.prompt_logprobs(result)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 from typing import Any
 
 from ..._version import __version__
-from ..logs import export_active, warn
+from ..logs import api_log, export_active, warn
 from ..options import FORCE, is_on
 from . import counters
 from .building_blocks import install
@@ -57,11 +55,3 @@ def _left(verdict: Verdict) -> str:
     if not verdict.left:
         return ""
     return "; left to FastDeploy: " + "; ".join(f"{name} ({reason})" for name, reason in verdict.left)
-
-
-def api_log() -> logging.Logger:
-    """The API server's log; ours where it cannot be had."""
-    try:
-        return importlib.import_module("fastdeploy.utils").api_server_logger
-    except Exception:  # whatever a foreign import may raise
-        return logging.getLogger("fd_postproc")

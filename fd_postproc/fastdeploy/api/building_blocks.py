@@ -147,14 +147,14 @@ def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[...
 
     @functools.wraps(stock)
     def _create_chat_logprobs(
-        self: Any,
+        handler: Any,
         output_top_logprobs: Any,
         request_logprobs: Any = None,
         request_top_logprobs: Any = None,
         request_decode_flag: Any = True,
     ) -> Any:
         try:
-            builder = builders.of(self.engine_client.data_processor)
+            builder = builders.of(handler.engine_client.data_processor)
             return builder.build(
                 output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
             )
@@ -163,7 +163,7 @@ def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[...
         except Exception:
             note("the tokenizer refuses a token id")
         return stock(
-            self, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
+            handler, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
         )
 
     return _create_chat_logprobs
@@ -171,20 +171,22 @@ def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[...
 
 def _completion_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
     models = CompletionModels(protocol.CompletionLogprobs, style)
-    builders = _PerProcessor(lambda processor: CompletionBuilder(models, Texts(completion_spelling(processor))))
+    builders = _PerProcessor(
+        lambda processor: CompletionBuilder(models, Texts(completion_spelling(processor)))
+    )
 
     @functools.wraps(stock)
     def _create_completion_logprobs(
-        self: Any, output_top_logprobs: Any, request_logprobs: Any = None, prompt_text_offset: Any = None
+        handler: Any, output_top_logprobs: Any, request_logprobs: Any = None, prompt_text_offset: Any = None
     ) -> Any:
         try:
-            builder = builders.of(self.engine_client.data_processor)
+            builder = builders.of(handler.engine_client.data_processor)
             return builder.build(output_top_logprobs, request_logprobs)
         except Unknown as reason:
             note(str(reason))
         except Exception:
             note("the tokenizer refuses a token id")
-        return stock(self, output_top_logprobs, request_logprobs, prompt_text_offset)
+        return stock(handler, output_top_logprobs, request_logprobs, prompt_text_offset)
 
     return _create_completion_logprobs
 

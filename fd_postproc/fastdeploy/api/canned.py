@@ -9,7 +9,20 @@ from typing import Any
 
 NOW = 1_763_740_800.5
 
-TEXTS = (" the", "é", "\ufffd", '\n"\\/', "\x07\x1f\x7f", "", "日本", "😀", "a\ufffd", "</s>", "\u2028", " the")
+TEXTS = (
+    " the",
+    "é",
+    "\ufffd",
+    '\n"\\/',
+    "\x07\x1f\x7f",
+    "",
+    "日本",
+    "😀",
+    "a\ufffd",
+    "</s>",
+    "\u2028",
+    " the",
+)
 """What the trial's tokenizer says for token ids 0, 1, ...; further ids are refused."""
 
 SCORES = (
@@ -55,7 +68,12 @@ class _Maker:
     made: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
-        self, tokens: int = 1, columns: int | None = None, scores: Any = SCORES, choice: int = 0, **changes: Any
+        self,
+        tokens: int = 1,
+        columns: int | None = None,
+        scores: Any = SCORES,
+        choice: int = 0,
+        **changes: Any,
     ) -> _Maker:
         outputs = {
             "index": choice,

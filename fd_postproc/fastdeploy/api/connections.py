@@ -14,8 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from ..logs import api_log
 from ..options import tends_garbage
 from ._chunks import note
+from .plans import NotPlain
 
 UTILS = "fastdeploy.entrypoints.openai.utils"
 
@@ -126,8 +128,6 @@ def install(module: Any) -> Callable[[], None]:
     NotPlain
         If its dispatcher does not look its queues up as it is known to.
     """
-    from .plans import NotPlain
-
     cls = module.DealerConnectionManager
     stock_init, stock_initialize = cls.__init__, cls.initialize
     dispatch = getattr(cls, "_dispatch_batch_responses", None)
@@ -137,14 +137,14 @@ def install(module: Any) -> Callable[[], None]:
         raise NotPlain("its dispatcher looks the queues up in another way")
 
     @functools.wraps(stock_init)
-    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-        stock_init(self, *arguments, **options)
-        if type(getattr(self, "request_map", None)) is dict:
-            self.request_map = RequestMap(self.request_map)
+    def __init__(manager: Any, *arguments: Any, **options: Any) -> None:
+        stock_init(manager, *arguments, **options)
+        if type(getattr(manager, "request_map", None)) is dict:
+            manager.request_map = RequestMap(manager.request_map)
 
     @functools.wraps(stock_initialize)
-    async def initialize(self: Any, *arguments: Any, **options: Any) -> Any:
-        made = await stock_initialize(self, *arguments, **options)
+    async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
+        made = await stock_initialize(manager, *arguments, **options)
         freeze()
         return made
 
@@ -169,12 +169,7 @@ def freeze() -> None:
 
 def settle(module: Any) -> None:
     """Put ours in when the module has been imported; a line in the log if that cannot be."""
-    from .activation import api_log
-    from .plans import NotPlain
-
     try:
         install(module)
     except (NotPlain, AttributeError) as reason:
         api_log().info(f"fd_postproc: API side leaves the connections to FastDeploy: {reason}")
-
-

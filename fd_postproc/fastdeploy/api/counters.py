@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..logs import api_log
 from ._chunks import forget_totals, tell_notes_to
 
 _counter: Any = None
@@ -26,8 +27,6 @@ def _tell(reason: str, count: int) -> None:
     if counter is not None:
         counter.labels(reason).inc()
     if str(count).strip("0") == "1":
-        from .activation import api_log
-
         times = "once" if count == 1 else f"{count} times"
         api_log().info(f"fd_postproc: API side left to FastDeploy's own code {times}: {reason}")
 

@@ -30,7 +30,9 @@ def register() -> None:
             when_loaded(name, _settle)
         when_loaded(UTILS, _connect)
     except Exception:
-        logging.getLogger("fd_postproc").exception("the API server's side is off: FastDeploy's own code stays")
+        logging.getLogger("fd_postproc").exception(
+            "the API server's side is off: FastDeploy's own code stays"
+        )
 
 
 def _connect(module: object) -> None:
@@ -48,4 +50,6 @@ def _settle(module: object) -> None:
 
         settle(module)
     except Exception:
-        logging.getLogger("fd_postproc").exception("the API server's side is off: FastDeploy's own code stays")
+        logging.getLogger("fd_postproc").exception(
+            "the API server's side is off: FastDeploy's own code stays"
+        )

@@ -56,13 +56,22 @@ def _check_plain(cls: Any) -> None:
         if getattr(cls.__pydantic_decorators__, kind, None):
             raise NotPlain(f"{cls.__name__} has {kind.replace('_', ' ')}")
     base = importlib.import_module("pydantic").BaseModel
-    for name in ("__init__", "__setattr__", "__getattr__", "model_dump_json", "model_dump", "model_post_init"):
+    for name in (
+        "__init__",
+        "__setattr__",
+        "__getattr__",
+        "model_dump_json",
+        "model_dump",
+        "model_post_init",
+    ):
         if getattr(cls, name, None) is not getattr(base, name, None):
             raise NotPlain(f"{cls.__name__} has its own {name}")
 
 
 def _field(cls: Any, name: str, info: Any, stood_in: dict[Any, Any]) -> Field:
-    if any(getattr(info, hook, None) for hook in ("alias", "validation_alias", "serialization_alias", "exclude")):
+    if any(
+        getattr(info, hook, None) for hook in ("alias", "validation_alias", "serialization_alias", "exclude")
+    ):
         raise NotPlain(f"{cls.__name__}.{name} goes by another name, or is left out")
     inner, optional = _without_none(info.annotation)
     kind, more = _kind(inner, stood_in)
@@ -70,9 +79,7 @@ def _field(cls: Any, name: str, info: Any, stood_in: dict[Any, Any]) -> Field:
         kind, more = "other", None
     if kind == "other":
         pydantic = importlib.import_module("pydantic")
-        more = pydantic.TypeAdapter(
-            info.annotation, config=pydantic.ConfigDict(arbitrary_types_allowed=True)
-        )
+        more = pydantic.TypeAdapter(info.annotation, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
     default = _default(info)
     return Field(name, kind, optional, default, info.is_required(), more)
 

@@ -1,4 +1,4 @@
-"""Do FastDeploy's generators write the same with our building blocks as with its own?  Decided by trying both.
+"""Do FastDeploy's generators write the same with our building blocks as with its own?  Both are tried.
 
 Each way has a private copy of the serving module: its functions, in a namespace of their own, in which
 everything that acts on the outside is replaced - metrics, loggers, tracing, the clock.
@@ -132,7 +132,9 @@ def _difference(expected: list[str], actual: list[str]) -> str | None:
         if theirs != own:
             at = next((i for i, (a, b) in enumerate(zip(theirs, own, strict=False)) if a != b), 0)
             begin = max(at - 30, 0)
-            return f"chunk {number}: {theirs[begin : at + 40]!r} is expected, ours is {own[begin : at + 40]!r}"
+            return (
+                f"chunk {number}: {theirs[begin : at + 40]!r} is expected, ours is {own[begin : at + 40]!r}"
+            )
     if len(expected) != len(actual):
         return f"{len(actual)} chunks, not {len(expected)}"
     return None
@@ -225,9 +227,7 @@ def _with_private_stock(function: Any, space: dict[str, Any]) -> Any:
         function.__name__,
         function.__defaults__,
         tuple(
-            types.CellType(_copied(cell.cell_contents, space))
-            if name == "stock"
-            else cell
+            types.CellType(_copied(cell.cell_contents, space)) if name == "stock" else cell
             for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
         ),
     )

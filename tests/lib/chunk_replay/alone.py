@@ -20,7 +20,6 @@ from fd_postproc.fastdeploy.api.plans import float_style, models_of
 from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
 from tests.lib.chunk_replay.cases import FOLDER
 
-
 MOST_COLUMNS = 1 << 20  # the vocabulary: more than any row has
 
 

@@ -24,6 +24,9 @@ SWITCHES = ("FD_USE_HF_TOKENIZER", "FD_USE_GET_SAVE_OUTPUT_V1")
 PATIENCE = 10  # seconds for one case
 
 
+processors = {}
+
+
 class Frames:
     """The result socket: recorded messages, then silence."""
 
@@ -50,22 +53,24 @@ class Semaphore:
         return ""
 
 
-def processor_of(server, made={}):  # noqa: B006: kept
+def processor_of(server):
     """FastDeploy's data processor for a server's options; one for each."""
+    from fastdeploy.entrypoints.openai.tool_parsers import ToolParserManager
     from fastdeploy.input.text_processor import TextProcessor
     from fastdeploy.reasoning import ReasoningParserManager
-    from fastdeploy.entrypoints.openai.tool_parsers import ToolParserManager
 
     key = server["tokenizer"], server["reasoning_parser"], server["tool_parser"], str(server["env"])
-    if key not in made:
+    if key not in processors:
         reasoning, tools = server["reasoning_parser"], server["tool_parser"]
-        made[key] = TextProcessor(
+        processors[key] = TextProcessor(
             str(FOLDER / "tokenizers" / server["tokenizer"]),
             tokenizer_type="ernie4_5" if server["tokenizer"] == "sentencepiece" else "auto",
-            reasoning_parser_obj=ReasoningParserManager.get_reasoning_parser(reasoning) if reasoning else None,
+            reasoning_parser_obj=ReasoningParserManager.get_reasoning_parser(reasoning)
+            if reasoning
+            else None,
             tool_parser_obj=ToolParserManager.get_tool_parser(tools) if tools else None,
         )
-    processor = made[key]
+    processor = processors[key]
     for table in (processor.decode_status, processor.model_status_dict, processor.tool_parser_dict):
         table.clear()
     return processor
@@ -100,7 +105,9 @@ async def answer(case):
     """Status and chunks of a case; what was left behind."""
     client = EngineClient(case)
     chat = case["path"].endswith("chat/completions")
-    module = importlib.import_module(f"fastdeploy.entrypoints.openai.serving_{'chat' if chat else 'completion'}")
+    module = importlib.import_module(
+        f"fastdeploy.entrypoints.openai.serving_{'chat' if chat else 'completion'}"
+    )
     protocol = importlib.import_module("fastdeploy.entrypoints.openai.protocol")
     body = json.loads(case["request_body"])
     if chat:
@@ -133,7 +140,10 @@ async def answer(case):
             async for chunk in made:
                 chunks.append(chunk)
     except Exception as error:
-        raised, status = f"{type(error).__name__}: {error}", status if not isinstance(error, ValueError) else 500
+        raised, status = (
+            f"{type(error).__name__}: {error}",
+            status if not isinstance(error, ValueError) else 500,
+        )
     finally:
         dispatcher.cancel()
     processor = client.data_processor
@@ -181,10 +191,12 @@ def play(case):
         return f"raised {raised}"
     if status != expected["status"]:
         return f"status {status}, not {expected['status']}"
-    for number, (ours, theirs) in enumerate(zip(chunks, expected["chunks"])):
-        if ours != theirs:
-            at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
-            return f"chunk {number} at {at}: {ours[max(at - 60, 0) : at + 60]!r} not {theirs[max(at - 60, 0) : at + 60]!r}"
+    for number, pair in enumerate(zip(chunks, expected["chunks"], strict=False)):
+        if pair[0] != pair[1]:
+            at = len(os.path.commonprefix(pair))
+            begin = max(at - 60, 0)
+            ours, theirs = (text[begin : at + 60] for text in pair)
+            return f"chunk {number} at {at}: {ours!r} not {theirs!r}"
     if len(chunks) != len(expected["chunks"]):
         return f"{len(chunks)} chunks, not {len(expected['chunks'])}"
     if left != case["after"]["leftovers"]:

@@ -40,7 +40,9 @@ class Processor:
 
 PROCESSOR = Processor()
 STEPS = Steps(
-    lambda token: PROCESSOR.process_logprob_response([token]), PROCESSOR.convert_ids_to_tokens, lambda token: ""
+    lambda token: PROCESSOR.process_logprob_response([token]),
+    PROCESSOR.convert_ids_to_tokens,
+    lambda token: "",
 )
 STOOD_IN = {models.LogProbEntry: None, models.LogProbs: None, models.CompletionLogprobs: None}
 
@@ -144,9 +146,10 @@ def test_entries_can_be_added():
 @given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), st.integers(0, 9))
 def test_integers_become_floats_in_chat(top, most):
     expected = STEPS.chat(top, most).model_dump_json(exclude_unset=True)
-    assert CHAT_ANSWER(logprobs=chat().build(top, True, most, True)).model_dump_json(
-        exclude_unset=True
-    ) == f'{{"logprobs":{expected}}}'
+    assert (
+        CHAT_ANSWER(logprobs=chat().build(top, True, most, True)).model_dump_json(exclude_unset=True)
+        == f'{{"logprobs":{expected}}}'
+    )
 
 
 ODD = [
@@ -204,8 +207,12 @@ def test_lists_that_a_tokenizer_changes_meanwhile():
     """Whatever a tokenizer does, nothing is read or written out of bounds."""
 
     class Meddler(Processor):
+        def __init__(self, change, top):
+            super().__init__()
+            self.change, self.top = change, top
+
         def process_logprob_response(self, token_ids, **options):
-            change(top)
+            self.change(self.top)
             return "x"
 
     def shrink(top):
@@ -221,7 +228,7 @@ def test_lists_that_a_tokenizer_changes_meanwhile():
 
     for change in (shrink, grow, drop):
         top = [[[0, 1, 2], [3, 4]], [[-0.5] * 3, [-0.5] * 2], [1, 1]]
-        texts = Texts(chat_spelling(Meddler()))
+        texts = Texts(chat_spelling(Meddler(change, top)))
         builder = ChatBuilder(ChatModels(models.LogProbEntry, models.LogProbs, STYLE), texts, Texts(silence))
         with pytest.raises(Unknown):
             builder.build(top, True, 1 << 40, True)

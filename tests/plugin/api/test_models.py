@@ -20,7 +20,9 @@ OURS, STYLE = stand_ins()
 
 texts = st.one_of(st.text(max_size=8), st.sampled_from(['"\\/\x00\x1f\x7f', "\u2028", "😀", "\ud800"]))
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans())
-odd = st.one_of(st.none(), numbers, texts, st.lists(numbers, max_size=3), st.just({"a": math.nan}), st.just(b"x"))
+odd = st.one_of(
+    st.none(), numbers, texts, st.lists(numbers, max_size=3), st.just({"a": math.nan}), st.just(b"x")
+)
 masks = st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=2)
 speculation = st.sampled_from(
     [
@@ -41,7 +43,8 @@ def some(strategy):
 
 
 DELTA = {
-    "role": some(texts), "content": some(texts), "multimodal_content": st.one_of(st.none(), st.lists(odd, max_size=2)),
+    "role": some(texts), "content": some(texts),
+    "multimodal_content": st.one_of(st.none(), st.lists(odd, max_size=2)),
     "prompt_token_ids": some(st.lists(st.integers(-5, 2**40), max_size=3)), "reasoning_content": some(texts),
     "tool_calls": st.sampled_from([None, [], [{"index": 0}], [models.DeltaToolCall(index=1, id="x")], "no"]),
     "prompt_tokens": some(texts), "completion_tokens": some(texts), "unknown": odd,
@@ -109,7 +112,8 @@ def delta(parts, **values):
 
 def test_a_field_that_is_missing():
     errors = [
-        outcome(lambda parts=parts: parts.ChatCompletionStreamResponse(id="x")) for parts in (Stock(), Named())
+        outcome(lambda parts=parts: parts.ChatCompletionStreamResponse(id="x"))
+        for parts in (Stock(), Named())
     ]
     assert errors[0] == errors[1]
     assert errors[0][0] == "ValidationError"
@@ -134,7 +138,6 @@ def test_what_it_says_of_itself():
     assert isinstance(made, OURS["DeltaMessage"])
     assert made.__class__ is models.DeltaMessage
     assert (made.role, made.content, made.completion_tokens) == ("assistant", "é", None)
-    assert totals()[1].get("the full DeltaMessage was asked for", 0) == 0 or True
     with pytest.raises(AttributeError):
         made.nothing  # noqa: B018
     with pytest.raises(ValueError, match="no field"):
@@ -171,7 +174,7 @@ def test_options_of_the_dump_are_the_models():
     theirs, ours = delta(Stock(), content="x"), delta(Named(), content="x")
     for options in ({"exclude_none": True}, {"exclude_unset": True, "indent": 2}, {"include": {"role"}}):
         assert ours.model_dump_json(**options) == theirs.model_dump_json(**options)
-        assert delta(Named(), content="x").model_dump(**{"exclude_none": True}) == theirs.model_dump(
+        assert delta(Named(), content="x").model_dump(exclude_none=True) == theirs.model_dump(
             exclude_none=True
         )
 
@@ -180,7 +183,6 @@ def test_the_class_is_behind_its_stand_in():
     named = OURS["UsageInfo"]
     assert named.model_fields is models.UsageInfo.model_fields
     assert type(named.model_validate({"prompt_tokens": 1})) is models.UsageInfo
-    assert type(named(**{"prompt_tokens": 1.5e300, "total_tokens": 1} if False else {})) is not None
 
     class More(named):
         pass

@@ -47,11 +47,10 @@ def test_a_text_that_is_no_utf8_is_shown_in_bytes(spelling, shown):
 
 
 def test_the_memory_is_bounded():
-    texts = Texts(chat_spelling(Processor({token: "x" * 50 for token in range(10_000)})), limit=200_000)
-    known = 0
+    texts = Texts(chat_spelling(Processor(dict.fromkeys(range(10000), "x" * 50))), limit=200_000)
     with pytest.raises(Unknown, match="full"):
-        for known in range(10_000):  # noqa: B007: where it ended
-            texts.shown(known)
+        [texts.shown(token) for token in range(10_000)]
+    known = texts.known
     assert 100 < known < 2000
     assert texts.size <= 200_000 + 1000
     assert texts.shown(0) == "x" * 50  # what is in it stays

@@ -59,5 +59,3 @@ def test_a_planted_bug_is_seen(tree, planted, tmp_path):
     plant = f"tests.lib.chunk_replay.plants:{planted}"
     off = serve(tree, tmp_path / "off")
     assert serve(tree, tmp_path / "on", plant, FD_PLUGINS="fd_postproc")["wrong"] != off["wrong"]
-
-
