@@ -171,8 +171,12 @@ def _api(allowed: str | None) -> Finding:
     if off:
         switch = DISABLE if is_on(DISABLE) else API
         return finding("info", "api-disabled", f"off: {switch} says so; FastDeploy writes its chunks")
+    if allowed is None:
+        seen = "off: FD_PLUGINS is unset; FastDeploy writes its chunks"
+        return finding("info", "api-not-allowed", seen, f"FD_PLUGINS={NAME}")
     if not loaded:
-        setting = "is unset" if allowed is None else f"={allowed!r}"
-        seen = f"off: FD_PLUGINS {setting}; FastDeploy writes its chunks"
-        return finding("info", "api-not-allowed", seen, f"FD_PLUGINS={_better(allowed)}")
+        seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy writes its chunks"
+        return finding(
+            "info", "api-not-allowed", f"{seen}; {_matches(allowed)}", f"FD_PLUGINS={_better(allowed)}"
+        )
     return finding("info", "api", f"on: chunks are fd_postproc's (FD_PLUGINS {allowed!r})")

@@ -193,7 +193,7 @@ def play(case):
         return f"status {status}, not {expected['status']}"
     for number, pair in enumerate(zip(chunks, expected["chunks"], strict=False)):
         if pair[0] != pair[1]:
-            at = len(os.path.commonprefix(pair))
+            at = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
             begin = max(at - 60, 0)
             ours, theirs = (text[begin : at + 60] for text in pair)
             return f"chunk {number} at {at}: {ours!r} not {theirs!r}"

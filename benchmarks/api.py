@@ -1,0 +1,250 @@
+"""One chunk of a streamed answer in the API server: log-probabilities, its parts, and the JSON of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy
+
+from .cases import Comparison, Ready, Unavailable, check, timed
+
+ABOUT = (
+    "a result -> the JSON of its chunk; peers: FastDeploy's way restated, and FastDeploy's own code where it "
+    "can be imported; floor: the finished bytes become a str"
+)
+REFERENCE = "floor"
+BASELINE = "FastDeploy's way"
+
+VOCABULARY = 2000
+CHUNKS = 32  # different ones, in turn
+
+CASES = [
+    (api, columns, tokens)
+    for api in ("chat", "completion")
+    for columns, tokens in ((None, 2), (0, 2), (5, 2), (20, 2), (20, 1), (20, 5))
+]
+
+
+def comparisons(quick: bool) -> Iterator[Comparison]:
+    for api, columns, tokens in [CASES[3]] if quick else CASES:
+        shown = "no logprobs" if columns is None else f"top_logprobs {columns}"
+        label = f"{api}, {shown}, {tokens} {'token' if tokens == 1 else 'tokens'}"
+        ways = {name: partial(_make, api, columns, tokens, parts) for name, parts in WAYS.items()}
+        yield Comparison(label, {**ways, "floor": partial(_floor, api, columns, tokens)})
+
+
+class Processor:
+    """Says what token ids are, at the cost of a list's item: a real tokenizer takes microseconds."""
+
+    def __init__(self) -> None:
+        draw = random.Random(1)
+        letters = "abcdefghijklmnopqrstuvwxyz éß日本"
+        self.texts = [" " + "".join(draw.choices(letters, k=draw.randint(1, 8))) for _ in range(VOCABULARY)]
+        self.tokenizer = self
+
+    def process_logprob_response(self, token_ids: Any, **options: Any) -> str:
+        return self.texts[token_ids[0]]
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return self.texts[token]
+
+
+def tops(columns: int | None, tokens: int) -> list[Any]:
+    """Log-probabilities of some results; float32 numbers, as they come from a model."""
+    draw = random.Random(2)
+    made: list[Any] = []
+    for _ in range(CHUNKS):
+        if columns is None:
+            made.append(None)
+            continue
+        width = columns + 1
+        ids = [[draw.randrange(VOCABULARY) for _ in range(width)] for _ in range(tokens)]
+        scores = [[float(numpy.float32(-draw.expovariate(0.3))) for _ in range(width)] for _ in range(tokens)]
+        made.append([ids, scores, [1] * tokens])
+    return made
+
+
+def chunk_of(parts: Any, api: str, columns: int | None) -> Callable[[Any], str]:
+    """What makes a chunk of a result, as FastDeploy's generators do in their steady state."""
+    if api == "chat":
+        chunk = parts.ChatCompletionStreamResponse(
+            id="chatcmpl-5f0d3a52-4f2b-4c7e-9d0c-6c2f1f5d3b11",
+            object="chat.completion.chunk",
+            created=1_763_740_800,
+            choices=[],
+            model="default",
+        )
+
+        def chat(top: Any) -> str:
+            logprobs = None if top is None else parts.chat_logprobs(top, columns, True)
+            delta = parts.DeltaMessage(
+                reasoning_content="",
+                tool_calls=None,
+                prompt_token_ids=None,
+                completion_token_ids=None,
+                completion_tokens=None,
+            )
+            delta.content = " hello world"
+            entry = parts.ChatCompletionResponseStreamChoice(
+                index=0,
+                delta=delta,
+                logprobs=logprobs,
+                draft_logprobs=None,
+                sampling_mask=None,
+                arrival_time=1.2345678,
+                speculate_metrics=None,
+            )
+            chunk.choices = [entry]
+            return chunk.model_dump_json(exclude_unset=True)
+
+        return chat
+
+    def completion(top: Any) -> str:
+        logprobs = None if top is None else parts.completion_logprobs(top, columns)
+        entry = parts.CompletionResponseStreamChoice(
+            index=0,
+            text=" hello world",
+            prompt_token_ids=None,
+            completion_token_ids=None,
+            tool_calls=None,
+            completion_tokens=None,
+            reasoning_content="",
+            arrival_time=1.2345678,
+            logprobs=logprobs,
+            prompt_logprobs=None,
+            draft_logprobs=None,
+            speculate_metrics=None,
+        )
+        chunk = parts.CompletionStreamResponse(
+            id="cmpl-5f0d3a52-4f2b-4c7e-9d0c-6c2f1f5d3b11",
+            created=1_763_740_800,
+            model="default",
+            choices=[entry],
+            metrics=None,
+        )
+        return chunk.model_dump_json(exclude_unset=True)
+
+    return completion
+
+
+# ---- the ways --------------------------------------------------------------------------------------------
+
+
+def _restated() -> Any:
+    try:
+        from .baseline.api.logprobs import Steps
+        from .baseline.api.streams import Stock
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"needs {error.name}: pip install {error.name}") from None
+    processor = Processor()
+    return Stock(
+        Steps(
+            lambda token: processor.process_logprob_response([token]),
+            processor.convert_ids_to_tokens,
+            lambda token: "",
+        )
+    )
+
+
+def _ours() -> Any:
+    from fd_postproc.fastdeploy.api._chunks import ChatBuilder, CompletionBuilder
+
+    parts = _restated()
+    from .baseline.api import models
+
+    return _stood_in(parts, models, ChatBuilder, CompletionBuilder)
+
+
+def _stood_in(parts: Any, models: Any, chat_builder: Any, completion_builder: Any) -> Any:
+    """Ours in the place of some classes."""
+    from fd_postproc.fastdeploy.api._chunks import ChatModels, CompletionModels, Texts
+    from fd_postproc.fastdeploy.api.plans import float_style, models_of
+    from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
+
+    from .baseline.api.streams import PARTS
+
+    style, processor = float_style(), Processor()
+    if style is None:
+        raise Unavailable("needs a pydantic whose floats are printed in a way that is known")
+    stood_in = {getattr(models, name): None for name in (*PARTS, "LogProbEntry", "CompletionLogprobs")}
+    for name in PARTS:
+        setattr(parts, name, models_of(getattr(models, name), stood_in, style))
+    chat_models = ChatModels(models.LogProbEntry, models.LogProbs, style)
+    chat = chat_builder(chat_models, Texts(chat_spelling(processor)), Texts(silence))
+    completion = completion_builder(
+        CompletionModels(models.CompletionLogprobs, style), Texts(completion_spelling(processor))
+    )
+    parts.chat_logprobs = lambda top, columns, texts: chat.build(top, True, columns, texts)
+    parts.completion_logprobs = completion.build
+    return parts
+
+
+class _Parts:
+    """FastDeploy's own classes and methods."""
+
+    def __init__(self) -> None:
+        import importlib
+
+        from fd_postproc.fastdeploy.report import import_fastdeploy
+
+        from .baseline.api.streams import PARTS
+
+        try:
+            import_fastdeploy()
+            names = ("protocol", "serving_chat", "serving_completion")
+            protocol, chat, completion = (
+                importlib.import_module(f"fastdeploy.entrypoints.openai.{name}") for name in names
+            )
+        except ImportError as error:
+            raise Unavailable(f"needs FastDeploy, or FD_POSTPROC_FASTDEPLOY: {error}") from None
+        self.protocol = protocol
+        for name in PARTS:
+            setattr(self, name, getattr(protocol, name))
+        handlers = object.__new__(chat.OpenAIServingChat), object.__new__(completion.OpenAIServingCompletion)
+        for handler in handlers:
+            handler.engine_client = type("Client", (), {"data_processor": Processor()})
+        self.chat_logprobs: Any = lambda top, columns, texts: handlers[0]._create_chat_logprobs(
+            top, True, columns, texts
+        )
+        self.completion_logprobs: Any = lambda top, columns: handlers[1]._create_completion_logprobs(
+            top, columns, 0
+        )
+
+
+def _ours_in_fastdeploy() -> Any:
+    from fd_postproc.fastdeploy.api._chunks import ChatBuilder, CompletionBuilder
+
+    parts = _Parts()
+    return _stood_in(parts, parts.protocol, ChatBuilder, CompletionBuilder)
+
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "fd_postproc": _ours,
+    BASELINE: _restated,
+    "FastDeploy itself": _Parts,
+    "fd_postproc in FastDeploy": _ours_in_fastdeploy,
+}
+
+
+def _right(api: str, columns: int | None, tokens: int) -> list[str]:
+    """The chunks, made the restated way, which is held to recorded answers."""
+    make = chunk_of(_restated(), api, columns)
+    return [make(top) for top in tops(columns, tokens)]
+
+
+def _make(api: str, columns: int | None, tokens: int, parts: Callable[[], Any]) -> Ready:
+    make, inputs = chunk_of(parts(), api, columns), tops(columns, tokens)
+    right = _right(api, columns, tokens)
+    check([make(top) for top in inputs] == right, "another chunk")
+    following = cycle(inputs).__next__
+    return Ready(timed(lambda: make(following())), len(right[0]))
+
+
+def _floor(api: str, columns: int | None, tokens: int) -> Ready:
+    texts = [text.encode() for text in _right(api, columns, tokens)]
+    following = cycle(texts).__next__
+    return Ready(timed(lambda: following().decode()), len(texts[0]))
