@@ -124,6 +124,10 @@ def _switch(text: str) -> bool:
     return text.strip() not in ("", "0")
 
 
+def _unless_off(text: str) -> bool:
+    return text.strip().lower() not in ("0", "off")
+
+
 DIALECTS = ("auto", "packed", "legacy", "compact")
 CUDA_WAYS = ("mapped", "copy", "watch")
 COMPACT = "compact/1"
@@ -152,6 +156,7 @@ CUDA_WAY = Variable(
 )
 SIDE_STREAM = Variable("FD_POSTPROC_CUDA_SIDE_STREAM", parse=_switch)
 DISABLE = Variable("FD_POSTPROC_DISABLE", parse=_switch)
+API = Variable("FD_POSTPROC_API", "1", parse=_unless_off)
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
 FORCE = Variable("FD_POSTPROC_FORCE", parse=_switch)

@@ -21,7 +21,7 @@ def fastdeploy_log() -> logging.Logger:
 def api_log() -> logging.Logger:
     """The logger of FastDeploy's API server; ours where it cannot be had."""
     try:
-        log = importlib.import_module("fastdeploy.utils").api_server_logger
+        log: logging.Logger = importlib.import_module("fastdeploy.utils").api_server_logger
     except Exception:  # whatever a foreign import may raise
         return logging.getLogger("fd_postproc")
     return log

@@ -13,9 +13,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from ..environment import FASTDEPLOY, KEEP_POLLING, is_on
+from ..environment import API, FASTDEPLOY, KEEP_POLLING, is_on
 from .engine.entry import MODULE
-from .options import API
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
@@ -131,5 +130,5 @@ def _loaded() -> str:
 
 
 if __name__ == "__main__":
-    os.environ[API] = "0"  # what is tried beside FastDeploy's own code must not be in its place
+    os.environ[API.name] = "0"  # what is tried beside FastDeploy's own code must not be in its place
     print(MARK + json.dumps(report()))

@@ -347,6 +347,12 @@ cdef class Model(Piece):
         """As the full model's."""
         if options or self.whole is not None:
             return self.whole_model().model_dump(**options)
+        if _dump_answer is not None and self.models.cls.__name__ in _answers:
+            return _dump_answer(self)
+        return self.plain()
+
+    def plain_dump(self):
+        """As ``model_dump()``, in dictionaries."""
         return self.plain()
 
     def response_json(self):
@@ -365,6 +371,16 @@ cdef class Model(Piece):
             return None
         finally:
             writer.end()
+
+
+cdef tuple _answers = ()
+cdef object _dump_answer = None
+
+
+def dump_answers_by(tuple names not None, function):
+    """Have ``model_dump()`` of classes of these names give what a function makes of the stand-in."""
+    global _answers, _dump_answer
+    _answers, _dump_answer = names, function
 
 
 cdef long long _written = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..._version import __version__
+from ...environment import FORCE, is_on
 from ..logs import api_log, export_active, warn
-from ..options import FORCE, is_on
 from . import counters
 from .building_blocks import install
 from .trial import Verdict, compare

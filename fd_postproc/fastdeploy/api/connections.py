@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from ...environment import GC
 from ..logs import api_log
-from ..options import tends_garbage
 from ._chunks import note
 from .plans import NotPlain
 
@@ -162,7 +162,7 @@ def freeze() -> None:
     Half a million objects of Paddle and FastDeploy live as long as the process; walking through them again
     and again took a fourth of an API server's time.
     """
-    if tends_garbage():
+    if GC.text.strip().lower() != "off":
         gc.collect()
         gc.freeze()
 

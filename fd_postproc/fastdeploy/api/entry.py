@@ -18,17 +18,19 @@ def register() -> None:
     Never raises: an exception here would keep FastDeploy from starting.
     """
     try:
-        from ..options import API, DISABLE, is_off, is_on
+        from ...environment import API, DISABLE, is_on
 
-        if is_on(DISABLE) or is_off(API):
+        if is_on(DISABLE) or not is_on(API):
             return
         from .building_blocks import CHAT, COMPLETION
         from .connections import UTILS
         from .loading import when_loaded
+        from .responses import API_SERVER
 
         for name in (CHAT, COMPLETION):
             when_loaded(name, _settle)
         when_loaded(UTILS, _connect)
+        when_loaded(API_SERVER, _respond)
     except Exception:
         logging.getLogger("fd_postproc").exception(
             "the API server's side is off: FastDeploy's own code stays"
@@ -42,6 +44,15 @@ def _connect(module: object) -> None:
         settle(module)
     except Exception:
         logging.getLogger("fd_postproc").exception("the API server's connections stay FastDeploy's own")
+
+
+def _respond(module: object) -> None:
+    try:
+        from .responses import settle
+
+        settle(module)
+    except Exception:
+        logging.getLogger("fd_postproc").exception("whole answers stay FastDeploy's own")
 
 
 def _settle(module: object) -> None:

@@ -63,7 +63,8 @@ class _Loader(importlib.abc.Loader):
         self.loader, self.actions = loader, actions
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
+        made: ModuleType | None = self.loader.create_module(spec)
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]

@@ -154,9 +154,7 @@ async def answer(case):
 
 def rendered(content):
     """As the application's response class does it."""
-    json_response = importlib.import_module("fastapi.responses").JSONResponse
-    api = sys.modules.get("fastdeploy.entrypoints.openai.api_server")
-    return getattr(api, "JSONResponse", json_response)(content=content).body.decode()
+    return JSONResponse(content=content).body.decode()
 
 
 def prepare(case):
@@ -207,6 +205,7 @@ def play(case):
 if __name__ == "__main__":
     import fastdeploy  # noqa: F401
     import msgpack
+    from fastapi.responses import JSONResponse
     from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
     from fastdeploy.entrypoints.openai import utils as serving_utils
 
@@ -217,6 +216,10 @@ if __name__ == "__main__":
         print("told: " + json.dumps({"other": "its ids tell the choice in another way than the recorded"}))
         sys.exit()
 
+    if "fd_postproc" in os.environ.get("FD_PLUGINS", "") and os.environ.get("FD_POSTPROC_API") != "0":
+        from fd_postproc.fastdeploy.api import responses
+
+        responses.install(sys.modules["__main__"])  # this program is the application here
     for planted in (argument for argument in sys.argv[1:] if ":" in argument):
         name, function = planted.split(":")
         getattr(importlib.import_module(name), function)()

@@ -1,0 +1,147 @@
+"""Answers that are not streamed: the body without a dictionary for each candidate."""
+
+import copy
+import json
+import math
+import pickle
+import types
+
+import pytest
+
+from fd_postproc.fastdeploy.api import responses
+from fd_postproc.fastdeploy.api._chunks import ChatBuilder, ChatModels, Models, Texts
+from fd_postproc.fastdeploy.api.plans import NotPlain, float_style, models_of
+from fd_postproc.fastdeploy.api.responses import Dump
+from fd_postproc.fastdeploy.api.texts import silence
+from tests.lib.chunk_replay.alone import models
+
+STYLE = float_style()
+
+
+class JSONResponse:
+    """As starlette's."""
+
+    def __init__(self, content):
+        self.body = self.render(content)
+
+    def render(self, content):
+        return json.dumps(
+            content, ensure_ascii=False, allow_nan=False, indent=None, separators=(",", ":")
+        ).encode()
+
+
+class Choice(models.BaseModel):
+    index: int
+    logprobs: models.LogProbs | None = None
+
+
+class ChatCompletionResponse(models.BaseModel):
+    id: str
+    choices: list[Choice]
+
+
+STOOD_IN = dict.fromkeys([models.LogProbEntry, models.LogProbs, Choice, ChatCompletionResponse])
+CHOICE, ANSWER = (models_of(cls, STOOD_IN, STYLE) for cls in (Choice, ChatCompletionResponse))
+
+
+def answer(score=-1.5e-07):
+    assert type(ANSWER) is Models
+    texts = Texts(lambda token: (f"é{token}", f"é{token}"))
+    builder = ChatBuilder(ChatModels(models.LogProbEntry, models.LogProbs, STYLE), texts, Texts(silence))
+    logprobs = builder.build([[[1, 2], [3]], [[score, -2.0], [-0.0]], [1, 1]], True, 5, True)
+    return ANSWER(id="x", choices=[CHOICE(index=0, logprobs=logprobs)])
+
+
+CALL = """
+def call(answer):
+    return answer.model_dump()
+
+def respond(answer):
+    return JSONResponse(content=answer.model_dump())
+"""
+
+
+@pytest.fixture
+def application():
+    """A module that answers as FastDeploy's does."""
+    module = types.ModuleType("application")
+    module.JSONResponse = JSONResponse
+    exec(CALL, vars(module))
+    restore = responses.install(module)
+    yield module
+    restore()
+    assert module.JSONResponse is JSONResponse
+    assert type(module.call(answer())) is dict
+
+
+def test_the_body_is_the_same(application):
+    assert application.respond(answer()).body == JSONResponse(answer().model_dump()).body
+    assert isinstance(application.respond(answer()), JSONResponse)
+
+
+def test_no_dictionary_is_made_for_it(application, monkeypatch):
+    monkeypatch.setattr(Dump, "fill", None)
+    assert b'"logprob":-1.5e-07' in application.respond(answer()).body
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_what_json_refuses_is_refused_as_before(application, score):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        application.respond(answer(score))
+
+
+def test_others_content_is_written_as_before(application):
+    assert application.JSONResponse({"a": 1}).body == b'{"a":1}'
+    with pytest.raises(TypeError):
+        application.JSONResponse({"a": object()})
+
+
+def test_others_get_dictionaries(application):
+    assert type(answer().model_dump()) is dict
+    assert answer().model_dump(exclude_none=True) == answer().model_dump(exclude_none=True)
+
+
+LOOKS = {
+    "equal": lambda d: d == answer().model_dump(),
+    "json": lambda d: json.dumps(d),
+    "keys": lambda d: list(d),
+    "values": lambda d: list(d.values()),
+    "length": len,
+    "item": lambda d: d["id"],
+    "get": lambda d: d.get("id"),
+    "contains": lambda d: "choices" in d,
+    "placeholder": lambda d: "" in d,
+    "dict": lambda d: dict(d),
+    "stars": lambda d: {**d},
+    "or": lambda d: d | {"a": 1},
+    "copy": lambda d: dict(copy.copy(d)),
+    "deepcopy": lambda d: copy.deepcopy(d),
+    "pickle": lambda d: pickle.loads(pickle.dumps(d)),
+    "repr": repr,
+    "update": lambda d: (d.update(a=1), sorted(d)),
+    "set": lambda d: (d.__setitem__("id", "y"), d["id"], len(d)),
+    "pop": lambda d: (d.pop("id"), len(d)),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_whoever_looks_into_the_dump_finds_a_dictionary(application, look):
+    dump = application.call(answer())
+    assert type(dump) is Dump
+    assert isinstance(dump, dict)
+    assert LOOKS[look](dump) == LOOKS[look](answer().model_dump())
+
+
+def test_a_dump_that_was_changed_is_written_as_it_is(application):
+    dump = application.call(answer())
+    dump["id"] = "changed"
+    assert b'"changed"' in application.JSONResponse(dump).body
+
+
+def test_another_response_class_is_left_alone():
+    class Other(JSONResponse):
+        def render(self, content):
+            return json.dumps(content).encode()
+
+    with pytest.raises(NotPlain, match="another way"):
+        responses.install(types.SimpleNamespace(JSONResponse=Other))
