@@ -66,7 +66,7 @@ def check():
     told = {}
     # Not python -m pytest, which would take the sources for the installed package.
     pytest = Path(sys.executable).with_name("pytest")
-    base = [sys.executable, pytest, "-q", "-rA", "-p", "no:cacheprovider", "-m", "gpu"]
+    base = [sys.executable, pytest, "-q", "-rA", "-n", "0", "-p", "no:cacheprovider", "-m", "gpu"]
     driver, torch = [*base, "tests/cuda/test_gpu_driver.py"], [*base, "tests/cuda/test_gpu.py"]
     runs = {"tests of the driver": (driver, 240)}
     if importlib.util.find_spec("torch") is not None:

@@ -33,6 +33,8 @@ CLONE_NEWIPC = 0x08000000
 
 # Child processes import NumPy and do no linear algebra; without threads for it the import takes half as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tables are as wide as they are without a terminal, whoever started the tests.
+os.environ.pop("COLUMNS", None)
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
 _queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)

@@ -181,7 +181,7 @@ def test_these_tests_run_on_the_stub(stub_path):
     if "san" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("a sanitizer has to be loaded first, and so has the stub")
     program = Path(sys.executable).with_name("pytest")
-    command = [sys.executable, program, "-q", "-m", "gpu", "-p", "no:cacheprovider", __file__]
+    command = [sys.executable, program, "-q", "-n", "0", "-m", "gpu", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(
         command,
         env={**os.environ, SHOWN_ON_THE_STUB: stub_path, "LD_PRELOAD": stub_path},
