@@ -35,6 +35,7 @@ class Variable:
     ) -> None:
         self.name, self.default, self.fault, self._parse = name, default, fault, parse
         self._usual = parse(default)
+        self._last = default, self._usual  # a text and its value: most are asked for at every step
         VARIABLES[name] = self
 
     def __str__(self) -> str:
@@ -60,10 +61,14 @@ class Variable:
         """The value that a text means, or the default if there is none."""
         if not text:
             return self._usual
-        try:
-            return self._parse(text)
-        except ValueError:
-            raise ValueError(f"{self.name}={text!r} {self.fault}") from None
+        known, value = self._last
+        if text != known:
+            try:
+                value = self._parse(text)
+            except ValueError:
+                raise ValueError(f"{self.name}={text!r} {self.fault}") from None
+            self._last = text, value
+        return value
 
 
 def is_on(switch: Variable) -> bool:
