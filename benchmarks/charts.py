@@ -301,7 +301,15 @@ def parts(compared: Compared, name: str) -> dict[str, float]:
     return found | {engine.DICTS: of(engine.DICTS), engine.PACK: of(engine.PACK)}
 
 
+def _scaled(parts_: dict[str, float], total: float) -> dict[str, float]:
+    """Parts in the same proportions, of another total."""
+    by = total / sum(parts_.values())
+    return {part: by * seconds for part, seconds in parts_.items()}
+
+
 def _waterfall(found: dict[str, list[Compared]]) -> Any:
+    """The whole is the median that the tables have, where it was measured; its parts are in proportion."""
+    whole = {one.case: one.results for one in found.get("engine", [])}
     measured = [one for one in found.get("engine", []) if one.case.endswith(", parts")]
     names = [
         name
@@ -315,9 +323,12 @@ def _waterfall(found: dict[str, list[Compared]]) -> Any:
         len(measured), 2, figsize=(11, 3.3 * len(measured)), squeeze=False, sharey=True
     )
     for line, one in zip(grid, measured, strict=True):
-        totals = [sum(parts(one, name).values()) for name in names]
+        medians = whole.get(one.case.removesuffix(", parts"), {})
+        totals = [
+            medians[name].median if name in medians else sum(parts(one, name).values()) for name in names
+        ]
         for panel, name, colour, total in zip(line, names, (RED, BLUE), totals, strict=True):
-            _cascade(panel, parts(one, name), list(parts(one, names[0])), colour)
+            _cascade(panel, _scaled(parts(one, name), total), list(parts(one, names[0])), colour)
             speed = f", {totals[0] / total:.0f} times as fast" if name == OURS else ""
             panel.set_title(f"{name}: {_micro(total)}{speed}", fontweight="bold")
         label = one.case.removesuffix(", parts")
