@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import random
+import sys
 import zlib
 from functools import cache, cached_property
 from pathlib import Path
@@ -45,6 +46,16 @@ def young_heap():
     """Leave pytest, Paddle and thousands of test items out of the collections that tests cause."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_metrics():
+    """A process has one set of FastDeploy's metrics: a file of tests must not find another one's gauges."""
+    metrics = sys.modules.get("fastdeploy.metrics.metrics")
+    if hasattr(metrics, "main_process_metrics") and hasattr(
+        metrics.main_process_metrics, "reset"
+    ):  # the double's
+        metrics.main_process_metrics.reset()
 
 
 @pytest.fixture
