@@ -1,7 +1,7 @@
 """Results that reach the API server before their request waits for them.
 
 FastDeploy sends a request to the engine first and registers the queue for its results afterwards.  A result
-that comes in between is dropped without a word, and the client waits for ever: where the first token comes at
+that comes in between is dropped without a word, and the client waits forever: where the first token comes at
 once, about one request in a hundred.  Here such a result is kept until the queue is there.
 """
 
