@@ -16,6 +16,7 @@ from .._core import CHANNELS
 from ..errors import QueueError, QueueMissing, queue_error
 from ..layout import Channel
 from ..recording import MAX_PAYLOAD
+from .terminal import CommandError
 
 _T = TypeVar("_T")
 
@@ -108,11 +109,18 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
     if name.kind == "key":
         return Target(queues.open_queue(name.number, create=False), name.number)
     if path is not None or channel is not None:
-        key = queues.locate(channel or "plain", name.number, path=path, ftok=ftok)
+        try:
+            key = queues.locate(channel or "plain", name.number, path=path, ftok=ftok)
+        except ValueError as error:  # key 0: some folders make it of id 0
+            raise CommandError(str(error)) from None
         return Target(queues.open_queue(key, create=False), key)
     found, tried = [], []
     for one in dict.fromkeys(queues.CHANNEL_PATHS.values()):
-        key = queues.queue_key(name.number, one, ftok)
+        try:
+            key = queues.queue_key(name.number, one, ftok)
+        except ValueError as error:
+            tried.append(str(error))
+            continue
         tried.append(f"{queues.key_text(key)} (from {one})")
         try:
             found.append((one, key, queues.open_queue(key, create=False)))

@@ -237,3 +237,17 @@ def test_a_queue_of_another_user_is_not_recorded(run, queue, tmp_path):
     assert status == 1
     assert "Permission denied; run both sides as the same user" in err
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--channel", "spec"]], ids=["any channel", "spec"])
+def test_a_folder_that_makes_key_0_of_id_0(run, monkeypatch, more):
+    """One folder in 256, on some devices: System V has no queue of that key that others could open."""
+
+    def key_0(queue_id, path, ftok="custom"):
+        raise ValueError(f"queue id {queue_id} with path {path!r} gives key 0: a private queue; use another")
+
+    monkeypatch.setattr(queues, "queue_key", key_0)
+    status, out, err = run("inspect", "0", *more)
+    assert (status, out) == (1, "")
+    assert "queue id 0 with path './' gives key 0: a private queue; use another" in err
+    assert len(err.splitlines()) == 1
