@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from inspect import Signature
 from typing import Any, Literal, final, overload
 
 from numpy.typing import ArrayLike
@@ -93,6 +94,7 @@ class Logprobs:
 
 @final
 class Receiver:
+    __signature__: Signature
     def __init__(
         self,
         channel: Channel,
@@ -142,6 +144,7 @@ class Receiver:
 
 @final
 class Sender:
+    __signature__: Signature
     def __init__(
         self,
         channel: Channel,

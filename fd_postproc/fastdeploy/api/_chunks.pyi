@@ -1,6 +1,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
+from typing_extensions import disjoint_base
+
 PROBES: tuple[float, ...]
 PYTHON: FloatStyle
 KINDS: dict[str, int]
@@ -14,6 +16,7 @@ class FloatStyle:
     @staticmethod
     def of(dump: Callable[[float], str]) -> FloatStyle | None: ...
 
+@disjoint_base
 class Piece:
     def __getattr__(self, name: str) -> Any: ...
     def __setattr__(self, name: str, value: Any, /) -> None: ...
@@ -79,6 +82,7 @@ class Models:
     fields: tuple[Field, ...]
     def __init__(self, cls: Any, fields: Iterable[Field], style: FloatStyle) -> None: ...
     def __call__(self, *arguments: Any, **values: Any) -> Any: ...
+    def __mro_entries__(self, bases: tuple[Any, ...], /) -> tuple[type, ...]: ...
     def __getattr__(self, name: str) -> Any: ...
 
 @final
