@@ -52,10 +52,9 @@ def young_heap():
 def fresh_metrics():
     """A process has one set of FastDeploy's metrics: a file of tests must not find another one's gauges."""
     metrics = sys.modules.get("fastdeploy.metrics.metrics")
-    if hasattr(metrics, "main_process_metrics") and hasattr(
-        metrics.main_process_metrics, "reset"
-    ):  # the double's
-        metrics.main_process_metrics.reset()
+    reset = getattr(getattr(metrics, "main_process_metrics", None), "reset", None)
+    if reset is not None:  # the double's
+        reset()
 
 
 @pytest.fixture

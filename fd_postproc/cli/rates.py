@@ -33,12 +33,8 @@ from .workload import synthetic_step
 if TYPE_CHECKING:
     from ..needs import Load
 
-_SAVE_OPS = {
-    "plain": "save_output",
-    "topk": "save_output_topk",
-    "spec": "speculate_save_output",
-    "spec_topk": "speculate_save_output_topk",
-}
+# What a worker calls at every step, by channel; the others are for the first token of a prefill node.
+_SAVE_OP_OF = {spec.channel: name for name, spec in SAVE_OPS.items() if not spec.every_rank}
 _PATIENCE = 30.0  # seconds for the second process to start
 
 
@@ -147,7 +143,7 @@ _QUESTIONS: dict[str, Callable[[Step, Load, float], float]] = {
 
 def _save_call(step: Step, load: Load) -> Callable[[], Any]:
     """The channel's save op on NumPy arrays, dtypes as the sampler makes them: nobody is preempted."""
-    batch, op = load.batch, _SAVE_OPS[step.channel]
+    batch, op = load.batch, _SAVE_OP_OF[step.channel]
     tensors: dict[str, Any] = {
         "ids": np.array(step.ids, np.int64),
         "counts": np.array(step.counts, np.int32),

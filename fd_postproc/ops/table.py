@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..layout import Channel
 
@@ -28,7 +28,7 @@ class OpSpec:
 
     channel: Channel
     parameters: tuple[str, ...]
-    roles: dict[str, str] = field(hash=False)
+    roles: dict[str, str]
     every_rank: bool = False
     has_shorter_form: bool = False
 

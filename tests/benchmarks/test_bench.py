@@ -91,7 +91,6 @@ def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, ques
 @pytest.mark.parametrize(("question", "comparison"), HEAVY, ids=name_of)
 def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
-    metrics.reset()  # another file's tests may have left gauges of other speculation
     try:
         make_and_run(comparison)
     finally:

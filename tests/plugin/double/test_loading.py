@@ -1,6 +1,5 @@
 """What is loaded or bound at import: plug-ins, a source tree over the double, the worker's save ops."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.lib.children import python
+from tests.lib.logged import logged
 from tests.lib.nursery import with_paddle
 from tests.lib.paths import TESTS
 from tests.lib.quiet import Double, imported
@@ -27,17 +27,9 @@ def double():
 
 @pytest.fixture
 def log():
-    """Records of FastDeploy's loggers, which do not propagate."""
-    records = []
-
-    class Keep(logging.Handler):
-        def emit(self, record):
-            records.append(record)
-
-    keep, logger = Keep(), logging.getLogger("fastdeploy")
-    logger.addHandler(keep)
-    yield records
-    logger.removeHandler(keep)
+    """Records of FastDeploy's loggers."""
+    with logged() as records:
+        yield records
 
 
 # ---- Plug-ins ------------------------------------------------------------------------------------------

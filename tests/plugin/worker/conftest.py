@@ -1,11 +1,10 @@
 """The worker side of the plug-in on the double: FastDeploy's own ops, what its log gets, the switch."""
 
-import logging
-
 import pytest
 
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
+from tests.lib.logged import logged
 from tests.lib.quiet import Double, imported
 from tests.lib.worker_side import restore_save_ops
 
@@ -20,16 +19,8 @@ def double():
 @pytest.fixture
 def log():
     """What FastDeploy's log got: (level, text)."""
-    told = []
-
-    class Keep(logging.Handler):
-        def emit(self, record):
-            told.append((record.levelname, record.getMessage()))
-
-    keep, logger = Keep(), logging.getLogger("fastdeploy")
-    logger.addHandler(keep)
-    yield told
-    logger.removeHandler(keep)
+    with logged(lambda record: (record.levelname, record.getMessage())) as told:
+        yield told
 
 
 @pytest.fixture
