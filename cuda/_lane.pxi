@@ -40,6 +40,7 @@ cdef class Lane:
         memset(&self.lane, 0, sizeof(self.lane))
         self.lane.queue.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
         self.lane.queue.compact = self.dialect_number == FDW_COMPACT
+        self.lane.queue.checksum = is_on(CHECKSUM)
         self.lane.queue.stock_size = fdw_geometry_of(&self.c_layout, number, FDW_LEGACY, 0).size
         self.lane.queue.capacity = fdk_capacity(&self.c_layout, number, self.dialect_number)
         self.sender = int.from_bytes(os.urandom(8), "little")

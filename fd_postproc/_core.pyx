@@ -19,6 +19,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "on for this import")
 
 from . import aio, arrays, checks, queues, tensors
+from .environment import CHECKSUM
 from .errors import MalformedMessage, QueueError, ReceiverBusy, Refusal, SenderBusy, queue_error, too_big
 from .layout import GPU, Layout
 

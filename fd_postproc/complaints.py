@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from ._core import _last_sender_of
+from ._core import Receiver, _last_sender_of
 from .layout import Channel
 
 PERIOD = 10.0  # seconds between two summaries
@@ -107,6 +107,36 @@ def incomplete_text(msqid: int, channel: Channel) -> str:
         f"queue {msqid} ({channel}): a frame in pieces was never completed; its sender died or gave up, or "
         f"somebody begins frames and does not finish them; {last_sender_text(msqid)}"
     )
+
+
+_TROUBLES = {
+    "missing": "frames are missing between those that came: they were refused, incomplete, given up by their "
+    "sender, taken by another reader, or never sent",
+    "doubled": "frames came whose numbers had come before: somebody repeats messages, such as a replay",
+    "reordered": "frames came after later ones: somebody takes messages and puts them back",
+}
+
+
+def frames_text(trouble: str, receiver: Receiver) -> str:
+    """The log line for what has happened to compact frames.
+
+    Parameters
+    ----------
+    trouble : str
+        One of `fd_postproc._core.TROUBLES`.
+    receiver : Receiver
+        Which has counted it.
+    """
+    if trouble == "incomplete":
+        return incomplete_text(receiver.msqid, receiver.channel)
+    whose = ", ".join(
+        f"{one[trouble]:,} of sender {number:016x}, from which {one['frames']:,} came and number "
+        f"{one['next']:,} is due"
+        for number, one in receiver.senders.items()
+        if one[trouble]
+    )
+    where = f"queue {receiver.msqid} ({receiver.channel})"
+    return f"{where}: {_TROUBLES[trouble]} ({whose or 'of senders that are forgotten'})"
 
 
 class Backoff:

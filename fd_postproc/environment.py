@@ -146,6 +146,7 @@ MESSAGE_ID = Variable(
 )
 PEER = Variable("FD_POSTPROC_PEER", "", f"does not name {COMPACT}, all that this version understands", _peer)
 DIALECT = Variable("FD_POSTPROC_DIALECT", "auto", f"is not one of {', '.join(DIALECTS)}", _one_of(*DIALECTS))
+CHECKSUM = Variable("FD_POSTPROC_CHECKSUM", "1", parse=_unless_off)
 QUEUE_MODE = Variable(
     "FD_POSTPROC_QUEUE_MODE",
     "600",

@@ -18,8 +18,8 @@ class MalformedMessage(ValueError):
         Channel the message was decoded as.
     field : str
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
-        in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"`` or
-        ``"token"``; in a get op's tensors also ``"number"``.
+        in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"``,
+        ``"token"`` or ``"checksum"``; in a get op's tensors also ``"number"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -67,6 +67,12 @@ class MalformedMessage(ValueError):
             return f"the tensors hold {value}, which does not fit 32 bits (at most {bound})"
         if self.field == "mtype":
             return f"message type {shown(value)}, expected {bound}; another program is writing to this queue"
+        if self.field == "checksum":
+            return (
+                f"a compact frame says that its checksum is {value:#010x}, but it is {bound:#010x}: its "
+                "bytes were changed after they were sent, by another program or by faulty memory (0: it has lost "
+                "the mark of a frame with a checksum)"
+            )
         if self.field == "fragment" and bound == 1 < value:
             return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
         return f"{self.field} {value} of a compact frame, expected {bound}"

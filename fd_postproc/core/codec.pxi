@@ -8,8 +8,8 @@ from cpython.mem cimport PyMem_RawMalloc
 from libc.stdint cimport uint8_t
 from libc.string cimport memset, strpbrk
 from fd_postproc.headers.wire cimport (
-    FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_block_size, fdw_draft, fdw_fault, fdw_gather, fdw_layout,
-    fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_write_step,
+    FDW_COMPACT, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_block_size, fdw_draft, fdw_fault, fdw_gather,
+    fdw_layout, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_seal, fdw_write_step,
 )
 
 
@@ -87,7 +87,7 @@ def decode(payload, channel, *, mtype=1, layout=GPU):
         if mtype == FDW_MTYPE_STOCK:
             status = fdw_open(&m, &c, number, view.buf, view.len, &fault)
         else:
-            status = fdw_open_frame(&m, &c, number, view.buf, view.len, &fault)
+            status = fdw_open_frame(&m, &c, number, view.buf, view.len, _checksums(), &fault)
         if status < 0:
             raise _malformed(number, &fault)
         return _gathered(&m)
@@ -132,6 +132,8 @@ def encode(step, dialect="packed", *, layout=GPU):
     memset(draft.data, 0, draft.size)
     if fdw_write_step(&m, &one.raw, &draft) < 0:
         raise AssertionError("a planned message did not fit its own length")
+    if m.dialect == FDW_COMPACT and _checksums():
+        fdw_seal(draft.data, draft.size)
     return out
 
 

@@ -12,17 +12,20 @@ from fd_postproc.headers.frames cimport (
     FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_free,
 )
 from fd_postproc.headers.lane cimport FDQ_SLICE_NS
+from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.sysv cimport (
     E2BIG, EAGAIN, EINTR, ENOMSG, fds_forks, fds_give_back, fds_now, fds_pages, fds_peek, fds_stat,
     fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any,
 )
 from fd_postproc.headers.wire cimport (
-    FDW_BATCH, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault, fdw_fill,
-    fdw_geometry_of, fdw_layout, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
+    FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault,
+    fdw_fill, fdw_geometry_of, fdw_layout, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
 )
 
 # Most bytes allocated for a message whose length only the kernel knows.
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
+# What may happen to compact frames, beside being refused; each is a counter.
+TROUBLES = ("incomplete", "missing", "doubled", "reordered")
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
 # Time between two queries for the sender, if the last one was answered, and if not.
@@ -101,14 +104,16 @@ cdef class Receiver:
     cdef int64_t capacity    # payload bytes of the longest message of this channel and layout
     cdef long *message       # mtype, then capacity bytes; used by one thread at a time
     cdef fdf_assembly frames  # what has arrived of compact frames that are in pieces
+    cdef fdn_sequences sequences  # the numbers of those that are whole
+    cdef bint verify         # their checksums
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was refused
-    cdef int64_t told_incomplete  # see _newly_incomplete
+    cdef int64_t told[4]     # see _news
     cdef public bint _follows_sender  # for the plug-in: keep _last_sender
     cdef public int64_t _sender_due  # monotonic ns at which the sender may be queried again
     cdef readonly int64_t _last_sender  # the process that sent the last step whose sender is known; or 0
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
-    cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_waits, waited_ns
+    cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_corrupt, n_waits, waited_ns
 
     __signature__ = inspect.signature(_receiver_arguments)
 
@@ -125,6 +130,7 @@ cdef class Receiver:
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.msqid = queues.open_queue(self.key, mode=mode)
         self.forks = fds_forks
+        self.verify = _checksums()
         self._forget_frames()
         self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
@@ -139,7 +145,8 @@ cdef class Receiver:
         """Start without open frames.  Memory of existing ones is not freed: it may be half-changed."""
         cdef int64_t fragments = self.frames.fragments, incomplete = self.frames.incomplete
         cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # nobody must choose colliding senders
-        fdf_begin(&self.frames, &self.c_layout, self.channel_number, seed)
+        fdf_begin(&self.frames, &self.c_layout, self.channel_number, self.verify, seed)
+        fdn_begin(&self.sequences)
         self.frames.fragments = fragments
         self.frames.incomplete = incomplete
         return 0
@@ -149,20 +156,53 @@ cdef class Receiver:
         """dict: counters since construction.
 
         messages, bytes : taken from the queue, good or bad; malformed, oversized : those of them that were
-        refused because they are inconsistent, or longer than the layout allows; fragments : pieces of compact
-        frames; incomplete : compact frames that were never completed; waits, wait_seconds : how often a call
-        found the queue empty, and how long it then waited.
+        refused because they are inconsistent, or longer than the layout allows; corrupt : compact frames among
+        the malformed ones whose checksum was wrong; fragments : pieces of compact frames; incomplete : compact
+        frames that were never completed; missing : compact frames that did not come between others of their
+        sender, whatever the reason, incomplete and refused ones among them; doubled, reordered : compact
+        frames whose number had come already, or that came after a later one; waits, wait_seconds : how often
+        a call found the queue empty, and how long it then waited.
+
+        Missing, doubled and reordered frames are only counted: what is whole is delivered, in the order of
+        the queue.  `senders` has them sender by sender.
         """
         return {
             "messages": fdc_read(&self.n_messages),
             "bytes": fdc_read(&self.n_bytes),
             "malformed": fdc_read(&self.n_malformed),
             "oversized": fdc_read(&self.n_oversized),
+            "corrupt": fdc_read(&self.n_corrupt),
             "fragments": fdc_read(&self.frames.fragments),
             "incomplete": fdc_read(&self.frames.incomplete),
+            "missing": fdc_read(&self.sequences.missing),
+            "doubled": fdc_read(&self.sequences.doubled),
+            "reordered": fdc_read(&self.sequences.reordered),
             "waits": fdc_read(&self.n_waits),
             "wait_seconds": fdc_read(&self.waited_ns) * 1e-9,
         }
+
+    @property
+    def senders(self):
+        """dict: by sender number, the last 64 senders of compact frames that were whole.
+
+        Each a dict: frames : those that came; next : the number that is due; missing, doubled, reordered : as
+        in `stats`.  A sender is a `Sender`, or a process that calls save ops for one queue; it takes a random
+        number when it is made and after a fork.
+        """
+        cdef int k
+        cdef const fdn_sender *s
+        found = {}
+        for k in range(FDN_MOST):
+            s = &self.sequences.senders[k]
+            if fdc_read(&s.frames) > 0:
+                found[<uint64_t>fdc_read(&s.sender)] = {
+                    "frames": fdc_read(&s.frames),
+                    "next": <uint64_t>fdc_read(&s.next),
+                    "missing": fdc_read(&s.missing),
+                    "doubled": fdc_read(&s.doubled),
+                    "reordered": fdc_read(&s.reordered),
+                }
+        return found
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
@@ -201,6 +241,10 @@ cdef class Receiver:
             self.heard = fds_now()
             status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
                                 self.heard, &self.opened, &self.fault)
+            if status == FDF_WHOLE:
+                fdn_note(&self.sequences, self.opened.sender, self.opened.seq)
+            elif status == FDF_REFUSED and self.fault.field == FDW_CHECKSUM:
+                fdc_add(&self.n_corrupt, 1)
         elif mtype != FDW_MTYPE_STOCK:
             status = _WRONG_MTYPE
         elif fdw_open(&self.opened, &self.c_layout, self.channel_number, self.message + 1, size,
@@ -387,7 +431,7 @@ cdef class Receiver:
         """For `fd_postproc.ops`: receive one message into tensors whose sizes the caller has checked.
 
         Returns bits: 1, it was received (else nothing was there, or a signal ended the wait, and the tensors
-        are untouched); 2, frames were lost since _newly_incomplete was called.
+        are untouched); 2, something has happened to frames since _news was called.
         """
         cdef fdw_tensors to
         cdef int status
@@ -397,7 +441,7 @@ cdef class Receiver:
         self._enter()
         try:
             if not self.held and self._next(-1 if wait else 0, True) < 0:
-                return 2 * (self.frames.incomplete != self.told_incomplete)
+                return 2 * self._has_news()
             self.held = False
             if self.opened.channel != self.channel_number:  # FastDeploy's tensors cannot represent it
                 fdc_add(&self.n_malformed, 1)
@@ -410,7 +454,7 @@ cdef class Receiver:
                 fdw_refuse(&self.fault, FDW_BATCH, -1, self.opened.batch, fdw_geometry_of(
                     &self.c_layout, self.channel_number, FDW_LEGACY, 0).slots)
                 raise _malformed(self.channel_number, &self.fault)
-            return 1 + 2 * (self.frames.incomplete != self.told_incomplete)
+            return 1 + 2 * self._has_news()
         finally:
             self.busy = False
 
@@ -451,11 +495,22 @@ cdef class Receiver:
             self.watch = aio.Watch(_look_at, self.msqid)
         return self.watch
 
-    def _newly_incomplete(self):
-        """For `fd_postproc.ops`: frames that were lost since the last call."""
-        cdef int64_t now = fdc_read(&self.frames.incomplete), before = self.told_incomplete
-        self.told_incomplete = now
-        return now - before
+    cdef bint _has_news(self) noexcept:
+        return (
+            self.frames.incomplete != self.told[0] or self.sequences.missing != self.told[1]
+            or self.sequences.doubled != self.told[2] or self.sequences.reordered != self.told[3])
+
+    def _news(self):
+        """For `fd_postproc.ops`: what has happened to frames since the last call, as counted in `stats`."""
+        cdef int64_t now
+        cdef int k
+        now_all = self.stats
+        news = {}
+        for k, name in enumerate(TROUBLES):
+            now = now_all[name]
+            news[name] = now - self.told[k]
+            self.told[k] = now
+        return news
 
     def close(self):
         """Stop using this Receiver; waiting asyncio tasks are woken.

@@ -65,7 +65,8 @@ cdef class Sender:
     dialect : {"packed", "legacy", "compact"}, optional
         ``"packed"`` and ``"legacy"`` are understood by FastDeploy's own receivers of the same age, but the
         whole message must fit the kernel's limits.  ``"compact"`` needs an fd_postproc receiver; what does
-        not fit one message is sent in several.
+        not fit one message is sent in several, and each step has a checksum, unless
+        ``FD_POSTPROC_CHECKSUM=0`` is in the environment when the Sender is made.
 
     Attributes
     ----------
@@ -117,6 +118,7 @@ cdef class Sender:
         self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
         self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
         self.lane.compact = self.dialect_number == FDW_COMPACT
+        self.lane.checksum = _checksums()
         self.lane.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.lane.capacity = max(self.lane.stock_size, fdw_longest_frame(&self.c_layout, self.channel_number))
         self._begin()

@@ -27,6 +27,7 @@ typedef struct {
     int64_t piece;      /* body bytes of a fragment; 0: sent whole */
     int32_t next;       /* fragment to be sent next */
     int32_t fragments;  /* 1: sent whole */
+    int32_t sealed;     /* it has its checksum */
 } fdf_sending;
 
 /* Prepare to send `size` bytes of payload as messages of at most `limit`.  0, or -1 if the limit is below
@@ -39,6 +40,7 @@ static inline int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t l
     s->piece = 0;
     s->next = 0;
     s->fragments = 1;
+    s->sealed = 0;
     if (size <= limit)
         return 0;
     s->piece = limit - FDW_FRAME_HEADER;
@@ -80,11 +82,9 @@ static inline void *fdf_piece(const fdf_sending *s, int64_t *size)
 /* Does the header of a fragment belong to the open frame of its sender, as its next piece? */
 static inline int fdf_continues(const fdf_sender *s, const fdw_frame_header *h, int64_t body)
 {
-    const fdw_frame_header *last = &s->header;
-    return h->seq == last->seq && h->fragments == last->fragments && h->total == last->total
-        && h->batch == last->batch && h->rows == last->rows && h->cols == last->cols
-        && h->flag == last->flag && h->stop_flag == last->stop_flag
-        && h->fragment == last->fragment + 1 && body <= (int64_t)h->total - s->filled;
+    fdw_frame_header next = s->header; /* all of it: no checksum covers what only a later piece says */
+    next.fragment++;
+    return memcmp(&next, h, sizeof next) == 0 && body <= (int64_t)h->total - s->filled;
 }
 
 enum fdf_result { FDF_REFUSED = -1, FDF_NO_MEMORY = -2, FDF_MORE = 0, FDF_WHOLE = 1 };
@@ -139,7 +139,7 @@ static inline int fdf_finish(fdf_assembly *a, fdf_sender *s, const fdw_layout *l
     h.fragments = 1;
     memcpy(s->data, &h, sizeof h);
     a->whole = fdf_take_data(a, s);
-    if (fdw_open_frame(m, layout, channel, a->whole, h.total, fault) < 0) {
+    if (fdw_open_frame(m, layout, channel, a->whole, h.total, a->verify, fault) < 0) {
         fdf_rest(a, s);
         return FDF_REFUSED;
     }
@@ -163,13 +163,16 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
     if (fdw_open_header(m, &h, layout, channel, data, size, fault) < 0)
         return FDF_REFUSED;
     if (h.fragments == 1) {
+        const int status = fdw_open_frame(m, layout, channel, data, size, a->verify, fault);
+        if (status < 0 && fault->field == FDW_CHECKSUM)
+            return FDF_REFUSED; /* nobody knows whose it is */
         s = fdf_find(a, h.sender);
         if (s != NULL) {
             fdf_heard(a, s, now);
             if (s->data != NULL)
                 fdf_lose(a, s); /* its sender has begun another */
         }
-        return fdw_open_frame(m, layout, channel, data, size, fault) < 0 ? FDF_REFUSED : FDF_WHOLE;
+        return status < 0 ? FDF_REFUSED : FDF_WHOLE;
     }
     fdc_add(&a->fragments, 1);
     if (h.fragment == 0) {

@@ -8,7 +8,7 @@
 #ifndef FD_POSTPROC_GATE_H
 #define FD_POSTPROC_GATE_H
 
-#include "fd_postproc/headers/wire.h"
+#include "fd_postproc/headers/checksum.h"
 
 /* A message opened for reading: the bytes that arrived, and what its header says about them. */
 typedef struct {
@@ -57,7 +57,8 @@ static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 
 enum fdw_field {
     FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT, FDW_FLAG,
-    FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN, /* frames only */
+    FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN,
+    FDW_CHECKSUM, /* since FDW_FIELD_MAGIC: frames only */
     FDW_NUMBER, /* tensors only */
 };
 
@@ -285,9 +286,17 @@ static inline int fdw_check_tokens(const fdw_message *m, fdw_fault *fault)
     return 0;
 }
 
-/* Check everything that a whole compact frame claims. */
+/* Check the checksum of a whole frame.  One that has none must not have lost it. */
+static inline int fdw_check_checksum(const fdw_message *m, const fdw_frame_header *h, fdw_fault *fault)
+{
+    const uint8_t *frame = fdw_reach(m, 0, m->size);
+    const uint32_t expected = h->features & FDW_CHECKSUMMED ? fdw_checksum_of(frame, m->size) : 0;
+    return h->checksum == expected ? 0 : fdw_refuse(fault, FDW_CHECKSUM, -1, h->checksum, expected);
+}
+
+/* Check everything that a whole compact frame claims; `verify`: its checksum, too. */
 static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
-                                 int64_t size, fdw_fault *fault)
+                                 int64_t size, int verify, fdw_fault *fault)
 {
     fdw_frame_header h;
     if (fdw_open_header(m, &h, layout, channel, data, size, fault) < 0)
@@ -296,6 +305,8 @@ static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int c
         return fdw_refuse(fault, FDW_FRAGMENT, -1, h.fragments, 1);
     if (size != m->claimed)
         return fdw_refuse(fault, FDW_LENGTH, -1, size, m->claimed);
+    if (verify && fdw_check_checksum(m, &h, fault) < 0)
+        return -1;
     if (fdw_check_counts(m, fault) < 0)
         return -1;
     if (h.rows != m->rows)

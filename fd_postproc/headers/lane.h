@@ -19,6 +19,7 @@
 typedef struct {
     int msqid;
     int compact;            /* 1: compact frames, which may be cut */
+    int checksum;           /* 1: they get one */
     int64_t stock_size;     /* payload bytes of FastDeploy's message: most that its receiver takes at once */
     int64_t capacity;       /* payload bytes of the longest message or frame */
     uint64_t seq;           /* of the next frame */
@@ -67,6 +68,10 @@ static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message,
  * deadline: monotonic ns; 0 does not wait, negative waits forever. */
 static inline int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)
 {
+    if (lane->compact && lane->checksum && !sending->sealed) {
+        fdw_seal(sending->message + FDF_MTYPE_SIZE, sending->size);
+        sending->sealed = 1;
+    }
     while (sending->next < sending->fragments) {
         int64_t size = 0;
         void *piece = fdf_piece(sending, &size);

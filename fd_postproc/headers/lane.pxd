@@ -12,6 +12,7 @@ cdef extern from "fd_postproc/headers/lane.h" nogil:
     ctypedef struct fdq_lane:
         int msqid
         int compact
+        int checksum
         int64_t stock_size
         int64_t capacity
         uint64_t seq

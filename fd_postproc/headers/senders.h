@@ -67,16 +67,18 @@ typedef struct {
     int64_t known;          /* likewise of known senders, of FDF_KNOWN_ROOMS times as many */
     int32_t n_known, n_remembered;
     uint8_t *whole;         /* the frame handed out last; lives until the next message */
+    int verify;             /* check the checksum of a frame that has one */
     int64_t fragments;      /* received */
     int64_t incomplete;     /* frames given up */
 } fdf_assembly;
 
 /* seed: a random number. */
-static inline void fdf_begin(fdf_assembly *a, const fdw_layout *layout, int channel, uint64_t seed)
+static inline void fdf_begin(fdf_assembly *a, const fdw_layout *layout, int channel, int verify, uint64_t seed)
 {
     const int64_t longest = fdw_longest_frame(layout, channel) + FDF_ENTRY_COST;
     memset(a, 0, sizeof *a);
     a->multiplier = seed | 1;
+    a->verify = verify;
     a->limit = longest > FDF_LEAST_ROOM ? longest : FDF_LEAST_ROOM;
 }
 

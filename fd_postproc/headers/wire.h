@@ -189,7 +189,7 @@ typedef struct {
     uint8_t version;
     uint8_t channel;
     uint8_t flag;
-    uint8_t reserved;
+    uint8_t features;   /* FDW_CHECKSUMMED, and bits that mean nothing yet: they are sent as 0 */
     int32_t stop_flag;
     int32_t batch;
     int32_t cols;
@@ -199,11 +199,12 @@ typedef struct {
     uint64_t sender;
     uint16_t fragment;
     uint16_t fragments;
-    uint32_t reserved2;
+    uint32_t checksum;  /* see checksum.h; 0 without FDW_CHECKSUMMED */
 } fdw_frame_header;
 
 #define FDW_MAGIC 0x50504446u /* "FDPP" */
 #define FDW_VERSION 1
+#define FDW_CHECKSUMMED 1 /* readers that know nothing of it ignore both members, so it is no other version */
 _Static_assert(sizeof(fdw_frame_header) == FDW_FRAME_HEADER, "a frame header without padding");
 _Static_assert(offsetof(fdw_frame_header, seq) == 40, "a frame header without padding");
 

@@ -49,6 +49,7 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         FDW_FRAGMENT
         FDW_ROWS
         FDW_TOKEN
+        FDW_CHECKSUM
         FDW_NUMBER
 
     ctypedef struct fdw_message:
@@ -74,7 +75,10 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
     int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                  fdw_fault *fault)
     int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
-                       fdw_fault *fault)
+                       int verify, fdw_fault *fault)
+
+cdef extern from "fd_postproc/headers/checksum.h" nogil:
+    void fdw_seal(void *frame, int64_t size)
 
 cdef extern from "fd_postproc/headers/block.h" nogil:
     ctypedef struct fdw_block:

@@ -6,11 +6,12 @@ import ctypes
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from .._core import Receiver, environment_variable, tensor_elements
 from ..checks import whole_number
-from ..complaints import Backoff, Complaints, incomplete_text, last_sender_text
+from ..complaints import Backoff, Complaints, frames_text, last_sender_text
 from ..environment import QUEUE_MODE
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Channel, Layout, checked_layout
@@ -208,7 +209,7 @@ def _receive(channel: Channel, tensors: Sequence[Any], wait: bool, layout: Layou
     try:
         received = receiver._receive_into(addresses[0], addresses[1], addresses[2], k + 1, wait)
         if received > 1:
-            _tell_lost(receiver)
+            _tell_frames(receiver)
         if received & 1:
             return
     except MalformedMessage as error:
@@ -228,9 +229,11 @@ def _receive(channel: Channel, tensors: Sequence[Any], wait: bool, layout: Layou
     words[1:] = [0] * (len(words) - 1)
 
 
-def _tell_lost(receiver: Receiver) -> None:
-    msqid, channel, lost = receiver.msqid, receiver.channel, receiver._newly_incomplete()
-    _complaints.tell(f"{channel} incomplete", lambda: incomplete_text(msqid, channel), lost)
+def _tell_frames(receiver: Receiver) -> None:
+    for trouble, count in receiver._news().items():
+        if count:
+            text = partial(frames_text, trouble, receiver)
+            _complaints.tell(f"{receiver.channel} {trouble}", text, count)
 
 
 def _tell_refused(receiver: Receiver, error: MalformedMessage) -> None:

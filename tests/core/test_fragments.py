@@ -47,6 +47,9 @@ class Line:
             assert stats["fragments"] == self.oracle.fragments
             assert stats["incomplete"] == self.oracle.incomplete
             assert stats["malformed"] == self.refused
+            for name in ("missing", "doubled", "reordered"):
+                assert stats[name] == getattr(self.oracle.sequences, name)
+            assert self.receiver.senders == self.oracle.sequences.senders
             if got is not None:
                 outcomes.append(got)
         return outcomes
@@ -77,7 +80,7 @@ class Frame:
             random_step(channel, 100 * sender + seq, batch=6, cols=4, accepted=2, layout=SMALL)
         )
         whole = reference.encode_frame(step, sender=sender, seq=seq)
-        whole = FrameHeader.unpack(whole)._replace(**header).pack() + whole[64:]
+        whole = reference.seal(FrameHeader.unpack(whole)._replace(**header).pack() + whole[64:])
         self.step = replace(step, dialect="compact", seq=seq)
         self.whole = whole
         self.parts = reference.split(whole, 64 + -(-(len(whole) - 64) // pieces))
@@ -119,7 +122,7 @@ def test_beginnings_of_strangers_cost_nobody_else_a_frame(queue_key, size):
     whole = reference.encode_frame(ReferenceStep.from_step(step), sender=1)
     got, first = [], 1000
     for seq in range(3):
-        whole = FrameHeader.unpack(whole)._replace(seq=seq).pack() + whole[64:]
+        whole = reference.seal(FrameHeader.unpack(whole)._replace(seq=seq).pack() + whole[64:])
         for part in reference.split(whole, 8192):
             queue.send(part, type=2)
             got.append(receiver.receive(0))
@@ -266,7 +269,7 @@ def test_the_pieces_add_up_but_the_body_does_not(line):
     frame = Frame(1)
     body = bytearray(b"".join(part[64:] for part in frame.parts))
     body[0:4] = (1).to_bytes(4, "little")  # one row fewer than the header says
-    whole = frame.whole[:64] + bytes(body)
+    whole = reference.seal(frame.whole[:64] + bytes(body))
     (error,) = line.push(*reference.split(whole, len(frame.parts[0])))
     assert "rows" in error
     assert line.incomplete == 0
@@ -368,10 +371,10 @@ def test_known_senders_have_room_for_eight_of_the_longest_frames(queue_key):
     queue = sysv_ipc.MessageQueue(queue_key, max_message_size=8192)
     first = big_beginning(0)
     step = random_step("spec_topk", 7, batch=3, cols=3, accepted=2)
-    short = reference.split(reference.encode_frame(ReferenceStep.from_step(step)), 200)
     for sender in range(20):
-        for part in short:
-            queue.send(changed(part, sender=sender), type=2)
+        frame = reference.encode_frame(ReferenceStep.from_step(step), sender=sender)
+        for part in reference.split(frame, 200):
+            queue.send(part, type=2)
             got = receiver.receive(0)
         assert got == step
     before = resident_kib()

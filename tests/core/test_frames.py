@@ -16,6 +16,7 @@ from tests import reference
 from tests.lib.random_steps import random_step
 from tests.lib.search import examples
 from tests.reference import FrameHeader, ReferenceStep
+from tests.reference.crc32c import crc32c
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 SMALL = fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)
@@ -27,9 +28,9 @@ STEPS = st.tuples(st.sampled_from(CHANNELS), st.integers(0, 1 << 32), st.sampled
 
 
 def frame_of(step, layout=fp.GPU, **header):
-    """The reference's frame, with other header fields."""
+    """The reference's frame, with other header fields, and the checksum that they make."""
     frame = reference.encode_frame(ReferenceStep.from_step(step))
-    return FrameHeader.unpack(frame)._replace(**header).pack() + frame[64:]
+    return reference.seal(FrameHeader.unpack(frame)._replace(**header).pack() + frame[64:])
 
 
 def test_the_header_byte_by_byte():
@@ -48,11 +49,13 @@ def test_the_header_byte_by_byte():
         (28, "<i", 2),
         (32, "<i", 3),
         (36, "<I", 64 + 12 + 60),
+        (19, "B", 1),
         (58, "<H", 1),
     ):
         struct.pack_into(form, expected, offset, value)
     expected += struct.pack("<3i", 2, -9, 1) + struct.pack("<6i", 5, 6, 7, 8, 9, 10)
     expected += struct.pack("<6f", -1, -2, -3, -4, -5, -6) + struct.pack("<3i", 1, 2, 3)
+    struct.pack_into("<I", expected, 60, crc32c(expected))
     assert (
         fp.encode(step, "compact") == reference.encode(ReferenceStep.from_step(step), "compact") == expected
     )
@@ -166,7 +169,7 @@ def test_each_header_field(decode, header, args):
 @pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
 @pytest.mark.parametrize(
     "fields",
-    [{"nothing": 7}, {"zero": 7, "zero2": -1}, {"reserved": 255}, {"reserved2": (1 << 32) - 1}],
+    [{"nothing": 7}, {"zero": 7, "zero2": -1}, {"features": 255}, {"features": 254}],
     ids=str,
 )
 def test_words_that_are_not_looked_at(decode, fields):
@@ -179,7 +182,9 @@ def test_words_that_are_not_looked_at(decode, fields):
 def test_counts(decode):
     def with_counts(step, *counts):
         frame = frame_of(step)
-        return frame[:64] + struct.pack(f"<{len(counts)}i", *counts) + frame[64 + 4 * len(counts) :]
+        return reference.seal(
+            frame[:64] + struct.pack(f"<{len(counts)}i", *counts) + frame[64 + 4 * len(counts) :]
+        )
 
     assert refused(decode, with_counts(GOOD, 2, 3, 1, 2, 2)) == ("count", 3, 2, 1)
     assert refused(decode, with_counts(GOOD, 2, 2, 2, 2, 1)) == ("rows", 10, 9, None)
@@ -199,7 +204,7 @@ def test_a_negative_token_is_no_token(decode, channel):
     frame = fp.encode(step, "compact", layout=SMALL)
     assert decode(frame, channel, mtype=2, layout=SMALL).counts == [-9, 1, 1]
     at = 64 + 12 + 4  # after header, counts, and the first id
-    frame = frame[:at] + struct.pack("<i", -7) + frame[at + 4 :]
+    frame = reference.seal(frame[:at] + struct.pack("<i", -7) + frame[at + 4 :])
     assert refused(decode, frame, channel) == ("token", -7, 0, 2)
 
 
@@ -226,7 +231,10 @@ def test_every_other_length_is_refused(channel, decode_both):
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_damaged_bytes(channel, layout, decode_both):
     rng = random.Random(f"{channel} {layout}")
-    frame = frame_of(random_step(channel, 4, batch=min(5, layout.max_batch), layout=layout))
+    frame = reference.encode_frame(
+        ReferenceStep.from_step(random_step(channel, 4, batch=min(5, layout.max_batch), layout=layout)),
+        checksum=False,  # which would hide all others
+    )
     for _ in range(300):
         damaged = bytearray(frame)
         for _ in range(rng.choice([1, 1, 2, 5])):

@@ -79,8 +79,10 @@ static inline void goes_round(const fdw_step *s, const fdw_layout *layout, int d
     draft.size = m.claimed;
     draft.data = exactly(m.claimed);
     INSIST(fdw_write_step(&m, s, &draft) == 0);
+    if (dialect == FDW_COMPACT)
+        fdw_seal(draft.data, draft.size);
     status = dialect == FDW_COMPACT
-        ? fdw_open_frame(&again, layout, s->channel, draft.data, draft.size, &fault)
+        ? fdw_open_frame(&again, layout, s->channel, draft.data, draft.size, 1, &fault)
         : fdw_open(&again, layout, s->channel, draft.data, draft.size, &fault);
     INSIST(status == 0 && again.claimed == draft.size);
     copy = gathered(&again);

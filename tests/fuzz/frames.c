@@ -105,7 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fdf_assembly frames;
     speaker speakers[SENDERS] = {{0, 0, 0, 0}};
     int64_t now = 1, pieces = 0;
-    fdf_begin(&frames, &LAYOUT, FDW_SPEC, size);
+    fdf_begin(&frames, &LAYOUT, FDW_SPEC, 0, size);
     for (; size >= 4; data += 4, size -= 4) {
         const int64_t lost = frames.incomplete;
         const int which = data[0] % SENDERS, how = data[1] % 8;

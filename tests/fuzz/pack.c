@@ -52,7 +52,7 @@ static void in_pieces(const fdw_message *m, const fdw_layout *layout, const fdw_
     uint8_t *buffer = exactly(FDF_MTYPE_SIZE + whole->size);
     int status = FDF_MORE;
     memcpy(buffer + FDF_MTYPE_SIZE, whole->data, (size_t)whole->size);
-    fdf_begin(&frames, layout, m->channel, (uint64_t)limit);
+    fdf_begin(&frames, layout, m->channel, 1, (uint64_t)limit);
     if (fdf_cut(&sending, buffer, whole->size, limit) == 0) {
         for (; sending.next < sending.fragments; sending.next++) {
             int64_t size;
@@ -139,8 +139,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (fdp_write(&m, &s, settled, &draft, &fault) == 0) {
             fdw_fault wire;
             fdw_message got;
-            const int status = dialect == FDW_COMPACT
-                ? fdw_open_frame(&got, layout, m.channel, draft.data, draft.size, &wire)
+            int status;
+            if (dialect == FDW_COMPACT)
+                fdw_seal(draft.data, draft.size);
+            status = dialect == FDW_COMPACT
+                ? fdw_open_frame(&got, layout, m.channel, draft.data, draft.size, 1, &wire)
                 : fdw_open(&got, layout, m.channel, draft.data, draft.size, &wire);
             INSIST(status == 0 && got.batch == s.batch && got.rows == m.rows && got.stop_flag == s.stop_flag);
             check_message(&got, layout);

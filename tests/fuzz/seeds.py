@@ -22,9 +22,9 @@ CHANNELS = ["plain", "topk", "spec", "spec_topk"]
 LONGEST = 4096
 
 
-def gate(channel, layout, *messages):
+def gate(channel, layout, *messages, verify=False):
     """An input of the gate target: (payload, whether it is a compact frame)."""
-    out = bytes([CHANNELS.index(channel) | LAYOUTS.index(layout) << 2])
+    out = bytes([CHANNELS.index(channel) | LAYOUTS.index(layout) << 2 | verify << 7])
     for payload, compact in messages:
         out += len(payload).to_bytes(2, "little") + bytes([2 + compact]) + payload
     return out
@@ -56,7 +56,7 @@ def gate_seeds():
             whole = reference.encode_frame(reference.ReferenceStep.from_step(step), sender=sender, seq=seed)
             messages += [(piece, True) for piece in reference.split(whole, limit)]
         random.Random(seed).shuffle(messages)
-        yield gate(channel, layout, *messages)[:LONGEST]
+        yield gate(channel, layout, *messages, verify=seed % 2 == 1)[:LONGEST]
 
 
 def almost_seeds():

@@ -19,7 +19,7 @@ assembly *begin(int max_batch, int top_k, int max_draft, int spec_batch, int cha
     assembly *a = calloc(1, sizeof *a);
     a->layout = layout;
     a->channel = channel;
-    fdf_begin(&a->frames, &a->layout, channel, seed);
+    fdf_begin(&a->frames, &a->layout, channel, 1, seed);
     return a;
 }
 

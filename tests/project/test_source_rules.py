@@ -43,7 +43,8 @@ def test_system_calls_and_errno_live_in_one_file(path):
 # The headers that know what a message looks like, each with those that it includes.
 WIRE = {
     "wire.h": ["<stddef.h>", "<stdint.h>", "<string.h>"],
-    "gate.h": ["wire.h"],
+    "checksum.h": ["crc32c.h", "wire.h"],
+    "gate.h": ["checksum.h"],
     "block.h": ["wire.h"],
     "gather.h": ["block.h", "gate.h"],
     "write.h": ["block.h", "gate.h"],

@@ -15,7 +15,7 @@ speculate_get_output (spec), speculate_save_output_topk, mtp_save_first_token_wi
 speculate_get_output_topk (spec_topk).
 """
 
-from .frames import FrameHeader, encode_frame, split
+from .frames import FrameHeader, encode_frame, seal, split
 from .reading import claimed, decode, fill, live
 from .reassembly import Reassembler
 from .saving import (
@@ -51,6 +51,7 @@ __all__ = [
     "payload_size",
     "save_output",
     "save_output_topk",
+    "seal",
     "speculate_save_output",
     "speculate_save_output_topk",
     "split",

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple, NoReturn
 from fd_postproc.errors import MalformedMessage
 from fd_postproc.layout import GPU, Layout
 
+from .crc32c import crc32c
 from .kinds import CHANNELS, checked
 from .step import ReferenceStep
 from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
 MAGIC, VERSION = int.from_bytes(b"FDPP", "little"), 1
+CHECKSUMMED = 1  # in `features`
 FLAGS = (0, 3, 4)  # what FastDeploy writes: 3 or 4; in other channels' messages that word is a batch
 
 _FORMAT = struct.Struct("<3i I 4B 4i I 2Q 2H I")
@@ -34,7 +36,7 @@ class FrameHeader(NamedTuple):
     version: int = VERSION
     channel: int = 0
     flag: int = 0
-    reserved: int = 0
+    features: int = 0  # CHECKSUMMED, or nothing
     stop_flag: int = 0
     batch: int = 0
     cols: int = 0
@@ -44,7 +46,7 @@ class FrameHeader(NamedTuple):
     sender: int = 0
     fragment: int = 0
     fragments: int = 1
-    reserved2: int = 0
+    checksum: int = 0
 
     def pack(self) -> bytes:
         return _FORMAT.pack(*self)
@@ -54,8 +56,8 @@ class FrameHeader(NamedTuple):
         return cls(*_FORMAT.unpack_from(message))
 
     def frame(self) -> FrameHeader:
-        """What all fragments of a frame have in common, as far as it means something."""
-        return self._replace(nothing=-2, zero=0, zero2=0, reserved=0, reserved2=0, fragment=0)
+        """What all fragments of a frame have in common."""
+        return self._replace(fragment=0)
 
 
 def frame_size(channel: str, batch: int, rows: int, cols: int) -> int:
@@ -64,8 +66,24 @@ def frame_size(channel: str, batch: int, rows: int, cols: int) -> int:
     return HEADER_SIZE + 4 * (batch + rows * cols + logprobs)
 
 
+def checksum_of(frame: bytes) -> int:
+    """The checksum that a whole frame must have: of all its bytes, as if it were 0."""
+    header = FrameHeader.unpack(frame)._replace(fragment=0, fragments=1, checksum=0)
+    return crc32c(header.pack() + frame[HEADER_SIZE:])
+
+
+def seal(frame: bytes) -> bytes:
+    """The frame with its checksum."""
+    header = FrameHeader.unpack(frame)
+    header = header._replace(features=header.features | CHECKSUMMED)
+    frame = header.pack() + frame[HEADER_SIZE:]
+    return header._replace(checksum=checksum_of(frame)).pack() + frame[HEADER_SIZE:]
+
+
 @checked
-def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None) -> bytes:
+def encode_frame(
+    step: ReferenceStep, *, sender: int = 0, seq: int | None = None, checksum: bool = True
+) -> bytes:
     """A whole frame.
 
     Parameters
@@ -74,6 +92,8 @@ def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None
     sender : int, optional
     seq : int, optional
         Default: the step's own, else 0.
+    checksum : bool, optional
+        Whether it has one.
     """
     numbers = [*step.counts, *(n for row in step.ids for n in row)]
     body = struct.pack(f"<{len(numbers)}i", *numbers)
@@ -91,7 +111,8 @@ def encode_frame(step: ReferenceStep, *, sender: int = 0, seq: int | None = None
         seq=(step.seq or 0) if seq is None else seq,
         sender=sender,
     )
-    return header.pack() + body
+    frame = header.pack() + body
+    return seal(frame) if checksum else frame
 
 
 def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) -> FrameHeader:
@@ -142,6 +163,9 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
     if channel not in CHANNELS:
         raise ValueError(f"channel {channel!r} is not one of {', '.join(map(repr, CHANNELS))}")
     header = read_header(frame, channel, layout, whole=True)
+    checksum = checksum_of(frame) if header.features & CHECKSUMMED else 0
+    if header.checksum != checksum:
+        raise MalformedMessage(channel, "checksum", header.checksum, checksum)
     asked, channel = channel, CHANNELS[header.channel]
     depth, at = capacity_of(channel, layout).depth, HEADER_SIZE
 

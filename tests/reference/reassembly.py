@@ -13,6 +13,7 @@ from fd_postproc.layout import GPU, Layout
 
 from .frames import HEADER_SIZE, FrameHeader, decode_frame, frame_size, read_header
 from .kinds import checked
+from .sequences import Sequences
 from .step import ReferenceStep
 from .structs import capacity_of
 
@@ -61,12 +62,15 @@ class Reassembler:
         Fragments seen.
     incomplete : int
         Frames of which something is missing; each counts once, however many of its fragments come.
+    sequences : Sequences
+        The numbers of the frames that were whole.
     """
 
     @checked
     def __init__(self, channel: str, layout: Layout = GPU) -> None:
         self.channel, self.layout = channel, layout
         self.fragments = self.incomplete = 0
+        self.sequences = Sequences()
         self._senders: dict[int, _Sender] = {}
         self._turn = 0
         most, capacity = layout.max_batch, capacity_of(channel, layout)
@@ -90,9 +94,18 @@ class Reassembler:
         header = read_header(message, self.channel, self.layout, whole=False)
         sender, body = header.sender, message[HEADER_SIZE:]
         if header.fragments == 1:
+            try:
+                step = decode_frame(message, self.channel, self.layout)
+            except MalformedMessage as error:
+                if error.field == "checksum":  # nobody knows whose it is
+                    raise
+                step, fault = None, error
             self._hear(sender, now)
             self._lose(sender)  # it has gone on to another frame
-            return decode_frame(message, self.channel, self.layout)
+            if step is None:
+                raise fault
+            self.sequences.note(sender, header.seq)
+            return step
         self.fragments += 1
         if header.fragment == 0:
             if len(message) > header.total:
@@ -124,6 +137,7 @@ class Reassembler:
             self._rest(sender)
             raise
         one.completed += 1
+        self.sequences.note(sender, header.seq)
         self._rest(sender)
         known = {name for name, other in self._senders.items() if other.known}
         if len(known) > MOST_KNOWN:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from functools import partial
 from typing import Any
 
-from ..._core import Receiver
-from ...complaints import Complaints, incomplete_text
+from ..._core import TROUBLES, Receiver
+from ...complaints import Complaints, frames_text
 from ...environment import LOG_STATS
 from ._results import Totals
 
@@ -19,7 +20,11 @@ NAMES = {
     "steps": "Decode steps that were processed",
     "results": "Results that were made",
     "malformed": "Messages that were refused",
+    "corrupt": "Messages of these that were compact frames with a wrong checksum",
     "incomplete": "Compact frames that never became whole",
+    "missing": "Compact frames that did not come between others, incomplete and refused ones among them",
+    "doubled": "Compact frames whose number had come already",
+    "reordered": "Compact frames that came after later ones of their sender",
     "stale": "Messages of an earlier run that were dropped",
     "lost_steps": "Steps that were lost to an exception",
     "failed_requests": "Requests that ended with an error of the token processor",
@@ -28,6 +33,8 @@ NAMES = {
     "build_seconds": "Time to make results, waiting for sampling masks included",
     "put_seconds": "Time to deliver results to the scheduler",
 }
+RECEIVED = ("wait_seconds", "corrupt", *TROUBLES)
+"""Totals that a `Receiver` counts."""
 
 
 class Counters(Totals):
@@ -40,25 +47,28 @@ class Counters(Totals):
     """
 
     receiver: Receiver | None = None
-    _before: tuple[float, int] = (0.0, 0)  # of queues that are gone
+    _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
 
     def follow(self, receiver: Receiver) -> None:
-        """Count the waiting time and the incomplete frames of another receiver from now on."""
-        self._before, self.receiver = (self.wait_seconds, self.incomplete), receiver
+        """Count what another receiver counts from now on."""
+        self._before, self.receiver = self.received(), receiver
+
+    def received(self) -> dict[str, int | float]:
+        """What the receivers have counted: the totals in `RECEIVED`."""
+        if self.receiver is None:
+            return self._before
+        stats = self.receiver.stats
+        return {name: before + stats[name] for name, before in self._before.items()}
 
     @property
     def wait_seconds(self) -> float:
         """Time that the receivers waited for the worker."""
-        return self._before[0] + (0.0 if self.receiver is None else self.receiver.stats["wait_seconds"])
-
-    @property
-    def incomplete(self) -> int:
-        """Compact frames that never became whole."""
-        return self._before[1] + (0 if self.receiver is None else int(self.receiver.stats["incomplete"]))
+        return float(self.received()["wait_seconds"])
 
     def as_dict(self) -> dict[str, int | float]:
         """Every total by name."""
-        return {name: getattr(self, name) for name in NAMES}
+        received = self.received()
+        return {name: received[name] if name in received else getattr(self, name) for name in NAMES}
 
     def line(self) -> str:
         """The totals for a log."""
@@ -90,7 +100,7 @@ class Reports:
     def __init__(self, counters: Counters, logger: Any) -> None:
         self._counters, self._logger, self._told = counters, logger, dict.fromkeys(NAMES, 0.0)
         self._due = 0.0
-        self._incomplete = 0  # that were told
+        self._troubles: dict[str, int | float] = dict.fromkeys(TROUBLES, 0)  # that were told
         self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
         try:
             self._log_period = LOG_STATS.value
@@ -119,19 +129,19 @@ class Reports:
         if now >= self._due:
             self._due = now + PERIOD
             self.move_forward()
-        self.tell_incomplete()
+        self.tell_troubles()
         if now >= self._log_due:
             self._log_due = now + self._log_period
             self._logger.info(self._counters.line())
 
-    def tell_incomplete(self) -> None:
-        """Log frames that were lost."""
-        receiver, incomplete = self._counters.receiver, self._counters.incomplete
-        if receiver is not None and incomplete > self._incomplete:
-            msqid, channel = receiver.msqid, receiver.channel
-            lost = incomplete - self._incomplete
-            self._complaints.tell("incomplete", lambda: incomplete_text(msqid, channel), lost)
-        self._incomplete = incomplete
+    def tell_troubles(self) -> None:
+        """Log what has happened to frames."""
+        receiver, received = self._counters.receiver, self._counters.received()
+        for trouble in TROUBLES:
+            count = int(received[trouble] - self._troubles[trouble])
+            if receiver is not None and count > 0:
+                self._complaints.tell(trouble, partial(frames_text, trouble, receiver), count)
+            self._troubles[trouble] = received[trouble]
         self._complaints.flush()
 
     def move_forward(self) -> None:

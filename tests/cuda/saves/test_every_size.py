@@ -12,6 +12,7 @@ MATRIX = """
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from fd_postproc import queues
 from tests import reference
+from tests.reference.frames import checksum_of
 import sysv_ipc, random
 rng = random.Random(int(sys.argv[1]))
 for op, channel in CHANNELS.items():
@@ -36,11 +37,16 @@ for op, channel in CHANNELS.items():
             assert len(sent[0]) == len(sent[1]) and (dialect == "compact" or len(sent[0]) == 1), where
             for (host, host_type), (payload, mtype) in zip(*sent):
                 assert mtype == host_type and len(payload) == len(host), where
-                written = [range(0, 40), range(56, len(host))]  # of a frame, all but its number and sender
+                # Of a frame, all but its number and sender, and the checksum, of which they are part.
+                written = [range(0, 40), range(56, 60), range(64, len(host))]
                 if dialect != "compact":
                     written = getattr(reference, op)(*arguments(op, inputs), dialect=dialect).written
                 for part in written:
                     assert payload[part.start:part.stop] == host[part.start:part.stop], (where, part)
+            for pieces in sent if dialect == "compact" else []:
+                whole = b"".join(payload[64 if k else 0:] for k, (payload, _) in enumerate(pieces))
+                header = reference.FrameHeader.unpack(whole)
+                assert (header.features, header.checksum) == (1, checksum_of(whole)), where
 print("done")
 """
 

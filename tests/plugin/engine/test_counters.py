@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.counters import LOOK, PERIOD, Counters, Reports
+from fd_postproc.fastdeploy.engine.counters import LOOK, PERIOD, RECEIVED, Counters, Reports
 
 
 def test_totals_are_summed_over_steps():
@@ -40,23 +40,43 @@ def test_each_stage_has_its_time():
 def test_waiting_for_a_queue_that_is_gone_is_not_forgotten():
     totals = Counters()
     for waited in (3.0, 4.0):
-        totals.follow(SimpleNamespace(stats={"wait_seconds": waited, "incomplete": int(waited)}))
+        stats = dict.fromkeys(RECEIVED, int(waited)) | {"wait_seconds": waited}
+        totals.follow(SimpleNamespace(stats=stats))
         assert totals.as_dict()["wait_seconds"] == totals.wait_seconds
-        assert totals.as_dict()["incomplete"] == totals.incomplete
     assert totals.wait_seconds == 7.0
-    assert totals.incomplete == 7
+    assert totals.as_dict()["incomplete"] == totals.as_dict()["corrupt"] == 7
 
 
 def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
     totals = Counters()
     reports = Reports(totals, logging.getLogger("test"))
-    totals.follow(SimpleNamespace(stats={"wait_seconds": 0.0, "incomplete": 0}, msqid=7, channel="spec"))
+    totals.follow(SimpleNamespace(stats=dict.fromkeys(RECEIVED, 0), msqid=7, channel="spec"))
     assert reports.patience(1.0) == LOOK
     for incomplete in range(0, 300, 3):
         totals.receiver.stats["incomplete"] = incomplete
         reports.refresh(1.0 + incomplete)
     assert totals.as_dict()["incomplete"] == 297
     assert caplog.text.count("queue 7 (spec): a frame in pieces was never completed") == 1
+
+
+@pytest.mark.parametrize("trouble", ["missing", "doubled", "reordered"])
+def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
+    totals = Counters()
+    reports = Reports(totals, logging.getLogger("test"))
+    one = {"frames": 1200, "next": 1203, "missing": 0, "doubled": 0, "reordered": 0, trouble: 3}
+    quiet = dict.fromkeys(one, 0)
+    totals.follow(
+        SimpleNamespace(
+            stats=dict.fromkeys(RECEIVED, 0), msqid=7, channel="spec", senders={255: one, 254: quiet}
+        )
+    )
+    reports.refresh(1.0)
+    assert caplog.text == ""
+    totals.receiver.stats[trouble] = 3
+    reports.refresh(10.0)
+    assert totals.as_dict()[trouble] == 3
+    whose = "(3 of sender 00000000000000ff, from which 1,200 came and number 1,203 is due)"
+    assert caplog.text.count("queue 7 (spec): frames") == caplog.text.count(whose) == 1
 
 
 def test_a_line_names_every_total():
