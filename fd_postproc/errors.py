@@ -70,8 +70,8 @@ class MalformedMessage(ValueError):
         if self.field == "checksum":
             return (
                 f"a compact frame says that its checksum is {value:#010x}, but it is {bound:#010x}: its "
-                "bytes were changed after they were sent, by another program or by faulty memory (0: it has lost "
-                "the mark of a frame with a checksum)"
+                "bytes were changed after they were sent, by another program or by faulty memory (0: it has "
+                "lost the mark of a frame with a checksum)"
             )
         if self.field == "fragment" and bound == 1 < value:
             return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"

@@ -156,8 +156,8 @@ cdef class Receiver:
         """dict: counters since construction.
 
         messages, bytes : taken from the queue, good or bad; malformed, oversized : those of them that were
-        refused because they are inconsistent, or longer than the layout allows; corrupt : compact frames among
-        the malformed ones whose checksum was wrong; fragments : pieces of compact frames; incomplete : compact
+        refused because they are inconsistent, or longer than the layout allows; corrupt : those of the
+        malformed ones whose checksum was wrong; fragments : pieces of compact frames; incomplete : compact
         frames that were never completed; missing : compact frames that did not come between others of their
         sender, whatever the reason, incomplete and refused ones among them; doubled, reordered : compact
         frames whose number had come already, or that came after a later one; waits, wait_seconds : how often
