@@ -118,8 +118,8 @@ PLUG_IN = [
     *("engine/activation", "engine/processor", "engine/entry"),
     *("worker/overlap", "worker/room", "worker/warmup", "worker/sending", "worker/entry"),
     *("api/_chunks", "api/loading", "api/texts", "api/waits", "api/plans", "api/building_blocks"),
-    *("api/canned", "api/trial", "api/counters", "api/activation", "api/connections", "api/responses"),
-    "api/entry",
+    *("api/canned", "api/trial", "api/counters", "api/activation", "api/connections", "api/unpacking"),
+    *("api/responses", "api/entry"),
     "report",
 ]
 

@@ -3,8 +3,8 @@
 """The JSON of an API server's chunks, written in C.
 
 The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
-what every piece of an answer can do, texts of token ids made once, log-probabilities of chat and of
-completion, and stand-ins for models of pydantic.
+what every piece of an answer can do, texts of token ids made once, results out of msgpack, log-probabilities
+of chat and of completion, and stand-ins for models of pydantic.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
@@ -43,6 +43,7 @@ cdef extern from "fd_postproc/headers/json.h":
 include "_numbers.pxi"
 include "_writer.pxi"
 include "_texts.pxi"
+include "_packed.pxi"
 include "_rows.pxi"
 include "_columns.pxi"
 include "_models.pxi"

@@ -149,20 +149,17 @@ cdef class CompletionBuilder:
         Exception
             Whatever the tokenizer raises: likewise.
         """
-        cdef Py_ssize_t rows
         if top is None or columns is None:
             return None
         if not PyLong_CheckExact(columns):
             raise Unknown("the number of log-probabilities is no integer")
         if columns < 0:
             return None
-        rows = _rows_in(top)
-        if rows == 0:
+        rows = _resolved(self.texts, None, top, min(columns, 1 << 40) + 1, False, True)
+        if rows is None:
             return None
-        _only_floats(top[1], rows)
         cdef CompletionLogprobs made = CompletionLogprobs.__new__(CompletionLogprobs)
-        made.models = self.models
-        made.rows = _rows_of(self.texts, None, top[0], top[1], rows, min(columns, 1 << 40) + 1, False)
+        made.models, made.rows = self.models, rows
         return made
 
 

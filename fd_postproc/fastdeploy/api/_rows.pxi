@@ -307,19 +307,68 @@ cdef class ChatBuilder:
         Exception
             Whatever the tokenizer raises: likewise.
         """
-        cdef Py_ssize_t rows, most
+        cdef Py_ssize_t most
         if top is None or not asked or columns is None:
             return None
         if not PyLong_CheckExact(columns):
             raise Unknown("the number of log-probabilities is no integer")
         if columns < 0:
             return None
-        rows = _rows_in(top)
-        if rows == 0:
-            return None
         most = min(columns, 1 << 40) + 1
-        texts = self.texts if decode else self.silent
-        return ChatLogprobs.of(_rows_of(texts, self.models, top[0], top[1], rows, most, not decode))
+        made = _resolved(self.texts if decode else self.silent, self.models, top, most, not decode, False)
+        return None if made is None else ChatLogprobs.of(made)
+
+
+cdef _Rows _resolved(Texts texts, ChatModels models, top, Py_ssize_t most, bint silent, bint floats):
+    """The rows of a result, packed or not; None where FastDeploy sees nothing.
+
+    Unknown for what FastDeploy has to see itself; if only `floats` are wanted, also for integers among the scores.
+    """
+    if type(top) is PackedRows:
+        if (<PackedRows>top).lists is None:
+            return _rows_of_packed(texts, models, <PackedRows>top, most, silent)
+        top = (<PackedRows>top).lists
+    cdef Py_ssize_t rows = _rows_in(top)
+    if rows == 0:
+        return None
+    if floats:
+        _only_floats(top[1], rows)
+    return _rows_of(texts, models, top[0], top[1], rows, most, silent)
+
+
+cdef _Rows _rows_of_packed(Texts texts, ChatModels models, PackedRows top, Py_ssize_t most, bint silent):
+    """Resolve rows straight from the bytes: all scores there are floats."""
+    cdef fdu_bytes ids, scores
+    cdef size_t row, i, wide, long, n
+    cdef int64_t id = 0
+    cdef double score = 0.0
+    cdef Py_ssize_t at = 0
+    cdef _Rows made
+    if top.rows == 0:
+        return None
+    made = _Rows.__new__(_Rows)
+    cdef text_record *same = texts.numbered(0) if silent else NULL
+    made.texts, made.models, made.rows = texts, models, top.rows
+    made.allocate(top.rows, (top.size - top.scores) // 5)  # bytes of the shorter kind of float
+    ids.at, scores.at = top.packed + top.ids, top.packed + top.scores
+    ids.end = scores.end = top.packed + top.size
+    for row in range(top.rows):
+        if not fdu_list(&ids, &wide) or not fdu_list(&scores, &long):
+            raise AssertionError("packed log-probabilities were checked")
+        n = min(wide, long, <size_t>most)
+        if n == 0:
+            raise Unknown("a row of log-probabilities is empty")
+        for i in range(wide):
+            fdu_integer(&ids, &id)
+            if i < n:
+                made.cells[at + i].record = same if same != NULL else texts.numbered(id)
+        for i in range(long):
+            fdu_float(&scores, &score)
+            if i < n:
+                made.cells[at + i].score = score
+        at += n
+        made.ends[row] = at
+    return made
 
 
 cdef Py_ssize_t _rows_in(top) except -1:

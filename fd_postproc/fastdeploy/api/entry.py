@@ -39,9 +39,10 @@ def register() -> None:
 
 def _connect(module: object) -> None:
     try:
-        from .connections import settle
+        from . import connections, unpacking
 
-        settle(module)
+        connections.settle(module)
+        unpacking.settle(module)
     except Exception:
         logging.getLogger("fd_postproc").exception("the API server's connections stay FastDeploy's own")
 

@@ -1,0 +1,307 @@
+"""Results out of msgpack: as msgpack gives them, log-probabilities only when somebody looks at them."""
+
+import copy
+import gc
+import pickle
+from types import SimpleNamespace
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fd_postproc.fastdeploy.api import unpacking
+from fd_postproc.fastdeploy.api._chunks import (
+    LAZY,
+    ChatBuilder,
+    CompletionBuilder,
+    PackedRows,
+    Unknown,
+    forget_totals,
+    totals,
+    unpack,
+)
+from fd_postproc.fastdeploy.api.plans import NotPlain
+
+from .test_logprobs import chat, columns, completion, tops
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.floats(width=32),
+    st.floats(-1e38, 1e38),
+    st.text(max_size=40),
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=20),
+        st.dictionaries(st.one_of(st.text(max_size=60), st.sampled_from(LAZY)), inner, max_size=20),
+    ),
+    max_leaves=60,
+)
+single = st.booleans()  # floats of four bytes
+
+
+def types_of(value):
+    if isinstance(value, dict):
+        return {key: types_of(one) for key, one in value.items()}
+    return [type(value), *map(types_of, value)] if isinstance(value, list) else type(value)
+
+
+@given(values, single)
+def test_every_value_is_msgpacks(value, single):
+    packed = msgpack.packb(value, use_single_float=single)
+    expected = msgpack.unpackb(packed)
+    eager = unpack(packed, False)
+    assert repr(eager) == repr(expected) == repr(unpack(packed))
+    assert types_of(eager) == types_of(expected)
+
+
+def refused(packed):
+    try:
+        return repr(msgpack.unpackb(packed))
+    except Exception:
+        return None
+
+
+def ours(packed, lazy=True):
+    try:
+        return repr(unpack(packed, lazy))
+    except (Unknown, UnicodeDecodeError):
+        return None
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes(packed):
+    """What we take msgpack takes, too, and means the same by it."""
+    for lazy in (True, False):
+        made = ours(packed, lazy)
+        assert made is None or made == refused(packed)
+
+
+@given(tops(), single, st.data())
+def test_damaged_results(top, single, data):
+    packed = bytearray(msgpack.packb([[{"outputs": {"top_logprobs": top}}]], use_single_float=single))
+    for cut in range(len(packed)):
+        assert ours(bytes(packed[:cut])) is None
+    packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    made = ours(bytes(packed))
+    assert made is None or made == refused(bytes(packed))
+
+
+def lazily(top, single=False, key="top_logprobs"):
+    """As a result's log-probabilities come out of a message."""
+    return unpack(msgpack.packb({key: top}, use_single_float=single))[key]
+
+
+ROWS = [[[5, 70000], [6, 7]], [[-0.5, -1.5], [-0.25, -2.5]], [1, 3]]
+
+
+@pytest.mark.parametrize("key", LAZY)
+def test_log_probabilities_stay_packed(key):
+    assert type(lazily(ROWS, key=key)) is PackedRows
+    assert type(lazily(ROWS, key="logprobs")) is list
+    for other in (
+        None,
+        [],
+        ROWS[:2],
+        [*ROWS, []],
+        [[[1.5]], [[0.5]], [1]],
+        [[[1]], [[1]], [1]],
+        [[[1]], [[None]], [1]],
+    ):
+        made = lazily(other, key=key)
+        assert made == other
+        assert type(made) is type(other)
+
+
+def test_they_are_a_list_for_whoever_looks():
+    made = lazily(ROWS)
+    assert isinstance(made, list)
+    assert len(made) == 3
+    assert bool(made)
+    assert made[0] is made[0]
+    assert made[-1] == [1, 3]
+    assert made[:2] == ROWS[:2]
+    assert [*made] == ROWS
+    assert [*reversed(made)] == ROWS[::-1]
+    assert made == ROWS
+    assert made == ROWS
+    assert made == lazily(ROWS)
+    assert made != ROWS[:2]
+    assert (made < ROWS, made <= ROWS, made > ROWS, made >= ROWS) == (False, True, False, True)
+    assert made + ROWS == ROWS + made == made + lazily(ROWS) == ROWS + ROWS
+    assert made * 2 == 2 * made == ROWS * 2
+    assert [1, 3] in made
+    assert made.index([1, 3]) == 2
+    assert repr(made) == repr(ROWS)
+    for copied in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made)), list(made)):
+        assert type(copied) is list
+        assert copied == ROWS
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(made)
+    made[2] = [9, 9]
+    made[0].append([8])
+    made += [4]
+    made.append(5)
+    del made[1]
+    assert made == [[[5, 70000], [6, 7], [8]], [9, 9], 4, 5]
+    assert len(made) == 4
+
+
+@given(tops(), columns, st.booleans(), single, st.booleans())
+def test_what_is_built_of_them_is_what_is_built_of_lists(top, most, texts, single, looked_at):
+    made = lazily(top, single)
+    assert type(made) is PackedRows
+    plain = list(lazily(top, single))
+    if looked_at:
+        made[0]
+    for build in (
+        lambda rows: chat().build(rows, True, most, texts),
+        lambda rows: completion().build(rows, most),
+    ):
+        assert built(build, made) == built(build, plain)
+
+
+def built(build, rows):
+    try:
+        made = build(rows)
+        return made and made.model_dump_json(exclude_unset=True)
+    except Unknown as error:
+        return f"left: {error}"
+
+
+@pytest.mark.parametrize("builder", [chat, completion])
+def test_rows_that_fastdeploy_has_to_see(builder):
+    build = builder()
+    for top, text in (
+        ([[[0], []], [[-0.5], []], [1, 1]], "empty"),
+        ([[[1 << 40]], [[-0.5]], [1]], "out of range"),
+        ([[[-1]], [[-0.5]], [1]], "out of range"),
+    ):
+        made = lazily(top)
+        assert type(made) is PackedRows
+        with pytest.raises(Unknown, match=text):
+            build.build(*((made, True, 5, True) if isinstance(build, ChatBuilder) else (made, 5)))
+    assert isinstance(build, (ChatBuilder, CompletionBuilder))
+
+
+def test_what_changed_after_it_was_looked_at_is_what_is_written():
+    made = lazily(ROWS)
+    made[1][0][0] = -9.5
+    made[0][0][0] = made[0][0][1] = made[0][1][0] = made[0][1][1] = 0
+    assert '"logprob":-9.5' in chat().build(made, True, 5, True).model_dump_json(exclude_unset=True)
+
+
+def test_nothing_is_there_for_the_collector():
+    message = msgpack.packb([{"top_logprobs": ROWS, "draft_top_logprobs": ROWS}] * 500)
+    gc.collect()
+    before = len(gc.get_objects())
+    made = unpack(message)
+    assert len(gc.get_objects()) - before <= 2 * len(made) + 10  # a map each, and none within
+    assert not gc.is_tracked(made[0]["top_logprobs"])
+
+
+@pytest.fixture
+def stand_in():
+    forget_totals()
+    return unpacking.Msgpack(msgpack)
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        (msgpack.packb([msgpack.ExtType(5, b"x")]), "something else"),
+        (msgpack.packb({"x": b"bytes"}), "something else"),
+        (msgpack.packb([msgpack.Timestamp(5)]), "something else"),
+        (b"\x91" * 100 + b"\xc0", "levels"),
+    ],
+)
+def test_what_is_not_known_msgpack_unpacks(stand_in, packed, reason):
+    assert stand_in.unpackb(packed) == msgpack.unpackb(packed)
+    ((told, count),) = totals()[1].items()
+    assert (reason in told, count) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"", b"\xc0\xc0", b"\x92\xc0", b"\x81\x01\x02", b"\xa1\xff", b"\xdd\xff\xff\xff\xff\x01", b"\xc1"],
+)
+def test_what_is_refused_msgpack_refuses(stand_in, packed):
+    with pytest.raises(Exception) as expected:
+        msgpack.unpackb(packed)
+    with pytest.raises(type(expected.value)) as told:
+        stand_in.unpackb(packed)
+    assert str(told.value) == str(expected.value)
+    assert list(totals()[1].values()) == [1]
+
+
+def test_options_and_the_rest_are_msgpacks(stand_in):
+    assert stand_in.unpackb(msgpack.packb(["x"]), raw=True) == [b"x"]
+    assert stand_in.unpackb(memoryview(msgpack.packb([1]))) == [1]
+    assert stand_in.packb is msgpack.packb
+
+
+class Manager:
+    """Restates what of FastDeploy's dispatcher matters here."""
+
+    async def _dispatch_batch_responses(self):
+        while self.running:
+            raw_data = await self.pull_client.read()
+            msgpack.unpackb(raw_data[-1])
+
+
+def utils(manager=Manager, **more):
+    return SimpleNamespace(DealerConnectionManager=manager, msgpack=msgpack, **more)
+
+
+def test_the_dispatchers_msgpack_is_ours():
+    module = utils()
+    restore = unpacking.install(module)
+    assert type(module.msgpack.unpackb(msgpack.packb({"top_logprobs": ROWS}))["top_logprobs"]) is PackedRows
+    restore()
+    assert module.msgpack is msgpack
+
+
+class LooksInto(Manager):
+    async def _dispatch_batch_responses(self):
+        return msgpack.unpackb(self.bytes)[0]["outputs"].sort()
+
+
+def test_another_dispatcher_keeps_its_msgpack():
+    other = utils()
+    other.msgpack = SimpleNamespace(unpackb=msgpack.unpackb)
+    for module, text in (
+        (utils(type("None", (), {})), "another way"),
+        (other, "another way"),
+        (utils(LooksInto), "looks at more: bytes, sort"),
+    ):
+        before = module.msgpack
+        with pytest.raises(NotPlain, match=text):
+            unpacking.install(module)
+        assert module.msgpack is before
+
+
+@pytest.mark.parametrize(
+    ("planted", "text"),
+    [
+        (lambda value: value, None),
+        (lambda value: value[:-1] if type(value) is list else value, "numbers"),
+        (
+            lambda value: [2, 300] if value == [1, 300] else value,
+            "results",
+        ),
+        (lambda value: dict(reversed(value.items())) if type(value) is dict else value, "another way"),
+    ],
+)
+def test_a_planted_difference_is_seen(monkeypatch, planted, text):
+    def walk(value):
+        if type(value) is list:
+            return planted([walk(one) for one in value])
+        return planted({key: walk(one) for key, one in value.items()}) if type(value) is dict else value
+
+    monkeypatch.setattr(unpacking, "unpack", lambda packed, lazy: walk(unpack(packed, lazy)))
+    found = unpacking._difference(msgpack)
+    assert (found is None) if text is None else (text in found)
