@@ -119,7 +119,7 @@ PLUG_IN = [
     *("worker/overlap", "worker/room", "worker/warmup", "worker/sending", "worker/entry"),
     *("api/_chunks", "api/loading", "api/texts", "api/waits", "api/plans", "api/building_blocks"),
     *("api/canned", "api/trial", "api/counters", "api/activation", "api/connections", "api/unpacking"),
-    *("api/responses", "api/entry"),
+    *("api/detokenising", "api/responses", "api/entry"),
     "report",
 ]
 

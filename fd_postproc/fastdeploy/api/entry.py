@@ -24,12 +24,14 @@ def register() -> None:
             return
         from .building_blocks import CHAT, COMPLETION
         from .connections import UTILS
+        from .detokenising import PROCESSORS
         from .loading import when_loaded
         from .responses import API_SERVER
 
         for name in (CHAT, COMPLETION):
             when_loaded(name, _settle)
         when_loaded(UTILS, _connect)
+        when_loaded(PROCESSORS, _detokenise)
         when_loaded(API_SERVER, _respond)
     except Exception:
         logging.getLogger("fd_postproc").exception(
@@ -45,6 +47,15 @@ def _connect(module: object) -> None:
         unpacking.settle(module)
     except Exception:
         logging.getLogger("fd_postproc").exception("the API server's connections stay FastDeploy's own")
+
+
+def _detokenise(module: object) -> None:
+    try:
+        from .detokenising import settle
+
+        settle(module)
+    except Exception:
+        logging.getLogger("fd_postproc").exception("texts of new tokens stay FastDeploy's own")
 
 
 def _respond(module: object) -> None:

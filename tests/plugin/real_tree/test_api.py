@@ -16,6 +16,38 @@ names = ("serving_chat", "serving_completion")
 modules = [importlib.import_module(f"fastdeploy.entrypoints.openai.{name}") for name in names]
 print("told: " + json.dumps([asdict(compare(module)[0]) for module in modules]))
 """
+TOKENIZERS = """
+import importlib.util, json, random
+import fastdeploy
+from fd_postproc.fastdeploy.api import detokenising
+from fd_postproc.fastdeploy.api._chunks import forget_totals, totals
+from tests.lib.chunk_replay.cases import FOLDER
+found = {}
+if importlib.util.find_spec("fastdeploy.input.base_processor") is not None:
+    from fastdeploy.input import base_processor
+    from fastdeploy.input.text_processor import TextProcessor
+
+    for name in ("bytebpe", "metaspace", "wordpiece", "sentencepiece"):
+        kind = "ernie4_5" if name == "sentencepiece" else "auto"
+        processors = [TextProcessor(str(FOLDER / "tokenizers" / name), tokenizer_type=kind)]
+        forget_totals()
+        restore = detokenising.install(base_processor)
+        processors.append(TextProcessor(str(FOLDER / "tokenizers" / name), tokenizer_type=kind))
+        restore()
+        stock, draw = base_processor.BaseTextProcessor.ids2tokens, random.Random(5)
+        detokenising.install(base_processor)
+        ours = base_processor.BaseTextProcessor.ids2tokens
+        size, wrong = len(processors[0].tokenizer), []
+        for step in range(600):
+            answer, ids = str(step // 20), [draw.randrange(size) for _ in range(draw.randint(0, 5))]
+            told = [ways(one, ids, answer) for ways, one in zip((stock, ours), processors)]
+            if told[0] != told[1] or processors[0].decode_status != processors[1].decode_status:
+                wrong.append([ids, *told])
+        restore()
+        base_processor.BaseTextProcessor.ids2tokens = stock
+        found[name] = [sorted(totals()[1]), wrong[:1]]
+print("told: " + json.dumps(found))
+"""
 
 
 def serve(tree, folder, *arguments, **variables):
@@ -43,6 +75,14 @@ def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] > 290
     assert sum(on["left"].values()) < on["written"] / 100, on["left"]
+
+
+@each_tree
+def test_texts_of_any_ids_are_the_same(tree, tmp_path):
+    found, _ = run(tree, TOKENIZERS, folder=tmp_path, shim=False)
+    for name, (left, wrong) in found.items():
+        assert wrong == [], name
+        assert bool(left) is (name == "sentencepiece"), left  # which is written in Python
 
 
 @each_tree

@@ -1,0 +1,215 @@
+"""From new token ids to new text, asking the tokenizer itself.
+
+FastDeploy's ``ids2tokens`` decodes two windows of an answer for each result, the ids before and those with
+the new ones; what is more in the second is the new text.  Each window goes through layers of PaddleFormers
+and transformers - copies by way of NumPy, special attributes - down to the tokenizers library, which does
+the work.  Where nothing but those layers lies in between, the library is asked at once: the same two
+questions, with the same answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import random
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..logs import api_log
+from ._chunks import note
+from .plans import NotPlain
+
+PROCESSORS = "fastdeploy.input.base_processor"
+REPLACEMENT = "\ufffd"
+
+LAYERS = {
+    "decode_token": "paddleformers.transformers.tokenizer_utils",
+    "decode": "transformers.tokenization_utils_base",
+    "_decode": "transformers.tokenization_utils_fast",
+}
+"""Methods of a tokenizer on the way to the library, and whose they have to be."""
+
+KNOWN_NAMES = frozenset(
+    {
+        "envs", "FD_USE_HF_TOKENIZER", "decode_status", "extend", "tokenizer", "batch_decode", "isinstance",
+        "list", "len", "replace", "append", "decode_token",
+    }
+)  # fmt: skip
+"""What FastDeploy's method has been seen to look at."""
+
+ARGUMENTS = ["self", "token_id", "task_id"]
+
+CANNED = (
+    "The quick brown fox, 1.5e-7 + x[3]: naïve café – déjà vu; don't  stop.\n"
+    "\tdef f(x):\r\n    return x\n\n\n",
+    "你好，世界。日本語のテキスト 한국어 العربية עברית हिन्दी ไทย Ελληνικά Русский",
+    "👩‍👩‍👧‍👦🏳️‍🌈🇩🇪 𝔘𝔫𝔦 e\u0301 \u200b\u2028\ufeff\ufffd ｗｉｄｅ ½ ﬁ",
+    "<think>a</think> <|im_start|> </s> <unk> ## ' ll ' s n't ( a ) . , ? !",
+)
+"""Texts whose tokens are decoded both ways before a tokenizer is asked at once."""
+
+
+def decode_token(
+    decode: Callable[..., str], ids: list[int], prefix_offset: int, read_offset: int
+) -> tuple[str, int, int]:
+    """As PaddleFormers' ``decode_token``: new text, and where the two windows begin next time.
+
+    Parameters
+    ----------
+    decode : callable
+        Of the tokenizers library's ``Tokenizer``.
+    ids : list of int
+        All of an answer.
+    prefix_offset, read_offset : int
+        Where the windows begin, and where the first one ends.
+    """
+    before = decode(ids[prefix_offset:read_offset], skip_special_tokens=False)
+    text = decode(ids[prefix_offset:], skip_special_tokens=False)
+    if len(text) <= len(before) or REPLACEMENT in text[-2:]:  # perhaps a character that is not complete
+        return "", prefix_offset, read_offset
+    if not text.startswith(before):
+        return "", prefix_offset, len(ids)
+    return text[len(before) :], read_offset, len(ids)
+
+
+class Tokenizers:
+    """Which tokenizers can be asked at once: decided for each when it is first seen."""
+
+    def __init__(self) -> None:
+        self.known: tuple[Callable[[], Any], Any, Callable[..., str] | None] = (lambda: None, None, None)
+
+    def decode_of(self, tokenizer: Any) -> Callable[..., str] | None:
+        """The library's ``decode``; None where FastDeploy's way has to be taken."""
+        last, library, decode = self.known
+        if last() is tokenizer and (decode is None or vars(tokenizer).get("_tokenizer") is library):
+            return decode
+        library = decode = None
+        try:
+            decode = plain_decode(tokenizer)
+            library = vars(tokenizer)["_tokenizer"]
+        except NotPlain as reason:
+            note(f"texts of new tokens: {reason}")
+        except Exception as error:
+            note(f"texts of new tokens: {type(error).__name__}")
+        with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is asked about each time
+            self.known = weakref.ref(tokenizer), library, decode
+        return decode
+
+
+def plain_decode(tokenizer: Any) -> Callable[..., str]:
+    """The ``decode`` of the tokenizers library below a tokenizer, where it gives the same.
+
+    Raises
+    ------
+    NotPlain
+        With the reason.
+    """
+    for name, module in LAYERS.items():
+        method = getattr(type(tokenizer), name, None)
+        if getattr(method, "__module__", None) != module or name in vars(tokenizer):
+            raise NotPlain(f"{type(tokenizer).__name__} has its own {name}")
+    library = vars(tokenizer).get("_tokenizer")
+    if type(library) is not importlib.import_module("tokenizers").Tokenizer:
+        raise NotPlain(f"{type(tokenizer).__name__} is none of the tokenizers library's")
+    decode: Callable[..., str] = library.decode
+    for ids in _samples(library):
+        _compare(tokenizer, decode, ids)
+    return decode
+
+
+def _samples(library: Any) -> list[list[int]]:
+    """Answers to be decoded both ways."""
+    draw = random.Random(1)
+    size = library.get_vocab_size()
+    added = [*library.get_added_tokens_decoder()]
+    samples = [library.encode(text, add_special_tokens=False).ids for text in CANNED]
+    samples.append([draw.randrange(size) for _ in range(100)])
+    samples.append(
+        [draw.choice(added[-20:]) if added and draw.random() < 0.3 else one for one in samples[-1]]
+    )
+    samples.append([size + 5, *samples[0][:5]])  # no token's id
+    return samples
+
+
+def _compare(tokenizer: Any, decode: Callable[..., str], ids: list[int]) -> None:
+    """Decode an answer both ways, a few tokens at a time."""
+    draw = random.Random(2)
+    known: list[int] = []
+    prefix, read = 0, 0
+    while len(known) < len(ids):
+        known.extend(ids[len(known) : len(known) + draw.randint(0, 4)])
+        expected = tokenizer.decode_token(known, prefix, read)
+        actual = decode_token(decode, known, prefix, read)
+        if actual != expected:
+            raise NotPlain(f"{expected!r} is expected, the library's is {actual!r}")
+        _, prefix, read = expected
+
+
+def install(module: Any) -> Callable[[], None]:
+    """Give FastDeploy's data processors our way; a function that undoes it.
+
+    Parameters
+    ----------
+    module : module
+        ``fastdeploy.input.base_processor``.
+
+    Raises
+    ------
+    NotPlain
+        If its method does more than it is known to.
+    """
+    cls = module.BaseTextProcessor
+    stock = vars(cls)["ids2tokens"]
+    more = sorted({*stock.__code__.co_names} - KNOWN_NAMES)
+    if more or [*inspect.signature(stock).parameters] != ARGUMENTS:
+        raise NotPlain(
+            f"ids2tokens looks at more: {', '.join(more)}" if more else "ids2tokens takes other arguments"
+        )
+    envs = module.envs
+    tokenizers = Tokenizers()
+    stock_init = cls.__init__
+
+    @functools.wraps(stock_init)
+    def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
+        stock_init(processor, *arguments, **options)
+        if getattr(processor, "tokenizer", None) is not None:
+            tokenizers.decode_of(processor.tokenizer)  # before the first client waits for it
+
+    @functools.wraps(stock)
+    def ids2tokens(processor: Any, token_id: Any, task_id: Any) -> Any:
+        tokenizer = processor.tokenizer
+        decode = tokenizers.decode_of(tokenizer)
+        if decode is None or type(token_id) is not list or envs.FD_USE_HF_TOKENIZER:
+            return stock(processor, token_id, task_id)
+        answers = processor.decode_status
+        status = answers.get(task_id)
+        if status is None:
+            status = answers[task_id] = [0, 0, [], ""]
+        previous = status[3]
+        ids = status[2]
+        ids.extend(token_id)
+        try:
+            text, status[0], status[1] = decode_token(decode, ids, status[0], status[1])
+        except TypeError:  # an id that is no integer
+            text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
+        if text:
+            status[3] = previous + text
+        return text, ids, previous
+
+    cls.__init__, cls.ids2tokens = __init__, ids2tokens
+
+    def restore() -> None:
+        cls.__init__, cls.ids2tokens = stock_init, stock
+
+    return restore
+
+
+def settle(module: Any) -> None:
+    """Put ours in when the module has been imported; a line in the log if that cannot be."""
+    try:
+        install(module)
+    except (NotPlain, AttributeError, KeyError) as reason:
+        api_log().info(f"fd_postproc: API side leaves the texts of new tokens to FastDeploy: {reason}")
