@@ -1,6 +1,6 @@
 # The C declarations of msgpack.h that Cython code uses; the comments are there.
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 cdef extern from "fd_postproc/headers/msgpack.h":
     ctypedef struct fdx_out:
@@ -14,6 +14,9 @@ cdef extern from "fd_postproc/headers/msgpack.h":
     int fdx_room(fdx_out *o, Py_ssize_t more) except -1
     int fdx_copy(fdx_out *o, const void *begin, Py_ssize_t n) except -1
     unsigned char *fdx_map(unsigned char *p, size_t n) noexcept
+    unsigned char *fdx_integer(unsigned char *p, int64_t v) noexcept
+    unsigned char *fdx_token(unsigned char *p, int32_t v) noexcept
+    unsigned char *fdx_array(unsigned char *p, size_t n) noexcept
     unsigned char *fdx_float(unsigned char *p, double v) noexcept
     int fdx_put_array(fdx_out *o, Py_ssize_t n) except -1
     int fdx_put_plain(fdx_out *o, PyObject *v) except -1

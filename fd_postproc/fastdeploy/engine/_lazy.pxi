@@ -4,10 +4,8 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t
 from libc.string cimport memcpy
-from fd_postproc._core cimport Step
-from fd_postproc.headers.lists cimport drop_reference, float_rows, int_row, int_rows
-from fd_postproc.headers.msgpack cimport fdx_out, fdx_put_any, fdx_put_logprobs
-from fd_postproc.headers.wire cimport fdw_block
+from fd_postproc.headers.lists cimport drop_reference, float_rows, int_row, int_rows, new_list
+from fd_postproc.headers.msgpack cimport fdx_out, fdx_put_any, fdx_put_array, fdx_put_logprobs
 
 
 cdef class Lazy:
@@ -75,6 +73,47 @@ cdef class Lazy:
         return <PyObject *>o
 
 
+# ---- empty lists -------------------------------------------------------------------------------------------
+
+
+@cython.final
+@cython.internal
+cdef class Empty:
+    """Stands for a list of its own, with nothing in it."""
+
+
+@cython.final
+cdef class LazyEmpty(Lazy):
+    """An attribute whose value is a new list without items, unless it is set.
+
+    Parameters
+    ----------
+    base : type
+        The class with the field.
+    name : str
+        The field.
+    """
+
+    cdef Empty stands_for
+
+    def __init__(self, type base not None, str name not None):
+        Lazy.__init__(self, base, name, Empty)
+        self.stands_for = Empty.__new__(Empty)
+
+    def begin(self, pattern):
+        """Have an instance's field, and that of its copies, wait for somebody to ask."""
+        put(self._checked(pattern), self.offset, self.stands_for)
+
+    cdef object made(self, stuff):
+        return _owned_object(_untrack(new_list(0)))
+
+    cdef int packed(self, fdx_out *out, PyObject *o) except -1:
+        cdef PyObject *value = at_offset(o, self.offset)[0]
+        if value == <PyObject *>self.stands_for:
+            return fdx_put_array(out, 0)
+        return fdx_put_any(out, value, NULL, 0)
+
+
 # ---- log-probabilities -------------------------------------------------------------------------------------
 
 
@@ -83,7 +122,7 @@ cdef class LazyLists(Lazy):
     """Log-probabilities: the message's numbers, as lists only once somebody asks.
 
     Until then they wait as bytes - rows, columns, token ids, log-probabilities, ranks - which are an eighth
-    of the lists' size.  A copy, not a view: a result that waits long must not keep its whole step in memory.
+    of the lists' size.
 
     Parameters
     ----------
@@ -131,17 +170,16 @@ cdef inline bint _adds_up(const int32_t *at, Py_ssize_t n) noexcept:
     return 2 + 2 * <Py_ssize_t>at[0] * at[1] + at[0] == n
 
 
-cdef PyObject *_copied_rows(Step step, Py_ssize_t first, Py_ssize_t rows) except NULL:
-    """Copy `rows` accepted rows of a step."""
-    cdef Py_ssize_t cols = step.raw.cols
+cdef PyObject *_kept_rows(const int32_t *ids, const float *scores, const int32_t *ranks,
+                          Py_ssize_t rows, Py_ssize_t cols) except NULL:
+    """Copy rows, as what a field holds until somebody asks."""
     cdef Py_ssize_t cells = rows * cols
-    cdef fdw_block *b = &step.raw.block
     cdef PyObject *made = _new_bytes(NULL, (2 + 2 * cells + rows) * <Py_ssize_t>sizeof(int32_t))
     cdef int32_t *at = <int32_t *>_bytes_at(made)
     at[0], at[1] = <int32_t>rows, <int32_t>cols
-    memcpy(at + 2, b.ids + first * cols, cells * sizeof(int32_t))
-    memcpy(at + 2 + cells, b.scores + first * cols, cells * sizeof(float))
-    memcpy(at + 2 + 2 * cells, b.ranks + first, rows * sizeof(int32_t))
+    memcpy(at + 2, ids, cells * sizeof(int32_t))
+    memcpy(at + 2 + cells, scores, cells * sizeof(float))
+    memcpy(at + 2 + 2 * cells, ranks, rows * sizeof(int32_t))
     return made
 
 

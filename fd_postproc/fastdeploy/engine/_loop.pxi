@@ -4,245 +4,16 @@ from cpython.dict cimport PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
 from cpython.long cimport (
-    PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact, PyLong_FromLongLong,
+    PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact, PyLong_FromLong,
+    PyLong_FromLongLong,
 )
 from cpython.object cimport PyObject, PyObject_HasAttr
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memset
 from fd_postproc._core cimport Step
-from fd_postproc.headers.lists cimport drop_reference, int_row, new_float, new_list, owned
+from fd_postproc.headers.lists cimport drop_reference
+from fd_postproc.headers.prefetch cimport fdh_end, fdh_item, fdh_lines, fdh_own, fdh_table
 from fd_postproc.headers.wire cimport fdw_block
-
-# Counted in C during a step, given to FastDeploy's attributes and metrics at its end.
-cdef enum:
-    _MOST_BUCKETS = 64
-    _MOST_HEADS = 64
-
-
-@cython.final
-cdef class Plan:
-    """What the batch loop knows of FastDeploy's classes; made once for a class by `shapes.plan_of`.
-
-    Parameters
-    ----------
-    fd : module
-        With the names of ``fastdeploy.output.token_processor``.
-    results, outputs, metrics : FieldCopier
-        Of our subclasses of RequestOutput, CompletionOutput and RequestMetrics.
-    moments : LazyMetrics
-        The attribute of results that gives their metrics.
-    result, output : object
-        Instances whose values every new one begins with.
-    inline_stamps : bool
-        Whether ``RequestMetrics.record_recv_token`` sets just the four stamps that are known here.
-    dicts, output_dicts : DictMaker or None
-        Of the dictionaries of results and of their outputs; None: FastDeploy's ``to_dict`` makes them.
-    """
-
-    cdef readonly object fd
-    cdef readonly FieldCopier results
-    cdef readonly FieldCopier outputs
-    cdef readonly FieldCopier metrics
-    cdef readonly object result
-    cdef readonly object output
-    cdef readonly bint inline_stamps
-    cdef LazyMetrics moments
-    cdef DictMaker dicts
-    cdef DictMaker output_dicts
-    cdef type request
-    cdef type lists
-    cdef object running_prefill
-    cdef object running_decode
-    cdef Py_ssize_t r_request_id, r_prompt_ids, r_type, r_outputs, r_metrics, r_cached, r_req_data, r_length
-    cdef Py_ssize_t o_index, o_send, o_tokens, o_drafts, o_logprob, o_top, o_draft_top
-    cdef Py_ssize_t m_arrival, m_start
-
-    def __init__(self, fd, FieldCopier results not None, FieldCopier outputs not None,
-                 FieldCopier metrics not None, LazyMetrics moments not None, result, output,
-                 bint inline_stamps, DictMaker dicts=None, DictMaker output_dicts=None):
-        self.fd = fd
-        self.moments = moments
-        self.dicts, self.output_dicts = dicts, output_dicts
-        self.results, self.outputs, self.metrics = results, outputs, metrics
-        self.result, self.output = result, output
-        self.inline_stamps = inline_stamps
-        self.request = fd.Request
-        self.lists = fd.LogprobsLists
-        if self.lists.__bases__ != (tuple,) or self.lists._fields != (
-                "logprob_token_ids", "logprobs", "sampled_token_ranks"):
-            raise TypeError("LogprobsLists is not the named tuple of three lists that is known here")
-        status = getattr(fd, "RequestStatus", None)
-        self.running_prefill = getattr(status, "RUNNING_PREFILL", None)
-        self.running_decode = getattr(status, "RUNNING_DECODE", None)
-        cdef type cls = results.cls
-        self.r_request_id = field_offset(cls, "request_id")
-        self.r_prompt_ids = field_offset(cls, "prompt_token_ids")
-        self.r_type = field_offset(cls, "output_type")
-        self.r_outputs = field_offset(cls, "outputs")
-        self.r_metrics = field_offset(cls, "metrics")
-        self.r_cached = field_offset(cls, "num_cached_tokens")
-        self.r_req_data = field_offset(cls, "ic_req_data")
-        self.r_length = field_offset(cls, "prompt_token_ids_len")
-        cls = outputs.cls
-        self.o_index = field_offset(cls, "index")
-        self.o_send = field_offset(cls, "send_idx")
-        self.o_tokens = field_offset(cls, "token_ids")
-        self.o_drafts = field_offset(cls, "draft_token_ids")
-        self.o_logprob = field_offset(cls, "logprob")
-        self.o_top = field_offset(cls, "top_logprobs")
-        self.o_draft_top = field_offset(cls, "draft_top_logprobs")
-        cls = metrics.cls
-        self.m_arrival = field_offset(cls, "arrival_time")
-        self.m_start = field_offset(cls, "inference_start_time")
-
-    def copy_metrics(self, metrics):
-        """What a client gets of a request's metrics: a copy, made field by field where that is possible."""
-        if self.metrics.fits(<PyObject *>metrics):
-            return self.metrics.of(metrics)
-        return self.fd.copy.copy(metrics)
-
-    def new_result(self, index, send_idx, request_id, output_type, metrics):
-        """A result without tokens."""
-        result = _owned_object(self._result(index, send_idx, request_id, output_type))
-        give(at_offset(<PyObject *>result, self.r_outputs)[0], self.o_tokens, _untrack(new_list(0)))
-        put(<PyObject *>result, self.r_metrics, metrics)
-        return result
-
-    def logprobs_lists(self, Step step not None, Py_ssize_t slot, Py_ssize_t rows):
-        """LogprobsLists of the first `rows` accepted tokens of a request; None if there are none."""
-        if not 0 <= slot < step.raw.batch or step.raw.block.scores == NULL:
-            return None
-        cdef Py_ssize_t first = step.raw.block.offsets[slot]
-        rows = min(rows, step.raw.block.offsets[slot + 1] - first)
-        if rows <= 0:
-            return None
-        cdef Py_ssize_t cols = step.raw.cols
-        cdef fdw_block *b = &step.raw.block
-        return _owned_object(
-            _lists(self.lists, b.ids + first * cols, b.scores + first * cols, b.ranks + first, rows, cols))
-
-    cdef PyObject *_result(self, index, send_idx, request_id, output_type) except NULL:
-        """A result whose output has no list of tokens yet."""
-        cdef PyObject *output = self.outputs.copy(<PyObject *>self.output)
-        cdef PyObject *result = NULL
-        try:
-            put(output, self.o_index, index)
-            put(output, self.o_send, send_idx)
-            give(output, self.o_drafts, _untrack(new_list(0)))
-            result = self.results.copy(<PyObject *>self.result)
-            put(result, self.r_outputs, <object>output)
-            put(result, self.r_request_id, request_id)
-            put(result, self.r_type, output_type)
-            give(result, self.r_prompt_ids, _untrack(new_list(0)))
-        except:  # noqa: E722 - out of memory
-            _drop_if_any(result)
-            raise
-        finally:
-            drop_reference(output)
-        return result
-
-
-@cython.final
-cdef class Sums:
-    """What a step adds to FastDeploy's counters and metrics, kept in C until it is taken and observed.
-
-    The fused updates mean the same as one update a request: the same counts in the same buckets, the same
-    totals.
-
-    Attributes
-    ----------
-    steps, decoded : int
-        Requests that were advanced, and tokens for the scheduler's log, since they were last taken and told.
-    """
-
-    cdef object gaps         # the histogram time_per_output_token, or None: FastDeploy's method is called
-    cdef object tokens       # the counter generation_tokens_total
-    cdef list buckets
-    cdef double bounds[_MOST_BUCKETS]
-    cdef int64_t hits[_MOST_BUCKETS]
-    cdef Py_ssize_t n_bounds
-    cdef double gap_sum
-    cdef int64_t n_gaps, n_tokens
-    cdef readonly int64_t steps, decoded
-    cdef object decode_log   # on_decode_tokens of the scheduler's logger, or None: it is told of each request
-    cdef int64_t heads[_MOST_HEADS]
-    cdef Py_ssize_t n_heads
-
-    def __cinit__(self):
-        memset(self.hits, 0, sizeof(self.hits))
-        memset(self.heads, 0, sizeof(self.heads))
-
-    @property
-    def fused(self):
-        """Whether samples of the metrics are summed up."""
-        return self.gaps is not None
-
-    def fuse(self, histogram, counter):
-        """Take the histogram apart, if it is prometheus_client's, without labels."""
-        bounds = getattr(histogram, "_upper_bounds", None)
-        buckets = getattr(histogram, "_buckets", None)
-        if (not isinstance(bounds, list) or not isinstance(buckets, list) or len(bounds) != len(buckets)
-                or not 0 < len(bounds) <= _MOST_BUCKETS or getattr(histogram, "_labelnames", None) != ()
-                or not hasattr(histogram, "_sum")):
-            return
-        cdef Py_ssize_t i
-        for i in range(len(bounds)):
-            self.bounds[i] = bounds[i]
-        self.n_bounds = len(bounds)
-        self.buckets, self.gaps, self.tokens = buckets, histogram, counter
-
-    cdef inline void add_gap(self, double gap) noexcept:
-        cdef Py_ssize_t i
-        self.gap_sum += gap
-        self.n_gaps += 1
-        for i in range(self.n_bounds):
-            if gap <= self.bounds[i]:
-                self.hits[i] += 1
-                return
-
-    def tell_decoded(self):
-        """Tell the scheduler's log of the tokens that were decoded, all in one call."""
-        cdef int64_t decoded = self.decoded
-        self.decoded = 0
-        self.decode_log(decoded)
-
-    def take(self):
-        """What FastDeploy's attributes get, counted from zero again.
-
-        Returns
-        -------
-        steps, tokens : int
-        heads : list of int
-            Requests whose first, second, ... token was accepted; empty without speculation.
-        """
-        cdef Py_ssize_t i
-        cdef int64_t steps = self.steps, tokens = self.n_tokens
-        cdef list heads = []
-        for i in range(self.n_heads):
-            heads.append(self.heads[i])
-            self.heads[i] = 0
-        self.steps = self.n_tokens = self.n_heads = 0
-        return steps, tokens, heads
-
-    def observe(self, int64_t tokens):
-        """Give FastDeploy's metrics the samples since the last time, and `tokens`, which `take` gave."""
-        cdef Py_ssize_t i
-        cdef int64_t n
-        cdef int64_t gaps = self.n_gaps
-        cdef double total = self.gap_sum
-        self.n_gaps = 0
-        self.gap_sum = 0.0
-        if self.gaps is None:
-            return
-        self.tokens.inc(tokens)
-        if gaps:
-            self.gaps._sum.inc(total)
-            for i in range(self.n_bounds):
-                n = self.hits[i]
-                self.hits[i] = 0
-                if n:
-                    self.buckets[i].inc(n)
 
 
 @cython.final
@@ -331,7 +102,9 @@ cdef class Batch:
         cdef list made = []
         cdef Py_ssize_t i
         cdef Step step = self.step
+        self._prefetch_tables()
         for i in range(step.raw.batch):
+            self._prefetch(i)
             try:
                 # Other threads change both lists at any time: look once, then keep the task.
                 if self.stop_flags[i]:
@@ -355,6 +128,60 @@ cdef class Batch:
             for i in range(step.raw.batch, PyList_GET_SIZE(self.commons)):
                 self._let_go(i)
         return made
+
+    cdef void _prefetch_tables(self) noexcept:
+        if self.counter is None:
+            return
+        fdh_table(<PyObject *>self.counter, 256)
+        if self.steps_of is not None:
+            fdh_table(<PyObject *>self.steps_of, 256)
+            fdh_table(<PyObject *>self.heads_of, 256)
+
+    cdef int _prefetch(self, Py_ssize_t i) except -1:
+        """Have the memory fetched of the requests that follow slot `i`.
+
+        Between two steps other threads have had the caches, and a request is a chain of some thirty places:
+        its table is where its dictionary says, its metrics where the table says.  One link of it a slot.
+        """
+        cdef PyObject *task
+        cdef PyObject *common
+        if self.counter is None or type(self.tasks) is not list:
+            return 0
+        task = fdh_item(<PyObject *>self.tasks, i + 6)
+        if task != NULL:
+            fdh_lines(task, -1, 1)  # in front of it lies where its dictionary is
+        task = self._request(i + 4)
+        if task != NULL:
+            fdh_lines(fdh_own(task), 0, 1)
+        task = self._request(i + 3)
+        if task != NULL:
+            fdh_table(fdh_own(task), 32)
+        task = self._request(i + 2)
+        if task != NULL:
+            own = PyObject_GenericGetDict(<object>task, NULL)
+            fdh_lines(PyDict_GetItemWithError(own, "metrics"), 0, 4)
+            fdh_lines(PyDict_GetItemWithError(own, "output_token_ids"), 0, 0)
+            fdh_lines(PyDict_GetItemWithError(own, "request_id"), 0, 0)
+            fdh_lines(PyDict_GetItemWithError(own, "sampling_params"), -1, 0)
+            fdh_lines(PyDict_GetItemWithError(own, "eos_token_ids"), 0, 0)
+            fdh_lines(fdh_item(<PyObject *>self.commons, i + 2), 0, 0)
+        task = self._request(i + 1)
+        if task != NULL:
+            own = PyObject_GenericGetDict(<object>task, NULL)
+            fdh_end(PyDict_GetItemWithError(own, "output_token_ids"))
+            common = fdh_item(<PyObject *>self.commons, i + 1)
+            if common != NULL and Py_TYPE(<object>common) == <PyTypeObject *>Common:
+                fdh_lines(<PyObject *>(<Common><object>common).metrics, 0, 4)
+            if self.heads_of is not None:
+                fdh_lines(PyDict_GetItemWithError(self.heads_of, _dict_get(own, "request_id")), 0, 0)
+        return 0
+
+    cdef PyObject *_request(self, Py_ssize_t i) noexcept:
+        """The request of a slot, or NULL."""
+        cdef PyObject *task = fdh_item(<PyObject *>self.tasks, i)
+        if task == NULL or Py_TYPE(<object>task) != <PyTypeObject *>self.plan.request:
+            return NULL
+        return task
 
     cdef void _let_go(self, Py_ssize_t i) noexcept:
         """Drop what is kept of a slot's last request."""
@@ -404,7 +231,7 @@ cdef class Batch:
         for ids in self.dropped:
             if name in ids:
                 return None
-        cdef Py_ssize_t first = b.offsets[i]
+        cdef Py_ssize_t first = b.offsets[i], j
         if not _none_ends(b.ids + first * self.step.raw.cols, self.step.raw.cols, count,
                           PyDict_GetItemWithError(own, "eos_token_ids")):
             return None
@@ -418,18 +245,18 @@ cdef class Batch:
             self._log_decoding(task, count)
         if plan.running_prefill is not None and _dict_get(own, "status") is plan.running_prefill:
             PyDict_SetItem(own, "status", plan.running_decode)
-        result = _owned_object(plan._result(i, sent, name, self.output_type))
+        result = _owned_object(plan._result(name, self.output_type))
         cdef PyObject *r = <PyObject *>result
+        give(r, plan.r_outputs, plan.accepted.taken(self.step, i, count, before))
         give(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
         put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
         put(r, plan.r_length, _dict_get(own, "prompt_token_ids_len"))
         put(r, plan.r_cached, _dict_get(own, "num_cached_tokens"))
-        cdef list tokens = self._append(at_offset(r, plan.r_outputs)[0], first, count)
         if self.masks and i in self.masks:
-            (<object>at_offset(r, plan.r_outputs)[0]).sampling_mask = self.masks[i]
-        self._record(task, own, last, tokens)
-        for token in tokens:
-            PyList_Append(tokens_so_far, token)
+            result.outputs.sampling_mask = self.masks[i]
+        self._record(task, own, last, result)
+        for j in range(count):
+            PyList_Append(tokens_so_far, PyLong_FromLong(b.ids[(first + j) * self.step.raw.cols]))
         PyDict_SetItem(self.counter, name, before + count)
         self.sums.steps += 1
         self.sums.n_tokens += count
@@ -480,11 +307,11 @@ cdef class Batch:
         _take(<PyObject *>moment)
         return <PyObject *>moment
 
-    cdef int _record(self, task, dict own, last, list tokens) except -1:
+    cdef int _record(self, task, dict own, last, result) except -1:
         """What _record_metrics does; its updates of the metrics are summed up."""
         if self.record is not None:
             try:
-                self.record(task, self.now, tokens)
+                self.record(task, self.now, result.outputs.token_ids)
             except Exception as error:
                 self._failed("metrics of a step", error)
             return 0
@@ -492,18 +319,6 @@ cdef class Batch:
             self.sums.add_gap(self.clock - PyFloat_AS_DOUBLE(last))
         PyDict_SetItem(own, "last_token_time", self.now)
         return 0
-
-    cdef list _append(self, PyObject *output, Py_ssize_t first, Py_ssize_t count):
-        """Give the tokens to an output; the list that it now holds."""
-        cdef Plan plan = self.plan
-        cdef fdw_block *b = &self.step.raw.block
-        cdef Py_ssize_t cols = self.step.raw.cols
-        cdef list tokens = owned(_untrack(int_row(b.ids + first * cols, cols, count)))
-        put(output, plan.o_tokens, tokens)
-        if b.scores != NULL:
-            give(output, plan.o_top, _copied_rows(self.step, first, count))
-            give(output, plan.o_logprob, new_float(b.scores[(first + count - 1) * cols]))
-        return tokens
 
 
 def live_requests(Step step not None):

@@ -25,6 +25,11 @@ class LazyLists(Lazy):
     def __init__(self, base: type, name: str, lists: type) -> None: ...
 
 @final
+class LazyEmpty(Lazy):
+    def __init__(self, base: type, name: str) -> None: ...
+    def begin(self, pattern: Any) -> None: ...
+
+@final
 class DictMaker:
     key_of: dict[str, str]
     only: dict[str, object]
@@ -46,6 +51,12 @@ class LazyMetrics(Lazy):
         self, base: type, name: str, metrics: FieldCopier, stamps: tuple[str, ...], dicts: DictMaker | None
     ) -> None: ...
 
+@final
+class LazyOutputs(Lazy):
+    def __init__(
+        self, base: type, name: str, outputs: FieldCopier, pattern: Any, dicts: DictMaker | None
+    ) -> None: ...
+
 def short_repr(fields: FieldCopier, name: str) -> Callable[[Any], str]: ...
 
 @final
@@ -55,7 +66,6 @@ class Plan:
     outputs: FieldCopier
     metrics: FieldCopier
     result: Any
-    output: Any
     inline_stamps: bool
     def __init__(
         self,
@@ -63,9 +73,9 @@ class Plan:
         results: FieldCopier,
         outputs: FieldCopier,
         metrics: FieldCopier,
+        accepted: LazyOutputs,
         moments: LazyMetrics,
         result: Any,
-        output: Any,
         inline_stamps: bool,
         dicts: DictMaker | None = None,
         output_dicts: DictMaker | None = None,

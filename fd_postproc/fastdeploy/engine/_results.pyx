@@ -3,9 +3,10 @@
 """A step's results in bulk.
 
 The files included here, one idea each: objects that are made and copied field by field, attributes that are
-made when they are read, dictionaries made from a template, metrics that share what does not change from step
-to step, the batch loop that advances every request of a step, messages packed without dictionaries, the
-way into FastDeploy's scheduler and out of it, and totals of what was done.
+made when they are read, dictionaries made from a template, outputs that stay numbers until they are read,
+metrics that share what does not change from step to step, what is known of FastDeploy's classes, its counters,
+the batch loop that advances every request of a step, messages packed without dictionaries, the way into
+FastDeploy's scheduler and out of it, and totals of what was done.
 """
 from cpython.object cimport PyObject
 
@@ -23,7 +24,10 @@ cdef extern from "Python.h":
 include "_fields.pxi"
 include "_lazy.pxi"
 include "_dicts.pxi"
+include "_accepted.pxi"
 include "_moments.pxi"
+include "_plan.pxi"
+include "_sums.pxi"
 include "_loop.pxi"
 include "_messages.pxi"
 include "_delivery.pxi"

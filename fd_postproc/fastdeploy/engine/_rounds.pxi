@@ -172,8 +172,11 @@ cdef class Rounds:
             return False
         output = at_offset(result, plan.r_outputs)[0]
         finished = at_offset(result, self.r_finished)[0]
-        if (output == NULL or Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls
-                or finished == NULL or (<object>finished is not True and <object>finished is not False)):
+        if finished == NULL or (<object>finished is not True and <object>finished is not False):
+            return False
+        if _accepted(output) != NULL:
+            return True
+        if output == NULL or Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls:
             return False
         tokens = at_offset(output, plan.o_tokens)[0]
         if tokens == NULL or not PyList_CheckExact(<object>tokens):
@@ -183,6 +186,8 @@ cdef class Rounds:
     cdef bint _give_text(self, PyObject *result) noexcept:
         """Give a result with tokens its text, which is empty; whether it is its request's last."""
         cdef PyObject *output = at_offset(result, self.plan.r_outputs)[0]
+        if self.plan.accepted.give_text(result):
+            return <object>at_offset(result, self.r_finished)[0] is True
         if PyList_GET_SIZE(<object>at_offset(output, self.plan.o_tokens)[0]) > 0:
             put(output, self.o_text, "")
         return <object>at_offset(result, self.r_finished)[0] is True

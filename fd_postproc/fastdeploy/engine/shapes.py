@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ._results import DictMaker, FieldCopier, LazyLists, LazyMetrics, Plan, short_repr
+from ._results import (
+    DictMaker,
+    FieldCopier,
+    Lazy,
+    LazyEmpty,
+    LazyLists,
+    LazyMetrics,
+    LazyOutputs,
+    Plan,
+    short_repr,
+)
 
 STAMPS = (
     "engine_recv_latest_token_time",
@@ -43,20 +53,22 @@ def plan_of(fd: Any) -> Plan:
         trace_carrier=None,
     )
     results = _with_dictionary(fd.RequestOutput, list(vars(pattern)))
+    output = outputs.of(fd.CompletionOutput(index=0, send_idx=0, token_ids=[], draft_token_ids=[]))
+    accepted = LazyOutputs(results.cls, "outputs", outputs, output, output_dicts)
     moments = LazyMetrics(results.cls, "metrics", metrics, STAMPS, metric_dicts)
-    results.cls.metrics = moments
+    empty = LazyEmpty(results.cls, "prompt_token_ids")
+    made_late: dict[str, Lazy] = {"outputs": accepted, "metrics": moments, "prompt_token_ids": empty}
+    for name, attribute in made_late.items():
+        setattr(results.cls, name, attribute)
     dicts = None
     if output_dicts is not None:
-        dicts = _turn_into_dicts(
-            fd.RequestOutput, results, vars(pattern), {"outputs": output_dicts, "metrics": moments}
-        )
+        dicts = _turn_into_dicts(fd.RequestOutput, results, vars(pattern), made_late)
     result = results.cls.__new__(results.cls)
     for name, value in vars(pattern).items():
         setattr(result, name, value)
-    output = fd.CompletionOutput(index=0, send_idx=0, token_ids=[], draft_token_ids=[])
+    empty.begin(result)
     known = has_known_stamps(fd.RequestMetrics)
-    output = outputs.of(output)
-    return Plan(fd, results, outputs, metrics, moments, result, output, known, dicts, output_dicts)
+    return Plan(fd, results, outputs, metrics, accepted, moments, result, known, dicts, output_dicts)
 
 
 def _slotted(
@@ -104,14 +116,14 @@ def _with_dictionary(base: type, names: list[str]) -> FieldCopier:
 
 
 def _turn_into_dicts(
-    base: type, copier: FieldCopier, usual: dict[str, Any], nested: dict[str, DictMaker | LazyMetrics]
+    base: type, copier: FieldCopier, usual: dict[str, Any], nested: dict[str, Lazy]
 ) -> DictMaker | None:
-    """Give a class a quick ``to_dict``; `nested` are the attributes that are turned into dictionaries too."""
+    """Give a class a quick ``to_dict``; `nested` are the attributes that are made when they are read."""
 
     def filled() -> Any:
         made = base(request_id="")
         for name in copier.names:
-            setattr(made, name, _Nested(name) if name in nested else _unique(name))
+            setattr(made, name, _Nested(name) if name in ("outputs", "metrics") else _unique(name))
         return made
 
     maker = _dict_maker(base, copier, filled, usual, nested=nested)

@@ -1,0 +1,108 @@
+"""A result's outputs: numbers until somebody asks, and no difference to whoever does."""
+
+import copy
+import pickle
+import types
+
+import msgpack
+import pytest
+
+from fd_postproc.fastdeploy.engine._results import Messages, Rounds
+from tests.lib.rig import Rig
+
+pytestmark = pytest.mark.framework
+
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
+
+
+@pytest.fixture(params=CHANNELS)
+def rig(request):
+    rig = Rig(request.param, ("one", "two"))
+    rig.step()
+    yield rig
+    rig.close()
+
+
+def result(rig, name="one"):
+    """A result in its steady state that nobody has looked at."""
+    (made,) = rig.step({0: [11], 1: [12]})[name]
+    return made
+
+
+def packed(messages, made):
+    return messages.pack([[made]], msgpack.packb)
+
+
+def test_packed_unread_and_read(rig):
+    made, messages = result(rig), Messages(rig.processor.plan)
+    unread = packed(messages, made)
+    assert made.outputs.token_ids == [11]
+    assert unread == packed(messages, made) == msgpack.packb([[made.to_dict()]])
+    assert messages.asked == 0
+
+
+def test_made_once(rig):
+    made = result(rig)
+    assert made.outputs is made.outputs
+    assert made.outputs is not result(rig).outputs
+    assert made.outputs.draft_token_ids == []
+    assert made.outputs.draft_token_ids is made.outputs.draft_token_ids
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_the_sender_gives_a_text(rig, looked):
+    made, plan = result(rig), rig.processor.plan
+    assert not looked or made.outputs.text is None
+    assert Rounds(plan).batches({"one": [made]}, {}) == {None: [[made]]}
+    (sent,) = msgpack.unpackb(packed(Messages(plan), made))[0]
+    assert sent["outputs"]["text"] == made.outputs.text == ""
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_copies_have_outputs(rig, copied):
+    made = result(rig)
+    again = copied(made)
+    assert again.outputs == made.outputs
+    assert again.prompt_token_ids == []
+
+
+def test_other_outputs(rig):
+    """A pooling output, or none."""
+    made, messages = result(rig), Messages(rig.processor.plan)
+    made.outputs = None
+    assert msgpack.unpackb(packed(messages, made))[0][0]["outputs"] is None is made.to_dict()["outputs"]
+    made.outputs = types.SimpleNamespace(to_dict=lambda: {"data": [1.5]})
+    assert made.to_dict()["outputs"] == {"data": [1.5]}
+    assert msgpack.unpackb(packed(messages, made))[0][0]["outputs"] == {"data": [1.5]}
+    with pytest.raises(TypeError, match="outputs cannot be of type bytes"):
+        made.outputs = b"numbers of a message"
+
+
+def test_each_result_has_its_own_empty_list(rig):
+    one, two = result(rig), result(rig)
+    one.prompt_token_ids.append(5)
+    assert (one.prompt_token_ids, two.prompt_token_ids) == ([5], [])
+    messages = Messages(rig.processor.plan)
+    assert msgpack.unpackb(packed(messages, one))[0][0]["prompt_token_ids"] == [5]
+    one.prompt_token_ids = None
+    assert msgpack.unpackb(packed(messages, one))[0][0]["prompt_token_ids"] is None
+    assert messages.asked == 0
+
+
+def test_the_requests_own_tokens(rig):
+    """Which FastDeploy gives to the request as well: other lists, the same numbers."""
+    made = result(rig)
+    assert rig.requests["one"].output_token_ids[-1:] == made.outputs.token_ids
+    assert rig.requests["one"].output_token_ids is not made.outputs.token_ids
+
+
+def test_more_than_one_token():
+    rig = Rig("spec_topk", ("one",))
+    rig.step({0: [5]})
+    (made,) = rig.step({0: [70_000, 5, 300]}, columns=4)["one"]
+    unread = packed(Messages(rig.processor.plan), made)
+    assert made.outputs.token_ids == [70_000, 5, 300]
+    assert made.outputs.send_idx == 1
+    assert made.outputs.logprob == made.outputs.top_logprobs.logprobs[-1][0] == -300 / 8
+    assert unread == packed(Messages(rig.processor.plan), made)
+    rig.close()
