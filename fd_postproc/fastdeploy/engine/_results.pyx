@@ -4,7 +4,7 @@
 
 The files included here, one idea each: objects that are made and copied field by field, attributes that are
 made when they are read, dictionaries made from a template, outputs that stay numbers until they are read,
-metrics that share what does not change from step to step, what is known of FastDeploy's classes, its counters,
+metrics that share what does not change from step to step, what is known of FastDeploy, its counters,
 the batch loop that advances every request of a step, messages packed without dictionaries, the way into
 FastDeploy's scheduler and out of it, and totals of what was done.
 """
