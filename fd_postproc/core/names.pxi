@@ -3,8 +3,9 @@ from libc.stdint cimport int64_t
 from fd_postproc.headers.wire cimport (
     FDW_BATCH, FDW_CHECKSUM, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC,
     FDW_FIELD_VERSION, FDW_FLAG, FDW_FLAG_DRAFT, FDW_FLAG_TARGET, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH,
-    FDW_MTYPE_STOCK, FDW_NUMBER, FDW_PACKED, FDW_PLAIN, FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN,
-    FDW_TOPK, fdw_counts_may_be_0, fdw_fault, fdw_has_logprobs, fdw_layout,
+    FDW_MTYPE_STOCK, FDW_NUMBER, FDW_PACKED, FDW_PLAIN,
+    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_counts_may_be_0, fdw_fault,
+    fdw_has_logprobs, fdw_layout,
 )
 
 _CHANNEL_NUMBERS = {
