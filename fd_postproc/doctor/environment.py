@@ -48,7 +48,7 @@ def check_environment() -> list[Finding]:
         else:
             good.append(f"{name}={os.environ[name]}")
     if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
-        seen = "FastDeploy uses ZeroMQ: nothing arrives on any of its queues"
+        seen = "FastDeploy uses ZeroMQ (pooling models always do): nothing arrives on any of its queues"
         found.append(
             Finding(
                 "warning",
@@ -56,7 +56,11 @@ def check_environment() -> list[Finding]:
                 "zeromq",
                 "FD_USE_GET_SAVE_OUTPUT_V1=1",
                 seen,
-                ("unset it to use the queues",),
+                (
+                    "unset it to use the queues, unless a pooling model, prompt log-probabilities or more "
+                    "than 20 candidates are wanted: with log-probabilities, FastDeploy makes three files in "
+                    "/dev/shm for each request and step",
+                ),
             )
         )
     if not found:

@@ -2,8 +2,8 @@
 from cpython.object cimport PyObject
 
 cdef extern from "fd_postproc/headers/prefetch.h":
-    void fdh_lines(const void *o, int first, int last) noexcept
-    void fdh_table(PyObject *d, int most) noexcept
-    void fdh_end(PyObject *items) noexcept
-    PyObject *fdh_item(PyObject *items, Py_ssize_t i) noexcept
-    PyObject *fdh_own(PyObject *o) noexcept
+    void fda_lines(const void *o, int first, int last) noexcept
+    void fda_table(PyObject *d, int most) noexcept
+    void fda_end(PyObject *items) noexcept
+    PyObject *fda_item(PyObject *items, Py_ssize_t i) noexcept
+    PyObject *fda_own(PyObject *o) noexcept

@@ -111,10 +111,11 @@ PLUG_IN = [
     *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/apart"),
     *("engine/deliveries", "engine/wake_up", "engine/messages", "engine/send_loop"),
     *("engine/shapes", "engine/stale", "engine/warmup", "engine/contract", "engine/reporter"),
+    "engine/pickles",
     # The parts of the class: each inherits from others before it.
     *("engine/best_effort", "engine/tracing", "engine/release", "engine/pairing", "engine/transfers"),
     *("engine/finish", "engine/steady", "engine/advance", "engine/gauges", "engine/steps"),
-    *("engine/receiving", "engine/quick_ways", "engine/lifecycle"),
+    *("engine/streamed", "engine/receiving", "engine/sockets", "engine/quick_ways", "engine/lifecycle"),
     *("engine/activation", "engine/processor", "engine/entry"),
     *("worker/overlap", "worker/room", "worker/warmup", "worker/sending", "worker/entry"),
     *("api/_chunks", "api/loading", "api/texts", "api/waits", "api/plans", "api/building_blocks"),

@@ -12,7 +12,7 @@ from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
 from fd_postproc._core cimport Step
 from fd_postproc.headers.lists cimport drop_reference
-from fd_postproc.headers.prefetch cimport fdh_end, fdh_item, fdh_lines, fdh_own, fdh_table
+from fd_postproc.headers.prefetch cimport fda_end, fda_item, fda_lines, fda_own, fda_table
 from fd_postproc.headers.wire cimport fdw_block
 
 
@@ -63,6 +63,7 @@ cdef class Batch:
     cdef dict heads_of
     cdef list commons        # by slot, what its request's metrics were at its last step, but for the stamps
     cdef Py_ssize_t most_heads
+    cdef bint streamed       # the step came as objects
 
     def __init__(self, Plan plan not None, Step step not None, context, advance, give_up):
         self.plan, self.step, self.advance, self.give_up = plan, step, advance, give_up
@@ -79,7 +80,7 @@ cdef class Batch:
         """Be ready to advance requests."""
         # By position, not by name: that is half a microsecond less, in every step.
         (self.now, counter, self.commons, metrics, self.record, self.sums.decode_log, self.log_decoding,
-         self.in_pairs, self.dropped, self.steps_of, self.heads_of, self.most_heads) = steady
+         self.in_pairs, self.dropped, self.steps_of, self.heads_of, self.most_heads, self.streamed) = steady
         if metrics is not None:
             self.sums.fuse(metrics.time_per_output_token, metrics.generation_tokens_total)
         if self.sums.gaps is not None:
@@ -132,10 +133,10 @@ cdef class Batch:
     cdef void _prefetch_tables(self) noexcept:
         if self.counter is None:
             return
-        fdh_table(<PyObject *>self.counter, 256)
+        fda_table(<PyObject *>self.counter, 256)
         if self.steps_of is not None:
-            fdh_table(<PyObject *>self.steps_of, 256)
-            fdh_table(<PyObject *>self.heads_of, 256)
+            fda_table(<PyObject *>self.steps_of, 256)
+            fda_table(<PyObject *>self.heads_of, 256)
 
     cdef int _prefetch(self, Py_ssize_t i) except -1:
         """Have the memory fetched of the requests that follow slot `i`.
@@ -147,38 +148,38 @@ cdef class Batch:
         cdef PyObject *common
         if self.counter is None or type(self.tasks) is not list:
             return 0
-        task = fdh_item(<PyObject *>self.tasks, i + 6)
+        task = fda_item(<PyObject *>self.tasks, i + 6)
         if task != NULL:
-            fdh_lines(task, -1, 1)  # in front of it lies where its dictionary is
+            fda_lines(task, -1, 1)  # in front of it lies where its dictionary is
         task = self._request(i + 4)
         if task != NULL:
-            fdh_lines(fdh_own(task), 0, 1)
+            fda_lines(fda_own(task), 0, 1)
         task = self._request(i + 3)
         if task != NULL:
-            fdh_table(fdh_own(task), 32)
+            fda_table(fda_own(task), 32)
         task = self._request(i + 2)
         if task != NULL:
             own = PyObject_GenericGetDict(<object>task, NULL)
-            fdh_lines(PyDict_GetItemWithError(own, "metrics"), 0, 4)
-            fdh_lines(PyDict_GetItemWithError(own, "output_token_ids"), 0, 0)
-            fdh_lines(PyDict_GetItemWithError(own, "request_id"), 0, 0)
-            fdh_lines(PyDict_GetItemWithError(own, "sampling_params"), -1, 0)
-            fdh_lines(PyDict_GetItemWithError(own, "eos_token_ids"), 0, 0)
-            fdh_lines(fdh_item(<PyObject *>self.commons, i + 2), 0, 0)
+            fda_lines(PyDict_GetItemWithError(own, "metrics"), 0, 4)
+            fda_lines(PyDict_GetItemWithError(own, "output_token_ids"), 0, 0)
+            fda_lines(PyDict_GetItemWithError(own, "request_id"), 0, 0)
+            fda_lines(PyDict_GetItemWithError(own, "sampling_params"), -1, 0)
+            fda_lines(PyDict_GetItemWithError(own, "eos_token_ids"), 0, 0)
+            fda_lines(fda_item(<PyObject *>self.commons, i + 2), 0, 0)
         task = self._request(i + 1)
         if task != NULL:
             own = PyObject_GenericGetDict(<object>task, NULL)
-            fdh_end(PyDict_GetItemWithError(own, "output_token_ids"))
-            common = fdh_item(<PyObject *>self.commons, i + 1)
+            fda_end(PyDict_GetItemWithError(own, "output_token_ids"))
+            common = fda_item(<PyObject *>self.commons, i + 1)
             if common != NULL and Py_TYPE(<object>common) == <PyTypeObject *>Common:
-                fdh_lines(<PyObject *>(<Common><object>common).metrics, 0, 4)
+                fda_lines(<PyObject *>(<Common><object>common).metrics, 0, 4)
             if self.heads_of is not None:
-                fdh_lines(PyDict_GetItemWithError(self.heads_of, _dict_get(own, "request_id")), 0, 0)
+                fda_lines(PyDict_GetItemWithError(self.heads_of, _dict_get(own, "request_id")), 0, 0)
         return 0
 
     cdef PyObject *_request(self, Py_ssize_t i) noexcept:
         """The request of a slot, or NULL."""
-        cdef PyObject *task = fdh_item(<PyObject *>self.tasks, i)
+        cdef PyObject *task = fda_item(<PyObject *>self.tasks, i)
         if task == NULL or Py_TYPE(<object>task) != <PyTypeObject *>self.plan.request:
             return NULL
         return task
@@ -215,12 +216,8 @@ cdef class Batch:
                 or not plan.metrics.fits(<PyObject *>stamps)
                 or (not self.in_pairs
                     and PyDict_GetItemWithError(own, "disaggregate_info") != <PyObject *>None)
-                or PyDict_GetItemWithError(own, "multimodal_inputs") != <PyObject *>None
-                or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL
-                or (last is not None and not PyFloat_CheckExact(last))):
-            return None
-        settings = _dict_get(own, "sampling_params")
-        if settings is not None and PyObject_HasAttr(settings, "prefill_chunk_info"):
+                or (last is not None and not PyFloat_CheckExact(last))
+                or not (self._is_plain_streamed(own) if self.streamed else self._is_plain(own))):
             return None
         cdef PyObject *arrival = at_offset(<PyObject *>stamps, plan.m_arrival)[0]
         cdef PyObject *start = at_offset(<PyObject *>stamps, plan.m_start)[0]
@@ -243,15 +240,19 @@ cdef class Batch:
             self.sums.decoded += count if _decodes(own) else 0
         elif self.log_decoding is not None:
             self._log_decoding(task, count)
-        if plan.running_prefill is not None and _dict_get(own, "status") is plan.running_prefill:
+        if (plan.running_prefill is not None and not self.streamed
+                and _dict_get(own, "status") is plan.running_prefill):
             PyDict_SetItem(own, "status", plan.running_decode)
         result = _owned_object(plan._result(name, self.output_type))
         cdef PyObject *r = <PyObject *>result
         give(r, plan.r_outputs, plan.accepted.taken(self.step, i, count, before))
         give(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
         put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
-        put(r, plan.r_length, _dict_get(own, "prompt_token_ids_len"))
-        put(r, plan.r_cached, _dict_get(own, "num_cached_tokens"))
+        if self.streamed:
+            put(r, plan.r_carrier, plan.carrier)
+        else:
+            put(r, plan.r_length, _dict_get(own, "prompt_token_ids_len"))
+            put(r, plan.r_cached, _dict_get(own, "num_cached_tokens"))
         if self.masks and i in self.masks:
             result.outputs.sampling_mask = self.masks[i]
         self._record(task, own, last, result)
@@ -261,6 +262,21 @@ cdef class Batch:
         self.sums.steps += 1
         self.sums.n_tokens += count
         return result
+
+    cdef bint _is_plain(self, dict own) except -1:
+        """Whether a request has nothing that every step has to look at."""
+        if (PyDict_GetItemWithError(own, "multimodal_inputs") != <PyObject *>None
+                or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL):
+            return False
+        settings = _dict_get(own, "sampling_params")
+        return settings is None or not PyObject_HasAttr(settings, "prefill_chunk_info")
+
+    cdef bint _is_plain_streamed(self, dict own) except -1:
+        """The same where steps come as objects: images and chunks are looked at with the first token only."""
+        if PyDict_GetItemWithError(own, "pooling_params") != <PyObject *>None:
+            return False
+        pair = _dict_get(own, "disaggregate_info")
+        return pair is None or (type(pair) is dict and _dict_get(pair, "role") != "prefill")
 
     cdef int _count_accepted(self, name, int32_t count) except -1:
         """What _record_speculative_decoding_accept_num_per_request does, for a count above 0."""

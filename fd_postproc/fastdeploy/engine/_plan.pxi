@@ -44,7 +44,8 @@ cdef class Plan:
     cdef object running_decode
     cdef Py_ssize_t r_request_id, r_type, r_outputs, r_metrics, r_cached, r_req_data, r_length
     cdef Py_ssize_t o_tokens
-    cdef Py_ssize_t m_arrival, m_start
+    cdef Py_ssize_t m_arrival, m_start, r_carrier
+    cdef readonly object carrier  # what a result has that nobody has given any
 
     def __init__(self, fd, FieldCopier results not None, FieldCopier outputs not None,
                  FieldCopier metrics not None, LazyOutputs accepted not None, LazyMetrics moments not None,
@@ -71,6 +72,8 @@ cdef class Plan:
         self.r_cached = field_offset(cls, "num_cached_tokens")
         self.r_req_data = field_offset(cls, "ic_req_data")
         self.r_length = field_offset(cls, "prompt_token_ids_len")
+        self.r_carrier = field_offset(cls, "trace_carrier")
+        self.carrier = fd.RequestOutput(request_id="").trace_carrier
         self.o_tokens = field_offset(outputs.cls, "token_ids")
         cls = metrics.cls
         self.m_arrival = field_offset(cls, "arrival_time")

@@ -67,6 +67,7 @@ class Plan:
     metrics: FieldCopier
     result: Any
     inline_stamps: bool
+    carrier: Any
     def __init__(
         self,
         fd: Any,
@@ -190,3 +191,35 @@ class Sums:
     def tell_decoded(self) -> None: ...
     def take(self) -> tuple[int, int, list[int]]: ...
     def observe(self, tokens: int) -> None: ...
+
+@final
+class SharedTensor:
+    shape: tuple[int, ...]
+    def __init__(self) -> None: ...
+    def tensor(self) -> Any: ...
+    def tolist(self) -> list[Any]: ...
+
+@final
+class TensorFiles:
+    rebuild_file: Callable[..., Any]
+    rebuild_tensor: Callable[..., Any]
+    int64: int
+    float32: int
+    def __init__(
+        self,
+        rebuild_file: Callable[..., Any],
+        rebuild_tensor: Callable[..., Any],
+        int64: int,
+        float32: int,
+    ) -> None: ...
+    def of_file(self, *arguments: Any) -> Any: ...
+    def of_tensor(self, cls: Any, content: Any, metadata: Any) -> Any: ...
+
+@final
+class Entries:
+    step: Step
+    apart: set[int]
+    masks: dict[int, list[int]]
+    def entry(self, slot: int) -> Any: ...
+
+def entries_of(datas: list[Any], logprobs: bool) -> Entries | None: ...

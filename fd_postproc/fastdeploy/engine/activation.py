@@ -41,7 +41,7 @@ def decide(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         if reason:
             return Verdict(False, reason)
         verdict = check(module, make_class)
-        if verdict.compatible:
+        if verdict.compatible and not module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
             # The ops by which stock workers send must find the queue that our receiver opens.
             rule = key_rule(getattr(ops_module(), "get_output_ep", None))
             if rule is not KeyRule.OURS:
@@ -58,8 +58,6 @@ def _not_served(module: Any) -> str | None:
     """Why this process is none of ours, whatever its classes do; None if it is."""
     if is_on(DISABLE):
         return f"switched off by {DISABLE}"
-    if module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
-        return "FD_USE_GET_SAVE_OUTPUT_V1 is set, so tokens come over ZeroMQ and not through a queue"
     return None
 
 

@@ -21,6 +21,7 @@ class SteadyMode(NamedTuple):
     steps_of: dict[str, int] | None  # FastDeploy's tables of acceptance, by request; None without speculation
     heads_of: dict[str, list[int]] | None
     most_heads: int
+    streamed: bool  # the step came as objects, whose results say less (`streamed`)
 
 
 class Context(NamedTuple):

@@ -33,6 +33,8 @@ class Module(Protocol):
     RequestOutput: Any
     CompletionOutput: Any
     RequestMetrics: Any
+    PoolingRequestOutput: Any
+    PoolingOutput: Any
     LogprobsLists: Any
 
     MAX_BSZ: int
@@ -74,6 +76,7 @@ class ResourceManager(Protocol):
     max_num_seqs: int
     stop_flags: MutableSequence[bool]
     tasks_list: MutableSequence[Any]  # of Request or None
+    requests: dict[str, Any]
     to_be_rescheduled_request_id_set: set[str]
     to_be_aborted_req_id_set: set[str]
     abort_req_ids_set: set[str]  # until FastDeploy 2.5
@@ -112,6 +115,7 @@ class StockProcessor(Protocol):
     use_logprobs: bool
     enable_draft_logprob: bool
     sampling_mask_zmq_server: Any  # where use_sampling_mask is on
+    speculative_decoding: bool
 
     tokens_counter: Any  # a Counter or dict: tokens by request
     total_step: int

@@ -7,14 +7,14 @@ from typing import Any
 
 from . import quick_ways
 from .messages import Packing
-from .receiving import Receiving
 from .send_loop import SendLoop
+from .sockets import Sockets
 from .stale import StaleMessages
 from .wake_up import WakeUp
 from .warmup import Warmup
 
 
-class Lifecycle(Receiving):
+class Lifecycle(Sockets):
     """Construction and start.  An object made by ``__new__`` has none of these."""
 
     stale: StaleMessages | None = None
@@ -24,8 +24,9 @@ class Lifecycle(Receiving):
 
     def _get_ready(self) -> None:
         """The object was constructed, and is to receive."""
-        self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
-        self.counters.stale += self.stale.at_construction()
+        if not self.receives_objects:  # a socket keeps nothing of an earlier run
+            self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
+            self.counters.stale += self.stale.at_construction()
         self.warmup = Warmup()
         self._let_finalizer_go()
         self.best_effort("the loop that sends", self._take_over_sending)
@@ -37,6 +38,9 @@ class Lifecycle(Receiving):
             finalizer.detach()
             masks = getattr(self, "sampling_mask_zmq_server", None)
             self._finalizer = weakref.finalize(self, _clean_up, executor, masks)
+        if self.zmq_server is not None:
+            # Not at the interpreter's exit: the token thread may be waiting in it.
+            weakref.finalize(self, self.zmq_server.close).atexit = False
 
     def run(self) -> None:
         """Start the token thread."""

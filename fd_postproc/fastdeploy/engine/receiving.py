@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from functools import cached_property
+from typing import Any
 
 from ..._core import Receiver, Step
 from ...complaints import Backoff, last_sender_text
@@ -106,7 +107,7 @@ class Receiving(Steps):
             self._patient_since = now
         return self._patient_since + patience - now
 
-    def _handle(self, step: Step) -> None:
+    def _handle(self, step: Any) -> None:
         """Process a step, and keep the stamps by which `healthy` judges."""
         with self.health_lock:
             self.timestamp_for_alive_before_handle_batch = self.fd.time.time()

@@ -47,6 +47,7 @@ class Steady(BestEffort):
             self.total_step_per_request if speculative else None,
             self.accept_token_num_per_head_per_request if speculative else None,
             fd.MAX_DRAFT_TOKENS if speculative else 0,
+            False,
         )
 
     def log_decoding(self, log: Callable[[int], None], task: Any, tokens: int) -> None:

@@ -21,6 +21,11 @@ POLL = 0.005
 class Transfers(Pairing):
     """`serve_transfers`, for requests that have nothing left to do but to be transferred."""
 
+    @property
+    def tells_prefilled(self) -> bool:
+        """Whether the scheduler gets the results of a prefill instance, too."""
+        return True
+
     @cached_property
     def transfers(self) -> dict[str, tuple[int, Any, Any]]:
         """Requests of a prefill instance that wait for their cache transfer only: slot, task, result."""
@@ -74,7 +79,8 @@ class Transfers(Pairing):
                 try:
                     self._hand_over(slot, task, result)
                     self.fd.llm_logger.info(f"request {name}: recycled")
-                    done.append(result)
+                    if self.tells_prefilled:
+                        done.append(result)
                 except Exception as error:
                     done.append(self.give_up(slot, task, error))
         if done:

@@ -60,6 +60,8 @@ class Script:
         How a slot's cache transfer ends on a prefill instance.
     storage : bool
         Whether the cache goes through a storage, where the build knows that.
+    streamed : bool
+        Whether messages come as objects (``FD_USE_GET_SAVE_OUTPUT_V1``).
     """
 
     name: str
@@ -76,6 +78,7 @@ class Script:
     caching: bool = False
     transfers: dict[int, str] = field(default_factory=dict)
     storage: bool = False
+    streamed: bool = False
 
     @property
     def speculative(self) -> bool:
@@ -98,6 +101,7 @@ RICH: dict[str, Any] = {
 RUNNING: dict[str, Any] = {}
 SECOND: dict[str, Any] = {"counter": 1}
 CHUNKED: dict[str, Any] = {"fresh": True, "prefill_chunk_info": [1, 1]}
+POOLING: dict[str, Any] = {"fresh": True, "pooling_params": True}
 IN_PAIR: dict[str, Any] = {"disaggregate_info": {"role": "decode", "transfer_protocol": "ipc"}}
 PREFILL: dict[str, Any] = {
     "fresh": True,
@@ -231,3 +235,62 @@ SCRIPTS: tuple[Script, ...] = (
         draft_logprobs=True,
     ),
 )
+
+_STREAM = (
+    # first token; goes on; ends; nobody; stopped; nothing; preempted; aborted
+    Message(
+        _tokens((11,), (12,), (END,), (13,), (14,), NOTHING, PREEMPTED, PREEMPTED),
+        columns=3,
+        preempted=(6,),
+        aborted=(7,),
+        stopped=(4,),
+    ),
+    Message(_tokens((21,), (22,)), columns=1),
+    Message(_tokens((END,), (32,)), columns=50),
+)
+_STREAM_LIFE = (RICH, RUNNING, RUNNING, None, RUNNING, RUNNING, RUNNING, RUNNING)
+_STREAM_PAIR = (
+    Message(_tokens((11,), (12,), (13,), (END,), (14,)), columns=2),
+    Message(_tokens((21,), (22,), (23,), NOTHING, (24,)), columns=2, preempted=(1,), aborted=(2,)),
+    Message(_tokens((31,), NOTHING, NOTHING, NOTHING, (34,)), columns=2),
+)
+
+STREAMED_SCRIPTS: tuple[Script, ...] = (
+    Script("objects", "plain", _STREAM_LIFE, _STREAM, streamed=True),
+    Script(
+        "objects, V0 scheduler",
+        "plain",
+        (RICH, RUNNING, SECOND),
+        (Message(_tokens((11,), (12,), (END,))), Message(_tokens((21,), (END,), NOTHING))),
+        v1=False,
+        streamed=True,
+    ),
+    Script("objects, decode role", "plain", _DECODE, _STREAM_PAIR, role="decode", streamed=True),
+    Script(
+        "objects, prefill role",
+        "plain",
+        (PREFILL, PREFILL, RUNNING),
+        (Message(_tokens((11,), (12,), (13,))),),
+        role="prefill",
+        transfers=_TRANSFERS,
+        streamed=True,
+    ),
+    Script("objects with logprobs", "topk", _STREAM_LIFE, _STREAM, streamed=True),
+    Script(
+        "objects with logprobs, sampling masks",
+        "topk",
+        (FIRST, RUNNING),
+        (Message(_tokens((11,), (END,)), columns=2), Message(_tokens((21,)), columns=2)),
+        masks=True,
+        streamed=True,
+    ),
+    Script("objects with logprobs, decode role", "topk", _DECODE, _STREAM_PAIR, role="decode", streamed=True),
+    Script(
+        "objects of a pooling model",
+        "plain",
+        (POOLING, RUNNING | POOLING, None, POOLING),
+        (Message(((), (), NOTHING)),),
+        streamed=True,
+    ),
+)
+"""The same where steps come as objects.  A recovery stop is left out: FastDeploy's class never ends the request."""

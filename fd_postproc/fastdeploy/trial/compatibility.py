@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .canned import SCRIPTS, Script
+from .canned import SCRIPTS, STREAMED_SCRIPTS, Script
 from .differences import difference
 from .facts import ABORT_SETS, Facts
 from .sandbox import Sandbox
@@ -59,12 +59,12 @@ class Verdict:
     forced: bool = False
 
 
-_verdicts: weakref.WeakKeyDictionary[Any, Verdict] = weakref.WeakKeyDictionary()
+_verdicts: weakref.WeakKeyDictionary[Any, dict[bool, Verdict]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def check(module: Any, make_class: Callable[[Any], type]) -> Verdict:
-    """Compare the classes; once for each module in a process.
+    """Compare the classes; once for each module, and each way in which steps come, in a process.
 
     Parameters
     ----------
@@ -79,11 +79,17 @@ def check(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         Never raises: what cannot be tried is not compatible.
     """
     with _lock:
-        if module not in _verdicts:
+        known, streamed = _verdicts.setdefault(module, {}), _is_streamed(module)
+        if streamed not in known:
             began = time.perf_counter()
             verdict = compare(module, make_class)
-            _verdicts[module] = replace(verdict, seconds=time.perf_counter() - began)
-        return _verdicts[module]
+            known[streamed] = replace(verdict, seconds=time.perf_counter() - began)
+        return known[streamed]
+
+
+def _is_streamed(module: Any) -> bool:
+    """Whether steps come as objects, through a socket."""
+    return bool(getattr(module.envs, "FD_USE_GET_SAVE_OUTPUT_V1", False))
 
 
 def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
@@ -97,20 +103,22 @@ def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         module = _with_stock_class(module)
         box = Sandbox(module)
         facts = Facts.of(module, box)
-        features = facts.in_words()
+        streamed = _is_streamed(module)
+        scripts = STREAMED_SCRIPTS if streamed else SCRIPTS
+        features = facts.in_words() + (("steps as objects, through a socket",) if streamed else ())
         ours = Sandbox(module)
         cls: Any = make_class(ours.module)
         traits = facts.traits
         for name, value in traits.items():
             setattr(cls, name, value)
         pair = Pair(box, box.module.TokenProcessor), Pair(ours, cls)
-        for script in SCRIPTS:
+        for script in scripts:
             found = first_difference_in(script, *pair, facts)
             if found:
                 return Verdict(False, f"{script.name}: {found}", features, traits=traits)
     except Exception as error:
         return Verdict(False, f"cannot tell: {type(error).__name__}: {error}", features, traits=traits)
-    return Verdict(True, f"equal in {len(SCRIPTS)} trials", features, traits=traits)
+    return Verdict(True, f"equal in {len(scripts)} trials", features, traits=traits)
 
 
 def _with_stock_class(module: Any) -> Any:

@@ -1,9 +1,10 @@
-"""A canned message as FastDeploy's receive op leaves it in the token processor's tensors."""
+"""A canned message as FastDeploy's receive op leaves it in the token processor's tensors, or as objects."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,39 @@ def fill(processor: Any, fd: Any, script: Script, message: Message, packed: bool
         rows,
         columns,
     )
+
+
+def objects(fd: Any, script: Script, message: Message) -> list[Any]:
+    """A list of what FastDeploy's worker sends for each slot (``StreamTransferData``)."""
+    told = []
+    for slot, row in enumerate(message.slots):
+        token = row if isinstance(row, int) else row[0] if row else None
+        pooled = None if token is not None else np.linspace(-1.0, slot, 4, dtype=np.float32)
+        told.append(
+            SimpleNamespace(
+                batch_id=slot,
+                tokens=None if token is None else np.array([token], np.int64),
+                logprobs=_Row(fd, token, message.columns) if script.logprobs and token is not None else None,
+                prompt_logprobs=None,
+                sampling_mask=np.arange(slot + 3) if script.masks else None,
+                pooler_output=pooled,
+            )
+        )
+    return told
+
+
+class _Row:
+    """Log-probabilities of one token, as far as FastDeploy asks its ``LogprobsTensors``."""
+
+    def __init__(self, fd: Any, token: int, columns: int) -> None:
+        self._rows = fd.LogprobsLists(
+            [[token, *range(1000, 999 + columns)]],
+            [[-0.125 * (token % 50) - 0.5 * column for column in range(columns)]],
+            [token % 7 + 1],
+        )
+
+    def tolists(self) -> Any:
+        return self._rows
 
 
 def _write(ids: Any, scores: Any, ranks: Any, rows: list[tuple[int, ...]], columns: int) -> None:

@@ -192,6 +192,8 @@ def make_task(box: Sandbox, slot: int, differing: dict[str, Any]) -> Any:
     task.block_tables = [1, 2]
     known = _statuses(fd)
     task.status = getattr(known, differing.get("status", "RUNNING"), getattr(known, "RUNNING", None))
+    if "pooling_params" in differing:
+        task.pooling_params = differing["pooling_params"]
     if "prefill_chunk_info" in differing:
         task.prefill_chunk_info = list(differing["prefill_chunk_info"])
     return task

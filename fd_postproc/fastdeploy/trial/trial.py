@@ -8,7 +8,7 @@ from typing import Any
 
 from ..introspection import STORAGE
 from .canned import Script
-from .filling import fill
+from .filling import fill, objects
 from .sandbox import Sandbox
 from .scratch import (
     Connector,
@@ -53,7 +53,7 @@ class Trial:
         box.switches.update(
             ENABLE_V1_KVCACHE_SCHEDULER=int(script.v1),
             FD_ENABLE_INTERNAL_ADAPTER=int(script.adapter),
-            FD_USE_GET_SAVE_OUTPUT_V1=False,
+            FD_USE_GET_SAVE_OUTPUT_V1=script.streamed,
             FD_DEBUG=0,
             **{STORAGE: int(script.storage)},
         )
@@ -102,20 +102,34 @@ class Trial:
                 self.manager.to_be_rescheduled_request_id_set.add(request_id(slot))
             for slot in message.aborted:
                 self.manager.aborted.add(request_id(slot))
-            fill(self.processor, self.box.module, self.script, message, self.packed)
             before = len(self.scheduler.put)
-            self.processor._process_batch_output()
+            if self.script.streamed:
+                self._stream(objects(self.box.module, self.script, message))
+            else:
+                fill(self.processor, self.box.module, self.script, message, self.packed)
+                self.processor._process_batch_output()
             seen += self._results(where, self.scheduler.put[before:])
             seen.append((where, self._state()))
             self.box.clock.now += _BETWEEN_STEPS
         seen.append(("at the end", self._end()))
         return seen
 
+    def _stream(self, datas: list[Any]) -> None:
+        """What the receive loop does with objects."""
+        processor = self.processor
+        if hasattr(processor, "_process_stream"):
+            processor._process_stream(datas)
+        else:
+            processor._reschedule_preempt_task_use_zmq(datas)
+            processor.postprocess(processor._process_batch_output_use_zmq(datas))
+
     def _results(self, where: str, put: list[list[Any]]) -> list[tuple[str, Any]]:
         seen: list[tuple[str, Any]] = [(f"{where}, results put", [len(batch) for batch in put])]
         for result in (result for batch in put for result in batch):
             place = f"{where}, result of slot {getattr(result.outputs, 'index', None)}"
             seen.append((place, _frozen(result.to_dict())))
+            if not hasattr(result.outputs, "token_ids"):  # of a pooling model
+                continue
             seen.append((f"{place}, left out of to_dict", _frozen(_attributes(result))))
             self.kept.append((place, result, _numbers(result)))
         return seen

@@ -92,6 +92,7 @@ class Replay:
                 "ENABLE_V1_KVCACHE_SCHEDULER": str(int(mode["v1_kvcache_scheduler"])),
                 "FD_ENABLE_INTERNAL_ADAPTER": str(int(mode["internal_adapter"])),
                 "FD_USE_GET_SAVE_OUTPUT_V1": "0",
+                "FD_PD_TRANSFER_VIA_STORAGE": "0",
             }
             stack.enter_context(mock.patch.dict(os.environ, environment))
             stack.enter_context(mock.patch.object(time, "time", self._now))

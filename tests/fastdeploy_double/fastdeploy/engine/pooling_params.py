@@ -5,5 +5,6 @@ from dataclasses import dataclass
 
 @dataclass
 class PoolingParams:
+    task: str | None = None
     dimensions: int | None = None
     normalize: bool | None = None

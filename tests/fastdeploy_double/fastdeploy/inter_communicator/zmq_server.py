@@ -31,6 +31,9 @@ class Socket:
     def send_multipart(self, parts, flags=0, copy=True):
         self.queue.put(bytes(parts[-1]))
 
+    def recv(self, flags=0):
+        return self.queue.get()
+
 
 def _msgpack_default(value):
     """For values that msgpack does not know."""
@@ -95,8 +98,9 @@ class ZmqIpcServer(ZmqServerBase):
         self.response_handle_per_step, self.batch_id_per_step = b"client", 0
 
     def recv_pyobj(self):
-        """Wait for a pickled object."""
-        return pickle.loads(self.socket.queue.get())
+        """Wait for a pickled object, in FastDeploy's envelope or without one."""
+        told = pickle.loads(self.socket.recv())
+        return told["data"] if isinstance(told, dict) and "__meta" in told else told
 
     def receive_pyobj_once(self, block=False):
         """(error text or None, object or None)."""

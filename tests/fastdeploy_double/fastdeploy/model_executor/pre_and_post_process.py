@@ -1,5 +1,7 @@
 """How the worker calls the save ops.  They are globals of this module: a replacement is bound here."""
 
+import paddle
+
 from fastdeploy import envs
 from fastdeploy.model_executor.ops.gpu import (
     mtp_save_first_token,
@@ -9,8 +11,33 @@ from fastdeploy.model_executor.ops.gpu import (
     speculate_save_output,
     speculate_save_output_topk,
 )
+from fastdeploy.output.stream_transfer_data import DecoderState, StreamTransferData
 
 TARGET = 3
+
+
+def _build_stream_transfer_data(
+    output_tokens, pooler_outputs=None, logprobs=None, prompt_logprobs_list=None, sampling_mask=None
+):
+    """A step as a list of objects, which the caller puts into the queue of the thread that sends."""
+    datas = []
+    if output_tokens is not None:
+        tokens = output_tokens.numpy().reshape([-1])
+        for slot in range(len(tokens)):
+            data = StreamTransferData(DecoderState.TEXT, slot, tokens=tokens[slot : slot + 1])
+            if logprobs:
+                data.logprobs = logprobs.slice_rows(slot, slot + 1)
+            if prompt_logprobs_list:
+                data.prompt_logprobs = prompt_logprobs_list[slot]
+            if sampling_mask is not None:
+                data.sampling_mask = sampling_mask[slot]
+            datas.append(data)
+        return datas
+    for slot, output in enumerate(pooler_outputs or ()):
+        if output is not None:
+            vector = output.astype("float32") if output.dtype == paddle.bfloat16 else output
+            datas.append(StreamTransferData(DecoderState.TEXT, slot, pooler_output=vector.numpy()))
+    return datas
 
 
 def save_output_normal(

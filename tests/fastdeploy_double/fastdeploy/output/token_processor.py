@@ -34,6 +34,7 @@ from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 from fastdeploy.metrics.metrics import main_process_metrics
 from fastdeploy.output._features import optional_classes
 from fastdeploy.output._loops import LoopsMixin
+from fastdeploy.output._streams import StreamsMixin
 from fastdeploy.output._versions import step_classes
 from fastdeploy.spec_decode import SpecMethod
 from fastdeploy.trace.constants import LoggingEventName
@@ -80,7 +81,7 @@ MAX_BSZ = _CONSTANTS["MAX_BSZ"]
 K = _CONSTANTS["K"]
 
 
-class TokenProcessor(*optional_classes(), *step_classes(), LoopsMixin):
+class TokenProcessor(*optional_classes(), *step_classes(), StreamsMixin, LoopsMixin):
     """Receives steps and turns them into results."""
 
     fd = sys.modules[__name__]

@@ -1,0 +1,347 @@
+"""Replays the traces of `golden_streams`: steps that come as pickled objects (FD_USE_GET_SAVE_OUTPUT_V1)."""
+
+import contextlib
+import copy
+import dataclasses
+import json
+import logging
+import lzma
+import os
+import sys
+import traceback
+from functools import cache
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import paddle
+from fastdeploy.engine.pooling_params import PoolingParams
+from fastdeploy.model_executor.pre_and_post_process import _build_stream_transfer_data as build
+from fastdeploy.output.stream_transfer_data import DecoderState, StreamTransferData
+from fastdeploy.worker.output import LogprobsTensors
+from paddle.incubate import multiprocessing as reducing  # registers how tensors are pickled
+
+from tests.lib.paths import TESTS
+from tests.lib.step_replay import replay, stubs
+from tests.lib.step_replay.record import Recorder
+from tests.lib.step_replay.traces import Trace
+
+FILE = TESTS / "golden_streams" / "traces.jsonl.xz"
+Pickler = reducing.reductions.ForkingPickler
+
+
+@cache
+def traces():
+    """Every trace by name."""
+    found = {}
+    for line in lzma.decompress(FILE.read_bytes()).decode().splitlines():
+        told = json.loads(line)
+        found[told["name"]] = Trace(*(told[key] for key in ("name", "mode", "requests", "events", "end")))
+    return found
+
+
+# ---- what a worker sends -------------------------------------------------------------------------------
+
+
+def tensors(rows):
+    """LogprobsTensors of lists."""
+    if rows is None:
+        return None
+    parts = ((rows["ids"], "int64"), (rows["scores"], "float32"), (rows["ranks"], "int64"))
+    return LogprobsTensors(*(paddle.to_tensor(np.array(part, dtype), place="cpu") for part, dtype in parts))
+
+
+def prompts(told):
+    """A list with LogprobsTensors for some slots."""
+    if told is None:
+        return None
+    listed = [None] * told["length"]
+    for slot, rows in told["slots"]:
+        listed[slot] = tensors(rows)
+    return listed
+
+
+def arguments(stream):
+    """Arguments of the worker's builder for a `stream` event."""
+    if "tokens" not in stream:
+        dtype = stream.get("pooler_dtype", "float32")
+        outputs = [
+            None if output is None else paddle.to_tensor(output, dtype="float32", place="cpu").astype(dtype)
+            for output in stream["pooler_outputs"]
+        ]
+        return {"output_tokens": None, "pooler_outputs": outputs}
+    masks = stream.get("sampling_mask")
+    return {
+        "output_tokens": paddle.to_tensor(np.array(stream["tokens"], "int64").reshape(-1, 1), place="cpu"),
+        "logprobs": tensors(stream.get("logprobs")),
+        "prompt_logprobs_list": prompts(stream.get("prompt_logprobs")),
+        "sampling_mask": masks if masks is None else [np.array(mask, "int64") for mask in masks],
+    }
+
+
+def handmade(entries):
+    """StreamTransferData that no worker sends."""
+
+    def array(values, dtype):
+        return None if values is None else np.array(values, dtype)
+
+    return [
+        StreamTransferData(
+            decoder_state=DecoderState.TEXT,
+            batch_id=entry["batch_id"],
+            tokens=array(entry.get("tokens"), "int64"),
+            logprobs=tensors(entry.get("logprobs")),
+            prompt_logprobs=tensors(entry.get("prompt_logprobs")),
+            sampling_mask=array(entry.get("sampling_mask"), "int64"),
+            pooler_output=array(entry.get("pooler_output"), "float32"),
+        )
+        for entry in entries
+    ]
+
+
+def payload(event, builder=build):
+    """The object that is sent for an event."""
+    if "stream" in event:
+        return builder(**arguments(event["stream"]))
+    return handmade(event["handmade"]) if "handmade" in event else event["other_payload"]
+
+
+def message(data):
+    """The bytes that FastDeploy's client sends for an object."""
+    return bytes(Pickler.dumps({"__meta": {"send_ts": 0.0}, "data": data}))
+
+
+# ---- the replay ----------------------------------------------------------------------------------------
+
+
+class Socket:
+    """FastDeploy's end of the socket: gives one message, then the script ends."""
+
+    address, closed = "ipc:///nowhere", False
+
+    def __init__(self):
+        self.waiting = []
+        self.socket = self
+
+    def recv(self, flags=0):
+        if not self.waiting:
+            raise replay.EndOfScript
+        told = self.waiting.pop(0)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    def recv_pyobj(self):
+        return Pickler.loads(self.recv())["data"]
+
+    def poll(self, patience):
+        return bool(self.waiting)
+
+    def close(self):
+        self.closed = True
+
+
+class Scheduler(stubs.Scheduler):
+    """Keeps results as they are sent, pooling results and arrays included."""
+
+    fails = False
+
+    def put_results(self, results):
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("the scheduler of a test")
+        self.put.append([as_sent(result) for result in results])
+
+
+class SplitConnector(stubs.SplitConnector):
+    def send_first_token(self, prefill_msg, tasks_list):
+        self.sent.append(["send_first_token", prefill_msg, [as_sent(result) for result in tasks_list]])
+
+
+def as_sent(result):
+    """to_dict at this moment, tensors as lists."""
+    told = copy.deepcopy(plain(result.to_dict()))
+    if type(result).__name__ == "PoolingRequestOutput":
+        told["extra"] = {"class": "PoolingRequestOutput"}
+    return told
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if isinstance(value, paddle.Tensor) else value
+
+
+class Queue(stubs.EngineWorkerQueue):
+    polls = 0
+
+    def get_finished_req(self):
+        self.polls += 1
+        return super().get_finished_req()
+
+
+class Manager(stubs.ResourceManager):
+    """With a cache manager that writes into a storage."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.cache_manager, self.answers = self, []
+
+    def write_all_cache_to_storage(self, task, include_output=True):
+        self.calls.append(
+            ["cache_manager.write_all_cache_to_storage", task.request_id, {"include_output": include_output}]
+        )
+        return self.answers.pop(0) if self.answers else True
+
+
+class StreamRecorder(Recorder):
+    def begin(self):
+        super().begin()
+        self.replay.transfers.polls = 0
+        self.replay.benchmark.clear()
+
+    def after(self):
+        replayed = self.replay
+        with mock.patch.dict(replayed.trace.mode, use_sampling_mask=False):
+            record = super().after()
+        for name, value in (
+            ("swallowed", replayed.swallowed),
+            ("transfer_polls", replayed.transfers.polls),
+            ("benchmark", replayed.benchmark),
+            ("loop_died", replayed.died),
+        ):
+            if value:
+                record[name] = copy.deepcopy(value)
+        record.pop("spec_tables", None)
+        return record
+
+
+def through_loop(replayed, event):
+    """FastDeploy's own loop; `run` is called anew for each message, so only the first can end the thread."""
+    server = replayed.processor.zmq_server
+    if "receive_error" in event:
+        server.waiting.append({"OSError": OSError}[event["receive_error"]]("a test"))
+    elif "start" not in event:
+        server.waiting.append(message(payload(event, replayed.builder)))
+    if (
+        "receive_error" in event and replayed.received
+    ):  # the loop's variable has a value from its first message on
+        server.waiting.insert(0, message([]))
+    try:
+        replayed.processor.process_sampling_results_use_zmq()
+    except replay.EndOfScript:
+        replayed.received = True
+    except Exception as error:
+        replayed.died = type(error).__name__
+    if "receive_error" in event:
+        replayed.scheduler.put.clear()
+
+
+def one_message(replayed, event):
+    """A message to our class, as its loop takes it in."""
+    if "receive_error" in event or "start" in event:
+        through_loop(replayed, event)
+    else:
+        replayed.processor._take_message(message(payload(event, replayed.builder)))
+
+
+class StreamReplay(replay.Replay):
+    """A trace of objects on a class.
+
+    Parameters
+    ----------
+    builder : callable, optional
+        The worker's builder.
+    """
+
+    def __init__(self, trace, cls, deliver=through_loop, builder=build):
+        super().__init__(trace, cls, deliver)
+        self.builder = builder
+        self.received = False
+        self.swallowed, self.died, self.benchmark = [], None, []
+
+    def __enter__(self):
+        environment = {
+            "FD_USE_GET_SAVE_OUTPUT_V1": "1",
+            "FD_PD_TRANSFER_VIA_STORAGE": str(int(self.trace.mode["pd_transfer_via_storage"])),
+        }
+        self._environment = environment
+        return super().__enter__()
+
+    def _build(self):
+        os.environ.update(self._environment)  # what `Replay` has patched, and restores
+        mode = self.trace.mode
+        stand_ins = {"ResourceManager": Manager, "Scheduler": Scheduler, "EngineWorkerQueue": Queue}
+        stand_ins["SplitConnector"] = SplitConnector
+        with (
+            mock.patch.multiple(replay.stubs, **stand_ins),
+            mock.patch.object(replay, "make_request", make_request),
+            mock.patch.dict(mode, use_sampling_mask=False),
+        ):
+            super()._build()
+        processor = self.processor
+        processor.use_sampling_mask = mode["use_sampling_mask"]
+        processor.zmq_server = Socket()
+        parallel = processor.cfg.parallel_config
+        parallel.local_data_parallel_id = mode["local_data_parallel_id"]
+        if mode["benchmark_logger"]:
+            note = SimpleNamespace(
+                on_request_completed=lambda record: self.benchmark.append(dataclasses.asdict(record))
+            )
+            processor.set_benchmark_logger(note)
+        self.recorder = StreamRecorder(self)
+
+    def _step(self, event):
+        self.swallowed, self.died = [], None
+        self.manager.settle()
+        return super()._step(event)
+
+    def _apply(self, event):
+        if "storage_answer" in event:
+            self.manager.answers += event["storage_answer"]
+        elif "put_fails" in event:
+            self.scheduler.fails = True
+        else:
+            name = event.get("preempt")
+            if name is not None and name not in self.requests:  # only the set gets it
+                self.manager.to_be_rescheduled_request_id_set.add(name)
+            else:
+                super()._apply(event)
+
+    @contextlib.contextmanager
+    def _watch_logs(self):
+        """Note the exception that is being handled when FastDeploy's loggers are called, and where."""
+        replayed = self
+
+        class Watch(logging.Handler):
+            def emit(self, record):
+                kind, error, _ = sys.exc_info()
+                if kind is None:
+                    return
+                if record.levelno == logging.WARNING:
+                    replayed.swallowed.append(kind.__name__)
+                elif replayed.raised is None:
+                    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+                    where = "postprocess:" if frames[:1] == ["postprocess"] else ""
+                    replayed.raised = where + kind.__name__
+
+        watch, logger = Watch(), logging.getLogger("fastdeploy")
+        logger.addHandler(watch)
+        try:
+            yield
+        finally:
+            logger.removeHandler(watch)
+
+
+def make_request(entry):
+    """A request from its recorded fields."""
+    fields = {key: value for key, value in entry.items() if key != "pooling_params"}
+    request = _make_request(fields)
+    if "pooling_params" in entry:
+        request.pooling_params = PoolingParams(**entry["pooling_params"])
+    return request
+
+
+_make_request = replay.make_request

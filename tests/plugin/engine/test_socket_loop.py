@@ -1,0 +1,276 @@
+"""The loop that receives objects: a real socket, tensors in shared memory, damaged messages."""
+
+import contextlib
+import os
+import pickle
+import struct
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.lib.plugged import plugin_class
+from tests.lib.quiet import imported
+
+pytestmark = pytest.mark.framework
+
+SHARED = "/dev/shm"
+
+
+class Server:
+    """The engine's end, as FastDeploy binds it."""
+
+    def __init__(self, path):
+        import zmq
+
+        self.context, self.address, self.closed = zmq.Context(), f"ipc://{path}", False
+        self.socket = self.context.socket(zmq.PULL)
+        self.socket.bind(self.address)
+
+    def recv_pyobj(self):
+        raise AssertionError("the plug-in receives itself")
+
+    def close(self):
+        self.closed = True
+        self.socket.close()
+        self.context.term()
+
+
+def request(name, slot):
+    module = imported("fastdeploy.engine.request")
+    now = time.time()
+    task = module.Request(
+        request_id=name,
+        eos_token_ids=[2],
+        prompt_token_ids_len=3,
+        metrics=module.RequestMetrics(
+            arrival_time=now, inference_start_time=now, preprocess_start_time=now, preprocess_end_time=now
+        ),
+    )
+    task.output_token_ids, task.block_tables, task.num_cached_tokens, task.idx = [], [], 0, slot
+    return task
+
+
+@pytest.fixture
+def running(monkeypatch, tmp_path):
+    """A processor that receives from a real socket; send(bytes), put, and the processor."""
+    import zmq
+
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
+    replay, stubs, config = (
+        imported("tests.lib.stream_replay"),
+        imported("tests.lib.step_replay.stubs"),
+        imported("fastdeploy.config"),
+    )
+    cfg = config.FDConfig()
+    cfg.model_config.enable_logprob = True
+    scheduler, manager = stubs.Scheduler(), stubs.ResourceManager(8)
+    processor = plugin_class()(cfg, scheduler, stubs.EngineWorkerQueue(), stubs.SplitConnector())
+    assert type(processor).__module__.startswith("fd_postproc")
+    server = processor.zmq_server = Server(tmp_path / "steps")
+    processor.set_resource_manager(manager)
+    for slot in range(4):
+        manager.insert(request(f"r{slot}", slot), slot)
+    sender = zmq.Context.instance().socket(zmq.PUSH)
+    sender.setsockopt(zmq.LINGER, 0)
+    sender.connect(server.address)
+    processor.run()
+
+    def steps(number, within=10):
+        until = time.monotonic() + within
+        while len(scheduler.put) < number and time.monotonic() < until:
+            time.sleep(0.005)
+        assert len(scheduler.put) == number
+        return scheduler.put[-1]
+
+    def told(within=10):
+        """The first results that are not none."""
+        until = time.monotonic() + within
+        while not any(scheduler.put) and time.monotonic() < until:
+            time.sleep(0.005)
+        return next(filter(None, scheduler.put))
+
+    yield SimpleNamespace(
+        processor=processor, server=server, send=sender.send, steps=steps, told=told, replay=replay
+    )
+    processor.stop(10)
+    sender.close()
+    assert not processor.worker.is_alive()
+    assert server.closed
+    processor._finalizer()
+
+
+def rows(replay, tokens, columns):
+    ids = [[token, *range(100, 99 + columns)] for token in tokens]
+    scores = [[-0.5 * k for k in range(columns)] for _ in tokens]
+    return replay.tensors({"ids": ids, "scores": scores, "ranks": [1] * len(tokens)})
+
+
+def step(replay, tokens, columns=3):
+    tensor = imported("paddle").to_tensor(np.array(tokens, "int64"))
+    return replay.build(tensor, logprobs=rows(replay, tokens, columns))
+
+
+def shared_files():
+    return {name for name in os.listdir(SHARED) if name.startswith(f"paddle_{os.getpid()}_")}
+
+
+def test_steps_through_a_real_socket(running):
+    before = shared_files()
+    for number, columns in enumerate((3, 21, 50), 1):
+        tokens = [10 * number + slot for slot in range(4)]
+        running.send(running.replay.message(step(running.replay, tokens, columns)))
+        results = running.steps(number)
+        assert [result["outputs"]["token_ids"] for result in results] == [[token] for token in tokens]
+        assert [len(result["outputs"]["top_logprobs"][0][0]) for result in results] == [columns] * 4
+    assert running.processor.counters.steps == 3
+    assert shared_files() <= before
+
+
+def hostile():
+    return [
+        b"\x80",
+        b"not a pickle",
+        b"\x80\x04.",
+        pickle.dumps(None),
+        pickle.dumps({"__meta": 3, "data": []}),
+        pickle.dumps({"__meta": {"send_ts": "noon"}, "data": []}),
+        pickle.dumps([1, None, "a"]),
+        pickle.dumps([SimpleNamespace(batch_id=7)]),
+        pickle.dumps({"data": []}),
+        b"cnowhere\nnothing\n.",
+        b"\x80\x04\x8c\x28paddle.incubate.multiprocessing.reductions\x94.",
+        b"(" * 100_000,
+        pickle.dumps([])[:-1],
+    ]
+
+
+def test_damaged_messages_never_end_the_thread(running):
+    """Each is counted, and the next step comes through."""
+    for content in hostile():
+        running.send(content)
+    good = running.replay.message(step(running.replay, [5, 6, 7, 8]))
+    for cut in range(1, len(good), 97):
+        running.send(good[:cut])
+    running.send(running.replay.message(step(running.replay, [5, 6, 7, 8])))
+    results = running.told()
+    assert [result["request_id"] for result in results] == ["r0", "r1", "r2", "r3"]
+    counters = running.processor.counters
+    assert counters.malformed + counters.lost_steps >= len(hostile()) + len(good) // 97 - 2
+
+
+def test_tensors_whose_files_are_gone(running):
+    """The token is told, without log-probabilities: FastDeploy's unpickling loses the step."""
+    before = shared_files()
+    content = running.replay.message(step(running.replay, [5, 6, 7, 8]))
+    for name in shared_files() - before:
+        os.unlink(f"{SHARED}/{name}")
+    running.send(content)
+    results = running.steps(1)
+    assert [result["outputs"]["token_ids"] for result in results] == [[5], [6], [7], [8]]
+    assert [result["outputs"]["top_logprobs"] for result in results] == [None] * 4
+
+
+def test_tensors_whose_files_were_cut(running):
+    """No memory behind the end of a file is touched."""
+    before = shared_files()
+    content = running.replay.message(step(running.replay, [5, 6, 7, 8]))
+    for name in shared_files() - before:
+        os.truncate(f"{SHARED}/{name}", 60)
+    running.send(content)
+    assert [result["outputs"]["top_logprobs"] for result in running.steps(1)] == [None] * 4
+    for name in shared_files() - before:
+        os.unlink(f"{SHARED}/{name}")
+
+
+# ---- One tensor ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pickles():
+    said = []
+    made = imported("fd_postproc.fastdeploy.engine.pickles").Pickles(said.append)
+    made.said = said
+    return made
+
+
+def sent(values, dtype):
+    replay = imported("tests.lib.stream_replay")
+    tensor = imported("paddle").to_tensor(np.array(values, dtype), place="cpu")
+    return tensor, bytes(replay.Pickler.dumps(tensor))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([1, -(2**62)], "int64"), ([[0.5, -np.inf, 3.0]], "float32"), ([[1], [2]], "int64")]
+)
+def test_a_tensor_is_read_as_paddle_reads_it(pickles, values, dtype):
+    tensor, content = sent(values, dtype)
+    read = pickles.loads(content)
+    assert type(read).__name__ == "SharedTensor"
+    assert read.shape == tuple(tensor.shape)
+    assert read.tolist() == tensor.tolist() == read.tolist()
+    with pytest.raises(ValueError, match="have been taken"):
+        read.tensor()
+    assert pickles.said == []
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("use", ["read", "as a tensor", "not looked at"])
+def test_the_file_goes_when_both_have_let_go(pickles, use, keeps):
+    before = shared_files()
+    tensor, content = sent([1, 2, 3], "int64")
+    (name,) = shared_files() - before
+    if not keeps:
+        del tensor
+    read = pickles.loads(content)
+    if use == "read":
+        read.tolist()
+    elif use == "as a tensor":
+        assert read.tensor().tolist() == [1, 2, 3]
+    del read
+    with contextlib.suppress(FileNotFoundError), open(f"{SHARED}/{name}", "rb") as file:
+        assert struct.unpack("i", file.read(4)) == (1,)
+        assert keeps
+    assert (name in shared_files()) == keeps
+    if keeps:
+        assert tensor.tolist() == [1, 2, 3]
+        del tensor
+        assert name not in shared_files()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([1.5], "float64"), (3, "int64"), ([[[1]]], "int64"), ([], "float32")]
+)
+def test_other_tensors_are_paddles(pickles, values, dtype):
+    tensor, content = sent(values, dtype)
+    read = pickles.loads(content)
+    assert type(read) is type(tensor)
+    assert read.tolist() == tensor.tolist()
+
+
+def test_where_paddle_pickles_otherwise_it_reads_itself(pickles, monkeypatch):
+    reductions = imported("paddle.incubate.multiprocessing.reductions")
+    tensor, content = sent([1, 2], "int64")
+    with monkeypatch.context() as patched:
+        patched.setattr(reductions, "_rebuild_tensor", lambda *arguments: None)
+        with contextlib.suppress(Exception):
+            pickles.loads(content)
+    assert "unpickled by Paddle itself" in pickles.said[0]
+    _, again = sent([1, 2], "int64")
+    assert type(pickles.loads(again)) is type(tensor)
+    assert len(pickles.said) == 1
+
+
+@pytest.mark.parametrize("name", ["/../etc/passwd", "/a/b", "", "/" + "a" * 80, "/\0", "/paddle_gone"])
+def test_names_of_files_outside_are_never_opened(pickles, name):
+    """What the name stands for is Paddle's to say, or it is nothing."""
+    results = imported("fd_postproc.fastdeploy.engine._results")
+    asked = []
+    files = results.TensorFiles(lambda *one: asked.append(one), lambda *one: asked.append(one), 9, 10)
+    made = files.of_file(None, name, -1, 8, 9, [1], [], False)
+    if made is None:
+        assert len(asked) == 1
+    else:
+        with pytest.raises(ValueError, match="is gone"):
+            made.tolist()

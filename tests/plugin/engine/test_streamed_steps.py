@@ -1,0 +1,268 @@
+"""Steps that come as objects, as FastDeploy 2.6 has processed them: golden_streams/README.md."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from tests.lib.plugged import plugin_class, stock_class
+from tests.lib.quiet import imported
+from tests.lib.step_replay.compare import differences
+
+pytestmark = pytest.mark.framework
+
+# The receive loop's and the log's doings, which are ours.
+OURS = ("op", "raised", "swallowed", "health", "transfer_polls", "error_logs", "loop_died")
+RECOVERY = -3
+
+
+def stream_replay():
+    return imported("tests.lib.stream_replay")
+
+
+@pytest.fixture(scope="module")
+def traces():
+    return stream_replay().traces()
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return plugin_class()
+
+
+def ends_by_recovery(event, manager):
+    """Whether a live request gets a recovery stop, after which FastDeploy's class never ends it."""
+    tokens = event.get("stream", {}).get("tokens", ())
+    slots = [slot for slot, token in enumerate(tokens) if token == RECOVERY]
+    slots += [
+        entry["batch_id"]
+        for entry in event.get("handmade", ())
+        if (entry.get("tokens") or [0])[-1] == RECOVERY
+    ]
+    return any(not manager.stop_flags[slot] for slot in slots)
+
+
+def replayed(trace, cls, deliver, ignore=("op", "error_logs"), *, until_lost=False):
+    """(steps compared, lines that say what differs in the first step that does, or at the end)."""
+    compared = 0
+    with stream_replay().StreamReplay(trace, cls, deliver) as replay:
+        steps = replay.steps()
+        for event in [event for event in trace.events if "after" in event]:
+            lost = until_lost and ("upstream_defect" in event or _comes(replay, event))
+            step = next(steps)
+            if lost:
+                return compared, []
+            lines = differences(step.expected, step.actual, ignore=ignore, sum_tolerance=1e-9)
+            if lines:
+                return compared, [f"step {step.number}: {line}" for line in lines]
+            compared += 1
+        for _ in steps:
+            pass
+        return compared, [f"end: {line}" for line in differences(*replay.end(), sum_tolerance=1e-9)]
+
+
+def _comes(replay, event):
+    """Whether a recovery stop comes for a request that is there, or will be by then."""
+    inserted = replay.manager
+    later = copy.copy(inserted)
+    later.stop_flags = list(inserted.stop_flags)
+    events = replay.trace.events
+    begin = next((i for i in range(events.index(event) - 1, -1, -1) if "after" in events[i]), -1)
+    for one in events[begin + 1 : events.index(event)]:
+        if "insert" in one:
+            later.stop_flags[one["slot"]] = False
+    return ends_by_recovery(event, later)
+
+
+def test_all_traces_are_there(traces):
+    assert len(traces) == 102
+    assert sum("after" in event for trace in traces.values() for event in trace.events) == 523
+
+
+def test_the_doubles_own_class_does_what_fastdeploys_did(traces):
+    replay = stream_replay()
+    found = {name: replayed(trace, stock_class(), replay.through_loop)[1] for name, trace in traces.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_our_class_does_what_fastdeploys_did(traces, ours):
+    """Up to the first step in which FastDeploy loses something."""
+    replay, found, compared = stream_replay(), {}, 0
+    for name, trace in traces.items():
+        steps, found[name] = replayed(trace, ours, replay.one_message, OURS, until_lost=True)
+        compared += steps
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert compared > 440
+
+
+def test_every_token_reaches_its_client_once_and_in_order(traces, ours):
+    """In every step of every trace, also after those in which FastDeploy loses something."""
+    replay, wrong = stream_replay(), {}
+    for name, trace in traces.items():
+        given, told = {}, {}
+        with replay.StreamReplay(trace, ours, replay.one_message) as replaying:
+            raises = False
+            for step in replaying.steps():
+                raises |= (
+                    step.expected["raised"] == "postprocess:RuntimeError"
+                )  # the scheduler has dropped it
+                for request, task in step.actual["tasks"].items():
+                    given.setdefault(request, []).extend(task.get("appended", ()))
+                sent = [result for results in step.actual["put"] for result in results]
+                sent += [
+                    result for _, _, results in step.actual.get("split_connector", ()) for result in results
+                ]
+                for result in {id(one): one for one in sent}.values():
+                    aborted = result["error_msg"] == "Aborted" or result["error_code"] == 500
+                    if "token_ids" in result["outputs"] and not aborted and "clear_data" not in step.event:
+                        row = (result["outputs"]["send_idx"], result["outputs"]["token_ids"])
+                        rows = told.setdefault(result["request_id"], [])
+                        rows += [row] if rows[-1:] != [row] else []  # a decode instance is told the same
+            if raises:
+                continue
+        for request, tokens in given.items():
+            rows = told.get(request, [])
+            if [token for _, row in rows for token in row] != tokens:
+                wrong[name, request] = tokens, rows
+    assert wrong == {}
+
+
+def first_put(trace, ours, number):
+    replay = stream_replay()
+    with replay.StreamReplay(trace, ours, replay.one_message) as replaying:
+        steps = [step for step, _ in zip(replaying.steps(), range(number + 1), strict=False)]
+    return steps[number]
+
+
+def told(step):
+    """(request, finished, tokens, error code) of each result."""
+    results = [result for results in step.actual["put"] for result in results]
+    return [
+        (one["request_id"], one["finished"], one["outputs"].get("token_ids"), one["error_code"])
+        for one in results
+    ]
+
+
+def test_a_recovery_stop_ends_its_request(traces, ours):
+    step = first_put(traces["v1_h_recovery_stop"], ours, 1)
+    assert told(step)[0] == ("req-0", True, [], 200)
+    assert step.actual["put"][0][0]["error_msg"].startswith("Recover is not supported")
+    assert ["finish_requests_async", "req-0"] in step.actual["rm_calls"]
+
+
+def test_a_missing_start_is_left_out_of_the_metrics_only(traces, ours):
+    step = first_put(traces["v1_h_no_start_time"], ours, 0)
+    assert [one[1:] for one in told(step)] == [(False, [11], 200), (False, [12], 200)]
+
+
+def test_an_end_at_the_instant_of_its_start_is_an_end(traces, ours):
+    step = first_put(traces["v1_h_zero_time"], ours, 1)
+    assert told(step)[0][:2] == ("z", True)
+
+
+def test_a_slot_without_a_task_is_passed_over(traces, ours):
+    step = first_put(traces["v1_h_none_task"], ours, 1)
+    assert len(told(step)) == 2
+    assert not any(finished for _, finished, _, _ in told(step))
+
+
+def test_an_id_that_nobody_has_any_more_stops_no_step(traces, ours):
+    step = first_put(traces["v1_h_preempt_unknown"], ours, 1)
+    assert told(step) == [("req-0", False, [12], 200)]
+
+
+def test_one_request_with_an_odd_object_ends_alone(traces, ours):
+    """A pooling step for an ordinary request: FastDeploy loses the step, of all requests."""
+    step = first_put(traces["v1_h_pooling_mixed_up"], ours, 1)
+    codes = {name: code for name, _, _, code in told(step)}
+    assert 500 in codes.values()
+    assert any(code != 500 for code in codes.values())
+
+
+def test_a_failed_receive_ends_nothing(traces, ours):
+    for name in ("v1_h_receive_fails_first", "v1_h_receive_fails_later"):
+        replay = stream_replay()
+        with replay.StreamReplay(traces[name], ours, replay.one_message) as replaying:
+            for step in replaying.steps():
+                assert "loop_died" not in step.actual
+
+
+def test_other_payloads_are_refused_and_counted(traces, ours):
+    replay = stream_replay()
+    with replay.StreamReplay(traces["v1_h_odd_payloads"], ours, replay.one_message) as replaying:
+        for _ in replaying.steps():
+            pass
+        assert replaying.processor.counters.malformed == 2
+
+
+def test_speculation_is_refused_as_fastdeploy_does(traces, ours):
+    replay = stream_replay()
+    with replay.StreamReplay(traces["v1_h_speculative"], ours, replay.one_message) as replaying:
+        (step,) = replaying.steps()
+        assert step.actual["loop_died"] == "NotImplementedError"
+
+
+# ---- The batch loop ------------------------------------------------------------------------------------
+
+
+def test_running_requests_are_advanced_by_the_batch_loop(traces, ours):
+    """All but the first tokens and the ends: FastDeploy's classes are asked for none of them."""
+    replay = stream_replay()
+    looked_at = []
+
+    class Watched(ours):
+        def _advance_entry(self, slot, task, entry):
+            looked_at.append(slot)
+            return super()._advance_entry(slot, task, entry)
+
+    trace = traces["v1_h_columns_50"]
+    with replay.StreamReplay(trace, Watched, replay.one_message) as replaying:
+        results = sum(len(results) for step in replaying.steps() for results in step.actual["put"])
+    first_and_last = 2 * len(trace.requests)
+    assert len(looked_at) <= first_and_last < results
+
+
+def test_objects_are_read_without_a_tensor(traces, ours):
+    """Log-probabilities, that is: a prompt's reach the client as FastDeploy's tensors."""
+    replay, results = stream_replay(), imported("fd_postproc.fastdeploy.engine._results")
+    kinds = set()
+    pickles = imported("fd_postproc.fastdeploy.engine.pickles").Pickles(kinds.add)
+    for event in traces["v1_h_prompt_logprobs"].events:
+        if "stream" in event:
+            for data in pickles.loads(replay.message(replay.payload(event)))["data"]:
+                kinds |= {type(part) for part in data.logprobs or ()}
+    assert kinds == {results.SharedTensor}
+
+
+@pytest.mark.parametrize("change", ["two tokens", "another dtype", "no tokens", "beyond 32 bits"])
+def test_what_has_no_room_in_a_step_is_looked_at_closely(change):
+    results = imported("fd_postproc.fastdeploy.engine._results")
+    replay = stream_replay()
+    datas = replay.handmade([{"batch_id": slot, "tokens": [slot + 5]} for slot in range(3)])
+    datas[1].tokens = {
+        "two tokens": np.array([5, 6]),
+        "another dtype": np.array([5], np.int32),
+        "no tokens": np.array([], np.int64),
+        "beyond 32 bits": np.array([2**31]),
+    }[change]
+    entries = results.entries_of(datas, False)
+    assert entries.apart == {1}
+    assert list(entries.step.counts) == [1, -1, 1]
+    assert entries.entry(1) is datas[1]
+    assert [entries.entry(slot) for slot in (-1, 3)] == [None, None]
+
+
+@pytest.mark.parametrize("slots", [[1, 0], [0, 0], [-1], ["a"], [2**40], [None]])
+def test_slots_that_no_worker_tells_are_taken_one_by_one(slots):
+    results = imported("fd_postproc.fastdeploy.engine._results")
+    datas = stream_replay().handmade([{"batch_id": slot, "tokens": [5]} for slot in slots])
+    assert results.entries_of(datas, False) is None
+
+
+def test_gaps_between_slots():
+    results = imported("fd_postproc.fastdeploy.engine._results")
+    datas = stream_replay().handmade([{"batch_id": slot, "tokens": [slot]} for slot in (1, 4)])
+    entries = results.entries_of(datas, True)
+    assert list(entries.step.counts) == [-1, 1, -1, -1, 1]
+    assert [entries.entry(slot) is None for slot in range(5)] == [True, False, True, True, False]
+    assert len(results.entries_of([], True).step.counts) == 0
