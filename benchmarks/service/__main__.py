@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cases, faults, measure
+from . import cases, faults, measure, streams
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import CHANNELS, Service
 
@@ -154,6 +154,18 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
+def _streams(arguments: argparse.Namespace, folder: Path) -> int:
+    rows = streams.run(
+        arguments.tree, folder, streams=arguments.streams, kinds=arguments.kind,
+        interval=arguments.interval, seconds=arguments.seconds,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(streams.table(rows))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.service",
@@ -183,7 +195,17 @@ def _parser() -> argparse.ArgumentParser:
     timed.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     timed.add_argument("--json", type=Path, help="also write this file")
     timed.set_defaults(run=_measure)
-    for command in serve, asked, wrong, timed:
+    served = commands.add_parser(
+        "streams",
+        help="tokens a second, chunk to chunk, CPU: one API process with it, one and four without",
+    )
+    served.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 512])
+    served.add_argument("--kind", choices=measure.KINDS, nargs="+", default=["21 columns"])
+    served.add_argument("--interval", type=float, default=0.025, help="seconds between steps, at least")
+    served.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    served.add_argument("--json", type=Path, help="also write this file")
+    served.set_defaults(run=_streams)
+    for command in serve, asked, wrong, timed, served:
         command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser

@@ -22,6 +22,8 @@ from .server import Service
 
 LEAST = 20
 """Steps, below which a measurement goes on for up to four times as long."""
+ACCEPTED = 2
+"""Tokens of a request in each step."""
 THREADS = {
     "process_sampling_results": "token",
     "_zmq_send_generated_tokens": "sender",
@@ -49,14 +51,20 @@ class Load(NamedTuple):
     interval: float
 
 
-def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, Any]:
+def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = LEAST) -> dict[str, Any]:
     """Measure one load; the service has to be started with two accepted tokens a step.
+
+    Parameters
+    ----------
+    seconds : float
+        Up to four times as long with fewer steps than `least`.
 
     Returns
     -------
     dict
         CPU milliseconds a step of the threads of the engine's process and of the API server, steps a second,
-        and the clients' times: milliseconds to the first chunk, and from chunk to chunk.
+        tokens a second that the clients got, and their times: milliseconds to the first chunk, and from chunk
+        to chunk.
     """
     worker = Counters(service.counters)
     worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
@@ -74,7 +82,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         told = _stages(service)
         before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
         time.sleep(seconds)
-        while _received(service, worker) < steps + LEAST and time.monotonic() < start + 4 * seconds:
+        while _received(service, worker) < steps + least and time.monotonic() < start + 4 * seconds:
             time.sleep(0.1)
         after, more, end = _clocks(service), _received(service, worker), time.monotonic()
         live = worker.read()[1]
@@ -85,7 +93,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         worker.pace(-2)
         clients.terminate()
         clients.join()
-    count = more - steps
+    count = max(more - steps, 1)
     spent = {name: (after[name] - before.get(name, 0)) / count * 1000 for name in after}
     engine = sum(spent[name] for name in spent if name != "API server")
     return {
@@ -94,6 +102,8 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0) -> dict[str, 
         "load average": os.getloadavg()[0],
         "steps": count,
         "steps a second": count / (end - start),
+        "seconds": end - start,
+        "tokens a second": ACCEPTED * times["chunks"] / (end - start),
         **{f"{name} ms": value for name, value in sorted(spent.items())},
         "engine ms": engine,
         "engine without schedule ms": engine - spent.get("schedule", 0),
@@ -255,7 +265,7 @@ def run(
                             row = measure(service, Load(count, kind, interval), seconds=seconds)
                             rows.append({"plug-in": service.plug_in, **row})
                             say(json.dumps(rows[-1]))
-                        _settle(service)
+                        settle(service)
     return rows
 
 
@@ -263,12 +273,12 @@ def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, p
     """Started, in an IPC namespace of its own."""
     service = Service(
         tree, folder, plug_in=plug_in, channel=KINDS[kind][0],
-        namespace=stack.enter_context(Namespace(RAISED)), environment={"FD_SERVICE_ACCEPT": "2"},
+        namespace=stack.enter_context(Namespace(RAISED)), environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
     )  # fmt: skip
     return stack.enter_context(service)
 
 
-def _settle(service: Service, seconds: float = 90) -> None:
+def settle(service: Service, seconds: float = 90) -> None:
     """Until no request is left, the queue is empty, and the API server has nothing to do."""
     worker = Counters(service.counters)
     worker.pace(-2)

@@ -46,6 +46,8 @@ class Service:
         Draft logprobs, on ``spec_topk``.
     requests : int
         ``--max-num-seqs``.
+    workers : int
+        ``--workers``: processes of the API server.
     ports : list of int, optional
         Four free ports: API, tasks, metrics, cache.  A restart has to have those of the service before.
     environment : mapping, optional
@@ -62,11 +64,13 @@ class Service:
         namespace: Namespace | None = None,
         draft: bool = False,
         requests: int = 256,
+        workers: int = 1,
         ports: list[int] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
         self.namespace, self.draft, self.requests = namespace, draft, requests
+        self.api_processes = workers
         self.ports = ports or free_ports(4)
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
@@ -125,9 +129,10 @@ class Service:
             "--cache-queue-port",
             cache,
         ]
-        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", "20000", "--workers", "1"]
+        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", "20000"]
+        options += ["--workers", str(self.api_processes)]
         options += ["--tensor-parallel-size", "1", "--max-num-seqs", str(self.requests)]
-        options += ["--max-model-len", "32768", "--max-concurrency", "1024"]
+        options += ["--max-model-len", "32768", "--max-concurrency", str(1024 * self.api_processes)]
         if self.channel.endswith("topk"):
             options += ["--enable-logprob"]
         if self.channel.startswith("spec"):

@@ -40,6 +40,9 @@ KNOWN_NAMES = frozenset(
 )  # fmt: skip
 """What FastDeploy's method has been seen to look at."""
 
+STATE = 4
+"""Items of an answer's state: two offsets, ids, text.  With ``FD_USE_HF_TOKENIZER`` there are three."""
+
 ARGUMENTS = ["self", "token_id", "task_id"]
 
 CANNED = (
@@ -115,8 +118,7 @@ def plain_decode(tokenizer: Any) -> Callable[..., str]:
     if type(library) is not importlib.import_module("tokenizers").Tokenizer:
         raise NotPlain(f"{type(tokenizer).__name__} is none of the tokenizers library's")
     decode: Callable[..., str] = library.decode
-    for ids in _samples(library):
-        _compare(tokenizer, decode, ids)
+    _compare(tokenizer, decode, _samples(library))
     return decode
 
 
@@ -134,18 +136,19 @@ def _samples(library: Any) -> list[list[int]]:
     return samples
 
 
-def _compare(tokenizer: Any, decode: Callable[..., str], ids: list[int]) -> None:
-    """Decode an answer both ways, a few tokens at a time."""
+def _compare(tokenizer: Any, decode: Callable[..., str], samples: list[list[int]]) -> None:
+    """Decode answers both ways, a few tokens at a time."""
     draw = random.Random(2)
-    known: list[int] = []
-    prefix, read = 0, 0
-    while len(known) < len(ids):
-        known.extend(ids[len(known) : len(known) + draw.randint(0, 4)])
-        expected = tokenizer.decode_token(known, prefix, read)
-        actual = decode_token(decode, known, prefix, read)
-        if actual != expected:
-            raise NotPlain(f"{expected!r} is expected, the library's is {actual!r}")
-        _, prefix, read = expected
+    for ids in samples:
+        known: list[int] = []
+        prefix, read = 0, 0
+        while len(known) < len(ids):
+            known.extend(ids[len(known) : len(known) + draw.randint(0, 4)])
+            expected = tokenizer.decode_token(known, prefix, read)
+            actual = decode_token(decode, known, prefix, read)
+            if actual != expected:
+                raise NotPlain(f"{expected!r} is expected, the library's is {actual!r}")
+            _, prefix, read = expected
 
 
 def install(module: Any) -> Callable[[], None]:
@@ -182,18 +185,23 @@ def install(module: Any) -> Callable[[], None]:
     def ids2tokens(processor: Any, token_id: Any, task_id: Any) -> Any:
         tokenizer = processor.tokenizer
         decode = tokenizers.decode_of(tokenizer)
-        if decode is None or type(token_id) is not list or envs.FD_USE_HF_TOKENIZER:
-            return stock(processor, token_id, task_id)
         answers = processor.decode_status
         status = answers.get(task_id)
+        if decode is None or type(token_id) is not list:
+            return stock(processor, token_id, task_id)
         if status is None:
+            # Asked once an answer: reading the environment takes longer than decoding.
+            if envs.FD_USE_HF_TOKENIZER:
+                return stock(processor, token_id, task_id)
             status = answers[task_id] = [0, 0, [], ""]
+        elif len(status) != STATE:
+            return stock(processor, token_id, task_id)
         previous = status[3]
         ids = status[2]
         ids.extend(token_id)
         try:
             text, status[0], status[1] = decode_token(decode, ids, status[0], status[1])
-        except TypeError:  # an id that is no integer
+        except Exception:  # an id that is none: as FastDeploy raises it, or takes it
             text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
         if text:
             status[3] = previous + text

@@ -147,12 +147,29 @@ def test_the_managers_map_is_ours_and_its_dispatcher_its_own(utils):
 def test_what_lives_long_is_frozen_once_the_server_is_about_to_serve(utils, monkeypatch, value, frozen):
     monkeypatch.setenv("FD_POSTPROC_GC", value)
     before = gc.get_freeze_count()
+    threshold = gc.get_threshold()
     try:
+        gc.set_threshold(700, 10, 10)
         manager = utils.DealerConnectionManager(0)
         asyncio.run(manager.initialize())
         assert manager.initialised
         assert (gc.get_freeze_count() > before) is frozen
+        assert gc.get_threshold() == ((5 * connections.RESULTS_A_COLLECTION if frozen else 700), 10, 10)
     finally:
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize("chosen", [(0, 10, 10), (50000, 5, 5)])
+def test_a_threshold_that_somebody_chose_stays(monkeypatch, chosen):
+    monkeypatch.setenv("FD_POSTPROC_GC", "")
+    threshold = gc.get_threshold()
+    try:
+        gc.set_threshold(*chosen)
+        connections.freeze()
+        assert gc.get_threshold() == chosen
+    finally:
+        gc.set_threshold(*threshold)
         gc.unfreeze()
 
 
