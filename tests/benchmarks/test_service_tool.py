@@ -1,5 +1,6 @@
 """Parts of ``benchmarks/service`` that need no FastDeploy: first responses that are dropped, and ids."""
 
+import importlib
 import sys
 from types import SimpleNamespace
 
@@ -56,3 +57,14 @@ def test_ids_are_no_part_of_an_answer(tool):
     for user in ("case", "chat-logprobs5-stream"):
         text = f"request[{NAME.format(user)}_0] ended, cmpl-01234567-89ab-cdef-0123-456789abcdef did not"
         assert tool.cases.tidy(text) == "request[chatcmpl-ID] ended, cmpl-ID did not"
+
+
+def test_the_table_of_streams(tool):
+    pytest.importorskip("aiohttp")
+    streams = importlib.import_module(f"{service_tool.NAME}.streams")
+    row = {"server": "one", "requests": 64, "kind": "1 column", "steps": 100, "seconds": 10.0}
+    row |= {"tokens a second": 1000.0, "API server ms": 20.0, "engine ms": 5.0}
+    rows = [row | {"chunk p50 ms": 99.6, "chunk p99 ms": 150.0}, row]
+    lines = streams.table(rows).splitlines()
+    assert lines[2] == "| 64, 1 column | one | 1,000 | 100 ms | 150 ms | 200 us | 50 us | 250 us |"
+    assert lines[3] == "| 64, 1 column | one | 1,000 | - | - | 200 us | 50 us | 250 us |"
