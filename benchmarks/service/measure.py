@@ -103,7 +103,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = 
         "steps": count,
         "steps a second": count / (end - start),
         "seconds": end - start,
-        "tokens a second": ACCEPTED * times["chunks"] / (end - start),
+        "tokens a second": ACCEPTED * times["chunks"] / times["client seconds"],
         **{f"{name} ms": value for name, value in sorted(spent.items())},
         "engine ms": engine,
         "engine without schedule ms": engine - spent.get("schedule", 0),
@@ -179,7 +179,7 @@ def _clients(url: str, requests: int, kind: str, pipe: Any) -> None:
 async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> None:
     firsts: list[float] = []
     gaps: list[float] = []
-    measuring = asyncio.Event()
+    measuring, began = asyncio.Event(), 0.0
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as session:
         tasks = [
@@ -192,7 +192,8 @@ async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> No
             if pipe.recv() == "stop":
                 break
             measuring.set()
-        pipe.send(_times(firsts, gaps))
+            began = time.perf_counter()
+        pipe.send({"client seconds": time.perf_counter() - began, **_times(firsts, gaps)})
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

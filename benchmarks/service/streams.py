@@ -45,25 +45,20 @@ def run(
     seconds: float,
     say: Any = print,
 ) -> list[dict[str, Any]]:
-    """Measure everything: of each kind all servers live side by side, and take turns at each load."""
+    """Measure everything: one server at a time, since an idle one polls, too."""
     rows = []
     for kind in kinds:
-        with contextlib.ExitStack() as stack:
-            services = [
-                stack.enter_context(
-                    Service(
-                        tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=server.plug_in,
-                        channel=KINDS[kind][0], namespace=stack.enter_context(Namespace(RAISED)),
-                        requests=max(streams), workers=server.processes,
-                        environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
-                    )
-                )
-                for number, server in enumerate(SERVERS)
-            ]  # fmt: skip
-            for service in services:
+        for number, server in enumerate(SERVERS):
+            with (
+                Namespace(RAISED) as namespace,
+                Service(
+                    tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=server.plug_in,
+                    channel=KINDS[kind][0], namespace=namespace, requests=max(streams),
+                    workers=server.processes, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+                ) as service,
+            ):  # fmt: skip
                 service.wait(300)
-            for count in streams:
-                for server, service in zip(SERVERS, services, strict=True):
+                for count in streams:
                     with contextlib.suppress(TimeoutError):
                         row = measure(service, Load(count, kind, interval), seconds=seconds, least=0)
                         rows.append({"server": server.name, **row})
@@ -79,7 +74,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         " CPU a token: API server | engine | both |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for row in rows:
+    names = [server.name for server in SERVERS]
+    for row in sorted(rows, key=lambda row: (row["kind"], row["requests"], names.index(row["server"]))):
         tokens = row["tokens a second"] * row["seconds"]
         api, engine = (
             row[name] * row["steps"] * 1000 / max(tokens, 1) for name in ("API server ms", "engine ms")
