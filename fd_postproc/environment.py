@@ -172,6 +172,14 @@ GC = Variable(
     "FD_POSTPROC_GC", "on", "is not one of on, off: it has no effect", _one_of("on", "off", any_case=True)
 )
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
+FLIGHT = Variable(
+    "FD_POSTPROC_FLIGHT",
+    "8",
+    "is not a number of MiB, 1 to 1024, or 0 for off",
+    _number("[0-9]{1,4}", 0, 1024),
+)
+FLIGHT_FOLDER = Variable("FD_POSTPROC_FLIGHT_FOLDER")
+FLIGHT_TOKENS = Variable("FD_POSTPROC_FLIGHT_TOKENS", parse=_switch)
 
 # ---- at build time, in the tests ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import zlib
 from functools import cache, cached_property
 from pathlib import Path
@@ -36,6 +37,9 @@ CLONE_NEWIPC = 0x08000000
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tables are as wide as they are without a terminal, whoever started the tests.
 os.environ.pop("COLUMNS", None)
+# Flight recorders are small here, and where no user's are.
+_flights = tempfile.TemporaryDirectory(prefix="fd_postproc-tests-")
+os.environ.update(FD_POSTPROC_FLIGHT="1", FD_POSTPROC_FLIGHT_FOLDER=_flights.name)
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
 _queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)

@@ -20,6 +20,7 @@ cdef Step _gathered(const fdw_message *m):
         raise MemoryError
     cdef Step step = _step_in(memory, m.channel, m.dialect, m.flag, m.stop_flag, m.batch, m.rows, m.cols)
     step.raw.seq = m.seq
+    step.length, step.sender = m.claimed, m.sender
     cdef int status = fdw_gather(m, &step.raw.block)
     if status < 0:
         raise ValueError("the message changed while it was decoded; decode a copy of shared memory")

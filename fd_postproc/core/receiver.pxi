@@ -112,6 +112,7 @@ cdef class Receiver:
     cdef public bint _follows_sender  # for the plug-in: keep _last_sender
     cdef public int64_t _sender_due  # monotonic ns at which the sender may be queried again
     cdef readonly int64_t _last_sender  # the process that sent the last step whose sender is known; or 0
+    cdef int64_t taken       # payload bytes of the last message
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_corrupt, n_waits, waited_ns
 
@@ -235,6 +236,7 @@ cdef class Receiver:
         """
         cdef long mtype = self.message[0]
         cdef int status
+        self.taken = size
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, size)
         if mtype == FDW_MTYPE_COMPACT:
@@ -457,6 +459,15 @@ cdef class Receiver:
             return 1 + 2 * self._has_news()
         finally:
             self.busy = False
+
+    def _refused(self):
+        """For the plug-in's flight recorder: type and payload of the message that the last call refused.
+
+        None if another call is at work by now, or the message was too long for the buffer.
+        """
+        if self.busy or self.message == NULL or not 0 <= self.taken <= self.capacity:
+            return None
+        return self.message[0], PyBytes_FromStringAndSize(<char *>(self.message + 1), self.taken)
 
     def receive_async(self, timeout=None):
         """`receive` for asyncio: a coroutine that waits without blocking the event loop.

@@ -99,7 +99,19 @@ def test_the_kernel_writes_in_one_place():
 # Each file or folder of the package, the lowest first.
 FLOORS = [
     *("_version", "_checkout", "_child", "checks", "environment", "errors", "layout", "queues"),
-    *("tensors", "arrays", "aio", "_core", "_save", "cuda", "needs", "complaints", "recording", "data"),
+    *(
+        "tensors",
+        "arrays",
+        "aio",
+        "_core",
+        "_save",
+        "cuda",
+        "needs",
+        "complaints",
+        "flight",
+        "recording",
+        "data",
+    ),
     *("ops", "fastdeploy", "doctor", "cli", "__main__"),
 ]
 

@@ -3,7 +3,7 @@ from typing import Any, final
 
 from typing_extensions import disjoint_base
 
-from ..._core import Step
+from ..._core import FlightRing, Step
 from .context import Context
 
 @final
@@ -174,10 +174,11 @@ class Totals:
     build_seconds: float
     put_seconds: float
     clock: float
+    ring: FlightRing | None
     def begin(self) -> None: ...
     def end_receive(self) -> None: ...
     def end_build(self) -> None: ...
-    def end_put(self, results: int) -> None: ...
+    def end_put(self, results: int, step: Step | None = None) -> None: ...
 
 def live_requests(step: Step) -> int: ...
 

@@ -1,5 +1,8 @@
 # What the token thread has done and how long it took, counted in a tenth of a microsecond.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+from fd_postproc._core cimport FlightRing, Step
+from fd_postproc.headers.flight cimport FDB_BUSY, fdb_entry, fdb_set, fdb_step
 from fd_postproc.headers.sysv cimport fds_now
 
 
@@ -19,11 +22,15 @@ cdef class Totals:
     receive_seconds, build_seconds, put_seconds : float
     clock : float
         ``time.monotonic()`` as of the last call.
+    ring : FlightRing or None
+        Gets an entry for each step.
     """
 
     cdef public int64_t steps, results, malformed, stale, lost_steps, failed_requests
     cdef public double receive_seconds, build_seconds, put_seconds
     cdef public double clock
+    cdef public FlightRing ring
+    cdef double received, built  # how long these stages of the step in hand took
 
     def __cinit__(self):
         self.clock = _clock()
@@ -34,17 +41,34 @@ cdef class Totals:
 
     def end_receive(self):
         """Waiting for a message is over, whether or not one has come."""
-        self.receive_seconds += self._lap()
+        self.received = self._lap()
+        self.receive_seconds += self.received
+        if self.ring is not None and self.ring.is_ours():
+            fdb_set(&self.ring.ring, FDB_BUSY, <uint64_t>(1e9 * self.clock))
 
     def end_build(self):
         """Results have been made."""
-        self.build_seconds += self._lap()
+        self.built = self._lap()
+        self.build_seconds += self.built
 
-    def end_put(self, Py_ssize_t results):
+    def end_put(self, Py_ssize_t results, Step step=None):
         """A step's results have been delivered."""
-        self.put_seconds += self._lap()
+        cdef double took = self._lap()
+        self.put_seconds += took
         self.steps += 1
         self.results += results
+        if self.ring is not None and step is not None and self.ring.is_ours():
+            self._record(results, step, took)
+
+    cdef void _record(self, Py_ssize_t results, Step step, double took) noexcept:
+        cdef fdb_entry entry
+        memset(&entry, 0, sizeof(entry))
+        entry.body.step.length = <uint32_t>step.length
+        entry.body.step.sender = <uint32_t>(step.sender ^ step.sender >> 32)
+        entry.body.step.receive, entry.body.step.build = <float>self.received, <float>self.built
+        entry.body.step.put = <float>took
+        entry.body.step.results = <uint16_t>results
+        fdb_step(&self.ring.ring, &step.raw, step.dialect_number, <int64_t>(1e9 * self.clock), &entry)
 
     cdef inline double _lap(self) noexcept:
         cdef double before = self.clock

@@ -9,6 +9,10 @@ from typing import Any
 
 from ..._version import __version__
 from ...environment import COMPACT, DISABLE, FORCE, PEER, is_on
+from ...flight.codes import Kind
+from ...flight.recorder import Recorder
+from ...layout import Channel
+from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, ops_module
 from ..logs import export_active, warn
 from ..trial.compatibility import Verdict, check
@@ -72,6 +76,16 @@ def announce_peer(active: bool) -> None:
         os.environ.pop(PEER.name, None)
 
 
+def _record(channel: Channel, text: str, log: Any) -> None:
+    """Leave a flight recorder's file that says why nothing else is recorded."""
+    try:
+        recorder = Recorder.begin("engine", channel, queue_id_from_env(), log, size=1 << 16)
+    except ValueError:  # the queue's number, which others complain of
+        return
+    recorder.event(Kind.STOOD_ASIDE, text=text)
+    recorder.end()
+
+
 def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any], type]) -> Verdict:
     """Decide for a token processor that was just constructed; one that stands aside becomes FastDeploy's own.
 
@@ -86,6 +100,7 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
     make_class : callable
         What ours was made with: the trial makes it again, over a copy of the module.
     """
+    channel = processor.channel
     verdict = decide(module, make_class)
     announce_peer(verdict.compatible)
     for name, value in verdict.traits.items():
@@ -99,6 +114,7 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
             log.info(f"fd_postproc: {text}")
         else:
             warn(log, text)
+            _record(channel, text, log)
     elif verdict.forced:
         log.warning(
             f"fd_postproc: engine side active ({__version__}) because {FORCE} is set, although it differs "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._core import Step
+from ...flight.codes import Kind as Note
 from ._results import Batch
 from .finish import Finish, Kind
 from .steady import Steady
@@ -54,6 +55,8 @@ class Advance(Finish, Steady):
         if hasattr(known, "RUNNING_PREFILL") and task.status == known.RUNNING_PREFILL:
             task.status = known.RUNNING_DECODE
         now = self.fd.time.time()
+        if not self.tokens_counter.get(name, 0):
+            self._record_first(slot, task, now)
         metrics = self._stamped(task, now, rid)
         self.number_of_output_tokens += len(tokens)
         self.best_effort("metrics of a step", self._record_metrics, task, now, tokens)
@@ -94,15 +97,18 @@ class Advance(Finish, Steady):
         managed = bool(fd.envs.ENABLE_V1_KVCACHE_SCHEDULER)
         if gone:
             fd.llm_logger.info(f"request {name}: the worker has let it go")
+            self.recorder.let_go(Note.PREEMPTED, slot, name)
         if self.aborts_itself:
             plain = not self.cfg.speculative_config.method
             if name in manager.abort_req_ids_set and (gone if managed else plain):
                 manager.abort_req_ids_set.remove(name)
+                self.recorder.let_go(Note.ABORTED, slot, name)
                 self._recycle_resources(name, slot, task)
                 fd.llm_logger.info(f"request {name}: aborted")
                 text = ABORTED_TEXT.format(name)
                 return fd.RequestOutput(request_id=name, finished=True, error_code=ABORTED, error_msg=text)
         elif gone and managed and name in manager.to_be_aborted_req_id_set:
+            self.recorder.let_go(Note.ABORTED, slot, name)
             manager.recycle_abort_task(name)
             if hasattr(self, "_put_abort_results"):
                 self._put_abort_results(task)
@@ -126,6 +132,11 @@ class Advance(Finish, Steady):
         return bool(task.prefill_chunk_num < len(task.prefill_chunk_info))
 
     # ---- the result --------------------------------------------------------------------------------
+
+    def _record_first(self, slot: int, task: Any, now: float) -> None:
+        arrived = getattr(task.metrics, "arrival_time", None)
+        waited = now - arrived if isinstance(arrived, float) and arrived else None
+        self.recorder.began(slot, task.request_id, getattr(task, "prompt_token_ids_len", None), waited)
 
     def _stamped(self, task: Any, now: float, rid: str) -> Any:
         """Stamp the request's metrics; the copy that the client gets."""

@@ -8,12 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from ...complaints import Complaints
+from ...flight.recorder import Recorder
 from .contract import Base
 from .counters import Counters
 
 
 class BestEffort(Base):
-    """`best_effort`, the counters, the complaints."""
+    """`best_effort`, the counters, the complaints, the flight recorder."""
+
+    recorder = Recorder()  # records nothing, until `run`
 
     # Per object, but made when first asked for: FastDeploy's tests make objects without __init__.
     @cached_property

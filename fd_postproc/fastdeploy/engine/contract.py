@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import threading
 
     from ...complaints import Complaints
+    from ...flight.recorder import Recorder
     from ._results import Delivery, Plan
     from .context import SteadyMode
     from .counters import Counters
@@ -164,6 +165,10 @@ class Reported(Protocol):
     def counters(self) -> Counters: ...
     @property
     def complaints(self) -> Complaints: ...
+
+    recorder: Recorder
+
+    def look(self) -> None: ...
     def report_gauges(self) -> None: ...
     def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+from ...flight.codes import End
 from ..introspection import STORAGE, names_in
 from .transfers import Transfers
 
@@ -43,6 +44,8 @@ class Finish(Transfers):
         """End a request.  Its result, or None while its transfer is under way."""
         fd, name = self.fd, task.request_id
         result.finished = True
+        how = End.RECOVERY if kind.recovery else End.PREFILLED if kind.prefill else End.TOKEN
+        self.recorder.ended(slot, name, self.tokens_counter.get(name, 0), how)
         self._carry_trace(rid, result)
         self._report_span("DECODE", rid, task, ends=True)
         if kind.recovery:
@@ -134,6 +137,7 @@ class Finish(Transfers):
             is_prefill = pair is not None and pair["role"] == "prefill"
             if self._ended(slot, task, result, is_prefill) is not None:
                 ended.append(result)
+            self.recorder.ended(slot, name, self.tokens_counter.get(name, 0), End.CLEARED)
             fd.llm_logger.warning(f"request {name}: cleared")
         if ended:
             self.cached_generated_tokens.put_results(ended)

@@ -5,6 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ..._version import __version__
+from ...environment import PEER
+from ...flight.codes import Kind
+from ...flight.recorder import Recorder
+from ...queues import queue_id_from_env
 from . import quick_ways
 from .messages import Packing
 from .send_loop import SendLoop
@@ -48,10 +53,21 @@ class Lifecycle(Sockets):
             self.counters.stale += self.stale.at_run()
         if self.warmup is not None:
             self.warmup.begin()
+            self.best_effort("the flight recorder", self._begin_recording)
             self.best_effort("the wait in the scheduler", self._wait_for_results)
             self.best_effort("packing results", self._pack_results)
             self.best_effort("the quick ways", quick_ways.tell, self)
         super().run()  # type: ignore[safe-super]
+
+    def _begin_recording(self) -> None:
+        self.recorder = Recorder.begin("engine", self.channel, queue_id_from_env(), self.fd.llm_logger)
+        self.counters.ring = self.recorder.ring
+        peer = PEER.text or "nothing but FastDeploy's messages"
+        self.recorder.event(
+            Kind.ACTIVE, text=f"fd_postproc {__version__}, {self.channel}, understands {peer}"
+        )
+        if self.counters.stale:
+            self.recorder.event(Kind.STALE, -1, self.counters.stale)
 
     def _wait_for_results(self) -> None:
         """Let whoever sends results wait in the scheduler until there are some."""

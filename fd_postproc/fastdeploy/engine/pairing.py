@@ -6,6 +6,7 @@ import traceback
 from typing import Any
 
 from ..._core import DRAFT, TARGET
+from ...flight.codes import Kind
 from ._results import Delivery
 from .deliveries import delivery_to
 from .release import Release
@@ -52,6 +53,7 @@ class Pairing(Release):
                 else:
                     self.deliver(batch_result)
         except Exception as error:
+            self.recorder.failure(Kind.UNDELIVERED, error)
             self.fd.llm_logger.error(
                 f"fd_postproc: the results of a step were not delivered: {error}, {traceback.format_exc()}"
             )
@@ -77,6 +79,7 @@ class Pairing(Release):
         try:
             self.deliver(waiting)
         except Exception as error:  # what comes after it must go out all the same
+            self.recorder.failure(Kind.UNDELIVERED, error)
             self.fd.llm_logger.error(
                 f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"
             )

@@ -9,15 +9,18 @@ import traceback
 from functools import cached_property
 from typing import Any
 
-from ..._core import Receiver, Step
+from ..._core import Receiver, Step, _last_sender_of, encode
 from ...complaints import Backoff, last_sender_text
 from ...environment import QUEUE_MODE
 from ...errors import MalformedMessage, QueueError, QueueRemoved
+from ...flight.codes import Kind
 from .pairing import PATIENCE
 from .reporter import Reporter
 from .steps import Steps
 from .transfers import POLL
 from .warmup import Warmup
+
+COMPACT_MTYPE = 2
 
 
 class Receiving(Steps):
@@ -26,6 +29,7 @@ class Receiving(Steps):
     warmup: Warmup | None = None
     _receiver: Receiver | None = None
     _stopping = False
+    _incomplete_recorded = 0
     _patient_since: float | None = None  # monotonic seconds; since then something waits for the next step
 
     @cached_property
@@ -44,16 +48,23 @@ class Receiving(Steps):
                 self._next_round()
                 if not reporter.has_news:
                     reporter.notify()
+        self.look()
+        self.counters.ring = None
+        self.recorder.end()
 
     def _next_round(self) -> None:
         """Receive and process a step; what goes wrong is logged and counted."""
         try:
             step = self._next_step()
             if step is None:
+                self.recorder.rest()
                 self.between_steps()
             else:
                 self._handle(step)
         except QueueRemoved as error:
+            if self._receiver is not None and not self._stopping:
+                self.recorder.event(Kind.QUEUE_REMOVED, -1, self._receiver.msqid)
+            self.recorder.rest()
             self._receiver = None  # the next round makes a new queue
             if not self._stopping:
                 self.complaints.tell("queue removed", f"{error}; a new queue is made")
@@ -62,14 +73,18 @@ class Receiving(Steps):
             self.counters.malformed += 1
             assert self._receiver is not None  # which has refused it
             text, msqid = f"a message was refused: {error}", self._receiver.msqid
+            self._record_refused(error, self._receiver)
             self.complaints.tell(
                 f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}"
             )
         except QueueError as error:
+            self.recorder.event(Kind.QUEUE_ERROR, -1, error.errno or 0, text=type(error).__name__)
+            self.recorder.rest()
             self.fd.llm_logger.error(f"fd_postproc: {error}")
             time.sleep(1.0)  # permanent, most likely: do not fill the log
         except Exception as error:
             self.counters.lost_steps += 1
+            self.recorder.failure(Kind.LOST, error)
             name = type(error).__name__
             self.complaints.tell(name, f"a step was lost: {name}: {error} {traceback.format_exc()}")
 
@@ -79,6 +94,7 @@ class Receiving(Steps):
             self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
             self._receiver._follows_sender = True
             self.counters.follow(self._receiver)
+            self.recorder.event(Kind.QUEUE_MADE, -1, self._receiver.msqid, self._receiver.key)
             if self._stopping:  # `stop` found no receiver whose queue it could remove
                 self._receiver.remove()
                 return None
@@ -91,6 +107,8 @@ class Receiving(Steps):
         finally:
             self.counters.end_receive()
         self._patient_since = None
+        if step is not None and self.recorder.keeps_frames:
+            self.best_effort("recording a message", self._record_step, step)
         return step
 
     def _patience(self) -> float | None:
@@ -120,6 +138,39 @@ class Receiving(Steps):
                 self.timestamp_for_alive_after_handle_batch = self.fd.time.time()
         self.serve_transfers()
         self.warm_up()
+
+    def _record_step(self, step: Step) -> None:
+        self.recorder.frame(encode(step, "compact", layout=self.layout), COMPACT_MTYPE)
+
+    def _record_refused(self, error: MalformedMessage, receiver: Receiver) -> None:
+        index = -1 if error.index is None else error.index
+        self.recorder.event(Kind.REFUSED, -1, error.value, error.bound, index, text=error.field)
+        self.recorder.rest()
+        if self.recorder.keeps_frames:
+            self.best_effort("recording a refused message", self._record_message, receiver)
+
+    def _record_message(self, receiver: Receiver) -> None:
+        refused = receiver._refused()
+        if refused is not None:
+            self.recorder.frame(refused[1], refused[0])
+
+    def look(self) -> None:
+        """Record how the queue is, and which request is in which slot."""
+        if self.recorder.ring is not None:
+            self.best_effort("the flight recorder", self._look)
+
+    def _look(self) -> None:
+        receiver, incomplete = self._receiver, self.counters.incomplete
+        if incomplete > self._incomplete_recorded:
+            self.recorder.event(Kind.INCOMPLETE, -1, incomplete - self._incomplete_recorded)
+            self._incomplete_recorded = incomplete
+        if receiver is not None:
+            try:
+                sender = _last_sender_of(receiver.msqid)
+            except OSError:
+                sender = 0
+            tasks = self.resource_manager.tasks_list
+            self.recorder.look(receiver.msqid, sender, tasks, len(self.transfers))
 
     def warm_up(self) -> None:
         """A step is done."""

@@ -26,6 +26,7 @@ class Release(Tracing):
         self.fd.llm_logger.error(f"fd_postproc: request {name} (slot {slot}) ends with an error: {details}")
         if not isinstance(name, str):
             return None
+        self.recorder.failed(slot, name, error)
         metrics = getattr(task, "metrics", None)
         if not isinstance(metrics, self.fd.RequestMetrics):
             # What cannot be turned into a dict would take the batch with it.

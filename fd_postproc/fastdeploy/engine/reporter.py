@@ -13,6 +13,8 @@ from typing import Any
 from .contract import Reported
 from .counters import Reports
 
+LOOK = 1.0  # seconds between two looks of the flight recorder at the queue
+
 
 class Reporter:
     """Reports gauges of speculative decoding, exported counters and the log; a context manager.
@@ -33,6 +35,7 @@ class Reporter:
         self._reports = Reports(processor.counters, processor.fd.llm_logger)
         self._news, self._end = threading.Event(), threading.Event()
         self.has_news = False
+        self._looked = 0.0
         self._thread = threading.Thread(target=self._run, name="fd_postproc-reporter", daemon=True)
 
     def __enter__(self) -> Reporter:
@@ -52,12 +55,22 @@ class Reporter:
         self.has_news = True
         self._news.set()
 
+    def _patience(self, now: float) -> float | None:
+        patience = self._reports.patience(now)
+        if self._processor.recorder.ring is None:
+            return patience
+        return LOOK if patience is None else min(patience, LOOK)
+
     def _run(self) -> None:
         while not self._end.is_set():
-            if self._news.wait(self._reports.patience(time.monotonic())):
+            if self._news.wait(self._patience(time.monotonic())):
                 self._end.wait(self._processor.gauge_period)
                 self._news.clear()
                 self.has_news = False  # before looking: what comes from now on is told the next time
+            now = time.monotonic()
             self._processor.report_gauges()
-            self._processor.best_effort("exported counters", self._reports.refresh, time.monotonic())
+            self._processor.best_effort("exported counters", self._reports.refresh, now)
+            if now >= self._looked + LOOK:
+                self._looked = now
+                self._processor.look()
             self._processor.best_effort("complaints", self._processor.complaints.flush)

@@ -39,6 +39,7 @@ class Steps(Advance, Gauges):
         if step.flag == DRAFT and step.channel == "spec_topk":
             self.postprocess(self.draft_results(step), DRAFT)
             self.counters.begin()  # a draft message is no step, and its time not that of the next one
+            self.recorder.rest()
             return
         masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
@@ -58,7 +59,7 @@ class Steps(Advance, Gauges):
             self.best_effort("forgetting requests", self.sweep)
         counters.end_build()
         self.postprocess(results, output_type)
-        counters.end_put(len(results))
+        counters.end_put(len(results), step)
 
     def _sampling_masks(self) -> dict[int, Any]:
         """One blocking read a step, if the feature is on."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 from ... import ops
 from ..._core import environment_variable, has_logprobs, most_requests
-from ...errors import QueueRemoved, UnfitNumber
-from ...layout import GPU, Dialect
+from ..._version import __version__
+from ...errors import QueueError, QueueRemoved, UnfitNumber
+from ...flight.codes import Kind
+from ...flight.recorder import Recorder
+from ...layout import GPU, Channel, Dialect
 from ...ops.environment import send_dialect
 from ...ops.table import SAVE_OPS
+from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, stock_dialect
 from ..logs import export_active, fastdeploy_log
 from . import overlap
@@ -60,6 +67,8 @@ class SaveOp:
         self._told: set[int] = set()
         self._nobody: Any = None  # preempted_idx of calls that have none
         self._checked: set[str | None] = set()
+        self._recorder = Recorder()  # records nothing, until the first call
+        self._sent = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
@@ -76,10 +85,13 @@ class SaveOp:
             if self._state == "new":
                 dialect = self._dialect(_rows(args[self._batch]))
                 self._check_room(args, dialect)
-            result = self._send(args)
+                self._begin_recording(dialect)
+            result = self._send(args) if self._recorder.ring is None else self._send_and_record(args)
         except UnfitNumber:
             raise
         except (LeftToFastDeploy, *_REFUSALS) as error:
+            if self._state == "new":
+                self._begin_recording(None)
             self._leave(error, args)
             return self._stock(args)
         if self._state == "new":
@@ -104,6 +116,33 @@ class SaveOp:
             return self._own(*args)
         except QueueRemoved:  # nothing was sent; our op makes a new queue
             return self._own(*args)
+
+    def _begin_recording(self, dialect: Dialect | None) -> None:
+        """With the first call: a process that never sends has nothing to tell."""
+        if self._recorder.ring is None:
+            self._recorder = recorder_of_process(self.spec.channel)
+            form = "FastDeploy's own op" if dialect is None else _FORMS[dialect]
+            text = f"fd_postproc {__version__}, {self.spec.channel}, {self.__name__}: {form}"
+            self._recorder.event(Kind.ACTIVE, text=text)
+
+    def _send_and_record(self, args: tuple[Any, ...]) -> Any:
+        ring, number = self._recorder.ring, self._sent
+        assert ring is not None
+        self._sent = number + 1
+        began = time.monotonic_ns()
+        ring.busy(True)
+        try:
+            result = self._send(args)
+        except BaseException as error:
+            if isinstance(error, QueueError):  # its text says which limit, and tells nothing of a user
+                self._recorder.event(Kind.SEND_FAILED, -1, number, text=str(error))
+                ring.busy(False)
+            else:
+                self._recorder.failure(Kind.SEND_FAILED, error, -1, number)
+            raise
+        ring.event(Kind.SENT, -1, number, time.monotonic_ns() - began, _rows(args[self._batch]))
+        ring.busy(False)
+        return result
 
     def _stock(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """FastDeploy's own op, after whatever our ops have not sent yet."""
@@ -135,6 +174,7 @@ class SaveOp:
     def _leave(self, why: Exception, args: tuple[Any, ...]) -> None:
         """Have FastDeploy's op send from now on."""
         self._state = "original"
+        self._recorder.event(Kind.STOOD_ASIDE, text=f"{self.__name__}: {type(why).__name__}: {why}")
         export_active("worker", False)
         fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
         self._check_room(args, None)
@@ -160,6 +200,21 @@ class SaveOp:
             self.__name__, given, self._n_arguments,
         )  # fmt: skip
         self._check_room(args, None)
+
+
+@functools.lru_cache(maxsize=1)
+def _recorder_of(pid: int, channel: Channel) -> Recorder:
+    try:
+        queue_id = queue_id_from_env()
+    except ValueError as error:
+        fastdeploy_log().warning("fd_postproc: no flight recorder: %s", error)
+        return Recorder()
+    return Recorder.begin("worker", channel, queue_id, fastdeploy_log())
+
+
+def recorder_of_process(channel: Channel) -> Recorder:
+    """The one of this process, which all of its save ops share."""
+    return _recorder_of(os.getpid(), channel)
 
 
 def _rows(tensor: Any) -> int:

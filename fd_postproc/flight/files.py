@@ -1,0 +1,159 @@
+"""A flight recorder's files: where they are, who still writes them, which of them go.
+
+They lie in memory (``/dev/shm``) where there is such a folder: writing to a file on a disk may wait for it.
+One file a process, in a folder that only its user can look into.  The process that writes a file holds a
+lock on it, which the kernel takes back whatever the process dies of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .._version import __version__
+from ..environment import FLIGHT_FOLDER
+from .codes import ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, VERSION
+
+SUFFIX = ".flight"
+KEPT = 4
+"""Files of processes that have ended that stay."""
+_SHARED = "/dev/shm"
+_FLOCK = struct.Struct("hhqqixxxx")  # struct flock of 64-bit Linux
+
+
+class Made(NamedTuple):
+    """A new file."""
+
+    path: str
+    memory: mmap.mmap
+    descriptor: int  # which has the lock
+
+
+def folders() -> list[str]:
+    """Where files may be, the usual place first."""
+    if FLIGHT_FOLDER.text:
+        return [FLIGHT_FOLDER.text]
+    name = f"fd_postproc-{os.geteuid()}"
+    return [os.path.join(place, name) for place in (_SHARED, tempfile.gettempdir()) if os.path.isdir(place)]
+
+
+@contextlib.contextmanager
+def _opened(folder: str, make: bool = False) -> Iterator[int]:
+    """A folder that only this user can write to; a stranger's is refused."""
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(where)
+        if found.st_uid != os.geteuid() or (stat.S_IMODE(found.st_mode) & 0o022):
+            raise PermissionError(
+                errno.EPERM, "not a folder that this user alone may write to: remove it", folder
+            )
+        yield where
+    finally:
+        os.close(where)
+
+
+def make(side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
+    """Make a process's file.
+
+    Parameters
+    ----------
+    side : {"engine", "worker"}
+    channel : str
+    queue_id, key : int
+        The queue's, as of `queues.locate`.
+    size : int
+        Bytes.
+
+    Raises
+    ------
+    OSError
+        If it cannot be, or there is no room: all of it is taken at once, so that no write can fail later.
+    """
+    errors = []
+    for folder in folders():
+        try:
+            with _opened(folder, make=True) as where:
+                _clean(where)
+                return _made(folder, where, side, channel, queue_id, key, size)
+        except OSError as error:
+            errors.append(error)
+    raise errors[0] if errors else FileNotFoundError(errno.ENOENT, "no folder for it")
+
+
+def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
+    stem = f"{side}-{queue_id}-{os.getpid()}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for name in (stem, *(f"{stem}-{n}" for n in range(2, 100))):
+        try:
+            descriptor = os.open(name + SUFFIX, flags, 0o600, dir_fd=where)
+        except FileExistsError:  # of another processor of this process, or one that had its number
+            continue
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            memory = mmap.mmap(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(name + SUFFIX, dir_fd=where)
+            raise
+        fields = (ENTRY_SIZE, (size - HEAD_SIZE) // ENTRY_SIZE, os.getpid(), time.time_ns())
+        texts = (f"{channel}\0{side}".encode(), __version__.encode()[:32])
+        HEAD.pack_into(memory, 0, MAGIC, VERSION, *fields, time.monotonic_ns(), queue_id, key, *texts)
+        return Made(os.path.join(folder, name + SUFFIX), memory, descriptor)
+    raise FileExistsError(
+        errno.EEXIST, "a hundred files of this process", os.path.join(folder, stem + SUFFIX)
+    )
+
+
+def writer_of(descriptor: int) -> int | None:
+    """The process that still writes a file; None: nobody does, or this process itself."""
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:  # a file system without locks
+        return None
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+def _clean(where: int) -> None:
+    """Remove the oldest files of processes that have ended."""
+    ended = []
+    for name in os.listdir(where):
+        if not name.endswith(SUFFIX) or f"-{os.getpid()}" in name:
+            continue
+        with contextlib.suppress(OSError):  # others clean up as well
+            # Neither a FIFO nor a terminal may keep us here.
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
+            try:
+                if writer_of(file) is None:
+                    ended.append((os.fstat(file).st_mtime, name))
+            finally:
+                os.close(file)
+    for _, name in sorted(ended, reverse=True)[KEPT:]:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=where)
+
+
+def listed() -> list[str]:
+    """Paths of all files, the newest first."""
+    found = []
+    for folder in folders():
+        with contextlib.suppress(OSError), _opened(folder) as where:
+            for name in os.listdir(where):
+                if name.endswith(SUFFIX):
+                    with contextlib.suppress(OSError):
+                        made = os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime
+                        found.append((made, os.path.join(folder, name)))
+    return [path for _, path in sorted(found, reverse=True)]

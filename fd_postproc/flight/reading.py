@@ -1,0 +1,310 @@
+"""A flight recorder's file, taken apart, whatever it holds: a live one, a dead process's, or anybody's bytes.
+
+Every entry has its place and a check word, so nothing in the file says where to read on, or how much.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .codes import (
+    ENTRY_SIZE,
+    HEAD,
+    HEAD_SIZE,
+    LIVE_AT,
+    LIVE_WORDS,
+    MAGIC,
+    NUMBERS,
+    QUEUE_BODY,
+    STEP_BODY,
+    VERSION,
+    Kind,
+)
+from .files import writer_of
+
+MOST_BYTES = 1 << 30
+_CHANNELS = ("plain", "topk", "spec", "spec_topk")
+_DIALECTS = ("legacy", "packed", "compact", None)
+
+
+class FlightError(ValueError):
+    """A file is not a flight recorder's."""
+
+
+class Step(NamedTuple):
+    """A step that was processed.  Times are monotonic seconds of the machine, stages seconds."""
+
+    at: float
+    frame: int | None
+    channel: str
+    length: int
+    batch: int
+    live: int
+    rows: int
+    sum: int
+    receive: float
+    build: float
+    put: float
+    results: int
+    sender: int
+
+
+class Queue(NamedTuple):
+    """How the queue was."""
+
+    at: float
+    messages: int
+    bytes: int
+    max_bytes: int
+    msgmax: int
+    last_sender: int
+    last_receiver: int
+    running: int
+    transfers: int
+    state: str
+    ticks: int
+    error: int
+
+
+class Event(NamedTuple):
+    """Anything else: its numbers are in `codes.Kind`."""
+
+    at: float
+    kind: int
+    slot: int
+    numbers: tuple[int, ...]
+    text: str
+
+
+class Live(NamedTuple):
+    """Slots that have tokens, from the next step on."""
+
+    at: float
+    slots: frozenset[int]
+
+
+class Message(NamedTuple):
+    """A message that was kept."""
+
+    at: float
+    mtype: int
+    payload: bytes
+
+
+Entry = Step | Queue | Event | Live | Message
+
+
+@dataclass(frozen=True)
+class Flight:
+    """What a file says.
+
+    Attributes
+    ----------
+    name : str
+    side, channel, version : str
+        Of the process that wrote it.
+    pid : int
+    queue_id, key : int
+    began_ns, began : int, float
+        Unix time in ns; monotonic seconds.
+    busy_since : float or None
+        Monotonic seconds since which a step is in hand.
+    writer : int or None
+        The process that still writes it; None: nobody does.
+    size : int
+        Bytes of the ring.
+    overwritten : int
+        Entries that newer ones have replaced.
+    torn, damaged : int
+        Entries that are not whole: 1 where the writer is, or died; others are nobody's writing.
+    entries : list
+        In the order in which they were written.
+    """
+
+    name: str
+    side: str
+    channel: str
+    version: str
+    pid: int
+    queue_id: int
+    key: int
+    began_ns: int
+    began: float
+    busy_since: float | None
+    writer: int | None
+    size: int
+    overwritten: int
+    torn: int
+    damaged: int
+    entries: list[Entry]
+
+
+def is_flight(head: bytes) -> bool:
+    """Whether a file's first bytes are a flight recorder's."""
+    return head.startswith(MAGIC)
+
+
+def read(path: str) -> Flight:
+    """Read a file.
+
+    Raises
+    ------
+    FlightError
+        If it is not a flight recorder's, or not of this version; the text names it.
+    OSError
+        If it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(found.st_mode):
+            raise FlightError(f"{path} is not a regular file")
+        writer = writer_of(descriptor)
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            data = file.read(min(found.st_size, MOST_BYTES))
+    finally:
+        os.close(descriptor)
+    return parse(data, path, writer)
+
+
+def parse(data: bytes, name: str = "recording", writer: int | None = None) -> Flight:
+    """Take a file's bytes apart.
+
+    Raises
+    ------
+    FlightError
+        As of `read`.
+    """
+    if not is_flight(data):
+        raise FlightError(f"{name} is not a flight recorder's file")
+    if len(data) < HEAD_SIZE:
+        raise FlightError(f"{name} ends within its head, at byte {len(data)} of {HEAD_SIZE}")
+    _, version, entry_size, n, pid, wall, mono, queue_id, key, texts, build = HEAD.unpack_from(data)
+    if version != VERSION or entry_size != ENTRY_SIZE:
+        raise FlightError(f"{name} has format version {version}; this program reads version {VERSION}")
+    channel, _, side = texts.partition(b"\0")
+    _, busy = LIVE_WORDS.unpack_from(data, LIVE_AT)
+    entries, overwritten, torn, damaged = _entries(data, n)
+    return Flight(
+        name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
+        busy / 1e9 if busy else None, writer, n * ENTRY_SIZE, overwritten, torn, damaged, entries,
+    )  # fmt: skip
+
+
+def _text(data: bytes) -> str:
+    """What may be shown on a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in data.rstrip(b"\0").decode("utf-8", "replace"))
+
+
+def _entries(data: bytes, n: int) -> tuple[list[Entry], int, int, int]:
+    """The whole entries in order; how many were overwritten, torn and damaged."""
+    import numpy as np
+
+    n = min(n, (len(data) - HEAD_SIZE) // ENTRY_SIZE)
+    if n < 1:
+        return [], 0, 0, 0
+    words = np.frombuffer(data, "<u8", n * ENTRY_SIZE // 8, HEAD_SIZE).reshape(n, ENTRY_SIZE // 8)
+    numbers = words[:, 0]
+    with np.errstate(over="ignore"):
+        whole = (_checks(words) == (words[:, 1] & 0xFFFFFFFF)) & (numbers % n == np.arange(n)) & (numbers > 0)
+        if not whole.any():
+            broken = int((words != 0).any(axis=1).sum())
+            return [], 0, min(broken, 1), max(broken - 1, 0)
+        newest = numbers[whole].max()
+        whole &= newest - numbers < n
+    broken = (words != 0).any(axis=1) & ~whole
+    torn = bool(broken[(int(newest) + 1) % n])
+    places = np.nonzero(whole)[0]
+    places = places[np.argsort(numbers[places])]
+    gone = max(int(newest) - n, 0)
+    return _parsed(data, places.tolist(), numbers[places].tolist()), gone, int(torn), int(broken.sum()) - torn
+
+
+def _checks(words: Any) -> Any:
+    """What the entries' check words ought to be; as `fdb_check`."""
+    import numpy as np
+
+    h = np.full(len(words), 0x666C6967, np.uint64)
+    for k in range(words.shape[1]):
+        word = words[:, k] & np.uint64(0xFFFFFFFF << 32) if k == 1 else words[:, k]
+        h = (h ^ word) * np.uint64(0x9E3779B97F4A7C15)
+        h ^= h >> np.uint64(32)
+    h &= np.uint64(0xFFFFFFFF)
+    h[h == 0] = 1
+    return h
+
+
+def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
+    """Entries that are whole, with the texts and bytes that belong to them."""
+    made: list[Entry] = []
+    view, before = memoryview(data), -1
+    live: set[int] = set()
+    parts: list[bytes] = []  # of a text or a message; where one of them is gone, the rest is nobody's
+    for place, number in zip(places, numbers, strict=True):
+        at = HEAD_SIZE + ENTRY_SIZE * place
+        kind, flags, slot = data[at + 12], data[at + 13], int.from_bytes(data[at + 14 : at + 16], "little")
+        when, body = (
+            int.from_bytes(data[at + 16 : at + 24], "little", signed=True) / 1e9,
+            view[at + 24 : at + 64],
+        )
+        follows, before = number == before + 1, number
+        if kind in (Kind.TEXT, Kind.DATA):
+            if follows and made:
+                parts.append(bytes(body[: min(slot, len(body))]))
+                if not flags & 1:
+                    _give(made, kind, b"".join(parts))
+                    parts = []
+            continue
+        parts = []
+        if kind == Kind.LIVE:
+            if slot == 0:
+                live = set()
+            for k, word in enumerate(NUMBERS.unpack(body)):
+                word &= (1 << 64) - 1
+                live.update(slot + 64 * k + bit for bit in range(64) if word >> bit & 1)
+            if not flags & 1:
+                made.append(Live(when, frozenset(live)))
+        elif kind == Kind.STEP:
+            frame, length, rows, total, receive, build, put, batch, results, sender = STEP_BODY.unpack(body)
+            dialect, channel = _DIALECTS[flags & 3], _CHANNELS[flags >> 2 & 3]
+            stages = (_seconds(receive), _seconds(build), _seconds(put))
+            made.append(
+                Step(
+                    when, frame if dialect == "compact" else None, channel, length, batch, slot, rows, total,
+                    *stages, results, sender,
+                )
+            )  # fmt: skip
+        elif kind == Kind.QUEUE:
+            a, b, c, d, e, f, running, transfers, state, ticks, code = QUEUE_BODY.unpack(body)
+            letter = chr(state) if 33 <= state < 127 else ""
+            made.append(Queue(when, a, b, c, d, e, f, running, transfers, letter, ticks, -code))
+        else:
+            made.append(Event(when, kind, slot - 65536 if slot == 65535 else slot, NUMBERS.unpack(body), ""))
+    return made
+
+
+def _give(made: list[Entry], kind: int, data: bytes) -> None:
+    """A text or a message's bytes, to the entry that they belong to."""
+    last = made[-1]
+    if not isinstance(last, Event):
+        return
+    if kind == Kind.TEXT:
+        made[-1] = last._replace(text=_text(data))
+    elif last.kind == Kind.FRAME and len(data) == last.numbers[1]:
+        made[-1] = Message(last.at, last.numbers[0], data)
+
+
+def _seconds(value: float) -> float:
+    return value if 0 <= value < 1e9 else 0.0
+
+
+def now() -> float:
+    """The clock that entries are stamped by, in seconds: the machine's, the same in every process."""
+    return time.monotonic()

@@ -1,0 +1,190 @@
+"""Writing a flight recorder's file: what a process has to say, in entries.
+
+Nothing here raises, waits or disturbs: without a file every call does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Any
+
+from .._core import FlightRing
+from ..environment import FLIGHT, FLIGHT_TOKENS, is_on
+from ..layout import Channel
+from ..queues import locate
+from . import files
+from .codes import End, Kind, request_hash
+
+_LONGEST_TEXT = 600  # bytes
+
+
+class Recorder:
+    """What one process records.
+
+    Parameters
+    ----------
+    ring : FlightRing, optional
+        None: nothing is recorded.
+    path : str, optional
+        The file.
+
+    Attributes
+    ----------
+    ring : FlightRing or None
+    path : str or None
+    keeps_frames : bool
+        Whether messages are recorded with their tokens, ``FD_POSTPROC_FLIGHT_TOKENS``.
+    """
+
+    def __init__(self, ring: FlightRing | None = None, path: str | None = None) -> None:
+        self.ring, self.path = ring, path
+        self.keeps_frames = ring is not None and is_on(FLIGHT_TOKENS)
+        self._seats: dict[int, str] = {}  # by slot, the request that was last seen there
+        self._ended: set[tuple[int, str]] = set()  # of those, the ones whose end was recorded
+        self._close: Any = None
+
+    @classmethod
+    def begin(cls, side: str, channel: Channel, queue_id: int, log: Any, size: int | None = None) -> Recorder:
+        """Make this process's file; without one, the log says why, and nothing is recorded.
+
+        Parameters
+        ----------
+        side : {"engine", "worker"}
+        channel : str
+        queue_id : int
+            ``INFERENCE_MSG_QUEUE_ID``.
+        log : logger
+        size : int, optional
+            Bytes; default: what ``FD_POSTPROC_FLIGHT`` says.
+        """
+        try:
+            usual = FLIGHT.value << 20
+            if not usual:
+                return cls()
+            made = files.make(side, channel, queue_id, locate(channel, queue_id), size or usual)
+        except (OSError, ValueError) as error:
+            log.warning(f"fd_postproc: no flight recorder: {error} ({FLIGHT}=0 turns it off)")
+            return cls()
+        ring = FlightRing(made.memory)
+        recorder = cls(ring, made.path)
+        recorder._close = weakref.finalize(recorder, _close, ring, made.descriptor, os.getpid())
+        log.info(f"fd_postproc: flight recorder: {made.path} ('fd-postproc explain {os.getpid()}' reads it)")
+        return recorder
+
+    def end(self) -> None:
+        """The process has no more to say."""
+        if self.ring is not None:
+            self.ring, self.keeps_frames = None, False
+            self._close()
+
+    # ---- what happens ------------------------------------------------------------------------------
+
+    def event(self, kind: Kind, slot: int = -1, *numbers: int, text: str = "") -> None:
+        """Write an entry of up to five numbers, and a text."""
+        if self.ring is not None:
+            with contextlib.suppress(OverflowError, TypeError):  # a number of somebody else's making
+                data = text.encode("utf-8", "replace")[:_LONGEST_TEXT] if text else None
+                self.ring.event(kind, slot, *numbers, text=data)
+
+    def failure(self, kind: Kind, error: BaseException, slot: int = -1, *numbers: int) -> None:
+        """Write an entry about an exception: its kind and where it came from.  Its text may be a user's."""
+        if self.ring is not None:
+            trace, where = error.__traceback__, ""
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            if trace is not None:
+                code = trace.tb_frame.f_code
+                where = f" in {os.path.basename(code.co_filename)}:{trace.tb_lineno} ({code.co_name})"
+            self.event(kind, slot, *numbers, text=type(error).__name__ + where)
+            self.ring.busy(False)
+
+    def frame(self, payload: bytes, mtype: int) -> None:
+        """Keep a message."""
+        if self.ring is not None:
+            self.ring.frame(payload, mtype)
+
+    def rest(self) -> None:
+        """No step is in hand."""
+        if self.ring is not None:
+            self.ring.busy(False)
+
+    # ---- requests ----------------------------------------------------------------------------------
+
+    def began(self, slot: int, name: str, prompt: Any, waited: float | None) -> None:
+        """A request has had its first token, `waited` seconds after it arrived."""
+        if self.ring is not None:
+            self._take_seat(slot, name)
+            self._ended.discard((slot, name))  # it came back
+            micros = -1 if waited is None or not 0 <= waited < 1e9 else int(1e6 * waited)
+            self.event(
+                Kind.BEGAN, slot, request_hash(name), prompt if isinstance(prompt, int) else -1, micros
+            )
+
+    def ended(self, slot: int, name: str, tokens: int, how: End) -> None:
+        """A request has ended."""
+        if self.ring is not None:
+            self._take_seat(slot, name)
+            self._ended.add((slot, name))
+            self.event(Kind.ENDED, slot, request_hash(name), tokens, how)
+
+    def failed(self, slot: int, name: str, error: BaseException) -> None:
+        """A request has ended with an error of ours."""
+        if self.ring is not None:
+            self._take_seat(slot, name)
+            self._ended.add((slot, name))
+            self.failure(Kind.FAILED, error, slot, request_hash(name))
+
+    def let_go(self, kind: Kind, slot: int, name: str) -> None:
+        """The worker has let a request go: `Kind.PREEMPTED` or `Kind.ABORTED`."""
+        if self.ring is not None:
+            self._take_seat(slot, name)
+            self._ended.add((slot, name))
+            self.event(kind, slot, request_hash(name))
+
+    def _take_seat(self, slot: int, name: str) -> None:
+        """A request is in a slot; who was there before has left it."""
+        before = self._seats.get(slot)
+        if before != name:
+            self._vacate(slot)
+            self._seats[slot] = name
+            self.event(Kind.SEATED, slot, request_hash(name))
+
+    def _vacate(self, slot: int) -> None:
+        before = self._seats.pop(slot, None)
+        if before is not None and (slot, before) not in self._ended:
+            self.event(Kind.LEFT, slot, request_hash(before))
+        self._ended.discard((slot, before or ""))
+
+    def look(self, msqid: int, sender: int, tasks: Any, transfers: int) -> None:
+        """How the queue is, who sends, and which request is in which slot: about once a second."""
+        if self.ring is None:
+            return
+        running = 0
+        for slot, task in enumerate(tasks):
+            name = None if task is None else getattr(task, "request_id", None)
+            if isinstance(name, str):
+                running += 1
+                if self._seats.get(slot) != name and (slot, name) not in self._ended:
+                    self._take_seat(slot, name)
+            elif slot in self._seats:
+                self._vacate(slot)
+        self.ring.queue(msqid, running, transfers, *_state_of(sender))
+
+
+def _state_of(pid: int) -> tuple[int, int]:
+    """A process's state, as the letter in /proc, and the CPU ticks that it has used; 0, 0: it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+        return fields[0][0], (int(fields[11]) + int(fields[12])) & 0xFFFFFFFF
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+
+
+def _close(ring: FlightRing, descriptor: int, pid: int) -> None:
+    if os.getpid() == pid:  # a child's end is not the process's
+        ring.event(Kind.CLOSED)
+        ring.busy(False)
+        os.close(descriptor)

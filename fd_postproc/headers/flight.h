@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The flight recorder's ring: entries of 64 bytes in memory that is mapped to a file.
+ *
+ * An entry's place follows from its sequence number, and its check word from all of its bytes; so whoever reads
+ * the file, at any time and after any death of the writer, knows the entries that are whole, and needs no length
+ * or link out of it.  One thread at a time writes: callers hold the GIL.  No system call.
+ */
+#ifndef FD_POSTPROC_FLIGHT_H
+#define FD_POSTPROC_FLIGHT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "fd_postproc/headers/block.h"
+
+#define FDB_HEAD 4096 /* bytes before the first entry */
+#define FDB_ENTRY 64
+#define FDB_BODY 40
+#define FDB_MOST_SLOTS 1024 /* whose requests are told apart */
+
+/* Words in the head that change: the rest of it is written by Python, once. */
+#define FDB_WRITTEN 256 /* sequence number of the last entry */
+#define FDB_BUSY 264    /* monotonic ns since which a step is in hand; 0: none is */
+
+enum { FDB_STEP = 1, FDB_LIVE = 2, FDB_TEXT = 3, FDB_QUEUE = 4, FDB_FRAME = 5, FDB_DATA = 6 };
+
+typedef struct {
+    uint64_t frame;   /* the sender's number of it, on compact frames */
+    uint32_t length;  /* bytes of the message */
+    uint32_t rows;
+    uint32_t sum;     /* of counts and sampled tokens, under a key that is not in the file */
+    float receive, build, put; /* seconds; receive includes waiting */
+    uint16_t batch;
+    uint16_t results;
+    uint32_t sender;  /* of compact frames: tells senders apart */
+} fdb_step_body;
+
+typedef struct {
+    uint32_t messages, bytes, max_bytes, msgmax;
+    int32_t last_sender, last_receiver; /* processes */
+    uint16_t running;                   /* requests */
+    uint16_t transfers;                 /* of them, those that wait for a cache transfer */
+    uint32_t state;                     /* of the sender's process, the letter that /proc shows; 0: it is gone */
+    uint32_t ticks;                     /* CPU time of the sender's process so far */
+    int32_t code;                       /* minus errno, if the queue could not be asked */
+} fdb_queue_body;
+
+typedef struct {
+    uint64_t seq;   /* from 1 */
+    uint32_t check;
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t slot;  /* a request's; or a number that the kind says */
+    int64_t time;   /* monotonic, ns */
+    union {
+        uint8_t bytes[FDB_BODY];
+        int64_t numbers[FDB_BODY / 8];
+        fdb_step_body step;
+        fdb_queue_body queue;
+    } body;
+} fdb_entry;
+
+_Static_assert(sizeof(fdb_entry) == FDB_ENTRY, "an entry without padding");
+
+typedef struct {
+    uint8_t *memory; /* NULL: nothing is recorded */
+    uint64_t entries;
+    uint64_t next;   /* sequence number of the next entry */
+    uint64_t place;  /* where it goes */
+    uint64_t key;
+    uint32_t pad[32]; /* as random */
+    uint64_t live[FDB_MOST_SLOTS / 64]; /* as of the last entry of that kind */
+    uint32_t live_slots;
+    uint32_t live_age;                  /* steps since then */
+} fdb_ring;
+
+static inline uint64_t fdb_mixed(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
+    return h ^ (h >> 32);
+}
+
+/* The check word of an entry, whose own is taken for 0. */
+static inline uint32_t fdb_check(const fdb_entry *entry)
+{
+    uint64_t words[FDB_ENTRY / 8], h = 0x666c6967;
+    memcpy(words, entry, sizeof words);
+    words[1] &= ~(uint64_t)0xffffffffu;
+    for (int i = 0; i < FDB_ENTRY / 8; i++)
+        h = fdb_mixed(h, words[i]);
+    return (uint32_t)h;
+}
+
+#define FDB_KEY 136 /* bytes of it: random, and nowhere in the file */
+
+/* The ring in `size` bytes, all of them 0 behind the head; its first entry has the number 1. */
+static inline void fdb_begin(fdb_ring *ring, void *memory, uint64_t size, const uint8_t *key)
+{
+    memset(ring, 0, sizeof *ring);
+    ring->memory = (uint8_t *)memory;
+    ring->entries = (size - FDB_HEAD) / FDB_ENTRY;
+    ring->next = ring->place = 1;
+    memcpy(ring->pad, key, sizeof ring->pad);
+    memcpy(&ring->key, key + sizeof ring->pad, sizeof ring->key);
+}
+
+static inline void fdb_set(fdb_ring *ring, int where, uint64_t value)
+{
+    __atomic_store_n((uint64_t *)(void *)(ring->memory + where), value, __ATOMIC_RELEASE);
+}
+
+/* Write an entry whose kind, flags, slot, time and body are set.  A reader never takes the half of it for the
+ * whole: its check word is 0 meanwhile, which no whole one's may be. */
+static inline void fdb_put(fdb_ring *ring, fdb_entry *entry)
+{
+    fdb_entry *to = (fdb_entry *)(void *)(ring->memory + FDB_HEAD) + ring->place;
+    entry->seq = ring->next;
+    entry->check = fdb_check(entry);
+    if (entry->check == 0)
+        entry->check = 1;
+    __atomic_store_n(&to->check, 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    to->seq = entry->seq;
+    to->kind = entry->kind;
+    to->flags = entry->flags;
+    to->slot = entry->slot;
+    to->time = entry->time;
+    to->body = entry->body;
+    __atomic_store_n(&to->check, entry->check, __ATOMIC_RELEASE);
+    fdb_set(ring, FDB_WRITTEN, ring->next);
+    ring->next++;
+    if (++ring->place == ring->entries)
+        ring->place = 0;
+}
+
+/* Bytes in as many entries as they take, one after the other. */
+static inline void fdb_put_bytes(fdb_ring *ring, int kind, int64_t now, const uint8_t *bytes, int64_t size)
+{
+    fdb_entry entry;
+    int64_t at, part;
+    for (at = 0; at < size; at += part) {
+        part = size - at < FDB_BODY ? size - at : FDB_BODY;
+        memset(&entry, 0, sizeof entry);
+        entry.kind = (uint8_t)kind;
+        entry.slot = (uint16_t)part;
+        entry.flags = at + part < size; /* more follows */
+        entry.time = now;
+        memcpy(entry.body.bytes, bytes + at, (size_t)part);
+        fdb_put(ring, &entry);
+    }
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------- */
+
+#define FDB_BLOCK 32 /* words that are multiplied pairwise, side by side: as NH of UMAC */
+#define FDB_SUMMED 128 /* rows at most whose tokens count */
+
+static inline uint64_t fdb_sum_block(const fdb_ring *ring, const uint32_t *words)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < FDB_BLOCK / 2; i++)
+        sum += (uint64_t)(words[i] + ring->pad[i]) *
+               (words[i + FDB_BLOCK / 2] + ring->pad[i + FDB_BLOCK / 2]);
+    return sum;
+}
+
+/* Of `n` words, `pitch` words apart. */
+static inline uint64_t fdb_sum_words(const fdb_ring *ring, uint64_t sum, const int32_t *from, int64_t n,
+                                     int64_t pitch)
+{
+    uint32_t block[FDB_BLOCK];
+    int64_t at, i;
+    for (at = 0; at + FDB_BLOCK <= n; at += FDB_BLOCK, from += FDB_BLOCK * pitch) {
+        if (pitch == 1)
+            memcpy(block, from, sizeof block);
+        else
+            for (i = 0; i < FDB_BLOCK; i++)
+                block[i] = (uint32_t)from[i * pitch];
+        sum = fdb_mixed(sum, fdb_sum_block(ring, block));
+    }
+    for (; at < n; at++, from += pitch)
+        sum = fdb_mixed(sum, (uint32_t)*from);
+    return sum;
+}
+
+/* Of counts and sampled tokens; of the latter, some of many. */
+static inline uint32_t fdb_sum(const fdb_ring *ring, const fdw_step *s)
+{
+    const int64_t apart = (s->rows + FDB_SUMMED - 1) / FDB_SUMMED;
+    uint64_t sum = fdb_sum_words(ring, ring->key, s->block.counts, s->batch, 1);
+    if (s->rows > 0)
+        sum = fdb_sum_words(ring, sum, s->block.ids, (s->rows + apart - 1) / apart, apart * s->cols);
+    return (uint32_t)fdb_mixed(sum, ring->key);
+}
+
+#define FDB_LIVE_AGAIN 1024 /* steps after which the slots are told although they are the same */
+
+/* Tell which slots have tokens, if that is something else than before.  How many have. */
+static inline uint32_t fdb_live(fdb_ring *ring, const fdw_step *s, int64_t now)
+{
+    const int32_t slots = s->batch < FDB_MOST_SLOTS ? s->batch : FDB_MOST_SLOTS;
+    const int32_t words = (slots + 63) / 64;
+    uint64_t live[FDB_MOST_SLOTS / 64];
+    uint32_t n = 0;
+    int32_t i, k, first;
+    fdb_entry entry;
+    for (k = 0; k < words; k++) {
+        const int32_t *counts = s->block.counts + 64 * k;
+        const int32_t here = slots - 64 * k < 64 ? slots - 64 * k : 64;
+        uint8_t has[64] = {0};
+        uint64_t bits = 0, eight;
+        if (here == 64) /* a length that is known makes this a few instructions */
+            for (i = 0; i < 64; i++)
+                has[i] = counts[i] > 0;
+        else
+            for (i = 0; i < here; i++)
+                has[i] = counts[i] > 0;
+        for (i = 0; i < 8; i++) { /* the lowest bits of eight bytes, side by side */
+            memcpy(&eight, has + 8 * i, sizeof eight);
+            bits |= (eight * 0x0102040810204080u >> 56) << (8 * i);
+        }
+        live[k] = bits;
+        n += (uint32_t)__builtin_popcountll(bits);
+    }
+    if (ring->live_slots == (uint32_t)slots && ++ring->live_age < FDB_LIVE_AGAIN &&
+        memcmp(live, ring->live, 8 * (size_t)words) == 0)
+        return n;
+    for (first = 0; first == 0 || first < words; first += FDB_BODY / 8) {
+        memset(&entry, 0, sizeof entry);
+        entry.kind = FDB_LIVE;
+        entry.time = now;
+        entry.slot = (uint16_t)(64 * first);
+        entry.flags = first + FDB_BODY / 8 < words; /* more follows */
+        for (k = first; k < words && k < first + FDB_BODY / 8; k++)
+            entry.body.numbers[k - first] = (int64_t)live[k];
+        fdb_put(ring, &entry);
+    }
+    memcpy(ring->live, live, 8 * (size_t)words);
+    ring->live_slots = (uint32_t)slots;
+    ring->live_age = 0;
+    return n;
+}
+
+/* A step is done.  `entry` has the stage times, the message's length and its sender, and the results; the
+ * rest is taken from the step. */
+static inline void fdb_step(fdb_ring *ring, const fdw_step *s, int dialect, int64_t now, fdb_entry *entry)
+{
+    entry->slot = (uint16_t)fdb_live(ring, s, now);
+    entry->kind = FDB_STEP;
+    entry->flags = (uint8_t)((dialect & 3) | s->channel << 2);
+    entry->time = now;
+    entry->body.step.frame = s->seq;
+    entry->body.step.rows = (uint32_t)s->rows;
+    entry->body.step.batch = (uint16_t)s->batch;
+    entry->body.step.sum = fdb_sum(ring, s);
+    fdb_put(ring, entry);
+    fdb_set(ring, FDB_BUSY, 0);
+}
+
+#endif

@@ -1,0 +1,350 @@
+"""The flight recorder's file: what is written is read, whatever becomes of its writer or its bytes."""
+
+import logging
+import os
+import random
+import signal
+import struct
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fd_postproc._core import FlightRing
+from fd_postproc.flight import files, reading
+from fd_postproc.flight.codes import HEAD, HEAD_SIZE, MAGIC, End, Kind, request_hash
+from fd_postproc.flight.reading import Event, Message
+from fd_postproc.flight.recorder import Recorder
+from tests.core.test_killed_processes import ended, forked
+from tests.lib.children import python
+from tests.lib.waiting import until
+
+LOG = logging.getLogger("tests.flight")
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """Where files are made during the test."""
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+    return tmp_path / "flights"
+
+
+def begun(**options):
+    return Recorder.begin("engine", "topk", 7, LOG, **{"size": 1 << 14, **options})
+
+
+def numbered(entries):
+    return [entry.numbers[0] for entry in entries if isinstance(entry, Event) and entry.kind == Kind.STALE]
+
+
+def test_what_is_written_is_read(folder):
+    recorder = begun(size=1 << 16)
+    recorder.event(Kind.QUEUE_ERROR, 3, 5, -(1 << 63), text="x" * 100)
+    recorder.began(2, "a", 70, 1.5)
+    recorder.ended(2, "a", 12, End.RECOVERY)
+    recorder.frame(bytes(range(200)), 2)
+    recorder.end()
+    flight = reading.read(recorder.path)
+    assert (flight.side, flight.channel, flight.pid, flight.queue_id) == ("engine", "topk", os.getpid(), 7)
+    assert (flight.overwritten, flight.torn, flight.damaged) == (0, 0, 0)
+    error, seated, began, end, message, closed = flight.entries
+    assert (error.kind, error.slot, error.numbers[:2]) == (Kind.QUEUE_ERROR, 3, (5, -(1 << 63)))
+    assert error.text == "x" * 100
+    assert seated.kind == Kind.SEATED
+    assert began.numbers[:3] == (request_hash("a"), 70, 1_500_000)
+    assert end.numbers[:3] == (request_hash("a"), 12, End.RECOVERY)
+    assert isinstance(message, Message)
+    assert (message.mtype, message.payload) == (2, bytes(range(200)))
+    assert closed.kind == Kind.CLOSED
+    assert sorted(entry.at for entry in flight.entries) == [entry.at for entry in flight.entries]
+
+
+def test_the_newest_entries_stay(folder):
+    recorder = begun()
+    fit = ((1 << 14) - HEAD_SIZE) // 64
+    for n in range(10 * fit + 7):
+        recorder.event(Kind.STALE, -1, n)
+        if n == fit + 3 or n == 10 * fit + 6:
+            flight = reading.read(recorder.path)
+            assert numbered(flight.entries) == list(range(n + 1 - fit, n + 1))
+            assert (flight.overwritten, flight.torn, flight.damaged) == (n + 1 - fit, 0, 0)
+
+
+def test_a_text_whose_beginning_is_overwritten_is_nobodys(folder):
+    recorder = begun()
+    fit = ((1 << 14) - HEAD_SIZE) // 64
+    recorder.event(Kind.LOST, text="y" * 400)
+    for n in range(fit - 4):
+        recorder.event(Kind.STALE, -1, n)
+    flight = reading.read(recorder.path)
+    assert numbered(flight.entries) == list(range(fit - 4))
+    assert not any(entry.text for entry in flight.entries)
+
+
+def test_it_is_its_users_own(folder):
+    path = begun().path
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(folder, caplog):
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o777)
+    recorder = begun()
+    assert recorder.ring is None
+    assert "remove it" in caplog.text
+    recorder.event(Kind.STALE)  # to nowhere
+    recorder.look(0, 0, [], 0)
+    recorder.end()
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(folder, tmp_path, caplog):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert begun().ring is None
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_no_room_on_the_disk_is_told_and_costs_no_more(folder, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert begun().ring is None
+    assert "No space left" in caplog.text
+    assert os.listdir(folder) == []
+
+
+def test_off(folder, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "0")
+    assert begun().ring is None
+    assert not folder.exists()
+
+
+def test_a_wrong_setting_is_told(folder, monkeypatch, caplog):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "much")
+    assert begun().ring is None
+    assert "FD_POSTPROC_FLIGHT='much' is not a number of MiB" in caplog.text
+
+
+WRITER = """
+import logging, os, sys
+from fd_postproc.flight.codes import Kind
+from fd_postproc.flight.recorder import Recorder
+recorder = Recorder.begin("worker", "topk", 7, logging.getLogger(), size=1 << 18)
+print(recorder.path, flush=True)
+n = 0
+while len(sys.argv) < 2:
+    recorder.event(Kind.STALE, -1, n)
+    n += 1
+"""
+
+
+def writing(*arguments):
+    """A process that writes for ever, or ends in good order; the path of its file."""
+    process = subprocess.Popen(python(WRITER, *arguments), stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        return process, process.stdout.readline().strip()
+
+
+def test_a_writer_that_is_killed_leaves_a_file_of_whole_entries(folder):
+    process, path = writing()
+    try:
+        until(lambda: reading.read(path).overwritten > 10_000)
+        for _ in range(30):  # while it writes: what is not whole is not taken for whole
+            flight = reading.read(path)
+            assert flight.writer == process.pid
+            found = numbered(flight.entries)
+            assert found == sorted(set(found))
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    flight = reading.read(path)
+    found = numbered(flight.entries)
+    assert flight.writer is None
+    assert found == list(range(found[0], found[0] + len(found)))
+    assert len(found) >= flight.size // 64 - 1
+    assert flight.torn <= 1
+    assert flight.damaged == 0
+    assert not any(isinstance(entry, Event) and entry.kind == Kind.CLOSED for entry in flight.entries)
+
+
+def test_a_process_that_ends_says_so(folder):
+    process, path = writing("end")
+    assert process.wait(20) == 0
+    assert reading.read(path).entries[-1].kind == Kind.CLOSED
+
+
+def test_few_files_of_dead_processes_stay(folder):
+    paths = []
+    for n in range(files.KEPT + 3):
+        process, path = writing("end")
+        process.wait(20)
+        os.utime(path, (n, n))
+        paths.append(path)
+    living, path = writing()
+    try:
+        begun()
+        left = {os.path.join(folder, name) for name in os.listdir(folder)}
+        assert path in left
+        assert {*paths} & left == {*paths[-files.KEPT :]}
+    finally:
+        living.kill()
+        living.wait()
+
+
+def test_a_child_writes_nothing_into_its_parents_file(folder):
+    recorder = begun()
+    recorder.event(Kind.STALE, -1, 1)
+
+    def child():
+        recorder.event(Kind.STALE, -1, 2)
+        recorder.frame(b"x", 1)
+        recorder.rest()
+        recorder.end()
+
+    assert ended(forked(child)) == 0
+    recorder.event(Kind.STALE, -1, 3)
+    assert numbered(reading.read(recorder.path).entries) == [1, 3]
+
+
+def test_threads_write_side_by_side(folder):
+    recorder = begun(size=1 << 20)
+
+    def write(first):
+        for n in range(500):
+            recorder.event(Kind.STALE, -1, first + n, text="abc")
+
+    threads = [threading.Thread(target=write, args=(1000 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flight = reading.read(recorder.path)
+    assert sorted(numbered(flight.entries)) == sorted(1000 * k + n for k in range(4) for n in range(500))
+    assert all(entry.text == "abc" for entry in flight.entries)
+
+
+# ---- requests ------------------------------------------------------------------------------------------
+
+
+class Task:
+    def __init__(self, request_id):
+        self.request_id = request_id
+
+
+def kinds(recorder):
+    return [
+        (Kind(entry.kind).name, entry.slot, entry.numbers[0])
+        for entry in reading.read(recorder.path).entries
+        if isinstance(entry, Event)
+    ]
+
+
+def test_a_request_that_leaves_without_a_word_is_told(folder):
+    recorder, a, b = begun(), request_hash("a"), request_hash("b")
+    recorder.look(-1, 0, [Task("a"), None], 0)
+    recorder.look(-1, 0, [Task("a"), Task("b")], 0)
+    recorder.ended(1, "b", 5, End.TOKEN)
+    recorder.look(-1, 0, [Task("b"), Task("b")], 0)  # its task is still there
+    told = [("SEATED", 0, a), ("SEATED", 1, b), ("ENDED", 1, b), ("LEFT", 0, a), ("SEATED", 0, b)]
+    assert kinds(recorder) == told
+
+
+def test_the_id_of_a_request_is_not_in_the_file(folder):
+    recorder = begun()
+    recorder.began(0, "somebody@example.org", 7, None)
+    recorder.failed(0, "somebody@example.org", ValueError("somebody's text"))
+    with open(recorder.path, "rb") as file:
+        data = file.read()
+    assert b"somebody" not in data
+    assert b"ValueError" in data
+
+
+# ---- whatever is in a file -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """A file's bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path_factory.mktemp("example")))
+        recorder = begun(size=HEAD_SIZE + 64 * 64)
+        for n in range(40):
+            recorder.event(Kind.LOST, n, n, text="z" * n)
+            recorder.look(-1, os.getpid(), [Task(f"r{n}")], 0)
+            recorder.frame(b"q" * n, 1)
+        with open(recorder.path, "rb") as file:
+            return file.read()
+
+
+def test_cut_anywhere(example):
+    whole = reading.parse(example).entries
+    for size in range(len(example)):
+        if size < HEAD_SIZE:
+            if size in (0, 7, 8, 100, HEAD_SIZE - 1):
+                with pytest.raises(reading.FlightError):
+                    reading.parse(example[:size])
+        elif size % 16 < 2:
+            assert len(reading.parse(example[:size]).entries) <= len(whole)
+
+
+def test_a_changed_bit_costs_an_entry_and_no_more(example):
+    sure = [entry for entry in reading.parse(example).entries if isinstance(entry, Event)]
+    generator = random.Random(4)
+    for _ in range(300):
+        data = bytearray(example)
+        at = generator.randrange(HEAD_SIZE, len(data))
+        data[at] ^= 1 << generator.randrange(8)
+        flight = reading.parse(bytes(data))
+        assert flight.torn + flight.damaged == 1
+        assert len([entry for entry in flight.entries if isinstance(entry, Event)]) >= len(sure) - 2
+
+
+@given(st.binary(max_size=2000), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_anybodys_bytes(data, entries, busy):
+    head = bytearray(HEAD.pack(MAGIC, 1, 64, entries, 1, -1, 2**63 - 1, -5, -7, b"\xff" * 16, data[:32]))
+    head += b"\xff" * (256 - len(head)) + struct.pack("<QQ", 2**64 - 1, busy)
+    reading.parse(bytes(head.ljust(HEAD_SIZE, b"\xee")) + data)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 255), st.integers(0, 255), st.binary(max_size=64)))
+)
+def test_entries_that_are_whole_and_mean_nothing(written):
+    """Whoever writes such a file can make check words, too."""
+    n, words = 64, np.zeros((64, 8), "<u8")
+    for number, kind, flags, body in written:
+        entry = struct.pack("<QIBBHq", number, 0, kind, flags, 0xFFFF, -(1 << 63)) + body[:40].ljust(
+            40, b"\xff"
+        )
+        words[number % n] = np.frombuffer(entry, "<u8")
+    words[:, 1] |= reading._checks(words)
+    head = HEAD.pack(MAGIC, 1, 64, n, 1, 0, 0, 0, 0, b"plain\0engine", b"1")
+    reading.parse(head.ljust(HEAD_SIZE, b"\0") + words.tobytes())
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "text", "nothing", "newer"])
+def test_what_is_no_such_file(tmp_path, kind):
+    path = tmp_path / "file"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "text":
+        path.write_text("a text\n" * 1000)
+    elif kind == "newer":
+        path.write_bytes(HEAD.pack(MAGIC, 2, 64, 1, 1, 0, 0, 0, 0, b"", b"").ljust(HEAD_SIZE, b"\0"))
+    with pytest.raises((reading.FlightError, OSError), match=str(path)):
+        reading.read(str(path))
+
+
+def test_a_ring_needs_room():
+    with pytest.raises(ValueError, match="at least"):
+        FlightRing(bytearray(100))
+    with pytest.raises((TypeError, BufferError)):
+        FlightRing(bytes(1 << 14))

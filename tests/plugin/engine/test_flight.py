@@ -1,0 +1,213 @@
+"""What the engine side puts into its flight recorder's file."""
+
+import os
+import signal
+from unittest import mock
+
+import pytest
+import sysv_ipc
+
+import fd_postproc as fp
+from fd_postproc import queues
+from fd_postproc.flight import reading
+from fd_postproc.flight.codes import End, Kind, request_hash
+from fd_postproc.flight.reading import Event, Live, Message, Queue, Step
+from tests.core.test_killed_processes import forked
+from tests.lib.rig import END, Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+
+
+@pytest.fixture
+def rig(ops_queue):
+    """A function that makes a rig whose token thread runs."""
+    made = []
+
+    def make(channel="spec_topk", names=("a", "b"), **mode):
+        rig = Rig(channel, names, **mode)
+        made.append(rig)
+        rig.start()
+        return rig
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def flight(rig):
+    return reading.read(rig.processor.recorder.path)
+
+
+def events(rig, *kinds):
+    found = [entry for entry in flight(rig).entries if isinstance(entry, Event)]
+    return [entry for entry in found if entry.kind in kinds]
+
+
+def of(rig, kind):
+    return [entry for entry in flight(rig).entries if isinstance(entry, kind)]
+
+
+def test_steps_and_requests(rig):
+    rig = rig()
+    rig.send({0: [50, 51], 1: [52]}, {0: [53], 1: []}, {0: [54, END], 1: [55]})
+    until(lambda: len(of(rig, Step)) == 3)
+    steps = of(rig, Step)
+    assert [step.frame for step in steps] == [0, 1, 2]
+    assert [(step.batch, step.rows, step.live, step.channel) for step in steps] == [
+        (2, 3, 2, "spec_topk"), (2, 1, 1, "spec_topk"), (2, 3, 2, "spec_topk"),
+    ]  # fmt: skip
+    assert [live.slots for live in of(rig, Live)] == [{0, 1}, {0}, {0, 1}]
+    assert len({step.sum for step in steps}) == 3
+    assert all(0 < step.build < 10 and 0 <= step.put < 10 for step in steps)
+    a, b = request_hash("a"), request_hash("b")
+    began = events(rig, Kind.BEGAN)
+    assert [(one.slot, one.numbers[:2]) for one in began] == [(0, (a, 7)), (1, (b, 7))]
+    assert all(1_000_000 < one.numbers[2] < 60_000_000 for one in began)  # it arrived two seconds ago
+    (end,) = events(rig, Kind.ENDED)
+    assert (end.slot, end.numbers[:3]) == (0, (a, 5, End.TOKEN))
+    assert flight(rig).busy_since is None
+
+
+def test_fastdeploys_own_messages(rig):
+    rig = rig("plain", ["a"])
+    rig.send({0: [50]}, dialect="packed")
+    (step,) = until(lambda: of(rig, Step))
+    assert (step.frame, step.batch, step.rows, step.channel) == (None, 1, 1, "plain")
+
+
+def test_the_sum_tells_steps_apart_and_is_no_ones_elses(rig):
+    first, other = rig(), rig()
+    for one in (first, other):
+        one.processor._process_step(one.message({0: [50], 1: [51]}))
+        one.processor._process_step(one.message({0: [50], 1: [51]}))
+        one.processor._process_step(one.message({0: [50], 1: [52]}))
+    (a, b, c), (d, _, _) = ([step.sum for step in of(one, Step)] for one in (first, other))
+    assert a == b != c
+    assert a != d
+
+
+def test_a_refused_message(rig, queue_id):
+    rig = rig("plain", ["a"])
+    sysv_ipc.MessageQueue(queues.locate("plain")).send(b"\xff" * 100, type=1)
+    (one,) = until(lambda: events(rig, Kind.REFUSED))
+    assert one.text in ("batch", "length")
+    assert flight(rig).busy_since is None
+
+
+def test_a_step_that_raises(rig):
+    rig = rig()
+    with mock.patch.object(type(rig.processor), "postprocess", side_effect=MemoryError("a user's text")):
+        rig.send({0: [50]})
+        (one,) = until(lambda: events(rig, Kind.LOST))
+    assert one.text.startswith("MemoryError in ")
+    assert "user" not in one.text
+    assert flight(rig).busy_since is None
+
+
+def test_a_request_that_raises(rig):
+    rig = rig()
+    with mock.patch.object(type(rig.processor), "_new_result", side_effect=KeyError("a user's text")):
+        rig.send({0: [50]})
+        (one,) = until(lambda: events(rig, Kind.FAILED))
+    assert (one.slot, one.numbers[0]) == (0, request_hash("a"))
+    assert one.text.startswith("KeyError in ")
+
+
+def test_results_that_are_not_delivered(rig):
+    rig = rig()
+    with mock.patch.object(rig.sink, "put_results", side_effect=OSError("no")):
+        rig.send({0: [50]})
+        (one,) = until(lambda: events(rig, Kind.UNDELIVERED))
+    assert one.text.startswith("OSError in ")
+
+
+def test_a_step_in_hand_is_seen(rig):
+    rig = rig()
+
+    def look(*_):
+        seen.append(flight(rig).busy_since)
+
+    seen = []
+    with mock.patch.object(rig.sink, "put_results", side_effect=look):
+        rig.send({0: [50]})
+        until(lambda: seen)
+    assert 0 <= reading.now() - seen[0] < 60
+    until(lambda: flight(rig).busy_since is None)
+
+
+def test_a_queue_that_is_removed_and_made_again(rig):
+    rig = rig()
+    first = rig.processor._receiver.msqid
+    rig.send({0: [50]})
+    until(lambda: of(rig, Step))
+    queues.remove_queue(first)
+    until(lambda: len(events(rig, Kind.QUEUE_MADE)) == 2)
+    kinds = (Kind.QUEUE_MADE, Kind.QUEUE_REMOVED)
+    made, removed, again = events(rig, *kinds)
+    assert made.numbers[0] == removed.numbers[0] == first != again.numbers[0]
+
+
+def test_the_queue_is_looked_at(rig):
+    rig = rig()
+    rig.send({0: [50]})
+    looks = until(lambda: [one for one in of(rig, Queue) if one.last_sender])
+    assert looks[-1].max_bytes > 0
+    assert looks[-1].msgmax > 0
+    assert looks[-1].running == 2
+    assert looks[-1].state in "RSD"
+    assert looks[-1].last_sender == os.getpid()
+
+
+def test_a_request_that_never_had_a_token_is_known(rig):
+    rig = rig()
+    until(lambda: len(events(rig, Kind.SEATED)) == 2)
+    assert not events(rig, Kind.BEGAN)
+
+
+def test_its_end(rig):
+    rig = rig()
+    rig.send({0: [50]})
+    until(lambda: of(rig, Step))
+    rig.close()
+    assert events(rig, Kind.CLOSED)
+    assert not events(rig, Kind.QUEUE_REMOVED)  # it removes its queue itself
+
+
+def test_messages_are_kept_if_that_is_wanted(rig, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_TOKENS", "1")
+    rig = rig()
+    sent = rig.message({0: [50, 51], 1: [52]})
+    with fp.Sender("spec_topk", dialect="packed") as sender:
+        sender.send(sent)
+    sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(b"\xff" * 99, type=1)
+    kept, refused = until(lambda: len(of(rig, Message)) == 2 and of(rig, Message))
+    assert fp.decode(kept.payload, "spec_topk", mtype=kept.mtype).tolists() == sent.tolists()
+    assert (refused.mtype, refused.payload) == (1, b"\xff" * 99)
+
+
+def test_no_token_is_in_the_file_otherwise(rig):
+    rig = rig("plain", ["a"])
+    token = 0x51525354
+    rig.send({0: [token]}, dialect="packed")
+    until(lambda: of(rig, Step))
+    with open(rig.processor.recorder.path, "rb") as file:
+        assert token.to_bytes(4, "little") not in file.read()
+
+
+def test_an_engine_that_is_killed(ops_queue, tmp_path, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+
+    def engine():
+        rig = Rig("spec_topk", ["a"])
+        rig.start()
+        rig.send({0: [50]}, {0: [51]})
+        until(lambda: rig.processor.counters.steps == 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(forked(engine), 0)
+    (name,) = os.listdir(tmp_path / "flights")
+    flight = reading.read(str(tmp_path / "flights" / name))
+    assert flight.writer is None
+    assert [entry.frame for entry in flight.entries if isinstance(entry, Step)] == [0, 1]
+    assert not [one for one in flight.entries if isinstance(one, Event) and one.kind == Kind.CLOSED]
