@@ -20,7 +20,7 @@ from ..recording import RecordingError
 from .help_text import HelpText
 from .terminal import CommandError
 
-COMMANDS = ("demo", "inspect", "record", "replay", "doctor", "bench")
+COMMANDS = ("demo", "inspect", "record", "replay", "doctor", "explain", "bench")
 
 _INTERRUPTED = 128 + 2
 

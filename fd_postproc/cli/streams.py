@@ -8,6 +8,10 @@ import sys
 import tempfile
 from typing import IO
 
+from ..environment import FLIGHT_TOKENS
+from ..flight.codes import MAGIC
+from ..flight.reading import is_flight
+
 STANDARD = "-"
 """The argument that means standard input, or output."""
 
@@ -16,21 +20,52 @@ def open_input(name: str) -> IO[bytes]:
     """Open a file for reading, from its start and in any order.
 
     What cannot be read twice (a pipe, a FIFO, a process substitution) is first read to its end, into a file
-    without a name, which only this user can read and which goes with the process.
+    without a name, which only this user can read and which goes with the process.  A flight recorder's file
+    becomes a recording, likewise.
 
     Raises
     ------
     OSError
         If it cannot be read.
+    RecordingError
+        If it is a flight recorder's file that holds no messages.
     """
     source: IO[bytes] = os.fdopen(os.dup(0), "rb") if name == STANDARD else open(name, "rb")  # noqa: SIM115
-    if source.seekable() and source.tell() == 0:
-        return source
-    with source:
-        spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        shutil.copyfileobj(source, spool, 1 << 20)
-    spool.seek(0)
-    return spool
+    if not (source.seekable() and source.tell() == 0):
+        with source:
+            spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+            shutil.copyfileobj(source, spool, 1 << 20)
+        spool.seek(0)
+        source = spool
+    if is_flight(source.read(len(MAGIC))):
+        with source:
+            return _recording_of(source, name)
+    source.seek(0)
+    return source
+
+
+def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:
+    """The messages of a flight recorder's file, as a recording without a name."""
+    from .._core import CHANNELS
+    from ..flight.reading import MOST_BYTES, FlightError, Message, parse
+    from ..recording import RecordingError, RecordingWriter
+
+    source.seek(0)
+    try:
+        flight = parse(source.read(MOST_BYTES), name_of(name))
+    except FlightError as error:
+        raise RecordingError(str(error)) from None
+    messages = [entry for entry in flight.entries if isinstance(entry, Message) and entry.mtype > 0]
+    if not messages:
+        raise RecordingError(f"{flight.name} holds no messages: {FLIGHT_TOKENS}=1 in the engine keeps them")
+    made: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+    channel = next((name for name in CHANNELS if name == flight.channel), None)
+    began = flight.began_ns - int(1e9 * flight.began)
+    with RecordingWriter(os.dup(made.fileno()), channel, created_ns=flight.began_ns) as writer:
+        for message in messages:
+            writer.write(message.payload, message.mtype, began + int(1e9 * message.at))
+    made.seek(0)
+    return made
 
 
 def name_of(name: str) -> str:

@@ -92,9 +92,15 @@ cdef class FlightRing:
             entry.body.queue.max_bytes = <uint32_t>status.max_bytes
             entry.body.queue.last_sender = <int32_t>status.last_sender
             entry.body.queue.last_receiver = <int32_t>status.last_receiver
+            entry.flags = status.last_receiver != 0 and not _is_here(status.last_receiver)
             if fds_limit(msqid, &limits[0], &limits[1]) >= 0:
                 entry.body.queue.msgmax = <uint32_t>limits[0]
         fdb_put(&self.ring, &entry)
 
     cdef bint is_ours(self) noexcept:
         return self.ring.memory != NULL and self.forks == fds_forks
+
+
+def _is_here(pid):
+    """Whether that is this process; some kernels tell the thread."""
+    return pid == os.getpid() or os.path.exists(f"/proc/self/task/{pid}")

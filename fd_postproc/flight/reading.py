@@ -69,6 +69,7 @@ class Queue(NamedTuple):
     state: str
     ticks: int
     error: int
+    reader_is_foreign: bool
 
 
 class Event(NamedTuple):
@@ -149,8 +150,14 @@ def is_flight(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def read(path: str) -> Flight:
+def read(path: str, most: int | None = None) -> Flight:
     """Read a file.
+
+    Parameters
+    ----------
+    path : str
+    most : int, optional
+        Entries, the newest; default: all.
 
     Raises
     ------
@@ -171,10 +178,10 @@ def read(path: str) -> Flight:
             data = file.read(min(found.st_size, MOST_BYTES))
     finally:
         os.close(descriptor)
-    return parse(data, path, writer)
+    return parse(data, path, writer, most)
 
 
-def parse(data: bytes, name: str = "recording", writer: int | None = None) -> Flight:
+def parse(data: bytes, name: str = "recording", writer: int | None = None, most: int | None = None) -> Flight:
     """Take a file's bytes apart.
 
     Raises
@@ -191,7 +198,7 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None) -> Fl
         raise FlightError(f"{name} has format version {version}; this program reads version {VERSION}")
     channel, _, side = texts.partition(b"\0")
     _, busy = LIVE_WORDS.unpack_from(data, LIVE_AT)
-    entries, overwritten, torn, damaged = _entries(data, n)
+    entries, overwritten, torn, damaged = _entries(data, n, most)
     return Flight(
         name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
         busy / 1e9 if busy else None, writer, n * ENTRY_SIZE, overwritten, torn, damaged, entries,
@@ -203,7 +210,7 @@ def _text(data: bytes) -> str:
     return "".join(c if c.isprintable() else "?" for c in data.rstrip(b"\0").decode("utf-8", "replace"))
 
 
-def _entries(data: bytes, n: int) -> tuple[list[Entry], int, int, int]:
+def _entries(data: bytes, n: int, most: int | None) -> tuple[list[Entry], int, int, int]:
     """The whole entries in order; how many were overwritten, torn and damaged."""
     import numpy as np
 
@@ -222,7 +229,7 @@ def _entries(data: bytes, n: int) -> tuple[list[Entry], int, int, int]:
     broken = (words != 0).any(axis=1) & ~whole
     torn = bool(broken[(int(newest) + 1) % n])
     places = np.nonzero(whole)[0]
-    places = places[np.argsort(numbers[places])]
+    places = places[np.argsort(numbers[places])][-most if most else 0 :]
     gone = max(int(newest) - n, 0)
     return _parsed(data, places.tolist(), numbers[places].tolist()), gone, int(torn), int(broken.sum()) - torn
 
@@ -284,7 +291,9 @@ def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
         elif kind == Kind.QUEUE:
             a, b, c, d, e, f, running, transfers, state, ticks, code = QUEUE_BODY.unpack(body)
             letter = chr(state) if 33 <= state < 127 else ""
-            made.append(Queue(when, a, b, c, d, e, f, running, transfers, letter, ticks, -code))
+            made.append(
+                Queue(when, a, b, c, d, e, f, running, transfers, letter, ticks, -code, bool(flags & 1))
+            )
         else:
             made.append(Event(when, kind, slot - 65536 if slot == 65535 else slot, NUMBERS.unpack(body), ""))
     return made

@@ -109,6 +109,7 @@ FLOORS = [
         "needs",
         "complaints",
         "flight",
+        "explain",
         "recording",
         "data",
     ),

@@ -1,0 +1,334 @@
+"""Tell from a flight recorder's file what happened: to the service, or to one request.
+
+FILE is such a file, PID a process that has or had one; without either, it is the newest engine's.  REQUEST is
+a request's id, as the client knows it from the answer.  A file may be read while it is written, and after its
+process was killed; the file of the worker on the same queue is read along, if there is one.
+
+--json prints one object: "schema" (1), "version" of fd_postproc, "file", "side", "pid", "alive", "channel",
+"queue_id", "began" (time of day), "seconds" (from the first entry to the end), "overwritten" (entries),
+"steps", "rates", "queue" (the last look at it), "slowest", "gaps", "latency" (seconds from the worker's call
+to the end of the step), "findings", and "request" if one was asked for.  A finding has "severity", "code"
+(stays the same when texts change), "seconds_ago", "time" and "text".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from .terminal import CommandError, console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..explain.picture import Picture
+    from ..flight.reading import Flight
+
+HELP = "tell what happened, from a flight recorder's file"
+EXAMPLES = """examples:
+  fd-postproc explain                      the newest engine's
+  fd-postproc explain 4711                 process 4711's, dead or alive
+  fd-postproc explain chatcmpl-1f0c        a request's story
+  fd-postproc explain old.flight --json    for a program
+  fd-postproc explain --follow             a live picture
+
+"""
+
+_PERIOD_S = 0.5
+_FOLLOWED = 8192  # entries
+_KEPT_LATENCIES = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names", nargs="*", metavar="FILE|PID|REQUEST", help="a file or a process; and, or, a request's id"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="one JSON object")
+    output.add_argument("--follow", action="store_true", help="a live picture, until Ctrl-C")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..flight.reading import FlightError
+
+    if len(args.names) > 2:
+        args.usage_error("at most a file or process, and a request")
+    path, request = _chosen(args.names)
+    try:
+        if args.follow:
+            return _follow(path)
+        _explain(path, request, args.json)
+    except FlightError as error:
+        raise CommandError(str(error)) from None
+    return 0
+
+
+# ---- which file --------------------------------------------------------------------------------------
+
+
+def _chosen(names: list[str]) -> tuple[str, str | None]:
+    """Path, and request."""
+    if not names:
+        return _newest("engine"), None
+    if len(names) == 2:
+        return _path_of(names[0]), names[1]
+    (name,) = names
+    if (name.isascii() and name.isdigit()) or os.path.exists(name) or os.sep in name:
+        return _path_of(name), None
+    return _newest("engine"), name
+
+
+def _path_of(name: str) -> str:
+    if os.path.exists(name) or not (name.isascii() and name.isdigit()):
+        return name
+    from ..flight.files import folders, listed
+
+    found = [path for path in listed() if _pid_in(path) == name]
+    if not found:
+        where = " or ".join(folders())
+        raise CommandError(
+            f"there is no flight recorder's file of process {name} in {where}; was FD_POSTPROC_FLIGHT "
+            "0, or another "
+            "user's? (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
+        )
+    return found[0]
+
+
+def _pid_in(path: str) -> str:
+    return os.path.basename(path).removesuffix(".flight").split("-")[2:3][0] if path.count("-") >= 2 else ""
+
+
+def _newest(side: str) -> str:
+    from ..flight.files import folders, listed
+
+    found = [path for path in listed() if os.path.basename(path).startswith(side)]
+    if not found:
+        where = " or ".join(folders())
+        raise CommandError(
+            f"there is no {side}'s flight recorder's file in {where}; name one, or set "
+            "FD_POSTPROC_FLIGHT_FOLDER"
+        )
+    return found[0]
+
+
+def _partner(flight: Flight, most: int | None = None) -> Flight | None:
+    """The worker's file beside an engine's: of the same queue, the newest of its time."""
+    from ..flight.files import listed
+    from ..flight.reading import FlightError, read
+
+    if flight.side != "engine":
+        return None
+    begins = f"worker-{flight.queue_id}-"
+    folder = os.path.dirname(os.path.abspath(flight.name))
+    for path in listed():
+        if os.path.basename(path).startswith(begins) and os.path.dirname(path) == folder:
+            try:
+                found = read(path, most)
+            except (FlightError, OSError):
+                continue
+            if found.key == flight.key and found.began >= flight.began:
+                return found
+    return None
+
+
+# ---- once --------------------------------------------------------------------------------------------
+
+
+def _explain(path: str, request: str | None, as_json: bool) -> None:
+    from ..explain.picture import Picture
+    from ..explain.story import story_of
+    from ..flight.reading import now, read
+
+    picture = Picture(read(path), now())
+    story = None if request is None else story_of(picture, request)
+    if request is not None and story is None:
+        gone = "; older entries have been overwritten" if picture.flight.overwritten else ""
+        raise CommandError(f"{path} does not know request {request}{gone}")
+    worker = _partner(picture.flight)
+    if as_json:
+        _print_json(picture, worker, story)
+        return
+    screen = console()
+    _print_head(screen, picture)
+    if story is not None:
+        from ..explain.story import told
+
+        for line in told(picture, story):
+            screen.print(line, soft_wrap=False)
+        return
+    _print_findings(screen, picture, worker)
+    _print_rates(screen, picture, worker)
+
+
+def _print_head(screen: Console, picture: Picture) -> None:
+    flight = picture.flight
+    state = "runs" if picture.is_alive else "has ended"
+    span = _span(picture.end - picture.first)
+    from .tables import plural
+
+    screen.print(
+        f"{flight.side} {flight.pid} ({state}), queue {flight.queue_id}, {flight.channel}, fd_postproc "
+        f"{flight.version}: {span} up to {picture.clock(picture.end)}, {plural(len(picture.steps), 'step')}",
+        style="bold",
+    )
+    if flight.overwritten:
+        screen.print(f"{flight.overwritten:,} older entries have been overwritten.")
+
+
+def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
+    from ..explain.findings import findings
+    from ..explain.picture import Picture
+    from .tables import Grid, print_table
+
+    rows = []
+    for one in findings(picture):
+        rows.append((picture.clock(one.at), one.severity, one.code, one.text))
+    if worker is not None:
+        for one in findings(Picture(worker, picture.now)):
+            rows.append((picture.clock(one.at), one.severity, one.code, f"worker {worker.pid}: {one.text}"))
+    if not rows:
+        screen.print("Nothing went wrong, as far as the recorder knows.")
+        return
+    print_table(screen, "What went wrong", Grid(("time", "", "what", ""), sorted(rows)))
+
+
+def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> None:
+    from .tables import print_labels
+
+    rates = picture.rates()
+    if rates:
+        rows = [
+            ("steps", f"{rates['steps_per_second']:.1f} a second, "
+                      f"{rates['tokens_per_second']:,.0f} tokens a second"),
+            ("a step", f"{rates['requests']:.1f} requests with tokens, "
+                       f"{rates['tokens_per_step']:.1f} tokens, "
+                       f"{rates['bytes']:,.0f} bytes"),
+            ("stages", f"receive {_span(rates['receive_seconds'])} (waiting included), build "
+                       f"{_span(rates['build_seconds'])}, put {_span(rates['put_seconds'])}"),
+        ]  # fmt: skip
+        rows += _latency_rows(picture, worker)
+        for step in picture.slowest_steps():
+            work = f"{_span(step.build + step.put)} of work, {step.live} requests"
+            rows.append(("slowest", f"{picture.clock(step.at)}  {work}"))
+        for gap in picture.longest_gaps():
+            side = "worker's" if gap.side == "worker" else "engine's"
+            rows.append(("gap", f"{picture.clock(gap.at)}  {_span(gap.seconds)} on the {side} side"))
+        print_labels(screen, "The last ten seconds of steps; the slowest of all", rows)
+    if picture.queues:
+        print_labels(screen, f"The queue at {picture.clock(picture.queues[-1].at)}", _queue_rows(picture))
+
+
+def _latency_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
+    from statistics import median
+
+    from ..explain.picture import latencies
+
+    found = [] if worker is None else latencies(picture.flight, worker)[-_KEPT_LATENCIES:]
+    if not found:
+        return []
+    return [("latency", f"{_span(median(found))} from the worker's call to the end of the step, at most "
+                        f"{_span(max(found))}")]  # fmt: skip
+
+
+def _queue_rows(picture: Picture) -> list[tuple[str, str]]:
+    look = picture.queues[-1]
+    states = {"": "gone", "Z": "dead", "T": "stopped", "t": "stopped"}
+    sender = (
+        f"process {look.last_sender}, {states.get(look.state, 'alive')}" if look.last_sender else "nobody yet"
+    )
+    return [
+        ("waiting", f"{look.messages:,} messages, {look.bytes:,} of {look.max_bytes:,} bytes"),
+        ("last sender", sender),
+        ("requests", f"{look.running:,} in slots, {look.transfers:,} wait for a cache transfer"),
+    ]
+
+
+def _span(seconds: float) -> str:
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.1f} min"
+
+
+def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
+    import json
+
+    from .. import __version__
+    from ..explain import story as stories
+    from ..explain.findings import as_dict, findings
+    from ..explain.picture import Picture, latencies
+
+    flight = picture.flight
+    found = [as_dict(one, picture) for one in findings(picture)]
+    delays: list[float] = []
+    if worker is not None:
+        other = Picture(worker, picture.now)
+        found += [{**as_dict(one, other), "worker": worker.pid} for one in findings(other)]
+        delays = latencies(flight, worker)[-_KEPT_LATENCIES:]
+    answer = {
+        "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
+        "alive": picture.is_alive, "channel": flight.channel, "queue_id": flight.queue_id,
+        "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),
+        "overwritten": flight.overwritten, "steps": len(picture.steps), "rates": picture.rates(),
+        "queue": picture.queues[-1]._asdict() if picture.queues else None,
+        "slowest": [step._asdict() for step in picture.slowest_steps()],
+        "gaps": [gap._asdict() for gap in picture.longest_gaps()],
+        "latency": (delays and {"median": sorted(delays)[len(delays) // 2], "most": max(delays)}) or None,
+        "findings": found,
+    }  # fmt: skip
+    if story is not None:
+        answer["request"] = stories.as_dict(picture, story)
+    print(json.dumps(answer))
+
+
+# ---- live --------------------------------------------------------------------------------------------
+
+
+def _follow(path: str) -> int:
+    import time
+
+    from rich.console import Group
+    from rich.live import Live
+
+    from ..explain.findings import findings
+    from ..explain.picture import Picture
+    from ..flight.reading import now, read
+
+    screen = console()
+    with Live(console=screen, auto_refresh=False, transient=False) as live:
+        while True:
+            picture = Picture(read(path, _FOLLOWED), now())
+            worker = _partner(picture.flight, _FOLLOWED)
+            lines = _live_lines(picture, worker)
+            lines += [
+                f"{picture.clock(one.at)} {one.severity} {one.code}: {one.text}"
+                for one in findings(picture)[-8:]
+            ]
+            live.update(Group(*lines), refresh=True)
+            if not picture.is_alive:
+                return 0
+            time.sleep(_PERIOD_S)
+
+
+def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
+    flight, rates = picture.flight, picture.rates()
+    state = "runs" if picture.is_alive else "has ended"
+    lines = [f"{flight.side} {flight.pid} ({state}), queue {flight.queue_id}, {flight.channel}  "
+             f"{picture.clock(picture.end)}"]  # fmt: skip
+    if rates:
+        ago = picture.end - picture.steps[-1].at
+        lines += [
+            f"steps      {rates['steps_per_second']:8.1f} a second, the last {_span(ago)} ago",
+            f"tokens     {rates['tokens_per_second']:8,.0f} a second, {rates['tokens_per_step']:.1f} "
+            "a step of "
+            f"{rates['requests']:.1f} requests",
+            f"stages     receive {_span(rates['receive_seconds'])}, build "
+            f"{_span(rates['build_seconds'])}, put "
+            f"{_span(rates['put_seconds'])}",
+        ]
+    for name, text in _latency_rows(picture, worker) if rates else []:
+        lines.append(f"{name:10} {text}")
+    if picture.queues:
+        lines += [f"{name:10} {text}" for name, text in _queue_rows(picture)]
+    return lines

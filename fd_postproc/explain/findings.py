@@ -1,0 +1,307 @@
+"""What went wrong, by a flight recorder's file: each kind of fault one function, which names it.
+
+A finding's code never changes, its text may.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ..errors import MalformedMessage
+from ..flight.codes import Kind
+from ..flight.reading import Event, Queue
+from .picture import Picture
+
+SILENT = 5.0  # seconds without a step, at least, before a worker is called silent
+USUAL = 20  # times its usual pace, likewise
+STUCK = 5.0  # seconds that a step may be in hand
+ERROR, WARNING, INFO = "error", "warning", "info"
+_OTHER_BUILD = ("magic", "version", "mtype", "columns", "flag", "channel")
+
+
+class Finding(NamedTuple):
+    """Something that went wrong.
+
+    Attributes
+    ----------
+    severity : {"error", "warning", "info"}
+    code : str
+    at : float
+        Monotonic seconds.
+    text : str
+        Without the time.
+    """
+
+    severity: str
+    code: str
+    at: float
+    text: str
+
+
+def findings(picture: Picture) -> list[Finding]:
+    """All that can be said, in the order in which it happened."""
+    found = [finding for look in _LOOKS for finding in look(picture)]
+    return sorted(found, key=lambda one: one.at)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def _process(p: Picture) -> Iterator[Finding]:
+    """Is the process that wrote this alive, and does it work?"""
+    flight = p.flight
+    busy = flight.busy_since
+    if p.is_alive:
+        if busy is not None and p.now - busy > STUCK:
+            what = "a step has been in hand" if flight.side == "engine" else "a message has waited to be sent"
+            hint = (
+                "the token thread is stuck in it"
+                if flight.side == "engine"
+                else "the queue is full, or the save op is stuck"
+            )
+            yield Finding(ERROR, "stuck", busy, f"{what} for {_span(p.now - busy)}: {hint}")
+        return
+    if p.of(Kind.CLOSED):
+        return
+    text = (
+        f"process {flight.pid} ended without a word: it was killed (SIGKILL, for lack of memory?), or crashed"
+    )
+    if busy is not None:
+        text += ", in the middle of a " + ("step" if flight.side == "engine" else "message")
+    yield Finding(ERROR, "killed", p.last, text)
+
+
+def _worker(p: Picture) -> Iterator[Finding]:
+    """The process that sends: gone, stopped, silent, another one."""
+    before: Queue | None = None
+    for look in p.queues:
+        if before is not None and before.last_sender and look.last_sender not in (0, before.last_sender):
+            gone = "; the former is gone" if not before.state else ""
+            text = f"process {look.last_sender} sends now, not {before.last_sender} any more{gone}"
+            yield Finding(WARNING, "other-sender", look.at, text)
+        if (before is None or before.state) and not look.state and look.last_sender and look.running:
+            who = f"process {look.last_sender}, which sent the last step,"
+            text = f"{who} is gone while {look.running} requests run"
+            yield Finding(ERROR, "worker-dead", look.at, text)
+        elif look.state == "Z" and look.running and (before is None or before.state != "Z"):
+            yield Finding(
+                ERROR, "worker-dead", look.at,
+                f"process {look.last_sender}, which sent the last step, has died (nobody has waited "
+                "for it) while "
+                f"{look.running} requests run",
+            )  # fmt: skip
+        elif look.state in ("T", "t") and look.running and (before is None or before.state != look.state):
+            text = f"process {look.last_sender}, which sends, is stopped (SIGSTOP, or a debugger)"
+            yield Finding(ERROR, "worker-stopped", look.at, text)
+        before = look
+    yield from _silence(p)
+
+
+def _silence(p: Picture) -> Iterator[Finding]:
+    """Does the worker live and say nothing, at the end?"""
+    if not p.queues or p.flight.busy_since is not None:
+        return
+    look = p.queues[-1]
+    since = p.steps[-1].at if p.steps else p.flight.began
+    enough = max(SILENT, USUAL * (p.usual_gap or 0.0))
+    if not look.running or look.messages or p.end - since < enough or not look.state or look.state in "ZTt":
+        return
+    last = [one for one in p.queues if one.at >= since and one.last_sender == look.last_sender]
+    works = len(last) > 1 and last[-1].ticks > last[0].ticks
+    doing = "it uses CPU time: a long prefill, perhaps" if works else "it uses no CPU time"
+    usual = f" (usually {_span(p.usual_gap)} between steps)" if p.usual_gap else ""
+    text = (
+        f"nothing has come from process {look.last_sender} for {_span(p.end - since)}{usual} while "
+        f"{look.running} "
+        f"requests run; it is there, and {doing}"
+    )
+    yield Finding(WARNING if works else ERROR, "worker-silent", since, text)
+
+
+def _queue(p: Picture) -> Iterator[Finding]:
+    """The queue itself: removed, full, lowered, read by others."""
+    for event in p.of(Kind.QUEUE_REMOVED):
+        yield Finding(
+            ERROR, "queue-removed", event.at, f"queue {event.numbers[0]} was removed; messages in it are lost"
+        )
+    for event in p.of(Kind.QUEUE_ERROR):
+        text = f"the queue cannot be used: {_errno(event.numbers[0])} ({event.text})"
+        yield Finding(ERROR, "queue-error", event.at, text)
+    was_full, told = False, False
+    for before, look in pairwise([None, *p.queues]):
+        if look is None or look.error:
+            continue
+        full = look.max_bytes > 0 and look.bytes + _typical(p) > look.max_bytes
+        if full and not was_full:
+            text = (
+                f"the queue was full: {look.messages} messages, {look.bytes:,} of {look.max_bytes:,} "
+                "bytes; whoever "
+                "sends waits until the engine reads"
+            )
+            yield Finding(ERROR, "queue-full", look.at, text)
+        was_full = full
+        if before is not None and not before.error:
+            for name, old, new in (
+                ("kernel.msgmax", before.msgmax, look.msgmax),
+                ("the queue's size (msg_qbytes)", before.max_bytes, look.max_bytes),
+            ):
+                if 0 < new < old:
+                    text = f"{name} was lowered from {old:,} to {new:,} bytes"
+                    yield Finding(ERROR, "limits-lowered", look.at, text)
+        if look.reader_is_foreign and not told:
+            told = True
+            text = (
+                f"process {look.last_receiver} reads this queue, too: each message reaches one of the "
+                "two, so that "
+                "requests lose steps"
+            )
+            yield Finding(ERROR, "two-readers", look.at, text)
+
+
+def _typical(p: Picture) -> int:
+    return max((step.length for step in p.steps[-50:]), default=0)
+
+
+def _errno(code: int) -> str:
+    return os.strerror(code) if 0 < code < 4096 else f"error {code}"
+
+
+def _frames(p: Picture) -> Iterator[Finding]:
+    """Frames by their numbers: missing, doubled, out of order."""
+    last: dict[int, int] = {}
+    missing, doubled, first = 0, 0, {"missing": 0.0, "doubled": 0.0}
+    drafts = any(step.channel == "spec_topk" for step in p.steps)  # whose frames are no steps
+    for step in p.steps:
+        if step.frame is None:
+            continue
+        before = last.get(step.sender)
+        if before is not None and step.frame > before + 1 and not drafts:
+            missing += step.frame - before - 1
+            first["missing"] = first["missing"] or step.at
+        if before is not None and step.frame <= before:
+            doubled += 1
+            first["doubled"] = first["doubled"] or step.at
+        last[step.sender] = max(step.frame, before or 0)
+    if missing:
+        why = "refused, left incomplete, or read by others"
+        text = f"{missing:,} frames did not come, by their senders' numbers: {why}"
+        yield Finding(ERROR, "frames-missing", first["missing"], text)
+    if doubled:
+        text = (
+            f"{doubled:,} frames came again, or late, by their senders' numbers: somebody replays, or forges"
+        )
+        yield Finding(ERROR, "frames-doubled", first["doubled"], text)
+
+
+def _grouped(p: Picture, kind: Kind) -> Iterator[tuple[Event, int]]:
+    """The last event of each text, and how many there were."""
+    found = p.of(kind)
+    counts = Counter(event.text for event in found)
+    for event in {event.text: event for event in found}.values():
+        yield event, counts[event.text]
+
+
+def _messages(p: Picture) -> Iterator[Finding]:
+    """Messages that were refused, incomplete or stale."""
+    for event, count in _grouped(p, Kind.REFUSED):
+        value, bound, index = event.numbers[:3]
+        fault = MalformedMessage(p.flight.channel, event.text, value, bound, None if index < 0 else index)
+        times = f"{count:,} messages were refused, the last" if count > 1 else "a message was refused"
+        code = "other-build" if event.text in _OTHER_BUILD else "malformed"
+        yield Finding(ERROR, code, event.at, f"{times}: {fault}")
+    incomplete = p.of(Kind.INCOMPLETE)
+    if incomplete:
+        number = sum(event.numbers[0] for event in incomplete)
+        text = f"{number:,} frames in pieces never became whole: their sender died or gave up in the middle"
+        yield Finding(ERROR, "incomplete", incomplete[0].at, text)
+    for event in p.of(Kind.STALE):
+        text = f"{event.numbers[0]:,} messages of an earlier run lay in the queue, and were dropped"
+        yield Finding(INFO, "stale", event.at, text)
+
+
+def _errors(p: Picture) -> Iterator[Finding]:
+    """What raised."""
+    for kind, code, what in (
+        (Kind.LOST, "lost-step", "a step was lost"),
+        (Kind.UNDELIVERED, "undelivered", "results of a step were not delivered"),
+        (Kind.FAILED, "failed-request", "a request was ended with an error"),
+    ):
+        for event, count in _grouped(p, kind):
+            again = f" ({count:,} times)" if count > 1 else ""
+            out = "no-memory" if event.text.startswith("MemoryError") else code
+            yield Finding(ERROR, out, event.at, f"{what}: {event.text}{again}")
+    for event in p.of(Kind.STOOD_ASIDE):
+        yield Finding(WARNING, "stood-aside", event.at, event.text or "it stood aside")
+    for event, count in _grouped(p, Kind.SEND_FAILED):
+        again = f" ({count:,} times)" if count > 1 else ""
+        yield Finding(ERROR, "send-failed", event.at, f"a message was not sent: {event.text}{again}")
+
+
+def _sends(p: Picture) -> Iterator[Finding]:
+    """Messages that took long to send."""
+    slow = [event for event in p.of(Kind.SENT) if event.numbers[1] > 1e9]
+    if slow:
+        longest = max(event.numbers[1] for event in slow) / 1e9
+        text = (
+            f"{len(slow):,} messages took longer than a second to send, the longest {_span(longest)}: "
+            "the queue was "
+            "full, because the engine did not read"
+        )
+        yield Finding(ERROR, "slow-sends", slow[0].at, text)
+
+
+def _requests(p: Picture) -> Iterator[Finding]:
+    """Requests without an end, or without a beginning."""
+    left = p.of(Kind.LEFT)
+    if left:
+        text = (
+            f"{len(left):,} requests left their slots without an end that the token processor saw (aborted?)"
+        )
+        yield Finding(INFO, "left", left[0].at, text)
+    waiting = [
+        event for event in p.seats().values() if event.kind == Kind.SEATED and p.end - event.at > SILENT
+    ]
+    begun = {event.numbers[0] for event in p.of(Kind.BEGAN)}  # one that was preempted has had some
+    waiting = [event for event in waiting if event.numbers[0] not in begun]
+    if waiting:
+        first = min(waiting, key=lambda event: event.at)
+        text = (
+            f"{len(waiting):,} requests are in a slot and have had no token, the first (slot "
+            f"{first.slot}) for "
+            f"{_span(p.end - first.at)}"
+        )
+        yield Finding(WARNING, "no-first-token", first.at, text)
+
+
+def _file(p: Picture) -> Iterator[Finding]:
+    if p.flight.damaged:
+        text = f"{p.flight.damaged:,} entries of the file are damaged: somebody else has written to it"
+        yield Finding(WARNING, "damaged", p.last, text)
+
+
+_LOOKS: tuple[Callable[[Picture], Iterator[Finding]], ...] = (
+    _process, _worker, _queue, _frames, _messages, _errors, _sends, _requests, _file,
+)  # fmt: skip
+
+CODES = (
+    *("stuck", "killed", "other-sender", "worker-dead", "worker-stopped", "worker-silent", "queue-removed"),
+    *("queue-error", "queue-full", "limits-lowered", "two-readers", "frames-missing", "frames-doubled"),
+    *("other-build", "malformed", "incomplete", "stale", "lost-step", "undelivered", "failed-request"),
+    *("no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token", "damaged"),
+)
+"""All that there are."""
+
+
+def as_dict(finding: Finding, picture: Picture) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "severity": finding.severity, "code": finding.code, "seconds_ago": round(picture.end - finding.at, 6),
+        "time": picture.clock(finding.at), "text": finding.text,
+    }  # fmt: skip

@@ -1,0 +1,209 @@
+"""``fd-postproc explain``, and recordings out of a flight recorder's file."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+import fd_postproc as fp
+from fd_postproc.flight import reading
+from fd_postproc.flight.codes import End, Kind
+from fd_postproc.flight.recorder import Recorder
+from tests.lib.children import python
+from tests.lib.commands import flat, key_of
+from tests.lib.random_steps import random_step
+
+LOG = logging.getLogger("tests.flight")
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """Where files are during the test."""
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def recorder(folder):
+    """An engine's recorder, in which something has happened."""
+    recorder = Recorder.begin("engine", "spec_topk", 8002, LOG, size=1 << 18)
+    recorder.began(3, "chat-1", 70, 1.5)
+    recorder.event(Kind.REFUSED, -1, 999, 512, -1, text="batch")
+    recorder.ended(3, "chat-1", 12, End.TOKEN)
+    return recorder
+
+
+def test_the_newest_engines(run, recorder):
+    status, out, err = run("explain")
+    assert (status, err) == (0, "")
+    assert f"engine {os.getpid()}" in out
+    assert "queue 8002, spec_topk" in out
+    assert "malformed" in out
+    assert "batch 999 is outside 0..512" in flat(out)
+
+
+@pytest.mark.parametrize("how", ["path", "pid"])
+def test_a_named_one(run, recorder, how):
+    status, out, _ = run("explain", recorder.path if how == "path" else str(os.getpid()))
+    assert status == 0
+    assert "malformed" in out
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_request(run, recorder, named):
+    status, out, _ = run("explain", *([recorder.path] if named else []), "chat-1")
+    assert status == 0
+    assert "1.500 s after it had arrived (70 prompt tokens)" in flat(out)
+    assert "with an end token" in out
+
+
+def test_for_a_program(run, recorder):
+    recorder.end()
+    status, out, _ = run("explain", recorder.path, "chat-1", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert (answer["schema"], answer["side"], answer["pid"], answer["alive"]) == (
+        1,
+        "engine",
+        os.getpid(),
+        False,
+    )
+    assert [one["code"] for one in answer["findings"]] == ["malformed"]
+    assert answer["request"]["end"] == "ended"
+    assert answer["request"]["tokens"] == 12
+
+
+def test_nothing_went_wrong(run, folder):
+    Recorder.begin("engine", "plain", 7, LOG, size=1 << 16).end()
+    assert "Nothing went wrong" in run("explain")[1]
+
+
+def test_the_worker_is_read_along(run, recorder):
+    worker = Recorder.begin("worker", "spec_topk", 8002, LOG, size=1 << 16)
+    worker.event(Kind.SEND_FAILED, -1, 0, text="kernel.msgmax = 8")
+    worker.end()
+    _, out, _ = run("explain", recorder.path)
+    assert "send-failed" in out
+    assert f"worker {os.getpid()}" in flat(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain"], "there is no engine's flight recorder's file"),
+        (["explain", "4194305"], "no flight recorder's file of process 4194305"),
+        (["explain", "/dev/null"], "/dev/null is not a regular file"),
+        (["explain", "/proc/version"], "is not a flight recorder's file"),
+        (["explain", "/nowhere/at-all"], "No such file"),
+    ],
+)
+def test_what_is_not_there(run, folder, arguments, words):
+    status, _, err = run(*arguments)
+    assert status == 1
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_a_request_that_nobody_knows(run, recorder):
+    status, _, err = run("explain", "chat-2")
+    assert status == 1
+    assert "does not know request chat-2" in err
+
+
+def test_too_many_names(run, folder):
+    assert run("explain", "a", "b", "c")[0] == 2
+
+
+KILLED = """
+import logging, os, signal
+from fd_postproc.flight.recorder import Recorder
+recorder = Recorder.begin("engine", "plain", 7, logging.getLogger(), size=1 << 16)
+recorder.began(0, "a", 7, 0.5)
+recorder.ring.busy(True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+LIVING = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "print(flush=True); signal.pause()")
+
+
+def test_a_process_that_was_killed(run, folder):
+    assert subprocess.run(python(KILLED)).returncode == -signal.SIGKILL
+    _, out, _ = run("explain")
+    assert "has ended" in out
+    assert "killed" in out
+    assert "in the middle of a step" in flat(out)
+    assert "It has no end" in run("explain", "a")[1]
+
+
+def test_a_live_picture_ends_with_its_process(run, folder):
+    assert subprocess.run(python(KILLED)).returncode == -signal.SIGKILL
+    status, out, _ = run("explain", "--follow")
+    assert status == 0
+    assert "has ended" in out
+
+
+def test_a_live_picture_goes_on_while_it_lives(run, folder, monkeypatch):
+    writer = subprocess.Popen(python(LIVING), stdout=subprocess.PIPE)
+    looks = []
+
+    def sleep(_):
+        looks.append(True)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    try:
+        with writer.stdout:
+            writer.stdout.readline()
+        monkeypatch.setattr(time, "sleep", sleep)
+        assert run("explain", "--follow")[0] == 130
+    finally:
+        writer.kill()
+        writer.wait()
+    assert len(looks) == 3
+
+
+def test_anybodys_bytes_in_the_folder(run, folder):
+    (folder / "engine-1-1.flight").write_bytes(os.urandom(5000))
+    status, _, err = run("explain")
+    assert status == 1
+    assert "is not a flight recorder's file" in err
+
+
+# ---- as a recording ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(folder, monkeypatch):
+    """A file with messages, and the steps that they hold."""
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_TOKENS", "1")
+    recorder = Recorder.begin("engine", "spec_topk", 8002, LOG, size=1 << 20)
+    steps = [random_step("spec_topk", seed, batch=5) for seed in range(4)]
+    for step in steps:
+        recorder.frame(fp.encode(step, "compact"), 2)
+    return recorder.path, steps
+
+
+def test_a_file_with_messages_is_replayed(run, kept, queue):
+    path, steps = kept
+    with fp.Receiver("spec_topk", key=queue.key) as receiver:
+        status, _, err = run("replay", path, key_of(queue), "--full-speed")
+        assert (status, "4 of 4 messages") == (0, err[:15])
+        assert [receiver.receive(0) for _ in steps] == steps
+
+
+def test_a_file_with_messages_is_inspected(run, kept):
+    status, out, _ = run("inspect", kept[0])
+    assert status == 0
+    assert "spec_topk" in out
+
+
+def test_a_file_without_messages_is_no_recording(run, recorder):
+    status, _, err = run("inspect", recorder.path)
+    assert status == 1
+    assert "FD_POSTPROC_FLIGHT_TOKENS=1" in err
+    assert reading.read(recorder.path).entries

@@ -1,0 +1,272 @@
+"""Each fault is named, by a file in which just that has happened; and nothing is where nothing has."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from fd_postproc.explain.findings import CODES, findings
+from fd_postproc.explain.picture import Gap, Picture, gap_of, latencies
+from fd_postproc.explain.story import as_dict, story_of, told
+from fd_postproc.flight.codes import End, Kind, request_hash
+from fd_postproc.flight.reading import Event, Flight, Live, Queue, Step
+
+ME = os.getpid()
+
+
+def flight(*entries, writer=ME, side="engine", busy=None, overwritten=0, damaged=0):
+    """A file of these entries, of a process that lives."""
+    return Flight(
+        "a.flight", side, "spec_topk", "1.0", ME, 8002, 5, 1_700_000_000_000_000_000, 100.0, busy, writer,
+        1 << 20, overwritten, 0, damaged, sorted(entries, key=lambda entry: entry.at),
+    )  # fmt: skip
+
+
+def step(at, frame=None, sender=1, *, channel="topk", receive=0.009, build=0.001, put=0.0, rows=2):
+    return Step(at, frame, channel, 100, 2, 2, rows, 7, receive, build, put, 2, sender)
+
+
+def look(at, **other):
+    usual = {
+        "messages": 0, "bytes": 0, "max_bytes": 16384, "msgmax": 8192, "last_sender": 50, "last_receiver": ME,
+        "running": 2, "transfers": 0, "state": "S", "ticks": 0, "error": 0, "reader_is_foreign": False,
+    }  # fmt: skip
+    return Queue(at, **{**usual, **other})
+
+
+def event(at, kind, *numbers, slot=-1, text=""):
+    return Event(at, kind, slot, (*numbers, 0, 0, 0, 0, 0)[:5], text)
+
+
+def steady(n=200, first=100.0, gap=0.01):
+    return [step(first + gap * k, k) for k in range(n)]
+
+
+GOOD = [*steady(), look(100.5), look(101.5)]
+DEAD = {"writer": None}
+FAULTS = {
+    "stuck": (GOOD, {"busy": 102.0}),
+    "killed": (GOOD, DEAD),
+    "other-sender": ([*GOOD, look(101.7, last_sender=51)], {}),
+    "worker-dead": ([*GOOD, look(101.8, state="")], {}),
+    "worker-stopped": ([*GOOD, look(101.8, state="T")], {}),
+    "worker-silent": ([*steady(), look(110.0), look(111.0)], {}),
+    "queue-removed": ([*GOOD, event(101.9, Kind.QUEUE_REMOVED, 77)], {}),
+    "queue-error": ([*GOOD, event(101.9, Kind.QUEUE_ERROR, errno.EACCES, text="QueuePermission")], {}),
+    "queue-full": ([*GOOD, look(101.8, messages=163, bytes=16300)], {}),
+    "limits-lowered": ([*GOOD, look(101.8, msgmax=4096)], {}),
+    "two-readers": ([*GOOD, look(101.8, last_receiver=99, reader_is_foreign=True)], {}),
+    "frames-missing": ([*GOOD, step(102.0, 205)], {}),
+    "frames-doubled": ([*GOOD, step(102.0, 150)], {}),
+    "other-build": ([*GOOD, event(101.9, Kind.REFUSED, 3, 1, -1, text="version")], {}),
+    "malformed": ([*GOOD, event(101.9, Kind.REFUSED, 999, 512, -1, text="batch")], {}),
+    "incomplete": ([*GOOD, event(101.9, Kind.INCOMPLETE, 2)], {}),
+    "stale": ([event(99.9, Kind.STALE, 3), *GOOD], {}),
+    "lost-step": ([*GOOD, event(101.9, Kind.LOST, text="ValueError in steps.py:3 (f)")], {}),
+    "undelivered": ([*GOOD, event(101.9, Kind.UNDELIVERED, text="OSError in steps.py:3 (f)")], {}),
+    "failed-request": ([*GOOD, event(101.9, Kind.FAILED, 1, slot=1, text="KeyError in steps.py:3 (f)")], {}),
+    "no-memory": ([*GOOD, event(101.9, Kind.LOST, text="MemoryError in steps.py:3 (f)")], {}),
+    "stood-aside": ([event(100.0, Kind.STOOD_ASIDE, text="it differs")], {}),
+    "send-failed": ([event(100.0, Kind.SEND_FAILED, 1, text="too big")], {"side": "worker"}),
+    "slow-sends": ([event(100.0, Kind.SENT, 1, 3_000_000_000)], {"side": "worker"}),
+    "left": ([*GOOD, event(101.9, Kind.LEFT, 5, slot=1)], {}),
+    "no-first-token": ([*GOOD, event(90.0, Kind.SEATED, 5, slot=1)], {}),
+    "damaged": (GOOD, {"damaged": 3}),
+}
+
+
+def codes(entries, now=102.0, **options):
+    return [one.code for one in findings(Picture(flight(*entries, **options), now))]
+
+
+def test_nothing_went_wrong():
+    assert codes(GOOD) == []
+    assert codes([*GOOD, event(102.0, Kind.CLOSED)], writer=None) == []
+
+
+def test_every_code_has_an_example():
+    assert {*FAULTS} == {*CODES}
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_fault_is_named_and_nothing_else(code):
+    entries, options = FAULTS[code]
+    now = {"stuck": 120.0, "worker-silent": 111.5}.get(code, 102.0)
+    (found,) = findings(Picture(flight(*entries, **options), now))
+    assert found.code == code
+    assert found.text
+
+
+def test_a_step_in_hand_is_not_stuck_at_once():
+    assert codes(GOOD, now=103.0, busy=102.0) == []
+
+
+def test_a_process_that_died_in_a_step_is_said_to_have():
+    (found,) = findings(Picture(flight(*GOOD, writer=None, busy=101.9), 200.0))
+    assert "in the middle of a step" in found.text
+
+
+def test_a_long_prefill_is_no_death():
+    """The process uses its processor, and says nothing for 30 s."""
+    entries = [*steady(), *(look(102.0 + k, ticks=100 * k) for k in range(30))]
+    (found,) = findings(Picture(flight(*entries), 131.5))
+    assert (found.severity, found.code) == ("warning", "worker-silent")
+    assert "prefill" in found.text
+
+
+def test_a_pause_without_requests_is_nothing():
+    assert codes([*steady(), *(look(102.0 + k, running=0) for k in range(30))], now=132.0) == []
+
+
+def test_frames_of_two_senders_are_counted_apart():
+    entries = [step(100.0 + k / 100, k // 2, sender=k % 2) for k in range(40)]
+    assert codes(entries) == []
+
+
+def test_drafts_are_not_missing():
+    entries = [step(100.0 + k / 100, 2 * k, channel="spec_topk") for k in range(40)]
+    assert codes(entries) == []
+
+
+# ---- how it went -------------------------------------------------------------------------------------
+
+
+def test_the_longest_gaps_and_their_side():
+    entries = [*steady(50), step(103.0, 50, receive=2.4), *steady(50, 103.01)]
+    entries += [step(107.0, 99, receive=0.1, build=3.0)]
+    picture = Picture(flight(*entries), 110.0)
+    engines, workers = picture.longest_gaps()
+    assert (engines.at, engines.side) == (107.0, "engine")
+    assert (workers.at, workers.side) == (103.0, "worker")
+    assert picture.slowest_steps()[0].at == 107.0
+    assert picture.usual_gap == pytest.approx(0.01)
+
+
+def test_a_gap_is_never_negative():
+    assert gap_of(step(5.0), step(4.0)) == Gap(4.0, 0.0, "worker")
+
+
+def test_rates_are_of_the_last_seconds():
+    rates = Picture(flight(*steady(100), *steady(1001, 1000.0)), 1011.0).rates()
+    assert rates["steps_per_second"] == pytest.approx(100)
+    assert rates["tokens_per_second"] == pytest.approx(200)
+
+
+def test_latency_from_the_workers_call():
+    sent = [event(100.0 + k, Kind.SENT, k, 500_000_000) for k in range(3)]
+    found = latencies(flight(step(101.0, 1), step(102.25, 2), step(109.0, 7)), flight(*sent, side="worker"))
+    assert found == pytest.approx([0.5, 0.75])
+
+
+# ---- a request -----------------------------------------------------------------------------------------
+
+A = request_hash("a")
+
+
+def lines(*entries, now=200.0, name="a", **options):
+    picture = Picture(flight(*entries, **options), now)
+    story = story_of(picture, name)
+    as_dict(picture, story)
+    return story, " ".join(told(picture, story))
+
+
+def running(n=20):
+    return [
+        event(99.5, Kind.SEATED, A, slot=3), event(99.999, Kind.BEGAN, A, 70, 1_500_000, slot=3),
+        Live(99.9999, frozenset({1, 3})), *steady(n),
+    ]  # fmt: skip
+
+
+def test_a_request_that_ended():
+    story, text = lines(*running(), event(100.1895, Kind.ENDED, A, 38, End.TOKEN, slot=3))
+    assert len(story.steps) == 20
+    assert "1.500 s after it had arrived (70 prompt tokens)" in text
+    assert "It had 38 tokens in 20 steps over 0.190 s, usually 10 ms apart." in text
+    assert "with an end token" in text
+
+
+def test_others_steps_are_not_its():
+    entries = [*running(10), Live(100.0999, frozenset({1})), *steady(10, 100.1)]
+    story, _ = lines(*entries)
+    assert len(story.steps) == 10
+
+
+def test_its_slot_is_anothers_afterwards():
+    story, _ = lines(*running(), event(100.0995, Kind.ENDED, A, 9, End.TOKEN, slot=3))
+    assert len(story.steps) == 11  # that in which it ended is stamped after its end
+
+
+def test_gaps_and_their_side():
+    entries = [*running(), step(102.0, 20, receive=1.8)]
+    story, text = lines(*entries, event(101.9999, Kind.ENDED, A, 21, End.TOKEN, slot=3))
+    assert [gap.side for gap in story.gaps] == ["worker"]
+    assert "A gap of 1.810 s" in text
+    assert "on the worker's side" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Kind.FAILED, "with an error of the token processor: KeyError"),
+        (Kind.ABORTED, "It was aborted"),
+        (Kind.LEFT, "left its slot"),
+    ],
+)
+def test_other_ends(kind, words):
+    _, text = lines(*running(), event(100.5, kind, A, slot=3, text="KeyError"))
+    assert words in text
+
+
+def test_no_end_because_the_worker_died():
+    _, text = lines(*running(), look(100.1), look(101.0, state=""), now=160.0)
+    assert "It has no end; its last step was 59.810 s before now." in text
+    assert "process 50, which sent the last step, is gone while 2 requests run" in text
+
+
+def test_no_end_because_it_runs():
+    _, text = lines(*running(), now=100.5)
+    assert "It is running." in text
+
+
+def test_it_was_preempted_and_came_back():
+    entries = [*running(5), event(100.045, Kind.PREEMPTED, A, slot=3)]
+    entries += [event(100.2, Kind.SEATED, A, slot=1), *steady(5, 100.3)]
+    story, text = lines(*entries)
+    assert len(story.steps) == 10
+    assert "It was preempted" in text
+
+
+def test_no_token_ever_came():
+    _, text = lines(event(90.0, Kind.SEATED, A, slot=0), look(199.0, state="S"), now=200.0)
+    assert "No token has come for it." in text
+
+
+def test_a_request_that_nobody_knows():
+    assert story_of(Picture(flight(*running()), 200.0), "b") is None
+
+
+def test_its_beginning_was_overwritten():
+    entries = [Live(100.0, frozenset({3})), *steady(5), event(100.0395, Kind.ENDED, A, 500, 9, slot=3)]
+    story, text = lines(*entries, overwritten=1000)
+    assert len(story.steps) == 5
+    assert "not in the file any more" in text
+    assert "does not know" in text
+
+
+def test_signals_have_not_changed_meanwhile():
+    """Their letters in /proc are what `state` holds."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        from fd_postproc.flight.recorder import _state_of
+
+        assert chr(_state_of(child)[0]) == "T"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert _state_of(child) == (0, 0)
