@@ -189,6 +189,7 @@ class Sender:
         stop_flag: int = 1,
         timeout: float | None = None,
     ) -> None: ...
+    def _messages(self, step: Step) -> list[tuple[int, bytes]]: ...
     def _save(
         self,
         op: str,

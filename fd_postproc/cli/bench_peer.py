@@ -22,9 +22,9 @@ from .workload import synthetic_step
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes; the parent decides
     role, name = sys.argv[1:3]
-    key, *load = map(int, sys.argv[3:])
+    key, batch, accepted, columns = map(int, sys.argv[3:])
     channel = next(channel for channel in CHANNELS if channel == name)
-    step = synthetic_step(channel, *load)
+    step = synthetic_step(channel, batch, accepted, columns)
     with contextlib.suppress(sysv_ipc.ExistentialError, QueueError):  # the parent has removed the queue
         handle = sysv_ipc.MessageQueue(key)
         threading.Thread(target=watch_parent, args=([handle],), daemon=True).start()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core import CHANNELS
-from .terminal import CommandError, console, positive_int, positive_number, terminated_as_exit
+from .terminal import CommandError, console, parse_load, positive_int, positive_number, terminated_as_exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,21 +39,10 @@ EXAMPLES = """examples:
 """
 
 
-def _load(text: str) -> Load:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not BATCH,ACCEPTED,COLUMNS, three numbers from 1, e.g. 64,2,21"
-        )
-    from ..needs import Load
-
-    return Load(*map(int, parts))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--load",
-        type=_load,
+        type=parse_load,
         metavar="BATCH,ACCEPTED,COLUMNS",
         help="send synthetic steps instead, in which all requests are alike",
     )
@@ -287,20 +276,16 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
 
 
 def _synthetic(args: argparse.Namespace) -> int:
-    from .._core import decode, has_counts, has_logprobs
+    from .._core import decode
     from .tables import plural, print_labels, print_table, requests_table, step_rows, step_title
     from .transfer import Incoming, SenderProcess, private_queues
-    from .workload import synthetic_items
+    from .workload import misfit, synthetic_items
 
     load: Load = args.load
     channel: Channel = args.channel or "spec_topk"
     steps = args.steps or 5000
-    if not has_logprobs(channel) and load.columns != 1:
-        args.usage_error(f"channel {channel} carries no logprobs: COLUMNS must be 1, not {load.columns}")
-    if not has_counts(channel) and load.accepted != 1:
-        args.usage_error(
-            f"channel {channel} carries one token a request: ACCEPTED must be 1, not {load.accepted}"
-        )
+    if why := misfit(channel, load):
+        args.usage_error(why)
     try:
         items = synthetic_items(channel, **asdict(load), steps=steps)
     except ValueError as error:

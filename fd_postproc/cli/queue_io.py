@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -16,9 +17,11 @@ from .._core import CHANNELS
 from ..errors import QueueError, QueueMissing, queue_error
 from ..layout import Channel
 from ..recording import MAX_PAYLOAD
-from .terminal import CommandError
+from .terminal import CommandError, note
 
 _T = TypeVar("_T")
+_TELL_AFTER_S = 1.0
+_NAP_S = 0.0005
 
 QUEUE_HELP = "a queue id (FastDeploy's INFERENCE_MSG_QUEUE_ID, normally a port), key:0x..., or msqid:N"
 
@@ -137,6 +140,20 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
     return Target(msqid, key, note)
 
 
+def find_or_make(name: QueueName, channel: Channel, path: str | None, ftok: str) -> Target:
+    """`find`, but a queue that is not there is made, mode 0600."""
+    if name.kind == "msqid":
+        return find(name, channel, path, ftok)
+    if name.kind == "key":
+        key = name.number
+    else:
+        try:
+            key = queues.locate(channel, name.number, path=path, ftok=ftok)
+        except ValueError as error:  # key 0
+            raise CommandError(str(error)) from None
+    return Target(queues.open_queue(key, mode=0o600), key)
+
+
 class RawQueue:
     """A queue's messages as bytes, without waiting.
 
@@ -198,6 +215,42 @@ class RawQueue:
             return True
 
         return self._checked(f"sending {len(payload)} bytes to queue {self.msqid}", put)
+
+    def put_waiting(self, payload: bytes, mtype: int, timeout: float | None) -> None:
+        """Append a message, waiting while the queue is full; tells of a wait once, after a second.
+
+        Raises
+        ------
+        CommandError
+            If it stays full for `timeout` seconds; None: never.
+        """
+        from .tables import plural
+
+        if self.put(payload, mtype):
+            return
+        began = time.monotonic()
+        told = False
+        while not self.put(payload, mtype):
+            waited = time.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                raise CommandError(
+                    f"queue {self.msqid} stayed full for {timeout:g} s "
+                    f"({plural(self.waiting, 'message')} in it); is anybody reading it?"
+                )
+            if not told and waited >= _TELL_AFTER_S:
+                note(
+                    f"Queue {self.msqid} is full ({plural(self.waiting, 'message')}); waiting for its reader."
+                )
+                told = True
+            time.sleep(_NAP_S)
+
+    def lower(self, max_bytes: int) -> None:
+        """Let the queue hold no more than so many bytes, for good."""
+
+        def lower() -> None:
+            self._queue.max_size = max_bytes
+
+        self._checked(f"lowering what queue {self.msqid} may hold to {max_bytes} bytes", lower)
 
     @property
     def waiting(self) -> int:

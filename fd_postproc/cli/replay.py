@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..layout import Layout
     from ..recording import Message, Recording
-    from .queue_io import RawQueue, Room, Target
+    from .queue_io import Room, Target
 
 HELP = "send a recording's messages to a queue"
 EXAMPLES = """examples:
@@ -29,8 +29,6 @@ EXAMPLES = """examples:
 The queue must exist, made by the program that receives, unless --create is given.
 """
 
-_TELL_AFTER_S = 1.0
-_NAP_S = 0.0005
 _NAMED = 10
 
 
@@ -79,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         # The recording is read a second time, because it may be far larger than memory.
         try:
             for message in _paced(messages, None if args.full_speed else args.speed):
-                _put(queue, message, args.timeout)
+                queue.put_waiting(message.payload, message.mtype, args.timeout)
                 sent += 1
         finally:
             were = "was" if total == 1 else "were"
@@ -90,21 +88,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _target(args: argparse.Namespace, channel: Channel | None, recording: Recording) -> Target:
-    from .. import queues
-    from .queue_io import Target, find
+    from .queue_io import find, find_or_make
 
     name = args.queue
-    if not args.create or name.kind == "msqid":
+    if not args.create:
         return find(name, channel, args.path, args.ftok)
-    if name.kind == "key":
-        key = name.number
-    elif channel is None and args.path is None and (channel := _channel_of_frames(recording)) is None:
-        raise CommandError(
-            "--create needs --channel or --path: the recording does not say what its messages are"
-        )
-    else:
-        key = queues.locate(channel or "plain", name.number, path=args.path, ftok=args.ftok)
-    return Target(queues.open_queue(key, mode=0o600), key)
+    if name.kind == "id" and channel is None and args.path is None:
+        channel = _channel_of_frames(recording)
+        if channel is None:
+            raise CommandError(
+                "--create needs --channel or --path: the recording does not say what its messages are"
+            )
+    return find_or_make(name, channel or "plain", args.path, args.ftok)
 
 
 def _channel_of_frames(recording: Recording) -> Channel | None:
@@ -213,24 +208,3 @@ def _paced(messages: _Prepared, speed: float | None) -> Iterator[Message]:
                 time.sleep(min(ahead, 3600.0))
                 ahead = (message.time_ns - first_ns) / 1e9 / speed - (time.monotonic() - began)
         yield message
-
-
-def _put(queue: RawQueue, message: Message, timeout: float | None) -> None:
-    """Send, waiting while the queue is full; reports a wait once, after a second."""
-    from .tables import plural
-
-    if queue.put(message.payload, message.mtype):
-        return
-    began = time.monotonic()
-    told = False
-    while not queue.put(message.payload, message.mtype):
-        waited = time.monotonic() - began
-        if timeout is not None and waited >= timeout:
-            raise CommandError(
-                f"queue {queue.msqid} stayed full for {timeout:g} s "
-                f"({plural(queue.waiting, 'message')} in it); is anybody reading it?"
-            )
-        if not told and waited >= _TELL_AFTER_S:
-            note(f"Queue {queue.msqid} is full ({plural(queue.waiting, 'message')}); waiting for its reader.")
-            told = True
-        time.sleep(_NAP_S)

@@ -16,6 +16,8 @@ from ..layout import GPU, XPU, Layout
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..needs import Load
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -59,6 +61,18 @@ def positive_number(text: str) -> float:
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
+
+
+def parse_load(text: str) -> Load:
+    """``BATCH,ACCEPTED,COLUMNS``."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not BATCH,ACCEPTED,COLUMNS, three numbers from 1, e.g. 64,2,21"
+        )
+    from ..needs import Load
+
+    return Load(*map(int, parts))
 
 
 def parse_layout(text: str) -> Layout:

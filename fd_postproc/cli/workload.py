@@ -6,16 +6,24 @@ Both processes of the demo build them here: the sender to send them, the receive
 from __future__ import annotations
 
 import importlib.resources
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from .. import data
-from .._core import CHANNELS, LEAST_LIMIT, Step, decode, encode, has_logprobs, payload_size
+from .._core import CHANNELS, LEAST_LIMIT, Step, decode, encode, has_counts, has_logprobs, payload_size
 from ..layout import GPU, Channel, Layout
 from ..recording import Recording
 
+if TYPE_CHECKING:
+    from ..needs import Load
+
 KINDS = 16
 """Different steps of a synthetic load; more steps repeat them."""
+
+IDS = (0, 149_999)
+"""First and last token id of a synthetic load."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,20 @@ def recorded_items() -> Iterator[Item]:
                 yield Item(f"{channel} {message.index}", step, cut(step), len(message.payload))
 
 
-def synthetic_step(channel: Channel, batch: int, accepted: int, columns: int, seed: int = 0) -> Step:
-    """A step with every request's `accepted` tokens and plausible logprobs.
+def misfit(channel: Channel, load: Load) -> str | None:
+    """Why a channel carries no such load; None if it does, as far as columns and tokens go."""
+    if not has_logprobs(channel) and load.columns != 1:
+        return f"channel {channel} carries no logprobs: COLUMNS must be 1, not {load.columns}"
+    if not has_counts(channel) and load.accepted != 1:
+        return f"channel {channel} carries one token a request: ACCEPTED must be 1, not {load.accepted}"
+    return None
+
+
+def synthetic_step(
+    channel: Channel, batch: int, accepted: int, columns: int, seed: int = 0, ids: tuple[int, int] = IDS
+) -> Step:
+    """A step with every request's `accepted` tokens, from the first to the last of `ids`, and plausible
+    logprobs.
 
     Raises
     ------
@@ -69,13 +89,29 @@ def synthetic_step(channel: Channel, batch: int, accepted: int, columns: int, se
 
     random = np.random.default_rng(seed)
     rows = batch * accepted
-    ids = random.integers(0, 150_000, (rows, columns), dtype=np.int32)
+    tokens = random.integers(*ids, (rows, columns), dtype=np.int32, endpoint=True)
     counts = np.full(batch, accepted, np.int32)
     if not has_logprobs(channel):
-        return Step.from_arrays(channel, counts, ids)
+        return Step.from_arrays(channel, counts, tokens)
     scores = np.sort(-random.exponential(3.0, (rows, columns)).astype(np.float32), axis=1)[:, ::-1]
     ranks = random.integers(1, 6, rows, dtype=np.int32)
-    return Step.from_arrays(channel, counts, ids, scores, ranks)
+    return Step.from_arrays(channel, counts, tokens, scores, ranks)
+
+
+def synthetic_steps(channel: Channel, load: Load, seed: int, ids: tuple[int, int] = IDS) -> Iterator[Step]:
+    """`KINDS` different steps, again and again."""
+    kinds = (
+        synthetic_step(channel, **asdict(load), seed=KINDS * seed + kind, ids=ids) for kind in range(KINDS)
+    )
+    return itertools.cycle(kinds)
+
+
+def ending_step(channel: Channel, batch: int, token: int) -> Step:
+    """A step in which every request gets one token, the one that ends it."""
+    import numpy as np
+
+    logprobs = ([[0.0]] * batch, [1] * batch) if has_logprobs(channel) else ()
+    return Step.from_arrays(channel, [1] * batch, np.full((batch, 1), token), *logprobs)
 
 
 def synthetic_items(channel: Channel, batch: int, accepted: int, columns: int, steps: int) -> list[Item]:

@@ -7,7 +7,7 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
 from libc.string cimport memset
 from fd_postproc.headers.counter cimport fdc_read, fdc_set
-from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_sending
+from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_piece, fdf_sending
 from fd_postproc.headers.lane cimport FDQ_LAYOUT, FDQ_TOO_BIG, fdq_begin, fdq_go_on, fdq_lane, fdq_limits
 from fd_postproc.headers.pack cimport (
     FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,
@@ -190,6 +190,22 @@ cdef class Sender:
         self.busy = True
         return 0
 
+    cdef int64_t _write(self, Step one) except -1:
+        """Write a step into self.message; bytes of its payload."""
+        cdef fdw_message m
+        cdef fdw_draft draft
+        if one.raw.channel != self.channel_number:
+            raise ValueError(f"a step of channel {one.channel!r} was given to a Sender of {self.channel!r}")
+        _plan_step(&m, &self.c_layout, one, self.dialect_number)
+        m.seq = self.lane.seq
+        m.sender = self.sender
+        draft.data = self.message + sizeof(long)
+        draft.size = m.claimed
+        memset(draft.data, 0, m.claimed)
+        if fdw_write_step(&m, &one.raw, &draft) < 0:
+            raise AssertionError("a planned message did not fit its own length")
+        return m.claimed
+
     cdef int _send(self, int64_t size, int64_t deadline) except -1:
         """Send the payload of `size` bytes in self.message.  deadline: see deadline_of."""
         cdef fdq_limits limits
@@ -198,6 +214,10 @@ cdef class Sender:
             status = self._put(deadline, &limits)
             while status == -EINTR or (status == -EAGAIN and not 0 <= deadline <= fds_now()):
                 status = self._put(deadline, &limits)
+        return self._settle(status, &limits)
+
+    cdef int _settle(self, int status, const fdq_limits *limits) except -1:
+        """What a status of `headers/lane.h` means."""
         if status == 0:
             return 0
         if status == FDQ_TOO_BIG:
@@ -263,24 +283,32 @@ cdef class Sender:
         continues.
         """
         cdef Step one = _a_step(step)
-        cdef fdw_message m
-        cdef fdw_draft draft
-        if one.raw.channel != self.channel_number:
-            raise ValueError(f"a step of channel {one.channel!r} was given to a Sender of {self.channel!r}")
         cdef int64_t deadline = _deadline(timeout)
         self._enter()
         try:
-            _plan_step(&m, &self.c_layout, one, self.dialect_number)
-            m.seq = self.lane.seq
-            m.sender = self.sender
-            draft.data = self.message + sizeof(long)
-            draft.size = m.claimed
-            memset(draft.data, 0, m.claimed)
-            if fdw_write_step(&m, &one.raw, &draft) < 0:
-                raise AssertionError("a planned message did not fit its own length")
-            self._send(m.claimed, deadline)
+            self._send(self._write(one), deadline)
         finally:
             fdc_set(&self.lane.waiting_since, 0)
+            self.busy = False
+
+    def _messages(self, step):
+        """For ``fd-postproc worker-sim``: what `send` would put into the queue now, as a list of (mtype,
+        payload).  Nothing is sent, but a frame's number is taken."""
+        cdef Step one = _a_step(step)
+        cdef fdq_limits limits
+        cdef int64_t size = 0
+        cdef const char *piece
+        self._enter()
+        try:
+            size = self._write(one)
+            self._settle(fdq_begin(&self.lane, &self.sending, self.message, size, &limits), &limits)
+            found = []
+            while self.sending.next < self.sending.fragments:
+                piece = <const char *>fdf_piece(&self.sending, &size)
+                found.append(((<const long *>piece)[0], piece[sizeof(long):sizeof(long) + size]))
+                self.sending.next += 1
+            return found
+        finally:
             self.busy = False
 
     def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None):

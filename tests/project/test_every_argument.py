@@ -320,6 +320,10 @@ COMMANDS = {
     "inspect": [[], ["8002", "--index"], ["8002", "--layout"], ["8002", "--rows"], ["8002", "--top"]],
     "record": [[], ["8002"], ["8002", "x", "--count"], ["8002", "x", "--seconds"], ["8002", "x", "--layout"]],
     "replay": [[], ["x"], ["x", "8002", "--speed"], ["x", "8002", "--timeout"], ["x", "8002", "--ftok"]],
+    "worker-sim": [
+        [],
+        *(["8002", "--channel", "plain", one] for one in ("--load", "--ids", "--at", "--fault", "--pace")),
+    ],
     "doctor": [["--queue-id"], ["--batch"], ["--layout"], ["--columns"], ["--channel"], ["--path"]],
     "bench": [[], ["--rounds"], ["--compare"]],
 }
