@@ -125,6 +125,15 @@ def _period(text: str) -> float:
     return seconds
 
 
+def _silence(text: str) -> float:
+    if text.strip().lower() in ("0", "off"):
+        return math.inf
+    seconds = float(text)
+    if not seconds >= 0.1:
+        raise ValueError
+    return seconds
+
+
 def _switch(text: str) -> bool:
     return text.strip() not in ("", "0")
 
@@ -164,6 +173,7 @@ SIDE_STREAM = Variable("FD_POSTPROC_CUDA_SIDE_STREAM", parse=_switch)
 DISABLE = Variable("FD_POSTPROC_DISABLE", parse=_switch)
 API = Variable("FD_POSTPROC_API", "1", parse=_unless_off)
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
+SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _silence)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
 FORCE = Variable("FD_POSTPROC_FORCE", parse=_switch)
 KEEP_STALE = Variable("FD_POSTPROC_KEEP_STALE", parse=_switch)

@@ -36,6 +36,7 @@ def warn(log: Any, text: str) -> None:
 
 TEXTS = {
     "active": "Whether this side of fd_postproc is used (1) or stands aside (0)",
+    "unhealthy": "Whether this is why steps are not being processed (1) or not (0); all 0: they are",
     "quick_way": "Whether fd_postproc does this the quick way (1), or leaves it to FastDeploy's code (0)",
 }
 _gauges: dict[str, Any] = {}

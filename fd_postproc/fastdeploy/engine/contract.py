@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._results import Delivery, Plan
     from .context import SteadyMode
     from .counters import Counters
+    from .liveness import Verdict
     from .messages import Packing
     from .send_loop import SendLoop
 
@@ -170,6 +171,15 @@ class Reported(Protocol):
 
     def look(self) -> None: ...
     def report_gauges(self) -> None: ...
+    def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
+
+
+class Judged(Protocol):
+    """For `watch.Watch`: a processor that says whether it is well."""
+
+    fd: Module
+
+    def health(self) -> Verdict | None: ...
     def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
 
 

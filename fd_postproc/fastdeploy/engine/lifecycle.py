@@ -11,21 +11,26 @@ from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...queues import queue_id_from_env
 from . import quick_ways
+from .health import Health
 from .messages import Packing
 from .send_loop import SendLoop
 from .sockets import Sockets
 from .stale import StaleMessages
 from .wake_up import WakeUp
 from .warmup import Warmup
+from .watch import Watch
 
 
-class Lifecycle(Sockets):
+class Lifecycle(Health):
     """Construction and start.  An object made by ``__new__`` has none of these."""
 
     stale: StaleMessages | None = None
     wake_up: WakeUp | None = None
     packing: Packing | None = None
     send_loop: SendLoop | None = None
+    watch: Watch | None = None
+    watch_period = 0.5
+    """Seconds between two looks at the health."""
 
     def _get_ready(self) -> None:
         """The object was constructed, and is to receive."""
@@ -58,6 +63,14 @@ class Lifecycle(Sockets):
             self.best_effort("packing results", self._pack_results)
             self.best_effort("the quick ways", quick_ways.tell, self)
         super().run()  # type: ignore[safe-super]
+        if self.warmup is not None:
+            self.best_effort("the watch over the health", self._watch_health)
+
+    def _watch_health(self) -> None:
+        """Tell of the health when it changes."""
+        self.watch = Watch(self, self.watch_period)
+        weakref.finalize(self, self.watch.end)
+        self.watch.begin()
 
     def _begin_recording(self) -> None:
         self.recorder = Recorder.begin("engine", self.channel, queue_id_from_env(), self.fd.llm_logger)
@@ -91,6 +104,8 @@ class Lifecycle(Sockets):
 
     def stop(self, timeout: float | None = None) -> None:
         """End the receive loop; what `run` has changed about FastDeploy is as it was before."""
+        if self.watch is not None:  # first: it would tell that the token thread has ended
+            self.watch.end()
         super().stop(timeout)
         for change in (self.wake_up, self.packing, self.send_loop):
             if change is not None:

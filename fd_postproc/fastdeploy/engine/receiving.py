@@ -1,13 +1,12 @@
-"""The receive loop: steps are received and processed until `stop`; and whether that goes well."""
+"""The receive loop: steps are received and processed until `stop`."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..._core import Receiver, Step, _last_sender_of, encode
 from ...complaints import Backoff, last_sender_text
@@ -23,13 +22,30 @@ from .warmup import Warmup
 COMPACT_MTYPE = 2
 
 
+class Trouble(NamedTuple):
+    """Something about the queue; over as soon as there is another step.
+
+    Attributes
+    ----------
+    kind : {"removed", "refused", "queue"}
+    text : str
+    steps : int
+        Steps before it.
+    """
+
+    kind: str
+    text: str
+    steps: int
+
+
 class Receiving(Steps):
-    """`process_sampling_results`, `stop` and `healthy`."""
+    """`process_sampling_results` and `stop`."""
 
     warmup: Warmup | None = None
     _receiver: Receiver | None = None
     _stopping = False
     _incomplete_recorded = 0
+    _trouble: Trouble | None = None  # the last one
     _patient_since: float | None = None  # monotonic seconds; since then something waits for the next step
 
     @cached_property
@@ -67,17 +83,20 @@ class Receiving(Steps):
             self.recorder.rest()
             self._receiver = None  # the next round makes a new queue
             if not self._stopping:
+                self._trouble = Trouble("removed", str(error), self.counters.steps)
                 self.complaints.tell("queue removed", f"{error}; a new queue is made")
                 time.sleep(self.removals.failed())  # nothing, unless it is removed again and again
         except MalformedMessage as error:
             self.counters.malformed += 1
             assert self._receiver is not None  # which has refused it
+            self._trouble = Trouble("refused", str(error), self.counters.steps)
             text, msqid = f"a message was refused: {error}", self._receiver.msqid
             self._record_refused(error, self._receiver)
             self.complaints.tell(
                 f"{error.channel} {error.field}", lambda: f"{text}; {last_sender_text(msqid)}"
             )
         except QueueError as error:
+            self._trouble = Trouble("queue", str(error), self.counters.steps)
             self.recorder.event(Kind.QUEUE_ERROR, -1, error.errno or 0, text=type(error).__name__)
             self.recorder.rest()
             self.fd.llm_logger.error(f"fd_postproc: {error}")
@@ -192,37 +211,3 @@ class Receiving(Steps):
             receiver.remove()
         if worker is not None and worker is not threading.current_thread():
             worker.join(timeout)
-
-    # ---- health --------------------------------------------------------------------------------------
-
-    def healthy(self) -> bool:
-        """Whether steps are being processed.
-
-        False if the token thread has died, if a batch has been in hand for longer than
-        ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT``, or if requests are running while the process that sent the
-        last step is gone.
-        """
-        worker = getattr(self, "worker", None)
-        if worker is not None and not worker.is_alive():
-            return False
-        with self.health_lock:  # which the token thread takes twice a step: not for long
-            began = self.timestamp_for_alive_before_handle_batch
-            busy = self.timestamp_for_alive_after_handle_batch is None and began is not None
-            hangs = self.engine_output_token_hang
-        if busy:
-            return bool(self.fd.time.time() - began <= self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT)
-        return not (hangs or self._sender_is_gone())
-
-    def _sender_is_gone(self) -> bool:
-        """Whether requests are running, but the process that sent the last step is not.
-
-        Who sent what was refused does not count: anybody who may write to the queue may have.
-        """
-        receiver = self._receiver
-        if receiver is None or not any(task is not None for task in self.resource_manager.tasks_list):
-            return False
-        sender = receiver._last_sender
-        gone = sender > 0 and not os.path.exists(f"/proc/{sender}")
-        if gone:
-            receiver._sender_due = 0  # the next step's sender is the one
-        return gone

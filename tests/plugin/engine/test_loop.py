@@ -1,4 +1,4 @@
-"""The plug-in's receive loop on a real queue: what goes wrong there, what waits there, and `healthy`."""
+"""The plug-in's receive loop on a real queue: what goes wrong there, and what waits there."""
 
 import gc
 import logging
@@ -201,79 +201,6 @@ def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
 
 
 # ---- Health ------------------------------------------------------------------------------------------------
-
-
-def test_healthy_before_the_start_and_while_nothing_comes(started):
-    rig = Rig("plain", ["a"])
-    assert rig.processor.healthy()
-    rig.close()
-    assert started().processor.healthy()
-
-
-def test_a_dead_token_thread_is_not_healthy(started):
-    rig = started()
-    rig.processor.stop(20)
-    assert not rig.processor.healthy()
-
-
-def test_a_batch_that_takes_too_long_is_not_healthy(started, monkeypatch):
-    rig = started()
-    limit = rig.processor.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
-    now = rig.processor.fd.time.time()
-    rig.processor.timestamp_for_alive_before_handle_batch = now - limit / 2
-    assert rig.processor.healthy()
-    rig.processor.timestamp_for_alive_before_handle_batch = now - limit - 1
-    assert not rig.processor.healthy()
-
-
-def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
-    rig = started()
-    code = (
-        "import fd_postproc as fp\n"
-        "step = fp.Step.from_arrays('plain', [1, 1], [[11], [12]])\n"
-        "with fp.Sender('plain') as sender: sender.send(step)"
-    )
-    with_paddle(f"{code}\nprint('null')")
-    until(lambda: rig.sink.puts)
-    assert not rig.processor.healthy()
-    for slot in range(2):
-        rig.manager.tasks_list[slot] = None
-    assert rig.processor.healthy()  # nobody waits for it
-    rig.manager.tasks_list[0] = rig.requests["a"]
-    rig.send({0: [21]})
-    until(lambda: len(rig.sink.puts) == 2)
-    assert rig.processor.healthy()  # another one has taken over
-
-
-def test_who_sends_what_is_refused_says_nothing_about_the_worker(started):
-    """A process that has ended, one byte: no reason to restart the service."""
-    rig = started()
-    rig.send({0: [11], 1: [12]})
-    until(lambda: rig.sink.puts)
-    rig.processor._receiver._sender_due = 0  # whoever is asked for next is asked for at once
-    key = queues.locate("plain")
-    code = f"import sysv_ipc; sysv_ipc.MessageQueue({key}).send(b'x')"
-    with_paddle(f"{code}\nprint('null')")
-    until(lambda: rig.processor.counters.malformed)
-    assert rig.processor.healthy()
-
-
-def test_whether_it_is_healthy_is_not_asked_of_other_queues(started, monkeypatch):
-    rig = started()
-    rig.send({0: [11], 1: [12]})
-    until(lambda: rig.sink.puts)
-    monkeypatch.setattr(queues, "_rows", None)  # what the kernel says of every queue
-    assert rig.processor.healthy()
-
-
-def test_whether_the_sender_is_there_is_asked_without_the_lock(started, monkeypatch):
-    """The token thread takes it twice a step."""
-    rig, asked = started(), []
-    monkeypatch.setattr(
-        type(rig.processor), "_sender_is_gone", lambda self: asked.append(self.health_lock.locked())
-    )
-    assert rig.processor.healthy()
-    assert asked == [False]
 
 
 # ---- The end -----------------------------------------------------------------------------------------------
