@@ -322,7 +322,8 @@ cdef class ChatBuilder:
 cdef _Rows _resolved(Texts texts, ChatModels models, top, Py_ssize_t most, bint silent, bint floats):
     """The rows of a result, packed or not; None where FastDeploy sees nothing.
 
-    Unknown for what FastDeploy has to see itself; if only `floats` are wanted, also for integers among the scores.
+    Unknown for what FastDeploy has to see itself; if only `floats` are wanted, also for integers among the
+    scores.
     """
     if type(top) is PackedRows:
         if (<PackedRows>top).lists is None:

@@ -14,7 +14,6 @@ from . import quick_ways
 from .health import Health
 from .messages import Packing
 from .send_loop import SendLoop
-from .sockets import Sockets
 from .stale import StaleMessages
 from .wake_up import WakeUp
 from .warmup import Warmup

@@ -293,4 +293,7 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         streamed=True,
     ),
 )
-"""The same where steps come as objects.  A recovery stop is left out: FastDeploy's class never ends the request."""
+"""The same where steps come as objects.
+
+A recovery stop is left out: FastDeploy's class never ends the request.
+"""
