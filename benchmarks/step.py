@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from fd_postproc._core import FlightRing, step_from_tensors
 from fd_postproc.fastdeploy.engine.reporter import Reporter
 
 from .baseline.workload import Case as LoadCase
@@ -42,6 +43,7 @@ ABOUT = "the token processor's step in steady decode: a received message -> resu
 REFERENCE = "floor"
 BASELINE = RESTATED
 LISTS_READ, COUNTERS = f"{OURS}, all lists read", "counters and stage times"
+RECORDER = "the same, and the flight recorder"
 
 load = token_processor_module
 
@@ -54,7 +56,11 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
 
     for case in HEADLINE[:1] if quick else (Case(batch=1, columns=1), Case(batch=32, columns=1), HEADLINE[0]):
         one = load_case(case)
-        ways = {OURS: partial(_make, OURS, one), COUNTERS: partial(_counting, one)}
+        ways = {
+            OURS: partial(_make, OURS, one),
+            COUNTERS: partial(_counting, one),
+            RECORDER: partial(_recording, one),
+        }
         yield Comparison(f"{case}, counters", ways)
 
 
@@ -112,12 +118,36 @@ def _counting(case: LoadCase) -> Ready:
     return Ready(timed(call))
 
 
+def _recording(case: LoadCase) -> Ready:
+    """The same, with the flight recorder's entry of the step."""
+    work = loaded(OURS, token_processor_module(), case)
+    processor = work.processor
+    processor.counters.ring = FlightRing(bytearray(8 << 20))
+    tensors = [processor.output_tokens]
+    if case.logprobs:
+        tensors += [processor.output_scores, processor.output_ranks]
+    step = step_from_tensors(processor.channel, *tensors, layout=processor.layout)
+    reporter = Reporter(processor)
+
+    def call() -> None:
+        processor.counters.end_receive()
+        counters = processor.counters
+        counters.end_build()
+        counters.end_put(case.batch, step)
+        if not reporter.has_news:
+            reporter.notify()
+
+    call()
+    return Ready(timed(call))
+
+
 def notes(compared: list[Compared]) -> list[str]:
-    """What counting costs."""
+    """What counting and recording cost."""
     return [
-        f"{one.case}: {100 * one.results[COUNTERS].ratio_of_best(one.results[OURS]):.2f} % of a step"
+        f"{one.case}{what}: {100 * one.results[name].ratio_of_best(one.results[OURS]):.2f} % of a step"
         for one in compared
-        if COUNTERS in one.results and OURS in one.results
+        for name, what in ((COUNTERS, ""), (RECORDER, " and flight recorder"))
+        if name in one.results and OURS in one.results
     ]
 
 

@@ -254,7 +254,7 @@ def _span(seconds: float) -> str:
 def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     import json
 
-    from .. import __version__
+    from .._version import __version__
     from ..explain import story as stories
     from ..explain.findings import as_dict, findings
     from ..explain.picture import Picture, latencies

@@ -174,30 +174,25 @@ def _errno(code: int) -> str:
 
 
 def _frames(p: Picture) -> Iterator[Finding]:
-    """Frames by their numbers: missing, doubled, out of order."""
-    last: dict[int, int] = {}
-    missing, doubled, first = 0, 0, {"missing": 0.0, "doubled": 0.0}
-    drafts = any(step.channel == "spec_topk" for step in p.steps)  # whose frames are no steps
-    for step in p.steps:
-        if step.frame is None:
-            continue
-        before = last.get(step.sender)
-        if before is not None and step.frame > before + 1 and not drafts:
-            missing += step.frame - before - 1
-            first["missing"] = first["missing"] or step.at
-        if before is not None and step.frame <= before:
-            doubled += 1
-            first["doubled"] = first["doubled"] or step.at
-        last[step.sender] = max(step.frame, before or 0)
-    if missing:
-        why = "refused, left incomplete, or read by others"
-        text = f"{missing:,} frames did not come, by their senders' numbers: {why}"
-        yield Finding(ERROR, "frames-missing", first["missing"], text)
-    if doubled:
-        text = (
-            f"{doubled:,} frames came again, or late, by their senders' numbers: somebody replays, or forges"
-        )
-        yield Finding(ERROR, "frames-doubled", first["doubled"], text)
+    """Frames by their senders' numbers."""
+    for kind, code, text in (
+        (
+            Kind.INCOMPLETE,
+            "incomplete",
+            "frames never became whole: their sender died or gave up in the middle",
+        ),
+        (Kind.MISSING, "frames-missing", "frames did not come: refused, incomplete, or read by others"),
+        (
+            Kind.DOUBLED,
+            "frames-doubled",
+            "frames came whose numbers had come before: somebody repeats messages",
+        ),
+        (Kind.REORDERED, "frames-reordered", "frames came after later ones: somebody puts messages back"),
+    ):
+        found = p.of(kind)
+        if found:
+            number = sum(event.numbers[0] for event in found)
+            yield Finding(ERROR, code, found[0].at, f"{number:,} {text}")
 
 
 def _grouped(p: Picture, kind: Kind) -> Iterator[tuple[Event, int]]:
@@ -209,18 +204,13 @@ def _grouped(p: Picture, kind: Kind) -> Iterator[tuple[Event, int]]:
 
 
 def _messages(p: Picture) -> Iterator[Finding]:
-    """Messages that were refused, incomplete or stale."""
+    """Messages that were refused or stale."""
     for event, count in _grouped(p, Kind.REFUSED):
         value, bound, index = event.numbers[:3]
         fault = MalformedMessage(p.flight.channel, event.text, value, bound, None if index < 0 else index)
         times = f"{count:,} messages were refused, the last" if count > 1 else "a message was refused"
         code = "other-build" if event.text in _OTHER_BUILD else "malformed"
         yield Finding(ERROR, code, event.at, f"{times}: {fault}")
-    incomplete = p.of(Kind.INCOMPLETE)
-    if incomplete:
-        number = sum(event.numbers[0] for event in incomplete)
-        text = f"{number:,} frames in pieces never became whole: their sender died or gave up in the middle"
-        yield Finding(ERROR, "incomplete", incomplete[0].at, text)
     for event in p.of(Kind.STALE):
         text = f"{event.numbers[0]:,} messages of an earlier run lay in the queue, and were dropped"
         yield Finding(INFO, "stale", event.at, text)
@@ -292,7 +282,15 @@ _LOOKS: tuple[Callable[[Picture], Iterator[Finding]], ...] = (
 
 CODES = (
     *("stuck", "killed", "other-sender", "worker-dead", "worker-stopped", "worker-silent", "queue-removed"),
-    *("queue-error", "queue-full", "limits-lowered", "two-readers", "frames-missing", "frames-doubled"),
+    *(
+        "queue-error",
+        "queue-full",
+        "limits-lowered",
+        "two-readers",
+        "frames-missing",
+        "frames-doubled",
+        "frames-reordered",
+    ),
     *("other-build", "malformed", "incomplete", "stale", "lost-step", "undelivered", "failed-request"),
     *("no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token", "damaged"),
 )

@@ -44,12 +44,15 @@ class Kind(IntEnum):
 
     REFUSED = 20  # a message: value, bound, index, bytes; text: field
     LOST = 21  # a step; text
-    INCOMPLETE = 22  # frames: how many
+    INCOMPLETE = 22  # frames that never became whole: how many
     STALE = 23  # messages of an earlier run: how many
     UNDELIVERED = 24  # results; text
     QUEUE_MADE = 25  # msqid, key
     QUEUE_REMOVED = 26  # msqid
     QUEUE_ERROR = 27  # errno; text
+    MISSING = 28  # frames, by their numbers: how many
+    DOUBLED = 29
+    REORDERED = 34
 
     STOOD_ASIDE = 30  # text
     ACTIVE = 31  # text

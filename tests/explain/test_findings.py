@@ -57,8 +57,9 @@ FAULTS = {
     "queue-full": ([*GOOD, look(101.8, messages=163, bytes=16300)], {}),
     "limits-lowered": ([*GOOD, look(101.8, msgmax=4096)], {}),
     "two-readers": ([*GOOD, look(101.8, last_receiver=99, reader_is_foreign=True)], {}),
-    "frames-missing": ([*GOOD, step(102.0, 205)], {}),
-    "frames-doubled": ([*GOOD, step(102.0, 150)], {}),
+    "frames-missing": ([*GOOD, event(101.9, Kind.MISSING, 3)], {}),
+    "frames-doubled": ([*GOOD, event(101.9, Kind.DOUBLED, 3)], {}),
+    "frames-reordered": ([*GOOD, event(101.9, Kind.REORDERED, 3)], {}),
     "other-build": ([*GOOD, event(101.9, Kind.REFUSED, 3, 1, -1, text="version")], {}),
     "malformed": ([*GOOD, event(101.9, Kind.REFUSED, 999, 512, -1, text="batch")], {}),
     "incomplete": ([*GOOD, event(101.9, Kind.INCOMPLETE, 2)], {}),
@@ -117,16 +118,6 @@ def test_a_long_prefill_is_no_death():
 
 def test_a_pause_without_requests_is_nothing():
     assert codes([*steady(), *(look(102.0 + k, running=0) for k in range(30))], now=132.0) == []
-
-
-def test_frames_of_two_senders_are_counted_apart():
-    entries = [step(100.0 + k / 100, k // 2, sender=k % 2) for k in range(40)]
-    assert codes(entries) == []
-
-
-def test_drafts_are_not_missing():
-    entries = [step(100.0 + k / 100, 2 * k, channel="spec_topk") for k in range(40)]
-    assert codes(entries) == []
 
 
 # ---- how it went -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import traceback
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..._core import Receiver, Step, _last_sender_of, encode
+from ..._core import TROUBLES, Receiver, Step, _last_sender_of, encode
 from ...complaints import Backoff, last_sender_text
 from ...environment import QUEUE_MODE
 from ...errors import MalformedMessage, QueueError, QueueRemoved
@@ -44,9 +44,12 @@ class Receiving(Steps):
     warmup: Warmup | None = None
     _receiver: Receiver | None = None
     _stopping = False
-    _incomplete_recorded = 0
     _trouble: Trouble | None = None  # the last one
     _patient_since: float | None = None  # monotonic seconds; since then something waits for the next step
+
+    @cached_property
+    def _troubles_recorded(self) -> dict[str, int]:
+        return {}
 
     @cached_property
     def removals(self) -> Backoff:
@@ -179,10 +182,12 @@ class Receiving(Steps):
             self.best_effort("the flight recorder", self._look)
 
     def _look(self) -> None:
-        receiver, incomplete = self._receiver, self.counters.incomplete
-        if incomplete > self._incomplete_recorded:
-            self.recorder.event(Kind.INCOMPLETE, -1, incomplete - self._incomplete_recorded)
-            self._incomplete_recorded = incomplete
+        receiver, received = self._receiver, self.counters.received()
+        for name in TROUBLES:
+            more = int(received[name]) - self._troubles_recorded.get(name, 0)
+            if more > 0:
+                self._troubles_recorded[name] = int(received[name])
+                self.recorder.event(Kind[name.upper()], -1, more)
         if receiver is not None:
             try:
                 sender = _last_sender_of(receiver.msqid)

@@ -66,7 +66,7 @@ def test_steps_and_requests(rig):
     assert all(1_000_000 < one.numbers[2] < 60_000_000 for one in began)  # it arrived two seconds ago
     (end,) = events(rig, Kind.ENDED)
     assert (end.slot, end.numbers[:3]) == (0, (a, 5, End.TOKEN))
-    assert flight(rig).busy_since is None
+    until(lambda: flight(rig).busy_since is None)
 
 
 def test_fastdeploys_own_messages(rig):
@@ -92,7 +92,7 @@ def test_a_refused_message(rig, queue_id):
     sysv_ipc.MessageQueue(queues.locate("plain")).send(b"\xff" * 100, type=1)
     (one,) = until(lambda: events(rig, Kind.REFUSED))
     assert one.text in ("batch", "length")
-    assert flight(rig).busy_since is None
+    until(lambda: flight(rig).busy_since is None)
 
 
 def test_a_step_that_raises(rig):
@@ -102,7 +102,7 @@ def test_a_step_that_raises(rig):
         (one,) = until(lambda: events(rig, Kind.LOST))
     assert one.text.startswith("MemoryError in ")
     assert "user" not in one.text
-    assert flight(rig).busy_since is None
+    until(lambda: flight(rig).busy_since is None)
 
 
 def test_a_request_that_raises(rig):
@@ -157,6 +157,17 @@ def test_the_queue_is_looked_at(rig):
     assert looks[-1].running == 2
     assert looks[-1].state in "RSD"
     assert looks[-1].last_sender == os.getpid()
+
+
+def test_frames_that_are_missing(rig):
+    rig = rig()
+    until(lambda: rig.processor._receiver is not None)
+    received = rig.processor.counters.received
+    with mock.patch.object(rig.processor.counters, "received", lambda: {**received(), "missing": 3}):
+        rig.processor.look()
+        rig.processor.look()
+    (one,) = events(rig, Kind.MISSING)
+    assert one.numbers[0] == 3
 
 
 def test_a_request_that_never_had_a_token_is_known(rig):
