@@ -162,8 +162,8 @@ def test_the_queue_is_looked_at(rig):
 def test_frames_that_are_missing(rig):
     rig = rig()
     until(lambda: rig.processor._receiver is not None)
-    received = rig.processor.counters.received
-    with mock.patch.object(rig.processor.counters, "received", lambda: {**received(), "missing": 3}):
+    received = {**rig.processor.counters.received(), "missing": 3}
+    with mock.patch.object(rig.processor.counters, "received", return_value=received):
         rig.processor.look()
         rig.processor.look()
     (one,) = events(rig, Kind.MISSING)
