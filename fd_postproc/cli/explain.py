@@ -80,11 +80,11 @@ def _chosen(names: list[str]) -> tuple[str, str | None]:
 
 
 def _path_of(name: str) -> str:
-    if os.path.exists(name) or not (name.isascii() and name.isdigit()):
+    if os.path.exists(name) or not _is_process(name):
         return name
-    from ..flight.files import folders, listed
+    from ..flight.files import folders, listed, process_of
 
-    found = [path for path in listed() if _pid_in(path) == name]
+    found = [path for path in listed() if process_of(path) == int(name)]
     if not found:
         where = " or ".join(folders())
         raise CommandError(
@@ -95,8 +95,8 @@ def _path_of(name: str) -> str:
     return found[0]
 
 
-def _pid_in(path: str) -> str:
-    return os.path.basename(path).removesuffix(".flight").split("-")[2:3][0] if path.count("-") >= 2 else ""
+def _is_process(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 12
 
 
 def _newest(side: str) -> str:

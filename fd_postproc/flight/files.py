@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import stat
 import struct
 import tempfile
@@ -131,7 +132,7 @@ def _clean(where: int) -> None:
     """Remove the oldest files of processes that have ended."""
     ended = []
     for name in os.listdir(where):
-        if not name.endswith(SUFFIX) or f"-{os.getpid()}" in name:
+        if process_of(name) in (None, os.getpid()):
             continue
         with contextlib.suppress(OSError):  # others clean up as well
             # Neither a FIFO nor a terminal may keep us here.
@@ -157,3 +158,9 @@ def listed() -> list[str]:
                         made = os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime
                         found.append((made, os.path.join(folder, name)))
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def process_of(path: str) -> int | None:
+    """The process that a file is named after; None if that is not a name of ours."""
+    named = re.fullmatch(r"(?:engine|worker)--?[0-9]+-([0-9]+)(?:-[0-9]+)?\.flight", os.path.basename(path))
+    return int(named[1]) if named else None

@@ -47,7 +47,8 @@ def test_the_newest_engines(run, recorder):
 
 
 @pytest.mark.parametrize("how", ["path", "pid"])
-def test_a_named_one(run, recorder, how):
+def test_a_named_one(run, recorder, folder, how):
+    (folder / "a copy.flight").write_bytes(b"")
     status, out, _ = run("explain", recorder.path if how == "path" else str(os.getpid()))
     assert status == 0
     assert "malformed" in out

@@ -2,9 +2,11 @@
 
 import contextlib
 import importlib
+import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 
@@ -12,6 +14,8 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import cli, queues
+from fd_postproc.flight.codes import End
+from fd_postproc.flight.recorder import Recorder
 from fd_postproc.recording import RecordingWriter
 from tests.lib.paths import ROOT
 from tests.lib.waiting import until
@@ -24,6 +28,7 @@ PAGES = sorted(
 )
 QUEUE_ID, KEY = 8002, 0x21500001  # those of the documents
 MESSAGES = 20
+PID, REQUEST = "4711", "chatcmpl-1f0c"
 
 
 def page_commands():
@@ -58,11 +63,26 @@ def commands_to_run(chosen=lambda command: True, marks_of=lambda command, where:
 def spelled_out(command):
     """Arguments without the program's name; placeholders have become something."""
     known = {"QUEUE": str(QUEUE_ID), "FILE": "night.fdrec", "QUEUE|FILE": str(QUEUE_ID)}
-    return [known.get(word, word) for word in shlex.split(command)[1:]]
+    words = shlex.split(command)[1:]
+    if words[:1] == ["explain"]:
+        known = {"FILE": "old.flight", "PID": PID, "REQUEST": REQUEST}
+    return [known.get(word, word) for word in words]
+
+
+def leave_a_flight(folder):
+    """The files of a process that has ended, in which the request was served."""
+    recorder = Recorder.begin("engine", "topk", QUEUE_ID, logging.getLogger("tests.flight"), size=1 << 16)
+    recorder.began(0, REQUEST, 7, 0.5)
+    recorder.ended(0, REQUEST, 12, End.TOKEN)
+    recorder.end()
+    shutil.copy(recorder.path, folder / "old.flight")
+    shutil.move(recorder.path, folder / f"engine-{QUEUE_ID}-{PID}.flight")
 
 
 def set_the_stage(arguments, folder):
     """Queues and files that the commands speak of; the caller has an IPC namespace of its own."""
+    if arguments[0] == "explain":
+        leave_a_flight(folder)
     step = fp.Step.from_arrays("topk", [1, -9], [[5, 6]], [[-0.5, -1.0]], [1])
     for place in {"queue_id": QUEUE_ID}, {"key": KEY}:
         with fp.Sender("topk", dialect="compact", **place) as sender:
@@ -85,7 +105,7 @@ def run_command(command, programs, folder):
     """Run it with the programs of a folder, where queues and files are that it speaks of."""
     arguments = spelled_out(command)
     set_the_stage(arguments, folder)
-    environment = as_a_user()
+    environment = {**as_a_user(), "FD_POSTPROC_FLIGHT_FOLDER": str(folder)}
     if "--remove" in arguments:
         arguments.append("--yes")  # there is no terminal to ask
     process = subprocess.Popen(
