@@ -86,6 +86,13 @@ def _malformed(worker: SimulatedWorker, args: argparse.Namespace, step: Step) ->
     worker.put(_STRANGE_TYPE, payload)
 
 
+def _corrupt(worker: SimulatedWorker, _args: argparse.Namespace, step: Step) -> None:
+    """The step with one wrong bit in its last number; nothing but a checksum shows it."""
+    *before, (mtype, payload) = worker.messages(step)
+    for message in [*before, (mtype, payload[:-4] + bytes([payload[-4] ^ 1]) + payload[-3:])]:
+        worker.put(*message)
+
+
 def _other_build(worker: SimulatedWorker, _args: argparse.Namespace, _step: Step) -> None:
     """A sender whose build has twice as many slots: FastDeploy's full-size messages of that build."""
 
@@ -166,6 +173,7 @@ FAULTS = {
         Fault("doubled", "a step comes twice", _doubled),
         Fault("reordered", "two steps change places", _reordered),
         Fault("malformed", "five messages that do not add up: cut, empty, noise, a strange type", _malformed),
+        Fault("corrupt", "a step comes with one wrong bit, and once more without", _corrupt),
         Fault("other-build", "messages of a build with twice as many slots", _other_build),
         Fault("full-size", "FastDeploy's full-size messages; what the kernel refuses is lost", _full_size),
         Fault("lowered-limit", f"the queue may hold {_LOWERED} bytes from now on", _lowered_limits),

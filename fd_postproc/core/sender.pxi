@@ -8,7 +8,9 @@ from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
 from libc.string cimport memset
 from fd_postproc.headers.counter cimport fdc_read, fdc_set
 from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_piece, fdf_sending
-from fd_postproc.headers.lane cimport FDQ_LAYOUT, FDQ_TOO_BIG, fdq_begin, fdq_go_on, fdq_lane, fdq_limits
+from fd_postproc.headers.lane cimport (
+    FDQ_LAYOUT, FDQ_TOO_BIG, fdq_begin, fdq_go_on, fdq_lane, fdq_limits, fdq_seal,
+)
 from fd_postproc.headers.pack cimport (
     FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,
     FDP_SAVE_OUTPUT, FDP_SAVE_OUTPUT_TOPK, FDP_SPECULATE, FDP_SPECULATE_TOPK, FDP_TOKEN_WIDE,
@@ -302,6 +304,7 @@ cdef class Sender:
         try:
             size = self._write(one)
             self._settle(fdq_begin(&self.lane, &self.sending, self.message, size, &limits), &limits)
+            fdq_seal(&self.lane, &self.sending)
             found = []
             while self.sending.next < self.sending.fragments:
                 piece = <const char *>fdf_piece(&self.sending, &size)

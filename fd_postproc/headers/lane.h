@@ -61,6 +61,15 @@ static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message,
     return 0;
 }
 
+/* Give a frame its checksum, if it is to have one and has none yet. */
+static inline void fdq_seal(const fdq_lane *lane, fdf_sending *sending)
+{
+    if (lane->compact && lane->checksum && !sending->sealed) {
+        fdw_seal(sending->message + FDF_MTYPE_SIZE, sending->size);
+        sending->sealed = 1;
+    }
+}
+
 /* Continue: 0 once everything is sent.  -EAGAIN: the queue was full for a slice of time, or until the
  * deadline; -EINTR: a signal came.  Then call again with the same `sending`, or give up: a receiver drops the
  * pieces that were sent.  FDQ_TOO_BIG: a limit was lowered below the next piece.  Otherwise minus errno.
@@ -68,10 +77,7 @@ static inline int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message,
  * deadline: monotonic ns; 0 does not wait, negative waits forever. */
 static inline int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)
 {
-    if (lane->compact && lane->checksum && !sending->sealed) {
-        fdw_seal(sending->message + FDF_MTYPE_SIZE, sending->size);
-        sending->sealed = 1;
-    }
+    fdq_seal(lane, sending);
     while (sending->next < sending->fragments) {
         int64_t size = 0;
         void *piece = fdf_piece(sending, &size);

@@ -196,6 +196,14 @@ def test_fault_malformed(raised_limits, run, queue, channel, load, dialect):
     assert refused[-1].field == "mtype"
 
 
+def test_fault_corrupt(run, queue):
+    _, receiver = simulate(run, queue, fault="corrupt", at=2, steps=4, dialect="compact")
+    steps, refused = received(receiver)
+    assert (len(steps), [error.field for error in refused]) == (4, ["checksum"])
+    _, receiver = simulate(run, queue, fault="corrupt", at=2, steps=4)
+    assert len(received(receiver)[0]) == 5  # FastDeploy's messages have no checksum
+
+
 def test_fault_other_build(default_limits, run, queue):
     default_limits("msgmax", 1 << 20)
     default_limits("msgmnb", 1 << 20)
