@@ -22,6 +22,8 @@ from .server import Service
 
 LEAST = 20
 """Steps, below which a measurement goes on for up to four times as long."""
+START = 120.0
+"""Seconds, within which each client has to have a chunk."""
 ACCEPTED = 2
 """Tokens of a request in each step."""
 THREADS = {
@@ -79,6 +81,8 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = 
         worker.pace(load.interval)
         _steps(worker, 5)
         ours.send("measure")
+        if not ours.poll(START) or ours.recv() != "measuring":
+            raise TimeoutError(f"no first chunk for every client within {START} s")
         told = _stages(service)
         before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
         time.sleep(seconds)
@@ -191,8 +195,11 @@ async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> No
                 await asyncio.sleep(0.02)
             if pipe.recv() == "stop":
                 break
+            while len(firsts) < requests:  # in a server that lags behind the last one comes late
+                await asyncio.sleep(0.02)
             measuring.set()
             began = time.perf_counter()
+            pipe.send("measuring")
         pipe.send({"client seconds": time.perf_counter() - began, **_times(firsts, gaps)})
         for task in tasks:
             task.cancel()

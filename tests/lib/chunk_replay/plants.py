@@ -56,7 +56,7 @@ def a_row_lost():
 
 
 def text_released_early():
-    """Characters that are not complete yet are shown."""
+    """Characters that are not complete yet are shown; the trial of the tokenizer would tell."""
     from fd_postproc.fastdeploy.api import detokenising
 
     def planted(decode, ids, prefix, read):
@@ -64,6 +64,7 @@ def text_released_early():
         return text[len(before) :], read, len(ids)
 
     detokenising.decode_token = planted
+    detokenising._compare = lambda *arguments: None
 
 
 PLANTS = [name for name, value in list(vars().items()) if callable(value) and not name.startswith("_")]
