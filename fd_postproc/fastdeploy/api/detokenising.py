@@ -82,11 +82,12 @@ class Tokenizers:
     """Which tokenizers can be asked at once: decided for each when it is first seen."""
 
     def __init__(self) -> None:
-        self.known: tuple[Callable[[], Any], Any, Callable[..., str] | None] = (lambda: None, None, None)
+        self.known: dict[int, tuple[Callable[[], Any], Any, Callable[..., str] | None]] = {}
 
     def decode_of(self, tokenizer: Any) -> Callable[..., str] | None:
         """The library's ``decode``; None where FastDeploy's way has to be taken."""
-        last, library, decode = self.known
+        name = id(tokenizer)
+        last, library, decode = self.known.get(name, _NONE)
         if last() is tokenizer and (decode is None or vars(tokenizer).get("_tokenizer") is library):
             return decode
         library = decode = None
@@ -98,8 +99,12 @@ class Tokenizers:
         except Exception as error:
             note(f"texts of new tokens: {type(error).__name__}")
         with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is asked about each time
-            self.known = weakref.ref(tokenizer), library, decode
+            gone = weakref.ref(tokenizer, lambda _: self.known.pop(name, None))
+            self.known[name] = gone, library, decode
         return decode
+
+
+_NONE: tuple[Callable[[], Any], Any, None] = (lambda: None, None, None)
 
 
 def plain_decode(tokenizer: Any) -> Callable[..., str]:

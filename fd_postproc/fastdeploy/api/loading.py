@@ -49,18 +49,26 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self.actions.pop(name))
-                    if not self.actions:
-                        sys.meta_path.remove(self)
+                    spec.loader = _Loader(spec.loader, self)
                 return spec
         return None
 
+    def taken(self, name: str) -> list[Callable[[ModuleType], None]]:
+        """What is to be done with a module that is there: now, and no more.
+
+        Not before: who looks for a module need not load it.
+        """
+        actions = self.actions.pop(name, [])
+        if not self.actions and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        return actions
+
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, and what is to be done after it."""
+    """Another loader, and what is to be done after it: the finder knows."""
 
-    def __init__(self, loader: Any, actions: list[Callable[[ModuleType], None]]) -> None:
-        self.loader, self.actions = loader, actions
+    def __init__(self, loader: Any, finder: _Finder) -> None:
+        self.loader, self.finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         made: ModuleType | None = self.loader.create_module(spec)
@@ -69,7 +77,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]
         self.loader.exec_module(module)
-        for action in self.actions:
+        for action in self.finder.taken(module.__name__):
             action(module)
 
     def __getattr__(self, name: str) -> Any:

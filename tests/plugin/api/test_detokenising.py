@@ -229,9 +229,18 @@ def test_each_tokenizer_is_tried_once_and_again_when_what_is_below_changes(ours,
     processor.tokenizer._tokenizer = Library(cleaned)
     processor.ids2tokens([1], "b")
     assert len(tried) == 2
-    processor.tokenizer = Tokenizer()
+    first, processor.tokenizer = processor.tokenizer, Tokenizer()
     processor.ids2tokens([1], "c")
     assert len(tried) == 3
+    processor.tokenizer = first
+    processor.ids2tokens([1], "d")
+    assert len(tried) == 3
+
+
+def test_a_tokenizer_that_is_gone_is_forgotten():
+    tokenizers = detokenising.Tokenizers()
+    assert tokenizers.decode_of(Tokenizer()) is not None
+    assert tokenizers.known == {}
 
 
 @pytest.mark.parametrize(

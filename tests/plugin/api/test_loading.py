@@ -1,6 +1,7 @@
 """Something is done when a module has been imported."""
 
 import importlib
+import importlib.util
 import sys
 
 import pytest
@@ -53,6 +54,17 @@ def test_a_module_that_fails_is_not_told_of(module, tmp_path):
     with pytest.raises(KeyError):
         importlib.import_module(module)
     assert seen == []
+    (tmp_path / f"{module}.py").write_text("VALUE = 5000\n")
+    assert seen == [importlib.import_module(module)]
+
+
+def test_looking_for_a_module_is_not_loading_it(module):
+    seen = []
+    loading.when_loaded(module, seen.append)
+    for _ in range(2):
+        assert importlib.util.find_spec(module) is not None
+    assert seen == []
+    assert seen == [importlib.import_module(module)]
 
 
 def test_a_module_that_there_is_not(module):
