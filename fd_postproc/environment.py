@@ -146,6 +146,8 @@ DIALECTS = ("auto", "packed", "legacy", "compact")
 CUDA_WAYS = ("mapped", "copy", "watch")
 COMPACT = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
+STREAMS = "streams/1"
+"""The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
 
 # ---- at run time -------------------------------------------------------------------------------------------
 

@@ -118,20 +118,21 @@ FLOORS = [
 
 # The files of the plug-in, the lowest first, as docs/design.md draws them.  An extension is its .pyi here.
 PLUG_IN = [
-    *("introspection", "ways", "logs", "build"),
+    *("introspection", "ways", "logs", "build", "stream_frames"),
     *("trial/canned", "trial/differences", "trial/private_metrics", "trial/sandbox", "trial/scratch"),
     *("trial/filling", "trial/trial", "trial/facts", "trial/compatibility"),
     *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/apart"),
     *("engine/deliveries", "engine/wake_up", "engine/messages", "engine/send_loop"),
     *("engine/shapes", "engine/stale", "engine/warmup", "engine/liveness"),
-    *("engine/contract", "engine/reporter", "engine/pickles", "engine/watch"),
+    *("engine/contract", "engine/reporter", "engine/pickles", "engine/framed", "engine/watch"),
     # The parts of the class: each inherits from others before it.
     *("engine/best_effort", "engine/tracing", "engine/release", "engine/pairing", "engine/transfers"),
     *("engine/finish", "engine/steady", "engine/advance", "engine/gauges", "engine/steps"),
     *("engine/streamed", "engine/receiving", "engine/sockets", "engine/health"),
     *("engine/quick_ways", "engine/lifecycle"),
     *("engine/activation", "engine/processor", "engine/entry"),
-    *("worker/overlap", "worker/room", "worker/warmup", "worker/sending", "worker/entry"),
+    *("worker/overlap", "worker/room", "worker/warmup", "worker/sending", "worker/streams"),
+    "worker/entry",
     *("api/_chunks", "api/loading", "api/texts", "api/waits", "api/plans", "api/building_blocks"),
     *("api/canned", "api/trial", "api/counters", "api/activation", "api/connections", "api/unpacking"),
     *("api/detokenising", "api/responses", "api/entry"),

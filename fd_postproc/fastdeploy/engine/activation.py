@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, FORCE, PEER, is_on
+from ...environment import COMPACT, DISABLE, FORCE, PEER, STREAMS, is_on
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import Channel
@@ -65,13 +65,13 @@ def _not_served(module: Any) -> str | None:
     return None
 
 
-def announce_peer(active: bool) -> None:
-    """Tell the workers, which inherit this process's environment, whether compact frames are understood.
+def announce_peer(active: bool, streamed: bool = False) -> None:
+    """Tell the workers, which inherit this process's environment, which frames are understood.
 
     FastDeploy starts its workers after it has constructed the token processor, in every version.
     """
     if active:
-        os.environ[PEER.name] = COMPACT
+        os.environ[PEER.name] = f"{COMPACT},{STREAMS}" if streamed else COMPACT
     else:
         os.environ.pop(PEER.name, None)
 
@@ -102,7 +102,7 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
     """
     channel = processor.channel
     verdict = decide(module, make_class)
-    announce_peer(verdict.compatible)
+    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1))
     for name, value in verdict.traits.items():
         setattr(type(processor), name, value)
     export_active("engine", verdict.compatible)

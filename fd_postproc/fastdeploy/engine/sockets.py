@@ -11,6 +11,7 @@ import traceback
 from functools import cached_property
 from typing import Any
 
+from ..stream_frames import is_frame
 from .pickles import Pickles
 from .receiving import Receiving
 from .reporter import Reporter
@@ -68,7 +69,7 @@ class Sockets(Streamed, Receiving):
     def _take_message(self, content: bytes) -> None:
         try:
             datas = self._unpickled(content)
-            if not isinstance(datas, list):
+            if not isinstance(datas, list) and not is_frame(datas):
                 raise TypeError(f"a {type(datas).__name__}, not the list of a step")
         except Exception as error:
             self.counters.malformed += 1
@@ -86,6 +87,8 @@ class Sockets(Streamed, Receiving):
         """Process a step that has come in either way."""
         if isinstance(step, list):
             self._process_stream(step)
+        elif isinstance(step, bytes):
+            self._process_frame(step)
         else:
             super()._process_step(step)
 

@@ -6,6 +6,7 @@ are, with the first token only.  Requests in their steady state are advanced by 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..._core import TARGET
 from ._results import Batch, Entries, SharedTensor, entries_of
 from .context import Context, SteadyMode
 from .finish import RECOVERY_TEXT, Kind, completes_prefills
+from .framed import Framed
 from .release import MOST_REQUESTS
 from .steps import Steps
 
@@ -34,11 +36,19 @@ class Streamed(Steps):
 
     def _process_stream(self, datas: list[Any]) -> None:
         """Process a list of FastDeploy's ``StreamTransferData``."""
+        self._process_entries({data.batch_id for data in datas}, datas)
+
+    def _process_frame(self, content: bytes) -> None:
+        """Process what our worker side sends instead."""
+        framed = Framed(content, bool(self.use_logprobs), self.fd.LogprobsLists)
+        self._process_entries(framed.slots, framed)
+
+    def _process_entries(self, slots: Collection[int], told: Framed | list[Any]) -> None:
         counters, manager = self.counters, self.resource_manager
-        self._reschedule_left(datas)
-        entries = entries_of(datas, bool(self.use_logprobs))
+        self._reschedule_left(slots)
+        entries = told if isinstance(told, Framed) else entries_of(told, bool(self.use_logprobs))
         if entries is None:  # no worker's
-            results = self._in_any_order(datas)
+            results = self._in_any_order(told)
         else:
             steady = None if self.transfers else self.best_effort("the quick way", self._steady_stream)
             context = Context(manager.stop_flags, manager.tasks_list, TARGET, entries.masks, steady)
@@ -64,20 +74,19 @@ class Streamed(Steps):
             decode_log=None, log_decoding=None, steps_of=None, heads_of=None, streamed=True
         )
 
-    def _reschedule_left(self, datas: list[Any]) -> None:
+    def _reschedule_left(self, slots: Collection[int]) -> None:
         """Queue preempted requests again whose slots the worker does not speak of any more."""
         manager = self.resource_manager
         waiting = list(manager.to_be_rescheduled_request_id_set)
         if not waiting or not self.fd.envs.ENABLE_V1_KVCACHE_SCHEDULER:
             return
-        told = {data.batch_id for data in datas}
         for name in waiting:
             request = manager.requests.get(name)
-            if request is not None and request.idx not in told:
+            if request is not None and request.idx not in slots:
                 self.fd.llm_logger.info(f"request {name}: preempted, it waits for its turn again")
                 manager.reschedule_preempt_task(name)
 
-    def _in_any_order(self, datas: list[Any]) -> list[Any]:
+    def _in_any_order(self, datas: Any) -> list[Any]:
         """Results of objects, one after the other."""
         manager, results = self.resource_manager, []
         for entry in datas:
@@ -102,7 +111,9 @@ class Streamed(Steps):
             _, tokens, _ = batch.sums.take()
             self.best_effort("metrics of a step", batch.sums.observe, tokens)
 
-    def _advance_streamed(self, entries: Entries, slot: int, task: Any, code: int, batch: Batch) -> Any:
+    def _advance_streamed(
+        self, entries: Entries | Framed, slot: int, task: Any, code: int, batch: Batch
+    ) -> Any:
         """Advance a request, after what those before it have added is there for FastDeploy to see."""
         self._observe_sums(batch)
         entry = entries.entry(slot)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...tensors import host_address
+from ..stream_frames import Content, packed
 from .canned import Message, Script
 
 
@@ -74,6 +75,26 @@ def objects(fd: Any, script: Script, message: Message) -> list[Any]:
             )
         )
     return told
+
+
+def as_frame(datas: list[Any]) -> bytes:
+    """What our worker side sends for the same step."""
+    if all(data.tokens is None for data in datas if data.pooler_output is not None) and any(
+        data.pooler_output is not None for data in datas
+    ):
+        pooled = {data.batch_id: data.pooler_output for data in datas if data.pooler_output is not None}
+        return packed(Content(len(datas), None, pooled=pooled))
+    tokens, rows = np.concatenate([data.tokens for data in datas]), None
+    if datas[0].logprobs is not None:
+        parts = zip(*(data.logprobs.tolists() for data in datas), strict=True)
+        dtypes = (np.int64, np.float32, np.int64)
+        ids, scores, ranks = (
+            np.concatenate([np.array(part, dtype) for part in column])
+            for column, dtype in zip(parts, dtypes, strict=True)
+        )
+        rows = ids, scores, ranks
+    masks = None if datas[0].sampling_mask is None else [data.sampling_mask for data in datas]
+    return packed(Content(len(tokens), tokens, rows, masks))
 
 
 class _Row:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..introspection import STORAGE
 from .canned import Script
-from .filling import fill, objects
+from .filling import as_frame, fill, objects
 from .sandbox import Sandbox
 from .scratch import (
     Connector,
@@ -117,11 +117,13 @@ class Trial:
     def _stream(self, datas: list[Any]) -> None:
         """What the receive loop does with objects."""
         processor = self.processor
-        if hasattr(processor, "_process_stream"):
-            processor._process_stream(datas)
-        else:
+        if not hasattr(processor, "_process_stream"):
             processor._reschedule_preempt_task_use_zmq(datas)
             processor.postprocess(processor._process_batch_output_use_zmq(datas))
+        elif len(self.scheduler.put) % 2 or not datas:
+            processor._process_stream(datas)
+        else:
+            processor._process_frame(as_frame(datas))
 
     def _results(self, where: str, put: list[list[Any]]) -> list[tuple[str, Any]]:
         seen: list[tuple[str, Any]] = [(f"{where}, results put", [len(batch) for batch in put])]

@@ -33,6 +33,7 @@ def _activate() -> None:
     if is_on(DISABLE):
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
+    _take_over_streams(log)
     names = replace_save_ops()
     if names:
         forward()
@@ -41,6 +42,18 @@ def _activate() -> None:
             warmup.begin()
     else:
         log.info("fd_postproc: worker side off: this build of FastDeploy has none of the save ops known here")
+
+
+def _take_over_streams(log: logging.Logger) -> None:
+    """Steps over ZeroMQ, where the engine reads frames there."""
+    from .streams import engine_reads_frames, replace_builder
+
+    if engine_reads_frames():
+        try:
+            if replace_builder():
+                log.debug("fd_postproc: in place of FastDeploy's builder of objects")
+        except Exception as error:
+            log.warning("fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", error)
 
 
 def replace_save_ops() -> list[str]:

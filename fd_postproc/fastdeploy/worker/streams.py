@@ -1,0 +1,128 @@
+"""The worker's end of FastDeploy's ZeroMQ road: a step becomes one frame instead of a list of objects."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..._core import environment_variable
+from ...environment import PEER, STREAMS
+from ..logs import export_active, fastdeploy_log
+from ..stream_frames import Content, packed
+
+MODULE = "fastdeploy.model_executor.pre_and_post_process"
+NAME = "_build_stream_transfer_data"
+
+
+def engine_reads_frames() -> bool:
+    """Whether the engine's process has said that it does."""
+    return STREAMS in (environment_variable(PEER.name) or "").split(",")
+
+
+def build_frame(
+    output_tokens: Any,
+    pooler_outputs: Any = None,
+    logprobs: Any = None,
+    prompt_logprobs_list: Any = None,
+    sampling_mask: Any = None,
+) -> bytes:
+    """What FastDeploy's builder of the same arguments makes objects of.
+
+    Parameters
+    ----------
+    output_tokens : tensor of int64 or None
+        The token of each slot, or a code.
+    pooler_outputs : list of (tensor or None), optional
+        Used if there are no tokens.
+    logprobs : LogprobsTensors, optional
+        One row a slot.
+    prompt_logprobs_list : list of (LogprobsTensors or None), optional
+    sampling_mask : list of ndarray, optional
+
+    Raises
+    ------
+    ValueError, TypeError, AttributeError
+        If a frame has no room for it; FastDeploy's builder has.
+    """
+    if output_tokens is None:
+        outputs = list(pooler_outputs or ())
+        pooled = {slot: _pooled(output) for slot, output in enumerate(outputs) if output is not None}
+        return packed(Content(len(outputs), None, pooled=pooled))
+    tokens = output_tokens.numpy().reshape(-1)
+    prompts = {}
+    for slot, rows in enumerate(prompt_logprobs_list or ()):
+        if rows is not None and slot < len(tokens):
+            prompts[slot] = _arrays(rows)
+    rows = None
+    if logprobs:
+        ids, scores, ranks = _arrays(logprobs)
+        most = len(tokens)
+        rows = ids[:most], scores[:most], ranks[:most]
+    masks = None if sampling_mask is None else list(sampling_mask)[: len(tokens)]
+    return packed(Content(len(tokens), tokens, rows, masks, prompts))
+
+
+def _arrays(rows: Any) -> tuple[Any, Any, Any]:
+    return (
+        rows.logprob_token_ids.numpy(),
+        rows.logprobs.numpy(),
+        rows.selected_token_ranks.numpy(),
+    )
+
+
+def _pooled(output: Any) -> Any:
+    if "bfloat16" in str(output.dtype):
+        output = output.astype("float32")
+    return output.numpy()
+
+
+class StreamBuilder:
+    """Stands where FastDeploy's builder stood; what is in doubt is left to that, with one line in the log.
+
+    FastDeploy's thread sends what this returns as it sends the objects; the engine side takes both.
+
+    Parameters
+    ----------
+    original : function
+        FastDeploy's builder.
+    """
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.original = original
+        self.__name__, self.__doc__ = NAME, original.__doc__
+        self._left: set[str] = set()
+        self._active = False
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if not engine_reads_frames():
+            return self.original(*arguments, **named)
+        try:
+            frame = build_frame(*arguments, **named)
+        except Exception as error:
+            self._leave(f"{type(error).__name__}: {error}")
+            return self.original(*arguments, **named)
+        if not self._active:
+            self._active = True
+            export_active("worker", True)
+            fastdeploy_log().info("fd_postproc: worker side active: steps are sent over ZeroMQ as frames")
+        return frame
+
+    def _leave(self, why: str) -> None:
+        if why not in self._left and len(self._left) < 16:
+            self._left.add(why)
+            fastdeploy_log().warning("fd_postproc: a step is left to FastDeploy's own objects: %s", why)
+
+
+def replace_builder() -> bool:
+    """Put ours into FastDeploy's module, and into all that have its builder; whether that was done."""
+    module = importlib.import_module(MODULE)
+    original = getattr(module, NAME, None)
+    if not callable(original) or isinstance(original, StreamBuilder):
+        return False
+    ours = StreamBuilder(original)
+    for name, one in list(sys.modules.items()):
+        if name.startswith("fastdeploy.") and getattr(one, "__dict__", {}).get(NAME) is original:
+            setattr(one, NAME, ours)
+    return True
