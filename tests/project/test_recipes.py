@@ -35,7 +35,8 @@ def test_what_is_called_is_there(caller):
 
 def test_every_change_runs_every_check():
     by_hand = {"c-format"}  # changes files
-    assert called((ROOT / ".ci" / "run").read_text()) == NAMES - by_hand
+    apart = {"coverage"}  # takes long, finds no error
+    assert called((ROOT / ".ci" / "run").read_text()) == NAMES - by_hand - apart
     assert called((ROOT / ".github" / "workflows" / "checks.yml").read_text()) == NAMES - by_hand
     assert called((ROOT / "docs" / "development.md").read_text()) == NAMES
 
