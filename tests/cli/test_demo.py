@@ -1,11 +1,8 @@
 """``fd-postproc demo``: recorded messages and load, in real terminals and processes."""
 
-import contextlib
 import os
 import re
-import select
 import signal
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli import workload
-from tests.lib.commands import at_terminal, flat, started
+from tests.lib.commands import all_from, at_terminal, flat, started
 from tests.lib.waiting import until
 
 
@@ -177,13 +174,7 @@ def in_terminal(*arguments, env=None, **options):
     environment = {**os.environ, "TERM": "xterm", **(env or {})}
     environment.pop("COLUMNS", None)
     with at_terminal(*arguments, env=environment, **options) as (leader, status):
-        seen = b""
-        end = time.monotonic() + 30
-        with contextlib.suppress(OSError):  # EIO: the other side is closed
-            while select.select([leader], [], [], max(end - time.monotonic(), 0))[0]:
-                if not (part := os.read(leader, 1 << 16)):
-                    break
-                seen += part
+        seen = all_from(leader)
         assert status() == 0
     return seen.decode()
 

@@ -1,16 +1,13 @@
 """What a terminal shows, or a pipe gets, at every width: no number is cut, no column lost."""
 
-import contextlib
 import os
 import re
-import select
-import time
 
 import pytest
 
 from fd_postproc.cli import workload
 from fd_postproc.cli.tables import Grid, fitting
-from tests.lib.commands import at_terminal
+from tests.lib.commands import all_from, at_terminal
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -19,14 +16,8 @@ def shown_at(width, *arguments, env=None, forked=True):
     """The lines that a command leaves on a terminal of some width."""
     environment = {**os.environ, "TERM": "xterm", **(env or {})}
     environment.pop("COLUMNS", None)
-    seen = b""
     with at_terminal(*arguments, env=environment, size=(200, width), forked=forked) as (leader, status):
-        end = time.monotonic() + 30
-        with contextlib.suppress(OSError):
-            while select.select([leader], [], [], max(end - time.monotonic(), 0))[0]:
-                if not (part := os.read(leader, 1 << 16)):
-                    break
-                seen += part
+        seen = all_from(leader)
         assert status() == 0
     text = seen.decode()
     return CONTROL.sub("", text[text.rindex("\x1b[2K") :]).replace("\r", "").splitlines()

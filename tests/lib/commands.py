@@ -4,10 +4,12 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
 import termios
+import time
 from importlib import resources
 
 import sysv_ipc
@@ -82,6 +84,20 @@ def at_terminal(*arguments, env, size=(40, 100), forked=True):
         raise
     finally:
         os.close(ours)
+
+
+def all_from(leader, seconds=120):
+    """What is written to a terminal until it is closed at the other end."""
+    seen, end = b"", time.monotonic() + seconds
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while True:
+            if not select.select([leader], [], [], max(end - time.monotonic(), 0))[0]:
+                # A command that writes and is not read any more would never end.
+                raise AssertionError(f"not ended after {seconds} s; it has written {seen!r}")
+            if not (part := os.read(leader, 1 << 16)):
+                break
+            seen += part
+    return seen
 
 
 def payloads(path):
