@@ -47,6 +47,14 @@ def test_workflows_use_every_python_that_is_supported():
     assert [version.strip('"') for version in matrix.split(", ")] == classifiers
     wheels = (ROOT / ".github" / "workflows" / "wheels.yml").read_text()
     assert re.findall(r"^ +(3\.\d+)$", wheels, flags=re.M) == classifiers
+    assert re.findall(r" python(3\.\d+)", wheels) == classifiers
+
+
+@pytest.mark.parametrize("page", ["README.md", "README_CN.md"])
+def test_pages_name_the_pythons_that_are_supported(page):
+    classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text())
+    first, last = re.search(r"Python (3\.\d+) (?:to|至) (3\.\d+)", (ROOT / page).read_text()).groups()
+    assert (first, last) == (classifiers[0], classifiers[-1])
 
 
 @pytest.mark.parametrize("name", sorted(NAMES | {"common.sh"}))

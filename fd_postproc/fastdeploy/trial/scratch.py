@@ -201,12 +201,17 @@ def make_task(box: Sandbox, slot: int, differing: dict[str, Any]) -> Any:
 
 def _made(cls: type, **arguments: Any) -> Any:
     """An instance.  What older versions want besides is None; what they do not take is set afterwards."""
-    known, wanted = _parameters(cls)
+    known, _ = _parameters(cls)
     taken = {name: value for name, value in arguments.items() if name in known}
-    made = cls(**{**dict.fromkeys(wanted), **taken})
+    made = cls(**{**wanted_by(cls), **taken})
     for name in arguments.keys() - taken.keys():
         setattr(made, name, arguments[name])
     return made
+
+
+def wanted_by(cls: type) -> dict[str, None]:
+    """The arguments of a class that have no default, each with None."""
+    return dict.fromkeys(_parameters(cls)[1])
 
 
 @functools.lru_cache(maxsize=8)

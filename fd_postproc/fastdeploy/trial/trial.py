@@ -20,6 +20,7 @@ from .scratch import (
     fields_of,
     make_task,
     request_id,
+    wanted_by,
 )
 
 _LAST_TOKEN, _BETWEEN_STEPS = 3.0, 0.03
@@ -60,13 +61,14 @@ class Trial:
         self.scheduler, self.connector = Scheduler(), Connector()
         processor: Any = object.__new__(cls)
         self.processor = processor
-        fd.TokenProcessor.__init__(
-            processor,
-            cfg=configuration(script),
-            cached_generated_tokens=self.scheduler,
-            engine_worker_queue=Transfers(script),
-            split_connector=self.connector,
-        )
+        arguments = {
+            **wanted_by(fd.TokenProcessor),  # None for what a newer FastDeploy wants besides
+            "cfg": configuration(script),
+            "cached_generated_tokens": self.scheduler,
+            "engine_worker_queue": Transfers(script),
+            "split_connector": self.connector,
+        }
+        fd.TokenProcessor.__init__(processor, **arguments)
         self.manager = Manager(script, abort_set)
         processor.resource_manager = self.manager
         self.decode_tokens: list[int] = []

@@ -42,6 +42,22 @@ def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, mo
     assert verdict.compatible, verdict.reason
 
 
+@pytest.mark.parametrize("default", [{}, {"watermark": 7}], ids=["wanted", "with a default"])
+def test_a_constructor_with_another_argument(variant, monkeypatch, default):
+    from fd_postproc.fastdeploy.engine.processor import make_class
+
+    stock = variant.TokenProcessor.__init__
+
+    def init(self, cfg, cached_generated_tokens, engine_worker_queue, split_connector, *, watermark):
+        stock(self, cfg, cached_generated_tokens, engine_worker_queue, split_connector)
+        self.watermark = watermark
+
+    init.__kwdefaults__ = default
+    monkeypatch.setattr(variant.TokenProcessor, "__init__", init)
+    verdict = compare(variant, make_class)
+    assert verdict.compatible, verdict.reason
+
+
 def test_the_check_is_made_once_for_a_module(variant, monkeypatch):
     made = []
 
