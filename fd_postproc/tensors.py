@@ -97,6 +97,11 @@ def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
     elif getattr(tensor, "dtype", None) is None:
         kind = kind_of(tensor)
         raise TypeError(f"{name} must be a Paddle or PyTorch tensor or a NumPy array, not {kind}")
+    elif not hasattr(tensor.dtype, "kind"):
+        raise TypeError(
+            f"{name} is {kind_of(tensor)}, which offers neither the buffer protocol nor DLPack's exchange "
+            "API nor data_ptr(): give it as a NumPy array"
+        )
     _refuse_device(tensor, name)
     if hasattr(tensor, "data_ptr"):
         found = _dtype_name(tensor.dtype)

@@ -100,3 +100,21 @@ def test_a_fragment_says_what_it_is(queue_key):
     text = "one piece of a frame split into 2, expected 1: a Receiver reassembles them"
     assert text in str(fp.MalformedMessage("topk", "fragment", 2, 1))
     assert "fragment 3 of a compact frame, expected 2" in str(fp.MalformedMessage("topk", "fragment", 3, 2))
+
+
+def test_a_framework_that_offers_no_way_to_its_memory():
+    """Such as tinygrad, whose dtype is its own, too."""
+
+    class Dtype:
+        def __str__(self):
+            return "dtypes.long"
+
+    class Foreign:
+        dtype = Dtype()
+        shape = (2, 1)
+
+        def numpy(self):
+            return np.zeros((2, 1), "i8")
+
+    with pytest.raises(TypeError, match=r"x is .*Foreign.*give it as a NumPy array"):
+        host_input(Foreign(), "x", "int64")
