@@ -71,8 +71,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each load and server."""
     lines = [
         "| streams, columns | server | tokens a second | chunk to chunk, p50 | p99 |"
-        " CPU a token: API server | engine | both |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        " CPU a token: API server | engine | both | load average |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     names = [server.name for server in SERVERS]
     for row in sorted(rows, key=lambda row: (row["kind"], row["requests"], names.index(row["server"]))):
@@ -83,7 +83,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [
             f"{row['requests']}, {row['kind']}", row["server"], f"{row['tokens a second']:,.0f}",
             *(f"{row[name]:.0f} ms" if name in row else "-" for name in ("chunk p50 ms", "chunk p99 ms")),
-            *(f"{value:.0f} us" for value in (api, engine, api + engine)),
+            *(f"{value:.0f} us" for value in (api, engine, api + engine)), f"{row['load average']:.0f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -69,9 +69,9 @@ def test_the_table_of_streams(tool):
         "steps": 100,
         "seconds": 10.0,
     }
-    row |= {"tokens a second": 1000.0, "API server ms": 20.0, "engine ms": 5.0}
+    row |= {"tokens a second": 1000.0, "API server ms": 20.0, "engine ms": 5.0, "load average": 1.6}
     rows = [row | {"chunk p50 ms": 99.6, "chunk p99 ms": 150.0}, row | {"server": streams.SERVERS[0].name}]
     one, four = streams.table(rows).splitlines()[2:]
-    costs = " 200 us | 50 us | 250 us |"
+    costs = " 200 us | 50 us | 250 us | 2 |"
     assert one == f"| 64, 1 column | {streams.SERVERS[0].name} | 1,000 | - | - |{costs}"
     assert four == f"| 64, 1 column | {streams.SERVERS[1].name} | 1,000 | 100 ms | 150 ms |{costs}"

@@ -74,7 +74,9 @@ def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     assert on["written"] > 2000
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] > 290
-    assert sum(on["left"].values()) < on["written"] / 100, on["left"]
+    # Each of some forty data processors has a tokenizer of its own, which is told of once.
+    left = {reason: n for reason, n in on["left"].items() if not reason.startswith("texts of new tokens")}
+    assert sum(left.values()) < on["written"] / 100, left
 
 
 @each_tree
