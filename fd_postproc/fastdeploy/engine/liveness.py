@@ -131,8 +131,8 @@ class Liveness:
         since = self._refused_since
         if (
             since is not None
-            and sight.now - since > min(REFUSED_S, self.patience)
             and sight.refused_by_worker
+            and (sight.now - since > REFUSED_S or silent > self.patience)
         ):
             return Verdict(
                 "refused", f"no message of {who} can be read, maybe another build: {sight.refusal}"

@@ -307,11 +307,12 @@ def test_a_worker_of_another_build(started, log):
     rig.send({0: [11], 1: [12]})
     until(lambda: rig.processor.counters.steps == 1)
     queue = sysv_ipc.MessageQueue(queues.locate("plain"), max_message_size=8192)
-    for _ in range(10):
+    for _ in range(20):
         queue.send(bytes(2057))
-        time.sleep(0.1)
+        time.sleep(0.04)
     until(lambda: gauge("refused") == 1)
     assert "another FastDeploy build" in log.text
+    assert "unhealthy (silent)" not in log.text  # what is refused is no silence
     rig.send({0: [11], 1: [12]})
     until(lambda: gauge("refused") == 0)
 
