@@ -108,11 +108,11 @@ def test_forced_it_is_used_all_the_same():
     assert "reasoning_token_num" in line
 
 
-def test_the_zeromq_channel_stays_fastdeploys():
+def test_steps_over_zeromq_are_served():
     told = engine(FD_USE_GET_SAVE_OUTPUT_V1="1", FD_POSTPROC_PEER="compact/1")
-    assert told["stock"]
-    assert told["peer"] is None
-    assert any("ZeroMQ" in line for line in told["lines"])
+    assert not told["stock"]
+    assert told["peer"] == "compact/1,streams/1"
+    assert any("steps as objects, through a socket" in line for line in told["lines"])
 
 
 def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
