@@ -270,6 +270,17 @@ def _requests(p: Picture) -> Iterator[Finding]:
         yield Finding(WARNING, "no-first-token", first.at, text)
 
 
+def _health(p: Picture) -> Iterator[Finding]:
+    """What `healthy` said at the time."""
+    again = p.of(Kind.HEALTHY)
+    for event in p.of(Kind.UNHEALTHY):
+        end = next((one.at for one in again if one.at > event.at), None)
+        lasted = "" if end is None else f"; healthy again after {_span(end - event.at)}"
+        yield Finding(
+            WARNING, "unhealthy", event.at, f"the plug-in called itself unhealthy: {event.text}{lasted}"
+        )
+
+
 def _file(p: Picture) -> Iterator[Finding]:
     if p.flight.damaged:
         text = f"{p.flight.damaged:,} entries of the file are damaged: somebody else has written to it"
@@ -277,7 +288,7 @@ def _file(p: Picture) -> Iterator[Finding]:
 
 
 _LOOKS: tuple[Callable[[Picture], Iterator[Finding]], ...] = (
-    _process, _worker, _queue, _frames, _messages, _errors, _sends, _requests, _file,
+    _process, _worker, _queue, _frames, _messages, _errors, _sends, _requests, _health, _file,
 )  # fmt: skip
 
 CODES = (
@@ -292,7 +303,8 @@ CODES = (
         "frames-reordered",
     ),
     *("other-build", "malformed", "incomplete", "stale", "lost-step", "undelivered", "failed-request"),
-    *("no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token", "damaged"),
+    *("no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token", "unhealthy"),
+    "damaged",
 )
 """All that there are."""
 

@@ -56,6 +56,8 @@ class Kind(IntEnum):
 
     STOOD_ASIDE = 30  # text
     ACTIVE = 31  # text
+    UNHEALTHY = 35  # text: reason, and what is wrong
+    HEALTHY = 36  # again
     SENT = 32  # a message: number, ns that it took, batch, 1 for a draft's; slot: the op
     SEND_FAILED = 33  # number; text
 

@@ -7,6 +7,7 @@ import time
 import weakref
 from typing import Any
 
+from ...flight.codes import Kind
 from ..logs import export
 from .contract import Judged
 from .liveness import REASONS, Verdict
@@ -61,8 +62,10 @@ class Watch:
             export("unhealthy", "reason", before.reason, False)
         if verdict is not None:
             export("unhealthy", "reason", verdict.reason, True)
+            processor.recorder.event(Kind.UNHEALTHY, text=f"{verdict.reason}: {verdict.text}")
             log.error(f"fd_postproc: unhealthy ({verdict.reason}): {verdict.text}")
         else:
+            processor.recorder.event(Kind.HEALTHY)
             log.info(f"fd_postproc: healthy again, after {now - self._since:.1f} s")
         if before is None:
             self._since = now

@@ -17,6 +17,9 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.fastdeploy.engine import health, liveness
 from fd_postproc.fastdeploy.engine.liveness import Liveness, Sight
+from fd_postproc.flight import reading
+from fd_postproc.flight.codes import Kind
+from fd_postproc.flight.reading import Event
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
 from tests.lib.plugged import plugin_class
@@ -200,6 +203,8 @@ def test_a_stuck_step_is_told_and_over_when_it_is(started, log):
     until(lambda: gauge("step") == 1)
     assert reason(rig) == "step"
     assert "unhealthy (step): the token thread has had a step in hand for" in log.text
+    recorded = [one for one in reading.read(rig.processor.recorder.path).entries if isinstance(one, Event)]
+    assert any(one.kind == Kind.UNHEALTHY and one.text.startswith("step: ") for one in recorded)
     go_on.set()
     until(lambda: gauge("step") == 0)
     assert rig.processor.healthy()
