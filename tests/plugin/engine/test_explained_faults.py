@@ -113,7 +113,7 @@ def test_a_worker_that_says_nothing(rig):
     try:
         rig.processor.look()
         assert "worker-silent" not in codes(rig)
-        assert "worker-silent" in codes(rig, later=6.0)
+        assert "worker-silent" in codes(rig, later=600.0)
     finally:
         end(child)
 

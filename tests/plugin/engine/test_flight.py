@@ -77,12 +77,14 @@ def test_fastdeploys_own_messages(rig):
 
 
 def test_the_sum_tells_steps_apart_and_is_no_ones_elses(rig):
-    first, other = rig(), rig()
-    for one in (first, other):
-        one.processor._process_step(one.message({0: [50], 1: [51]}))
-        one.processor._process_step(one.message({0: [50], 1: [51]}))
-        one.processor._process_step(one.message({0: [50], 1: [52]}))
-    (a, b, c), (d, _, _) = ([step.sum for step in of(one, Step)] for one in (first, other))
+    sums = []
+    for _ in range(2):  # one after the other: two token threads on one queue would take each other's messages
+        one = rig()
+        for token in (51, 51, 52):
+            one.processor._process_step(one.message({0: [50], 1: [token]}))
+        sums.append([step.sum for step in of(one, Step)])
+        one.close()
+    (a, b, c), (d, _, _) = sums
     assert a == b != c
     assert a != d
 
