@@ -69,6 +69,7 @@ FAULTS = {
     "failed-request": ([*GOOD, event(101.9, Kind.FAILED, 1, slot=1, text="KeyError in steps.py:3 (f)")], {}),
     "no-memory": ([*GOOD, event(101.9, Kind.LOST, text="MemoryError in steps.py:3 (f)")], {}),
     "stood-aside": ([event(100.0, Kind.STOOD_ASIDE, text="it differs")], {}),
+    "unhealthy": ([event(100.0, Kind.UNHEALTHY, text="worker: it is gone"), event(101.0, Kind.HEALTHY)], {}),
     "send-failed": ([event(100.0, Kind.SEND_FAILED, 1, text="too big")], {"side": "worker"}),
     "slow-sends": ([event(100.0, Kind.SENT, 1, 3_000_000_000)], {"side": "worker"}),
     "left": ([*GOOD, event(101.9, Kind.LEFT, 5, slot=1)], {}),
