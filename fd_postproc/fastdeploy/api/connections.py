@@ -7,6 +7,7 @@ once, about one request in a hundred.  Here such a result is kept until the queu
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import time
@@ -115,8 +116,8 @@ def _begins(group: Any) -> bool:
 def install(module: Any) -> Callable[[], None]:
     """Give FastDeploy's connection manager our map; a function that undoes it.
 
-    Also, once it has been initialised - the server is about to serve - what is there by then is taken out of
-    the garbage collector's sight.
+    Also, once it has been initialised - the server is about to serve - the dispatcher is made to take turns
+    with the streams, and what is there by then is taken out of the garbage collector's sight.
 
     Parameters
     ----------
@@ -145,6 +146,7 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(stock_initialize)
     async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
         made = await stock_initialize(manager, *arguments, **options)
+        take_turns(getattr(manager, "pull_client", None))
         freeze()
         return made
 
@@ -154,6 +156,24 @@ def install(module: Any) -> Callable[[], None]:
         cls.__init__, cls.initialize = stock_init, stock_initialize
 
     return restore
+
+
+def take_turns(stream: Any) -> None:
+    """Let others run before each message that the dispatcher reads.
+
+    aiozmq's stream has the next message at once while there are more, without a turn of the event loop.
+    Where the engine is faster than this process, the dispatcher then never waits: it took all of the CPU
+    time, and no client got another chunk.
+    """
+    stock = getattr(stream, "read", None)
+    if not asyncio.iscoroutinefunction(stock) or "read" in getattr(stream, "__dict__", {"read": None}):
+        return
+
+    async def read() -> Any:
+        await asyncio.sleep(0)
+        return await stock()
+
+    stream.read = read
 
 
 RESULTS_A_COLLECTION = 4096

@@ -173,6 +173,47 @@ def test_a_threshold_that_somebody_chose_stays(monkeypatch, chosen):
         gc.unfreeze()
 
 
+class Stream:
+    """aiozmq's, while messages come faster than they are read."""
+
+    def __init__(self, messages):
+        self.messages = messages
+
+    async def read(self):
+        return self.messages.pop(0)
+
+
+def test_streams_get_their_turn_between_two_messages(utils, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_GC", "off")
+    seen = []
+
+    async def serve():
+        manager = utils.DealerConnectionManager(0)
+        manager.pull_client = Stream([b"1", b"2", b"3"])
+        await manager.initialize()
+        await manager.initialize()  # again: it takes one turn, not two
+
+        async def dispatch():
+            while manager.pull_client.messages:
+                seen.append(await manager.pull_client.read())
+
+        async def stream():
+            while manager.pull_client.messages:
+                seen.append("chunk")
+                await asyncio.sleep(0)
+
+        await asyncio.gather(dispatch(), stream())
+
+    asyncio.run(serve())
+    assert seen == ["chunk", b"1", "chunk", b"2", "chunk", b"3"]
+
+
+def test_a_reader_of_another_kind_is_left_alone():
+    for reader in (None, SimpleNamespace(), SimpleNamespace(read=len)):
+        connections.take_turns(reader)
+    assert reader.read is len
+
+
 def test_another_dispatcher_is_left_alone():
     class Other(Manager):
         async def _dispatch_batch_responses(self):
