@@ -198,7 +198,7 @@ async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> No
             if pipe.recv() == "stop":
                 break
             patience = time.perf_counter() + LATE
-            # In a server that lags behind the last one comes late, or, if the engine runs ahead for ever, never.
+            # In a server that lags behind the last one comes late, or never if the engine runs ahead.
             while len(firsts) < requests and time.perf_counter() < patience:
                 await asyncio.sleep(0.02)
             measuring.set()
