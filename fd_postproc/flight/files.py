@@ -86,7 +86,10 @@ def make(side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
     for folder in folders():
         try:
             with _opened(folder, make=True) as where:
-                _clean(where)
+                if folder.startswith(_SHARED) and not FLIGHT_FOLDER.text:
+                    _leave_half(where, folder, size)
+                else:
+                    _clean(where)
                 return _made(folder, where, side, channel, queue_id, key, size)
         except OSError as error:
             errors.append(error)
@@ -128,7 +131,17 @@ def writer_of(descriptor: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else pid
 
 
-def _clean(where: int) -> None:
+def _leave_half(where: int, folder: str, size: int) -> None:
+    """See that half of the shared memory stays free: a container's is small, and others need it, too."""
+    for kept in (KEPT, 0):
+        _clean(where, kept)
+        found = os.fstatvfs(where)
+        if (found.f_bavail - found.f_blocks / 2) * found.f_frsize >= size:
+            return
+    raise OSError(errno.ENOSPC, "less than half of the shared memory would stay free", folder)
+
+
+def _clean(where: int, kept: int = KEPT) -> None:
     """Remove the oldest files of processes that have ended."""
     ended = []
     for name in os.listdir(where):
@@ -142,7 +155,7 @@ def _clean(where: int) -> None:
                     ended.append((os.fstat(file).st_mtime, name))
             finally:
                 os.close(file)
-    for _, name in sorted(ended, reverse=True)[KEPT:]:
+    for _, name in sorted(ended, reverse=True)[kept:]:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=where)
 

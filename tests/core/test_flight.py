@@ -6,7 +6,10 @@ import random
 import signal
 import struct
 import subprocess
+import tempfile
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -195,6 +198,29 @@ def test_few_files_of_dead_processes_stay(folder):
     finally:
         living.kill()
         living.wait()
+
+
+@pytest.mark.parametrize(("free", "place"), [(40, "shared"), (32, "shared"), (31, "temporary")])
+def test_half_of_the_shared_memory_stays_free(monkeypatch, tmp_path, free, place):
+    """Of 48 MiB; a file takes 8, and those of ended processes go first."""
+    monkeypatch.delenv("FD_POSTPROC_FLIGHT_FOLDER", raising=False)
+    for name in ("shared", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(files, "_SHARED", str(tmp_path / "shared"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    cleaned = []
+    monkeypatch.setattr(files, "_clean", lambda where, kept=files.KEPT: cleaned.append(kept))
+    room = {files.KEPT: free - 8, 0: free}
+    monkeypatch.setattr(
+        os,
+        "fstatvfs",
+        lambda where: SimpleNamespace(f_bavail=room[cleaned[-1]], f_blocks=48, f_frsize=1 << 20),
+    )
+    made = files.make("engine", "plain", 48000, 1, 8 << 20)
+    made.memory.close()
+    os.close(made.descriptor)
+    assert Path(made.path).parent.parent == tmp_path / place
+    assert (0 in cleaned) == (free < 40)
 
 
 def test_a_child_writes_nothing_into_its_parents_file(folder):
