@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
+from threading import Event, Thread
 from typing import Any
 
 from ...flight.codes import Kind
@@ -30,12 +30,12 @@ class Watch:
     def __init__(self, processor: Judged, period: float) -> None:
         self._processor = weakref.ref(processor)
         self._period = period
-        self._end = threading.Event()
+        self._end = Event()
         self._verdict: Verdict | None = None
         self._since = 0.0
 
     def begin(self) -> None:
-        threading.Thread(target=self._run, name="fd_postproc-watch", daemon=True).start()
+        Thread(target=self._run, name="fd_postproc-watch", daemon=True).start()
 
     def end(self) -> None:
         self._end.set()
