@@ -52,12 +52,16 @@ cdef class Totals:
         self.build_seconds += self.built
 
     def end_put(self, Py_ssize_t results, Step step=None):
-        """A step's results have been delivered."""
+        """A step's results have been delivered; without `step` there is no entry for it."""
         cdef double took = self._lap()
         self.put_seconds += took
         self.steps += 1
         self.results += results
-        if self.ring is not None and step is not None and self.ring.is_ours():
+        if self.ring is None or not self.ring.is_ours():
+            return
+        if step is None:
+            fdb_set(&self.ring.ring, FDB_BUSY, 0)
+        else:
             self._record(results, step, took)
 
     cdef void _record(self, Py_ssize_t results, Step step, double took) noexcept:

@@ -55,9 +55,7 @@ class Advance(Finish, Steady):
         if hasattr(known, "RUNNING_PREFILL") and task.status == known.RUNNING_PREFILL:
             task.status = known.RUNNING_DECODE
         now = self.fd.time.time()
-        if not self.tokens_counter.get(name, 0):
-            self._record_first(slot, task, now)
-        metrics = self._stamped(task, now, rid)
+        metrics = self._stamped(slot, task, now, rid)
         self.number_of_output_tokens += len(tokens)
         self.best_effort("metrics of a step", self._record_metrics, task, now, tokens)
         result = self._new_result(slot, task, batch.output_type, metrics)
@@ -133,23 +131,28 @@ class Advance(Finish, Steady):
 
     # ---- the result --------------------------------------------------------------------------------
 
-    def _record_first(self, slot: int, task: Any, now: float) -> None:
+    def _stamped(self, slot: int, task: Any, now: float, rid: str) -> Any:
+        """Stamp the request's metrics; the copy that the client gets."""
+        if self.tokens_counter.get(task.request_id, 0):
+            return self._stamped_again(task)
+        copied = self._stamped_first(slot, task, now)
+        self.fd.llm_logger.info(f"request {task.request_id}: first token")
+        self._report_span("PREFILL", rid, task, ends=False)
+        return copied
+
+    def _stamped_first(self, slot: int, task: Any, now: float) -> Any:
         arrived = getattr(task.metrics, "arrival_time", None)
         waited = now - arrived if isinstance(arrived, float) and arrived else None
         self.recorder.began(slot, task.request_id, getattr(task, "prompt_token_ids_len", None), waited)
+        self.best_effort("first-token stamps", task.metrics.record_recv_first_token)
+        self.best_effort("first-token times", task.metrics.cal_cost_time)
+        copied = self.plan.copy_metrics(task.metrics)
+        self.best_effort("first-token metrics", self._record_first_token_metrics, task, now)
+        return copied
 
-    def _stamped(self, task: Any, now: float, rid: str) -> Any:
-        """Stamp the request's metrics; the copy that the client gets."""
-        sent = self.tokens_counter.get(task.request_id, 0)
-        if sent == 0:
-            self.best_effort("first-token stamps", task.metrics.record_recv_first_token)
-            self.best_effort("first-token times", task.metrics.cal_cost_time)
-            copied = self.plan.copy_metrics(task.metrics)
-            self.fd.llm_logger.info(f"request {task.request_id}: first token")
-            self.best_effort("first-token metrics", self._record_first_token_metrics, task, now)
-            self._report_span("PREFILL", rid, task, ends=False)
-            return copied
+    def _stamped_again(self, task: Any) -> Any:
         self.best_effort("token stamps", task.metrics.record_recv_token)
+        sent = self.tokens_counter[task.request_id]
         if sent == 1 and self.cfg.scheduler_config.splitwise_role == "decode":
             self.best_effort("second-token stamps", task.metrics.record_decode_recv_second_token)
         return self.plan.copy_metrics(task.metrics)
@@ -162,10 +165,14 @@ class Advance(Finish, Steady):
         if sent == 0 and task.messages is not None:
             result.prompt = task.messages
         result.num_cached_tokens = task.num_cached_tokens
+        self._count_images(task, result)
+        return result
+
+    @staticmethod
+    def _count_images(task: Any, result: Any) -> None:
         if task.get("multimodal_inputs", None):
             result.num_input_image_tokens = task.multimodal_inputs.get("num_input_image_tokens", 0)
             result.num_input_video_tokens = task.multimodal_inputs.get("num_input_video_tokens", 0)
-        return result
 
     def _append_tokens(
         self, slot: int, task: Any, tokens: list[int], step: Step, result: Any, kind: Kind

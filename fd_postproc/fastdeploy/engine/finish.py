@@ -44,8 +44,7 @@ class Finish(Transfers):
         """End a request.  Its result, or None while its transfer is under way."""
         fd, name = self.fd, task.request_id
         result.finished = True
-        how = End.RECOVERY if kind.recovery else End.PREFILLED if kind.prefill else End.TOKEN
-        self.recorder.ended(slot, name, self.tokens_counter.get(name, 0), how)
+        self._record_end(slot, name, kind)
         self._carry_trace(rid, result)
         self._report_span("DECODE", rid, task, ends=True)
         if kind.recovery:
@@ -64,6 +63,10 @@ class Finish(Transfers):
         ):
             self.best_effort("caching output tokens", self.resource_manager.cache_output_tokens, task)
         return self._ended(slot, task, result, kind.prefill)
+
+    def _record_end(self, slot: int, name: str, kind: Kind) -> None:
+        how = End.RECOVERY if kind.recovery else End.PREFILLED if kind.prefill else End.TOKEN
+        self.recorder.ended(slot, name, self.tokens_counter.get(name, 0), how)
 
     def _ended(self, slot: int, task: Any, result: Any, is_prefill: bool) -> Any:
         """Let go of a request; on a prefill instance once its cache has arrived."""

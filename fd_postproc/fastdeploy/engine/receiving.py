@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -61,10 +62,14 @@ class Receiving(Steps):
         tracing = getattr(self.fd, "tracing", None)
         if tracing is not None:
             tracing.trace_set_thread_info("Token Processor")
+        self._run_rounds(self._next_round)
+
+    def _run_rounds(self, next_round: Callable[[], None]) -> None:
+        """Do rounds until `stop`, and what goes on beside them."""
         self.counters.begin()
         with Reporter(self) as reporter:
             while not self._stopping:
-                self._next_round()
+                next_round()
                 if not reporter.has_news:
                     reporter.notify()
         self.look()
@@ -105,10 +110,14 @@ class Receiving(Steps):
             self.fd.llm_logger.error(f"fd_postproc: {error}")
             time.sleep(1.0)  # permanent, most likely: do not fill the log
         except Exception as error:
-            self.counters.lost_steps += 1
-            self.recorder.failure(Kind.LOST, error)
-            name = type(error).__name__
-            self.complaints.tell(name, f"a step was lost: {name}: {error} {traceback.format_exc()}")
+            self._lose(error)
+
+    def _lose(self, error: Exception) -> None:
+        """A step was lost to the exception that is being handled."""
+        self.counters.lost_steps += 1
+        self.recorder.failure(Kind.LOST, error)
+        name = type(error).__name__
+        self.complaints.tell(name, f"a step was lost: {name}: {error} {traceback.format_exc()}")
 
     def _next_step(self) -> Step | None:
         """Wait for a step; None if something else has to be seen to meanwhile."""

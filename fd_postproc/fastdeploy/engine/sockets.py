@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-import traceback
 from functools import cached_property
 from typing import Any
 
+from ...flight.codes import Kind
 from ..stream_frames import is_frame
 from .pickles import Pickles
-from .receiving import Receiving
-from .reporter import Reporter
+from .receiving import Receiving, Trouble
 from .streamed import Streamed
 
 
@@ -32,12 +31,7 @@ class Sockets(Streamed, Receiving):
         """Receive and process steps until `stop`."""
         if self.speculative_decoding:
             raise NotImplementedError("FD_USE_GET_SAVE_OUTPUT_V1 does not support speculative decoding")
-        self.counters.begin()
-        with Reporter(self) as reporter:
-            while not self._stopping:
-                self._next_message()
-                if not reporter.has_news:
-                    reporter.notify()
+        self._run_rounds(self._next_message)
 
     def _next_message(self) -> None:
         """Receive and process a message; what goes wrong is logged and counted."""
@@ -45,13 +39,20 @@ class Sockets(Streamed, Receiving):
             content = self._received()
         except Exception as error:
             if not self._stopping:
-                self.complaints.tell("socket", f"nothing can be received: {type(error).__name__}: {error}")
+                name = type(error).__name__
+                text = f"nothing can be received: {name}: {error}"
+                self._trouble = Trouble("queue", text, self.counters.steps)
+                self.recorder.event(Kind.QUEUE_ERROR, -1, getattr(error, "errno", 0) or 0, text=name)
+                self.recorder.rest()
+                self.complaints.tell("socket", text)
                 time.sleep(self.removals.failed())  # nothing, unless it fails again and again
             return
-        if content is None:
-            self.between_steps()
-        elif content:  # else it wakes us up, to `stop`
+        if content:
             self._take_message(content)
+            return
+        self.recorder.rest()
+        if content is None:  # an empty one wakes us up, to `stop`
+            self.between_steps()
 
     def _received(self) -> bytes | None:
         """Wait for a message; None if something else has to be seen to meanwhile."""
@@ -74,14 +75,16 @@ class Sockets(Streamed, Receiving):
         except Exception as error:
             self.counters.malformed += 1
             name = type(error).__name__
-            self.complaints.tell(f"pickle {name}", f"a message was refused: {name}: {error}")
+            text = f"a message was refused: {name}: {error}"
+            self._trouble = Trouble("refused", text, self.counters.steps)
+            self.recorder.event(Kind.REFUSED, -1, 0, 0, -1, text="pickle")
+            self.recorder.rest()
+            self.complaints.tell(f"pickle {name}", text)
             return
         try:
             self._handle(datas)
         except Exception as error:
-            self.counters.lost_steps += 1
-            name = type(error).__name__
-            self.complaints.tell(name, f"a step was lost: {name}: {error} {traceback.format_exc()}")
+            self._lose(error)
 
     def _process_step(self, step: Any) -> None:
         """Process a step that has come in either way."""

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 from ..._core import TARGET
+from ...flight.codes import End
+from ...flight.codes import Kind as Note
 from ._results import Batch, Entries, SharedTensor, entries_of
 from .context import Context, SteadyMode
 from .finish import RECOVERY_TEXT, Kind, completes_prefills
@@ -62,7 +64,7 @@ class Streamed(Steps):
                 self.best_effort("forgetting requests", self.sweep)
         counters.end_build()
         self.postprocess(results)
-        counters.end_put(len(results))
+        counters.end_put(len(results), None if entries is None else entries.step)
 
     def _steady_stream(self) -> SteadyMode | None:
         """What the batch loop may do itself; None if this FastDeploy's method for a token was replaced."""
@@ -84,6 +86,7 @@ class Streamed(Steps):
             request = manager.requests.get(name)
             if request is not None and request.idx not in slots:
                 self.fd.llm_logger.info(f"request {name}: preempted, it waits for its turn again")
+                self.recorder.let_go(Note.PREEMPTED, request.idx, name)
                 manager.reschedule_preempt_task(name)
 
     def _in_any_order(self, datas: Any) -> list[Any]:
@@ -133,7 +136,7 @@ class Streamed(Steps):
             return None
         now = self.fd.time.time()
         first = self.tokens_counter.get(name, 0) == 0
-        metrics = self._stamped_entry(task, now, first)
+        metrics = self._stamped_first(slot, task, now) if first else self._stamped_again(task)
         if getattr(task, "pooling_params", None) is not None:
             return self._pooled(slot, task, entry.pooler_output, metrics)
         pair = task.disaggregate_info
@@ -151,23 +154,10 @@ class Streamed(Steps):
             return told if not kind.prefill or self.tells_prefilled else None
         return result
 
-    def _stamped_entry(self, task: Any, now: float, first: bool) -> Any:
-        """Stamp the request's metrics; the copy that the client gets."""
-        stamps = task.metrics
-        if first:
-            self.best_effort("first-token stamps", stamps.record_recv_first_token)
-            self.best_effort("first-token times", stamps.cal_cost_time)
-            copied = self.plan.copy_metrics(stamps)
-            self.best_effort("first-token metrics", self._record_first_token_metrics, task, now)
-            return copied
-        self.best_effort("token stamps", stamps.record_recv_token)
-        if self.tokens_counter[task.request_id] == 1 and self.cfg.scheduler_config.splitwise_role == "decode":
-            self.best_effort("second-token stamps", stamps.record_decode_recv_second_token)
-        return self.plan.copy_metrics(stamps)
-
     def _pooled(self, slot: int, task: Any, output: Any, metrics: Any) -> Any:
         """The only result of a request to a pooling model."""
         fd = self.fd
+        self.recorder.ended(slot, task.request_id, 0, End.TOKEN)
         result = fd.PoolingRequestOutput(
             request_id=task.request_id,
             finished=True,
@@ -187,9 +177,7 @@ class Streamed(Steps):
             if task.messages is not None:
                 result.prompt = task.messages
             result.num_cached_tokens = task.num_cached_tokens
-            if task.get("multimodal_inputs", None):
-                result.num_input_image_tokens = task.multimodal_inputs.get("num_input_image_tokens", 0)
-                result.num_input_video_tokens = task.multimodal_inputs.get("num_input_video_tokens", 0)
+            self._count_images(task, result)
         return result
 
     def _add_extras(self, result: Any, entry: Any) -> None:
@@ -227,6 +215,7 @@ class Streamed(Steps):
     def _finish_entry(self, slot: int, task: Any, result: Any, now: float, kind: Kind) -> Any:
         """End a request.  Its result, or None while its transfer is under way."""
         result.finished = True
+        self._record_end(slot, task.request_id, kind)
         if kind.recovery:
             self.fd.llm_logger.info(f"request {task.request_id}: recovery stop")
             result.error_msg = RECOVERY_TEXT

@@ -10,8 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fd_postproc.explain.findings import findings
+from fd_postproc.explain.picture import Picture
+from fd_postproc.flight import reading
+from fd_postproc.flight.codes import Kind
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
+from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 
@@ -126,6 +131,25 @@ def test_steps_through_a_real_socket(running):
         assert [len(result["outputs"]["top_logprobs"][0][0]) for result in results] == [columns] * 4
     assert running.processor.counters.steps == 3
     assert shared_files() <= before
+
+
+def test_the_flight_recorder_tells_of_them(running):
+    """Steps, first tokens and ends, what is refused; no step is in hand afterwards."""
+    for tokens in ([5, 6, 7, 8], [5, 6, 7, 2]):
+        running.send(running.replay.message(step(running.replay, tokens)))
+    running.steps(2)
+    running.send(b"not a pickle")
+    running.send(running.replay.message(step(running.replay, [9, 10, 11])))
+    running.steps(3)
+    path = running.processor.recorder.path
+    until(lambda: reading.read(path).busy_since is None)
+    entries = reading.read(path).entries
+    assert [entry.live for entry in entries if isinstance(entry, reading.Step)] == [4, 4, 3]
+    events = [entry.kind for entry in entries if isinstance(entry, reading.Event)]
+    assert [events.count(kind) for kind in (Kind.BEGAN, Kind.ENDED, Kind.REFUSED)] == [4, 1, 1]
+    running.processor.stop(10)
+    flight = reading.read(path)
+    assert [one.code for one in findings(Picture(flight, reading.now() + 60.0))] == ["malformed"]
 
 
 def hostile():
