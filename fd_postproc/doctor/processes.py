@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from .. import queues
 from ..errors import QueueError
+from ..process_stat import process_stat
 
 # System call numbers of msgsnd and msgrcv.  (On other machines only the kernel function's name is known.)
 _CALLS = {
@@ -136,9 +137,7 @@ def last_user(pid: int, used_at: int) -> User:
 def _status(pid: int) -> tuple[str, int, float] | None:
     """State letter, number of threads, and start as Unix time."""
     try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            # the name in parentheses may hold spaces and parentheses itself
-            fields = file.read().rpartition(")")[2].split()
+        fields = process_stat(pid)
     except OSError:
         return None
     if len(fields) < 20:

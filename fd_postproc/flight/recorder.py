@@ -13,6 +13,7 @@ from typing import Any
 from .._core import FlightRing
 from ..environment import FLIGHT, FLIGHT_TOKENS, is_on
 from ..layout import Channel
+from ..process_stat import process_stat
 from ..queues import locate
 from . import files
 from .codes import End, Kind, request_hash
@@ -176,10 +177,9 @@ class Recorder:
 def _state_of(pid: int) -> tuple[int, int]:
     """A process's state, as the letter in /proc, and the CPU ticks that it has used; 0, 0: it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()
-        return fields[0][0], (int(fields[11]) + int(fields[12])) & 0xFFFFFFFF
-    except (OSError, IndexError, ValueError):
+        fields = process_stat(pid)
+        return ord(fields[0]), (int(fields[11]) + int(fields[12])) & 0xFFFFFFFF
+    except (OSError, IndexError, ValueError, TypeError):
         return 0, 0
 
 

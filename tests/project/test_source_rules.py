@@ -98,7 +98,17 @@ def test_the_kernel_writes_in_one_place():
 
 # Each file or folder of the package, the lowest first.
 FLOORS = [
-    *("_version", "_checkout", "_child", "checks", "environment", "errors", "layout", "queues"),
+    *(
+        "_version",
+        "_checkout",
+        "_child",
+        "checks",
+        "environment",
+        "errors",
+        "layout",
+        "process_stat",
+        "queues",
+    ),
     *(
         "tensors",
         "arrays",

@@ -9,6 +9,7 @@ from functools import cached_property
 from ..._core import _last_sender_of
 from ...environment import SILENCE
 from ...errors import QueueError
+from ...process_stat import process_stat
 from .liveness import STUCK_S, Liveness, Sight, Verdict
 from .sockets import Sockets
 
@@ -109,10 +110,9 @@ class Health(Sockets):
 def _state_of(process: int) -> str:
     """The letter of ``/proc/PID/stat``, ``S`` if that cannot be read; empty: there is no such process."""
     try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            state = file.read(4096).rpartition(b")")[2].split()[0].decode()
+        state = process_stat(process)[0]
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError):
         return "S"
     return "" if state in ("Z", "X", "x") else state  # a zombie sends nothing either

@@ -20,6 +20,7 @@ import sysv_ipc
 from ... import queues
 from ...environment import KEEP_STALE, QUEUE_ID, is_on
 from ...layout import Channel
+from ...process_stat import process_stat
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 
@@ -120,7 +121,6 @@ def _is_older(queue: sysv_ipc.MessageQueue) -> bool:
 def _began(pid: str) -> float | None:
     """When a process began, in seconds since the machine did; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:  # a process's name may be any bytes
-            return int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return int(process_stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
     except OSError:
         return None
