@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ...environment import GC
-from ..logs import api_log
 from ._chunks import note
 from .plans import NotPlain
 
@@ -194,11 +193,3 @@ def freeze() -> None:
         first, *others = gc.get_threshold()
         if 0 < first <= 2000:  # Python's own: 700, and 2000 from 3.13 on
             gc.set_threshold(5 * RESULTS_A_COLLECTION, *others)
-
-
-def settle(module: Any) -> None:
-    """Put ours in when the module has been imported; a line in the log if that cannot be."""
-    try:
-        install(module)
-    except (NotPlain, AttributeError) as reason:
-        api_log().info(f"fd_postproc: API side leaves the connections to FastDeploy: {reason}")

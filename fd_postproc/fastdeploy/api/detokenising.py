@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..logs import api_log
 from ._chunks import note
 from .plans import NotPlain
 
@@ -218,11 +217,3 @@ def install(module: Any) -> Callable[[], None]:
         cls.__init__, cls.ids2tokens = stock_init, stock
 
     return restore
-
-
-def settle(module: Any) -> None:
-    """Put ours in when the module has been imported; a line in the log if that cannot be."""
-    try:
-        install(module)
-    except (NotPlain, AttributeError, KeyError) as reason:
-        api_log().info(f"fd_postproc: API side leaves the texts of new tokens to FastDeploy: {reason}")

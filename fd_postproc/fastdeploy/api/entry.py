@@ -7,7 +7,10 @@ decided whether ours is used (`activation.settle`).
 
 from __future__ import annotations
 
+import importlib
 import logging
+from collections.abc import Callable
+from typing import Any
 
 GROUP = "fastdeploy.tool_parser_plugins"
 
@@ -30,41 +33,32 @@ def register() -> None:
 
         for name in (CHAT, COMPLETION):
             when_loaded(name, _settle)
-        when_loaded(UTILS, _connect)
-        when_loaded(PROCESSORS, _detokenise)
-        when_loaded(API_SERVER, _respond)
+        when_loaded(UTILS, _put_in("connections", "the connections"))
+        when_loaded(UTILS, _put_in("unpacking", "the unpacking of results"))
+        when_loaded(PROCESSORS, _put_in("detokenising", "the texts of new tokens"))
+        when_loaded(API_SERVER, _put_in("responses", "the JSON of whole answers"))
     except Exception:
         logging.getLogger("fd_postproc").exception(
             "the API server's side is off: FastDeploy's own code stays"
         )
 
 
-def _connect(module: object) -> None:
-    try:
-        from . import connections, unpacking
+def _put_in(part: str, what: str) -> Callable[[Any], None]:
+    """A function that has ``install`` of one of our parts look at a module that was just imported."""
 
-        connections.settle(module)
-        unpacking.settle(module)
-    except Exception:
-        logging.getLogger("fd_postproc").exception("the API server's connections stay FastDeploy's own")
+    def put_in(module: Any) -> None:
+        try:
+            from ..logs import api_log
+            from .plans import NotPlain
 
+            try:
+                importlib.import_module(f".{part}", __package__).install(module)
+            except (NotPlain, AttributeError, KeyError) as reason:
+                api_log().info(f"fd_postproc: API side leaves {what} to FastDeploy: {reason}")
+        except Exception:
+            logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own way: {what}")
 
-def _detokenise(module: object) -> None:
-    try:
-        from .detokenising import settle
-
-        settle(module)
-    except Exception:
-        logging.getLogger("fd_postproc").exception("texts of new tokens stay FastDeploy's own")
-
-
-def _respond(module: object) -> None:
-    try:
-        from .responses import settle
-
-        settle(module)
-    except Exception:
-        logging.getLogger("fd_postproc").exception("whole answers stay FastDeploy's own")
+    return put_in
 
 
 def _settle(module: object) -> None:

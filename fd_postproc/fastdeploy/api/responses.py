@@ -109,13 +109,3 @@ def install(module: Any) -> Callable[[], None]:
         dump_answers_by((), None)
 
     return restore
-
-
-def settle(module: Any) -> None:
-    """Put ours in when the application has been imported; a line in the log if that cannot be."""
-    from ..logs import api_log
-
-    try:
-        install(module)
-    except (NotPlain, AttributeError) as reason:
-        api_log().info(f"fd_postproc: API side leaves the JSON of whole answers to FastDeploy: {reason}")

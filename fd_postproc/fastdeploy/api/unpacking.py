@@ -11,7 +11,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..logs import api_log
 from ._chunks import LAZY, Unknown, note, unpack
 from .plans import NotPlain
 
@@ -84,14 +83,6 @@ def install(module: Any) -> Callable[[], None]:
         module.msgpack = stock
 
     return restore
-
-
-def settle(module: Any) -> None:
-    """Put ours in when the module has been imported; a line in the log if that cannot be."""
-    try:
-        install(module)
-    except (NotPlain, AttributeError) as reason:
-        api_log().info(f"fd_postproc: API side leaves the unpacking of results to FastDeploy: {reason}")
 
 
 def _difference(stock: Any) -> str | None:
