@@ -292,20 +292,12 @@ _LOOKS: tuple[Callable[[Picture], Iterator[Finding]], ...] = (
 )  # fmt: skip
 
 CODES = (
-    *("stuck", "killed", "other-sender", "worker-dead", "worker-stopped", "worker-silent", "queue-removed"),
-    *(
-        "queue-error",
-        "queue-full",
-        "limits-lowered",
-        "two-readers",
-        "frames-missing",
-        "frames-doubled",
-        "frames-reordered",
-    ),
-    *("other-build", "malformed", "incomplete", "stale", "lost-step", "undelivered", "failed-request"),
-    *("no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token", "unhealthy"),
-    "damaged",
-)
+    "stuck", "killed", "other-sender", "worker-dead", "worker-stopped", "worker-silent", "queue-removed",
+    "queue-error", "queue-full", "limits-lowered", "two-readers", "frames-missing", "frames-doubled",
+    "frames-reordered", "other-build", "malformed", "incomplete", "stale", "lost-step", "undelivered",
+    "failed-request", "no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token",
+    "unhealthy", "damaged",
+)  # fmt: skip
 """All that there are."""
 
 
