@@ -24,21 +24,16 @@ pytestmark = pytest.mark.framework
 
 
 @pytest.fixture
-def rig(ops_queue):
+def rig(started):
     """A function that makes a rig whose token thread runs, and has processed a step."""
-    made = []
 
     def make(channel="spec_topk", names=("a", "b")):
-        rig = Rig(channel, names)
-        made.append(rig)
-        rig.start()
+        rig = started(channel, names)
         rig.send({0: [50], 1: [51]})
         until(lambda: any(isinstance(entry, Step) for entry in flight(rig).entries))
         return rig
 
-    yield make
-    for rig in made:
-        rig.close()
+    return make
 
 
 def flight(rig):

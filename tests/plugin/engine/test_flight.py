@@ -20,19 +20,13 @@ pytestmark = pytest.mark.framework
 
 
 @pytest.fixture
-def rig(ops_queue):
+def rig(started):
     """A function that makes a rig whose token thread runs."""
-    made = []
 
     def make(channel="spec_topk", names=("a", "b"), **mode):
-        rig = Rig(channel, names, **mode)
-        made.append(rig)
-        rig.start()
-        return rig
+        return started(channel, names, **mode)
 
-    yield make
-    for rig in made:
-        rig.close()
+    return make
 
 
 def flight(rig):

@@ -1,7 +1,6 @@
 """The plug-in's receive loop on a real queue: what goes wrong there, and what waits there."""
 
 import gc
-import logging
 import os
 import time
 import weakref
@@ -19,31 +18,6 @@ from tests.lib.rig import Rig
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
-
-
-@pytest.fixture
-def started(ops_queue):
-    """A function that starts the token thread of a rig with two requests."""
-    rigs = []
-
-    def start(channel="plain", **mode):
-        rig = Rig(channel, ["a", "b"], **mode)
-        rigs.append(rig)
-        rig.start()
-        return rig
-
-    yield start
-    for rig in rigs:
-        rig.close()
-
-
-@pytest.fixture
-def log(caplog):
-    """Records of FastDeploy's loggers, which do not propagate."""
-    logger = logging.getLogger("fastdeploy")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
 
 
 def told(rig):

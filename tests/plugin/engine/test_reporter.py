@@ -7,7 +7,6 @@ import pytest
 
 from fd_postproc.fastdeploy.engine import counters, reporter
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
@@ -23,21 +22,14 @@ def sample(name):
 
 
 @pytest.fixture
-def running(ops_queue, monkeypatch):
-    """A function that starts the token thread of a rig, with gauges and counters told as often as given."""
-    rigs = []
+def running(started, monkeypatch):
+    """A function that starts a token thread, with gauges and counters told as often as given."""
 
     def start(gauge_period, period):
         monkeypatch.setattr(counters, "PERIOD", period)
-        rig = Rig("spec", ["a", "b"])
-        rig.processor.gauge_period = gauge_period
-        rigs.append(rig)
-        rig.start()
-        return rig
+        return started("spec", prepare=lambda rig: setattr(rig.processor, "gauge_period", gauge_period))
 
-    yield start
-    for rig in rigs:
-        rig.close()
+    return start
 
 
 def reporters():
