@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import tempfile
+import threading
 import zlib
 from functools import cache, cached_property
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.lib.frameworks import FRAMEWORKS, made
 from tests.lib.kernel_emulation import compiler
 
 CLONE_NEWIPC = 0x08000000
+REPORTER = "fd_postproc-reporter"  # a thread that lives as long as a token thread
 
 # Child processes import NumPy and do no linear algebra; without threads for it the import takes half as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -59,6 +61,15 @@ def fresh_metrics():
     reset = getattr(getattr(metrics, "main_process_metrics", None), "reset", None)
     if reset is not None:  # the double's
         reset()
+
+
+@pytest.fixture(autouse=True)
+def no_token_thread_left():
+    """One that a test forgets would count, log and hold queues in all tests after it."""
+    before = {thread for thread in threading.enumerate() if thread.name == REPORTER}
+    yield
+    left = {thread for thread in threading.enumerate() if thread.name == REPORTER} - before
+    assert not left, "a token thread is still running: stop it"
 
 
 @pytest.fixture

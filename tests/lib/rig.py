@@ -89,8 +89,8 @@ class Rig:
                 sender.send(self.message(tokens, **options))
 
     def close(self):
-        if getattr(self.processor, "_receiver", None) is not None:
-            self.processor.stop(20)
+        if self.processor.worker is not None and hasattr(self.processor, "stop"):
+            self.processor.stop(20)  # also between two queues, when it has no receiver
             assert not self.processor.worker.is_alive()
         with contextlib.suppress(AttributeError):
             self.processor._finalizer()  # it keeps the object alive otherwise

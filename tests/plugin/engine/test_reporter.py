@@ -32,8 +32,15 @@ def running(started, monkeypatch):
     return start
 
 
+def alive():
+    return {thread for thread in threading.enumerate() if thread.name == "fd_postproc-reporter"}
+
+
+@pytest.fixture
 def reporters():
-    return [thread for thread in threading.enumerate() if thread.name == "fd_postproc-reporter"]
+    """A function: the threads of this test, whatever else the process has running."""
+    before = alive()
+    return lambda: alive() - before
 
 
 def test_the_last_steps_are_told_though_no_other_comes(running):
@@ -55,18 +62,18 @@ def test_it_waits_while_there_is_nothing_to_tell(running, monkeypatch):
     assert len(looks) <= 1
 
 
-def test_the_end_tells_all(running):
+def test_the_end_tells_all(reporters, running):
     rig, before = running(gauge_period=1000.0, period=1000.0), sample(EXPORTED)
     rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")
     until(lambda: len(rig.sink.puts) == 2)
     assert len(reporters()) == 1
     rig.processor.stop(20)
-    assert reporters() == []
+    assert not reporters()
     assert sample(EXPORTED) == before + 2
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 1
 
 
-def test_what_fails_in_it_is_logged_once_and_goes_on(running, monkeypatch, caplog):
+def test_what_fails_in_it_is_logged_once_and_goes_on(reporters, running, monkeypatch):
     def fail(*_):
         raise ValueError("planted by a test")
 
