@@ -317,6 +317,12 @@ def pytest_generate_tests(metafunc):
             )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """Two processes a core: half of the time a test waits for a message, a time limit or another process."""
+    return 2 * len(os.sched_getaffinity(0))
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave nightly tests out unless they are asked for, by -m nightly or by name."""
     if "nightly" in config.option.markexpr or any("::" in argument for argument in config.args):
