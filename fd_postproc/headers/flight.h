@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "fd_postproc/headers/block.h"
 
@@ -154,16 +157,44 @@ static inline void fdb_put_bytes(fdb_ring *ring, int kind, int64_t now, const ui
 
 /* ---- Steps ------------------------------------------------------------------------------------------- */
 
-#define FDB_BLOCK 32 /* words that are multiplied pairwise, side by side: as NH of UMAC */
+#ifdef __SSE2__
+static inline __m128i fdb_load(const void *words)
+{
+    return _mm_loadu_si128((const __m128i *)words);
+}
+#endif
+
+/* How many bits are set.  The instruction for it is newer than the oldest x86-64. */
+static inline uint32_t fdb_ones(uint64_t bits)
+{
+    bits -= bits >> 1 & 0x5555555555555555u;
+    bits = (bits & 0x3333333333333333u) + (bits >> 2 & 0x3333333333333333u);
+    return (uint32_t)(((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
+}
+
+#define FDB_BLOCK 32   /* words that are multiplied pairwise, side by side: as NH of UMAC */
 #define FDB_SUMMED 128 /* rows at most whose tokens count */
 
-static inline uint64_t fdb_sum_block(const fdb_ring *ring, const uint32_t *words)
+/* `n` of them: FDB_BLOCK, or half as many. */
+static inline uint64_t fdb_sum_block(const fdb_ring *ring, const uint32_t *words, int n)
 {
+    const int half = n / 2;
+#ifdef __SSE2__
+    const uint32_t *pad = ring->pad;
+    __m128i sum = _mm_setzero_si128();
+    for (int i = 0; i < half; i += 4) {
+        const __m128i a = _mm_add_epi32(fdb_load(words + i), fdb_load(pad + i));
+        const __m128i b = _mm_add_epi32(fdb_load(words + half + i), fdb_load(pad + half + i));
+        sum = _mm_add_epi64(sum, _mm_mul_epu32(a, b));
+        sum = _mm_add_epi64(sum, _mm_mul_epu32(_mm_srli_epi64(a, 32), _mm_srli_epi64(b, 32)));
+    }
+    return (uint64_t)_mm_cvtsi128_si64(_mm_add_epi64(sum, _mm_unpackhi_epi64(sum, sum)));
+#else
     uint64_t sum = 0;
-    for (int i = 0; i < FDB_BLOCK / 2; i++)
-        sum += (uint64_t)(words[i] + ring->pad[i]) *
-               (words[i + FDB_BLOCK / 2] + ring->pad[i + FDB_BLOCK / 2]);
+    for (int i = 0; i < half; i++)
+        sum += (uint64_t)(words[i] + ring->pad[i]) * (words[half + i] + ring->pad[half + i]);
     return sum;
+#endif
 }
 
 /* Of `n` words, `pitch` words apart. */
@@ -173,23 +204,68 @@ static inline uint64_t fdb_sum_words(const fdb_ring *ring, uint64_t sum, const i
     uint32_t block[FDB_BLOCK];
     int64_t at, i;
     for (at = 0; at + FDB_BLOCK <= n; at += FDB_BLOCK, from += FDB_BLOCK * pitch) {
-        if (pitch == 1)
-            memcpy(block, from, sizeof block);
-        else
-            for (i = 0; i < FDB_BLOCK; i++)
-                block[i] = (uint32_t)from[i * pitch];
-        sum = fdb_mixed(sum, fdb_sum_block(ring, block));
+        for (i = 0; i < FDB_BLOCK; i++)
+            block[i] = (uint32_t)from[i * pitch];
+        sum = fdb_mixed(sum, fdb_sum_block(ring, block, FDB_BLOCK));
     }
     for (; at < n; at++, from += pitch)
         sum = fdb_mixed(sum, (uint32_t)*from);
     return sum;
 }
 
-/* Of counts and sampled tokens; of the latter, some of many. */
-static inline uint32_t fdb_sum(const fdb_ring *ring, const fdw_step *s)
+/* Two counts of FDB_BLOCK in a word, and a bit for each that is positive.  One beyond 16 bits, which no message
+ * may have, is taken for the nearest. */
+static inline uint32_t fdb_narrow(const int32_t *counts, uint32_t *words)
+{
+#ifdef __SSE2__
+    const __m128i zero = _mm_setzero_si128();
+    __m128i positive[4];
+    for (int i = 0; i < 4; i++) {
+        const __m128i eight = _mm_packs_epi32(fdb_load(counts + 8 * i), fdb_load(counts + 8 * i + 4));
+        _mm_storeu_si128((__m128i *)(void *)(words + 4 * i), eight);
+        positive[i] = _mm_cmpgt_epi16(eight, zero);
+    }
+    return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(positive[0], positive[1])) |
+           (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(positive[2], positive[3])) << 16;
+#else
+    int16_t narrow[FDB_BLOCK];
+    uint32_t positive = 0;
+    for (int i = 0; i < FDB_BLOCK; i++) {
+        const int32_t count = counts[i];
+        narrow[i] = (int16_t)(count > INT16_MAX ? INT16_MAX : count < INT16_MIN ? INT16_MIN : count);
+        positive |= (uint32_t)(count > 0) << i;
+    }
+    memcpy(words, narrow, sizeof narrow);
+    return positive;
+#endif
+}
+
+/* The sum of all counts; and which of the first slots have tokens, a bit each, in `live`. */
+static inline uint64_t fdb_sum_counts(const fdb_ring *ring, const fdw_step *s, uint64_t *live)
+{
+    uint64_t sum = ring->key;
+    uint32_t words[FDB_BLOCK / 2], bits;
+    int32_t at, last[FDB_BLOCK];
+    for (at = 0; at < s->batch; at += FDB_BLOCK) {
+        const int32_t *counts = s->block.counts + at;
+        if (s->batch - at < FDB_BLOCK) {
+            memset(last, 0, sizeof last);
+            for (int32_t i = 0; i < s->batch - at; i++)
+                last[i] = counts[i];
+            counts = last;
+        }
+        bits = fdb_narrow(counts, words);
+        sum = fdb_mixed(sum, fdb_sum_block(ring, words, FDB_BLOCK / 2));
+        if (at < FDB_MOST_SLOTS)
+            live[at / 64] |= (uint64_t)bits << at % 64;
+    }
+    return fdb_mixed(sum, (uint32_t)s->batch);
+}
+
+/* Of the sampled tokens, some of many. */
+static inline uint32_t fdb_sum_tokens(const fdb_ring *ring, uint64_t sum, const fdw_step *s)
 {
     const int64_t apart = (s->rows + FDB_SUMMED - 1) / FDB_SUMMED;
-    uint64_t sum = fdb_sum_words(ring, ring->key, s->block.counts, s->batch, 1);
     if (s->rows > 0)
         sum = fdb_sum_words(ring, sum, s->block.ids, (s->rows + apart - 1) / apart, apart * s->cols);
     return (uint32_t)fdb_mixed(sum, ring->key);
@@ -198,32 +274,14 @@ static inline uint32_t fdb_sum(const fdb_ring *ring, const fdw_step *s)
 #define FDB_LIVE_AGAIN 1024 /* steps after which the slots are told although they are the same */
 
 /* Tell which slots have tokens, if that is something else than before.  How many have. */
-static inline uint32_t fdb_live(fdb_ring *ring, const fdw_step *s, int64_t now)
+static inline uint32_t fdb_live(fdb_ring *ring, const uint64_t *live, int32_t slots, int64_t now)
 {
-    const int32_t slots = s->batch < FDB_MOST_SLOTS ? s->batch : FDB_MOST_SLOTS;
     const int32_t words = (slots + 63) / 64;
-    uint64_t live[FDB_MOST_SLOTS / 64];
     uint32_t n = 0;
-    int32_t i, k, first;
+    int32_t k, first;
     fdb_entry entry;
-    for (k = 0; k < words; k++) {
-        const int32_t *counts = s->block.counts + 64 * k;
-        const int32_t here = slots - 64 * k < 64 ? slots - 64 * k : 64;
-        uint8_t has[64] = {0};
-        uint64_t bits = 0, eight;
-        if (here == 64) /* a length that is known makes this a few instructions */
-            for (i = 0; i < 64; i++)
-                has[i] = counts[i] > 0;
-        else
-            for (i = 0; i < here; i++)
-                has[i] = counts[i] > 0;
-        for (i = 0; i < 8; i++) { /* the lowest bits of eight bytes, side by side */
-            memcpy(&eight, has + 8 * i, sizeof eight);
-            bits |= (eight * 0x0102040810204080u >> 56) << (8 * i);
-        }
-        live[k] = bits;
-        n += (uint32_t)__builtin_popcountll(bits);
-    }
+    for (k = 0; k < words; k++)
+        n += fdb_ones(live[k]);
     if (ring->live_slots == (uint32_t)slots && ++ring->live_age < FDB_LIVE_AGAIN &&
         memcmp(live, ring->live, 8 * (size_t)words) == 0)
         return n;
@@ -247,14 +305,16 @@ static inline uint32_t fdb_live(fdb_ring *ring, const fdw_step *s, int64_t now)
  * rest is taken from the step. */
 static inline void fdb_step(fdb_ring *ring, const fdw_step *s, int dialect, int64_t now, fdb_entry *entry)
 {
-    entry->slot = (uint16_t)fdb_live(ring, s, now);
+    uint64_t live[FDB_MOST_SLOTS / 64] = {0};
+    const uint64_t sum = fdb_sum_counts(ring, s, live);
+    entry->slot = (uint16_t)fdb_live(ring, live, s->batch < FDB_MOST_SLOTS ? s->batch : FDB_MOST_SLOTS, now);
     entry->kind = FDB_STEP;
     entry->flags = (uint8_t)((dialect & 3) | s->channel << 2);
     entry->time = now;
     entry->body.step.frame = s->seq;
     entry->body.step.rows = (uint32_t)s->rows;
     entry->body.step.batch = (uint16_t)s->batch;
-    entry->body.step.sum = fdb_sum(ring, s);
+    entry->body.step.sum = fdb_sum_tokens(ring, sum, s);
     fdb_put(ring, entry);
     fdb_set(ring, FDB_BUSY, 0);
 }

@@ -16,7 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fd_postproc as fp
 from fd_postproc._core import FlightRing
+from fd_postproc.explain.picture import with_slots
+from fd_postproc.fastdeploy.engine._results import Totals
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import HEAD, HEAD_SIZE, MAGIC, End, Kind, request_hash
 from fd_postproc.flight.reading import Event, Message
@@ -253,6 +256,68 @@ def test_threads_write_side_by_side(folder):
     flight = reading.read(recorder.path)
     assert sorted(numbered(flight.entries)) == sorted(1000 * k + n for k in range(4) for n in range(500))
     assert all(entry.text == "abc" for entry in flight.entries)
+
+
+# ---- steps ---------------------------------------------------------------------------------------------
+
+
+def recorded_steps(recorder, *steps):
+    """What the file says of them, each with the slots that had tokens."""
+    totals = Totals()
+    totals.ring = recorder.ring
+    for step in steps:
+        totals.end_receive()
+        totals.end_build()
+        totals.end_put(3, step)
+    return list(with_slots(reading.read(recorder.path)))
+
+
+@pytest.mark.parametrize("batch", [1, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 319, 320, 321, 512])
+def test_slots_with_tokens_whatever_the_batch(folder, batch):
+    generator = random.Random(batch)
+    steps, slots = [], []
+    for _ in range(20):
+        counts = [generator.choice([1, 1, -9]) for _ in range(batch)]
+        live = {slot for slot, count in enumerate(counts) if count > 0}
+        steps.append(fp.Step.from_arrays("plain", counts, range(len(live))))
+        slots.append(live)
+    found = recorded_steps(begun(size=1 << 16), *steps)
+    assert [live for _, live in found] == slots
+    assert [(step.live, step.batch, step.rows) for step, _ in found] == [
+        (len(live), batch, len(live)) for live in slots
+    ]
+    assert all(step.results == 3 and step.receive >= 0 for step, _ in found)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 31, 32, 33, 64, 100, 128])
+def test_the_sum_is_of_every_count_and_token(folder, batch):
+    """Equal steps have equal ones, and no two others."""
+    counts = [2] * batch
+    ids = np.arange(2 * batch)
+    others = [fp.Step.from_arrays("spec", counts, ids), fp.Step.from_arrays("spec", counts, ids)]
+    for at in range(batch):
+        fewer = [*counts[:at], 1, *counts[at + 1 :]]
+        others.append(fp.Step.from_arrays("spec", fewer, ids[: sum(fewer)]))
+    if 2 * batch <= 128:
+        for at in range(2 * batch):
+            changed = ids.copy()
+            changed[at] += 1
+            others.append(fp.Step.from_arrays("spec", counts, changed))
+    sums = [step.sum for step, _ in recorded_steps(begun(size=1 << 16), *others)]
+    assert sums[0] == sums[1]
+    assert len(set(sums)) == len(sums) - 1
+
+
+def test_of_many_tokens_some_are_summed_over_all_of_the_step(folder):
+    counts, ids = [6] * 256, np.arange(6 * 256)
+    steps = [fp.Step.from_arrays("spec", counts, ids)]
+    for at in range(6 * 256):
+        changed = ids.copy()
+        changed[at] += 1
+        steps.append(fp.Step.from_arrays("spec", counts, changed))
+    first, *sums = [step.sum for step, _ in recorded_steps(begun(size=1 << 18), *steps)]
+    told = [at for at, one in enumerate(sums) if one != first]
+    assert told == list(range(0, 6 * 256, 12))
 
 
 # ---- requests ------------------------------------------------------------------------------------------
