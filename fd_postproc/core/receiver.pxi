@@ -460,6 +460,11 @@ cdef class Receiver:
         finally:
             self.busy = False
 
+    @property
+    def _open_frames(self):
+        """How many frames have come in part, and how many pieces there have been; any thread may ask."""
+        return fdc_read(&self.frames.open), fdc_read(&self.frames.fragments)
+
     def _refused(self):
         """For the plug-in's flight recorder: type and payload of the message that the last call refused.
 

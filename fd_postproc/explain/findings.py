@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from .._core import CHANNELS, payload_size
 from ..errors import MalformedMessage
 from ..flight.codes import Kind
 from ..flight.reading import Event, Queue
+from .pace import bursts, slower
 from .picture import Picture
 
 SILENT = 5.0  # seconds without a step, at least, before a worker is called silent
 USUAL = 20  # times its usual pace, likewise
 STUCK = 5.0  # seconds that a step may be in hand
+FROZEN = 4.0  # seconds that an engine, which looks at the queue each second, may say nothing
 ERROR, WARNING, INFO = "error", "warning", "info"
 _OTHER_BUILD = ("magic", "version", "mtype", "columns", "flag", "channel")
 
@@ -67,6 +70,12 @@ def _process(p: Picture) -> Iterator[Finding]:
                 else "the queue is full, or the save op is stuck"
             )
             yield Finding(ERROR, "stuck", busy, f"{what} for {_span(p.now - busy)}: {hint}")
+        elif p.queues and p.now - p.last > FROZEN and flight.side == "engine":
+            text = (
+                f"process {flight.pid} lives and has recorded nothing for {_span(p.now - p.last)}, not even "
+                "how the queue is: it is stopped (SIGSTOP, a debugger), or one of its threads holds the GIL"
+            )
+            yield Finding(ERROR, "frozen", p.last, text)
         return
     if p.of(Kind.CLOSED):
         return
@@ -111,7 +120,14 @@ def _silence(p: Picture) -> Iterator[Finding]:
     look = p.queues[-1]
     since = p.steps[-1].at if p.steps else p.flight.began
     enough = max(SILENT, USUAL * (p.usual_gap or 0.0))
-    if not look.running or look.messages or p.end - since < enough or not look.state or look.state in "ZTt":
+    if not look.running or look.messages or p.end - since < enough or p.now - look.at > FROZEN:
+        return  # or nobody has looked
+    if look.last_sender == 0:
+        text = f"nothing has come since the queue was made, while {look.running} requests run"
+        yield Finding(ERROR, "worker-silent", since, text)
+        yield from _too_long(p, look, since)
+        return
+    if not look.state or look.state in "ZTt":
         return
     last = [one for one in p.queues if one.at >= since and one.last_sender == look.last_sender]
     works = len(last) > 1 and last[-1].ticks > last[0].ticks
@@ -123,6 +139,54 @@ def _silence(p: Picture) -> Iterator[Finding]:
         f"requests run; it is there, and {doing}"
     )
     yield Finding(WARNING if works else ERROR, "worker-silent", since, text)
+    yield from _too_long(p, look, since)
+
+
+def _too_long(p: Picture, look: Queue, since: float) -> Iterator[Finding]:
+    """May the worker's messages be refused by its kernel?"""
+    full = _full_size(p)
+    if p.steps and p.steps[-1].frame is not None:
+        return  # frames are as short as they have to be
+    if 0 < min(look.msgmax, look.max_bytes) < full:
+        text = (
+            f"messages may have {min(look.msgmax, look.max_bytes):,} bytes (kernel.msgmax, kernel.msgmnb), "
+            f"FastDeploy's own op sends {full:,}: the kernel refuses each, and that op goes on without a word"
+        )
+        yield Finding(ERROR, "limits-low", since, text)
+
+
+def _full_size(p: Picture) -> int:
+    """Bytes of FastDeploy's own messages, as most builds have them."""
+    return payload_size(p.flight.channel) if p.flight.channel in CHANNELS else 0
+
+
+def _pace(p: Picture) -> Iterator[Finding]:
+    """Steps that come ever later, or all at once."""
+    slope = slower(p.steps)
+    if slope is not None:
+        since, then, now = slope
+        text = (
+            f"the worker becomes slower and slower: a step every {_span(now)}, at first every {_span(then)}"
+        )
+        yield Finding(WARNING, "slower", since, text)
+    for at, count, within, usual in bursts(p.steps):
+        text = f"some {count:,} steps came at once, within {_span(within)} (usually {_span(usual)} apart)"
+        yield Finding(INFO, "burst", at, text)
+
+
+def _senders(p: Picture) -> Iterator[Finding]:
+    """Frames of another sender: a worker that began anew, or two at a time."""
+    frames = [step for step in p.steps if step.frame is not None]
+    changes = [step for before, step in pairwise(frames) if step.sender != before.sender]
+    if changes and len({step.sender for step in changes} | {step.sender for step in frames[:1]}) <= len(
+        changes
+    ):
+        text = "frames of two senders come in turn: two processes, or two ops, send steps to this queue"
+        yield Finding(ERROR, "two-senders", changes[0].at, text)
+        return
+    for step in changes:
+        text = f"frames come from another sender now, numbered from {step.frame}: the worker began anew"
+        yield Finding(WARNING, "restarted", step.at, text)
 
 
 def _queue(p: Picture) -> Iterator[Finding]:
@@ -192,7 +256,12 @@ def _frames(p: Picture) -> Iterator[Finding]:
         found = p.of(kind)
         if found:
             number = sum(event.numbers[0] for event in found)
-            yield Finding(ERROR, code, found[0].at, f"{number:,} {text}")
+            frames = text if number != 1 else text.replace("frames", "frame", 1)
+            yield Finding(ERROR, code, found[0].at, f"{number:,} {frames}")
+    for event in p.of(Kind.OPEN):
+        frames = f"{event.numbers[0]:,} frame" + "s" * (event.numbers[0] != 1)
+        text = f"{frames} came in part: whoever sent so far died, or hangs, in the middle of one"
+        yield Finding(ERROR, "incomplete", event.at, text)
 
 
 def _grouped(p: Picture, kind: Kind) -> Iterator[tuple[Event, int]]:
@@ -209,7 +278,8 @@ def _messages(p: Picture) -> Iterator[Finding]:
         value, bound, index = event.numbers[:3]
         fault = MalformedMessage(p.flight.channel, event.text, value, bound, None if index < 0 else index)
         times = f"{count:,} messages were refused, the last" if count > 1 else "a message was refused"
-        code = "other-build" if event.text in _OTHER_BUILD else "malformed"
+        longer = event.text == "length" and value > bound
+        code = "other-build" if event.text in _OTHER_BUILD or longer else "malformed"
         yield Finding(ERROR, code, event.at, f"{times}: {fault}")
     for event in p.of(Kind.STALE):
         text = f"{event.numbers[0]:,} messages of an earlier run lay in the queue, and were dropped"
@@ -275,6 +345,10 @@ def _health(p: Picture) -> Iterator[Finding]:
     again = p.of(Kind.HEALTHY)
     for event in p.of(Kind.UNHEALTHY):
         end = next((one.at for one in again if one.at > event.at), None)
+        if event.text.startswith("thread:"):
+            text = "the token thread has ended: no step will be processed any more"
+            yield Finding(ERROR, "thread-dead", event.at, text)
+            continue
         lasted = "" if end is None else f"; healthy again after {_span(end - event.at)}"
         yield Finding(
             WARNING, "unhealthy", event.at, f"the plug-in called itself unhealthy: {event.text}{lasted}"
@@ -288,11 +362,13 @@ def _file(p: Picture) -> Iterator[Finding]:
 
 
 _LOOKS: tuple[Callable[[Picture], Iterator[Finding]], ...] = (
-    _process, _worker, _queue, _frames, _messages, _errors, _sends, _requests, _health, _file,
+    _process, _worker, _pace, _senders, _queue, _frames, _messages, _errors, _sends, _requests, _health,
+    _file,
 )  # fmt: skip
 
 CODES = (
-    "stuck", "killed", "other-sender", "worker-dead", "worker-stopped", "worker-silent", "queue-removed",
+    "stuck", "killed", "frozen", "thread-dead", "other-sender", "two-senders", "restarted", "slower", "burst",
+    "limits-low", "worker-dead", "worker-stopped", "worker-silent", "queue-removed",
     "queue-error", "queue-full", "limits-lowered", "two-readers", "frames-missing", "frames-doubled",
     "frames-reordered", "other-build", "malformed", "incomplete", "stale", "lost-step", "undelivered",
     "failed-request", "no-memory", "stood-aside", "send-failed", "slow-sends", "left", "no-first-token",

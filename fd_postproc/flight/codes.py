@@ -53,6 +53,7 @@ class Kind(IntEnum):
     MISSING = 28  # frames, by their numbers: how many
     DOUBLED = 29
     REORDERED = 34
+    OPEN = 37  # frames of which no more has come for a second: how many
 
     STOOD_ASIDE = 30  # text
     ACTIVE = 31  # text

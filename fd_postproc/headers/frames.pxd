@@ -18,7 +18,7 @@ cdef extern from "fd_postproc/headers/frames.h" nogil:
 
     ctypedef struct fdf_assembly:
         int64_t fragments
-        int64_t incomplete
+        int64_t incomplete, open
 
     int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t limit)
     int64_t fdf_piece_size(const fdf_sending *s)

@@ -70,6 +70,7 @@ typedef struct {
     int verify;             /* check the checksum of a frame that has one */
     int64_t fragments;      /* received */
     int64_t incomplete;     /* frames given up */
+    int64_t open;           /* frames of which something has come, and not all */
 } fdf_assembly;
 
 /* seed: a random number. */
@@ -209,6 +210,7 @@ static inline uint8_t *fdf_take_data(fdf_assembly *a, fdf_sender *s)
     else
         a->strangers -= s->filled + FDF_ENTRY_COST;
     s->data = NULL;
+    fdc_add(&a->open, -1);
     return data;
 }
 
@@ -319,6 +321,7 @@ static inline int fdf_open(fdf_assembly *a, fdf_sender *s, const fdw_frame_heade
         return -1;
     }
     fdf_charge(a, s, s->room + FDF_ENTRY_COST, now);
+    fdc_add(&a->open, 1);
     s->header = *h;
     s->filled = size;
     fdf_list_as(a, s, known ? FDF_KNOWN_OPEN : fdf_size_class(size));

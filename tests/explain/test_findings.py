@@ -52,6 +52,20 @@ FAULTS = {
     "worker-dead": ([*GOOD, look(101.8, state="")], {}),
     "worker-stopped": ([*GOOD, look(101.8, state="T")], {}),
     "worker-silent": ([*steady(), look(110.0), look(111.0)], {}),
+    "frozen": ([*GOOD, look(102.0)], {}),
+    "thread-dead": ([*GOOD, event(101.9, Kind.UNHEALTHY, text="thread: the token thread has ended")], {}),
+    "two-senders": ([*steady(50), step(100.5, 9, 2), *steady(50, 100.6)], {}),
+    "restarted": ([*steady(50), *(step(100.5 + k / 100, k, 2) for k in range(50))], {}),
+    "slower": ([step(100.0 + 0.01 * (1.04**k - 1), k) for k in range(200)], {}),
+    "burst": (
+        [
+            *(step(100.0 + k / 100, k) for k in range(64)),
+            *(step(100.64 + k / 1e5, 64 + k) for k in range(192)),
+            *(step(100.65 + k / 100, 256 + k) for k in range(64)),
+        ],
+        {},
+    ),
+    "limits-low": ([step(100.0 + k / 100) for k in range(200)] + [look(110.0), look(111.0)], {}),
     "queue-removed": ([*GOOD, event(101.9, Kind.QUEUE_REMOVED, 77)], {}),
     "queue-error": ([*GOOD, event(101.9, Kind.QUEUE_ERROR, errno.EACCES, text="QueuePermission")], {}),
     "queue-full": ([*GOOD, look(101.8, messages=163, bytes=16300)], {}),
@@ -94,10 +108,11 @@ def test_every_code_has_an_example():
 @pytest.mark.parametrize("code", FAULTS)
 def test_a_fault_is_named_and_nothing_else(code):
     entries, options = FAULTS[code]
-    now = {"stuck": 120.0, "worker-silent": 111.5}.get(code, 102.0)
-    (found,) = findings(Picture(flight(*entries, **options), now))
+    now = {"stuck": 120.0, "frozen": 106.5, "worker-silent": 111.5, "limits-low": 111.5}.get(code, 102.0)
+    *others, found = findings(Picture(flight(*entries, **options), now))
     assert found.code == code
     assert found.text
+    assert [one.code for one in others] == (["worker-silent"] if code == "limits-low" else [])
 
 
 def test_a_step_in_hand_is_not_stuck_at_once():

@@ -51,11 +51,8 @@ class Health(Sockets):
         worker = getattr(self, "worker", None)
         if worker is not None and not worker.is_alive():
             return Verdict("thread", "the token thread has ended")
-        with self.health_lock:  # which the token thread takes twice a step: not for long
-            began = self.timestamp_for_alive_before_handle_batch
-            busy = self.timestamp_for_alive_after_handle_batch is None and began is not None
-            hangs = self.engine_output_token_hang
-        if busy:
+        began, hangs = self._in_hand()
+        if began is not None:
             lasted = self.fd.time.time() - began
             if lasted > min(self.stuck_after, self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT):
                 return Verdict("step", f"the token thread has had a step in hand for {lasted:.1f} s")
@@ -66,6 +63,13 @@ class Health(Sockets):
         if trouble is not None and trouble.steps == self.counters.steps and trouble.kind == "queue":
             return Verdict("queue", f"the queue cannot be used: {trouble.text}")
         return None
+
+    def _in_hand(self) -> tuple[float | None, bool]:
+        """Since when a step is in hand, if one is; whether the engine says that its output hangs."""
+        with self.health_lock:  # which the token thread takes twice a step: not for long
+            began = self.timestamp_for_alive_before_handle_batch
+            busy = self.timestamp_for_alive_after_handle_batch is None
+            return began if busy else None, self.engine_output_token_hang
 
     def _worker_is_wrong(self) -> Verdict | None:
         if getattr(self, "resource_manager", None) is None:  # nothing runs yet
@@ -88,7 +92,8 @@ class Health(Sockets):
             refused=self.counters.malformed,
             running={name: counted.get(name, 0) for name in names},
             known=frozenset(tuple(counted)),
-            busy=bool(self.transfers),
+            # Nor is a worker silent whose next messages nobody has read yet.
+            busy=bool(self.transfers) or self._in_hand()[0] is not None,
             worker=worker,
             state=state,
             refused_by_worker=self._refused_by(worker),

@@ -53,10 +53,7 @@ class Pairing(Release):
                 else:
                     self.deliver(batch_result)
         except Exception as error:
-            self.recorder.failure(Kind.UNDELIVERED, error)
-            self.fd.llm_logger.error(
-                f"fd_postproc: the results of a step were not delivered: {error}, {traceback.format_exc()}"
-            )
+            self._tell_undelivered("the results of a step were not delivered", error)
 
     def deliver(self, results: list[Any]) -> None:
         """Put results into FastDeploy's scheduler."""
@@ -79,10 +76,12 @@ class Pairing(Release):
         try:
             self.deliver(waiting)
         except Exception as error:  # what comes after it must go out all the same
-            self.recorder.failure(Kind.UNDELIVERED, error)
-            self.fd.llm_logger.error(
-                f"fd_postproc: results that waited were not delivered: {error}, {traceback.format_exc()}"
-            )
+            self._tell_undelivered("results that waited were not delivered", error)
+
+    def _tell_undelivered(self, what: str, error: Exception) -> None:
+        self.recorder.failure(Kind.UNDELIVERED, error)
+        text = f"fd_postproc: {what}: {type(error).__name__}: {error}"
+        self.fd.llm_logger.error(f"{text}\n{traceback.format_exc()}")
 
     def _pair(self, drafts: list[Any]) -> None:
         waiting = self._batch_result_buffer

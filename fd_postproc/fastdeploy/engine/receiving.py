@@ -52,6 +52,9 @@ class Receiving(Steps):
     def _troubles_recorded(self) -> dict[str, int]:
         return {}
 
+    _open_told = (0, 0)
+    _open_frames = (0, 0)  # at the last look, and the pieces until then
+
     @cached_property
     def removals(self) -> Backoff:
         """How long to wait before a queue is made again."""
@@ -198,12 +201,20 @@ class Receiving(Steps):
                 self._troubles_recorded[name] = int(received[name])
                 self.recorder.event(Kind[name.upper()], -1, more)
         if receiver is not None:
+            self._look_at_frames(receiver)
             try:
                 sender = _last_sender_of(receiver.msqid)
             except OSError:
                 sender = 0
             tasks = self.resource_manager.tasks_list
             self.recorder.look(receiver.msqid, sender, tasks, len(self.transfers))
+
+    def _look_at_frames(self, receiver: Receiver) -> None:
+        """Tell of frames whose sender has stopped in the middle, once."""
+        before, self._open_frames = self._open_frames, receiver._open_frames
+        if self._open_frames == before and before[0] > 0 and self._open_told != before:
+            self._open_told = before
+            self.recorder.event(Kind.OPEN, -1, before[0])
 
     def warm_up(self) -> None:
         """A step is done."""

@@ -6,6 +6,7 @@ and looking again and again would make every message late.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import Any
@@ -72,5 +73,7 @@ class Reporter:
             self._processor.best_effort("exported counters", self._reports.refresh, now)
             if now >= self._looked + LOOK:
                 self._looked = now
+                # It was a step of ours that woke us: at a time of nobody's choosing others' are seen, too.
+                self._end.wait(random.uniform(0, LOOK / 10))
                 self._processor.look()
             self._processor.best_effort("complaints", self._processor.complaints.flush)

@@ -228,6 +228,23 @@ def test_a_worker_that_lives_and_sends_nothing(started, log):
     until(lambda: gauge("silent") == 0)
 
 
+def test_no_worker_is_silent_while_a_step_is_in_hand(started, log):
+    """Nobody reads what it sends."""
+    rig, go_on = started(), threading.Event()
+    for _ in range(3):
+        rig.send({0: [11], 1: [12]})
+    until(lambda: rig.processor.counters.steps == 3)
+    real = rig.processor._process_step
+    rig.processor._process_step = lambda step: (go_on.wait(20), real(step))
+    rig.send({0: [11], 1: [12]})
+    until(lambda: rig.processor._in_hand()[0] is not None)
+    time.sleep(2 * FLOOR)
+    assert reason(rig) is None
+    go_on.set()
+    until(lambda: rig.processor.counters.steps == 4)
+    until(lambda: gauge("silent") == 1)
+
+
 def test_a_silence_is_none_while_nothing_runs(started):
     rig = started()
     rig.send({0: [11], 1: [12]})
