@@ -396,6 +396,104 @@ def test_a_changed_bit_costs_an_entry_and_no_more(example):
         assert len([entry for entry in flight.entries if isinstance(entry, Event)]) >= len(sure) - 2
 
 
+def bytes_of(recorder):
+    """A file's bytes, and where the entry with a number lies in them."""
+    data = bytearray(Path(recorder.path).read_bytes())
+    places = (len(data) - HEAD_SIZE) // 64
+    return data, lambda number: HEAD_SIZE + 64 * (number % places)
+
+
+def test_an_entry_is_whole_in_its_own_place_only(folder):
+    """Whoever copies entries about, repeats nothing."""
+    recorder = begun()
+    for n in range(10):
+        recorder.event(Kind.STALE, -1, n)
+    data, at = bytes_of(recorder)
+    data[at(50) : at(51)] = data[at(4) : at(5)]
+    flight = reading.parse(bytes(data))
+    assert numbered(flight.entries) == list(range(10))
+    assert (flight.torn, flight.damaged) == (0, 1)
+
+
+def test_an_entry_of_an_earlier_lap_is_none(folder):
+    recorder = begun()
+    fit = ((1 << 14) - HEAD_SIZE) // 64
+    recorder.event(Kind.STALE, -1, 1000)
+    before, at = bytes_of(recorder)
+    for n in range(2 * fit):
+        recorder.event(Kind.STALE, -1, n)
+    data, _ = bytes_of(recorder)
+    data[at(1) : at(2)] = before[at(1) : at(2)]
+    flight = reading.parse(bytes(data))
+    assert numbered(flight.entries) == list(range(fit + 1, 2 * fit)) or 1000 not in numbered(flight.entries)
+    assert flight.torn + flight.damaged == 1
+
+
+def test_the_entry_that_was_being_written_is_torn_and_any_other_is_damaged(folder):
+    """kill -9 between the head of an entry and its body: its check word is 0, as `fdb_put` leaves it."""
+    recorder = begun()
+    fit = ((1 << 14) - HEAD_SIZE) // 64
+    for written in (5, fit + 5):
+        for n in range(written):
+            recorder.event(Kind.STALE, -1, n)
+        data, at = bytes_of(recorder)
+        newest = max(int.from_bytes(data[k : k + 8], "little") for k in range(HEAD_SIZE, len(data) - 63, 64))
+        for number, seen in ((newest + 1, (1, 0)), (newest - 1, (0, 1)), (newest - 3, (0, 1))):
+            torn = bytearray(data)
+            torn[at(number) : at(number) + 8] = number.to_bytes(8, "little")
+            torn[at(number) + 8 : at(number) + 12] = bytes(4)
+            torn[at(number) + 12] = Kind.LOST
+            flight = reading.parse(bytes(torn))
+            assert (flight.torn, flight.damaged) == seen
+            assert not any(entry.kind == Kind.LOST for entry in flight.entries)
+
+
+def test_a_text_is_never_given_to_another_entry(folder):
+    recorder = begun()
+    recorder.event(Kind.LOST, -1, text="of the first")
+    recorder.event(Kind.UNDELIVERED, -1, text="of the second")
+    data, at = bytes_of(recorder)
+    data[at(3)] ^= 1  # the second entry itself
+    (found,) = reading.parse(bytes(data)).entries
+    assert (found.kind, found.text) == (Kind.LOST, "of the first")
+
+
+def test_a_message_that_is_not_all_there_is_none(folder):
+    recorder = begun()
+    recorder.frame(bytes(range(100)), 1)  # the entry that says so, and three of bytes
+    recorder.event(Kind.STALE, -1, 7)
+    data, at = bytes_of(recorder)
+    for number in (2, 3, 4):
+        broken = bytearray(data)
+        broken[at(number) + 30] ^= 1
+        assert not any(isinstance(entry, Message) for entry in reading.parse(bytes(broken)).entries)
+    recorder.ring.event(Kind.FRAME, -1, 1, 3)  # says three bytes
+    recorder.ring.event(Kind.STALE)
+    recorder.frame(b"", 1)
+    assert [len(one.payload) for one in reading.read(recorder.path).entries if isinstance(one, Message)] == [
+        100
+    ]
+
+
+def test_what_a_file_says_is_harmless_on_a_terminal(folder):
+    recorder = begun()
+    recorder.event(Kind.LOST, -1, text="\x1b[2J\r\nclean\x07\u202e")
+    (found,) = reading.read(recorder.path).entries
+    assert found.text == "?[2J??clean??"
+
+
+def test_two_recorders_never_share_a_file(folder):
+    """Another processor of this process; and a process that had this one's number."""
+    folder.mkdir(mode=0o700)
+    earlier = folder / f"engine-7-{os.getpid()}.flight"
+    earlier.write_bytes(b"of an earlier process")
+    one, two = begun(), begun()
+    one.event(Kind.STALE, -1, 1)
+    two.event(Kind.STALE, -1, 2)
+    assert [numbered(reading.read(it.path).entries) for it in (one, two)] == [[1], [2]]
+    assert earlier.read_bytes() == b"of an earlier process"
+
+
 @given(st.binary(max_size=2000), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_anybodys_bytes(data, entries, busy):
     head = bytearray(HEAD.pack(MAGIC, 1, 64, entries, 1, -1, 2**63 - 1, -5, -7, b"\xff" * 16, data[:32]))
