@@ -32,7 +32,8 @@ import numpy as np
 
 from fd_postproc import ops
 from fd_postproc._child import python_command
-from fd_postproc._core import Receiver, Sender, Step, decode, encode
+from fd_postproc._core import FlightRing, Receiver, Sender, Step, decode, encode
+from fd_postproc.fastdeploy.engine._results import Totals
 from fd_postproc.queues import locate
 
 from .built import _floor
@@ -83,6 +84,15 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
         step = case.step()
         found[f"tolists {case}"] = step.tolists, nothing
         found[f"logprobs {case}, all requests"] = partial(_all_logprobs, step), nothing
+    for batch, accepted in ((32, 2), (256, 2), (512, 6)):
+        case = Case(batch=batch, accepted=accepted)
+        found[f"counters {case}"] = partial(_counted_step, case.step(), Totals()), nothing
+        recording = Totals()
+        recording.ring = FlightRing(bytearray(1 << 20))
+        found[f"counters and flight recorder {case}"] = (
+            partial(_counted_step, case.step(), recording),
+            nothing,
+        )
     environment = Environment(
         INFERENCE_MSG_QUEUE_ID=new_queue_id(), INFERENCE_MSG_ID=None, FD_POSTPROC_DIALECT="compact"
     )
@@ -93,6 +103,13 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
         for case in (narrow, plain):
             Receiver(case.channel, key=locate(case.channel)).remove()
         environment.restore()
+
+
+def _counted_step(step: Step, totals: Totals) -> None:
+    """What a step costs for counters and stage times, and for its entry if `totals` has a ring."""
+    totals.end_receive()
+    totals.end_build()
+    totals.end_put(step.batch, step)
 
 
 def _all_logprobs(step: Step) -> list[Any]:

@@ -168,6 +168,43 @@ def test_a_live_picture_goes_on_while_it_lives(run, folder, monkeypatch):
     assert len(looks) == 3
 
 
+GROWING = """
+import itertools, logging, sys
+from fd_postproc.flight.codes import Kind
+from fd_postproc.flight.recorder import Recorder
+recorder = Recorder.begin("engine", "plain", 8002, logging.getLogger(), size=1 << 14)
+for line in itertools.chain(["begun"], sys.stdin):
+    for _ in range(100):
+        recorder.event(Kind.UNDELIVERED, text=line.strip())
+    print(flush=True)
+"""
+
+
+def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):
+    """Also when the ring begins anew."""
+    writer = subprocess.Popen(python(GROWING), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    looks = []
+
+    def sleep(_):
+        if len(looks) == 5:
+            raise KeyboardInterrupt
+        looks.append(True)
+        writer.stdin.write(f"news-{len(looks)}\n".encode())
+        writer.stdout.readline()
+
+    try:
+        with writer.stdout, writer.stdin:
+            writer.stdout.readline()
+            monkeypatch.setattr(time, "sleep", sleep)
+            status, out, _ = run("explain", "--follow")
+    finally:
+        writer.kill()
+        writer.wait()
+    assert status == 130
+    assert "news-5" in out
+    assert "begun" not in out  # overwritten
+
+
 def test_anybodys_bytes_in_the_folder(run, folder):
     (folder / "engine-1-1.flight").write_bytes(os.urandom(5000))
     status, _, err = run("explain")

@@ -346,6 +346,16 @@ def test_a_request_that_leaves_without_a_word_is_told(folder):
     assert kinds(recorder) == told
 
 
+def test_a_request_that_came_back_and_leaves_without_a_word_is_told(folder):
+    recorder, a = begun(), request_hash("a")
+    recorder.began(0, "a", 7, None)
+    recorder.let_go(Kind.PREEMPTED, 0, "a")
+    recorder.began(0, "a", 7, None)
+    recorder.look(-1, 0, [None], 0)
+    assert [kind for kind, _, _ in kinds(recorder)] == ["SEATED", "BEGAN", "PREEMPTED", "BEGAN", "LEFT"]
+    assert kinds(recorder)[-1] == ("LEFT", 0, a)
+
+
 def test_the_id_of_a_request_is_not_in_the_file(folder):
     recorder = begun()
     recorder.began(0, "somebody@example.org", 7, None)
