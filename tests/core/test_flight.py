@@ -26,6 +26,8 @@ from fd_postproc.flight.reading import Event, Message
 from fd_postproc.flight.recorder import Recorder
 from tests.core.test_killed_processes import ended, forked
 from tests.lib.children import python
+from tests.lib.kernel_emulation import compiler
+from tests.lib.paths import ROOT
 from tests.lib.waiting import until
 
 LOG = logging.getLogger("tests.flight")
@@ -318,6 +320,20 @@ def test_of_many_tokens_some_are_summed_over_all_of_the_step(folder):
     first, *sums = [step.sum for step, _ in recorded_steps(begun(size=1 << 18), *steps)]
     told = [at for at, one in enumerate(sums) if one != first]
     assert told == list(range(0, 6 * 256, 12))
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
+def test_sums_and_slots_are_the_same_without_vector_instructions(tmp_path):
+    printed = []
+    for n, flags in enumerate(([], ["-U__SSE2__"])):
+        program = str(tmp_path / f"sums-{n}")
+        source = str(ROOT / "tests" / "lib" / "flight_sums.c")
+        subprocess.run([*compiler(), "-O2", *flags, f"-I{ROOT}", source, "-o", program], check=True)
+        printed.append(subprocess.run([program], capture_output=True, text=True, check=True).stdout)
+    assert printed[0] == printed[1]
+    lines = [line.split() for line in printed[0].splitlines()]
+    assert [line[3:] for line in lines] == [["0", "0"]] * 1101
+    assert len({line[1] for line in lines}) == 1101
 
 
 # ---- requests ------------------------------------------------------------------------------------------
