@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 
 from .errors import Refusal
 from .layout import Channel, Dialect, Layout
+from .transport import Curve
 
 CHANNELS: tuple[Channel, ...]
 LEAST_LIMIT: int
@@ -106,15 +107,19 @@ class Receiver:
         ftok: Literal["custom", "libc"] = "custom",
         layout: Layout = ...,
         mode: int = 0o600,
+        address: str | None = None,
+        curve: Curve | None = None,
     ) -> None: ...
     @property
     def channel(self) -> Channel: ...
     @property
     def layout(self) -> Layout: ...
     @property
+    def address(self) -> str | None: ...
+    @property
     def msqid(self) -> int: ...
     @property
-    def key(self) -> int: ...
+    def key(self) -> int | None: ...
     @property
     def stats(self) -> dict[str, int | float]: ...
     @property
@@ -160,8 +165,12 @@ class Sender:
         path: str | None = None,
         ftok: Literal["custom", "libc"] = "custom",
         layout: Layout = ...,
-        dialect: Dialect = "packed",
+        dialect: Dialect | None = None,
         mode: int = 0o600,
+        address: str | None = None,
+        hwm: int = 256,
+        linger: float = 5.0,
+        curve: Curve | None = None,
     ) -> None: ...
     @property
     def channel(self) -> Channel: ...
@@ -172,7 +181,11 @@ class Sender:
     @property
     def msqid(self) -> int: ...
     @property
-    def key(self) -> int: ...
+    def key(self) -> int | None: ...
+    @property
+    def address(self) -> str | None: ...
+    @property
+    def unacknowledged(self) -> int: ...
     @property
     def limit(self) -> int: ...
     @property

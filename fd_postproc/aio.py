@@ -1,6 +1,7 @@
 """Waiting for messages in asyncio, without taking them.
 
-System V has nothing that an event loop could wait on.  A thread checks whether a queue holds a message; the
+System V has nothing that an event loop could wait on.  A thread checks whether a queue holds a message (of
+another transport, it waits for a file descriptor); the
 step itself is taken in the loop, by ``receive(0)``, after the last point at which a task can be cancelled.
 So a cancelled task has taken nothing.  The thread starts with the first wait, and ends when nobody has waited
 for a second, or the Receiver is closed.  A Receiver that is not used this way has no thread.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -92,6 +94,13 @@ class Watch:
             if self._look(self._msqid, _SLICE_S):
                 self._wake()
         self._wake()  # a task that came at the very last moment checks for itself
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    """`Watch`'s look at a file descriptor."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _tell(future: asyncio.Future[None]) -> None:

@@ -1,7 +1,8 @@
-# Receiver: from a queue to Steps.
+# Receiver: from a queue, or another transport, to Steps.
 import inspect
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
@@ -14,12 +15,12 @@ from fd_postproc.headers.frames cimport (
 from fd_postproc.headers.lane cimport FDQ_SLICE_NS
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.sysv cimport (
-    E2BIG, EAGAIN, EINTR, ENOMSG, fds_forks, fds_give_back, fds_now, fds_pages, fds_peek, fds_stat,
+    E2BIG, EAGAIN, EIDRM, EINTR, ENOMSG, fds_forks, fds_give_back, fds_now, fds_pages, fds_peek, fds_stat,
     fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any,
 )
 from fd_postproc.headers.wire cimport (
     FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault,
-    fdw_fill, fdw_geometry_of, fdw_layout, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
+    fdw_fill, fdw_geometry_of, fdw_layout, fdw_longest_frame, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
 )
 
 # Most bytes allocated for a message whose length only the kernel knows.
@@ -35,19 +36,24 @@ cdef int64_t _ASK_AGAIN_NS = 1_000_000
 
 def _receiver_arguments(
     channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600,
+    address=None, curve=None,
 ):
     """What `inspect.signature` finds of `Receiver`: an extension type has no signature of its own."""
 
 
 @cython.final
 cdef class Receiver:
-    """Receives steps from a System V message queue.
+    """Receives steps from a System V message queue, or at an address over ZeroMQ.
 
     The queue is opened, or created with mode 0600 if there is none.  It outlives the Receiver, as System V
     queues do: unread messages wait for the next Receiver, until `remove`.
 
+    At an address, one Receiver at a time listens, and any number of Senders connect, before it is there or
+    after.  What it has not taken stays with its sender, for the next Receiver at this address.
+
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
-    by side.  After a fork, parent and child may both keep using it, but each message reaches only one.
+    by side.  After a fork, parent and child may both keep using it, but each message reaches only one; at
+    an address, only the parent may.
 
     Parameters
     ----------
@@ -66,7 +72,13 @@ cdef class Receiver:
     layout : Layout, optional
         Geometry of the sender's build.
     mode : int, optional
-        Permission bits of a queue that is created here: 0o600 (its owner alone) to 0o666 (everybody).
+        Permission bits of a queue that is created here: 0o600 (its owner alone) to 0o666 (everybody).  Also
+        of an ``ipc://`` address's file.
+    address : str, optional
+        Replaces the queue: ``"ipc:///absolute/path"``, or ``"tcp://host:port"`` of this host (``*`` for all
+        its interfaces; as port ``*`` for any that is free).  Needs pyzmq.
+    curve : fd_postproc.Curve, optional
+        Keys for ``tcp://``: the connection is encrypted, and only senders with one of these keys get in.
 
     Attributes
     ----------
@@ -79,12 +91,13 @@ cdef class Receiver:
         The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Messages show it as ``ipcs -q``
         does: ``fd_postproc.queues.key_text(receiver.key)``.
     msqid : int
-        The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.
+        The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.  With
+        an address, `key` is None and `msqid` -1.
 
     Raises
     ------
     QueueError
-        If the queue cannot be opened.
+        If the queue cannot be opened, or the address not be bound; if it needs pyzmq, which is missing.
     TypeError, ValueError
         If an argument is of another kind, or out of range; the text names it.
     """
@@ -93,6 +106,10 @@ cdef class Receiver:
     cdef readonly object layout
     cdef readonly int msqid
     cdef readonly object key
+    cdef object inlet        # of fd_postproc.transport; None: the queue
+    cdef Py_buffer view      # of the last message that came through it
+    cdef bint viewing
+    cdef int64_t begin       # of the frame in it
     cdef int channel_number
     cdef fdw_layout c_layout
     cdef bint busy
@@ -121,19 +138,25 @@ cdef class Receiver:
     def __cinit__(self):
         self.message = NULL
 
-    def __init__(self, channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600):
+    def __init__(self, channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600,
+                 address=None, curve=None):
         if self.message != NULL:
             raise RuntimeError("a Receiver is initialised once")
         self.channel_number = _channel_number(channel)
         self.channel = channel
         self.c_layout = _c_layout(layout)
         self.layout = layout
-        self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
-        self.msqid = queues.open_queue(self.key, mode=mode)
+        if _is_address(address, queue_id, key, path, curve):
+            self.capacity = fdw_longest_frame(&self.c_layout, self.channel_number)
+            self.inlet = transport.open_inlet(address, mode, self.capacity, curve)
+            self.msqid = -1
+        else:
+            self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
+            self.msqid = queues.open_queue(self.key, mode=mode)
+            self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.forks = fds_forks
         self.verify = _checksums()
         self._forget_frames()
-        self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.message = <long *>PyMem_RawMalloc(sizeof(long) + self.capacity)
         if self.message == NULL:
             raise MemoryError
@@ -141,6 +164,19 @@ cdef class Receiver:
     def __dealloc__(self):
         PyMem_RawFree(self.message)
         fdf_free(&self.frames)
+        self._let_go()
+
+    cdef int _let_go(self) except -1:
+        """Give back the last message of another transport: `opened` no longer points into it."""
+        if self.viewing:
+            self.viewing = False
+            PyBuffer_Release(&self.view)
+        return 0
+
+    @property
+    def address(self):
+        """str or None: where Senders find it, with the port that the kernel chose; None with a queue."""
+        return None if self.inlet is None else self.inlet.address
 
     cdef int _forget_frames(self) except -1:
         """Start without open frames.  Memory of existing ones is not freed: it may be half-changed."""
@@ -209,18 +245,27 @@ cdef class Receiver:
         if self.closed or self.message == NULL:
             raise ValueError("the Receiver is closed")
         if self.forks != fds_forks:
+            if self.inlet is not None:
+                raise ValueError(
+                    f"this Receiver ({self.inlet.address}) was made before a fork, and its address belongs "
+                    "to the parent process; make a Receiver in the child, at another address")
             self.forks = fds_forks
             if self.busy:  # another thread was at work and is gone: what it left is neither useful nor safe
                 self.busy = self.held = False
                 self._forget_frames()
         if self.busy:
             raise ReceiverBusy(
-                f"this Receiver (queue {self.msqid}) is in use by another call; "
+                f"this Receiver ({self._place()}) is in use by another call; "
                 "one thread at a time may use it: make a second Receiver")
         self.busy = True
         return 0
 
+    cdef str _place(self):
+        return f"queue {self.msqid}" if self.inlet is None else self.inlet.address
+
     cdef str _where(self):
+        if self.inlet is not None:
+            return f"receiving at {self.inlet.address} ({self.channel})"
         return f"receiving from queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef object _error(self, int code):
@@ -228,20 +273,19 @@ cdef class Receiver:
         remedy = "this Receiver's remove() removed it: make another" if self.removed else None
         return queue_error(code, self._where(), remedy)
 
-    cdef int _take_in(self, int64_t size) noexcept nogil:
-        """Count and open the message in self.message.
+    cdef int _take_in(self, long mtype, const void *data, int64_t size) noexcept nogil:
+        """Count and open a message.
 
         FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Otherwise it is refused:
         self.fault says why, or it is the message type (_WRONG_MTYPE), or memory is short.
         """
-        cdef long mtype = self.message[0]
         cdef int status
         self.taken = size
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, size)
         if mtype == FDW_MTYPE_COMPACT:
             self.heard = fds_now()
-            status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, self.message + 1, size,
+            status = fdf_accept(&self.frames, &self.c_layout, self.channel_number, data, size,
                                 self.heard, &self.opened, &self.fault)
             if status == FDF_WHOLE:
                 fdn_note(&self.sequences, self.opened.sender, self.opened.seq)
@@ -249,8 +293,7 @@ cdef class Receiver:
                 fdc_add(&self.n_corrupt, 1)
         elif mtype != FDW_MTYPE_STOCK:
             status = _WRONG_MTYPE
-        elif fdw_open(&self.opened, &self.c_layout, self.channel_number, self.message + 1, size,
-                      &self.fault) < 0:
+        elif fdw_open(&self.opened, &self.c_layout, self.channel_number, data, size, &self.fault) < 0:
             status = FDF_REFUSED
         else:
             status = FDF_WHOLE
@@ -271,6 +314,8 @@ cdef class Receiver:
         only pieces have arrived.
         """
         cdef int64_t n, began, until = deadline, enough = 0
+        if self.inlet is not None:
+            return self._wait_at_inlet(deadline, status)
         with nogil:
             while True:
                 n = fds_take(self.msqid, self.message, self.capacity)
@@ -282,7 +327,7 @@ cdef class Receiver:
                     fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
                     break
-                status[0] = self._take_in(n)
+                status[0] = self._take_in(self.message[0], self.message + 1, n)
                 if status[0] != FDF_MORE:
                     break
                 if enough == 0:
@@ -294,6 +339,34 @@ cdef class Receiver:
                     break
         if n == -EINTR or n == -ENOMSG or n == -EAGAIN:
             PyErr_CheckSignals()
+        return n
+
+    cdef int64_t _wait_at_inlet(self, int64_t deadline, int *status) except? -1:
+        """_wait for another transport, whose waiting runs the signal handlers."""
+        cdef int64_t began = fds_now(), n
+        self._let_go()
+        found = self.inlet.take(None if deadline < 0 else max(0, deadline - began) * 1e-9 if deadline else 0)
+        if deadline != 0:
+            fdc_add(&self.waited_ns, fds_now() - began)
+        if found is None:
+            if self.removed:
+                raise self._error(EIDRM)
+            if self.closed:
+                raise ValueError("the Receiver was closed during this call")
+            return -ENOMSG
+        message, begin = found
+        PyObject_GetBuffer(message, &self.view, PyBUF_SIMPLE)
+        self.viewing = True
+        self.begin = begin
+        n = self.view.len - self.begin
+        if n > self.capacity:
+            self.taken = n
+            fdc_add(&self.n_messages, 1)
+            fdc_add(&self.n_bytes, n)
+            fdc_add(&self.n_oversized, 1)
+            raise _too_long(self.channel_number, n, self.capacity)
+        with nogil:
+            status[0] = self._take_in(FDW_MTYPE_COMPACT, <const char *>self.view.buf + self.begin, n)
         return n
 
     cdef int _next(self, int64_t deadline, bint once) except -3:
@@ -308,7 +381,7 @@ cdef class Receiver:
             if n == -E2BIG:
                 n = self._discard()
                 if n >= 0:
-                    status = self._take_in(n)
+                    status = self._take_in(self.message[0], self.message + 1, n)
             if n >= 0:
                 if status == FDF_WHOLE:
                     return 1
@@ -372,7 +445,7 @@ cdef class Receiver:
             Seconds.  None waits forever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
             Otherwise the queue is polled with sleeps of at most 0.2 ms, since System V has no receive with a
             time limit: it costs some CPU, and a step may be noticed that much later.  While only pieces of
-            frames arrive, the time and signals are checked every 20 ms.
+            frames arrive, the time and signals are checked every 20 ms.  At an address nothing is polled.
 
         Returns
         -------
@@ -394,7 +467,8 @@ cdef class Receiver:
             If there is no memory for the step, which the next call returns, or for a piece of a frame, which
             is lost and will be counted as incomplete.
         ValueError
-            If the Receiver is closed.  (close() does not wake a thread that already waits.)
+            If the Receiver is closed.  (close() does not wake a thread that already waits at a queue; at an
+            address it does.)
 
         Notes
         -----
@@ -421,7 +495,7 @@ cdef class Receiver:
         only while nothing else is in the queue."""
         cdef fds_status status
         cdef int64_t now = fds_now()
-        if now < self._sender_due:
+        if now < self._sender_due or self.inlet is not None:
             return 0
         self._sender_due = now + _ASK_AGAIN_NS
         if fds_stat(self.msqid, &status) == 0 and status.messages == 0:
@@ -472,6 +546,11 @@ cdef class Receiver:
         """
         if self.busy or self.message == NULL or not 0 <= self.taken <= self.capacity:
             return None
+        if self.inlet is not None:
+            if not self.viewing:
+                return None
+            return FDW_MTYPE_COMPACT, PyBytes_FromStringAndSize(
+                <char *>self.view.buf + self.begin, self.taken)
         return self.message[0], PyBytes_FromStringAndSize(<char *>(self.message + 1), self.taken)
 
     def receive_async(self, timeout=None):
@@ -508,7 +587,10 @@ cdef class Receiver:
     def _watched(self):
         """For `fd_postproc.aio`: what wakes tasks."""
         if self.watch is None or not self.watch.of_this_process:
-            self.watch = aio.Watch(_look_at, self.msqid)
+            if self.inlet is None:
+                self.watch = aio.Watch(_look_at, self.msqid)
+            else:
+                self.watch = aio.Watch(aio.readable, self.inlet.descriptor)
         return self.watch
 
     cdef bint _has_news(self) noexcept:
@@ -529,19 +611,25 @@ cdef class Receiver:
         return news
 
     def close(self):
-        """Stop using this Receiver; waiting asyncio tasks are woken.
+        """Stop using this Receiver; waiting asyncio tasks are woken, and at an address a waiting thread.
 
-        The queue and its messages stay.
+        The queue and its messages stay; at an address, its senders keep them.
         """
         self.closed = True
         if self.watch is not None:
             self.watch.close()
+        if self.inlet is not None:
+            self.inlet.close()
 
     def remove(self):
-        """Remove the queue and its messages from the system, and close.  Waiting threads are woken."""
+        """Remove the queue and its messages from the system, and close.  Waiting threads are woken.
+
+        At an address there is nothing to remove: senders keep what was not taken.
+        """
         self.removed = True
         self.close()
-        queues.remove_queue(self.msqid)
+        if self.inlet is None:
+            queues.remove_queue(self.msqid)
 
     def __enter__(self):
         return self
@@ -558,14 +646,16 @@ cdef class Receiver:
             raise StopIteration
         try:
             return self.receive()
-        except queues.QueueRemoved:
-            if self.removed:
+        except (queues.QueueRemoved, ValueError) as error:
+            if self.removed or (self.closed and not isinstance(error, MalformedMessage)):
                 raise StopIteration from None
             raise
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = f"queue {self.msqid}, key {queues.key_text(self.key)}"
+        where = self._place()
+        if self.inlet is None:
+            where += f", key {queues.key_text(self.key)}"
         return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
 
 

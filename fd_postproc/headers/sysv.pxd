@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 
 cdef extern from "fd_postproc/headers/sysv.h" nogil:
     enum:
+        EIDRM
         ENOMSG
         EINTR
         E2BIG

@@ -141,6 +141,7 @@ CALLS = {
     "Logprobs.slice_columns": (VIEW.slice_columns, {"start": 0, "end": 1}),
     "decode": (fp.decode, {"payload": PAYLOAD, "channel": "spec_topk", "mtype": 1, "layout": fp.GPU}),
     "encode": (fp.encode, {"step": STEP, "dialect": "packed", "layout": fp.GPU}),
+    "Curve": (fp.Curve, {"secret": "k" * 40, "peers": ["k" * 40]}),
     "Layout": (fp.Layout, {"max_batch": 4, "top_k": 2, "max_draft": 2, "spec_batch": 4}),
     "queues.queue_key": (queues.queue_key, HERE),
     "queues.key_text": (queues.key_text, {"key": 7}),
@@ -254,6 +255,18 @@ def test_every_argument_of_a_queue(kind, argument, queue_key):
         if made is not None:
             made.close()
             queues.remove_queue(made.msqid)
+
+
+@pytest.mark.parametrize("kind", [fp.Receiver, fp.Sender])
+@pytest.mark.parametrize("argument", ["channel", "layout", "mode", "address", "curve", "hwm", "linger"])
+def test_every_argument_of_an_address(kind, argument, tmp_path):
+    if (kind is fp.Receiver) == (argument in ("hwm", "linger")) or (kind is fp.Sender and argument == "mode"):
+        return
+    for value in ODD.values():
+        good = {"channel": "plain", "address": f"ipc://{tmp_path}/road"}
+        made = in_plain_words(kind, {**good, argument: value})
+        if made is not None:
+            made.remove() if kind is fp.Receiver else made.close()
 
 
 def test_every_argument_of_a_receiver_and_a_sender(queue_key):

@@ -108,6 +108,7 @@ FLOORS = [
         "layout",
         "process_stat",
         "queues",
+        "transport",
     ),
     *(
         "tensors",

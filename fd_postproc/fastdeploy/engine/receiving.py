@@ -128,7 +128,7 @@ class Receiving(Steps):
             self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
             self._receiver._follows_sender = True
             self.counters.follow(self._receiver)
-            self.recorder.event(Kind.QUEUE_MADE, -1, self._receiver.msqid, self._receiver.key)
+            self.recorder.event(Kind.QUEUE_MADE, -1, self._receiver.msqid, self._receiver.key or 0)
             if self._stopping:  # `stop` found no receiver whose queue it could remove
                 self._receiver.remove()
                 return None

@@ -1,0 +1,650 @@
+"""Sender and Receiver over each transport: the same calls do the same, over a queue, ipc and tcp."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import transport
+from tests.lib.children import python
+from tests.lib.random_steps import random_step
+from tests.lib.roads import ROADS, Road, taken
+from tests.lib.sending import fill, in_thread, same
+from tests.lib.waiting import signalled, until, when
+
+
+@pytest.fixture(params=ROADS)
+def road(request, queue_keys):
+    road = Road(request.param, queue_keys)
+    yield road
+    road.close()
+
+
+@pytest.fixture(params=ROADS[1:])
+def address_road(request, queue_keys):
+    road = Road(request.param, queue_keys)
+    yield road
+    road.close()
+
+
+def numbered(k):
+    return fp.Step.from_arrays("plain", [1], [k])
+
+
+def token(step):
+    return step.token_ids(0)[0]
+
+
+def arriving(receiver, count):
+    return [token(receiver.receive(20)) for _ in range(count)]
+
+
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_steps_come_as_they_were_sent(road, channel):
+    steps = [random_step(channel, seed) for seed in range(20)]
+    receiver, sender = road.receiver(channel), road.sender(channel)
+    with in_thread(lambda: [sender.send(step, 20) for step in steps]):
+        came = [receiver.receive(20) for _ in steps]
+    assert all(same(got, sent) for got, sent in zip(came, steps, strict=True))
+    assert [step.seq for step in came] == list(range(20))
+    assert {step.dialect for step in came} == {"compact"}
+    assert receiver.stats["messages"] == sender.stats["messages"]
+    assert receiver.stats["bytes"] == sender.stats["bytes"]
+    assert sender.stats["frames"] == 20
+    (heard,) = receiver.senders.values()
+    assert heard == {"frames": 20, "next": 20, "missing": 0, "doubled": 0, "reordered": 0}
+
+
+def test_a_time_limit(road):
+    receiver = road.receiver()
+    began = time.monotonic()
+    assert receiver.receive(0) is None
+    assert receiver.receive(0.05) is None
+    assert 0.05 <= time.monotonic() - began < 5
+    assert receiver.stats["waits"] == 1
+    assert 0.04 < receiver.stats["wait_seconds"] < 5
+    assert receiver.stats["messages"] == 0
+
+
+def test_malformed_messages_are_refused_and_take_no_neighbour_along(road):
+    receiver, sender = road.receiver(), road.sender()
+    whole = bytearray(fp.encode(numbered(7), "compact"))
+    whole[-1] ^= 1
+    bad = [b"x", b"x" * 80, bytes(whole), fp.encode(random_step("topk", 1, batch=3, cols=2), "compact")]
+    sender.send(numbered(1))
+    assert arriving(receiver, 1) == [1]
+    road.inject(*bad)
+    fields = []
+    for _ in bad:
+        with pytest.raises(fp.MalformedMessage) as caught:
+            receiver.receive(20)
+        fields.append(caught.value.field)
+        assert receiver._refused()[0] == 2
+        assert receiver._refused()[1] in bad
+    assert fields == ["length", "magic", "checksum", "channel"]
+    sender.send(numbered(2))
+    assert arriving(receiver, 1) == [2]
+    assert (receiver.stats["malformed"], receiver.stats["corrupt"]) == (4, 1)
+    assert receiver.stats["missing"] == 0
+
+
+def test_malformed_frames_of_a_sender_are_taken_all_the_same(road):
+    """Otherwise it would keep them, and send them again."""
+    receiver, sender = road.receiver(), road.sender("topk")
+    for seed in range(3):
+        sender.send(random_step("topk", seed, batch=2, cols=2), 20)
+    for _ in range(3):
+        with pytest.raises(fp.MalformedMessage, match="channel"):
+            receiver.receive(20)
+    taken(sender)
+    assert receiver.receive(0.01) is None
+
+
+def test_a_message_that_is_too_long(road):
+    receiver, sender = road.receiver(), road.sender()
+    road.inject(b"x" * 8000)
+    with pytest.raises(fp.MalformedMessage, match="8000 bytes, more than"):
+        receiver.receive(20)
+    assert receiver.stats["oversized"] == 1
+    sender.send(numbered(1))
+    assert arriving(receiver, 1) == [1]
+
+
+def test_a_frame_in_pieces_is_put_together(road):
+    """As in a recording of a queue that is replayed."""
+    receiver = road.receiver("topk")
+    step = random_step("topk", 3, batch=5, cols=4)
+    whole = fp.encode(step, "compact")
+    pieces = []
+    for k, part in enumerate((whole[64:264], whole[264:])):
+        head = bytearray(whole[:64])
+        head[56:60] = bytes((k, 0, 2, 0))
+        pieces.append(bytes(head) + part)
+    road.inject(*pieces)
+    assert same(receiver.receive(20), step)
+    assert receiver.stats["fragments"] == 2
+
+
+def test_several_senders(road):
+    receiver = road.receiver()
+    senders = [road.sender() for _ in range(4)]
+
+    def send(k):
+        for n in range(200):
+            senders[k].send(numbered(1000 * k + n), 20)
+
+    threads = [threading.Thread(target=send, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    came = arriving(receiver, 800)
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        assert [number for number in came if number // 1000 == k] == list(range(1000 * k, 1000 * k + 200))
+    assert len(receiver.senders) == 4
+    assert receiver.stats["missing"] == receiver.stats["doubled"] == receiver.stats["reordered"] == 0
+
+
+SENDS_FOREVER = """
+import fd_postproc as fp
+sender = fp.Sender("plain", dialect="compact", **END)
+k = 0
+while True:
+    sender.send_arrays([1], [k])
+    k += 1
+"""
+
+
+def test_a_killed_sender(road):
+    """What came of it is its beginning, and others are not disturbed."""
+    receiver, other = road.receiver(), road.sender()
+    child = subprocess.Popen(python(SENDS_FOREVER.replace("END", repr(road.end))))
+    came = arriving(receiver, 300)
+    child.kill()
+    child.wait()
+    other.send(numbered(1 << 20), 20) if road.is_queue else None
+    while (step := receiver.receive(0.3)) is not None:
+        came.append(token(step))
+    if not road.is_queue:
+        other.send(numbered(1 << 20), 20)
+        came += arriving(receiver, 1)
+    came.remove(1 << 20)
+    assert came == list(range(len(came)))
+    assert receiver.stats["missing"] == receiver.stats["malformed"] == receiver.stats["incomplete"] == 0
+
+
+def test_a_full_way_waits_and_then_raises(road):
+    receiver, sender = road.receiver(), road.sender(hwm=20)
+    held = fill(sender, numbered(1))
+    assert road.is_queue or held == 20
+    with pytest.raises(fp.QueueTimeout) as caught:
+        sender.send(numbered(2), 0.05)
+    assert "stayed full for the whole timeout" in str(caught.value)
+    if not road.is_queue:
+        until(lambda: "takes none" in outcome_of(sender))
+        assert "20 steps are on their way, the high-water mark (hwm=20)" in outcome_of(sender)
+    assert sender.stats["waits"] == 1
+    assert sender.stats["wait_seconds"] > 0.04
+    assert sender.waiting_seconds == 0
+    with in_thread(sender.send, numbered(3), 20) as outcome:
+        until(lambda: sender.waiting_seconds)
+        assert arriving(receiver, held) == [1] * held
+    assert outcome == [None]
+    assert arriving(receiver, 1) == [3]
+    assert receiver.stats["missing"] >= 2  # the numbers of those that were given up
+
+
+def outcome_of(sender):
+    with pytest.raises(fp.QueueTimeout) as caught:
+        sender.send(numbered(0), 0)
+    return str(caught.value)
+
+
+def test_nobody_there(address_road):
+    address_road.receiver().close()
+    sender = address_road.sender(hwm=3)
+    for k in range(3):
+        sender.send(numbered(k), 0)
+    assert "no receiver is connected" in outcome_of(sender)
+    assert sender.unacknowledged == 3
+    receiver = address_road.receiver()
+    assert arriving(receiver, 3) == [0, 1, 2]
+    taken(sender)
+
+
+def test_sends_and_receives_do_not_hold_the_gil(road):
+    receiver, sender = road.receiver(), road.sender(hwm=2)
+    counted = 0
+    with in_thread(receiver.receive, 20):
+        until(lambda: receiver.stats["waits"])
+        began = time.thread_time()
+        for _ in range(1000):
+            counted += 1
+        assert time.thread_time() - began < 5
+        sender.send(numbered(1))
+    fill(sender, numbered(1))
+    with in_thread(sender.send, numbered(1), 20) as outcome:
+        until(lambda: sender.waiting_seconds)
+        while not outcome:
+            receiver.receive(0)
+
+
+def test_a_waiting_receiver_does_nothing(address_road):
+    """It is woken, and does not look."""
+    receiver = address_road.receiver()
+    before = time.process_time()
+    assert receiver.receive(1.0) is None
+    assert time.process_time() - before < 0.3
+
+
+def test_signals_run_while_waiting(road):
+    receiver, sender = road.receiver(), road.sender(hwm=2)
+    handled = []
+
+    def handle(*_):
+        handled.append(True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), signalled(handle, lambda: receiver.stats["waits"]):
+        receiver.receive(20)
+    fill(sender, numbered(1))
+    with pytest.raises(KeyboardInterrupt), signalled(handle, lambda: sender.waiting_seconds):
+        sender.send(numbered(1), 20)
+    assert len(handled) == 2
+    assert sender.waiting_seconds == 0
+    assert arriving(receiver, 2) == [1, 1]
+
+
+def test_close_while_waiting(address_road):
+    receiver = address_road.receiver()
+    with in_thread(receiver.receive) as outcome:
+        until(lambda: receiver.stats["waits"])
+        time.sleep(0.02)
+        receiver.close()
+    assert isinstance(outcome[0], ValueError)
+    assert "closed" in str(outcome[0])
+    sender = address_road.sender(hwm=1)
+    fill(sender, numbered(1))
+    with in_thread(sender.send, numbered(1)) as outcome:
+        until(lambda: sender.waiting_seconds)
+        with pytest.raises(fp.QueueTimeout):
+            sender.close()
+    assert isinstance(outcome[0], ValueError)
+
+
+def test_remove_wakes_and_ends(road):
+    receiver = road.receiver()
+    with in_thread(receiver.receive) as outcome:
+        until(lambda: receiver.stats["waits"])
+        time.sleep(0.02)
+        receiver.remove()
+    assert isinstance(outcome[0], fp.QueueRemoved)
+    assert receiver.closed
+    assert list(receiver) == []
+    with pytest.raises(ValueError, match="the Receiver is closed"):
+        receiver.receive(0)
+
+
+def test_iterating_ends_with_the_receiver(road):
+    receiver, sender = road.receiver(), road.sender()
+    for k in range(3):
+        sender.send(numbered(k))
+    seen = []
+    for step in receiver:
+        seen.append(token(step))
+        if len(seen) == 3:
+            receiver.remove()
+    assert seen == [0, 1, 2]
+
+
+def test_one_thread_at_a_time(road):
+    receiver, sender = road.receiver(), road.sender()
+    with in_thread(receiver.receive, 20):
+        until(lambda: receiver.stats["waits"])
+        with pytest.raises(fp.ReceiverBusy):
+            receiver.receive(0)
+        sender.send(numbered(1))
+
+
+def test_asyncio(road):
+    receiver, sender = road.receiver(), road.sender()
+
+    async def main():
+        assert await receiver.receive_async(0) is None
+        assert await receiver.receive_async(0.02) is None
+        later = asyncio.get_running_loop().run_in_executor(
+            None, lambda: [sender.send(numbered(k), 20) for k in range(50)]
+        )
+        seen = []
+        async for step in receiver:
+            seen.append(token(step))
+            if len(seen) == 50:
+                break
+        await later
+        waiting = asyncio.ensure_future(receiver.receive_async())
+        await asyncio.sleep(0.05)
+        receiver.remove()
+        with pytest.raises((ValueError, fp.QueueRemoved)):
+            await waiting
+        return seen
+
+    assert asyncio.run(main()) == list(range(50))
+
+
+def test_after_a_fork_the_child_is_another_sender(road):
+    receiver, sender = road.receiver(), road.sender()
+    sender.send(numbered(1), 20)
+    child = os.fork()
+    if child == 0:
+        try:
+            sender.send(numbered(2), 20)
+            if not road.is_queue:
+                until(lambda: sender.unacknowledged == 0)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    sender.send(numbered(3), 20)
+    came = arriving(receiver, 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(came) == [1, 2, 3]
+    assert came.index(1) < came.index(3)
+    assert sorted(one["frames"] for one in receiver.senders.values()) == [1, 2]
+
+
+def test_after_a_fork_the_address_is_the_parent_s(address_road):
+    receiver, sender = address_road.receiver(), address_road.sender()
+    child = os.fork()
+    if child == 0:
+        try:
+            receiver.receive(0)
+        except ValueError as error:
+            receiver.close()
+            os._exit(0 if "before a fork" in str(error) else 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    sender.send(numbered(1))
+    assert arriving(receiver, 1) == [1]
+
+
+def test_a_receiver_that_is_restarted_loses_nothing(road):
+    receiver, sender = road.receiver(), road.sender()
+    came = []
+
+    def send(k):
+        for n in range(40):
+            sender.send(numbered(40 * k + n), 20)
+
+    for k in range(5):
+        thread = when(lambda: True, send, k)
+        came += arriving(receiver, 25)
+        receiver.close()  # in the middle of it
+        receiver = road.receiver()
+        thread.join()
+    came += arriving(receiver, 200 - len(came))
+    assert came == list(range(200))
+    assert receiver.receive(0.05) is None
+
+
+RECEIVES_FOREVER = """
+import sys
+import fd_postproc as fp
+with fp.Receiver("plain", **END) as receiver:
+    for step in receiver:
+        print(step.token_ids(0)[0], flush=True)
+"""
+
+
+def test_a_receiver_that_is_killed(address_road):
+    """What it has not taken comes to the next one; the last ones that it took may come again."""
+    address_road.receiver().close()
+    sender = address_road.sender(hwm=8)
+    child = subprocess.Popen(
+        python(RECEIVES_FOREVER.replace("END", repr(address_road.end))), stdout=subprocess.PIPE, text=True
+    )
+    for k in range(100):
+        sender.send(numbered(k), 20)
+    child.send_signal(signal.SIGSTOP)
+    for k in range(100, 104):
+        sender.send(numbered(k), 20)
+    child.kill()
+    first = [int(line) for line in child.communicate()[0].split()]
+    assert first == list(range(len(first)))
+    receiver = address_road.receiver()
+    second = []
+    while not second or second[-1] != 103:
+        second.append(token(receiver.receive(20)))
+    assert second == list(range(second[0], 104))
+    assert second[0] <= len(first) + 1  # it may have been killed between taking and printing
+    assert len(first) - second[0] <= 8
+
+
+def test_what_was_not_taken_when_a_sender_is_closed(address_road):
+    address_road.receiver().close()
+    sender = fp.Sender("plain", **address_road.end, linger=0.1)
+    for k in range(7):
+        sender.send(numbered(k))
+    with pytest.raises(fp.QueueTimeout, match="7 of 7 steps were not taken in time and are lost"):
+        sender.close()
+    sender.close()
+    with pytest.raises(ValueError, match="closed"):
+        sender.send(numbered(1))
+
+
+def test_close_waits_for_the_receiver(address_road):
+    receiver = address_road.receiver()
+    sender = fp.Sender("plain", **address_road.end, linger=20)
+    for k in range(7):
+        sender.send(numbered(k))
+    with in_thread(sender.close) as outcome:
+        assert arriving(receiver, 7) == list(range(7))
+    assert outcome == [None]
+    assert sender.unacknowledged == 0
+
+
+@pytest.mark.parametrize("last", ["", "del sender"])
+def test_the_end_of_a_process_waits_for_what_it_sent(address_road, last):
+    receiver = address_road.receiver()
+    code = f"""
+import fd_postproc as fp
+sender = fp.Sender("plain", **{address_road.end!r})
+for k in range(100):
+    sender.send_arrays([1], [k])
+{last}
+"""
+    child = subprocess.Popen(python(code))
+    time.sleep(0.5)
+    assert arriving(receiver, 100) == list(range(100))
+    assert child.wait() == 0
+
+
+# ---- Addresses ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("ipc://name", "absolute path"),
+        ("ipc://@name", "no permission bits"),
+        ("ipc:///" + "x" * 120, "107"),
+        ("tcp://host", "tcp://host:port"),
+        ("tcp://host:70000", "above 65535"),
+        ("udp://host:1", "tcp://host:port"),
+        ("inproc://x", "tcp://host:port"),
+        ("", "tcp://host:port"),
+    ],
+)
+def test_an_address_that_is_none(address, why):
+    for end in fp.Sender, fp.Receiver:
+        with pytest.raises(ValueError, match=why):
+            end("plain", address=address)
+
+
+def test_arguments_that_do_not_go_together():
+    address = "tcp://127.0.0.1:9"
+    for more in {"queue_id": 1}, {"key": 1}, {"path": "/dev/shm"}:
+        with pytest.raises(ValueError, match="not both"):
+            fp.Sender("plain", address=address, **more)
+    with pytest.raises(TypeError, match="address must be a str"):
+        fp.Receiver("plain", address=5)
+    with pytest.raises(TypeError, match=r"curve must be a fd_postproc\.Curve"):
+        fp.Receiver("plain", address=address, curve="x")
+    with pytest.raises(ValueError, match="curve goes with an address"):
+        fp.Receiver("plain", curve=5)
+    for dialect in "packed", "legacy":
+        with pytest.raises(ValueError, match="go compact frames"):
+            fp.Sender("plain", address=address, dialect=dialect)
+    for listening in "tcp://*:5570", "tcp://127.0.0.1:*", "tcp://127.0.0.1:0":
+        with pytest.raises(ValueError, match="one to listen at"):
+            fp.Sender("plain", address=listening)
+    for hwm in 0, -1, 1 << 21:
+        with pytest.raises(ValueError, match="hwm"):
+            fp.Sender("plain", address=address, hwm=hwm)
+    with pytest.raises(ValueError, match="linger"):
+        fp.Sender("plain", address=address, linger=-1)
+
+
+def test_an_address_that_another_receiver_has(address_road):
+    first = address_road.receiver()
+    with pytest.raises(fp.QueueError, match="another Receiver is there"):
+        fp.Receiver("plain", **address_road.end)
+    address_road.sender().send(numbered(1))
+    assert arriving(first, 1) == [1]
+
+
+def test_an_address_that_cannot_be_bound(tmp_path):
+    with pytest.raises(fp.QueueError, match="make its directory first"):
+        fp.Receiver("plain", address=f"ipc://{tmp_path}/none/road")
+    with pytest.raises(fp.QueueError, match="no such interface"):
+        fp.Receiver("plain", address="tcp://192.0.2.1:5570")
+
+
+def test_only_the_owner_may_write_to_an_ipc_address(tmp_path):
+    for mode in 0o600, 0o660:
+        with fp.Receiver("plain", address=f"ipc://{tmp_path}/road", mode=mode):
+            assert (tmp_path / "road").stat().st_mode & 0o777 == mode
+        assert not (tmp_path / "road").exists()
+    with pytest.raises(ValueError, match="mode"):
+        fp.Receiver("plain", address=f"ipc://{tmp_path}/road", mode=0o400)
+
+
+def test_a_file_that_a_killed_receiver_left_is_no_obstacle(tmp_path):
+    code = f"import fd_postproc as fp, os; fp.Receiver('plain', address='ipc://{tmp_path}/road'); os._exit(0)"
+    subprocess.run(python(code), check=True)
+    assert (tmp_path / "road").exists()
+    with fp.Receiver("plain", address=f"ipc://{tmp_path}/road"):
+        pass
+
+
+def test_an_open_address_without_keys_is_told_of(caplog):
+    fp.Receiver("plain", address="tcp://127.0.0.1:*").close()
+    assert not caplog.records
+    fp.Receiver("plain", address="tcp://0.0.0.0:*").close()
+    assert "whoever reaches it can forge tokens" in caplog.text
+
+
+def test_what_they_look_like(address_road):
+    receiver, sender = address_road.receiver(), address_road.sender()
+    where = receiver.address
+    assert repr(receiver) == f"<Receiver plain: {where}, 0 messages>"
+    assert repr(sender) == f"<Sender plain compact: {where}, 0 steps>"
+    assert (receiver.key, receiver.msqid, sender.key, sender.msqid) == (None, -1, None, -1)
+    assert sender.address == where
+    assert sender.limit == len(fp.encode(fp.Step.from_arrays("plain", [1] * 512, [1] * 512), "compact"))
+
+
+# ---- pyzmq ----------------------------------------------------------------------------------------------
+
+
+def test_without_an_address_nothing_of_it_is_loaded():
+    code = """
+import fd_postproc as fp
+import sys
+loaded = [name for name in sys.modules if name.split(".")[0] == "zmq"]
+assert not loaded + [name for name in sys.modules if name.startswith("fd_postproc.transport.zmq")]
+"""
+    subprocess.run(python(code), check=True)
+
+
+def test_without_pyzmq():
+    code = """
+import sys
+sys.modules["zmq"] = None
+import fd_postproc as fp
+for end in fp.Sender, fp.Receiver:
+    try:
+        end("plain", address="tcp://127.0.0.1:9")
+    except fp.QueueError as error:
+        assert "pip install 'fd_postproc[zmq]'" in str(error), error
+    else:
+        raise AssertionError
+"""
+    subprocess.run(python(code), check=True)
+
+
+# ---- Keys -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys():
+    zmq = pytest.importorskip("zmq")
+    return [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(3)]
+
+
+def test_only_known_keys_get_in(keys):
+    (public, secret), (known, known_secret), (_, other_secret) = keys
+    with fp.Receiver("plain", address="tcp://127.0.0.1:*", curve=fp.Curve(secret, [known])) as receiver:
+        curves = {
+            "good": fp.Curve(known_secret, public),
+            "unknown": fp.Curve(other_secret, public),
+            "wrong server": fp.Curve(known_secret, known),
+            "none": None,
+        }
+        senders = {
+            name: fp.Sender("plain", address=receiver.address, curve=curve, linger=0)
+            for name, curve in curves.items()
+        }
+        for sender in senders.values():
+            sender.send(numbered(1))
+        assert arriving(receiver, 1) == [1]
+        assert receiver.receive(0.5) is None
+        taken(senders["good"])
+        for name, sender in senders.items():
+            assert sender.unacknowledged == (name != "good")
+            if name == "good":
+                sender.close()
+            else:
+                with pytest.raises(fp.QueueTimeout):
+                    sender.close()
+
+
+def test_keys_are_checked(keys, tmp_path):
+    public, secret = keys[0]
+    assert secret not in repr(fp.Curve(secret, public))
+    for arguments, why in (
+        (("short", public), "secret: a key has 40"),
+        ((secret, "short"), "peers: a key has 40"),
+        ((secret, []), "peers is empty"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            fp.Curve(*arguments)
+    with pytest.raises(TypeError, match="secret: a key must be a str"):
+        fp.Curve(secret.encode(), public)
+    with pytest.raises(ValueError, match="takes no curve"):
+        fp.Receiver("plain", address=f"ipc://{tmp_path}/road", curve=fp.Curve(secret, public))
+    with pytest.raises(ValueError, match="a Sender has one receiver"):
+        fp.Sender("plain", address="tcp://127.0.0.1:9", curve=fp.Curve(secret, [public, public]))
+
+
+def test_the_room_in_front_of_a_frame():
+    from fd_postproc.transport import envelope
+
+    assert envelope.TO_RECEIVER.size == transport.ROOM
