@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from inspect import Signature
 from typing import Any, Literal, final, overload
 
@@ -26,6 +26,30 @@ def _last_sender_of(msqid: int) -> int: ...
 def peek(msqid: int, index: int = 0) -> tuple[int, bytes] | None: ...
 def decode(payload: Buffer, channel: Channel, *, mtype: int = 1, layout: Layout = ...) -> Step: ...
 def encode(step: Step, dialect: Dialect = "packed", *, layout: Layout = ...) -> bytes: ...
+def _tokens_bytes(tokens: Any) -> bytes: ...
+def _rows_bytes(ids: Any, scores: Any, ranks: Any, most: int) -> bytes: ...
+def _step_of_tokens(tokens: Buffer, rows: Buffer | None, apart: Iterable[int]) -> tuple[Step, set[int]]: ...
+def _op_frame(
+    op: str,
+    inputs: dict[str, HostInput],
+    batch: int,
+    cols: int,
+    width: int,
+    rows: int,
+    layout: Layout,
+    *,
+    stop_flag: int,
+    flag: int,
+    skip_prefill: bool,
+) -> bytes | Refusal: ...
+
+@final
+class Sequences:
+    def note(self, sender: int, number: int) -> None: ...
+    @property
+    def stats(self) -> dict[str, int]: ...
+    @property
+    def senders(self) -> dict[int, dict[str, int]]: ...
 
 @final
 class Step:

@@ -135,7 +135,7 @@ def frames_text(trouble: str, receiver: Receiver) -> str:
         for number, one in receiver.senders.items()
         if one[trouble]
     )
-    where = f"queue {receiver.msqid} ({receiver.channel})"
+    where = getattr(receiver, "place", None) or f"queue {receiver.msqid} ({receiver.channel})"
     return f"{where}: {_TROUBLES[trouble]} ({whose or 'of senders that are forgotten'})"
 
 

@@ -146,8 +146,10 @@ DIALECTS = ("auto", "packed", "legacy", "compact")
 CUDA_WAYS = ("mapped", "copy", "watch")
 COMPACT = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
-STREAMS = "streams/1"
+STREAMS = "streams/2"
 """The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
+DRAFTS = "streams/2+drafts"
+"""The word by which it says that those of speculative decoding are to come there, too."""
 
 # ---- at run time -------------------------------------------------------------------------------------------
 

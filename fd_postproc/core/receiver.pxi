@@ -41,6 +41,24 @@ def _receiver_arguments(
     """What `inspect.signature` finds of `Receiver`: an extension type has no signature of its own."""
 
 
+cdef dict _senders_of(const fdn_sequences *sequences):
+    """What `Receiver.senders` says of them."""
+    cdef int k
+    cdef const fdn_sender *s
+    found = {}
+    for k in range(FDN_MOST):
+        s = &sequences.senders[k]
+        if fdc_read(&s.frames) > 0:
+            found[<uint64_t>fdc_read(&s.sender)] = {
+                "frames": fdc_read(&s.frames),
+                "next": <uint64_t>fdc_read(&s.next),
+                "missing": fdc_read(&s.missing),
+                "doubled": fdc_read(&s.doubled),
+                "reordered": fdc_read(&s.reordered),
+            }
+    return found
+
+
 @cython.final
 cdef class Receiver:
     """Receives steps from a System V message queue, or at an address over ZeroMQ.
@@ -226,20 +244,7 @@ cdef class Receiver:
         in `stats`.  A sender is a `Sender`, or a process that calls save ops for one queue; it takes a random
         number when it is made and after a fork.
         """
-        cdef int k
-        cdef const fdn_sender *s
-        found = {}
-        for k in range(FDN_MOST):
-            s = &self.sequences.senders[k]
-            if fdc_read(&s.frames) > 0:
-                found[<uint64_t>fdc_read(&s.sender)] = {
-                    "frames": fdc_read(&s.frames),
-                    "next": <uint64_t>fdc_read(&s.next),
-                    "missing": fdc_read(&s.missing),
-                    "doubled": fdc_read(&s.doubled),
-                    "reordered": fdc_read(&s.reordered),
-                }
-        return found
+        return _senders_of(&self.sequences)
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:

@@ -45,6 +45,31 @@ cdef uintptr_t _address(dict inputs, str role) except? 0:
     return 0 if value is None else (<HostInput?>value).address
 
 
+cdef int _fill_source(fdp_source *s, str op, dict inputs, int32_t batch, int32_t cols, int64_t width,
+                      int64_t rows, int32_t stop_flag, int32_t flag, bint skip_prefill) except -1:
+    """What was passed to a save op, all but the depth of a slot."""
+    memset(s, 0, sizeof(fdp_source))
+    s.op = _OP_NUMBERS[op]
+    s.batch = batch
+    s.cols = cols
+    s.width = width
+    s.rows = rows
+    s.stop_flag = stop_flag
+    s.flag = flag
+    s.skip_prefill = skip_prefill
+    s.tokens = <const int64_t *>_address(inputs, "tokens")
+    s.ids = <const int64_t *>_address(inputs, "ids")
+    s.scores = <const float *>_address(inputs, "scores")
+    s.ranks = <const int64_t *>_address(inputs, "ranks")
+    s.counts = <const int32_t *>_address(inputs, "counts")
+    s.offsets = <const int32_t *>_address(inputs, "offsets")
+    s.decoded = <const int32_t *>_address(inputs, "decoded")
+    s.prompts = <const int64_t *>_address(inputs, "prompts")
+    s.preempted = <const int32_t *>_address(inputs, "preempted")
+    s.steps = <const int64_t *>_address(inputs, "steps")
+    return 0
+
+
 def _sender_arguments(
     channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU,
     dialect=None, mode=0o600, address=None, hwm=256, linger=5.0, curve=None,
@@ -414,26 +439,8 @@ cdef class Sender:
         cdef fdw_message m
         cdef fdw_draft draft
         cdef int status
-        memset(&s, 0, sizeof(s))
-        s.op = _OP_NUMBERS[op]
-        s.batch = batch
-        s.cols = cols
-        s.width = width
-        s.rows = rows
-        s.stop_flag = stop_flag
-        s.flag = flag
-        s.skip_prefill = skip_prefill
+        _fill_source(&s, op, inputs, batch, cols, width, rows, stop_flag, flag, skip_prefill)
         s.depth = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).depth
-        s.tokens = <const int64_t *>_address(inputs, "tokens")
-        s.ids = <const int64_t *>_address(inputs, "ids")
-        s.scores = <const float *>_address(inputs, "scores")
-        s.ranks = <const int64_t *>_address(inputs, "ranks")
-        s.counts = <const int32_t *>_address(inputs, "counts")
-        s.offsets = <const int32_t *>_address(inputs, "offsets")
-        s.decoded = <const int32_t *>_address(inputs, "decoded")
-        s.prompts = <const int64_t *>_address(inputs, "prompts")
-        s.preempted = <const int32_t *>_address(inputs, "preempted")
-        s.steps = <const int64_t *>_address(inputs, "steps")
         self._enter()
         try:
             if self.settled == NULL:

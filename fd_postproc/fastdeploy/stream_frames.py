@@ -1,17 +1,18 @@
 """A step of FastDeploy's ZeroMQ road in one piece: numbers at fixed places instead of pickled objects.
 
-::
+docs/wire-protocol.md, "Frames over ZeroMQ", describes every byte.  Arrays are little-endian and in C order:
 
-    head      8 bytes "fdstep/1", then int32: slots, tokens (slots, or -1), rows and columns of
-              log-probabilities, sections; 4 bytes 0
-    tokens    int64[tokens]
-    ids       int32[rows, columns], then scores float32[rows, columns], then ranks int32[rows]
-    sections  each begins at a multiple of 8: a name of 8 bytes, int64 length, content
-
-A reader refuses a section whose name it does not know, and passes over it if the name begins with "x".
-``masks``: int64[slots + 1] where each slot's ids begin, then ids int64.  ``prompt`` and ``pooled``: parts of
-int32 slot and number of dimensions, 8 bytes kind, int64 shape, then the arrays: ids int64, scores float32 and
-ranks int64; or one array of the dtype that the kind names.
+=========  =============================================================================================
+section    content
+=========  =============================================================================================
+tokens     int64[slots]: a token, or a code
+logprobs   int32 rows and columns; ids int32[rows, columns]; scores float32 likewise; ranks int32[rows]
+masks      int64[slots + 1] where each slot's ids begin, then ids int64
+prompt     parts of int32 slot and number of dimensions, 8 bytes kind, int64 shape, then the arrays: ids
+           int64, scores float32, ranks int64
+pooled     such parts, each of one array of the dtype that the kind names
+compact    a compact frame of the channel ``spec`` or ``spec_topk``, which says all of the step
+=========  =============================================================================================
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MAGIC = b"fdstep/1"
-MOST_SLOTS, MOST_DIMENSIONS = 1 << 16, 8
-_HEAD = struct.Struct("<8siiiii4x")
-_SECTION = struct.Struct("<8sq")
+from .._core import _rows_bytes, _tokens_bytes
+
+MAGIC = b"fdstep/2"
+MOST_SLOTS, MOST_DIMENSIONS, MOST_SECTIONS = 1 << 16, 8, 64
+MOST_BYTES = 1 << 30
+"""Of a whole frame: 256 slots with the log-probabilities of a vocabulary of 500,000 fit."""
+REQUIRED = 1
+"""Mark of a section without which a step would be another one: who does not know it refuses the frame."""
+_HEAD = struct.Struct("<8siiQQ")
+_SECTION = struct.Struct("<8sI4xq")
 _PART = struct.Struct("<ii8s")
 _POOLED = ("float32", "float16", "float64")
 
@@ -41,25 +48,32 @@ class Content(NamedTuple):
     Attributes
     ----------
     slots : int
-    tokens : ndarray of int64, shape (slots,), or None
-        None in a step of a pooling model.
-    rows : tuple of ndarray or None
-        Token ids (int32) and log-probabilities (float32) of shape (rows, columns), ranks (int32) of shape
-        (rows,); of the first slots, which may be fewer than all.
+    tokens : tensor or ndarray of int64, shape (slots,), or None
+        None in a step of a pooling model, or of `compact`.
+    rows : tuple of tensor or ndarray, or None
+        Token ids and log-probabilities (float32) of shape (rows, columns), ranks of shape (rows,); of the
+        first slots, which may be fewer than all.  Those of a frame that was opened are int32.
     masks : list of ndarray or None
         Sampling masks by slot.
     prompts : dict of int to tuple of ndarray
         By slot, what `rows` holds for the tokens of a prompt; ids and ranks are int64.
     pooled : dict of int to ndarray
         By slot, what a pooling model has made.
+    compact : bytes-like or None
+        A compact frame of a step of speculative decoding.
+    sender, number : int
+        Who has sent it, and how many before.
     """
 
     slots: int
-    tokens: Array | None
-    rows: tuple[Array, Array, Array] | None = None
-    masks: list[Array] | None = None
-    prompts: Mapping[int, tuple[Array, Array, Array]] = MappingProxyType({})
+    tokens: Any = None
+    rows: Any = None
+    masks: list[Any] | None = None
+    prompts: Mapping[int, tuple[Any, Any, Any]] = MappingProxyType({})
     pooled: Mapping[int, Array] = MappingProxyType({})
+    compact: Any = None
+    sender: int = 0
+    number: int = 0
 
 
 def packed(content: Content) -> bytes:
@@ -67,14 +81,22 @@ def packed(content: Content) -> bytes:
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         If it has no room for something, which is named.
     """
-    parts, sections = [b""], []
+    slots, sections = content.slots, []
+    if content.tokens is not None:
+        tokens = _tokens_bytes(content.tokens)
+        if len(tokens) != 8 * slots:
+            raise ValueError(f"{len(tokens) // 8} tokens for {slots} slots")
+        sections.append((b"tokens", tokens))
+    if content.rows is not None:
+        ids, scores, ranks = content.rows
+        sections.append((b"logprobs", _rows_bytes(ids, scores, ranks, slots)))
     if content.masks is not None:
         masks = [np.asarray(mask).ravel() for mask in content.masks]
-        if len(masks) != content.slots:
-            raise ValueError(f"{len(masks)} sampling masks for {content.slots} slots")
+        if len(masks) != slots:
+            raise ValueError(f"{len(masks)} sampling masks for {slots} slots")
         begins = np.cumsum([0, *map(len, masks)], dtype=np.int64)
         whole = np.concatenate([begins, *(_as(mask, np.int64, "a sampling mask") for mask in masks)])
         sections.append((b"masks", whole.tobytes()))
@@ -82,22 +104,16 @@ def packed(content: Content) -> bytes:
         sections.append((b"prompt", b"".join(_prompt(*one) for one in content.prompts.items())))
     if content.pooled:
         sections.append((b"pooled", b"".join(_pooled(*one) for one in content.pooled.items())))
-    tokens, shape = -1, (0, 0)
-    if content.tokens is not None:
-        tokens = content.slots
-        parts.append(_as(content.tokens, np.int64, "tokens").tobytes())
-    if content.rows is not None:
-        ids, scores, ranks = content.rows
-        if ids.ndim != 2 or scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
-            raise ValueError(f"log-probabilities of shapes {ids.shape}, {scores.shape} and {ranks.shape}")
-        shape = len(ids), ids.shape[1]
-        if shape[0] > content.slots or shape[1] == 0:
-            raise ValueError(f"log-probabilities of shape {shape} for {content.slots} slots")
-        parts += [_as(ids, np.int32, "ids").tobytes(), _as(scores, np.float32, "scores").tobytes()]
-        parts.append(_as(ranks, np.int32, "ranks").tobytes())
-    parts[0] = _HEAD.pack(MAGIC, content.slots, tokens, *shape, len(sections))
+    if content.compact is not None:
+        sections.append((b"compact", content.compact))
+    parts = [_HEAD.pack(MAGIC, slots, len(sections), content.sender, content.number)]
     for name, inside in sections:
-        parts += [bytes(-sum(map(len, parts)) % 8), _SECTION.pack(name, len(inside)), inside]
+        parts += [_SECTION.pack(name, REQUIRED, len(inside)), inside, bytes(-len(inside) % 8)]
+    size = sum(map(len, parts))
+    if size > MOST_BYTES or not 0 <= slots <= MOST_SLOTS:
+        raise ValueError(
+            f"a step of {slots} slots and {size} bytes; a frame has {MOST_SLOTS} and {MOST_BYTES} at most"
+        )
     return b"".join(parts)
 
 
@@ -141,7 +157,7 @@ def _part(slot: int, kind: str, shape: tuple[int, ...], *arrays: Array) -> bytes
 class _Bytes:
     """Reads a frame from front to back, never behind its end."""
 
-    def __init__(self, content: bytes | memoryview) -> None:
+    def __init__(self, content: Any) -> None:
         self._content, self.at = memoryview(content), 0
 
     def left(self) -> int:
@@ -166,41 +182,108 @@ class _Bytes:
 
 
 def is_frame(content: Any) -> bool:
-    """Whether an object that was received is a frame."""
+    """Whether an object that was received is a frame, of whatever version."""
     return isinstance(content, bytes) and content[:7] == MAGIC[:7]
 
 
+class Frame(NamedTuple):
+    """A frame's head, and its sections by name."""
+
+    slots: int
+    sender: int
+    number: int
+    sections: dict[bytes, memoryview]
+
+
+KNOWN = (b"tokens", b"logprobs", b"masks", b"prompt", b"pooled", b"compact")
+
+
+def sections_of(content: bytes) -> Frame:
+    """Divide a frame; what is in the sections is not looked at.
+
+    Raises
+    ------
+    ValueError
+        If it does not add up, or has a required section that this version does not know.
+    """
+    frame = _Bytes(content)
+    magic, slots, count, sender, number = frame.record(_HEAD)
+    if magic != MAGIC:
+        raise ValueError(f"a frame of version {magic[7:]!r}, this reads {MAGIC[7:]!r}")
+    if not (0 <= slots <= MOST_SLOTS and 0 <= count <= MOST_SECTIONS):
+        raise ValueError(
+            f"a frame of {slots} slots and {count} sections; at most {MOST_SLOTS} and {MOST_SECTIONS}"
+        )
+    found: dict[bytes, memoryview] = {}
+    for _ in range(count):
+        name, marks, length = frame.record(_SECTION)
+        name, inside = name.rstrip(b"\0"), frame.cut(length)
+        frame.cut(-length % 8)
+        if name in found:
+            raise ValueError(f"the frame has two sections {name!r}")
+        if name in KNOWN:
+            found[name] = inside
+        elif marks & REQUIRED:
+            raise ValueError(
+                f"the frame has a section {name!r}, without which it cannot be understood, and which this "
+                "version does not know: use the same fd_postproc on both sides"
+            )
+    if frame.left():
+        raise ValueError(f"{frame.left()} bytes after the last section of the frame")
+    if b"compact" in found and len(found) > 1:
+        raise ValueError(f"the frame has a compact step, and sections {sorted(found)!r} beside it")
+    if b"tokens" in found and len(found[b"tokens"]) != 8 * slots:
+        raise ValueError(f"{len(found[b'tokens'])} bytes of tokens for {slots} slots")
+    return Frame(slots, sender, number, found)
+
+
+def masks_of(frame: Frame) -> list[Array] | None:
+    """Its sampling masks by slot."""
+    inside = frame.sections.get(b"masks")
+    return None if inside is None else _masks_in(_Bytes(inside), frame.slots)
+
+
+def prompts_of(frame: Frame) -> dict[int, tuple[Array, Array, Array]]:
+    """Its log-probabilities of prompts, by slot."""
+    return _prompts_in(_Bytes(frame.sections.get(b"prompt", b"")), frame.slots)
+
+
+def pooled_of(frame: Frame) -> dict[int, Array]:
+    """Its outputs of a pooling model, by slot."""
+    return _pooled_in(_Bytes(frame.sections.get(b"pooled", b"")), frame.slots)
+
+
+def tokens_of(frame: Frame) -> Array | None:
+    """Its tokens, a number for each slot."""
+    inside = frame.sections.get(b"tokens")
+    return None if inside is None else _Bytes(inside).array("<i8", frame.slots)
+
+
+def rows_of(frame: Frame) -> tuple[Array, Array, Array] | None:
+    """Its log-probabilities: ids, scores and ranks."""
+    inside = frame.sections.get(b"logprobs")
+    if inside is None:
+        return None
+    numbers = _Bytes(inside)
+    rows, columns = numbers.array("<i4", 2).tolist()
+    if not (0 <= rows <= frame.slots and columns > 0):
+        raise ValueError(f"log-probabilities of {rows} rows and {columns} columns for {frame.slots} slots")
+    ids, scores = numbers.array("<i4", rows, columns), numbers.array("<f4", rows, columns)
+    return ids, scores, numbers.array("<i4", rows)
+
+
 def opened(content: bytes) -> Content:
-    """What a frame holds; arrays share its memory.
+    """All that a frame holds; arrays share its memory.
 
     Raises
     ------
     ValueError
         If it does not add up: what is wrong is named.
     """
-    frame = _Bytes(content)
-    magic, slots, tokens, rows, columns, sections = frame.record(_HEAD)
-    if magic != MAGIC:
-        raise ValueError(f"a frame of version {magic[7:]!r}, this reads {MAGIC[7:]!r}")
-    if not (0 <= slots <= MOST_SLOTS and tokens in (-1, slots) and 0 <= rows <= slots and columns >= 0):
-        raise ValueError(f"a frame of {slots} slots, {tokens} tokens, {rows} rows and {columns} columns")
-    told = Content(slots, frame.array("<i8", slots) if tokens == slots else None)
-    if columns:
-        ids, scores = frame.array("<i4", rows, columns), frame.array("<f4", rows, columns)
-        told = told._replace(rows=(ids, scores, frame.array("<i4", rows)))
-    for _ in range(sections):
-        frame.cut(-frame.at % 8)
-        name, length = frame.record(_SECTION)
-        inside, name = _Bytes(frame.cut(length)), name.rstrip(b"\0")
-        if name == b"masks":
-            told = told._replace(masks=_masks_in(inside, slots))
-        elif name == b"prompt":
-            told = told._replace(prompts=_prompts_in(inside, slots))
-        elif name == b"pooled":
-            told = told._replace(pooled=_pooled_in(inside, slots))
-        elif not name.startswith(b"x"):
-            raise ValueError(f"the frame has a section {name!r}, which this version does not know")
-    return told
+    frame = sections_of(content)
+    parts = tokens_of(frame), rows_of(frame), masks_of(frame), prompts_of(frame), pooled_of(frame)
+    compact = frame.sections.get(b"compact")
+    return Content(frame.slots, *parts, compact and bytes(compact), frame.sender, frame.number)
 
 
 def _masks_in(inside: _Bytes, slots: int) -> list[Array]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, FORCE, PEER, STREAMS, is_on
+from ...environment import COMPACT, DISABLE, DRAFTS, FORCE, PEER, STREAMS, is_on
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import Channel
@@ -24,7 +24,7 @@ UNKNOWN_KEYS = (
 )
 
 
-def decide(module: Any, make_class: Callable[[Any], type]) -> Verdict:
+def decide(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> Verdict:
     """Whether our class is to be used.
 
     Parameters
@@ -33,6 +33,8 @@ def decide(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         ``fastdeploy.output.token_processor``.
     make_class : callable
         ``make_class(module)`` gives our class, a subclass of ``module.TokenProcessor``.
+    speculative : bool
+        Whether it decodes speculatively, of which FastDeploy sends nothing over ZeroMQ.
 
     Returns
     -------
@@ -44,7 +46,7 @@ def decide(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         reason = _not_served(module)
         if reason:
             return Verdict(False, reason)
-        verdict = check(module, make_class)
+        verdict = check(module, make_class, speculative)
         if verdict.compatible and not module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
             # The ops by which stock workers send must find the queue that our receiver opens.
             rule = key_rule(getattr(ops_module(), "get_output_ep", None))
@@ -65,13 +67,14 @@ def _not_served(module: Any) -> str | None:
     return None
 
 
-def announce_peer(active: bool, streamed: bool = False) -> None:
+def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
     """Tell the workers, which inherit this process's environment, which frames are understood.
 
     FastDeploy starts its workers after it has constructed the token processor, in every version.
     """
     if active:
-        os.environ[PEER.name] = f"{COMPACT},{STREAMS}" if streamed else COMPACT
+        words = [COMPACT, *([STREAMS] if streamed else ()), *([DRAFTS] if streamed and drafts else ())]
+        os.environ[PEER.name] = ",".join(words)
     else:
         os.environ.pop(PEER.name, None)
 
@@ -101,8 +104,9 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
         What ours was made with: the trial makes it again, over a copy of the module.
     """
     channel = processor.channel
-    verdict = decide(module, make_class)
-    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1))
+    speculative = bool(processor.cfg.speculative_config.method)
+    verdict = decide(module, make_class, speculative)
+    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
     for name, value in verdict.traits.items():
         setattr(type(processor), name, value)
     export_active("engine", verdict.compatible)

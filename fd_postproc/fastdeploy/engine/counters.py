@@ -49,8 +49,8 @@ class Counters(Totals):
     receiver: Receiver | None = None
     _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
 
-    def follow(self, receiver: Receiver) -> None:
-        """Count what another receiver counts from now on."""
+    def follow(self, receiver: Any) -> None:
+        """Count what another receiver, or what stands for one, counts from now on."""
         self._before, self.receiver = self.received(), receiver
 
     def received(self) -> dict[str, int | float]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import struct
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ..._core import Step
-from ..stream_frames import Content, opened
+from ..._core import Step, _step_of_tokens, decode
+from ...layout import GPU, Channel, Layout
+from ..stream_frames import Frame, masks_of, pooled_of, prompts_of, rows_of, tokens_of
 
-_INT32 = np.iinfo(np.int32)
+_CHANNELS: dict[int, Channel] = {2: "spec", 3: "spec_topk"}
+_COMPACT = struct.Struct("<17xB6xii")  # of a compact frame: channel, batch and columns
 
 
 class Framed:
@@ -20,7 +23,7 @@ class Framed:
 
     Parameters
     ----------
-    content : bytes
+    frame : Frame
     logprobs : bool
         Whether log-probabilities are for the clients.
     lists : type
@@ -40,59 +43,39 @@ class Framed:
         If the frame does not add up.
     """
 
-    def __init__(self, content: bytes, logprobs: bool, lists: Any) -> None:
-        self._told = told = opened(content)
-        self._logprobs, self._lists = logprobs, lists
+    def __init__(self, frame: Frame, logprobs: bool, lists: Any) -> None:
+        self._frame, self._lists = frame, lists
+        self._prompts, self._pooled = prompts_of(frame), pooled_of(frame)
+        self._tokens, self._rows = tokens_of(frame), rows_of(frame)
+        self._masks = masks_of(frame)
         self.masks: dict[int, list[int]] = {}
-        self.apart: set[int] = set()
-        if told.tokens is None:
-            self.slots: Any = list(told.pooled)
-            self.apart = set(told.pooled)
-            self.step = Step.from_arrays(
-                "plain", np.full(told.slots, -1, np.int32), np.empty((0, 1), np.int32), None, None
-            )
+        tokens = frame.sections.get(b"tokens")
+        if tokens is None:
+            self.slots: Any = list(self._pooled)
+            self.apart = set(self._pooled)
+            codes = np.full(frame.slots, -1, np.int32)
+            self.step = Step.from_arrays("plain", codes, np.empty((0, 1), np.int32), None, None)
             return
-        self.slots = range(told.slots)
-        self.step = self._as_step(told, told.tokens, told.rows if logprobs else None)
-        if told.masks is not None:
-            steady = np.flatnonzero(np.asarray(self.step.counts) > 0).tolist()
-            self.masks = {slot: told.masks[slot].tolist() for slot in steady}
-
-    def _as_step(self, told: Content, tokens: Any, rows: Any) -> Step:
-        in_step = tokens >= 0
-        if self._logprobs:
-            in_step[list(told.prompts)] = False
-        in_step &= tokens <= _INT32.max
-        if rows is not None:
-            ids = rows[0]
-            in_step[len(ids) :] = False
-            in_step[: len(ids)] &= ids[:, 0] == tokens[: len(ids)]
+        self.slots = range(frame.slots)
+        rows = frame.sections.get(b"logprobs") if logprobs else None
         # What is not in the step, and no code, is looked at closely.
-        self.apart = set(np.flatnonzero(~in_step & (tokens >= 0)).tolist())
-        codes = np.where(tokens < 0, np.maximum(tokens, _INT32.min), -1)
-        counts = np.where(in_step, 1, codes).astype(np.int32)
-        if rows is None:
-            return Step.from_arrays(
-                "plain", counts, tokens[in_step].astype(np.int32).reshape(-1, 1), None, None
-            )
-        live = in_step[: len(rows[0])]
-        if not live.all():
-            rows = [part[live] for part in rows]
-        return Step.from_arrays("topk", counts, *rows)
+        self.step, self.apart = _step_of_tokens(tokens, rows, self._prompts if logprobs else ())
+        if self._masks is not None:
+            steady = np.flatnonzero(np.asarray(self.step.counts) > 0).tolist()
+            self.masks = {slot: self._masks[slot].tolist() for slot in steady}
 
     def entry(self, slot: int) -> Any:
         """What has come for a slot, with the attributes of FastDeploy's ``StreamTransferData``; or None."""
-        told = self._told
-        if not 0 <= slot < told.slots or (told.tokens is None and slot not in told.pooled):
+        tokens, prompt = self._tokens, self._prompts.get(slot)
+        if not 0 <= slot < self._frame.slots or (tokens is None and slot not in self._pooled):
             return None
-        prompt = told.prompts.get(slot)
         return SimpleNamespace(
             batch_id=slot,
-            tokens=None if told.tokens is None else told.tokens[slot : slot + 1],
-            logprobs=None if told.rows is None else _Rows(told.rows, slot, self._lists),
+            tokens=None if tokens is None else tokens[slot : slot + 1],
+            logprobs=None if self._rows is None else _Rows(self._rows, slot, self._lists),
             prompt_logprobs=None if prompt is None else self._tensors(prompt),
-            sampling_mask=None if told.masks is None else told.masks[slot],
-            pooler_output=told.pooled.get(slot),
+            sampling_mask=None if self._masks is None else self._masks[slot],
+            pooler_output=self._pooled.get(slot),
         )
 
     def _tensors(self, arrays: Any) -> Any:
@@ -100,6 +83,30 @@ class Framed:
         kind = sys.modules[self._lists.__module__].LogprobsTensors
         paddle: Any = importlib.import_module("paddle")
         return kind(*(paddle.to_tensor(np.array(array), place="cpu") for array in arrays))
+
+
+def accepted_step(frame: Frame, layout: Layout = GPU) -> Step:
+    """The step of a frame that carries speculative decoding's accepted tokens.
+
+    Parameters
+    ----------
+    frame : Frame
+    layout : Layout
+        The build's; no limit of a queue is one here, but the number of tokens that a slot holds is.
+
+    Raises
+    ------
+    MalformedMessage, ValueError
+        If the frame has none, or it does not add up.
+    """
+    content = frame.sections.get(b"compact")
+    if content is None or len(content) < _COMPACT.size:
+        raise ValueError("a frame without accepted tokens, while the engine decodes speculatively")
+    number, batch, columns = _COMPACT.unpack_from(content)
+    if number not in _CHANNELS or batch != frame.slots:
+        raise ValueError(f"accepted tokens of channel {number} and {batch} slots in a frame of {frame.slots}")
+    wide = Layout(max(layout.max_batch, batch), max(layout.top_k, columns - 1), layout.max_draft)
+    return decode(content, _CHANNELS[number], mtype=2, layout=wide)
 
 
 class _Rows:

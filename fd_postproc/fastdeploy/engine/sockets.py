@@ -10,17 +10,55 @@ import time
 from functools import cached_property
 from typing import Any
 
+from ..._core import Sequences
+from ...errors import MalformedMessage
 from ...flight.codes import Kind
+from ...queues import list_queues, locate
 from ..stream_frames import is_frame
+from .framed import Framed
 from .pickles import Pickles
 from .receiving import Receiving, Trouble
 from .streamed import Streamed
+
+MASKS_AND_DRAFTS = (
+    "FD_USE_GET_SAVE_OUTPUT_V1 does not support sampling masks with speculative decoding: FastDeploy's "
+    "save_output_speculate asserts that there is a queue of sampling masks, which its workers do not make "
+    "then; turn one of the three off"
+)
+UNHEARD_S = 2.0
+"""How long to wait for the first accepted tokens before the queue is looked at, where a worker without the
+plug-in sends them."""
+
+
+class Arrivals:
+    """What has come through the socket, as a `Receiver` says it of its queue.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds.
+    """
+
+    def __init__(self, sequences: Sequences, address: str, channel: str) -> None:
+        self._sequences, self.waited = sequences, 0.0
+        self.place = f"{address} ({channel})"
+
+    @property
+    def stats(self) -> dict[str, int | float]:
+        """The totals that are counted of a queue, too."""
+        return {"wait_seconds": self.waited, "corrupt": 0, "incomplete": 0, **self._sequences.stats}
+
+    @property
+    def senders(self) -> dict[int, dict[str, int]]:
+        """As `Receiver.senders`."""
+        return self._sequences.senders
 
 
 class Sockets(Streamed, Receiving):
     """`process_sampling_results_use_zmq`, and `stop` of either loop."""
 
     zmq_server: Any = None
+    arrivals: Arrivals | None = None
 
     @cached_property
     def pickles(self) -> Pickles:
@@ -28,9 +66,17 @@ class Sockets(Streamed, Receiving):
         return Pickles(lambda text: self.fd.llm_logger.warning(f"fd_postproc: {text}"))
 
     def process_sampling_results_use_zmq(self) -> None:
-        """Receive and process steps until `stop`."""
-        if self.speculative_decoding:
-            raise NotImplementedError("FD_USE_GET_SAVE_OUTPUT_V1 does not support speculative decoding")
+        """Receive and process steps until `stop`.
+
+        Raises
+        ------
+        NotImplementedError
+            With sampling masks and speculative decoding: FastDeploy's worker ends in such a step.
+        """
+        if self.speculative_decoding and getattr(self, "use_sampling_mask", False):
+            raise NotImplementedError(MASKS_AND_DRAFTS)
+        self.arrivals = Arrivals(self.sequences, str(self.zmq_server.address), self.channel)
+        self.counters.follow(self.arrivals)
         self._run_rounds(self._next_message)
 
     def _next_message(self) -> None:
@@ -56,42 +102,70 @@ class Sockets(Streamed, Receiving):
 
     def _received(self) -> bytes | None:
         """Wait for a message; None if something else has to be seen to meanwhile."""
-        socket, patience = self.zmq_server.socket, self._patience()
+        socket, patience, began = self.zmq_server.socket, self._patience(), time.perf_counter()
+        if self.speculative_decoding and not self.counters.steps and patience is None:
+            patience = UNHEARD_S
         try:
             if patience is not None and not (patience > 0 and socket.poll(1000 * patience)):
                 self._patient_since = None
+                self._look_for_queue()
                 return None
             content: bytes = socket.recv()
         finally:
             self.counters.end_receive()
+            if self.arrivals is not None:
+                self.arrivals.waited += time.perf_counter() - began
         self._patient_since = None
         return content
 
+    def _look_for_queue(self) -> None:
+        """Tell if accepted tokens go into the System V queue, which nobody reads: the worker is not ours."""
+        if self.counters.steps or not self.speculative_decoding:
+            return
+        key = locate(self.channel)
+        waiting = sum(queue.messages for queue in list_queues() if queue.key == key)
+        if waiting:
+            text = (
+                f"{waiting} steps lie in the System V queue, and nothing has come over ZeroMQ: the worker "
+                "sends speculative decoding's tokens without fd_postproc, whose worker side "
+                "FD_USE_GET_SAVE_OUTPUT_V1 needs there; see the worker's log for why it is off"
+            )
+            self._trouble = Trouble("refused", text, self.counters.steps)
+            self.complaints.tell("queue", text)
+
     def _take_message(self, content: bytes) -> None:
         try:
-            datas = self._unpickled(content)
-            if not isinstance(datas, list) and not is_frame(datas):
-                raise TypeError(f"a {type(datas).__name__}, not the list of a step")
+            step = self._unpickled(content)
+            if is_frame(step):
+                step = self._opened(step)
+            elif not isinstance(step, list):
+                raise TypeError(f"a {type(step).__name__}, not the list of a step")
+            elif self.speculative_decoding:
+                raise TypeError("objects of a step without accepted tokens, while speculation is on")
         except Exception as error:
-            self.counters.malformed += 1
-            name = type(error).__name__
-            text = f"a message was refused: {name}: {error}"
-            self._trouble = Trouble("refused", text, self.counters.steps)
-            self.recorder.event(Kind.REFUSED, -1, 0, 0, -1, text="pickle")
-            self.recorder.rest()
-            self.complaints.tell(f"pickle {name}", text)
+            self._refuse(error)
             return
         try:
-            self._handle(datas)
+            self._handle(step)
         except Exception as error:
             self._lose(error)
+
+    def _refuse(self, error: Exception) -> None:
+        self.counters.malformed += 1
+        name = type(error).__name__
+        text = f"a message was refused: {name}: {error}"
+        self._trouble = Trouble("refused", text, self.counters.steps)
+        place = error.field if isinstance(error, MalformedMessage) else "pickle"
+        self.recorder.event(Kind.REFUSED, -1, 0, 0, -1, text=place)
+        self.recorder.rest()
+        self.complaints.tell(f"pickle {name}", text)
 
     def _process_step(self, step: Any) -> None:
         """Process a step that has come in either way."""
         if isinstance(step, list):
             self._process_stream(step)
-        elif isinstance(step, bytes):
-            self._process_frame(step)
+        elif isinstance(step, Framed):
+            self._process_framed(step)
         else:
             super()._process_step(step)
 

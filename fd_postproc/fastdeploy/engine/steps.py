@@ -58,7 +58,9 @@ class Steps(Advance, Gauges):
         if batch.is_crowded(MOST_REQUESTS):
             self.best_effort("forgetting requests", self.sweep)
         counters.end_build()
-        self.postprocess(results, output_type)
+        # Where FastDeploy has no log-probabilities for a step, it has none for its drafts either.
+        drafts = step.channel == self.channel or not self.pairs_drafts
+        self.postprocess(results, output_type if drafts else 0)
         counters.end_put(len(results), step)
 
     def _sampling_masks(self) -> dict[int, Any]:

@@ -7,16 +7,17 @@ are, with the first token only.  Requests in their steady state are advanced by 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from ..._core import TARGET
+from ..._core import TARGET, Sequences, Step
 from ...flight.codes import End
 from ...flight.codes import Kind as Note
+from ..stream_frames import sections_of
 from ._results import Batch, Entries, SharedTensor, entries_of
 from .context import Context, SteadyMode
 from .finish import RECOVERY_TEXT, Kind, completes_prefills
-from .framed import Framed
+from .framed import Framed, accepted_step
 from .release import MOST_REQUESTS
 from .steps import Steps
 
@@ -33,16 +34,43 @@ class Streamed(Steps):
 
     @property
     def receives_objects(self) -> bool:
-        """Whether steps come as objects, through a socket."""
+        """Whether steps come as objects, which FastDeploy has none of for speculative decoding."""
+        return self.uses_socket and not self.cfg.speculative_config.method
+
+    @property
+    def uses_socket(self) -> bool:
+        """Whether steps come through FastDeploy's ZeroMQ socket."""
         return bool(self.fd.envs.FD_USE_GET_SAVE_OUTPUT_V1)
 
     def _process_stream(self, datas: list[Any]) -> None:
         """Process a list of FastDeploy's ``StreamTransferData``."""
         self._process_entries({data.batch_id for data in datas}, datas)
 
-    def _process_frame(self, content: bytes) -> None:
-        """Process what our worker side sends instead."""
-        framed = Framed(content, bool(self.use_logprobs), self.fd.LogprobsLists)
+    def _opened(self, content: bytes) -> Framed | Step:
+        """What our worker side sends instead.
+
+        Raises
+        ------
+        ValueError
+            If the frame does not add up, or says less than the engine needs.
+        """
+        frame = sections_of(content)
+        if self.receives_objects:
+            if b"compact" in frame.sections:
+                raise ValueError("accepted tokens of speculative decoding, which is off in the engine")
+            opened: Framed | Step = Framed(frame, bool(self.use_logprobs), self.fd.LogprobsLists)
+        else:
+            opened = accepted_step(frame, self.layout)
+        self.sequences.note(frame.sender, frame.number)
+        return opened
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """The numbers of the frames that have come."""
+        return Sequences()
+
+    def _process_framed(self, framed: Framed) -> None:
+        """Process a frame of one token a request, or of a pooling model."""
         self._process_entries(framed.slots, framed)
 
     def _process_entries(self, slots: Collection[int], told: Framed | list[Any]) -> None:

@@ -63,7 +63,7 @@ _verdicts: weakref.WeakKeyDictionary[Any, dict[bool, Verdict]] = weakref.WeakKey
 _lock = threading.Lock()
 
 
-def check(module: Any, make_class: Callable[[Any], type]) -> Verdict:
+def check(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> Verdict:
     """Compare the classes; once for each module, and each way in which steps come, in a process.
 
     Parameters
@@ -72,6 +72,8 @@ def check(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         ``fastdeploy.output.token_processor``.
     make_class : callable
         ``make_class(module)`` gives our class, a subclass of ``module.TokenProcessor``.
+    speculative : bool
+        Whether steps are those of speculative decoding, which are the same whichever way they come.
 
     Returns
     -------
@@ -79,10 +81,10 @@ def check(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         Never raises: what cannot be tried is not compatible.
     """
     with _lock:
-        known, streamed = _verdicts.setdefault(module, {}), _is_streamed(module)
+        known, streamed = _verdicts.setdefault(module, {}), _is_streamed(module) and not speculative
         if streamed not in known:
             began = time.perf_counter()
-            verdict = compare(module, make_class)
+            verdict = compare(module, make_class, streamed)
             known[streamed] = replace(verdict, seconds=time.perf_counter() - began)
         return known[streamed]
 
@@ -92,8 +94,8 @@ def _is_streamed(module: Any) -> bool:
     return bool(getattr(module.envs, "FD_USE_GET_SAVE_OUTPUT_V1", False))
 
 
-def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
-    """The same, anew each time."""
+def compare(module: Any, make_class: Callable[[Any], type], streamed: bool | None = None) -> Verdict:
+    """The same, anew each time; `streamed`: whether steps come as objects, by the environment if None."""
     features: tuple[str, ...] = ()
     traits: dict[str, bool] = {}
     try:
@@ -103,7 +105,7 @@ def compare(module: Any, make_class: Callable[[Any], type]) -> Verdict:
         module = _with_stock_class(module)
         box = Sandbox(module)
         facts = Facts.of(module, box)
-        streamed = _is_streamed(module)
+        streamed = _is_streamed(module) if streamed is None else streamed
         scripts = STREAMED_SCRIPTS if streamed else SCRIPTS
         features = facts.in_words() + (("steps as objects, through a socket",) if streamed else ())
         ours = Sandbox(module)

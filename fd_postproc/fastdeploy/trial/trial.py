@@ -125,7 +125,7 @@ class Trial:
         elif len(self.scheduler.put) % 2 or not datas:
             processor._process_stream(datas)
         else:
-            processor._process_frame(as_frame(datas))
+            processor._process_step(processor._opened(as_frame(datas)))
 
     def _results(self, where: str, put: list[list[Any]]) -> list[tuple[str, Any]]:
         seen: list[tuple[str, Any]] = [(f"{where}, results put", [len(batch) for batch in put])]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import ops
-from ..._core import environment_variable, has_logprobs, most_requests
+from ..._core import environment_variable, has_counts, has_logprobs, most_requests
 from ..._version import __version__
 from ...errors import QueueError, QueueRemoved, UnfitNumber
 from ...flight.codes import Kind
@@ -21,6 +21,7 @@ from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, stock_dialect
 from ..logs import export_active, fastdeploy_log
 from . import overlap
+from .drafts import DraftOp, engine_wants_drafts
 from .room import check_room
 
 # What our op raises for tensors that it does not know how to read; nothing was sent then.
@@ -28,6 +29,7 @@ _REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
 
 
 _FORMS = {
+    "streams": "frames over ZeroMQ",
     "compact": "compact frames",
     "packed": "FastDeploy's own messages (packed)",
     "legacy": "FastDeploy's own messages (legacy)",
@@ -69,6 +71,7 @@ class SaveOp:
         self._checked: set[str | None] = set()
         self._recorder = Recorder()  # records nothing, until the first call
         self._sent = 0
+        self._drafts: DraftOp | None = None  # where steps go over ZeroMQ
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
@@ -77,19 +80,30 @@ class SaveOp:
         if spec.has_shorter_form and len(args) == self._n_arguments - 1 and not kwargs:
             args = self._with_nobody_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
         if kwargs or len(args) != self._n_arguments:
+            if self._goes_over_socket():
+                given = len(args) + len(kwargs)
+                raise TypeError(f"{self.__name__} has {given} arguments, {self._n_arguments} are known")
             self._tell_other_form(args, kwargs)
             return self._stock(args, kwargs)
+        if self._state == "new" and self._goes_over_socket():
+            self._drafts = DraftOp(self.__name__, spec)
         if args[self._rank] > 0 and not (spec.every_rank and args[spec.place("save_each_rank")]):
-            return self._stock(args)  # sends nothing, or in some builds of FastDeploy does
+            # Sends nothing, or in some builds of FastDeploy does.
+            return self._stock(args) if self._drafts is None else None
         try:
             if self._state == "new":
-                dialect = self._dialect(_rows(args[self._batch]))
-                self._check_room(args, dialect)
+                if self._drafts is None:
+                    dialect: str = self._dialect(_rows(args[self._batch]))
+                    self._check_room(args, dialect)
+                else:
+                    dialect = "streams"
                 self._begin_recording(dialect)
             result = self._send(args) if self._recorder.ring is None else self._send_and_record(args)
         except UnfitNumber:
             raise
         except (LeftToFastDeploy, *_REFUSALS) as error:
+            if self._drafts is not None:
+                raise  # into the queue, where FastDeploy's op would send, nobody looks
             if self._state == "new":
                 self._begin_recording(None)
             self._leave(error, args)
@@ -104,6 +118,9 @@ class SaveOp:
             )  # fmt: skip
         return result
 
+    def _goes_over_socket(self) -> bool:
+        return has_counts(self.spec.channel) and engine_wants_drafts()
+
     def _with_nobody_preempted(self, args: tuple[Any, ...], at: int, batch: int) -> tuple[Any, ...]:
         import numpy as np
 
@@ -112,12 +129,14 @@ class SaveOp:
         return (*args[:at], self._nobody, *args[at:])
 
     def _send(self, args: tuple[Any, ...]) -> Any:
+        if self._drafts is not None:
+            return self._drafts(args)
         try:
             return self._own(*args)
         except QueueRemoved:  # nothing was sent; our op makes a new queue
             return self._own(*args)
 
-    def _begin_recording(self, dialect: Dialect | None) -> None:
+    def _begin_recording(self, dialect: str | None) -> None:
         """With the first call: a process that never sends has nothing to tell."""
         if self._recorder.ring is None:
             self._recorder = recorder_of_process(self.spec.channel)
@@ -179,7 +198,7 @@ class SaveOp:
         fastdeploy_log().warning("fd_postproc: %s is left to FastDeploy's own op: %s", self.__name__, why)
         self._check_room(args, None)
 
-    def _check_room(self, args: tuple[Any, ...], dialect: Dialect | None) -> None:
+    def _check_room(self, args: tuple[Any, ...], dialect: Any) -> None:
         """Once for each dialect; None: FastDeploy's op.  No step is lost if it cannot be made."""
         if dialect in self._checked:
             return

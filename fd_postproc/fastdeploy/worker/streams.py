@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
+from itertools import count
+from math import prod
 from typing import Any
 
 from ..._core import environment_variable
@@ -49,27 +52,44 @@ def build_frame(
     if output_tokens is None:
         outputs = list(pooler_outputs or ())
         pooled = {slot: _pooled(output) for slot, output in enumerate(outputs) if output is not None}
-        return packed(Content(len(outputs), None, pooled=pooled))
-    tokens = output_tokens.numpy().reshape(-1)
+        return packed(Content(len(outputs), None, None, None, {}, pooled, None, *numbering.next()))
+    slots = prod(output_tokens.shape)
     prompts = {}
     for slot, rows in enumerate(prompt_logprobs_list or ()):
-        if rows is not None and slot < len(tokens):
-            prompts[slot] = _arrays(rows)
-    rows = None
-    if logprobs:
-        ids, scores, ranks = _arrays(logprobs)
-        most = len(tokens)
-        rows = ids[:most], scores[:most], ranks[:most]
-    masks = None if sampling_mask is None else list(sampling_mask)[: len(tokens)]
-    return packed(Content(len(tokens), tokens, rows, masks, prompts))
+        if rows is not None and slot < slots:
+            prompts[slot] = tuple(part.numpy() for part in _tensors(rows))
+    masks = None if sampling_mask is None else list(sampling_mask)[:slots]
+    rows = tuple(map(_on_host, _tensors(logprobs))) if logprobs else None
+    tokens = _on_host(output_tokens)
+    return packed(Content(slots, tokens, rows, masks, prompts, {}, None, *numbering.next()))
 
 
-def _arrays(rows: Any) -> tuple[Any, Any, Any]:
-    return (
-        rows.logprob_token_ids.numpy(),
-        rows.logprobs.numpy(),
-        rows.selected_token_ranks.numpy(),
-    )
+def _tensors(rows: Any) -> tuple[Any, Any, Any]:
+    return rows.logprob_token_ids, rows.logprobs, rows.selected_token_ranks
+
+
+def _on_host(tensor: Any) -> Any:
+    """The tensor, copied if it is on a device."""
+    place = getattr(tensor, "place", None)
+    there = place is None or place.is_cpu_place() or place.is_cuda_pinned_place()
+    return tensor if there else tensor.cpu()
+
+
+class Numbering:
+    """Numbers of this process's frames."""
+
+    def __init__(self) -> None:
+        self._pid, self._sender, self._numbers = 0, 0, count()
+
+    def next(self) -> tuple[int, int]:
+        """The sender's number, and the next frame's."""
+        if self._pid != os.getpid():  # at first, and in a child of the process
+            self._pid, self._numbers = os.getpid(), count()
+            self._sender = int.from_bytes(os.urandom(8), "little")
+        return self._sender, next(self._numbers)
+
+
+numbering = Numbering()
 
 
 def _pooled(output: Any) -> Any:

@@ -3,7 +3,11 @@
 Health stamps belong to the receive loop and are left alone.
 """
 
+import os
+import pickle
+
 import fd_postproc as fp
+from fd_postproc.fastdeploy.stream_frames import Content, packed
 from tests.lib.step_replay.tensors import fill
 from tests.lib.step_replay.traces import payload
 
@@ -36,4 +40,24 @@ def through_bytes(replay, event):
         replay.processor._process_step(step)
     except Exception as error:
         replay.raised = type(error).__name__
+    return event.get("op")
+
+
+def through_socket(replay, event):
+    """The message as a frame of FastDeploy's ZeroMQ socket, to an engine that has FD_USE_GET_SAVE_OUTPUT_V1.
+
+    The processor is constructed with a queue, and taken for one with a socket from its first message on.
+    """
+    if "message" not in event:
+        return event.get("op")
+    processor, channel = replay.processor, replay.trace.mode["channel"]
+    os.environ["FD_USE_GET_SAVE_OUTPUT_V1"] = "1"  # `Replay` has patched it, and restores it
+    try:
+        step = fp.decode(payload(event), channel)
+        frame = packed(
+            Content(step.batch, compact=fp.encode(step, "compact"), sender=1, number=replay.number)
+        )
+    except (fp.MalformedMessage, ValueError):
+        return event.get("op")
+    processor._take_message(pickle.dumps(frame))  # without the envelope, whose metrics want a socket
     return event.get("op")

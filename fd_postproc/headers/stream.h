@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The numbers of a step that goes through FastDeploy's ZeroMQ socket: narrowed when it is packed, and sorted
+ * into what a step of one token a request can hold, and what not, when it is read.
+ *
+ * Plain C: no system call, no allocation, no Python.  Nothing is assumed of alignment.
+ */
+#ifndef FD_POSTPROC_STREAM_H
+#define FD_POSTPROC_STREAM_H
+
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Narrow n numbers; the index of one that does not fit 32 bits, or -1. */
+static inline int64_t fdz_narrow(void *to, const int64_t *from, int64_t n)
+{
+    int64_t wide = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t number = from[k];
+        const int32_t word = (int32_t)number;
+        wide |= number ^ word;
+        memcpy((char *)to + 4 * k, &word, sizeof word);
+    }
+    if (wide == 0)
+        return -1;
+    for (int64_t k = 0; k < n; k++)
+        if (from[k] != (int32_t)from[k])
+            return k;
+    return 0; /* it has changed since */
+}
+
+/* Log-probabilities of a frame: rows of the first slots; `ids` NULL if it has none. */
+typedef struct {
+    const char *ids, *scores, *ranks;
+    int64_t rows, cols;
+} fdz_rows;
+
+/* Write counts[slots]: 1 where a step can hold the token, a code (at least INT_MIN) where there is none, and
+ * `none` for a slot that somebody has to look at closely, whose mark in `apart` is set.  Slots that are marked
+ * already stay so.  The number of tokens in the step. */
+static inline int64_t fdz_sort(const char *tokens, int64_t slots, const fdz_rows *r, int32_t none,
+                               unsigned char *apart, int32_t *counts)
+{
+    int64_t live = 0;
+    for (int64_t i = 0; i < slots; i++) {
+        int64_t token;
+        int32_t first = 0;
+        memcpy(&token, tokens + 8 * i, sizeof token);
+        if (token < 0) {
+            counts[i] = token < INT_MIN ? INT_MIN : (int32_t)token;
+            apart[i] = 0;
+            continue;
+        }
+        if (r->ids != NULL && i < r->rows)
+            memcpy(&first, r->ids + 4 * r->cols * i, sizeof first);
+        apart[i] |= token > INT_MAX || (r->ids != NULL && (i >= r->rows || first != token));
+        counts[i] = apart[i] ? none : 1;
+        live += !apart[i];
+    }
+    return live;
+}
+
+/* Copy the numbers of those that are in the step, one after the other. */
+static inline void fdz_gather(const char *tokens, int64_t slots, const fdz_rows *r, const int32_t *counts,
+                              int32_t *ids, float *scores, int32_t *ranks)
+{
+    const int64_t pitch = 4 * r->cols;
+    int64_t row = 0, i = 0, run, first;
+    while (i < slots) {
+        if (counts[i] != 1) {
+            i++;
+            continue;
+        }
+        for (first = i; i < slots && counts[i] == 1; i++)
+            if (r->ids == NULL) {
+                int64_t token;
+                memcpy(&token, tokens + 8 * i, sizeof token);
+                ids[row + i - first] = (int32_t)token;
+            }
+        run = i - first;
+        if (r->ids != NULL) {
+            memcpy((char *)ids + pitch * row, r->ids + pitch * first, (size_t)(pitch * run));
+            memcpy((char *)scores + pitch * row, r->scores + pitch * first, (size_t)(pitch * run));
+            memcpy(ranks + row, r->ranks + 4 * first, (size_t)(4 * run));
+        }
+        row += run;
+    }
+}
+
+#endif

@@ -1,0 +1,260 @@
+"""Speculative decoding through FastDeploy's ZeroMQ socket, which FastDeploy itself refuses."""
+
+import pickle
+import queue
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fd_postproc as fp
+from fd_postproc._core import DRAFT, TARGET
+from fd_postproc.environment import DRAFTS, PEER
+from fd_postproc.fastdeploy.engine.framed import accepted_step
+from fd_postproc.fastdeploy.stream_frames import Content, packed, sections_of
+from fd_postproc.fastdeploy.worker import entry as worker
+from fd_postproc.queues import list_queues, locate
+from tests.lib.plugged import plugin_class, stock_class
+from tests.lib.quiet import imported
+from tests.lib.sampled_steps import Requests
+from tests.lib.step_replay.traces import Trace, trace_names
+from tests.lib.worker_side import restore_save_ops, sampled, save
+
+pytestmark = pytest.mark.framework
+
+NAMES = [name for name in trace_names() if name.startswith("spec") and name != "spec_topk_h_other_flag"]
+NAMES = [name for name in NAMES if not Trace.load(name).mode["use_sampling_mask"]]
+BY_HAND = [name for name in NAMES if "_h_" in name]
+OFTEN = {*BY_HAND[::3], *[name for name in NAMES if name not in BY_HAND][::8]}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.nightly]) for name in NAMES]
+)
+def test_recorded_steps_give_the_results_that_they_give_through_a_queue(name):
+    """FastDeploy's own results, from its queue; or the model's, where FastDeploy loses something."""
+    judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
+    cls = plugin_class()
+    made = []
+
+    class Noted(cls):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            made.append(self)
+
+    assert judge.faults(Trace.load(name), Noted, deliver.through_socket) == []
+    assert all(processor.counters.malformed == 0 for processor in made)
+
+
+# ---- From the worker's save ops through the model runner's thread -----------------------------------
+
+
+class Runner:
+    """What FastDeploy's model runner has for its steps over ZeroMQ."""
+
+    def __init__(self):
+        self.async_output_queue, self.sent = queue.Queue(), queue.Queue()
+        self.send = self.sent.put
+        self.thread = threading.Thread(target=self._async_output_busy_loop, daemon=True)
+        self.thread.start()
+
+    def _async_output_busy_loop(self):
+        while (output := self.async_output_queue.get()) is not None:
+            self.send(output)
+
+    def end(self):
+        self.async_output_queue.put(None)
+        self.thread.join(10)
+
+
+@pytest.fixture
+def runner():
+    made = Runner()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def double(monkeypatch, ops_queue):
+    """The double whose save ops are ours; the engine's process wants accepted tokens through the socket."""
+    module = imported("tests.lib.quiet").Double()
+    imported("paddle")
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
+    monkeypatch.setenv(PEER.name, f"compact/1,streams/2,{DRAFTS}")
+    worker.register()
+    yield module
+    restore_save_ops()
+    preparation = module.model_executor__pre_and_post_process
+    if hasattr(preparation._build_stream_transfer_data, "original"):
+        preparation._build_stream_transfer_data = preparation._build_stream_transfer_data.original
+
+
+@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@pytest.mark.parametrize("batch", [1, 5, 300])
+def test_accepted_tokens_come_as_frames(channel, batch, double, runner):
+    """Counts, codes, chunks, preempted requests and log-probabilities, also beyond a queue's 256 slots."""
+    seen = []
+    for seed in range(3):
+        requests = sampled(channel, seed, batch)
+        save(double, channel, requests)
+        frame = sections_of(runner.sent.get(timeout=10))
+        seen.append((frame.sender, frame.number))
+        requests.check(accepted_step(frame))
+    first = seen[0]
+    assert seen == [(first[0], first[1] + more) for more in range(3)]
+
+
+def test_more_columns_and_requests_than_a_queue_carries(double, runner):
+    requests = Requests(np.random.default_rng(5), 2048, 51, 6, plain=False)
+    save(double, "spec_topk", requests)
+    requests.check(accepted_step(sections_of(runner.sent.get(timeout=10))))
+
+
+def test_first_tokens_of_a_prefill_node(double, runner):
+    requests = Requests(np.random.default_rng(3), 5, 3, 1)
+    save(double, "spec", requests, is_mtp_prefill=True)
+    step = accepted_step(sections_of(runner.sent.get(timeout=10)))
+    assert step.counts == [n + 1 if n > 0 else n for n in requests.counts]
+
+
+def test_draft_messages_keep_their_flag(double, runner):
+    requests = sampled("spec_topk", 2)
+    save(double, "spec_topk", requests)
+    target = accepted_step(sections_of(runner.sent.get(timeout=10)))
+    op = double.model_executor__ops__gpu.speculate_save_output_topk
+    paddle = imported("paddle")
+    ints = lambda values, dtype="int32": paddle.to_tensor(np.array(values, dtype), place="cpu")  # noqa: E731
+    op(
+        ints([[7, 8]], "int64"), ints([[7, 1], [8, 2]], "int64"), ints([[-0.5, -1], [-0.25, -2]], "float32"),
+        ints([1, 2], "int64"), ints([2]), ints([0]), paddle.to_tensor([True]), ints([5]), ints([3], "int64"),
+        4, 0, False,
+    )  # fmt: skip
+    draft = accepted_step(sections_of(runner.sent.get(timeout=10)))
+    assert (target.flag, draft.flag) == (TARGET, DRAFT)
+    assert draft.ids.tolist() == [[7, 1], [8, 2]]
+
+
+def test_nothing_is_sent_where_no_runner_is(double):
+    with pytest.raises(RuntimeError, match="0 threads of this process run _async_output_busy_loop"):
+        save(double, "spec", sampled("spec"))
+    assert all(queue.key != locate("spec") for queue in list_queues())
+
+
+def test_a_number_that_does_not_fit_is_named(double, runner):
+    requests = sampled("spec")
+    requests.counts[0], requests.chunked[0], requests.preempted[0] = 9, False, False
+    with pytest.raises(ValueError, match=r"accept_num\[0\]: 9 tokens"):
+        save(double, "spec", requests)
+    requests.counts[0] = 1
+    save(double, "spec", requests)
+    requests.check(accepted_step(sections_of(runner.sent.get(timeout=10))))
+
+
+# ---- The engine's loop -----------------------------------------------
+
+
+def frame_of(step, number=0, **other):
+    return packed(Content(step.batch, compact=fp.encode(step, "compact"), sender=9, number=number, **other))
+
+
+def envelope(frame):
+    return pickle.dumps({"__meta": {"send_ts": time.perf_counter()}, "data": frame})
+
+
+@pytest.fixture
+def running(monkeypatch, tmp_path, ops_queue):
+    """An engine that decodes speculatively and receives from a real socket: send(bytes), put."""
+    import zmq
+
+    sockets = imported("tests.plugin.engine.test_socket_loop")
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
+    stubs, cfg = imported("tests.lib.step_replay.stubs"), imported("fastdeploy.config").FDConfig()
+    cfg.speculative_config.method, cfg.speculative_config.num_speculative_tokens = "mtp", 2
+    scheduler, manager = stubs.Scheduler(), stubs.ResourceManager(8)
+    processor = plugin_class()(cfg, scheduler, stubs.EngineWorkerQueue(), stubs.SplitConnector())
+    peer = imported("os").environ.get(PEER.name, "")
+    server = processor.zmq_server = sockets.Server(tmp_path / "steps")
+    processor.set_resource_manager(manager)
+    for slot in range(3):
+        manager.insert(sockets.request(f"r{slot}", slot), slot)
+    sender = zmq.Context.instance().socket(zmq.PUSH)
+    sender.setsockopt(zmq.LINGER, 0)
+    sender.connect(server.address)
+    processor.run()
+    yield SimpleNamespace(processor=processor, send=sender.send, put=scheduler.put, peer=peer)
+    processor.stop(10)
+    sender.close()
+    assert not processor.worker.is_alive()
+    processor._finalizer()
+
+
+def accepted(*tokens):
+    counts = [len(one) for one in tokens]
+    ids = np.array([[token] for one in tokens for token in one], np.int32).reshape(-1, 1)
+    return fp.Step.from_arrays("spec", counts, ids)
+
+
+def until(true, seconds=10):
+    ends = time.monotonic() + seconds
+    while not true() and time.monotonic() < ends:
+        time.sleep(0.005)
+    assert true()
+
+
+def test_steps_through_a_real_socket(running):
+    assert DRAFTS in running.peer.split(",")
+    running.send(envelope(frame_of(accepted([5, 6], [7], []), 0)))
+    running.send(envelope(frame_of(accepted([8], [9, 10, 11], [12]), 1)))
+    until(lambda: len(running.put) == 2)
+    told = [[one["outputs"]["token_ids"] for one in results] for results in running.put]
+    assert told == [[[5, 6], [7]], [[8], [9, 10, 11], [12]]]
+
+
+def test_what_is_lost_on_the_way_is_counted(running):
+    for number in (0, 1, 4, 4, 3):
+        running.send(envelope(frame_of(accepted([5], [], []), number)))
+    until(lambda: len(running.put) == 5)
+    counted = running.processor.counters.as_dict()
+    assert (counted["missing"], counted["doubled"], counted["reordered"]) == (2, 1, 1)
+
+
+def test_what_is_no_such_step_is_refused(running):
+    good = frame_of(accepted([5], [6], [7]))
+    damaged = bytearray(good)
+    damaged[-1] ^= 1  # the checksum notices
+    tokens = packed(Content(3, np.array([5, 6, 7])))
+    wrong = [bytes(damaged), tokens, packed(Content(3, compact=b"")), packed(Content(3, compact=bytes(80)))]
+    other = accepted([5])
+    wrong.append(packed(Content(3, compact=fp.encode(other, "compact"))))
+    for frame in [*wrong, []]:
+        running.send(envelope(frame))
+    running.send(envelope(good))
+    until(lambda: running.put)
+    assert [one["outputs"]["token_ids"] for one in running.put[0]] == [[5], [6], [7]]
+    assert running.processor.counters.malformed == len(wrong) + 1
+    assert running.processor.counters.lost_steps == 0
+
+
+def test_a_worker_without_the_plug_in_is_told_of(running):
+    """Its tokens go into the queue, where nobody reads."""
+    with fp.Sender("spec") as sender:
+        sender.send(accepted([5]))
+    trouble = lambda: running.processor._trouble  # noqa: E731
+    until(lambda: trouble() is not None)
+    assert "1 steps lie in the System V queue" in trouble().text
+    running.send(envelope(frame_of(accepted([5], [], []))))
+    until(lambda: running.put)
+
+
+def test_masks_with_speculation_are_refused(running):
+    processor = running.processor
+    processor.use_sampling_mask = True
+    with pytest.raises(NotImplementedError, match="sampling masks with speculative decoding"):
+        processor.process_sampling_results_use_zmq()
+
+
+def test_fastdeploys_own_class_refuses():
+    with pytest.raises(NotImplementedError):
+        stock_class().process_sampling_results_use_zmq(SimpleNamespace(speculative_decoding=True))
