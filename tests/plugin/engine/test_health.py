@@ -361,8 +361,12 @@ def test_the_watch_does_not_outlive_the_processor(started):
 
 
 @pytest.mark.nightly
-def test_half_an_hour_of_a_running_engine(ops_queue, worker):
-    """The same with a token thread, a process that sends, and pauses of 30 seconds, in real time."""
+def test_half_an_hour_of_a_running_engine(ops_queue, worker, monkeypatch):
+    """The same with a token thread, a process that sends, and pauses of 30 seconds, in real time.
+
+    As patient as users have it: half a second is a silence that a busy machine makes.
+    """
+    monkeypatch.delenv("FD_POSTPROC_SILENCE")
     random_, rig = random.Random(7), Rig("plain", ["a", "b"])
     rig.start()
     try:
