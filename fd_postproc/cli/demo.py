@@ -36,10 +36,17 @@ EXAMPLES = """examples:
   fd-postproc demo                                the recorded messages
   fd-postproc demo --load 64,1,1 --channel plain  synthetic steps: 64 requests, 1 token each, 1 column
   fd-postproc demo --load 3,2,21 --steps 20000    speculative decoding with logprobs
+  fd-postproc demo --transport ipc                over ZeroMQ instead of a queue
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--transport",
+        choices=("queue", "ipc", "tcp"),
+        default="queue",
+        help="a System V queue, or an address over ZeroMQ, which needs pyzmq (default: queue)",
+    )
     parser.add_argument(
         "--load",
         type=parse_load,
@@ -138,7 +145,7 @@ def _microseconds(call: Callable[[], object]) -> float:
 
 def _recorded(args: argparse.Namespace) -> int:
     from .tables import print_labels, print_table, step_rows
-    from .transfer import Incoming, SenderProcess, private_queues
+    from .transfer import Incoming, SenderProcess, private_ends, ways
     from .workload import recorded_items
 
     screen = console()
@@ -146,10 +153,11 @@ def _recorded(args: argparse.Namespace) -> int:
     pause = args.pace or (0.15 if live else 0.0)
     repeat = args.repeat or 200
     items = list(recorded_items())
-    with private_queues(list(dict.fromkeys(item.step.channel for item in items))) as receivers:
+    channels = list(dict.fromkeys(item.step.channel for item in items))
+    with private_ends(channels, args.transport) as receivers:
         limits = _room_of(receivers)
         orders = {
-            "keys": {channel: receiver.key for channel, receiver in receivers.items()},
+            **ways(receivers),
             "limit": limits.limit,
             "load": None,
             "pause": pause,
@@ -169,7 +177,8 @@ def _recorded(args: argparse.Namespace) -> int:
         some = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
         title = "Tokens and logprobs, by request" if logprobs else "Tokens, by request"
         print_table(screen, title, _rows_table(some, logprobs))
-    messages = _message_tables(items, limits.limit, set(incoming.different))
+    limit = limits.limit if args.transport == "queue" else -1  # all go as frames, each in one message
+    messages = _message_tables(items, limit, set(incoming.different))
     print_table(screen, "Messages; sizes in bytes, decoding in us", *messages)
     print_labels(screen, "Rates, the same messages sent again as fast as the sender can", rates.rows())
     status = incoming.verdict()
@@ -179,7 +188,8 @@ def _recorded(args: argparse.Namespace) -> int:
             f"{len(items)} of {len(items)} recorded messages were carried from process {sender.pid}, "
             f"{repeat + 1} times each; every one arrived equal to what FastDeploy sent."
         )
-    _tell_compact([len(item.payload) for item in items], limits, screen)
+    if args.transport == "queue":
+        _tell_compact([len(item.payload) for item in items], limits, screen)
     return status
 
 
@@ -202,8 +212,11 @@ def _top(args: argparse.Namespace, screen: Console) -> int:
 def _room_of(receivers: dict[Channel, Receiver]) -> Room:
     """What one message may hold; new queues are all alike."""
     from ..queues import inspect_queue
+    from . import addresses
     from .queue_io import room
 
+    if next(iter(receivers.values())).address:
+        return addresses.room()
     return room(inspect_queue(next(iter(receivers.values())).msqid).max_bytes)
 
 
@@ -252,7 +265,7 @@ _BRIEF = {"one message": "whole", "compact": "a frame"}
 def _as_frame(step: Step, limit: int) -> str:
     from .workload import pieces
 
-    count = pieces(step, limit)
+    count = pieces(step, limit) if limit >= 0 else 1
     return "compact" if count == 1 else f"compact, {count} pieces"
 
 
@@ -278,7 +291,7 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
 def _synthetic(args: argparse.Namespace) -> int:
     from .._core import decode
     from .tables import plural, print_labels, print_table, requests_table, step_rows, step_title
-    from .transfer import Incoming, SenderProcess, private_queues
+    from .transfer import Incoming, SenderProcess, private_ends, ways
     from .workload import misfit, synthetic_items
 
     load: Load = args.load
@@ -291,10 +304,10 @@ def _synthetic(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from None
     screen = console()
-    with private_queues([channel]) as receivers:
+    with private_ends([channel], args.transport) as receivers:
         limits = _room_of(receivers)
         orders = {
-            "keys": {channel: receivers[channel].key},
+            **ways(receivers),
             "limit": limits.limit,
             "load": {"channel": channel, "steps": steps, **asdict(load)},
             "pause": 0.0,

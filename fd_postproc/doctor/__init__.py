@@ -6,14 +6,15 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`, `trial`,
-`services`.  What they look at is read once, by `snapshot`; `processes` knows about processes, `removal`
-removes what dead ones left.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `addresses`, `environment`, `plugins`,
+`trial`, `services`.  What they look at is read once, by `snapshot`; `processes` knows about processes,
+`removal` removes what dead ones left.
 """
 
 from __future__ import annotations
 
 from ..needs import Load
+from .addresses import check_addresses
 from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst
 from .keys import check_keys
@@ -69,6 +70,7 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
+        *check_addresses(scope),
         *check_environment(),
         *check_cuda(),
     ]

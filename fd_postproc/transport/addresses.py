@@ -27,12 +27,15 @@ class Address:
         Of the socket, for ipc; else empty.
     host : str
         For tcp; else empty.
+    port : int
+        For tcp; 0: the kernel chooses.
     """
 
     text: str
     kind: Literal["ipc", "tcp"]
     path: str = ""
     host: str = ""
+    port: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -89,4 +92,4 @@ def parse(address: object, *, bind: bool = False) -> Address:
             f"address {shown(address)} is one to listen at; a Sender needs the receiver's own host and port, "
             "as its Receiver.address says them"
         )
-    return Address(address, "tcp", host=host)
+    return Address(address, "tcp", host=host, port=0 if port == "*" else int(port))
