@@ -123,7 +123,7 @@ class UnsentSave(NamedTuple):
 
 
 class QueueError(OSError):
-    """A System V queue operation failed.
+    """An operation of a System V queue, or at an address, failed.
 
     ``errno`` and ``strerror`` are set as for any OSError; the subclasses below distinguish the cases that a
     caller may want to handle.
@@ -143,7 +143,8 @@ class QueuePermission(QueueError):
 
 
 class QueueTimeout(QueueError):
-    """The queue stayed full for the whole timeout."""
+    """The queue, or the way to an address, stayed full for the whole timeout; or what was on its way when a
+    Sender was closed has not been taken in time."""
 
 
 class MessageTooBig(QueueError):
