@@ -18,7 +18,7 @@ contenders of one comparison timed in turn, round after round; ``report.py`` pri
 QUESTIONS = (
     *("decode", "unused", "lists", "views", "pickling"),
     *("receive", "gets", "save", "frames", "endtoend"),
-    *("step", "engine", "delivery", "linear", "gc", "api"),
+    *("step", "engine", "delivery", "sockets", "linear", "gc", "api"),
 )
 QUEUE_QUESTIONS = (  # run in an IPC namespace of their own
     *("receive", "gets", "save", "frames", "endtoend"),

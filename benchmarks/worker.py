@@ -146,6 +146,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("questions", nargs="+")
     parser.add_argument("--outside", default="", help="IPC namespace whose limits must stay as they are")
     args = parser.parse_args(argv)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what FastDeploy says while it is loaded is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner says when to stop; a child may be interrupted
     importlib.import_module("pyperf")
     for question in args.questions:
@@ -154,7 +156,6 @@ def main(argv: list[str] | None = None) -> int:
             getattr(module, "load", nothing_to_load)()
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy these pages
-    answers = os.fdopen(os.dup(1), "w")
     print(READY, file=answers, flush=True)
     for line in sys.stdin:
         json.dump(in_child(args.outside, json.loads(line)), answers)

@@ -52,7 +52,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
         for draft in (False, True) if channel == "spec_topk" else (False,):
             found = compare(
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
-                plug_ins=(False, not arguments.stock),
+                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -60,9 +60,17 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def compare(
-    tree: Path, folder: Path, channel: str, draft: bool, plug_ins: tuple[bool, bool] = (False, True)
+    tree: Path,
+    folder: Path,
+    channel: str,
+    draft: bool,
+    plug_ins: tuple[bool, bool] = (False, True),
+    over_zmq: bool = False,
 ) -> dict[str, Any]:
-    """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``."""
+    """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
+
+    `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
+    """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
     active: list[str] = []
@@ -72,7 +80,14 @@ def compare(
         with (
             Namespace(RAISED) as namespace,
             Service(
-                tree, place, plug_in=plug_in, channel=channel, draft=draft, namespace=namespace, requests=32
+                tree,
+                place,
+                plug_in=plug_in,
+                channel=channel,
+                draft=draft,
+                namespace=namespace,
+                requests=32,
+                environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in))},
             ) as service,
         ):
             service.wait(300)
@@ -182,6 +197,11 @@ def _parser() -> argparse.ArgumentParser:
     asked = commands.add_parser("cases", help="a client's cases, plug-in off and on: what differs")
     asked.add_argument(
         "--stock", action="store_true", help="FastDeploy's own service twice: what differs by itself"
+    )
+    asked.add_argument(
+        "--over-zmq",
+        action="store_true",
+        help="with the plug-in, steps over ZeroMQ (FD_USE_GET_SAVE_OUTPUT_V1; channels spec, spec_topk)",
     )
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")

@@ -48,7 +48,12 @@ def check_environment() -> list[Finding]:
         else:
             good.append(f"{name}={os.environ[name]}")
     if os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1":
-        seen = "FastDeploy uses ZeroMQ (pooling models always do): nothing arrives on any of its queues"
+        seen = (
+            "FastDeploy uses ZeroMQ, as it does by itself for every pooling model: nothing arrives on any of "
+            "its queues.  Without both sides of the plug-in, a step of 256 requests with 21 columns costs "
+            "its worker 20 ms in the model runner's thread and its engine 200 ms, by way of 768 files in "
+            "/dev/shm, and speculative decoding is refused; with them 0.02 and 0.3 ms, and no file"
+        )
         found.append(
             Finding(
                 "warning",
@@ -57,9 +62,8 @@ def check_environment() -> list[Finding]:
                 "FD_USE_GET_SAVE_OUTPUT_V1=1",
                 seen,
                 (
-                    "unset it to use the queues, unless a pooling model, prompt log-probabilities or more "
-                    "than 20 candidates are wanted: with log-probabilities, FastDeploy makes three files in "
-                    "/dev/shm for each request and step",
+                    "turn the plug-in on (FD_PLUGINS) on both sides, or unset it to use the queues, unless a "
+                    "pooling model, prompt log-probabilities or more than 20 candidates are wanted",
                 ),
             )
         )

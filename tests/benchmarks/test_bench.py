@@ -35,7 +35,7 @@ from tests.lib.quiet import imported
 pyperf = pytest.importorskip("pyperf")
 
 QUICK = runner.plan(QUESTIONS, quick=True)
-NEED_FASTDEPLOY = ("step", "engine", "delivery", "gc")
+NEED_FASTDEPLOY = ("step", "engine", "delivery", "sockets", "gc")
 SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
 
 

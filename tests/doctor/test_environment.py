@@ -57,10 +57,13 @@ def test_good_variables(monkeypatch):
 def test_misspelt_variables_and_zeromq(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DIALEKT", "compact")
     monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    assert [(found.severity, found.code) for found in check_environment()] == [
+    told = check_environment()
+    assert [(found.severity, found.code) for found in told] == [
         ("warning", "variable-unknown"),
         ("warning", "zeromq"),
     ]
+    for word in ("pooling model", "768 files in /dev/shm", "speculative decoding is refused"):
+        assert word in told[-1].seen
 
 
 @pytest.fixture

@@ -7,14 +7,19 @@ plug-in that rebinds them is reached.
 import importlib
 import mmap
 import os
+import queue
 import re
 import struct
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import paddle
+import zmq
+from fastdeploy import envs
+from fastdeploy.inter_communicator import ZmqIpcClient
 from fastdeploy.model_executor.ops.gpu import (
     save_output,
     save_output_topk,
@@ -103,6 +108,21 @@ class Runner:
         self.asked = True
         self.counters = _Counters()
         self._next = 0.0
+        self.async_output_queue = None
+        if envs.FD_USE_GET_SAVE_OUTPUT_V1:
+            self._send_over_zmq()
+
+    def _send_over_zmq(self):
+        """What FastDeploy's model runner has then: a socket, and a thread that sends what is in a queue."""
+        port = self.config.parallel_config.local_engine_worker_queue_port
+        self.zmq_client = ZmqIpcClient(name=f"get_save_output_rank0_{port}", mode=zmq.PUSH)
+        self.zmq_client.connect()
+        self.async_output_queue = queue.Queue()
+        threading.Thread(target=self._async_output_busy_loop, daemon=True).start()
+
+    def _async_output_busy_loop(self):
+        while True:
+            self.zmq_client.send_pyobj(self.async_output_queue.get())
 
     def not_need_stop(self):
         return bool(self.slots or self.preempted)
