@@ -23,8 +23,11 @@ def possible():
 
 
 @contextlib.contextmanager
-def running(folder, channel):
-    """FastDeploy's own service and one with the plug-in, side by side in one IPC namespace."""
+def running(folder, channel, over_zmq=False):
+    """FastDeploy's own service and one with the plug-in, side by side in one IPC namespace.
+
+    `over_zmq`: that one's steps come through FastDeploy's ZeroMQ socket.
+    """
     channel, _, draft = channel.partition("-")
     with contextlib.ExitStack() as stack:
         namespace = stack.enter_context(tool().namespace.Namespace(tool().namespace.RAISED))
@@ -33,6 +36,7 @@ def running(folder, channel):
                 tool().server.Service(
                     TREES[0], folder / name, plug_in=name == "on", channel=channel, draft=bool(draft),
                     namespace=namespace, requests=32,
+                    environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and name == "on"))},
                 )
             )
             for name in ("off", "on")
@@ -79,6 +83,18 @@ def test_answers_are_equal_on_each_channel(tmp_path, channel):
         for side_by_side in 1, 8:
             off, on = answers(services, wanted, side_by_side)
             assert tool().cases.differences(off, on, crowd=side_by_side > 1) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("channel", [channel for channel in CHANNELS if channel.startswith("spec")])
+def test_speculative_answers_over_zmq_are_those_of_a_queue(tmp_path, channel):
+    """FastDeploy itself answers none of them there."""
+    name, _, draft = channel.partition("-")
+    wanted = tool().cases.cases(name, draft=bool(draft))
+    with running(tmp_path, channel, over_zmq=True) as services:
+        off, on = answers(services, wanted, 8)
+        assert tool().cases.differences(off, on, crowd=True) == []
+        assert "frames over ZeroMQ on channel" in services[1].log()
 
 
 @pytest.mark.nightly

@@ -1,0 +1,63 @@
+"""Program: the trial's speculative scripts through FastDeploy's own ZeroMQ client and server.
+
+FastDeploy's own class processes each step from its tensors, as from a queue; ours from a frame that
+FastDeploy's classes have sent through a real socket.  Prints one JSON object: how many scripts, and the first
+difference.
+"""
+
+import importlib
+import json
+import os
+
+from fd_postproc._core import encode, step_from_tensors
+from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.stream_frames import Content, packed
+from fd_postproc.fastdeploy.trial import canned, compatibility
+from fd_postproc.fastdeploy.trial.facts import Facts
+from fd_postproc.fastdeploy.trial.sandbox import Sandbox
+from fd_postproc.fastdeploy.worker.streams import numbering
+
+module = importlib.import_module("fastdeploy.output.token_processor")
+zmq = importlib.import_module("zmq")
+messages = importlib.import_module("fastdeploy.inter_communicator")
+name = f"fd_postproc_drafts_{os.getpid()}"
+server = messages.ZmqIpcServer(name=name, mode=zmq.PULL)
+client = messages.ZmqIpcClient(name=name, mode=zmq.PUSH)
+client.connect()
+
+box, ours = Sandbox(module), Sandbox(module)
+facts = Facts.of(module, box)
+through = []
+
+
+class OverSocket(make_class(ours.module)):
+    """Takes what is in its tensors from the socket instead."""
+
+    def _process_batch_output(self):
+        tensors = [self.output_tokens]
+        if self.use_logprobs:
+            tensors += [self.output_scores, self.output_ranks]
+        step = step_from_tensors(self.channel, *tensors, layout=self.layout)
+        sender, number = numbering.next()
+        frame = Content(step.batch, compact=encode(step, "compact"), sender=sender, number=number)
+        client.send_pyobj(packed(frame))
+        ours.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
+        self.zmq_server = server
+        lost = self.counters.lost_steps, self.counters.malformed
+        self._take_message(self._received())
+        assert lost == (self.counters.lost_steps, self.counters.malformed)
+        through.append(number)
+
+
+for trait, value in facts.traits.items():
+    setattr(OverSocket, trait, value)
+pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(ours, OverSocket)
+scripts = [one for one in canned.SCRIPTS if one.channel.startswith("spec") and not one.masks]
+found = None
+for script in scripts:
+    found = compatibility.first_difference_in(script, *pair, facts)
+    if found:
+        found = f"{script.name}: {found}"
+        break
+server.close()
+print("told: " + json.dumps({"scripts": len(scripts), "steps": len(through), "difference": found}))

@@ -1,0 +1,58 @@
+"""Steps over ZeroMQ on the real classes: FastDeploy's own sockets, Paddle's tensors, its workers' thread."""
+
+import ast
+
+import pytest
+
+from fd_postproc.fastdeploy.worker.drafts import RUNNER_LOOP, RUNNER_QUEUE
+from tests.lib.real_tree import LIB, check, each_tree, run
+
+pytestmark = pytest.mark.fastdeploy
+
+BUILT = """
+import importlib, json, os
+os.environ["FD_POSTPROC_PEER"] = "compact/1,streams/2"
+import numpy as np
+paddle = importlib.import_module("paddle")
+LogprobsTensors = importlib.import_module("fastdeploy.worker.output").LogprobsTensors
+from fd_postproc.fastdeploy.stream_frames import opened
+from fd_postproc.fastdeploy.worker.streams import StreamBuilder
+here = lambda values, dtype: paddle.to_tensor(np.array(values, dtype), place="cpu")
+ids, scores = here([[5, 1], [6, 2]], "int64"), here([[-1, -2], [-3, -4]], "float32")
+rows = LogprobsTensors(ids, scores, here([1, 2], "int64"))
+found = opened(StreamBuilder(None)(here([[5], [6]], "int64"), logprobs=rows))
+print("told: " + json.dumps([found.tokens.tolist(), *(part.tolist() for part in found.rows)]))
+"""
+
+
+@each_tree
+def test_speculative_scripts_of_the_trial_through_fastdeploys_own_socket(tree, tmp_path):
+    told, _ = run(tree, str(LIB / "drafts_over_zmq.py"), folder=tmp_path)
+    assert told["difference"] is None
+    assert told["scripts"] >= 5
+    assert told["steps"] > 15
+
+
+@each_tree
+def test_frames_of_fastdeploys_own_tensors(tree, tmp_path):
+    told, _ = run(tree, BUILT, folder=tmp_path)
+    assert told == [[5, 6], [[5, 1], [6, 2]], [[-1.0, -2.0], [-3.0, -4.0]], [1, 2]]
+
+
+@each_tree
+def test_the_model_runner_has_the_thread_that_sends_accepted_tokens(tree):
+    """The loop, its queue, and a thread that runs it as a method."""
+    check(tree)
+    source = (tree / "fastdeploy" / "worker" / "gpu_model_runner.py").read_text()
+    nodes = list(ast.walk(ast.parse(source)))
+    assert RUNNER_LOOP in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    targets = [
+        keyword.value.attr
+        for node in nodes
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "target" and isinstance(keyword.value, ast.Attribute)
+    ]
+    assert RUNNER_LOOP in targets
+    loop = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == RUNNER_LOOP)
+    assert RUNNER_QUEUE in {node.attr for node in ast.walk(loop) if isinstance(node, ast.Attribute)}
