@@ -24,6 +24,23 @@ found = opened(StreamBuilder(None)(here([[5], [6]], "int64"), logprobs=rows))
 print("told: " + json.dumps([found.tokens.tolist(), *(part.tolist() for part in found.rows)]))
 """
 
+TRIAL = """
+import importlib, json
+from dataclasses import asdict
+from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.trial.compatibility import compare
+module = importlib.import_module("fastdeploy.output.token_processor")
+print("told: " + json.dumps(asdict(compare(module, make_class))))
+"""
+
+
+@each_tree
+def test_every_script_of_the_trial_as_objects_and_as_frames(tree, tmp_path):
+    """FastDeploy's own class gets objects, ours objects and frames in turn."""
+    told, _ = run(tree, TRIAL, folder=tmp_path, FD_USE_GET_SAVE_OUTPUT_V1="1")
+    assert told["reason"].startswith("equal in"), told
+    assert "steps as objects, through a socket" in told["features"]
+
 
 @each_tree
 def test_speculative_scripts_of_the_trial_through_fastdeploys_own_socket(tree, tmp_path):
