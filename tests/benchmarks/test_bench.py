@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ pyperf = pytest.importorskip("pyperf")
 QUICK = runner.plan(QUESTIONS, quick=True)
 NEED_FASTDEPLOY = ("step", "engine", "delivery", "sockets", "gc")
 SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
+
+
+@pytest.fixture(autouse=True)
+def same_environment():
+    """Contenders may set variables: each has a process of its own, but here."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(autouse=True)
