@@ -230,6 +230,7 @@ def test_sends_and_receives_do_not_hold_the_gil(road):
             counted += 1
         assert time.thread_time() - began < 5
         sender.send(numbered(1))
+    taken(sender)
     fill(sender, numbered(1))
     with in_thread(sender.send, numbered(1), 20) as outcome:
         until(lambda: sender.waiting_seconds)
@@ -412,6 +413,7 @@ def test_a_receiver_that_is_killed(address_road):
     )
     for k in range(100):
         sender.send(numbered(k), 20)
+    taken(sender)
     child.send_signal(signal.SIGSTOP)
     for k in range(100, 104):
         sender.send(numbered(k), 20)
