@@ -1,4 +1,4 @@
-"""What an address's Receiver answers to a peer that speaks the protocol by hand: docs/wire-protocol.md, 14."""
+"""What an address answers to a peer that speaks the protocol by hand: docs/wire-protocol.md, section 14."""
 
 import struct
 

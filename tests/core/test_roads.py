@@ -463,8 +463,10 @@ for k in range(100):
 {last}
 """
     child = subprocess.Popen(python(code))
-    time.sleep(0.5)
-    assert arriving(receiver, 100) == list(range(100))
+    until(lambda: receiver.receive(0.01) is not None)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.7)  # it has sent everything, and goes when all has been taken
+    assert arriving(receiver, 99) == list(range(1, 100))
     assert child.wait() == 0
 
 
