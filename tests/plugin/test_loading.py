@@ -111,7 +111,7 @@ def test_forced_it_is_used_all_the_same():
 def test_steps_over_zeromq_are_served():
     told = engine(FD_USE_GET_SAVE_OUTPUT_V1="1", FD_POSTPROC_PEER="compact/1")
     assert not told["stock"]
-    assert told["peer"] == "compact/1,streams/1"
+    assert told["peer"] == "compact/1,streams/2"
     assert any("steps as objects, through a socket" in line for line in told["lines"])
 
 
