@@ -10,7 +10,8 @@ import time
 from functools import cached_property
 from typing import Any
 
-from ..._core import Sequences
+from ..._core import Sequences, environment_variable
+from ...environment import DRAFTS, PEER
 from ...errors import MalformedMessage
 from ...flight.codes import Kind
 from ...queues import list_queues, locate
@@ -24,6 +25,11 @@ MASKS_AND_DRAFTS = (
     "FD_USE_GET_SAVE_OUTPUT_V1 does not support sampling masks with speculative decoding: FastDeploy's "
     "save_output_speculate asserts that there is a queue of sampling masks, which its workers do not make "
     "then; turn one of the three off"
+)
+UNANNOUNCED = (
+    "FD_USE_GET_SAVE_OUTPUT_V1 does not support speculative decoding in FastDeploy, and the plug-in has not "
+    f"announced to the workers that it takes accepted tokens there ({PEER.name} lacks {DRAFTS}): "
+    "the engine's log says why; or turn one of the two off"
 )
 UNHEARD_S = 2.0
 """How long to wait for the first accepted tokens before the queue is looked at, where a worker without the
@@ -71,10 +77,14 @@ class Sockets(Streamed, Receiving):
         Raises
         ------
         NotImplementedError
-            With sampling masks and speculative decoding: FastDeploy's worker ends in such a step.
+            With speculative decoding, if the workers were not told to send it here, or with sampling masks:
+            FastDeploy's worker ends in such a step.
         """
-        if self.speculative_decoding and getattr(self, "use_sampling_mask", False):
-            raise NotImplementedError(MASKS_AND_DRAFTS)
+        if self.speculative_decoding:
+            if getattr(self, "use_sampling_mask", False):
+                raise NotImplementedError(MASKS_AND_DRAFTS)
+            if DRAFTS not in (environment_variable(PEER.name) or "").split(","):
+                raise NotImplementedError(UNANNOUNCED)
         self.arrivals = Arrivals(self.sequences, str(self.zmq_server.address), self.channel)
         self.counters.follow(self.arrivals)
         self._run_rounds(self._next_message)

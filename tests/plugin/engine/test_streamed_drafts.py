@@ -18,6 +18,7 @@ from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.queues import list_queues, locate
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
+from tests.lib.rig import Rig
 from tests.lib.sampled_steps import Requests
 from tests.lib.step_replay.traces import Trace, trace_names
 from tests.lib.worker_side import restore_save_ops, sampled, save
@@ -258,3 +259,12 @@ def test_masks_with_speculation_are_refused(running):
 def test_fastdeploys_own_class_refuses():
     with pytest.raises(NotImplementedError):
         stock_class().process_sampling_results_use_zmq(SimpleNamespace(speculative_decoding=True))
+
+
+def test_without_an_announcement_it_is_refused_as_fastdeploy_does(monkeypatch):
+    """Its workers send accepted tokens through the queue then."""
+    monkeypatch.delenv(PEER.name, raising=False)
+    rig = Rig("spec", ["a"])
+    with pytest.raises(NotImplementedError, match="FD_POSTPROC_PEER lacks"):
+        rig.processor.process_sampling_results_use_zmq()
+    rig.close()
