@@ -179,13 +179,13 @@ def test_a_stuck_step_is_told_and_over_when_it_is(started, log):
     rig.send({0: [11], 1: [12]})
     until(lambda: gauge("step") == 1)
     assert reason(rig) == "step"
-    assert "unhealthy (step): the token thread has had a step in hand for" in log.text
+    until(lambda: "unhealthy (step): the token thread has had a step in hand for" in log.text)
     recorded = [one for one in reading.read(rig.processor.recorder.path).entries if isinstance(one, Event)]
     assert any(one.kind == Kind.UNHEALTHY and one.text.startswith("step: ") for one in recorded)
     go_on.set()
     until(lambda: gauge("step") == 0)
     assert rig.processor.healthy()
-    assert "healthy again, after" in log.text
+    until(lambda: "healthy again, after" in log.text)
 
 
 # ---- What the worker does ----------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(started, wor
     began = time.monotonic()
     until(lambda: gauge("worker") == 1)  # nobody has waited for it: it is a zombie
     assert time.monotonic() - began < 5
-    assert f"the worker's process {process.pid} is gone" in log.text
+    until(lambda: f"the worker's process {process.pid} is gone" in log.text)
     worker()
     until(lambda: gauge("worker") == 0)
     assert rig.processor.healthy()
@@ -346,7 +346,7 @@ def test_an_invalid_floor_is_told(started, monkeypatch, log):
     monkeypatch.setenv("FD_POSTPROC_SILENCE", "soon")
     rig = started()
     assert rig.processor.liveness.patience == 4
-    assert "FD_POSTPROC_SILENCE='soon' is not a number of seconds" in log.text
+    until(lambda: "FD_POSTPROC_SILENCE='soon' is not a number of seconds" in log.text)
 
 
 def test_the_watch_does_not_outlive_the_processor(started):
