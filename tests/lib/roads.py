@@ -10,8 +10,6 @@ import zmq
 import fd_postproc as fp
 from tests.lib.waiting import until
 
-ROADS = ("sysv", "ipc", "tcp")
-
 
 class Road:
     """One private way, from any number of Senders to one Receiver.
@@ -88,3 +86,15 @@ class quietly:
 def taken(sender):
     """Wait until a receiver has taken all that a Sender has sent."""
     until(lambda: sender.unacknowledged == 0)
+
+
+def numbered(k):
+    return fp.Step.from_arrays("plain", [1], [k])
+
+
+def token(step):
+    return step.token_ids(0)[0]
+
+
+def arriving(receiver, count):
+    return [token(receiver.receive(20)) for _ in range(count)]
