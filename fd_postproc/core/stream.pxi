@@ -10,10 +10,10 @@ from fd_postproc.headers.pack cimport (
     fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
 )
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
-from fd_postproc.headers.stream cimport fdz_gather, fdz_narrow, fdz_rows, fdz_sort
+from fd_postproc.headers.stream cimport fdz_gather, fdz_rows, fdz_sort
 from fd_postproc.headers.wire cimport (
     FDW_COMPACT, FDW_LEGACY, FDW_PLAIN, FDW_TOPK, fdw_block_size, fdw_draft, fdw_geometry_of, fdw_layout,
-    fdw_message, fdw_seal,
+    fdw_message, fdw_narrow, fdw_seal,
 )
 
 cdef enum:
@@ -51,9 +51,9 @@ def _rows_bytes(ids, scores, ranks, Py_ssize_t most):
     memcpy(to, head, _ROWS_HEAD)
     to += _ROWS_HEAD
     with nogil:
-        bad = fdz_narrow(to, <const int64_t *>wide.address, cells)
+        bad = fdw_narrow(<uint8_t *>to, <const int64_t *>wide.address, cells)
         memcpy(to + 4 * cells, <const void *>reals.address, 4 * cells)
-        late = fdz_narrow(to + 8 * cells, <const int64_t *>places.address, rows)
+        late = fdw_narrow(<uint8_t *>to + 8 * cells, <const int64_t *>places.address, rows)
     if bad >= 0 or late >= 0:
         what = f"ids[{bad // cols}, {bad % cols}]" if bad >= 0 else f"ranks[{late}]"
         raise ValueError(f"{what}: a number has no room in 32 bits")

@@ -120,25 +120,11 @@ static inline int fdp_plan(fdw_message *m, const fdp_source *s, const fdw_layout
     return dialect == FDW_COMPACT ? fdp_plan_message(m, s, layout, dialect, m->rows, fault) : 0;
 }
 
-/* Narrow n numbers into a message; the index of one that does not fit 32 bits, or -1. */
+/* Narrow n numbers into a message; see fdw_narrow. */
 static inline int64_t fdp_narrow(const fdw_draft *d, int64_t offset, const int64_t *from, int64_t n)
 {
     uint8_t *to = fdw_room(d, offset, 4 * n);
-    int64_t wide = 0;
-    if (to == NULL)
-        return 0;
-    for (int64_t k = 0; k < n; k++) {
-        const int64_t number = from[k];
-        const int32_t word = (int32_t)number;
-        wide |= number ^ word;
-        memcpy(to + 4 * k, &word, sizeof word);
-    }
-    if (wide == 0)
-        return -1;
-    for (int64_t k = 0; k < n; k++)
-        if (from[k] != (int32_t)from[k])
-            return k;
-    return 0; /* it has changed since */
+    return to == NULL ? 0 : fdw_narrow(to, from, n);
 }
 
 /* The same for one number: whether it did not fit. */

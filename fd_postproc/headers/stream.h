@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The numbers of a step that goes through FastDeploy's ZeroMQ socket: narrowed when it is packed, and sorted
- * into what a step of one token a request can hold, and what not, when it is read.
+ * The numbers of a step that comes through FastDeploy's ZeroMQ socket, sorted into what a step of one token a
+ * request can hold, and what not.
  *
  * Plain C: no system call, no allocation, no Python.  Nothing is assumed of alignment.
  */
@@ -11,24 +11,6 @@
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>
-
-/* Narrow n numbers; the index of one that does not fit 32 bits, or -1. */
-static inline int64_t fdz_narrow(void *to, const int64_t *from, int64_t n)
-{
-    int64_t wide = 0;
-    for (int64_t k = 0; k < n; k++) {
-        const int64_t number = from[k];
-        const int32_t word = (int32_t)number;
-        wide |= number ^ word;
-        memcpy((char *)to + 4 * k, &word, sizeof word);
-    }
-    if (wide == 0)
-        return -1;
-    for (int64_t k = 0; k < n; k++)
-        if (from[k] != (int32_t)from[k])
-            return k;
-    return 0; /* it has changed since */
-}
 
 /* Log-probabilities of a frame: rows of the first slots; `ids` NULL if it has none. */
 typedef struct {

@@ -9,6 +9,24 @@
 #include "fd_postproc/headers/block.h"
 #include "fd_postproc/headers/gate.h"
 
+/* Narrow n numbers; the index of one that does not fit 32 bits, or -1. */
+static inline int64_t fdw_narrow(uint8_t *to, const int64_t *from, int64_t n)
+{
+    int64_t wide = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t number = from[k];
+        const int32_t word = (int32_t)number;
+        wide |= number ^ word;
+        memcpy(to + 4 * k, &word, sizeof word);
+    }
+    if (wide == 0)
+        return -1;
+    for (int64_t k = 0; k < n; k++)
+        if (from[k] != (int32_t)from[k])
+            return k;
+    return 0; /* it has changed since */
+}
+
 /* A message being written into zeroed memory. */
 typedef struct {
     uint8_t *data;

@@ -18,6 +18,11 @@ def message_id() -> int:
     return number
 
 
+def peer_understands(word: str) -> bool:
+    """Whether ``FD_POSTPROC_PEER`` has a word: what the reading side has said of itself."""
+    return word in (environment_variable(PEER.name) or "").split(",")
+
+
 def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
     """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means for this message.
 
@@ -31,8 +36,7 @@ def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
     dialect: str = DIALECT.of(environment_variable(DIALECT.name))
     if dialect != "auto":
         return _NAMED[dialect]
-    understood = COMPACT in (environment_variable(PEER.name) or "").split(",")
-    return "compact" if understood and (logprobs or too_many_for_stock) else "packed"
+    return "compact" if peer_understands(COMPACT) and (logprobs or too_many_for_stock) else "packed"
 
 
 def dialect_of(channel: Channel, batch: int, layout: Layout) -> Dialect:

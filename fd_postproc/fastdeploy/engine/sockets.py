@@ -10,10 +10,11 @@ import time
 from functools import cached_property
 from typing import Any
 
-from ..._core import Sequences, environment_variable
+from ..._core import Sequences
 from ...environment import DRAFTS, PEER
 from ...errors import MalformedMessage
 from ...flight.codes import Kind
+from ...ops.environment import peer_understands
 from ...queues import list_queues, locate
 from ..stream_frames import is_frame
 from .framed import Framed
@@ -83,7 +84,7 @@ class Sockets(Streamed, Receiving):
         if self.speculative_decoding:
             if getattr(self, "use_sampling_mask", False):
                 raise NotImplementedError(MASKS_AND_DRAFTS)
-            if DRAFTS not in (environment_variable(PEER.name) or "").split(","):
+            if not peer_understands(DRAFTS):
                 raise NotImplementedError(UNANNOUNCED)
         self.arrivals = Arrivals(self.sequences, str(self.zmq_server.address), self.channel)
         self.counters.follow(self.arrivals)

@@ -11,12 +11,12 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from ..._core import _op_frame, environment_variable, host_flag, host_input
-from ...environment import DRAFTS, PEER
+from ..._core import _op_frame, host_flag, host_input
+from ...environment import DRAFTS
 from ...errors import UnfitNumber
 from ...layout import GPU, Layout
 from ...ops.arguments import check_flag, check_sizes, say
-from ...ops.environment import message_id
+from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
 from ...tensors import ROLES
 from ..stream_frames import Content, packed
@@ -27,7 +27,7 @@ RUNNER_LOOP, RUNNER_QUEUE = "_async_output_busy_loop", "async_output_queue"
 
 def engine_wants_drafts() -> bool:
     """Whether the engine's process has said that accepted tokens are to come through the socket."""
-    return DRAFTS in (environment_variable(PEER.name) or "").split(",")
+    return peer_understands(DRAFTS)
 
 
 def runner_queue() -> Any:

@@ -10,8 +10,8 @@ from itertools import count
 from math import prod
 from typing import Any
 
-from ..._core import environment_variable
-from ...environment import PEER, STREAMS
+from ...environment import STREAMS
+from ...ops.environment import peer_understands
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
 
@@ -21,7 +21,7 @@ NAME = "_build_stream_transfer_data"
 
 def engine_reads_frames() -> bool:
     """Whether the engine's process has said that it does."""
-    return STREAMS in (environment_variable(PEER.name) or "").split(",")
+    return peer_understands(STREAMS)
 
 
 def build_frame(
