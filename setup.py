@@ -18,7 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 trace = os.environ.get("FD_POSTPROC_TRACE") == "1"
-# Debug information is most of a small extension's size: keep it only where somebody asked for it.
+# Debug information is most of a small extension's size, and symbols a twentieth: only where somebody asks.
 keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
 
 
@@ -30,6 +30,7 @@ def extension(name, source, depends=(), libraries=()):
         include_dirs=["."],
         libraries=list(libraries),
         extra_compile_args=["-O3", *([] if keep_debug else ["-g0"])],
+        extra_link_args=[] if keep_debug else ["-Wl,--strip-all"],
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
         define_macros=[("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if trace else [],
     )

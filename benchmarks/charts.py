@@ -26,13 +26,13 @@ TITLES = {
     "gets": "Message in the queue to FastDeploy's tensors",
     "save": "Save op: tensors to a message in the queue",
     "step": "Token processor: a step's results",
-    "engine": "The whole engine process: results, texts, to_dict, msgpack",
+    "engine": "The whole engine process: results, texts, the client's bytes",
 }
 BELOW_THE_FLOOR = {
     "step": "the floor makes every object at once, fd_postproc makes metrics and lists when they are read "
     "(dotted: all lists are read)",
-    "engine": "the floor makes every entry of every dictionary anew, to_dict of fd_postproc copies a "
-    "template and takes over the result's lists",
+    "engine": "the floor makes dictionaries and has msgpack pack them, fd_postproc writes the bytes of its "
+    "results",
 }
 """Why lines are there, where that is no noise."""
 
@@ -298,7 +298,9 @@ def parts(compared: Compared, name: str) -> dict[str, float]:
     else:
         found[engine.RESULTS] = of(engine.RESULTS)
     found[engine.TEXTS] = 0.0 if name == "floor" else of(engine.TEXTS)
-    return found | {engine.DICTS: of(engine.DICTS), engine.PACK: of(engine.PACK)}
+    if f"{name}: {engine.DICTS}" in results:
+        found[engine.DICTS] = of(engine.DICTS)
+    return found | {engine.PACK: of(engine.PACK)}
 
 
 def _scaled(parts_: dict[str, float], total: float) -> dict[str, float]:
@@ -357,7 +359,7 @@ def _cascade(panel: Any, durations: dict[str, float], lines: list[str], colour: 
     total, at = sum(durations.values()), 0.0
     for place, part in enumerate(lines):
         if part not in durations:
-            what = "not made" if part == engine.UNREAD else f"in {engine.RESULTS}"
+            what = "not made" if part in (engine.UNREAD, engine.DICTS) else f"in {engine.RESULTS}"
             panel.text(1e3 * 0.01 * total, place, what, va="center", fontsize=8, color=GREY)
             continue
         took = durations[part]

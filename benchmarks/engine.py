@@ -1,4 +1,4 @@
-"""All that the engine process does with a received step: results, the scheduler's texts, to_dict, msgpack."""
+"""All that the engine process does with a received step: results, scheduler's texts, the client's bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+
+from fd_postproc.fastdeploy.engine._results import Messages
 
 from . import receive
 from .baseline.shares import REMOVALS, stripped
@@ -25,11 +27,11 @@ from .processors import (
     token_processor_module,
 )
 from .queued import taken
-from .step import and_read, result_objects, steps_of
+from .step import result_objects, steps_of
 
 ABOUT = (
-    "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict, "
-    "msgpack; parts: where that goes, and the get op before it"
+    "a received message -> the bytes for the client: results, the scheduler's two debug texts, to_dict and "
+    "msgpack, or the bytes at once; parts: where that goes, and the get op before it"
 )
 REFERENCE = "floor"
 BASELINE = RESTATED
@@ -87,19 +89,29 @@ def texts(results: list[Any]) -> Callable[[], Any]:
 
 def _engine(name: str, module: Any, case: LoadCase) -> tuple[Any, Callable[[], bytes]]:
     """A load, and a call that takes its message all the way."""
-    packb = importlib.import_module("msgpack").packb
     work = loaded(name, module, case)
     scheduler = Scheduler()
     work.processor.cached_generated_tokens = scheduler
-
-    step = step_call(work)
+    step, pack = step_call(work), _packing(name, work)
 
     def call() -> bytes:
         step()
-        packed: bytes = packb([[result.to_dict() for result in one] for one in scheduler.get_results()])
-        return packed
+        return pack(scheduler.get_results())
 
     return work, call
+
+
+def _packing(name: str, work: Any) -> Callable[[list[list[Any]]], bytes]:
+    """What makes the client's bytes: FastDeploy's way, or what the plug-in puts in its place."""
+    packb = importlib.import_module("msgpack").packb
+    if name == OURS:
+        return partial(Messages(work.processor.plan).pack, packb=packb)
+
+    def pack(batch: list[list[Any]]) -> bytes:
+        packed: bytes = packb([[result.to_dict() for result in one] for one in batch])
+        return packed
+
+    return pack
 
 
 def _total(name: str, case: LoadCase) -> Ready:
@@ -151,7 +163,8 @@ def _parts(case: Case) -> dict[str, Callable[[], Ready]]:
     one = load_case(case)
     contenders: dict[str, Callable[[], Ready]] = {}
     for name in CLASSES:
-        contenders |= {f"{name}: {part}": partial(_part, name, one, part) for part in PARTS[1:]}
+        parts = [part for part in PARTS[1:] if (name, part) != (OURS, DICTS)]  # which it does not make
+        contenders |= {f"{name}: {part}": partial(_part, name, one, part) for part in parts}
     contenders |= {f"floor: {part}": partial(_floor_part, one, part) for part in (RESULTS, DICTS)}
     for part, removed in STEP_PARTS.items():
         contenders[f"{RESTATED}: {RESULTS}, less {part}"] = partial(_less, one, removed)
@@ -167,12 +180,15 @@ def _part(name: str, case: LoadCase, part: str) -> Ready:
     if name != RESTATED:
         stock = loaded(RESTATED, token_processor_module(), case).sink.last
         check(comparable(results) == comparable(stock), "a client would see other results")
-    if part == RESULTS:  # with their lists, which our to_dict would make, but only the first time
-        return Ready(steps_of(work, and_read(work) if case.logprobs else None))
+    if part == RESULTS:
+        return Ready(steps_of(work))
     if part == TEXTS:
         return Ready(timed(texts(results)))
     if part == DICTS:
         return Ready(timed(lambda: [result.to_dict() for result in results]))
+    if name == OURS:
+        step_call(work)()  # results whose lists nobody has read
+        return Ready(timed(partial(_packing(name, work), [[result] for result in work.sink.last])))
     dicts = [result.to_dict() for result in results]
     return Ready(timed(partial(importlib.import_module("msgpack").packb, dicts)))
 

@@ -17,7 +17,7 @@ class Line(NamedTuple):
     start, slope : float
         The cost without a row, and that of each.
     r2 : float
-        Share of the costs' variance that the line explains.
+        Share of the costs' variance that the line explains; 1 if there is none.
     worst : float
         Largest distance of a point from the line, as a part of the point's cost.
     """
@@ -36,5 +36,6 @@ def line(rows: list[int], costs: list[float]) -> Line:
     design = np.stack([1 / y, x / y], axis=1)
     (start, slope), *_ = np.linalg.lstsq(design, np.ones(len(y)), rcond=None)
     distance = start + slope * x - y
-    r2 = 1 - float(np.sum(distance**2) / np.sum((y - y.mean()) ** 2))
+    variance = np.sum((y - y.mean()) ** 2)
+    r2 = 1 - float(np.sum(distance**2) / variance) if variance else 1.0
     return Line(rows, costs, float(start), float(slope), r2, float(np.max(np.abs(distance / y))))

@@ -33,7 +33,7 @@ import numpy as np
 from fd_postproc import ops
 from fd_postproc._child import python_command
 from fd_postproc._core import FlightRing, Receiver, Sender, Step, decode, encode
-from fd_postproc.fastdeploy.engine._results import Totals
+from fd_postproc.fastdeploy.engine._results import Stages
 from fd_postproc.queues import locate
 
 from .built import _floor
@@ -86,11 +86,11 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
         found[f"logprobs {case}, all requests"] = partial(_all_logprobs, step), nothing
     for batch, accepted in ((32, 2), (256, 2), (512, 6)):
         case = Case(batch=batch, accepted=accepted)
-        found[f"counters {case}"] = partial(_counted_step, case.step(), Totals()), nothing
-        recording = Totals()
+        found[f"counters {case}"] = partial(_counted_step, case.step(), [None] * batch, Stages()), nothing
+        recording = Stages()
         recording.ring = FlightRing(bytearray(1 << 20))
         found[f"counters and flight recorder {case}"] = (
-            partial(_counted_step, case.step(), recording),
+            partial(_counted_step, case.step(), [None] * batch, recording),
             nothing,
         )
     environment = Environment(
@@ -105,11 +105,10 @@ def calls() -> Iterator[dict[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
         environment.restore()
 
 
-def _counted_step(step: Step, totals: Totals) -> None:
-    """What a step costs for counters and stage times, and for its entry if `totals` has a ring."""
-    totals.end_receive()
-    totals.end_build()
-    totals.end_put(step.batch, step)
+def _counted_step(step: Step, results: list[None], stages: Stages) -> None:
+    """What a step costs for counters and stage times, and for its entry if `stages` has a ring."""
+    stages.end_build(step)
+    stages.end_put(results, step)
 
 
 def _all_logprobs(step: Step) -> list[Any]:
@@ -120,7 +119,8 @@ def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
     """Calls that talk to a queue, with messages that fit a new kernel's limits."""
     channel, step = case.channel, case.step()
     os.environ["FD_POSTPROC_DIALECT"] = dialect = "compact" if channel == "spec_topk" else "packed"
-    receiver = Receiver(channel, key=locate(channel))
+    receiver, counting = (Receiver(channel, key=locate(channel)) for _ in range(2))
+    counting._follows_sender, counting._ring = True, FlightRing(bytearray(1 << 20))
     sender = Sender(channel, key=locate(channel), dialect=dialect)
     drain = _floor.Drain(receiver.msqid, 1 << 20)
     tensors = tensors_of(channel)
@@ -152,6 +152,7 @@ def _queued(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]
 
     return {
         f"receive {case}": (receiver.receive, refill),
+        f"receive {case}, for the plug-in": (counting.receive, refill),
         f"send {case}": (send, clear),
         f"get op {case}": (get, refill),
         f"save op {case}": (put, clear),

@@ -1,7 +1,10 @@
-# What other extensions of the package may use of `_core`: the content of a Step, the flight recorder's ring.
+# What other extensions of the package may use of `_core`: its clock, a Step's content, the recorder's ring.
 from libc.stdint cimport int64_t, uint64_t
 from fd_postproc.headers.flight cimport fdb_ring
 from fd_postproc.headers.wire cimport fdw_step
+
+
+cdef int64_t quick_now() noexcept  # monotonic, ns; callers hold the GIL
 
 
 cdef class Step:
@@ -10,6 +13,8 @@ cdef class Step:
     cdef void *memory
     cdef int64_t length    # bytes of the message that it came in; 0: it came in none
     cdef uint64_t sender   # of a compact frame
+    cdef int64_t received  # monotonic ns, if the Receiver was to note it; else 0
+    cdef bytes extra       # the sections of one, to which raw.extra points; or None
 
 
 cdef class FlightRing:

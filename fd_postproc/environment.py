@@ -150,6 +150,8 @@ STREAMS = "streams/2"
 """The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
 DRAFTS = "streams/2+drafts"
 """The word by which it says that those of speculative decoding are to come there, too."""
+IN_FRAMES = "masks/2"
+"""The word by which it says that it takes sampling masks out of the compact frame of their step."""
 
 # ---- at run time -------------------------------------------------------------------------------------------
 

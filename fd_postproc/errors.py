@@ -19,12 +19,13 @@ class MalformedMessage(ValueError):
     field : str
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
         in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"``,
-        ``"token"`` or ``"checksum"``; in a get op's tensors also ``"number"``.
+        ``"token"``, ``"checksum"``, ``"sections"``, ``"section"`` or ``"masks"``; in a get op's tensors also
+        ``"number"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
     index : int or None
-        Request index for ``"count"`` and ``"token"``, else None.
+        Request index for ``"count"`` and ``"token"``, request or mask for ``"masks"``; else None.
     """
 
     def __init__(self, channel: str, field: str, value: int, bound: int, index: int | None = None) -> None:
@@ -73,6 +74,17 @@ class MalformedMessage(ValueError):
                 "bytes were changed after they were sent, by another program or by faulty memory (0: it has "
                 "lost the mark of a frame with a checksum)"
             )
+        if self.field == "section":
+            name = value.to_bytes(8, "little", signed=True).rstrip(b"\0").decode("ascii", "backslashreplace")
+            return (
+                f"a compact frame has a section {name!r}, without which it cannot be understood, and which "
+                "this version does not know: use the same fd_postproc on both sides"
+            )
+        if self.field == "sections":
+            return f"the sections of a compact frame do not add up: {value} bytes or sections, of {bound}"
+        if self.field == "masks":
+            where = "" if self.index is None else f" at {self.index}"
+            return f"the sampling masks of a compact frame do not add up: {value}{where}, expected {bound}"
         if self.field == "fragment" and bound == 1 < value:
             return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
         return f"{self.field} {value} of a compact frame, expected {bound}"

@@ -7,6 +7,7 @@ but every fourth of them are nightly.
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib.util
 import itertools
@@ -317,6 +318,16 @@ def pytest_generate_tests(metafunc):
             )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Thousands of tests are made, and none goes: a sixth of the time would be looking for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """Two processes a core: half of the time a test waits for a message, a time limit or another process."""
@@ -373,10 +384,19 @@ def decode_both():
 
 @pytest.fixture(scope="session")
 def stub_path(tmp_path_factory):
-    """The stub CUDA driver (lib/stub_cuda.py) as a library."""
+    """The stub CUDA driver (lib/stub_cuda.py) as a library, compiled once for all test processes."""
     if compiler() is None:
         pytest.skip("the stub CUDA driver needs a C compiler")
-    return str(stub_cuda.build(tmp_path_factory.mktemp("stub")))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with open(folder / "stub.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = folder / "stub" / stub_cuda.NAME
+        if not built.exists():
+            built.parent.mkdir()
+            stub_cuda.build(built.parent)
+    return str(built)
 
 
 @pytest.fixture

@@ -106,8 +106,8 @@ def _newest(side: str) -> str:
     if not found:
         where = " or ".join(folders())
         raise CommandError(
-            f"there is no {side}'s flight recorder's file in {where}; name one, or set "
-            "FD_POSTPROC_FLIGHT_FOLDER"
+            f"no flight recorder's file of {'an' if side == 'engine' else 'a'} {side} is in {where}; "
+            "name a file, or set FD_POSTPROC_FLIGHT_FOLDER to its folder"
         )
     return found[0]
 
@@ -143,8 +143,11 @@ def _explain(path: str, request: str | None, as_json: bool) -> None:
     picture = Picture(read(path), now())
     story = None if request is None else story_of(picture, request)
     if request is not None and story is None:
-        gone = "; older entries have been overwritten" if picture.flight.overwritten else ""
-        raise CommandError(f"{path} does not know request {request}{gone}")
+        gone = ", or its entries have been overwritten" if picture.flight.overwritten else ""
+        raise CommandError(
+            f"{path} does not know request {request}: it is not an id as in the engine's log{gone}, "
+            "or another process had it"
+        )
     worker = _partner(picture.flight)
     if as_json:
         _print_json(picture, worker, story)

@@ -107,6 +107,10 @@ def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
     with_tokens = sum(count > 0 for count in step.counts)
     rows.append(("batch", f"{plural(step.batch, 'request')}, {with_tokens} with tokens"))
     rows.append(("tokens", str(step.rows)))
+    if step.masks is not None:
+        rows.append(("sampling masks", f"of {plural(len(step.masks), 'request')}"))
+    if step.weight_version is not None:
+        rows.append(("weights", step.weight_version))
     return rows
 
 

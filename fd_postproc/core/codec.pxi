@@ -21,6 +21,8 @@ cdef Step _gathered(const fdw_message *m):
     cdef Step step = _step_in(memory, m.channel, m.dialect, m.flag, m.stop_flag, m.batch, m.rows, m.cols)
     step.raw.seq = m.seq
     step.length, step.sender = m.claimed, m.sender
+    if m.extra > 0:
+        _give_extra(step, PyBytes_FromStringAndSize(<const char *>m.data + m.extra, m.claimed - m.extra))
     cdef int status = fdw_gather(m, &step.raw.block)
     if status < 0:
         raise ValueError("the message changed while it was decoded; decode a copy of shared memory")
@@ -138,6 +140,28 @@ def encode(step, dialect="packed", *, layout=GPU):
     return out
 
 
+def _carrying(step, masks, weights):
+    """For the plug-in's worker side: let a step that nobody else has seen carry masks and a weight version.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it cannot; then it is as before.
+    """
+    cdef Step one = _a_step(step)
+    extra, before = _extra_of(masks, weights, one.raw.batch), one.extra
+    if extra is None:
+        return
+    _give_extra(one, extra)
+    try:
+        _check_extra(one)
+    except BaseException:
+        one.extra, one.raw.extra, one.raw.extra_size = None, NULL, 0
+        if before is not None:
+            _give_extra(one, before)
+        raise
+
+
 cdef Step _a_step(step):
     if not isinstance(step, Step):
         raise TypeError(f"step must be a Step, not {checks.kind_of(step)}")
@@ -146,6 +170,8 @@ cdef Step _a_step(step):
 
 cdef int _plan_step(fdw_message *m, const fdw_layout *layout, Step step, int dialect) except -1:
     cdef fdw_fault fault
+    if step.extra is not None and dialect != FDW_COMPACT:
+        _refuse_required(step)
     if fdw_plan_step(m, layout, &step.raw, dialect, &fault) < 0:
         what = _FIELD_NAMES[fault.field] + (f" of request {fault.index}" if fault.index >= 0 else "")
         raise ValueError(

@@ -26,7 +26,8 @@ cdef Step _step_in(void *memory, int channel, int dialect, int32_t flag, int32_t
 
 
 def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t cols, bytes counts not None,
-                  bytes ids not None, bytes scores not None, bytes ranks not None, uint64_t seq=0):
+                  bytes ids not None, bytes scores not None, bytes ranks not None, uint64_t seq=0,
+                  bytes extra=None):
     """Make a Step from the bytes of its arrays (for unpickling, and for from_arrays).
 
     Offsets are computed, never copied, and every size is checked: a damaged pickle must not read
@@ -71,4 +72,7 @@ def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t col
     b.offsets[0] = 0
     for i in range(batch):
         b.offsets[i + 1] = b.offsets[i] + (count[i] if count[i] > 0 else 0)
+    if extra is not None:
+        _give_extra(step, extra)
+        _check_extra(step)
     return step

@@ -9,17 +9,20 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read
+from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
 from fd_postproc.headers.frames cimport (
     FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_free,
 )
 from fd_postproc.headers.lane cimport FDQ_SLICE_NS
+from fd_postproc.headers.sections cimport fdz_padded
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.sysv cimport (
     E2BIG, EAGAIN, EIDRM, EINTR, ENOMSG, fds_forks, fds_give_back, fds_now, fds_pages, fds_peek, fds_stat,
     fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any,
 )
 from fd_postproc.headers.wire cimport (
-    FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault,
+    FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MOST_EXTRA, FDW_MTYPE_COMPACT,
+    FDW_MTYPE_STOCK, fdw_fault,
     fdw_fill, fdw_geometry_of, fdw_layout, fdw_longest_frame, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
 )
 
@@ -144,7 +147,9 @@ cdef class Receiver:
     cdef fdw_message opened  # the message that _take_in found good; points into message or frames
     cdef fdw_fault fault     # or why it was refused
     cdef int64_t told[4]     # see _news
-    cdef public bint _follows_sender  # for the plug-in: keep _last_sender
+    cdef public bint _follows_sender  # for the plug-in: keep _last_sender, and when steps were received
+    cdef public FlightRing _ring  # likewise: told of every step that is in hand from now on
+    cdef public object _keeper    # likewise: called with every step
     cdef public int64_t _sender_due  # monotonic ns at which the sender may be queried again
     cdef readonly int64_t _last_sender  # the process that sent the last step whose sender is known; or 0
     cdef int64_t taken       # payload bytes of the last message
@@ -165,7 +170,8 @@ cdef class Receiver:
         self.c_layout = _c_layout(layout)
         self.layout = layout
         if _is_address(address, queue_id, key, path, curve):
-            self.capacity = fdw_longest_frame(&self.c_layout, self.channel_number)
+            self.capacity = FDW_MOST_EXTRA + fdz_padded(
+                fdw_longest_frame(&self.c_layout, self.channel_number))
             self.inlet = transport.open_inlet(address, mode, self.capacity, curve)
             self.msqid = -1
         else:
@@ -490,16 +496,21 @@ cdef class Receiver:
             step = _gathered(&self.opened)
             self.held = False
             if self._follows_sender:
-                self._note_sender()
+                self._note(step)
+            if self._keeper is not None:
+                self._keeper(step)
             return step
         finally:
             self.busy = False
 
-    cdef int _note_sender(self) except -1:
-        """Who sent the message that was taken last?  The kernel knows only the last sender, so this is known
+    cdef int _note(self, Step step) except -1:
+        """When was a step received, and who sent it?  The kernel knows only the last sender, so this is known
         only while nothing else is in the queue."""
         cdef fds_status status
-        cdef int64_t now = fds_now()
+        cdef int64_t now = quick_now()
+        step.received = now
+        if self._ring is not None and self._ring.is_ours():
+            fdb_set(&self._ring.ring, FDB_BUSY, now)
         if now < self._sender_due or self.inlet is not None:
             return 0
         self._sender_due = now + _ASK_AGAIN_NS

@@ -4,7 +4,7 @@ import inspect
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read, fdc_set
@@ -141,7 +141,8 @@ cdef class Sender:
     cdef bint busy
     cdef bint closed
     cdef fdq_lane lane       # the queue, and the counters
-    cdef uint8_t *message    # mtype, then lane.capacity bytes; used by one thread at a time
+    cdef uint8_t *message    # mtype, then `room` bytes; used by one thread at a time
+    cdef int64_t room        # that of the longest frame, until one with sections is longer
     cdef fdp_settled *settled  # of a save op's requests; made for the first one
     cdef fdf_sending sending
     cdef uint64_t sender     # distinguishes the frames of several senders
@@ -182,7 +183,8 @@ cdef class Sender:
         self.lane.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.lane.capacity = max(self.lane.stock_size, fdw_longest_frame(&self.c_layout, self.channel_number))
         self._begin()
-        self.message = <uint8_t *>PyMem_RawCalloc(1, sizeof(long) + self.lane.capacity)
+        self.room = self.lane.capacity
+        self.message = <uint8_t *>PyMem_RawCalloc(1, sizeof(long) + self.room)
         if self.message == NULL:
             raise MemoryError
 
@@ -266,6 +268,13 @@ cdef class Sender:
         self.busy = True
         return 0
 
+    cdef int _make_room(self, int64_t size) except -1:
+        cdef uint8_t *message = <uint8_t *>PyMem_RawRealloc(self.message, sizeof(long) + size)
+        if message == NULL:
+            raise MemoryError
+        self.message, self.room = message, size
+        return 0
+
     cdef int64_t _write(self, Step one) except -1:
         """Write a step into self.message; bytes of its payload."""
         cdef fdw_message m
@@ -273,6 +282,8 @@ cdef class Sender:
         if one.raw.channel != self.channel_number:
             raise ValueError(f"a step of channel {one.channel!r} was given to a Sender of {self.channel!r}")
         _plan_step(&m, &self.c_layout, one, self.dialect_number)
+        if m.claimed > self.room:
+            self._make_room(m.claimed)
         m.seq = self.lane.seq
         m.sender = self.sender
         draft.data = self.message + sizeof(long)
@@ -422,10 +433,11 @@ cdef class Sender:
         finally:
             self.busy = False
 
-    def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None):
+    def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None,
+                    masks=None, weight_version=None):
         """Send a step made of arrays: ``send(Step.from_arrays(...))``."""
-        self.send(Step.from_arrays(self.channel, counts, ids, scores, ranks, flag=flag, stop_flag=stop_flag),
-                  timeout)
+        self.send(Step.from_arrays(self.channel, counts, ids, scores, ranks, flag=flag, stop_flag=stop_flag,
+                                   masks=masks, weight_version=weight_version), timeout)
 
     def _save(self, str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, *,
               int32_t stop_flag, int32_t flag, bint skip_prefill):

@@ -132,6 +132,22 @@ cdef class Step:
             return None
         return _part(self, self.raw.block.ranks, "i", self.raw.rows)
 
+    @property
+    def masks(self):
+        """dict of int to list, by request: its sampling mask, the ids of which one was sampled.
+
+        A list of int, or, with speculative decoding, a list of such lists, one for each accepted token.  None
+        if the message carried no masks: only a compact frame does.
+        """
+        content = _in_extra(self, MASKS)
+        return None if content is None else _masks_of(content, self.raw.batch)
+
+    @property
+    def weight_version(self):
+        """str or None: which weights of the model have made the step, if the sender has said so."""
+        content = _in_extra(self, WEIGHTS)
+        return None if content is None else bytes(content).decode("utf-8", "replace")
+
     def token_ids(self, i):
         """Accepted tokens of request `i`, in order; empty if its count is 0 or a code.
 
@@ -201,7 +217,8 @@ cdef class Step:
         return ids, scores, ranks
 
     @classmethod
-    def from_arrays(cls, channel, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1):
+    def from_arrays(cls, channel, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, masks=None,
+                    weight_version=None):
         """Make a step from arrays; they are copied.
 
         Parameters
@@ -222,6 +239,11 @@ cdef class Step:
             3 target, 4 draft, or 0; used on ``spec_topk`` only.
         stop_flag : int, optional
             First header word, 32 bits.
+        masks : dict of int to array_like of int, or to list of array_like of int, optional
+            By request, its sampling mask, or one for each of its accepted tokens: see `masks`.  Only a
+            compact frame can carry them, and 1 MiB of them at most.
+        weight_version : str, optional
+            Which weights of the model have made the step, up to 64 bytes of UTF-8.
 
         Raises
         ------
@@ -267,7 +289,8 @@ cdef class Step:
             raise ValueError(f"flag {flag} is not one of 3 (target), 4 (draft), 0 (neither)")
         stop_flag = checks.whole_number(stop_flag, "stop_flag", -(1 << 31), (1 << 31) - 1)
         return _rebuild_step(channel, None, flag, stop_flag, cols, counts_.tobytes(), ids_.tobytes(),
-                             bytes(scores_), bytes(ranks_))
+                             bytes(scores_), bytes(ranks_), 0,
+                             _extra_of(masks, weight_version, len(counts_)))
 
     def __reduce__(self):
         cdef fdw_block *b = &self.raw.block
@@ -278,11 +301,12 @@ cdef class Step:
             PyBytes_FromStringAndSize(<char *>b.ids, 4 * cells),
             PyBytes_FromStringAndSize(<char *>b.scores, 4 * cells) if b.scores != NULL else b"",
             PyBytes_FromStringAndSize(<char *>b.ranks, 4 * self.raw.rows) if b.ranks != NULL else b"",
-            self.raw.seq,
+            self.raw.seq, self.extra,
         )
 
     def __eq__(self, other):
-        """Same channel, flags, counts, ids, scores (NaN equals NaN), ranks; dialect and seq may differ."""
+        """Same channel, flags, counts, ids, scores (NaN equals NaN), ranks and sections; dialect and seq may
+        differ."""
         if not isinstance(other, Step):
             return NotImplemented
         cdef fdw_step *a = &self.raw
@@ -292,6 +316,8 @@ cdef class Step:
                 or a.rows != b.rows or a.cols != b.cols):
             return False
         if memcmp(a.block.counts, b.block.counts, 4 * a.batch) or memcmp(a.block.ids, b.block.ids, 4 * cells):
+            return False
+        if self.extra != (<Step>other).extra:
             return False
         return a.block.scores == NULL or (
             memcmp(a.block.ranks, b.block.ranks, 4 * a.rows) == 0

@@ -10,7 +10,7 @@ from fd_postproc.headers.pack cimport (
     fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
 )
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
-from fd_postproc.headers.stream cimport fdz_gather, fdz_rows, fdz_sort
+from fd_postproc.headers.stream cimport fdz_fit, fdz_gather, fdz_rows, fdz_sort
 from fd_postproc.headers.wire cimport (
     FDW_COMPACT, FDW_LEGACY, FDW_PLAIN, FDW_TOPK, fdw_block_size, fdw_draft, fdw_geometry_of, fdw_layout,
     fdw_message, fdw_narrow, fdw_seal,
@@ -27,8 +27,9 @@ def _tokens_bytes(tokens):
     return PyBytes_FromStringAndSize(<const char *>numbers.address, 8 * numbers.size)
 
 
-def _rows_bytes(ids, scores, ranks, Py_ssize_t most):
-    """Log-probabilities of at most `most` rows: int32 rows and columns, ids, float32 scores, ranks.
+def _rows_bytes(ids, scores, ranks, Py_ssize_t most, Py_ssize_t first=0):
+    """Log-probabilities of at most `most` rows from `first` on: int32 rows and columns, ids, float32 scores,
+    ranks.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def _rows_bytes(ids, scores, ranks, Py_ssize_t most):
             or wide.shape[1] == 0):
         raise ValueError(
             f"log-probabilities of shapes {wide.shape}, {reals.shape} and {places.shape}")
-    cdef int64_t rows = min(wide.shape[0], most), cols = wide.shape[1]
+    cdef int64_t rows = max(0, min(wide.shape[0] - first, most)), cols = wide.shape[1]
     cdef int64_t cells = rows * cols, bad, late
     cdef bytes made = PyBytes_FromStringAndSize(NULL, _ROWS_HEAD + 8 * cells + 4 * rows)
     cdef char *to = PyBytes_AS_STRING(made)
@@ -51,13 +52,24 @@ def _rows_bytes(ids, scores, ranks, Py_ssize_t most):
     memcpy(to, head, _ROWS_HEAD)
     to += _ROWS_HEAD
     with nogil:
-        bad = fdw_narrow(<uint8_t *>to, <const int64_t *>wide.address, cells)
-        memcpy(to + 4 * cells, <const void *>reals.address, 4 * cells)
-        late = fdw_narrow(<uint8_t *>to + 8 * cells, <const int64_t *>places.address, rows)
+        bad = fdw_narrow(<uint8_t *>to, <const int64_t *>wide.address + first * cols, cells)
+        memcpy(to + 4 * cells, <const float *>reals.address + first * cols, 4 * cells)
+        late = fdw_narrow(<uint8_t *>to + 8 * cells, <const int64_t *>places.address + first, rows)
     if bad >= 0 or late >= 0:
         what = f"ids[{bad // cols}, {bad % cols}]" if bad >= 0 else f"ranks[{late}]"
         raise ValueError(f"{what}: a number has no room in 32 bits")
     return made
+
+
+def _rows_fit(ids, ranks):
+    """Whether all numbers of log-probabilities fit 32 bits."""
+    cdef HostInput wide = host_input(ids, "ids", "int64")
+    cdef HostInput places = host_input(ranks, "ranks", "int64")
+    cdef bint fit
+    with nogil:
+        fit = (fdz_fit(<const int64_t *>wide.address, wide.size)
+               and fdz_fit(<const int64_t *>places.address, places.size))
+    return fit
 
 
 cdef int _rows_in(const char *content, Py_ssize_t size, int64_t slots, fdz_rows *r) except -1:
@@ -78,7 +90,7 @@ cdef int _rows_in(const char *content, Py_ssize_t size, int64_t slots, fdz_rows 
     return 0
 
 
-def _step_of_tokens(tokens, rows, apart):
+def _step_of_tokens(tokens, rows, apart, Py_ssize_t first=0):
     """A step of one token a request, of the numbers of a frame.
 
     Parameters
@@ -89,6 +101,8 @@ def _step_of_tokens(tokens, rows, apart):
         What `_rows_bytes` has made; the step has no log-probabilities without it.
     apart : collection of int
         Slots that somebody looks at closely, whatever the numbers say.
+    first : int, optional
+        Slot of the first token; those before it are without one in the step.
 
     Returns
     -------
@@ -117,30 +131,32 @@ def _step_of_tokens(tokens, rows, apart):
             if has_rows:
                 _rows_in(<const char *>row_view.buf, row_view.len, slots, &r)
             marks = <unsigned char *>PyMem_RawCalloc(slots + 1, 1)
-            counts = <int32_t *>PyMem_RawMalloc(4 * slots + 4)
+            counts = <int32_t *>PyMem_RawMalloc(4 * (first + slots) + 4)
             if marks == NULL or counts == NULL:
                 raise MemoryError
             for slot in apart:
-                k = slot
+                k = slot - first
                 if 0 <= k < slots:
                     marks[k] = 1
+            for k in range(first):
+                counts[k] = _NO_TOKEN_NOW
             with nogil:
-                live = fdz_sort(<const char *>view.buf, slots, &r, _NO_TOKEN_NOW, marks, counts)
+                live = fdz_sort(<const char *>view.buf, slots, &r, _NO_TOKEN_NOW, marks, counts + first)
             channel = FDW_TOPK if has_rows else FDW_PLAIN
             if not has_rows:
                 r.cols = 1
-            memory = PyMem_RawMalloc(fdw_block_size(channel, slots, live, r.cols))
+            memory = PyMem_RawMalloc(fdw_block_size(channel, first + slots, live, r.cols))
             if memory == NULL:
                 raise MemoryError
-            step = _step_in(memory, channel, _NO_DIALECT, 0, 0, slots, live, r.cols)
-            memcpy(step.raw.block.counts, counts, 4 * slots)
+            step = _step_in(memory, channel, _NO_DIALECT, 0, 0, first + slots, live, r.cols)
+            memcpy(step.raw.block.counts, counts, 4 * (first + slots))
             step.raw.block.offsets[0] = 0
-            for k in range(slots):
+            for k in range(first + slots):
                 step.raw.block.offsets[k + 1] = step.raw.block.offsets[k] + (counts[k] == 1)
             with nogil:
-                fdz_gather(<const char *>view.buf, slots, &r, counts, step.raw.block.ids,
+                fdz_gather(<const char *>view.buf, slots, &r, counts + first, step.raw.block.ids,
                            step.raw.block.scores, step.raw.block.ranks)
-            return step, {k for k in range(slots) if marks[k]}
+            return step, {first + k for k in range(slots) if marks[k]}
         finally:
             if has_rows:
                 PyBuffer_Release(&row_view)

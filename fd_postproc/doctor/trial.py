@@ -108,11 +108,14 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     told = tried[0].data.get("api") if tried else None
     if not static.data.get("active") or not told:
         return static
-    data = {**static.data, "verdicts": told}
+    left: dict[str, str] = tried[0].data.get("api_left", {})
+    data = {**static.data, "verdicts": told, "left": left}
     aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
     if not aside:
         reasons = "; ".join(f"{what}: {verdict['reason']}" for what, verdict in told.items())
         seen = f"active: chunks are written by fd_postproc ({reasons})"
+        if left:
+            seen += f"; left to FastDeploy: {'; '.join(f'{what} ({why})' for what, why in left.items())}"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
     seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
     return replace(static, severity="warning", code="api-aside", seen=seen, data=data)
@@ -121,9 +124,8 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
 def _judged(told: dict[str, Any]) -> Finding:
     verdict = told["verdict"]
     has = "; ".join(verdict["features"]) or "unknown"
-    data = {
-        str(name): told[name] for name in ("verdict", "decision", "loaded", "ways", "api") if name in told
-    }
+    names = ("verdict", "decision", "loaded", "ways", "api", "api_left")
+    data = {name: told[name] for name in names if name in told}
     if not verdict["compatible"]:
         forced = is_on(FORCE)
         then = f"it is used all the same ({FORCE} is set)" if forced else "FastDeploy's own class is used"

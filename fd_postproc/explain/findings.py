@@ -90,7 +90,7 @@ def _process(p: Picture) -> Iterator[Finding]:
 def _worker(p: Picture) -> Iterator[Finding]:
     """The process that sends: gone, stopped, silent, another one."""
     before: Queue | None = None
-    for look in p.queues:
+    for look in _looks_of_this_run(p):
         if before is not None and before.last_sender and look.last_sender not in (0, before.last_sender):
             gone = "; the former is gone" if not before.state else ""
             text = f"process {look.last_sender} sends now, not {before.last_sender} any more{gone}"
@@ -113,17 +113,28 @@ def _worker(p: Picture) -> Iterator[Finding]:
     yield from _silence(p)
 
 
+def _looks_of_this_run(p: Picture) -> list[Queue]:
+    """Looks after something has come: until then the kernel tells who used the queue in an earlier run."""
+    came = [one.at for kind in (Kind.REFUSED, Kind.OPEN, Kind.INCOMPLETE) for one in p.of(kind)]
+    came += [step.at for step in p.steps[:1]]
+    if p.flight.overwritten:
+        return p.queues
+    return [look for look in p.queues if came and look.at >= min(came)]
+
+
 def _silence(p: Picture) -> Iterator[Finding]:
     """Does the worker live and say nothing, at the end?"""
     if not p.queues or p.flight.busy_since is not None:
         return
     look = p.queues[-1]
-    since = p.steps[-1].at if p.steps else p.flight.began
+    came = [*(step.at for step in p.steps[-1:]), *(one.at for one in p.of(Kind.REFUSED))]
+    since = max(came, default=p.flight.began)
     enough = max(SILENT, USUAL * (p.usual_gap or 0.0))
     if not look.running or look.messages or p.end - since < enough or p.now - look.at > FROZEN:
         return  # or nobody has looked
-    if look.last_sender == 0:
-        text = f"nothing has come since the queue was made, while {look.running} requests run"
+    if look.last_sender == 0 or look not in _looks_of_this_run(p):
+        since_when = "the queue was made" if look.last_sender == 0 else f"process {p.flight.pid} began"
+        text = f"nothing has come since {since_when}, while {look.running} requests run"
         yield Finding(ERROR, "worker-silent", since, text)
         yield from _too_long(p, look, since)
         return
@@ -198,11 +209,11 @@ def _queue(p: Picture) -> Iterator[Finding]:
     for event in p.of(Kind.QUEUE_ERROR):
         text = f"the queue cannot be used: {_errno(event.numbers[0])} ({event.text})"
         yield Finding(ERROR, "queue-error", event.at, text)
-    was_full, told = False, False
+    was_full, told, own = False, False, _looks_of_this_run(p)
     for before, look in pairwise([None, *p.queues]):
         if look is None or look.error:
             continue
-        full = look.max_bytes > 0 and look.bytes + _typical(p) > look.max_bytes
+        full = look.messages > 0 and 0 < look.max_bytes < look.bytes + _typical(p)
         if full and not was_full:
             text = (
                 f"the queue was full: {look.messages} messages, {look.bytes:,} of {look.max_bytes:,} "
@@ -219,7 +230,7 @@ def _queue(p: Picture) -> Iterator[Finding]:
                 if 0 < new < old:
                     text = f"{name} was lowered from {old:,} to {new:,} bytes"
                     yield Finding(ERROR, "limits-lowered", look.at, text)
-        if look.reader_is_foreign and not told:
+        if look.reader_is_foreign and not told and look in own:
             told = True
             text = (
                 f"process {look.last_receiver} reads this queue, too: each message reaches one of the "

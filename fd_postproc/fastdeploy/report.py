@@ -27,8 +27,9 @@ def report() -> dict[str, Any]:
     dict
         ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"verdict"`` fields of the
         Verdict on the classes, ``"decision"`` those of the decision that follows from it and from settings,
-        ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty if it gives none, and
-        ``"ways"`` which quick ways an engine takes.
+        ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty if it gives none,
+        ``"ways"`` which quick ways an engine takes, ``"api"`` verdicts for chat and completions, and
+        ``"api_left"`` what else an API server leaves to FastDeploy, with the reason.
     """
     try:
         module = import_fastdeploy()
@@ -45,6 +46,7 @@ def report() -> dict[str, Any]:
         "loaded": _loaded(),
         "ways": _ways(module),
         "api": _api(),
+        "api_left": _api_left(),
     }
 
 
@@ -118,6 +120,25 @@ def _api() -> dict[str, Any]:
         else:
             told[what] = asdict(compare(module)[0])
     return told
+
+
+def _api_left() -> dict[str, str]:
+    """The parts that an API server leaves to FastDeploy, and why; but those that only a server can try."""
+    from .api.parts import PARTS, put_in
+
+    left: dict[str, str] = {}
+    for name, part in PARTS.items():
+        if part.is_program:
+            continue
+        try:
+            reason = put_in(name, importlib.import_module(part.module))
+        except ModuleNotFoundError as error:
+            reason = f"this FastDeploy has no {error.name}"
+        except BaseException as error:  # FastDeploy's imports may end the process
+            reason = f"{part.module} cannot be imported: {type(error).__name__}: {error}"
+        if reason is not None:
+            left[part.what] = reason
+    return left
 
 
 def _loaded() -> str:

@@ -7,7 +7,9 @@ section    content
 =========  =============================================================================================
 tokens     int64[slots]: a token, or a code
 logprobs   int32 rows and columns; ids int32[rows, columns]; scores float32 likewise; ranks int32[rows]
-masks      int64[slots + 1] where each slot's ids begin, then ids int64
+masks/2    sampling masks, by slot, as in a compact frame
+span       int32 first slot, int32 slots of the step, of which this frame has some
+weights    which weights of the model have made the step: UTF-8; may be passed over
 prompt     parts of int32 slot and number of dimensions, 8 bytes kind, int64 shape, then the arrays: ids
            int64, scores float32, ranks int64
 pooled     such parts, each of one array of the dtype that the kind names
@@ -19,23 +21,32 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .._core import _rows_bytes, _tokens_bytes
+from .._core import (
+    MASKS,
+    MOST_SECTIONS,
+    SECTION_REQUIRED,
+    WEIGHTS,
+    _divided,
+    _masks_bytes,
+    _masks_of,
+    _rows_bytes,
+    _section,
+    _tokens_bytes,
+    _weights_bytes,
+)
 
 MAGIC = b"fdstep/2"
-MOST_SLOTS, MOST_DIMENSIONS, MOST_SECTIONS = 1 << 16, 8, 64
+MOST_SLOTS, MOST_DIMENSIONS = 1 << 16, 8
 MOST_BYTES = 1 << 30
 """Of a whole frame: 256 slots with the log-probabilities of a vocabulary of 500,000 fit."""
-REQUIRED = 1
-"""Mark of a section without which a step would be another one: who does not know it refuses the frame."""
 _HEAD = struct.Struct("<8siiQQ")
-_SECTION = struct.Struct("<8sI4xq")
+_SPAN = struct.Struct("<ii")
 _PART = struct.Struct("<ii8s")
 _POOLED = ("float32", "float16", "float64")
 
@@ -53,7 +64,7 @@ class Content(NamedTuple):
     rows : tuple of tensor or ndarray, or None
         Token ids and log-probabilities (float32) of shape (rows, columns), ranks of shape (rows,); of the
         first slots, which may be fewer than all.  Those of a frame that was opened are int32.
-    masks : list of ndarray or None
+    masks : list of (array_like of int) or None
         Sampling masks by slot.
     prompts : dict of int to tuple of ndarray
         By slot, what `rows` holds for the tokens of a prompt; ids and ranks are int64.
@@ -63,6 +74,12 @@ class Content(NamedTuple):
         A compact frame of a step of speculative decoding.
     sender, number : int
         Who has sent it, and how many before.
+    span : tuple of (int, int), or None
+        Of a part of a step: which slot of the step is the first here, and how many the step has.
+    row : int
+        Which of `rows` is that of the first slot here.
+    weights : str or None
+        Which weights of the model have made the step.
     """
 
     slots: int
@@ -74,6 +91,9 @@ class Content(NamedTuple):
     compact: Any = None
     sender: int = 0
     number: int = 0
+    span: tuple[int, int] | None = None
+    row: int = 0
+    weights: str | None = None
 
 
 def packed(content: Content) -> bytes:
@@ -92,23 +112,25 @@ def packed(content: Content) -> bytes:
         sections.append((b"tokens", tokens))
     if content.rows is not None:
         ids, scores, ranks = content.rows
-        sections.append((b"logprobs", _rows_bytes(ids, scores, ranks, slots)))
+        sections.append((b"logprobs", _rows_bytes(ids, scores, ranks, slots, content.row)))
     if content.masks is not None:
-        masks = [np.asarray(mask).ravel() for mask in content.masks]
+        masks = dict(enumerate(content.masks))
         if len(masks) != slots:
             raise ValueError(f"{len(masks)} sampling masks for {slots} slots")
-        begins = np.cumsum([0, *map(len, masks)], dtype=np.int64)
-        whole = np.concatenate([begins, *(_as(mask, np.int64, "a sampling mask") for mask in masks)])
-        sections.append((b"masks", whole.tobytes()))
+        sections.append((MASKS, _masks_bytes(masks, slots)))
     if content.prompts:
         sections.append((b"prompt", b"".join(_prompt(*one) for one in content.prompts.items())))
     if content.pooled:
         sections.append((b"pooled", b"".join(_pooled(*one) for one in content.pooled.items())))
     if content.compact is not None:
         sections.append((b"compact", content.compact))
-    parts = [_HEAD.pack(MAGIC, slots, len(sections), content.sender, content.number)]
-    for name, inside in sections:
-        parts += [_SECTION.pack(name, REQUIRED, len(inside)), inside, bytes(-len(inside) % 8)]
+    if content.span is not None:
+        sections.append((b"span", _SPAN.pack(*content.span)))
+    count = len(sections) + (content.weights is not None)
+    parts = [_HEAD.pack(MAGIC, slots, count, content.sender, content.number)]
+    parts += [_section(name, SECTION_REQUIRED, inside) for name, inside in sections]
+    if content.weights is not None:
+        parts.append(_section(WEIGHTS, 0, _weights_bytes(content.weights)))
     size = sum(map(len, parts))
     if size > MOST_BYTES or not 0 <= slots <= MOST_SLOTS:
         raise ValueError(
@@ -193,9 +215,10 @@ class Frame(NamedTuple):
     sender: int
     number: int
     sections: dict[bytes, memoryview]
+    span: tuple[int, int]  # see Content; of a whole step: 0, slots
 
 
-KNOWN = (b"tokens", b"logprobs", b"masks", b"prompt", b"pooled", b"compact")
+KNOWN = (b"tokens", b"logprobs", MASKS, b"prompt", b"pooled", b"compact", b"span", WEIGHTS)
 
 
 def sections_of(content: bytes) -> Frame:
@@ -215,32 +238,46 @@ def sections_of(content: bytes) -> Frame:
             f"a frame of {slots} slots and {count} sections; at most {MOST_SLOTS} and {MOST_SECTIONS}"
         )
     found: dict[bytes, memoryview] = {}
-    for _ in range(count):
-        name, marks, length = frame.record(_SECTION)
-        name, inside = name.rstrip(b"\0"), frame.cut(length)
-        frame.cut(-length % 8)
-        if name in found:
-            raise ValueError(f"the frame has two sections {name!r}")
+    sections = _divided(content, frame.at)
+    if len(sections) != count:
+        raise ValueError(f"the frame says that it has {count} sections, and has {len(sections)}")
+    for name, marks, inside in sections:
         if name in KNOWN:
             found[name] = inside
-        elif marks & REQUIRED:
+        elif marks & SECTION_REQUIRED:
             raise ValueError(
                 f"the frame has a section {name!r}, without which it cannot be understood, and which this "
                 "version does not know: use the same fd_postproc on both sides"
             )
-    if frame.left():
-        raise ValueError(f"{frame.left()} bytes after the last section of the frame")
-    if b"compact" in found and len(found) > 1:
-        raise ValueError(f"the frame has a compact step, and sections {sorted(found)!r} beside it")
+    beside = found.keys() - {b"compact", WEIGHTS}
+    if b"compact" in found and beside:
+        raise ValueError(f"the frame has a compact step, and sections {sorted(beside)!r} beside it")
     if b"tokens" in found and len(found[b"tokens"]) != 8 * slots:
         raise ValueError(f"{len(found[b'tokens'])} bytes of tokens for {slots} slots")
-    return Frame(slots, sender, number, found)
+    return Frame(slots, sender, number, found, _span_in(found.get(b"span"), slots))
 
 
-def masks_of(frame: Frame) -> list[Array] | None:
-    """Its sampling masks by slot."""
-    inside = frame.sections.get(b"masks")
-    return None if inside is None else _masks_in(_Bytes(inside), frame.slots)
+def _span_in(inside: Any, slots: int) -> tuple[int, int]:
+    if inside is None:
+        return 0, slots
+    if len(inside) != _SPAN.size:
+        raise ValueError(f"{len(inside)} bytes of a span")
+    first, whole = _SPAN.unpack(inside)
+    if not (0 <= first <= whole - slots and whole <= MOST_SLOTS):
+        raise ValueError(f"the frame has slots {first} to {first + slots} of a step of {whole}")
+    return first, whole
+
+
+def masks_of(frame: Frame) -> dict[int, Any]:
+    """Its sampling masks by slot; empty if it has none."""
+    inside = frame.sections.get(MASKS)
+    return {} if inside is None else _masks_of(inside, frame.slots)
+
+
+def weights_of(frame: Frame) -> str | None:
+    """Which weights of the model have made the step, if the worker has said so."""
+    inside = frame.sections.get(WEIGHTS)
+    return None if inside is None else bytes(inside).decode("utf-8", "replace")
 
 
 def prompts_of(frame: Frame) -> dict[int, tuple[Array, Array, Array]]:
@@ -281,18 +318,13 @@ def opened(content: bytes) -> Content:
         If it does not add up: what is wrong is named.
     """
     frame = sections_of(content)
-    parts = tokens_of(frame), rows_of(frame), masks_of(frame), prompts_of(frame), pooled_of(frame)
+    by_slot = masks_of(frame)
+    masks = [by_slot.get(slot, []) for slot in range(frame.slots)] if MASKS in frame.sections else None
+    parts = tokens_of(frame), rows_of(frame), masks, prompts_of(frame), pooled_of(frame)
     compact = frame.sections.get(b"compact")
-    return Content(frame.slots, *parts, compact and bytes(compact), frame.sender, frame.number)
-
-
-def _masks_in(inside: _Bytes, slots: int) -> list[Array]:
-    begins = inside.array("<i8", slots + 1)
-    ids = inside.array("<i8", inside.left() // 8)
-    if begins[0] != 0 or begins[-1] != len(ids) or (np.diff(begins) < 0).any():
-        raise ValueError("the sampling masks of the frame do not add up")
-    places = begins.tolist()
-    return [ids[begin:end] for begin, end in pairwise(places)]
+    span = frame.span if b"span" in frame.sections else None
+    told = frame.sender, frame.number, span, 0, weights_of(frame)
+    return Content(frame.slots, *parts, compact and bytes(compact), *told)
 
 
 def _parts_in(inside: _Bytes, slots: int) -> Any:

@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from hashlib import blake2b
 
-VERSION = 1
+VERSION = 2  # of the check words
 MAGIC = b"\x89FDFLT\r\n"
 HEAD = struct.Struct("<8sIIQqqqqi12x16s32s")
 """Of a file: magic, version, bytes of an entry, entries, process, Unix and monotonic time in ns, id and key

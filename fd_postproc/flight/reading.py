@@ -238,14 +238,21 @@ def _checks(words: Any) -> Any:
     """What the entries' check words ought to be; as `fdb_check`."""
     import numpy as np
 
-    h = np.full(len(words), 0x666C6967, np.uint64)
+    h = np.zeros(len(words), np.uint64)
     for k in range(words.shape[1]):
         word = words[:, k] & np.uint64(0xFFFFFFFF << 32) if k == 1 else words[:, k]
-        h = (h ^ word) * np.uint64(0x9E3779B97F4A7C15)
-        h ^= h >> np.uint64(32)
-    h &= np.uint64(0xFFFFFFFF)
+        h += _mixed(np.uint64((k + 1) * 0xD6E8FEB86659FD93 % 2**64), word)
+    h = _mixed(h, np.uint64(0x666C6967)) & np.uint64(0xFFFFFFFF)
     h[h == 0] = 1
     return h
+
+
+def _mixed(h: Any, words: Any) -> Any:
+    """As `fdb_mixed`."""
+    import numpy as np
+
+    h = (h ^ words) * np.uint64(0x9E3779B97F4A7C15)
+    return h ^ h >> np.uint64(32)
 
 
 def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:

@@ -48,6 +48,8 @@ typedef struct {
     int32_t cols;
     uint64_t seq;       /* of a compact frame */
     fdw_block block;
+    const void *extra;  /* sections, in `extra_size` bytes, which a compact frame carries */
+    int64_t extra_size;
 } fdw_step;
 
 #endif

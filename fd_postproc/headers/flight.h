@@ -85,15 +85,15 @@ static inline uint64_t fdb_mixed(uint64_t h, uint64_t word)
     return h ^ (h >> 32);
 }
 
-/* The check word of an entry, whose own is taken for 0. */
-static inline uint32_t fdb_check(const fdb_entry *entry)
+/* The check word of an entry, whose own is taken for 0.  Word by word apart, so that no multiplication waits for
+ * the one before. */
+static inline uint32_t fdb_check(const uint64_t *words)
 {
-    uint64_t words[FDB_ENTRY / 8], h = 0x666c6967;
-    memcpy(words, entry, sizeof words);
-    words[1] &= ~(uint64_t)0xffffffffu;
-    for (int i = 0; i < FDB_ENTRY / 8; i++)
-        h = fdb_mixed(h, words[i]);
-    return (uint32_t)h;
+    uint64_t h = 0;
+    for (uint64_t i = 0; i < FDB_ENTRY / 8; i++)
+        h += fdb_mixed((i + 1) * 0xd6e8feb86659fd93u, i == 1 ? words[i] >> 32 << 32 : words[i]);
+    h = fdb_mixed(h, 0x666c6967);
+    return (uint32_t)h == 0 ? 1 : (uint32_t)h;
 }
 
 #define FDB_KEY 136 /* bytes of it: random, and nowhere in the file */
@@ -114,28 +114,31 @@ static inline void fdb_set(fdb_ring *ring, int where, uint64_t value)
     __atomic_store_n((uint64_t *)(void *)(ring->memory + where), value, __ATOMIC_RELEASE);
 }
 
-/* Write an entry whose kind, flags, slot, time and body are set.  A reader never takes the half of it for the
- * whole: its check word is 0 meanwhile, which no whole one's may be. */
-static inline void fdb_put(fdb_ring *ring, fdb_entry *entry)
+/* Write an entry, all but its number and its check word.  A reader never takes the half of it for the whole: its
+ * check word is 0 meanwhile, which no whole one's may be. */
+static inline void fdb_put_words(fdb_ring *ring, uint64_t *words)
 {
-    fdb_entry *to = (fdb_entry *)(void *)(ring->memory + FDB_HEAD) + ring->place;
-    entry->seq = ring->next;
-    entry->check = fdb_check(entry);
-    if (entry->check == 0)
-        entry->check = 1;
-    __atomic_store_n(&to->check, 0, __ATOMIC_RELAXED);
+    uint64_t *to = (uint64_t *)(void *)(ring->memory + FDB_HEAD + FDB_ENTRY * ring->place);
+    words[0] = ring->next;
+    words[1] = words[1] >> 32 << 32;
+    __atomic_store_n(&to[1], words[1], __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    to->seq = entry->seq;
-    to->kind = entry->kind;
-    to->flags = entry->flags;
-    to->slot = entry->slot;
-    to->time = entry->time;
-    to->body = entry->body;
-    __atomic_store_n(&to->check, entry->check, __ATOMIC_RELEASE);
+    to[0] = words[0];
+    for (int i = 2; i < FDB_ENTRY / 8; i++)
+        to[i] = words[i];
+    __atomic_store_n(&to[1], words[1] | fdb_check(words), __ATOMIC_RELEASE);
     fdb_set(ring, FDB_WRITTEN, ring->next);
     ring->next++;
     if (++ring->place == ring->entries)
         ring->place = 0;
+}
+
+/* The same of an entry whose kind, flags, slot, time and body are set. */
+static inline void fdb_put(fdb_ring *ring, const fdb_entry *entry)
+{
+    uint64_t words[FDB_ENTRY / 8];
+    memcpy(words, entry, sizeof words);
+    fdb_put_words(ring, words);
 }
 
 /* Bytes in as many entries as they take, one after the other. */
@@ -162,6 +165,18 @@ static inline __m128i fdb_load(const void *words)
 {
     return _mm_loadu_si128((const __m128i *)words);
 }
+
+/* Add the products of four words with four. */
+static inline __m128i fdb_add_products(__m128i sum, __m128i a, __m128i b)
+{
+    sum = _mm_add_epi64(sum, _mm_mul_epu32(a, b));
+    return _mm_add_epi64(sum, _mm_mul_epu32(_mm_srli_epi64(a, 32), _mm_srli_epi64(b, 32)));
+}
+
+static inline uint64_t fdb_both(__m128i sum)
+{
+    return (uint64_t)_mm_cvtsi128_si64(_mm_add_epi64(sum, _mm_unpackhi_epi64(sum, sum)));
+}
 #endif
 
 /* How many bits are set.  The instruction for it is newer than the oldest x86-64. */
@@ -185,10 +200,9 @@ static inline uint64_t fdb_sum_block(const fdb_ring *ring, const uint32_t *words
     for (int i = 0; i < half; i += 4) {
         const __m128i a = _mm_add_epi32(fdb_load(words + i), fdb_load(pad + i));
         const __m128i b = _mm_add_epi32(fdb_load(words + half + i), fdb_load(pad + half + i));
-        sum = _mm_add_epi64(sum, _mm_mul_epu32(a, b));
-        sum = _mm_add_epi64(sum, _mm_mul_epu32(_mm_srli_epi64(a, 32), _mm_srli_epi64(b, 32)));
+        sum = fdb_add_products(sum, a, b);
     }
-    return (uint64_t)_mm_cvtsi128_si64(_mm_add_epi64(sum, _mm_unpackhi_epi64(sum, sum)));
+    return fdb_both(sum);
 #else
     uint64_t sum = 0;
     for (int i = 0; i < half; i++)
@@ -197,17 +211,44 @@ static inline uint64_t fdb_sum_block(const fdb_ring *ring, const uint32_t *words
 #endif
 }
 
+#ifdef __SSE2__
+/* Four words `pitch` words apart. */
+static inline __m128i fdb_gather(const int32_t *from, int64_t pitch)
+{
+    const __m128i a = _mm_unpacklo_epi32(_mm_cvtsi32_si128(from[0]), _mm_cvtsi32_si128(from[pitch]));
+    const __m128i b = _mm_unpacklo_epi32(_mm_cvtsi32_si128(from[2 * pitch]), _mm_cvtsi32_si128(from[3 * pitch]));
+    return _mm_unpacklo_epi64(a, b);
+}
+#endif
+
+/* fdb_sum_block of FDB_BLOCK words `pitch` words apart.  They are not gathered in memory first: vectors loaded
+ * from words that were just stored one by one would wait for all of these stores. */
+static inline uint64_t fdb_sum_apart(const fdb_ring *ring, const int32_t *from, int64_t pitch)
+{
+    const int half = FDB_BLOCK / 2;
+    const int32_t *second = from + half * pitch;
+    const uint32_t *pad = ring->pad;
+#ifdef __SSE2__
+    __m128i sum = _mm_setzero_si128();
+    for (int i = 0; i < half; i += 4, from += 4 * pitch, second += 4 * pitch)
+        sum = fdb_add_products(sum, _mm_add_epi32(fdb_gather(from, pitch), fdb_load(pad + i)),
+                               _mm_add_epi32(fdb_gather(second, pitch), fdb_load(pad + half + i)));
+    return fdb_both(sum);
+#else
+    uint64_t sum = 0;
+    for (int i = 0; i < half; i++, from += pitch, second += pitch)
+        sum += (uint64_t)((uint32_t)*from + pad[i]) * ((uint32_t)*second + pad[half + i]);
+    return sum;
+#endif
+}
+
 /* Of `n` words, `pitch` words apart. */
 static inline uint64_t fdb_sum_words(const fdb_ring *ring, uint64_t sum, const int32_t *from, int64_t n,
                                      int64_t pitch)
 {
-    uint32_t block[FDB_BLOCK];
-    int64_t at, i;
-    for (at = 0; at + FDB_BLOCK <= n; at += FDB_BLOCK, from += FDB_BLOCK * pitch) {
-        for (i = 0; i < FDB_BLOCK; i++)
-            block[i] = (uint32_t)from[i * pitch];
-        sum = fdb_mixed(sum, fdb_sum_block(ring, block, FDB_BLOCK));
-    }
+    int64_t at;
+    for (at = 0; at + FDB_BLOCK <= n; at += FDB_BLOCK, from += FDB_BLOCK * pitch)
+        sum = fdb_mixed(sum, fdb_sum_apart(ring, from, pitch));
     for (; at < n; at++, from += pitch)
         sum = fdb_mixed(sum, (uint32_t)*from);
     return sum;
@@ -265,9 +306,9 @@ static inline uint64_t fdb_sum_counts(const fdb_ring *ring, const fdw_step *s, u
 /* Of the sampled tokens, some of many. */
 static inline uint32_t fdb_sum_tokens(const fdb_ring *ring, uint64_t sum, const fdw_step *s)
 {
-    const int64_t apart = (s->rows + FDB_SUMMED - 1) / FDB_SUMMED;
+    const uint32_t rows = (uint32_t)s->rows, apart = (rows + FDB_SUMMED - 1) / FDB_SUMMED;
     if (s->rows > 0)
-        sum = fdb_sum_words(ring, sum, s->block.ids, (s->rows + apart - 1) / apart, apart * s->cols);
+        sum = fdb_sum_words(ring, sum, s->block.ids, (rows + apart - 1) / apart, (int64_t)apart * s->cols);
     return (uint32_t)fdb_mixed(sum, ring->key);
 }
 
@@ -277,13 +318,15 @@ static inline uint32_t fdb_sum_tokens(const fdb_ring *ring, uint64_t sum, const 
 static inline uint32_t fdb_live(fdb_ring *ring, const uint64_t *live, int32_t slots, int64_t now)
 {
     const int32_t words = (slots + 63) / 64;
+    uint64_t others = ring->live_slots ^ (uint32_t)slots;
     uint32_t n = 0;
     int32_t k, first;
     fdb_entry entry;
-    for (k = 0; k < words; k++)
+    for (k = 0; k < words; k++) {
         n += fdb_ones(live[k]);
-    if (ring->live_slots == (uint32_t)slots && ++ring->live_age < FDB_LIVE_AGAIN &&
-        memcmp(live, ring->live, 8 * (size_t)words) == 0)
+        others |= live[k] ^ ring->live[k];
+    }
+    if (others == 0 && ++ring->live_age < FDB_LIVE_AGAIN)
         return n;
     for (first = 0; first == 0 || first < words; first += FDB_BODY / 8) {
         memset(&entry, 0, sizeof entry);
@@ -301,21 +344,38 @@ static inline uint32_t fdb_live(fdb_ring *ring, const uint64_t *live, int32_t sl
     return n;
 }
 
-/* A step is done.  `entry` has the stage times, the message's length and its sender, and the results; the
- * rest is taken from the step. */
-static inline void fdb_step(fdb_ring *ring, const fdw_step *s, int dialect, int64_t now, fdb_entry *entry)
+/* Two numbers in a word, as they lie in memory. */
+static inline uint64_t fdb_pair(uint32_t first, uint32_t second)
 {
-    uint64_t live[FDB_MOST_SLOTS / 64] = {0};
+    return first | (uint64_t)second << 32;
+}
+
+static inline uint32_t fdb_bits(float seconds)
+{
+    uint32_t bits;
+    memcpy(&bits, &seconds, sizeof bits);
+    return bits;
+}
+
+_Static_assert(offsetof(fdb_entry, kind) == 12 && offsetof(fdb_entry, body.step.sum) == 40 &&
+                   offsetof(fdb_entry, body.step.batch) == 56, "words as fdb_step makes them");
+
+/* A step is done.  `body` has the stage times, the message's length and its sender, and the results; the rest is
+ * taken from the step.  Made word by word: loading words from fields that were just stored would wait for them. */
+static inline void fdb_step(fdb_ring *ring, const fdw_step *s, int dialect, int64_t now, const fdb_step_body *body)
+{
+    uint64_t live[FDB_MOST_SLOTS / 64] = {0}, words[FDB_ENTRY / 8];
     const uint64_t sum = fdb_sum_counts(ring, s, live);
-    entry->slot = (uint16_t)fdb_live(ring, live, s->batch < FDB_MOST_SLOTS ? s->batch : FDB_MOST_SLOTS, now);
-    entry->kind = FDB_STEP;
-    entry->flags = (uint8_t)((dialect & 3) | s->channel << 2);
-    entry->time = now;
-    entry->body.step.frame = s->seq;
-    entry->body.step.rows = (uint32_t)s->rows;
-    entry->body.step.batch = (uint16_t)s->batch;
-    entry->body.step.sum = fdb_sum_tokens(ring, sum, s);
-    fdb_put(ring, entry);
+    const uint32_t slots = fdb_live(ring, live, s->batch < FDB_MOST_SLOTS ? s->batch : FDB_MOST_SLOTS, now);
+    const uint32_t flags = (uint8_t)((dialect & 3) | s->channel << 2);
+    words[1] = fdb_pair(0, FDB_STEP | flags << 8 | slots << 16);
+    words[2] = (uint64_t)now;
+    words[3] = s->seq;
+    words[4] = fdb_pair(body->length, (uint32_t)s->rows);
+    words[5] = fdb_pair(fdb_sum_tokens(ring, sum, s), fdb_bits(body->receive));
+    words[6] = fdb_pair(fdb_bits(body->build), fdb_bits(body->put));
+    words[7] = fdb_pair((uint16_t)s->batch | (uint32_t)body->results << 16, body->sender);
+    fdb_put_words(ring, words);
     fdb_set(ring, FDB_BUSY, 0);
 }
 

@@ -37,7 +37,6 @@ cdef extern from "fd_postproc/headers/flight.h" nogil:
 
     ctypedef union fdb_body:
         int64_t numbers[5]
-        fdb_step_body step
         fdb_queue_body queue
 
     ctypedef struct fdb_entry:
@@ -53,6 +52,6 @@ cdef extern from "fd_postproc/headers/flight.h" nogil:
 
     void fdb_begin(fdb_ring *ring, void *memory, uint64_t size, const uint8_t *key)
     void fdb_set(fdb_ring *ring, int where, uint64_t value)
-    void fdb_put(fdb_ring *ring, fdb_entry *entry)
+    void fdb_put(fdb_ring *ring, const fdb_entry *entry)
     void fdb_put_bytes(fdb_ring *ring, int kind, int64_t now, const uint8_t *bytes, int64_t size)
-    void fdb_step(fdb_ring *ring, const fdw_step *s, int dialect, int64_t now, fdb_entry *entry)
+    void fdb_step(fdb_ring *ring, const fdw_step *s, int dialect, int64_t now, const fdb_step_body *body)

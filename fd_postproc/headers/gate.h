@@ -9,6 +9,7 @@
 #define FD_POSTPROC_GATE_H
 
 #include "fd_postproc/headers/checksum.h"
+#include "fd_postproc/headers/sections.h"
 
 /* A message opened for reading: the bytes that arrived, and what its header says about them. */
 typedef struct {
@@ -24,6 +25,7 @@ typedef struct {
     int64_t claimed;    /* where the last field ends that the message claims to hold */
     uint64_t seq;       /* frames only */
     uint64_t sender;
+    int64_t extra;      /* frames: where the sections begin; 0: there are none */
     fdw_geometry at;
 } fdw_message;
 
@@ -58,14 +60,15 @@ static inline int fdw_word(const fdw_message *m, int64_t offset, int32_t *to)
 enum fdw_field {
     FDW_LENGTH, FDW_BATCH, FDW_COLUMNS, FDW_COUNT, FDW_FLAG,
     FDW_FIELD_MAGIC, FDW_FIELD_VERSION, FDW_FIELD_CHANNEL, FDW_FRAGMENT, FDW_ROWS, FDW_TOKEN,
-    FDW_CHECKSUM, /* since FDW_FIELD_MAGIC: frames only */
+    FDW_CHECKSUM,
+    FDW_SECTIONS, FDW_SECTION, FDW_MASKS, /* since FDW_FIELD_MAGIC: frames only */
     FDW_NUMBER, /* tensors only */
 };
 
 /* Why a message was refused: the field, its value, the bound that it violates. */
 typedef struct {
     int32_t field;
-    int32_t index;      /* request, for FDW_COUNT and FDW_TOKEN; else -1 */
+    int32_t index;      /* request, for FDW_COUNT and FDW_TOKEN, at times for FDW_MASKS; else -1 */
     int64_t value;
     int64_t bound;
 } fdw_fault;
@@ -124,16 +127,21 @@ static inline int fdw_stock_words(const fdw_message *m, int32_t words[3])
     return m->channel == FDW_SPEC_TOPK ? 3 : 2;
 }
 
-/* Tokens of request i, or its negative code.  Without a count region the token itself decides. */
-static inline int fdw_count(const fdw_message *m, int32_t i, int32_t *count)
+/* Tokens of request i, or its negative code, where there is no count region: the token itself decides. */
+static inline int fdw_count_of_token(const fdw_message *m, int32_t i, int32_t *count)
 {
     int32_t word;
-    if (m->at.counts >= 0)
-        return fdw_word(m, m->at.counts + 4 * (int64_t)i, count);
     if (fdw_word(m, fdw_place(&m->at.ids, i, 0), &word) < 0)
         return -1;
     *count = word < 0 ? word : 1;
     return 0;
+}
+
+/* The same of any message. */
+static inline int fdw_count(const fdw_message *m, int32_t i, int32_t *count)
+{
+    return m->at.counts < 0 ? fdw_count_of_token(m, i, count)
+                            : fdw_word(m, m->at.counts + 4 * (int64_t)i, count);
 }
 
 /* Where the last byte of request i ends in one of FastDeploy's messages, if it holds `count` tokens.  A slot
@@ -149,25 +157,40 @@ static inline int64_t fdw_slot_end(const fdw_message *m, int32_t i, int32_t coun
     return fdw_place(&at->ids, i, 0) + at->ids.pitch * (rows - 1) + 4 * (int64_t)m->cols;
 }
 
+/* Check the counts of one kind of message.  Both kinds are constants where this is called: the loop, over up to
+ * 512 slots, has no question but those about a slot. */
+static inline __attribute__((always_inline)) int fdw_check_each(fdw_message *m, fdw_fault *fault,
+                                                                int has_counts, int is_frame)
+{
+    const int32_t batch = m->batch, depth = m->at.depth;
+    const int may_be_0 = fdw_counts_may_be_0(m->channel);
+    int64_t rows = 0, claimed = m->claimed, end;
+    for (int32_t i = 0; i < batch; i++) {
+        int32_t count = 0;
+        if ((has_counts ? fdw_word(m, m->at.counts + 4 * (int64_t)i, &count)
+                        : fdw_count_of_token(m, i, &count))
+            < 0)
+            return fdw_refuse(fault, FDW_LENGTH, -1, m->size, claimed);
+        if (count > depth || (count == 0 && !may_be_0))
+            return fdw_refuse(fault, FDW_COUNT, i, count, depth);
+        rows += count > 0 ? count : 0;
+        end = is_frame ? 0 : fdw_slot_end(m, i, count);
+        if (end > claimed)
+            claimed = end;
+    }
+    m->claimed = claimed;
+    m->rows = (int32_t)rows; /* slots * depth is bounded by the layout */
+    return 0;
+}
+
 /* Check the counts of a message whose header has been read; computes m->rows, and m->claimed of a stock
  * message. */
 static inline int fdw_check_counts(fdw_message *m, fdw_fault *fault)
 {
-    int64_t rows = 0;
-    for (int32_t i = 0; i < m->batch; i++) {
-        int32_t count = 0;
-        int64_t end;
-        if (fdw_count(m, i, &count) < 0)
-            return fdw_refuse(fault, FDW_LENGTH, -1, m->size, m->claimed);
-        if (count > m->at.depth || (count == 0 && !fdw_counts_may_be_0(m->channel)))
-            return fdw_refuse(fault, FDW_COUNT, i, count, m->at.depth);
-        rows += count > 0 ? count : 0;
-        end = m->dialect == FDW_COMPACT ? 0 : fdw_slot_end(m, i, count);
-        if (end > m->claimed)
-            m->claimed = end;
-    }
-    m->rows = (int32_t)rows; /* slots * depth is bounded by the layout */
-    return 0;
+    const int has_counts = m->at.counts >= 0;
+    if (m->dialect == FDW_COMPACT)
+        return has_counts ? fdw_check_each(m, fault, 1, 1) : fdw_check_each(m, fault, 0, 1);
+    return has_counts ? fdw_check_each(m, fault, 1, 0) : fdw_check_each(m, fault, 0, 0);
 }
 
 /* Whether messages of another channel may arrive, too: a worker with logprobs enabled sends a plain message
@@ -225,7 +248,7 @@ static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel
 }
 
 /* Read and check the header of a compact frame, or of a fragment of one.  m->claimed is the whole frame's
- * length, m->at its geometry; both follow from numbers that are bounded by the layout. */
+ * length, m->at its geometry; both follow from numbers that are bounded by the layout, and FDW_MOST_EXTRA. */
 static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw_layout *layout, int channel,
                                   const void *data, int64_t size, fdw_fault *fault)
 {
@@ -259,13 +282,19 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
     if (h->rows < 0 || h->rows > most_rows)
         return fdw_refuse(fault, FDW_ROWS, -1, h->rows, most_rows);
     m->at = fdw_geometry_of_frame(layout, channel, h->batch, h->rows, h->cols);
-    if (h->total != m->at.size)
+    if (h->features & FDW_SECTIONED) {
+        m->extra = fdz_padded(m->at.size);
+        if (h->total < m->extra || h->total > m->extra + FDW_MOST_EXTRA)
+            return fdw_refuse(fault, FDW_LENGTH, -1, h->total,
+                              h->total < m->extra ? m->extra : m->extra + FDW_MOST_EXTRA);
+    } else if (h->total != m->at.size) {
         return fdw_refuse(fault, FDW_LENGTH, -1, h->total, m->at.size);
+    }
     m->stop_flag = h->stop_flag;
     m->flag = h->flag;
     m->batch = h->batch;
     m->cols = h->cols;
-    m->claimed = m->at.size;
+    m->claimed = h->total;
     m->seq = h->seq;
     m->sender = h->sender;
     return 0;
@@ -294,6 +323,52 @@ static inline int fdw_check_checksum(const fdw_message *m, const fdw_frame_heade
     return h->checksum == expected ? 0 : fdw_refuse(fault, FDW_CHECKSUM, -1, h->checksum, expected);
 }
 
+/* The names of the sections that are known behind a compact frame's body. */
+#define FDW_MASKS_NAME "masks/2"
+#define FDW_WEIGHTS_NAME "weights"
+
+static inline int fdw_check_masks(const fdw_message *m, const fdz_section *s, fdw_fault *fault)
+{
+    fdz_masks masks;
+    int64_t where, value, bound;
+    const uint8_t *content = fdw_reach(m, m->extra + s->begin, s->length);
+    if (content == NULL)
+        return fdw_refuse(fault, FDW_SECTIONS, -1, s->length, m->size);
+    if (fdz_open_masks(&masks, content, s->length, m->batch, &where, &value, &bound) != FDZ_FINE)
+        return fdw_refuse(fault, FDW_MASKS, (int32_t)where, value, bound);
+    return 0;
+}
+
+/* Check the sections of a whole frame: that they fill it, that no name comes twice, and that all which are
+ * required are known.  What is known is checked, too. */
+static inline int fdw_check_sections(const fdw_message *m, fdw_fault *fault)
+{
+    const int64_t size = m->size - m->extra;
+    const uint8_t *area = fdw_reach(m, m->extra, size);
+    const uint64_t masks = fdz_name(FDW_MASKS_NAME), weights = fdz_name(FDW_WEIGHTS_NAME);
+    uint64_t seen[FDZ_MOST_SECTIONS];
+    fdz_section s;
+    int64_t at = 0;
+    int status, n = 0;
+    if (area == NULL)
+        return fdw_refuse(fault, FDW_SECTIONS, -1, m->size, m->extra);
+    while ((status = fdz_next(area, size, &at, &s)) > 0) {
+        if (n == FDZ_MOST_SECTIONS)
+            return fdw_refuse(fault, FDW_SECTIONS, -1, n + 1, FDZ_MOST_SECTIONS);
+        for (int k = 0; k < n; k++)
+            if (seen[k] == s.name)
+                return fdw_refuse(fault, FDW_SECTIONS, -1, m->extra + s.begin, m->size);
+        seen[n++] = s.name;
+        if (s.name == masks) {
+            if (fdw_check_masks(m, &s, fault) < 0)
+                return -1;
+        } else if (s.name != weights && s.marks & FDZ_REQUIRED) {
+            return fdw_refuse(fault, FDW_SECTION, -1, (int64_t)s.name, 0);
+        }
+    }
+    return status == 0 ? 0 : fdw_refuse(fault, FDW_SECTIONS, -1, m->extra + at, m->size);
+}
+
 /* Check everything that a whole compact frame claims; `verify`: its checksum, too. */
 static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
                                  int64_t size, int verify, fdw_fault *fault)
@@ -311,7 +386,9 @@ static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int c
         return -1;
     if (h.rows != m->rows)
         return fdw_refuse(fault, FDW_ROWS, -1, h.rows, m->rows);
-    return fdw_counts_may_be_0(m->channel) ? 0 : fdw_check_tokens(m, fault);
+    if (!fdw_counts_may_be_0(m->channel) && fdw_check_tokens(m, fault) < 0)
+        return -1;
+    return m->extra == 0 ? 0 : fdw_check_sections(m, fault);
 }
 
 #endif

@@ -18,43 +18,89 @@ static inline void fda_lines(const void *o, int from, int to)
         __builtin_prefetch((const char *)o + FDA_LINE * line);
 }
 
-/* The table of a dictionary (NULL: none) whose head is in the cache. */
-static inline void fda_table(PyObject *dict, int most)
+/* Where the table of a dictionary (NULL: none) lies, whose head is in the cache, and how many lines it has. */
+static inline const void *fda_table_of(const PyObject *dict, int *lines)
 {
     const PyDictObject *d = (const PyDictObject *)dict;
-    Py_ssize_t lines;
-    if (!d)
-        return;
-    if (d->ma_values) { /* its keys are its class's */
-        fda_lines(d->ma_values, 0, (int)(d->ma_used < 512 ? d->ma_used : 512) / 8);
-        return;
+    if (!d) {
+        *lines = 0;
+        return NULL;
     }
-    lines = 3 + d->ma_used * 18 / FDA_LINE; /* a head, an index of a byte or two each, entries of 16 bytes */
-    fda_lines(d->ma_keys, 0, lines < most ? (int)lines : most);
+    if (d->ma_values) { /* its keys are its class's */
+        *lines = (int)(d->ma_used < 512 ? d->ma_used : 512) / 8 + 1;
+        return d->ma_values;
+    }
+    /* a head, an index of a byte or two each, entries of 16 bytes */
+    *lines = 4 + (int)((d->ma_used < 4096 ? d->ma_used : 4096) * 18 / FDA_LINE);
+    return d->ma_keys;
 }
 
-/* Where the next item of a list (NULL: none) will be written. */
-static inline void fda_end(PyObject *list)
+/* That table, up to a number of lines. */
+static inline void fda_table(PyObject *dict, int most)
 {
-    if (list && PyList_CheckExact(list) && PyList_GET_SIZE(list))
-        __builtin_prefetch(&((PyListObject *)list)->ob_item[PyList_GET_SIZE(list)]);
+    int lines;
+    const void *table = fda_table_of(dict, &lines);
+    fda_lines(table, 0, (lines < most ? lines : most) - 1);
 }
 
-/* A borrowed reference, or NULL: item of a list that may be too short; attributes of an object. */
+/* Where what a request refers to lay at its last step.  It may be elsewhere by now, or gone: these are no
+ * references, and nobody reads there. */
+typedef struct {
+    const void *own, *table, *metrics, *tokens, *end, *stops, *settings, *name, *heads, *head_items, *sent;
+    int table_lines;
+} fda_places;
+
+static inline int fda_moved(const fda_places *at, PyObject *own, PyObject *metrics, PyObject *tokens)
+{
+    int lines;
+    return at->own != own || at->table != fda_table_of(own, &lines) || at->metrics != metrics
+        || at->tokens != tokens;
+}
+
+static inline void fda_note(fda_places *at, PyObject *own, PyObject *metrics, PyObject *tokens, PyObject *stops,
+                            PyObject *settings, PyObject *name, PyObject *heads)
+{
+    at->own = own;
+    at->table = fda_table_of(own, &at->table_lines);
+    at->metrics = metrics;
+    at->tokens = tokens;
+    at->stops = stops;
+    at->settings = settings;
+    at->name = name;
+    at->heads = heads;
+    at->head_items = heads && PyList_CheckExact(heads) ? ((PyListObject *)heads)->ob_item : NULL;
+}
+
+/* What is another in each step: where the next token will be written, and the number of tokens. */
+static inline void fda_note_end(fda_places *at, PyObject *tokens, PyObject *sent)
+{
+    at->sent = sent;
+    at->end = &((PyListObject *)tokens)->ob_item[PyList_GET_SIZE(tokens)];
+}
+
+static inline void fda_fetch_table(const fda_places *at)
+{
+    fda_lines(at->own, 0, 1);
+    fda_lines(at->table, 0, (at->table_lines < 32 ? at->table_lines : 32) - 1);
+}
+
+static inline void fda_fetch_values(const fda_places *at)
+{
+    fda_lines(at->metrics, 0, 4);
+    fda_lines(at->tokens, 0, 0);
+    fda_lines(at->end, 0, 0);
+    fda_lines(at->stops, 0, 0);
+    fda_lines(at->settings, -1, 0);
+    fda_lines(at->name, 0, 0);
+    fda_lines(at->heads, 0, 0);
+    fda_lines(at->head_items, 0, 0);
+    fda_lines(at->sent, 0, 0);
+}
+
+/* A borrowed reference, or NULL: item of a list that may be too short. */
 static inline PyObject *fda_item(PyObject *list, Py_ssize_t i)
 {
     return i < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, i) : NULL;
-}
-
-static inline PyObject *fda_own(PyObject *o)
-{
-    PyObject *own = PyObject_GenericGetDict(o, NULL);
-    if (!own) {
-        PyErr_Clear();
-        return NULL;
-    }
-    Py_DECREF(own); /* its object keeps it */
-    return own;
 }
 
 #endif

@@ -20,7 +20,7 @@
 #include "fd_postproc/headers/gate.h"
 
 #ifndef FDF_LEAST_ROOM /* a fuzzer makes these small */
-#define FDF_LEAST_ROOM (512 << 10)      /* bytes for the frames of all strangers, if the longest frame is shorter */
+#define FDF_LEAST_ROOM (512 << 10)      /* bytes for the frames of all strangers, less sections, if the longest frame is shorter */
 #define FDF_MOST_KNOWN 64               /* senders that have completed a frame */
 #define FDF_MOST_REMEMBERED 256         /* strangers without an open frame, for what they lost */
 #define FDF_BUCKET_BITS 11
@@ -76,11 +76,11 @@ typedef struct {
 /* seed: a random number. */
 static inline void fdf_begin(fdf_assembly *a, const fdw_layout *layout, int channel, int verify, uint64_t seed)
 {
-    const int64_t longest = fdw_longest_frame(layout, channel) + FDF_ENTRY_COST;
+    const int64_t longest = fdz_padded(fdw_longest_frame(layout, channel)) + FDF_ENTRY_COST;
     memset(a, 0, sizeof *a);
     a->multiplier = seed | 1;
     a->verify = verify;
-    a->limit = longest > FDF_LEAST_ROOM ? longest : FDF_LEAST_ROOM;
+    a->limit = (longest > FDF_LEAST_ROOM ? longest : FDF_LEAST_ROOM) + FDW_MOST_EXTRA;
 }
 
 /* ---- Lists: who was heard when ------------------------------------------------------------------------ */

@@ -12,6 +12,15 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Whether n numbers fit 32 bits. */
+static inline int fdz_fit(const int64_t *numbers, int64_t n)
+{
+    uint64_t wide = 0;
+    for (int64_t k = 0; k < n; k++)
+        wide |= (uint64_t)(numbers[k] ^ (int32_t)numbers[k]);
+    return wide == 0;
+}
+
 /* Log-probabilities of a frame: rows of the first slots; `ids` NULL if it has none. */
 typedef struct {
     const char *ids, *scores, *ranks;

@@ -9,6 +9,7 @@ cdef extern from "fd_postproc/headers/stream.h" nogil:
         int64_t rows
         int64_t cols
 
+    bint fdz_fit(const int64_t *numbers, int64_t n)
     int64_t fdz_sort(const char *tokens, int64_t slots, const fdz_rows *r, int32_t none,
                      unsigned char *apart, int32_t *counts)
     void fdz_gather(const char *tokens, int64_t slots, const fdz_rows *r, const int32_t *counts,

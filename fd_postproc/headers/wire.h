@@ -175,7 +175,7 @@ static inline fdw_geometry fdw_geometry_of_frame(const fdw_layout *layout, int c
     return at;
 }
 
-/* The longest frame of a channel. */
+/* The longest frame of a channel, without sections. */
 static inline int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
 {
     return fdw_geometry_of_frame(layout, channel, layout->max_batch,
@@ -183,18 +183,24 @@ static inline int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
                                  fdw_width(layout, channel)).size;
 }
 
+/* What may follow the body of a frame, from a multiple of 8 on; see sections.h.  Whoever may write to a queue
+ * can have a receiver keep so much more of every frame in pieces, so it is bounded. */
+#ifndef FDW_MOST_EXTRA /* a fuzzer makes it small */
+#define FDW_MOST_EXTRA ((int64_t)1 << 20)
+#endif
+
 typedef struct {
     int32_t words[3];   /* -2, 0, 0: to a stock receiver "nothing received, batch 0" */
     uint32_t magic;
     uint8_t version;
     uint8_t channel;
     uint8_t flag;
-    uint8_t features;   /* FDW_CHECKSUMMED, and bits that mean nothing yet: they are sent as 0 */
+    uint8_t features;   /* FDW_CHECKSUMMED, FDW_SECTIONED; others mean nothing yet and are sent as 0 */
     int32_t stop_flag;
     int32_t batch;
     int32_t cols;
     int32_t rows;
-    uint32_t total;     /* bytes of the frame: this header once, and the body */
+    uint32_t total;     /* bytes of the frame: this header once, the body, and the sections */
     uint64_t seq;
     uint64_t sender;
     uint16_t fragment;
@@ -205,6 +211,7 @@ typedef struct {
 #define FDW_MAGIC 0x50504446u /* "FDPP" */
 #define FDW_VERSION 1
 #define FDW_CHECKSUMMED 1 /* readers that know nothing of it ignore both members, so it is no other version */
+#define FDW_SECTIONED 2 /* sections follow the body; readers that know nothing of it refuse the length */
 _Static_assert(sizeof(fdw_frame_header) == FDW_FRAME_HEADER, "a frame header without padding");
 _Static_assert(offsetof(fdw_frame_header, seq) == 40, "a frame header without padding");
 

@@ -35,6 +35,7 @@ cdef extern from "fd_postproc/headers/wire.h" nogil:
     int32_t fdw_width(const fdw_layout *layout, int channel)
     fdw_geometry fdw_geometry_of(const fdw_layout *layout, int channel, int dialect, int32_t cols)
     int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
+    int64_t FDW_MOST_EXTRA
 
 cdef extern from "fd_postproc/headers/gate.h" nogil:
     enum:
@@ -50,9 +51,14 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         FDW_ROWS
         FDW_TOKEN
         FDW_CHECKSUM
+        FDW_SECTIONS
+        FDW_SECTION
+        FDW_MASKS
         FDW_NUMBER
 
     ctypedef struct fdw_message:
+        const uint8_t *data
+        int64_t size
         int32_t channel
         int32_t dialect
         int32_t stop_flag
@@ -63,6 +69,7 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         int64_t claimed
         uint64_t seq
         uint64_t sender
+        int64_t extra
         fdw_geometry at
 
     ctypedef struct fdw_fault:
@@ -71,6 +78,9 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         int64_t value
         int64_t bound
 
+    const char *FDW_MASKS_NAME
+    const char *FDW_WEIGHTS_NAME
+    int fdw_check_sections(const fdw_message *m, fdw_fault *fault)
     int fdw_refuse(fdw_fault *fault, int field, int32_t index, int64_t value, int64_t bound)
     int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                  fdw_fault *fault)
@@ -97,6 +107,8 @@ cdef extern from "fd_postproc/headers/block.h" nogil:
         int32_t cols
         uint64_t seq
         fdw_block block
+        const void *extra
+        int64_t extra_size
 
     int64_t fdw_block_size(int channel, int32_t batch, int32_t rows, int32_t cols)
     fdw_block fdw_block_in(void *memory, int channel, int32_t batch, int32_t rows, int32_t cols)

@@ -106,6 +106,7 @@ static inline int fdw_write_header(const fdw_message *m, const fdw_draft *d)
     h.version = FDW_VERSION;
     h.channel = (uint8_t)m->channel;
     h.flag = (uint8_t)m->flag;
+    h.features = m->extra > 0 ? FDW_SECTIONED : 0;
     h.stop_flag = m->stop_flag;
     h.batch = m->batch;
     h.cols = m->cols;
@@ -131,6 +132,12 @@ static inline int fdw_plan_step(fdw_message *m, const fdw_layout *layout, const 
     for (int32_t i = 0; i < s->batch; i++)
         if (fdw_plan_request(m, i, s->block.counts[i], fault) < 0)
             return -1;
+    if (s->extra_size > 0 && dialect == FDW_COMPACT) {
+        if (s->extra_size > FDW_MOST_EXTRA)
+            return fdw_refuse(fault, FDW_SECTIONS, -1, s->extra_size, FDW_MOST_EXTRA);
+        m->extra = fdz_padded(m->at.size);
+        m->claimed = m->extra + s->extra_size;
+    }
     return 0;
 }
 
@@ -140,7 +147,7 @@ static inline int fdw_write_step(const fdw_message *m, const fdw_step *s, const 
     const fdw_geometry *at = &m->at;
     const fdw_block *b = &s->block;
     int64_t row = 0;
-    if (fdw_write_header(m, d) < 0)
+    if (fdw_write_header(m, d) < 0 || (m->extra > 0 && fdw_put(d, m->extra, s->extra, s->extra_size) < 0))
         return -1;
     for (int32_t i = 0; i < s->batch; i++) {
         const int32_t count = b->counts[i];

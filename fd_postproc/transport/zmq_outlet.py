@@ -36,6 +36,8 @@ _alive: set[_Link] = set()
 class _Link:
     """What the thread and the sender share.  Every use of the socket is under the lock."""
 
+    _wake = -1  # what wakes the thread, an event's descriptor; none if the constructor raised before
+
     def __init__(self, address: Address, hwm: int, linger: float, curve: Curve | None) -> None:
         zmq = self._zmq = library()
         self._address = address
@@ -192,7 +194,8 @@ class _Link:
         self.changed.notify_all()
 
     def __del__(self) -> None:
-        os.close(self._wake)  # not before: whoever ends the thread writes to it
+        if self._wake >= 0:
+            os.close(self._wake)  # not before: whoever ends the thread writes to it
 
 
 class ZmqOutlet:

@@ -49,9 +49,7 @@ def test_it_measures_and_says_why_nothing_is_compared(own_namespace, tmp_path):
 @pytest.mark.parametrize(
     "channel",
     [
-        "plain",
-        pytest.param("topk", marks=pytest.mark.nightly),
-        pytest.param("spec", marks=pytest.mark.nightly),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("plain", "topk", "spec")),
         "spec_topk",
     ],
 )

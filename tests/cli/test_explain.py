@@ -95,7 +95,7 @@ def test_the_worker_is_read_along(run, recorder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["explain"], "there is no engine's flight recorder's file"),
+        (["explain"], "no flight recorder's file of an engine is in"),
         (["explain", "4194305"], "no flight recorder's file of process 4194305"),
         (["explain", "/dev/null"], "/dev/null is not a regular file"),
         (["explain", "/proc/version"], "is not a flight recorder's file"),

@@ -96,6 +96,15 @@ def test_inspect_of_noise_tells_why_it_is_of_no_channel(run, queue):
     assert err.count("malformed") == 4
 
 
+def test_inspect_shows_what_comes_behind_the_numbers(run, queue):
+    step = fp.Step.from_arrays("plain", [1, -1], [5], masks={0: [5, 9]}, weight_version="step-40")
+    queue.send(fp.encode(step, "compact"), type=2)
+    status, out, _ = run("inspect", key_of(queue), "--channel", "plain")
+    assert status == 0
+    assert "of 1 request" in out
+    assert "step-40" in out
+
+
 def test_inspect_says_what_else_a_message_may_be(run, queue, goldens):
     queue.send(goldens["plain_b3_s1003"].payload)
     status, out, err = run("inspect", key_of(queue), "--channel", "spec")

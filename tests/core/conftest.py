@@ -21,3 +21,10 @@ def road(request, queue_keys):
 @pytest.fixture(params=ROADS[1:])
 def address_road(request, queue_keys):
     yield from made(request.param, queue_keys)
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """Where flight recorders make their files during the test."""
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+    return tmp_path / "flights"

@@ -129,7 +129,8 @@ for end in fp.Sender, fp.Receiver:
     else:
         raise AssertionError
 """
-    subprocess.run(python(code), check=True)
+    done = subprocess.run(python(code), check=True, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == ""  # an end that could not be made goes without a word
 
 
 # ---- Keys -----------------------------------------------------------------------------------------------

@@ -82,8 +82,9 @@ def test_malformed_frames_of_a_sender_are_taken_all_the_same(road):
 
 def test_a_message_that_is_too_long(road):
     receiver, sender = road.receiver(), road.sender()
-    road.inject(b"x" * 8000)
-    with pytest.raises(fp.MalformedMessage, match="8000 bytes, more than"):
+    size = 8000 if road.kind == "sysv" else 1 << 21  # an address has no smaller limit than a frame's sections
+    road.inject(b"x" * size)
+    with pytest.raises(fp.MalformedMessage, match=f"{size} bytes, more than"):
         receiver.receive(20)
     assert receiver.stats["oversized"] == 1
     sender.send(numbered(1))

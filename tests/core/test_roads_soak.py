@@ -164,7 +164,7 @@ class Soak:
         )  # fmt: skip
 
 
-@pytest.fixture(params=["ipc", "tcp"])
+@pytest.fixture(params=["ipc", pytest.param("tcp", marks=pytest.mark.nightly)])
 def soak(request, queue_keys, tmp_path):
     road = Road(request.param, queue_keys)
     road.receiver().close()

@@ -176,6 +176,7 @@ def test_every_way_out(way, driver, ops_queue):
     assert done.stdout == "sent\n", done.stderr
 
 
+@pytest.mark.nightly
 def test_these_tests_run_on_the_stub(stub_path):
     """So that the first run on a device is not the first run."""
     if "san" in os.environ.get("LD_PRELOAD", ""):

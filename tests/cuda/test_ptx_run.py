@@ -131,7 +131,7 @@ STORES = [*re.finditer(STORE, PTX.read_text())]
 
 
 @pytest.mark.parametrize(
-    "nth", [pytest.param(n, marks=[pytest.mark.nightly] if n % 8 else []) for n in range(len(STORES))]
+    "nth", [pytest.param(n, marks=[pytest.mark.nightly] if n % 16 else []) for n in range(len(STORES))]
 )
 def test_a_store_that_is_4_bytes_off_is_found(nth, tmp_path):
     """By a check, or by the bytes, in some step; no store can be shifted without anybody seeing it."""

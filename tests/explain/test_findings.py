@@ -101,6 +101,30 @@ def test_nothing_went_wrong():
     assert codes([*GOOD, event(102.0, Kind.CLOSED)], writer=None) == []
 
 
+def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
+    """Until something has come, the kernel tells of processes that have long ended."""
+    earlier = {"last_sender": 40, "last_receiver": 41, "reader_is_foreign": True, "state": ""}
+    assert codes([look(98.0, **earlier), look(99.0, **earlier), *GOOD]) == []
+    found = findings(Picture(flight(*(look(100.0 + n, **earlier) for n in range(9))), 108.5))
+    (silent,) = [one for one in found if one.code == "worker-silent"]
+    assert {one.code for one in found} == {"worker-silent", "limits-low"}
+    assert silent.text == f"nothing has come since process {ME} began, while 2 requests run"
+    refused = event(97.0, Kind.REFUSED, 3, 1, -1, text="version")
+    found = {"other-build", "two-readers", "worker-dead", "other-sender"}
+    assert {*codes([refused, look(98.0, **earlier), *GOOD])} == found
+    assert {*codes([look(98.0, **earlier), *GOOD], overwritten=7)} == found - {"other-build"}
+
+
+def test_an_empty_queue_is_not_full_however_small():
+    """Its limit was lowered below a step: nothing fits, and nobody waits for the engine."""
+    assert codes([*GOOD, look(101.8, max_bytes=64)]) == ["limits-lowered"]
+
+
+def test_whose_messages_are_refused_is_not_silent():
+    refused = [event(102.0 + k / 10, Kind.REFUSED, 3, 1, -1, text="version") for k in range(80)]
+    assert codes([*steady(), *refused, *(look(100.0 + n) for n in range(11))], 110.5) == ["other-build"]
+
+
 def test_every_code_has_an_example():
     assert {*FAULTS} == {*CODES}
 

@@ -4,12 +4,14 @@
 """
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +38,32 @@ def check(tree):
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"FastDeploy's requirements are not installed: {', '.join(missing)}")
+
+
+TRIAL = """
+import importlib, json
+from dataclasses import asdict
+from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.trial.compatibility import compare
+module = importlib.import_module("fastdeploy.output.token_processor")
+print("told: " + json.dumps(asdict(compare(module, make_class))))
+"""
+
+
+def serves(tree, **variables):
+    """The verdict of the engine side's trial in a tree; skips the test where it stands aside."""
+    check(tree)
+    verdict = _verdict(tree, *sorted(variables.items()))
+    if not verdict["compatible"]:
+        assert "Error" not in verdict["reason"]
+        pytest.skip(f"stands aside: {verdict['reason']}")
+    return verdict
+
+
+@functools.cache
+def _verdict(tree, *variables):
+    with tempfile.TemporaryDirectory() as folder:
+        return run(tree, TRIAL, folder=Path(folder), **dict(variables))[0]
 
 
 def run(tree, program, *arguments, folder, shim=True, **variables):

@@ -1,5 +1,6 @@
 /* Reassembly with little room, for Python to drive beside the reference, on a clock of its own. */
 #define FDF_LEAST_ROOM 4096
+#define FDW_MOST_EXTRA 0
 #define FDF_MOST_KNOWN 3
 #define FDF_MOST_REMEMBERED 4
 #define FDF_BUCKET_BITS 3

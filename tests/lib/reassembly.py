@@ -15,7 +15,7 @@ import pytest
 from fd_postproc._core import CHANNELS
 from tests.lib.paths import ROOT
 
-ROOM = {"LEAST_ROOM": 4096, "MOST_KNOWN": 3, "MOST_REMEMBERED": 4}  # as in reassembly.c
+ROOM = {"LEAST_ROOM": 4096, "MOST_KNOWN": 3, "MOST_REMEMBERED": 4, "MOST_EXTRA": 0}  # as in reassembly.c
 REFUSED, MORE, WHOLE = -1, 0, 1  # enum fdf_result
 ADDRESS = ctypes.c_void_p
 

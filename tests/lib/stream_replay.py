@@ -26,6 +26,7 @@ from tests.lib.step_replay import replay, stubs
 from tests.lib.step_replay.record import Recorder
 from tests.lib.step_replay.traces import Trace
 
+RECOVERY = -3
 FILE = TESTS / "golden_streams" / "traces.jsonl.xz"
 Pickler = reducing.reductions.ForkingPickler
 
@@ -114,6 +115,10 @@ def message(data):
 # ---- the replay ----------------------------------------------------------------------------------------
 
 
+class EndOfScript(BaseException):
+    """No more messages; some versions' loops go on after any Exception, forever."""
+
+
 class Socket:
     """FastDeploy's end of the socket: gives one message, then the script ends."""
 
@@ -125,7 +130,7 @@ class Socket:
 
     def recv(self, flags=0):
         if not self.waiting:
-            raise replay.EndOfScript
+            raise EndOfScript
         told = self.waiting.pop(0)
         if isinstance(told, Exception):
             raise told
@@ -136,6 +141,9 @@ class Socket:
 
     def poll(self, patience):
         return bool(self.waiting)
+
+    def setsockopt(self, option, value):
+        pass
 
     def close(self):
         self.closed = True
@@ -231,7 +239,7 @@ def through_loop(replayed, event):
         server.waiting.insert(0, message([]))
     try:
         replayed.processor.process_sampling_results_use_zmq()
-    except replay.EndOfScript:
+    except EndOfScript:
         replayed.received = True
     except Exception as error:
         replayed.died = type(error).__name__
@@ -345,3 +353,36 @@ def make_request(entry):
 
 
 _make_request = replay.make_request
+
+
+# ---- what FastDeploy loses -----------------------------------------------------------------------------
+
+
+def is_lost(replay, event):
+    """Whether FastDeploy's class loses something in a step that is about to be replayed."""
+    return "upstream_defect" in event or _recovery_comes(replay, event)
+
+
+def ends_by_recovery(event, manager):
+    """Whether a live request gets a recovery stop, after which FastDeploy's class never ends it."""
+    tokens = event.get("stream", {}).get("tokens", ())
+    slots = [slot for slot, token in enumerate(tokens) if token == RECOVERY]
+    slots += [
+        entry["batch_id"]
+        for entry in event.get("handmade", ())
+        if (entry.get("tokens") or [0])[-1] == RECOVERY
+    ]
+    return any(not manager.stop_flags[slot] for slot in slots)
+
+
+def _recovery_comes(replay, event):
+    """Whether a recovery stop comes for a request that is there, or will be by then."""
+    inserted = replay.manager
+    later = copy.copy(inserted)
+    later.stop_flags = list(inserted.stop_flags)
+    events = replay.trace.events
+    begin = next((i for i in range(events.index(event) - 1, -1, -1) if "after" in events[i]), -1)
+    for one in events[begin + 1 : events.index(event)]:
+        if "insert" in one:
+            later.stop_flags[one["slot"]] = False
+    return ends_by_recovery(event, later)

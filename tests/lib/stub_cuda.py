@@ -14,14 +14,15 @@ import numpy as np
 from tests.lib.kernel_emulation import ROOT, compiler
 
 SOURCE = Path(__file__).with_name("stub_cuda.c")
+NAME = "libcuda.so.1"
 
 
 def build(folder):
     """Compile it; the library's path."""
-    built = Path(folder) / "libcuda.so.1"
+    built = Path(folder) / NAME
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
     headers = ["-I", ROOT]
-    name = "-Wl,-soname,libcuda.so.1"
+    name = f"-Wl,-soname,{NAME}"
     subprocess.run([*compiler(), *flags, *headers, SOURCE, name, "-o", built], check=True)
     return built
 

@@ -79,7 +79,8 @@ def step(channel="spec_topk"):
 STEP, PLAIN = step(), step("plain")
 VIEW = STEP.logprobs(0)
 PAYLOAD, PLAIN_PAYLOAD = fp.encode(STEP), fp.encode(PLAIN)
-FROM = {"counts": [1], "ids": [[7, 8]], "scores": [[-0.5, -1.0]], "ranks": [1], "flag": 3, "stop_flag": 1}
+FROM = {"counts": [1], "ids": [[7, 8]], "scores": [[-0.5, -1.0]], "ranks": [1], "flag": 3, "stop_flag": 1,
+        "masks": {0: [7]}, "weight_version": "5"}  # fmt: skip
 HERE = {"queue_id": 7, "path": "/tmp", "ftok": "custom"}
 WORDS = {  # of each get op: its tensors, which are written into
     "get_output": {"x": 514},

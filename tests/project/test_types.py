@@ -19,12 +19,14 @@ STUB = Path(ROOT, "fd_postproc", "_core.pyi")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
-def test_the_readmes_example_passes_strict_checks(tmp_path):
+def test_the_examples_pass_strict_checks(tmp_path):
+    """The README's and the programs in ``examples/``."""
     (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
     (tmp_path / "example.py").write_text(block)
+    programs = [tmp_path / "example.py", *sorted(Path(ROOT, "examples").glob("*.py"))]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "example.py"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "mypy", "--strict", *programs],
+        cwd=ROOT,
         env={**os.environ, "MYPYPATH": str(ROOT)},  # an editable install cannot be found otherwise
         capture_output=True,
         text=True,

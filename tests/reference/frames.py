@@ -1,8 +1,8 @@
 """Compact frames: a step in one piece of memory, whole or cut into fragments.
 
 A frame is a 64-byte header, then counts[batch], ids[rows][cols], and on channels with logprobs
-scores[rows][cols] and ranks[rows].  It begins with the words -2, 0, 0, which tell FastDeploy's own receivers
-that nothing was received.
+scores[rows][cols] and ranks[rows]; sections may follow (``sections``).  It begins with the words -2, 0, 0,
+which tell FastDeploy's own receivers that nothing was received.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fd_postproc.layout import GPU, Layout
 
 from .crc32c import crc32c
 from .kinds import CHANNELS, checked
+from .sections import MOST_EXTRA, SECTIONED, decode_extra, encode_extra, padded
 from .step import ReferenceStep
 from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
@@ -36,7 +37,7 @@ class FrameHeader(NamedTuple):
     version: int = VERSION
     channel: int = 0
     flag: int = 0
-    features: int = 0  # CHECKSUMMED, or nothing
+    features: int = 0  # CHECKSUMMED, SECTIONED
     stop_flag: int = 0
     batch: int = 0
     cols: int = 0
@@ -100,7 +101,11 @@ def encode_frame(
     if step.scores is not None and step.ranks is not None:
         cells = [n for row in step.scores for n in row]
         body += struct.pack(f"<{len(cells)}f{len(step.ranks)}i", *cells, *step.ranks)
+    extra = encode_extra(step.masks, step.weight_version, step.batch)
+    if extra:
+        body += bytes(-len(body) % 8) + extra
     header = FrameHeader(
+        features=SECTIONED if extra else 0,
         channel=CHANNELS.index(step.channel),
         flag=step.flag,
         stop_flag=step.stop_flag,
@@ -149,7 +154,12 @@ def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) ->
     if not 0 <= header.rows <= slots * capacity.depth:
         refuse("rows", header.rows, slots * capacity.depth)
     total = frame_size(channel, header.batch, header.rows, header.cols)
-    if header.total != total:
+    if header.features & SECTIONED:
+        least, most = padded(total), padded(total) + MOST_EXTRA
+        if not least <= header.total <= most:
+            refuse("length", header.total, least if header.total < least else most)
+        total = header.total
+    elif header.total != total:
         refuse("length", header.total, total)
     if whole and header.fragments != 1:
         refuse("fragment", header.fragments, 1)
@@ -192,6 +202,11 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
             if row[0] < 0:
                 raise MalformedMessage(asked, "token", row[0], 0, i)
     logprobs = channel in HAS_LOGPROBS
+    scores = take_rows("f") if logprobs else None
+    ranks = take("i", rows) if logprobs else None
+    masks, weights = None, None
+    if header.features & SECTIONED:
+        masks, weights = decode_extra(frame, padded(at), header.batch, asked)
     return ReferenceStep(
         channel=channel,
         dialect="compact",
@@ -202,9 +217,11 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
         rows=rows,
         counts=counts,
         ids=ids,
-        scores=take_rows("f") if logprobs else None,
-        ranks=take("i", rows) if logprobs else None,
+        scores=scores,
+        ranks=ranks,
         seq=header.seq,
+        masks=masks,
+        weight_version=weights,
     )
 
 

@@ -13,11 +13,12 @@ from fd_postproc.layout import GPU, Layout
 
 from .frames import HEADER_SIZE, FrameHeader, decode_frame, frame_size, read_header
 from .kinds import checked
+from .sections import MOST_EXTRA, padded
 from .sequences import Sequences
 from .step import ReferenceStep
 from .structs import capacity_of
 
-LEAST_ROOM = 512 << 10  # bytes for the frames of all strangers, at the least
+LEAST_ROOM = 512 << 10  # bytes for the frames of all strangers, less sections, at the least
 MOST_KNOWN = 64  # known senders
 MOST_REMEMBERED = 256  # strangers without an open frame, of which is remembered what they lost
 KNOWN_ROOMS = 8  # the room of known senders, in rooms of strangers
@@ -75,7 +76,7 @@ class Reassembler:
         self._turn = 0
         most, capacity = layout.max_batch, capacity_of(channel, layout)
         longest = frame_size(channel, most, most * capacity.depth, capacity.width)
-        self._room = max(longest + ENTRY_COST, LEAST_ROOM)
+        self._room = max(padded(longest) + ENTRY_COST, LEAST_ROOM) + MOST_EXTRA
 
     @checked
     def add(self, message: bytes, now: float = 0.0) -> ReferenceStep | None:

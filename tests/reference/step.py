@@ -32,6 +32,8 @@ class ReferenceStep:
     scores: list[list[float]] | None
     ranks: list[int] | None
     seq: int | None = None
+    masks: dict[int, Any] | None = None
+    weight_version: str | None = None
 
     @classmethod
     @checked
@@ -50,6 +52,8 @@ class ReferenceStep:
             scores=None if step.scores is None else step.scores.tolist(),
             ranks=None if step.ranks is None else step.ranks.tolist(),
             seq=step.seq,
+            masks=step.masks,
+            weight_version=step.weight_version,
         )
 
     def __eq__(self, other: object) -> bool:

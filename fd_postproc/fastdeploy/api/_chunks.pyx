@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
-"""The JSON of an API server's chunks, written in C.
+"""The JSON of an API server's chunks, written in C, and what comes before it.
 
 The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
 what every piece of an answer can do, texts of token ids made once, results out of msgpack, log-probabilities
-of chat and of completion, and stand-ins for models of pydantic.
+of chat and of completion, stand-ins for models of pydantic, the queue that a stream waits at, and new text
+out of new token ids.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
@@ -47,3 +48,5 @@ include "_packed.pxi"
 include "_rows.pxi"
 include "_columns.pxi"
 include "_models.pxi"
+include "_queue.pxi"
+include "_windows.pxi"

@@ -29,7 +29,7 @@ from ._chunks import (
 )
 from .plans import NotPlain, float_style, models_of
 from .texts import chat_spelling, completion_spelling, silence
-from .waits import NEEDED, Asyncio
+from .waits import Asyncio, wait_for
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
@@ -89,8 +89,8 @@ def blocks_of(module: Any) -> Blocks:
             made.names[name] = models_of(cls, stood_in, style)
         except NotPlain as reason:
             made.left[name] = str(reason)
-    if NEEDED and vars(module).get("asyncio") is asyncio:
-        made.names["asyncio"] = Asyncio()
+    if vars(module).get("asyncio") is asyncio:
+        made.names["asyncio"] = Asyncio(wait_for=wait_for)
     for (owner, name), make in _METHODS.items():
         cls = vars(module).get(owner)
         stock = vars(cls).get(name) if cls is not None else None

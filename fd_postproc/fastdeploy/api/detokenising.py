@@ -5,6 +5,9 @@ the new ones; what is more in the second is the new text.  Each window goes thro
 and transformers - copies by way of NumPy, special attributes - down to the tokenizers library, which does
 the work.  Where nothing but those layers lies in between, the library is asked at once: the same two
 questions, with the same answers.
+
+Not even the library is asked where a text is nothing but the bytes of its tokens in a row, as byte-level
+tokenizers have it (``ByteTokens``).
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ import inspect
 import random
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from ._chunks import note
+from ._chunks import ByteTokens, note
 from .plans import NotPlain
 
 PROCESSORS = "fastdeploy.input.base_processor"
@@ -77,21 +80,36 @@ def decode_token(
     return text[len(before) :], read_offset, len(ids)
 
 
+class Ways(NamedTuple):
+    """How a tokenizer can be asked.
+
+    Attributes
+    ----------
+    decode : callable or None
+        The library's; None where FastDeploy's way has to be taken.
+    new_text : callable or None
+        `ByteTokens.new_text`; None where its texts are more than bytes in a row.
+    """
+
+    decode: Callable[..., str] | None = None
+    new_text: Callable[..., tuple[str, int, int] | None] | None = None
+
+
 class Tokenizers:
     """Which tokenizers can be asked at once: decided for each when it is first seen."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[Callable[[], Any], Any, Callable[..., str] | None]] = {}
+        self.known: dict[int, tuple[Callable[[], Any], Any, Ways]] = {}
 
-    def decode_of(self, tokenizer: Any) -> Callable[..., str] | None:
-        """The library's ``decode``; None where FastDeploy's way has to be taken."""
+    def ways_of(self, tokenizer: Any) -> Ways:
+        """How it can be asked."""
         name = id(tokenizer)
-        last, library, decode = self.known.get(name, _NONE)
-        if last() is tokenizer and (decode is None or vars(tokenizer).get("_tokenizer") is library):
-            return decode
-        library = decode = None
+        last, library, ways = self.known.get(name, _NONE)
+        if last() is tokenizer and (ways.decode is None or tokenizer.__dict__.get("_tokenizer") is library):
+            return ways
+        library, ways = None, Ways()
         try:
-            decode = plain_decode(tokenizer)
+            ways = ways_of(tokenizer)
             library = vars(tokenizer)["_tokenizer"]
         except NotPlain as reason:
             note(f"texts of new tokens: {reason}")
@@ -99,15 +117,15 @@ class Tokenizers:
             note(f"texts of new tokens: {type(error).__name__}")
         with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is asked about each time
             gone = weakref.ref(tokenizer, lambda _: self.known.pop(name, None))
-            self.known[name] = gone, library, decode
-        return decode
+            self.known[name] = gone, library, ways
+        return ways
 
 
-_NONE: tuple[Callable[[], Any], Any, None] = (lambda: None, None, None)
+_NONE: tuple[Callable[[], Any], Any, Ways] = (lambda: None, None, Ways())
 
 
-def plain_decode(tokenizer: Any) -> Callable[..., str]:
-    """The ``decode`` of the tokenizers library below a tokenizer, where it gives the same.
+def ways_of(tokenizer: Any) -> Ways:
+    """How to ask the tokenizers library below a tokenizer, where that gives the same.
 
     Raises
     ------
@@ -119,11 +137,31 @@ def plain_decode(tokenizer: Any) -> Callable[..., str]:
         if getattr(method, "__module__", None) != module or name in vars(tokenizer):
             raise NotPlain(f"{type(tokenizer).__name__} has its own {name}")
     library = vars(tokenizer).get("_tokenizer")
-    if type(library) is not importlib.import_module("tokenizers").Tokenizer:
+    tokenizers = importlib.import_module("tokenizers")
+    if type(library) is not tokenizers.Tokenizer:
         raise NotPlain(f"{type(tokenizer).__name__} is none of the tokenizers library's")
     decode: Callable[..., str] = library.decode
-    _compare(tokenizer, decode, _samples(library))
-    return decode
+    samples = _samples(library)
+    _compare(tokenizer, functools.partial(decode_token, decode), samples)
+    if type(library.decoder) is not tokenizers.decoders.ByteLevel:
+        return Ways(decode)
+    new_text = ByteTokens(library, BYTES_OF, library.get_vocab_size()).new_text
+    try:
+        _compare(tokenizer, new_text, [*samples, *_pieces(library)])
+    except NotPlain as reason:
+        note(f"texts of new tokens by their bytes: {reason}")
+        return Ways(decode)
+    return Ways(decode, new_text)
+
+
+def _bytes_of() -> dict[str, int]:
+    """GPT-2's alphabet: which byte a character of a token stands for."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+BYTES_OF = _bytes_of()
 
 
 def _samples(library: Any) -> list[list[int]]:
@@ -140,7 +178,26 @@ def _samples(library: Any) -> list[list[int]]:
     return samples
 
 
-def _compare(tokenizer: Any, decode: Callable[..., str], samples: list[list[int]]) -> None:
+def _pieces(library: Any) -> list[list[int]]:
+    """Tokens of one byte each: characters in pieces, whole and broken."""
+    draw = random.Random(3)
+    bytes_of = {byte: library.token_to_id(letter) for letter, byte in BYTES_OF.items()}
+    text = "".join(CANNED).encode()
+    random_bytes = [*draw.choices(range(256), k=200), *draw.choices(range(0x80, 256), k=200)]
+    return [
+        [bytes_of[byte] for byte in source if bytes_of[byte] is not None]
+        for source in (
+            text,
+            bytes(random_bytes),
+            b"\xf0\x9f\x98" * 20,
+            b"\xed\xa0\x80\xc0\x80\xf4\x90\x80\x80",
+        )
+    ]
+
+
+def _compare(
+    tokenizer: Any, new_text: Callable[..., tuple[str, int, int] | None], samples: list[list[int]]
+) -> None:
     """Decode answers both ways, a few tokens at a time."""
     draw = random.Random(2)
     for ids in samples:
@@ -149,8 +206,8 @@ def _compare(tokenizer: Any, decode: Callable[..., str], samples: list[list[int]
         while len(known) < len(ids):
             known.extend(ids[len(known) : len(known) + draw.randint(0, 4)])
             expected = tokenizer.decode_token(known, prefix, read)
-            actual = decode_token(decode, known, prefix, read)
-            if actual != expected:
+            actual = new_text(known, prefix, read)
+            if actual is not None and actual != expected:
                 raise NotPlain(f"{expected!r} is expected, the library's is {actual!r}")
             _, prefix, read = expected
 
@@ -183,12 +240,12 @@ def install(module: Any) -> Callable[[], None]:
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
         if getattr(processor, "tokenizer", None) is not None:
-            tokenizers.decode_of(processor.tokenizer)  # before the first client waits for it
+            tokenizers.ways_of(processor.tokenizer)  # before the first client waits for it
 
     @functools.wraps(stock)
     def ids2tokens(processor: Any, token_id: Any, task_id: Any) -> Any:
         tokenizer = processor.tokenizer
-        decode = tokenizers.decode_of(tokenizer)
+        decode, new_text = tokenizers.ways_of(tokenizer)
         answers = processor.decode_status
         status = answers.get(task_id)
         if decode is None or type(token_id) is not list:
@@ -203,8 +260,9 @@ def install(module: Any) -> Callable[[], None]:
         previous = status[3]
         ids = status[2]
         ids.extend(token_id)
+        told = None if new_text is None else new_text(ids, status[0], status[1])
         try:
-            text, status[0], status[1] = decode_token(decode, ids, status[0], status[1])
+            text, status[0], status[1] = told or decode_token(decode, ids, status[0], status[1])
         except Exception:  # an id that is none: as FastDeploy raises it, or takes it
             text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
         if text:

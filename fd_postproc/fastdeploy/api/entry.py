@@ -7,9 +7,8 @@ decided whether ours is used (`activation.settle`).
 
 from __future__ import annotations
 
-import importlib
+import functools
 import logging
-from collections.abc import Callable
 from typing import Any
 
 GROUP = "fastdeploy.tool_parser_plugins"
@@ -26,39 +25,31 @@ def register() -> None:
         if is_on(DISABLE) or not is_on(API):
             return
         from .building_blocks import CHAT, COMPLETION
-        from .connections import UTILS
-        from .detokenising import PROCESSORS
         from .loading import when_loaded
-        from .responses import API_SERVER
+        from .parts import PARTS
 
         for name in (CHAT, COMPLETION):
             when_loaded(name, _settle)
-        when_loaded(UTILS, _put_in("connections", "the connections"))
-        when_loaded(UTILS, _put_in("unpacking", "the unpacking of results"))
-        when_loaded(PROCESSORS, _put_in("detokenising", "the texts of new tokens"))
-        when_loaded(API_SERVER, _put_in("responses", "the JSON of whole answers"))
+        for name, part in PARTS.items():
+            when_loaded(part.module, functools.partial(_put_in, name))
     except Exception:
         logging.getLogger("fd_postproc").exception(
             "the API server's side is off: FastDeploy's own code stays"
         )
 
 
-def _put_in(part: str, what: str) -> Callable[[Any], None]:
-    """A function that has ``install`` of one of our parts look at a module that was just imported."""
+def _put_in(name: str, module: Any) -> None:
+    """Have one of our parts look at a module that was just imported."""
+    try:
+        from ..logs import api_log, export
+        from .parts import PARTS, put_in
 
-    def put_in(module: Any) -> None:
-        try:
-            from ..logs import api_log
-            from .plans import NotPlain
-
-            try:
-                importlib.import_module(f".{part}", __package__).install(module)
-            except (NotPlain, AttributeError, KeyError) as reason:
-                api_log().info(f"fd_postproc: API side leaves {what} to FastDeploy: {reason}")
-        except Exception:
-            logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own way: {what}")
-
-    return put_in
+        reason = put_in(name, module)
+        export("quick_way", "way", f"api {name}", reason is None)
+        if reason is not None:
+            api_log().info(f"fd_postproc: API side leaves {PARTS[name].what} to FastDeploy: {reason}")
+    except Exception:
+        logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 
 
 def _settle(module: object) -> None:

@@ -71,7 +71,7 @@ def compare(module: Any) -> tuple[Verdict, Blocks | None]:
     try:
         blocks = blocks_of(module)
         left = tuple(sorted(blocks.left.items()))
-        found = _in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module)))
+        found = in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module)))
         count = len(scripts(module.__name__ == CHAT))
         reason = found or f"equal in {2 * count} trials"
         verdict = Verdict(not found, reason, time.perf_counter() - began, left)
@@ -82,7 +82,7 @@ def compare(module: Any) -> tuple[Verdict, Blocks | None]:
     return verdict, blocks
 
 
-def _in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
+def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
     """What a function returns that runs an event loop: this thread's may be running already."""
     kept: list[Any] = []
 

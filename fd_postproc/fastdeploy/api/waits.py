@@ -1,6 +1,7 @@
 """A lighter ``asyncio.wait_for``, for the queue that each stream waits at.
 
-Before Python 3.12 ``wait_for`` makes a task for each wait: as much work as all the rest of a chunk.
+Before Python 3.12 ``wait_for`` makes a task for each wait: as much work as all the rest of a chunk.  At a
+queue of ours (`queues`) not even a coroutine or a timer is made.
 """
 
 from __future__ import annotations
@@ -9,10 +10,25 @@ import asyncio
 import sys
 from typing import Any
 
+from ._chunks import Next
+
 NEEDED = (3, 11) <= sys.version_info < (3, 12)  # 3.10 cannot take a cancellation back
 
 
-async def wait_for(awaitable: Any, timeout: float | None) -> Any:
+def wait_for(awaitable: Any, timeout: float | None) -> Any:
+    """As ``asyncio.wait_for``: something to be awaited.
+
+    Raises
+    ------
+    TimeoutError
+        After `timeout` seconds (asyncio's, which is Python's from 3.11 on).
+    """
+    if type(awaitable) is Next and timeout is not None and timeout > 0:
+        return awaitable.within(timeout)
+    return wait_in_task(awaitable, timeout) if NEEDED else asyncio.wait_for(awaitable, timeout)
+
+
+async def wait_in_task(awaitable: Any, timeout: float | None) -> Any:
     """As ``asyncio.wait_for``, for a coroutine, in the task that waits.
 
     Raises
@@ -42,10 +58,16 @@ async def wait_for(awaitable: Any, timeout: float | None) -> Any:
 
 
 class Asyncio:
-    """The module ``asyncio`` with this ``wait_for``."""
+    """The module ``asyncio`` with something else in it.
 
-    def __init__(self) -> None:
-        self.wait_for = wait_for
+    Parameters
+    ----------
+    **others
+        By name.
+    """
+
+    def __init__(self, **others: Any) -> None:
+        vars(self).update(others)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(asyncio, name)

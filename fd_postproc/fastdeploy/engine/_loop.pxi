@@ -12,7 +12,10 @@ from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
 from fd_postproc._core cimport Step
 from fd_postproc.headers.lists cimport drop_reference
-from fd_postproc.headers.prefetch cimport fda_end, fda_item, fda_lines, fda_own, fda_table
+from fd_postproc.headers.prefetch cimport (
+    fda_fetch_table, fda_fetch_values, fda_item, fda_lines, fda_moved, fda_note, fda_note_end, fda_places,
+    fda_table,
+)
 from fd_postproc.headers.wire cimport fdw_block
 
 
@@ -138,51 +141,35 @@ cdef class Batch:
             fda_table(<PyObject *>self.steps_of, 256)
             fda_table(<PyObject *>self.heads_of, 256)
 
-    cdef int _prefetch(self, Py_ssize_t i) except -1:
+    cdef void _prefetch(self, Py_ssize_t i) noexcept:
         """Have the memory fetched of the requests that follow slot `i`.
 
         Between two steps other threads have had the caches, and a request is a chain of some thirty places:
-        its table is where its dictionary says, its metrics where the table says.  One link of it a slot.
+        its table is where its dictionary says, its metrics where the table says.  Where they were at the last
+        step is kept in one place.
         """
         cdef PyObject *task
         cdef PyObject *common
         if self.counter is None or type(self.tasks) is not list:
-            return 0
+            return
+        fda_lines(fda_item(<PyObject *>self.commons, i + 8), 0, 2)
         task = fda_item(<PyObject *>self.tasks, i + 6)
         if task != NULL:
             fda_lines(task, -1, 1)  # in front of it lies where its dictionary is
-        task = self._request(i + 4)
-        if task != NULL:
-            fda_lines(fda_own(task), 0, 1)
-        task = self._request(i + 3)
-        if task != NULL:
-            fda_table(fda_own(task), 32)
-        task = self._request(i + 2)
-        if task != NULL:
-            own = PyObject_GenericGetDict(<object>task, NULL)
-            fda_lines(PyDict_GetItemWithError(own, "metrics"), 0, 4)
-            fda_lines(PyDict_GetItemWithError(own, "output_token_ids"), 0, 0)
-            fda_lines(PyDict_GetItemWithError(own, "request_id"), 0, 0)
-            fda_lines(PyDict_GetItemWithError(own, "sampling_params"), -1, 0)
-            fda_lines(PyDict_GetItemWithError(own, "eos_token_ids"), 0, 0)
-            fda_lines(fda_item(<PyObject *>self.commons, i + 2), 0, 0)
-        task = self._request(i + 1)
-        if task != NULL:
-            own = PyObject_GenericGetDict(<object>task, NULL)
-            fda_end(PyDict_GetItemWithError(own, "output_token_ids"))
-            common = fda_item(<PyObject *>self.commons, i + 1)
-            if common != NULL and Py_TYPE(<object>common) == <PyTypeObject *>Common:
-                fda_lines(<PyObject *>(<Common><object>common).metrics, 0, 4)
-            if self.heads_of is not None:
-                fda_lines(PyDict_GetItemWithError(self.heads_of, _dict_get(own, "request_id")), 0, 0)
-        return 0
+        common = self._common(i + 6)
+        if common != NULL:
+            fda_fetch_table(&(<Common><object>common).places)
+        common = self._common(i + 3)
+        if common != NULL:
+            fda_fetch_values(&(<Common><object>common).places)
+            fda_lines(<PyObject *>(<Common><object>common).metrics, 0, 4)
 
-    cdef PyObject *_request(self, Py_ssize_t i) noexcept:
-        """The request of a slot, or NULL."""
-        cdef PyObject *task = fda_item(<PyObject *>self.tasks, i)
-        if task == NULL or Py_TYPE(<object>task) != <PyTypeObject *>self.plan.request:
+    cdef inline PyObject *_common(self, Py_ssize_t i) noexcept:
+        """What is kept of a slot's last step, or NULL."""
+        cdef PyObject *common = fda_item(<PyObject *>self.commons, i)
+        if common == NULL or Py_TYPE(<object>common) != <PyTypeObject *>Common:
             return NULL
-        return task
+        return common
 
     cdef void _let_go(self, Py_ssize_t i) noexcept:
         """Drop what is kept of a slot's last request."""
@@ -258,7 +245,9 @@ cdef class Batch:
         self._record(task, own, last, result)
         for j in range(count):
             PyList_Append(tokens_so_far, PyLong_FromLong(b.ids[(first + j) * self.step.raw.cols]))
-        PyDict_SetItem(self.counter, name, before + count)
+        sent = PyLong_FromLongLong(before + count)
+        PyDict_SetItem(self.counter, name, sent)
+        self._note(i, own, stamps, tokens_so_far, name, sent)
         self.sums.steps += 1
         self.sums.n_tokens += count
         return result
@@ -322,6 +311,19 @@ cdef class Batch:
         plan.moments.stamp(stamps, moment)
         _take(<PyObject *>moment)
         return <PyObject *>moment
+
+    cdef int _note(self, Py_ssize_t i, dict own, stamps, tokens, name, sent) except -1:
+        """Write down where the next step will find the request."""
+        cdef fda_places *at = &(<Common>self.commons[i]).places
+        cdef PyObject *heads = NULL
+        if fda_moved(at, <PyObject *>own, <PyObject *>stamps, <PyObject *>tokens):
+            if self.heads_of is not None:
+                heads = PyDict_GetItemWithError(self.heads_of, name)
+            fda_note(at, <PyObject *>own, <PyObject *>stamps, <PyObject *>tokens,
+                     PyDict_GetItemWithError(own, "eos_token_ids"),
+                     PyDict_GetItemWithError(own, "sampling_params"), <PyObject *>name, heads)
+        fda_note_end(at, <PyObject *>tokens, <PyObject *>sent)
+        return 0
 
     cdef int _record(self, task, dict own, last, result) except -1:
         """What _record_metrics does; its updates of the metrics are summed up."""

@@ -10,6 +10,7 @@ from fd_postproc.headers.msgpack cimport (
     fdx_begin, fdx_copy, fdx_end, fdx_float, fdx_give_up, fdx_map, fdx_out, fdx_put_any, fdx_put_plain,
     fdx_room,
 )
+from fd_postproc.headers.prefetch cimport fda_places
 
 
 @cython.final
@@ -22,6 +23,7 @@ cdef class Common:
     cdef dict shown         # as a dictionary, once somebody has asked
     cdef bytes packed       # that as msgpack packs it
     cdef Py_ssize_t stamps_at[4]  # where the stamps are in it
+    cdef fda_places places  # where the request's memory lay at its last step
 
 
 @cython.final

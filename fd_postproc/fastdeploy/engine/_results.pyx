@@ -6,7 +6,7 @@ The files included here, one idea each: objects that are made and copied field b
 made when they are read, dictionaries made from a template, outputs that stay numbers until they are read,
 metrics that share what does not change from step to step, what is known of FastDeploy, its counters,
 the batch loop that advances every request of a step, messages packed without dictionaries, the way into
-FastDeploy's scheduler and out of it, totals of what was done, tensors in files of shared memory, and
+FastDeploy's scheduler and out of it, the stages of a step, tensors in files of shared memory, and
 steps that come as objects.
 """
 from cpython.object cimport PyObject
@@ -33,6 +33,6 @@ include "_loop.pxi"
 include "_messages.pxi"
 include "_delivery.pxi"
 include "_rounds.pxi"
-include "_totals.pxi"
+include "_stages.pxi"
 include "_shared.pxi"
 include "_streams.pxi"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, DRAFTS, FORCE, PEER, STREAMS, is_on
+from ...environment import COMPACT, DISABLE, DRAFTS, FORCE, IN_FRAMES, PEER, STREAMS, is_on
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import Channel
@@ -67,14 +67,19 @@ def _not_served(module: Any) -> str | None:
     return None
 
 
-def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
+def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, masks: bool = False) -> None:
     """Tell the workers, which inherit this process's environment, which frames are understood.
 
     FastDeploy starts its workers after it has constructed the token processor, in every version.
     """
     if active:
-        words = [COMPACT, *([STREAMS] if streamed else ()), *([DRAFTS] if streamed and drafts else ())]
-        os.environ[PEER.name] = ",".join(words)
+        words = {
+            COMPACT: True,
+            STREAMS: streamed,
+            DRAFTS: streamed and drafts,
+            IN_FRAMES: masks and not streamed,
+        }
+        os.environ[PEER.name] = ",".join(word for word, meant in words.items() if meant)
     else:
         os.environ.pop(PEER.name, None)
 
@@ -106,7 +111,8 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
     channel = processor.channel
     speculative = bool(processor.cfg.speculative_config.method)
     verdict = decide(module, make_class, speculative)
-    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
+    masks = bool(getattr(processor, "use_sampling_mask", False))
+    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative, masks)
     for name, value in verdict.traits.items():
         setattr(type(processor), name, value)
     export_active("engine", verdict.compatible)

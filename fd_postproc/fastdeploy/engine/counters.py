@@ -11,7 +11,7 @@ from typing import Any
 from ..._core import TROUBLES, Receiver
 from ...complaints import Complaints, frames_text
 from ...environment import LOG_STATS
-from ._results import Totals
+from ._results import Stages
 
 PREFIX = "fd_postproc_"
 PERIOD = 5.0  # seconds between two updates of what is exported
@@ -35,19 +35,33 @@ NAMES = {
 }
 RECEIVED = ("wait_seconds", "corrupt", *TROUBLES)
 """Totals that a `Receiver` counts."""
+STAGES = ("steps", "results", "receive_seconds", "build_seconds", "put_seconds")
+"""Totals that `Stages` counts."""
 
 
-class Counters(Totals):
+class Counters:
     """Totals since the start, as texts and numbers for others.
 
     Attributes
     ----------
+    stages : Stages
+        Counts steps and the time of their stages.
     receiver : Receiver or None
         Whose counters count as well; see `follow`.
+    malformed, stale, lost_steps, failed_requests : int
     """
 
     receiver: Receiver | None = None
+    malformed = stale = lost_steps = failed_requests = 0
     _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
+
+    def __init__(self) -> None:
+        self.stages = Stages()
+
+    @property
+    def steps(self) -> int:
+        """Steps that were processed."""
+        return self.stages.steps
 
     def follow(self, receiver: Any) -> None:
         """Count what another receiver, or what stands for one, counts from now on."""
@@ -67,8 +81,11 @@ class Counters(Totals):
 
     def as_dict(self) -> dict[str, int | float]:
         """Every total by name."""
-        received = self.received()
-        return {name: received[name] if name in received else getattr(self, name) for name in NAMES}
+        received, stages = self.received(), self.stages
+        return {
+            name: received[name] if name in received else getattr(stages if name in STAGES else self, name)
+            for name in NAMES
+        }
 
     def line(self) -> str:
         """The totals for a log."""

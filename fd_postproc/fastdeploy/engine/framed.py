@@ -34,8 +34,12 @@ class Framed:
     step : Step
     apart : set of int
     masks : dict of int to list of int
+        Sampling masks by slot.
     slots : collection of int
-        Those that the worker speaks of.
+        Those that the worker speaks of in the step, of which the frame may have some.
+    is_part : bool
+        Whether it has not all.
+    sender : int
 
     Raises
     ------
@@ -45,37 +49,37 @@ class Framed:
 
     def __init__(self, frame: Frame, logprobs: bool, lists: Any) -> None:
         self._frame, self._lists = frame, lists
+        first, whole = self._span = frame.span
+        self.is_part, self.sender = (first, whole) != (0, frame.slots), frame.sender
         self._prompts, self._pooled = prompts_of(frame), pooled_of(frame)
         self._tokens, self._rows = tokens_of(frame), rows_of(frame)
-        self._masks = masks_of(frame)
-        self.masks: dict[int, list[int]] = {}
+        self.masks = {first + slot: mask for slot, mask in masks_of(frame).items()}
         tokens = frame.sections.get(b"tokens")
         if tokens is None:
-            self.slots: Any = list(self._pooled)
-            self.apart = set(self._pooled)
-            codes = np.full(frame.slots, -1, np.int32)
+            self.slots: Any = [first + slot for slot in self._pooled]
+            self.apart = set(self.slots)
+            codes = np.full(first + frame.slots, -1, np.int32)
             self.step = Step.from_arrays("plain", codes, np.empty((0, 1), np.int32), None, None)
             return
-        self.slots = range(frame.slots)
+        self.slots = range(whole)
         rows = frame.sections.get(b"logprobs") if logprobs else None
         # What is not in the step, and no code, is looked at closely.
-        self.step, self.apart = _step_of_tokens(tokens, rows, self._prompts if logprobs else ())
-        if self._masks is not None:
-            steady = np.flatnonzero(np.asarray(self.step.counts) > 0).tolist()
-            self.masks = {slot: self._masks[slot].tolist() for slot in steady}
+        apart = [first + slot for slot in self._prompts] if logprobs else ()
+        self.step, self.apart = _step_of_tokens(tokens, rows, apart, first)
 
     def entry(self, slot: int) -> Any:
         """What has come for a slot, with the attributes of FastDeploy's ``StreamTransferData``; or None."""
-        tokens, prompt = self._tokens, self._prompts.get(slot)
-        if not 0 <= slot < self._frame.slots or (tokens is None and slot not in self._pooled):
+        here = slot - self._span[0]
+        tokens, prompt = self._tokens, self._prompts.get(here)
+        if not 0 <= here < self._frame.slots or (tokens is None and here not in self._pooled):
             return None
         return SimpleNamespace(
             batch_id=slot,
-            tokens=None if tokens is None else tokens[slot : slot + 1],
-            logprobs=None if self._rows is None else _Rows(self._rows, slot, self._lists),
+            tokens=None if tokens is None else tokens[here : here + 1],
+            logprobs=None if self._rows is None else _Rows(self._rows, here, self._lists),
             prompt_logprobs=None if prompt is None else self._tensors(prompt),
-            sampling_mask=None if self._masks is None else self._masks[slot],
-            pooler_output=self._pooled.get(slot),
+            sampling_mask=self.masks.get(slot),
+            pooler_output=self._pooled.get(here),
         )
 
     def _tensors(self, arrays: Any) -> Any:

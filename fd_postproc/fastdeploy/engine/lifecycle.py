@@ -73,7 +73,7 @@ class Lifecycle(Health):
 
     def _begin_recording(self) -> None:
         self.recorder = Recorder.begin("engine", self.channel, queue_id_from_env(), self.fd.llm_logger)
-        self.counters.ring = self.recorder.ring
+        self.counters.stages.ring = self.recorder.ring
         peer = PEER.text or "nothing but FastDeploy's messages"
         self.recorder.event(
             Kind.ACTIVE, text=f"fd_postproc {__version__}, {self.channel}, understands {peer}"

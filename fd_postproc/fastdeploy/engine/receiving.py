@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ..._core import TROUBLES, Receiver, Step, _last_sender_of, encode
@@ -14,6 +14,7 @@ from ...complaints import Backoff, last_sender_text
 from ...environment import QUEUE_MODE
 from ...errors import MalformedMessage, QueueError, QueueRemoved
 from ...flight.codes import Kind
+from ._results import Stages
 from .pairing import PATIENCE
 from .reporter import Reporter
 from .steps import Steps
@@ -67,19 +68,20 @@ class Receiving(Steps):
             tracing.trace_set_thread_info("Token Processor")
         self._run_rounds(self._next_round)
 
-    def _run_rounds(self, next_round: Callable[[], None]) -> None:
+    def _run_rounds(self, next_round: Callable[[Stages], None]) -> None:
         """Do rounds until `stop`, and what goes on beside them."""
-        self.counters.begin()
+        stages = self.counters.stages  # passed along: looking it up takes as long as what it does
+        stages.begin()
         with Reporter(self) as reporter:
             while not self._stopping:
-                next_round()
+                next_round(stages)
                 if not reporter.has_news:
                     reporter.notify()
         self.look()
-        self.counters.ring = None
+        stages.ring = None
         self.recorder.end()
 
-    def _next_round(self) -> None:
+    def _next_round(self, stages: Stages) -> None:
         """Receive and process a step; what goes wrong is logged and counted."""
         try:
             step = self._next_step()
@@ -87,7 +89,7 @@ class Receiving(Steps):
                 self.recorder.rest()
                 self.between_steps()
             else:
-                self._handle(step)
+                self._handle(step, stages)
         except QueueRemoved as error:
             if self._receiver is not None and not self._stopping:
                 self.recorder.event(Kind.QUEUE_REMOVED, -1, self._receiver.msqid)
@@ -126,7 +128,9 @@ class Receiving(Steps):
         """Wait for a step; None if something else has to be seen to meanwhile."""
         if self._receiver is None:
             self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
-            self._receiver._follows_sender = True
+            self._receiver._follows_sender, self._receiver._ring = True, self.recorder.ring
+            if self.recorder.keeps_frames:
+                self._receiver._keeper = partial(self.best_effort, "recording a message", self._record_step)
             self.counters.follow(self._receiver)
             self.recorder.event(Kind.QUEUE_MADE, -1, self._receiver.msqid, self._receiver.key or 0)
             if self._stopping:  # `stop` found no receiver whose queue it could remove
@@ -138,11 +142,12 @@ class Receiving(Steps):
             return None
         try:
             step = self._receiver.receive(patience)
-        finally:
-            self.counters.end_receive()
+        except BaseException:
+            self.counters.stages.end_receive()
+            raise
+        if step is None:  # when it came, a step says itself
+            self.counters.stages.end_receive()
         self._patient_since = None
-        if step is not None and self.recorder.keeps_frames:
-            self.best_effort("recording a message", self._record_step, step)
         return step
 
     def _patience(self) -> float | None:
@@ -159,13 +164,13 @@ class Receiving(Steps):
             self._patient_since = now
         return self._patient_since + patience - now
 
-    def _handle(self, step: Any) -> None:
+    def _handle(self, step: Any, stages: Stages | None = None) -> None:
         """Process a step, and keep the stamps by which `healthy` judges."""
         with self.health_lock:
             self.timestamp_for_alive_before_handle_batch = self.fd.time.time()
             self.timestamp_for_alive_after_handle_batch = None
         try:
-            self._process_step(step)
+            self._process_step(step, stages)
         finally:
             with self.health_lock:
                 self.timestamp_for_alive_before_handle_batch = None

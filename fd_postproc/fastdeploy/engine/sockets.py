@@ -17,6 +17,7 @@ from ...flight.codes import Kind
 from ...ops.environment import peer_understands
 from ...queues import list_queues, locate
 from ..stream_frames import is_frame
+from ._results import Stages
 from .framed import Framed
 from .pickles import Pickles
 from .receiving import Receiving, Trouble
@@ -32,6 +33,8 @@ UNANNOUNCED = (
     f"announced to the workers that it takes accepted tokens there ({PEER.name} lacks {DRAFTS}): "
     "the engine's log says why; or turn one of the two off"
 )
+MOST_WAITING = 2
+"""Messages in the socket, where one may be a piece of a step of many megabytes."""
 UNHEARD_S = 2.0
 """How long to wait for the first accepted tokens before the queue is looked at, where a worker without the
 plug-in sends them."""
@@ -66,6 +69,7 @@ class Sockets(Streamed, Receiving):
 
     zmq_server: Any = None
     arrivals: Arrivals | None = None
+    _kept_few: int | None = None  # the last sender of pieces
 
     @cached_property
     def pickles(self) -> Pickles:
@@ -90,7 +94,17 @@ class Sockets(Streamed, Receiving):
         self.counters.follow(self.arrivals)
         self._run_rounds(self._next_message)
 
-    def _next_message(self) -> None:
+    def _keep_few(self, piece: Framed) -> None:
+        """Let pieces of long steps wait at the worker, which makes each when it can be sent.
+
+        Once for each worker, after its first piece: ZeroMQ heeds the option in connections that have been
+        used, and makes new ones without it.
+        """
+        if piece.sender != self._kept_few:
+            self._kept_few = piece.sender
+            self.zmq_server.socket.setsockopt(sys.modules["zmq"].RCVHWM, MOST_WAITING)
+
+    def _next_message(self, _: Stages) -> None:
         """Receive and process a message; what goes wrong is logged and counted."""
         try:
             content = self._received()
@@ -123,7 +137,7 @@ class Sockets(Streamed, Receiving):
                 return None
             content: bytes = socket.recv()
         finally:
-            self.counters.end_receive()
+            self.counters.stages.end_receive()
             if self.arrivals is not None:
                 self.arrivals.waited += time.perf_counter() - began
         self._patient_since = None
@@ -149,6 +163,8 @@ class Sockets(Streamed, Receiving):
             step = self._unpickled(content)
             if is_frame(step):
                 step = self._opened(step)
+                if isinstance(step, Framed) and step.is_part:
+                    self.best_effort("keeping what waits in the socket short", self._keep_few, step)
             elif not isinstance(step, list):
                 raise TypeError(f"a {type(step).__name__}, not the list of a step")
             elif self.speculative_decoding:
@@ -171,14 +187,14 @@ class Sockets(Streamed, Receiving):
         self.recorder.rest()
         self.complaints.tell(f"pickle {name}", text)
 
-    def _process_step(self, step: Any) -> None:
+    def _process_step(self, step: Any, stages: Stages | None = None) -> None:
         """Process a step that has come in either way."""
         if isinstance(step, list):
             self._process_stream(step)
         elif isinstance(step, Framed):
             self._process_framed(step)
         else:
-            super()._process_step(step)
+            super()._process_step(step, stages)
 
     def _unpickled(self, content: bytes) -> Any:
         """What was sent, out of FastDeploy's envelope, with the metrics that FastDeploy keeps of it."""

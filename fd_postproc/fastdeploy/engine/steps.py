@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._core import DRAFT, TARGET, Step, step_from_tensors
 from ...layout import Channel, Layout
-from ._results import Batch, Sums
+from ._results import Batch, Stages, Sums
 from .advance import Advance
 from .context import Context
 from .gauges import Gauges
@@ -27,23 +27,26 @@ class Steps(Advance, Gauges):
 
     def _process_batch_output(self) -> None:
         """Process the message in ``output_tokens``, ``output_scores`` and ``output_ranks``."""
-        self.counters.begin()
+        self.counters.stages.begin()
         tensors = [self.output_tokens]
         if self.use_logprobs:
             tensors += [self.output_scores, self.output_ranks]
         self._process_step(step_from_tensors(self.channel, *tensors, layout=self.layout))
         self.report_gauges()
 
-    def _process_step(self, step: Step) -> None:
+    def _process_step(self, step: Step, stages: Stages | None = None) -> None:
         """Process a decoded message."""
+        if stages is None:
+            stages = self.counters.stages
         if step.flag == DRAFT and step.channel == "spec_topk":
+            stages.end_receive(step)
             self.postprocess(self.draft_results(step), DRAFT)
-            self.counters.begin()  # a draft message is no step, and its time not that of the next one
+            stages.begin()  # a draft message is no step, and its time not that of the next one
             self.recorder.rest()
             return
-        masks = self._sampling_masks()
+        masks = self._sampling_masks(step)
         output_type = step.flag if step.channel == "spec_topk" else TARGET
-        counters, manager = self.counters, self.resource_manager
+        manager = self.resource_manager
         # While requests wait for their transfer, every message is looked at closely: theirs is no step.
         steady = None if self.transfers else self.best_effort("the quick way", self.steady_mode)
         context = Context(manager.stop_flags, manager.tasks_list, output_type, masks, steady)
@@ -57,16 +60,19 @@ class Steps(Advance, Gauges):
             self.best_effort("gauges of a step", self.count_drafts, step)
         if batch.is_crowded(MOST_REQUESTS):
             self.best_effort("forgetting requests", self.sweep)
-        counters.end_build()
+        stages.end_build(step)
         # Where FastDeploy has no log-probabilities for a step, it has none for its drafts either.
         drafts = step.channel == self.channel or not self.pairs_drafts
         self.postprocess(results, output_type if drafts else 0)
-        counters.end_put(len(results), step)
+        stages.end_put(results, step)
 
-    def _sampling_masks(self) -> dict[int, Any]:
-        """One blocking read a step, if the feature is on."""
+    def _sampling_masks(self, step: Step) -> dict[int, Any]:
+        """Those that came with the step; else one blocking read a step, if the feature is on."""
         if not getattr(self, "use_sampling_mask", False) or self.fd.envs.FD_USE_GET_SAVE_OUTPUT_V1:
             return {}
+        carried = step.masks
+        if carried is not None:
+            return carried
         if not hasattr(self, "sampling_mask_zmq_server"):
             return {}
         masks = self.best_effort("receiving sampling masks", self._receive_masks)

@@ -74,7 +74,7 @@ class Streamed(Steps):
         self._process_entries(framed.slots, framed)
 
     def _process_entries(self, slots: Collection[int], told: Framed | list[Any]) -> None:
-        counters, manager = self.counters, self.resource_manager
+        stages, manager = self.counters.stages, self.resource_manager
         self._reschedule_left(slots)
         entries = told if isinstance(told, Framed) else entries_of(told, bool(self.use_logprobs))
         if entries is None:  # no worker's
@@ -90,9 +90,9 @@ class Streamed(Steps):
                 self.note_failure(what, error)
             if batch.is_crowded(MOST_REQUESTS):
                 self.best_effort("forgetting requests", self.sweep)
-        counters.end_build()
+        stages.end_build(None)
         self.postprocess(results)
-        counters.end_put(len(results), None if entries is None else entries.step)
+        stages.end_put(results, None if entries is None else entries.step)
 
     def _steady_stream(self) -> SteadyMode | None:
         """What the batch loop may do itself; None if this FastDeploy's method for a token was replaced."""
@@ -220,7 +220,7 @@ class Streamed(Steps):
                 )
         mask = getattr(entry, "sampling_mask", None)
         if mask is not None:
-            outputs.sampling_mask = mask.tolist()
+            outputs.sampling_mask = mask if isinstance(mask, list) else mask.tolist()
 
     @staticmethod
     def _read_logprobs(outputs: Any, logprobs: Any) -> None:

@@ -7,7 +7,6 @@ its other steps.
 
 from __future__ import annotations
 
-import threading
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +19,8 @@ from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
 from ...tensors import ROLES
 from ..stream_frames import Content, packed
+from .pieces import Runner
 from .streams import _on_host, numbering
-
-RUNNER_LOOP, RUNNER_QUEUE = "_async_output_busy_loop", "async_output_queue"
 
 
 def engine_wants_drafts() -> bool:
@@ -30,31 +28,8 @@ def engine_wants_drafts() -> bool:
     return peer_understands(DRAFTS)
 
 
-def runner_queue() -> Any:
-    """The queue of the thread by which FastDeploy's model runner sends steps over ZeroMQ.
-
-    Raises
-    ------
-    RuntimeError
-        If this process has none, or several.
-    """
-    found = {}
-    for thread in threading.enumerate():
-        target = getattr(thread, "_target", None)
-        queue = getattr(getattr(target, "__self__", None), RUNNER_QUEUE, None)
-        if getattr(target, "__name__", "") == RUNNER_LOOP and queue is not None:
-            found[id(queue)] = queue
-    if len(found) != 1:
-        raise RuntimeError(
-            f"{len(found)} threads of this process run {RUNNER_LOOP}, by which FastDeploy's model runner "
-            "sends steps over ZeroMQ: speculative decoding's cannot be sent there; unset "
-            "FD_USE_GET_SAVE_OUTPUT_V1"
-        )
-    return found.popitem()[1]
-
-
-class DraftOp:
-    """A save op's calls as frames in the model runner's queue.
+class OpFrames:
+    """A save op's calls as compact frames that go another way than the op's.
 
     Parameters
     ----------
@@ -69,7 +44,42 @@ class DraftOp:
         self._flag = spec.place("message_flag") if "message_flag" in spec.parameters else -1
         skips = [place for place, name in enumerate(spec.parameters) if name.startswith("skip_")]
         self._skip = skips[0] if skips else -1
-        self._queue: Any = None
+
+    def made(self, args: tuple[Any, ...], layout: Layout | None = None) -> tuple[int, bytes]:
+        """Requests and frame of a call.
+
+        Parameters
+        ----------
+        args : tuple
+        layout : Layout, optional
+            Whose limits hold; default: of the build only that of accepted tokens.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a tensor or a number in it does not fit.
+        """
+        names = self._spec.roles
+        inputs: dict[str, Any] = {
+            role: host_input(_on_host(args[place]), names[role], ROLES[role]) for role, place in self._roles
+        }
+        batch, width, rows, cols = check_sizes(self._name, inputs)
+        goes_on, number = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
+        made = _op_frame(
+            self._name, inputs, batch, cols, width, rows, layout or _layout(batch, cols),
+            stop_flag=number if goes_on else -number,
+            flag=check_flag(args[self._flag]) if self._flag >= 0 else 0,
+            skip_prefill=self._skip >= 0 and bool(args[self._skip]),
+        )  # fmt: skip
+        if not isinstance(made, bytes):
+            raise UnfitNumber(say(self._name, width, cols, made))
+        return batch, made
+
+
+class DraftOp(OpFrames):
+    """A save op's calls as frames in the model runner's queue."""
+
+    _queue: Any = None
 
     def __call__(self, args: tuple[Any, ...]) -> None:
         """Send what the op was called with.
@@ -82,25 +92,12 @@ class DraftOp:
             If a tensor or a number in it does not fit; nothing was sent.
         """
         if self._queue is None:
-            self._queue = runner_queue()
+            self._queue = Runner.found().queue
         self._queue.put(self.frame(args))
 
     def frame(self, args: tuple[Any, ...]) -> bytes:
         """The frame of a call."""
-        names = self._spec.roles
-        inputs: dict[str, Any] = {
-            role: host_input(_on_host(args[place]), names[role], ROLES[role]) for role, place in self._roles
-        }
-        batch, width, rows, cols = check_sizes(self._name, inputs)
-        goes_on, number = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
-        made = _op_frame(
-            self._name, inputs, batch, cols, width, rows, _layout(batch, cols),
-            stop_flag=number if goes_on else -number,
-            flag=check_flag(args[self._flag]) if self._flag >= 0 else 0,
-            skip_prefill=self._skip >= 0 and bool(args[self._skip]),
-        )  # fmt: skip
-        if not isinstance(made, bytes):
-            raise UnfitNumber(say(self._name, width, cols, made))
+        batch, made = self.made(args)
         sender, number = numbering.next()
         return packed(Content(batch, compact=made, sender=sender, number=number))
 

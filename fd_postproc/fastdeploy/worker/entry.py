@@ -34,6 +34,7 @@ def _activate() -> None:
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
     _take_over_streams(log)
+    _take_over_masks(log)
     names = replace_save_ops()
     if names:
         forward()
@@ -54,6 +55,19 @@ def _take_over_streams(log: logging.Logger) -> None:
                 log.debug("fd_postproc: in place of FastDeploy's builder of objects")
         except Exception as error:
             log.warning("fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", error)
+
+
+def _take_over_masks(log: logging.Logger) -> None:
+    """Sampling masks in the frame of their step, where the engine takes them there."""
+    from .masks import engine_takes_masks, replace_functions
+
+    if engine_takes_masks():
+        try:
+            names = replace_functions()
+            if names:
+                log.debug("fd_postproc: sampling masks in frames, for: %s", ", ".join(names))
+        except Exception as error:
+            log.warning("fd_postproc: sampling masks are left to FastDeploy's own socket: %s", error)
 
 
 def replace_save_ops() -> list[str]:

@@ -10,10 +10,12 @@ from itertools import count
 from math import prod
 from typing import Any
 
+from ..._core import _rows_bytes, _rows_fit
 from ...environment import STREAMS
 from ...ops.environment import peer_understands
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
+from .pieces import Piece, Runner, cut
 
 MODULE = "fastdeploy.model_executor.pre_and_post_process"
 NAME = "_build_stream_transfer_data"
@@ -24,14 +26,14 @@ def engine_reads_frames() -> bool:
     return peer_understands(STREAMS)
 
 
-def build_frame(
+def content_of(
     output_tokens: Any,
     pooler_outputs: Any = None,
     logprobs: Any = None,
     prompt_logprobs_list: Any = None,
     sampling_mask: Any = None,
-) -> bytes:
-    """What FastDeploy's builder of the same arguments makes objects of.
+) -> Content:
+    """What FastDeploy's builder of the same arguments makes objects of, without a number.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def build_frame(
     if output_tokens is None:
         outputs = list(pooler_outputs or ())
         pooled = {slot: _pooled(output) for slot, output in enumerate(outputs) if output is not None}
-        return packed(Content(len(outputs), None, None, None, {}, pooled, None, *numbering.next()))
+        return Content(len(outputs), pooled=pooled)
     slots = prod(output_tokens.shape)
     prompts = {}
     for slot, rows in enumerate(prompt_logprobs_list or ()):
@@ -61,7 +63,18 @@ def build_frame(
     masks = None if sampling_mask is None else list(sampling_mask)[:slots]
     rows = tuple(map(_on_host, _tensors(logprobs))) if logprobs else None
     tokens = _on_host(output_tokens)
-    return packed(Content(slots, tokens, rows, masks, prompts, {}, None, *numbering.next()))
+    return Content(slots, tokens, rows, masks, prompts)
+
+
+def numbered(content: Content) -> Content:
+    """The content of the next frame."""
+    sender, number = numbering.next()
+    return content._replace(sender=sender, number=number)
+
+
+def build_frame(*arguments: Any, **named: Any) -> bytes:
+    """The frame of a whole step; arguments and errors as of `content_of`."""
+    return packed(numbered(content_of(*arguments, **named)))
 
 
 def _tensors(rows: Any) -> tuple[Any, Any, Any]:
@@ -114,12 +127,13 @@ class StreamBuilder:
         self.__name__, self.__doc__ = NAME, original.__doc__
         self._left: set[str] = set()
         self._active = False
+        self._runner: Runner | None = None  # since the first step in pieces
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if not engine_reads_frames():
             return self.original(*arguments, **named)
         try:
-            frame = build_frame(*arguments, **named)
+            frame = self._built(content_of(*arguments, **named))
         except Exception as error:
             self._leave(f"{type(error).__name__}: {error}")
             return self.original(*arguments, **named)
@@ -128,6 +142,27 @@ class StreamBuilder:
             export_active("worker", True)
             fastdeploy_log().info("fd_postproc: worker side active: steps are sent over ZeroMQ as frames")
         return frame
+
+    def _built(self, content: Content) -> Any:
+        """The frame of a step, or the last one of those that it is cut into; the others are queued."""
+        parts = cut(content)
+        if len(parts) == 1:
+            frame = packed(numbered(content))
+            return frame if self._runner is None else Piece(frame, self._runner)
+        if self._runner is None:
+            try:
+                self._runner = Runner.found()
+            except RuntimeError:  # no thread of FastDeploy's would send them: whoever asks gets it whole
+                return packed(numbered(content))
+        if content.rows is not None:  # that a piece can be packed has to be known before the first is sent
+            ids, scores, ranks = content.rows
+            _rows_bytes(ids, scores, ranks, 0)
+            if not _rows_fit(ids, ranks):
+                raise ValueError("log-probabilities: a number has no room in 32 bits")
+        *others, last = [Piece(numbered(part), self._runner) for part in parts]
+        for piece in others:
+            self._runner.queue.put(piece)
+        return last
 
     def _leave(self, why: str) -> None:
         if why not in self._left and len(self._left) < 16:

@@ -51,7 +51,9 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("way", ["mapped", "copy", "watch"])
+@pytest.mark.parametrize(
+    "way", ["mapped", *(pytest.param(way, marks=pytest.mark.nightly) for way in ("copy", "watch"))]
+)
 def test_every_channel_dialect_and_size(way, raised_limits, environment):
     """Byte for byte what host tensors give."""
     environment["FD_POSTPROC_CUDA_WAY"] = way

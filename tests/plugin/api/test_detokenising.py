@@ -36,11 +36,15 @@ def cleaned(ids, skip_special_tokens=True):
     return decoded(ids).replace("aa", "A").replace("\ufffd", "?")
 
 
+class ByteLevel:
+    """The library's decoder of byte-level tokenizers."""
+
+
 class Library:
     """The tokenizers library's Tokenizer."""
 
     def __init__(self, decode=decoded):
-        self.decode = decode
+        self.decode, self.decoder = decode, None
 
     def get_vocab_size(self):
         return 4 * len(PIECES)
@@ -50,6 +54,59 @@ class Library:
 
     def encode(self, text, add_special_tokens=True):
         return SimpleNamespace(ids=[ord(letter) % 44 for letter in text])
+
+
+ADDED = {7: "</s>", 8: "日本 ", 9: "<é>"}
+NAMES = {
+    n: ADDED.get(n, "".join(letters))
+    for n, letters in enumerate(
+        [
+            *(
+                [letter for byte in piece for letter, own in detokenising.BYTES_OF.items() if own == byte]
+                for piece in PIECES
+            ),
+            *detokenising.BYTES_OF,
+        ]
+    )
+    if n not in (3, 4)
+}
+"""Tokens of a byte-level tokenizer by id: the pieces, added ones, two ids without, and all single bytes.
+
+The library takes an added token whose characters are all in the alphabet for bytes, too: ``<é>`` is broken.
+"""
+
+
+def bytes_of(name):
+    known = all(letter in detokenising.BYTES_OF for letter in name)
+    return bytes(detokenising.BYTES_OF[letter] for letter in name) if known else name.encode()
+
+
+def byte_level(wrong=lambda ids, text: text):
+    """A library whose texts are the bytes of tokens in a row."""
+    library = Library()
+    library.decoder, library.asked = ByteLevel(), []
+    library.get_vocab_size = lambda: len(PIECES) + 256
+    library.get_added_tokens_decoder = lambda: ADDED
+    library.id_to_token = NAMES.get
+    library.token_to_id = lambda name: len(PIECES) + [*detokenising.BYTES_OF].index(name)
+    library.encode = lambda text, add_special_tokens: SimpleNamespace(
+        ids=[
+            library.token_to_id(letter)
+            for byte in text.encode()
+            for letter, own in detokenising.BYTES_OF.items()
+            if own == byte
+        ]
+    )
+
+    def decode(ids, skip_special_tokens=True):
+        if not all(isinstance(one, int) for one in ids):
+            raise TypeError
+        library.asked.append([*ids])
+        text = b"".join(bytes_of(NAMES[one]) for one in ids if one in NAMES).decode(errors="replace")
+        return wrong(ids, text)
+
+    library.decode = decode
+    return library
 
 
 class Tokenizer:
@@ -97,9 +154,10 @@ envs = SimpleNamespace(FD_USE_HF_TOKENIZER=False)
 @pytest.fixture(autouse=True)
 def layers(monkeypatch):
     forget_totals()
+    module = SimpleNamespace(Tokenizer=Library, decoders=SimpleNamespace(ByteLevel=ByteLevel))
     for name in detokenising.LAYERS:
         monkeypatch.setitem(detokenising.LAYERS, name, __name__)
-    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Library))
+    monkeypatch.setitem(sys.modules, "tokenizers", module)
     monkeypatch.setattr(detokenising, "KNOWN_NAMES", detokenising.KNOWN_NAMES | {"setdefault"})
 
 
@@ -112,11 +170,17 @@ def ours():
     assert cls.ids2tokens is Processor.ids2tokens
 
 
-@given(st.lists(st.lists(st.integers(0, 43), max_size=4), max_size=12), st.sampled_from([decoded, cleaned]))
-def test_the_same_text_and_the_same_state(steps, decode):
+TOKENIZERS = [Tokenizer(Library(decoded)), Tokenizer(Library(cleaned)), Tokenizer(byte_level())]
+"""As with a metaspace, as WordPiece, and byte-level."""
+
+
+@given(
+    st.lists(st.lists(st.integers(0, len(PIECES) + 255), max_size=4), max_size=12),
+    st.sampled_from(TOKENIZERS),
+)
+def test_the_same_text_and_the_same_state(steps, tokenizer):
     cls = type("Copy", (Processor,), dict(vars(Processor)))
     detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs))
-    tokenizer = Tokenizer(Library(decode))
     own, theirs = cls(tokenizer), Processor(tokenizer)
     tokenizer.decode_token = None  # is not asked
     del tokenizer.decode_token
@@ -132,6 +196,71 @@ def test_the_layers_are_passed_over(ours, monkeypatch):
     monkeypatch.setattr(Tokenizer, "_decode", None)
     assert processor.ids2tokens([0, 1], "a") == ("thea", [0, 1], "")
     assert processor.ids2tokens([9], "a") == ("日本", [0, 1, 9], "thea")
+
+
+def test_a_byte_level_tokenizer_is_not_asked_again(ours):
+    tokenizer = Tokenizer(byte_level())
+    processor = ours(tokenizer)
+    given = [0, 1, 2, 5, 6, 8, 9, 10, 2, 1]
+    told = [processor.ids2tokens([one], "a")[0] for one in given]
+    assert told == [" the", "a", "é", "", "😀", "日本 ", "", "<\ufffd>\n", "é", "a"]
+    asked = tokenizer._tokenizer.asked
+    asked.clear()
+    assert [processor.ids2tokens([one], "b")[0] for one in given] == told
+    assert asked == []
+    processor.ids2tokens([3], "b")  # no token's: the library leaves it out
+    assert asked
+
+
+def test_a_window_of_any_size(ours):
+    """One that never ends in a whole character grows with the answer."""
+    own, theirs = ours(Tokenizer(byte_level())), Processor(Tokenizer(byte_level()))
+    for step in range(60):
+        ids = [8] * 40 + [5] if step < 55 else [6, 1]
+        assert own.ids2tokens(ids, "a") == theirs.ids2tokens(ids, "a")
+
+
+@pytest.mark.parametrize(
+    "state", [(-1, 0), (0, 9), (3, 1), (9, 9)], ids=["negative", "behind the end", "backwards", "both behind"]
+)
+def test_offsets_that_somebody_changed(ours, state):
+    own, theirs = ours(Tokenizer(byte_level())), Processor(Tokenizer(byte_level()))
+    for processor in (own, theirs):
+        processor.ids2tokens([1, 2, 1], "a")
+        processor.decode_status["a"][:2] = state
+    assert own.ids2tokens([2, 1], "a") == theirs.ids2tokens([2, 1], "a")
+    assert own.decode_status == theirs.decode_status
+
+
+@pytest.mark.parametrize("ids", [[1 << 70], [-1], [True], [1.0], [5000], ["x"], [None]])
+def test_ids_of_another_kind_are_the_librarys(ours, ids):
+    outcomes = []
+    for processor in (ours(Tokenizer(byte_level())), Processor(Tokenizer(byte_level()))):
+        processor.ids2tokens([1], "a")
+        try:
+            outcomes.append([processor.ids2tokens(ids, "a"), processor.decode_status])
+        except (TypeError, ValueError, OverflowError) as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (
+            lambda ids, text: text.replace("the", "The") if 0 in ids else text,
+            "shown as something else than its bytes",
+        ),
+        (lambda ids, text: text if len(ids) < 2 else text.removeprefix(" "), "by their bytes: "),
+        (lambda ids, text: text.replace("\ufffd\ufffd", "\ufffd"), "by their bytes: "),
+    ],
+    ids=["a token", "its neighbours", "broken characters"],
+)
+def test_a_byte_level_tokenizer_that_does_more(ours, wrong, reason):
+    own, theirs = ours(Tokenizer(byte_level(wrong))), Processor(Tokenizer(byte_level(wrong)))
+    for step in ([0, 1], [2], [2, 0, 1], [5, 5], [6], [1], [2]):
+        assert own.ids2tokens(step, "a") == theirs.ids2tokens(step, "a")
+    assert any(reason in told for told in totals()[1])
 
 
 def test_the_list_of_ids_is_the_live_one(ours):
@@ -220,8 +349,8 @@ def test_a_tokenizer_that_does_more_is_fastdeploys(ours, tokenizer, reason):
 
 def test_each_tokenizer_is_tried_once_and_again_when_what_is_below_changes(ours, monkeypatch):
     tried = []
-    plain_decode = detokenising.plain_decode
-    monkeypatch.setattr(detokenising, "plain_decode", lambda one: tried.append(one) or plain_decode(one))
+    ways_of = detokenising.ways_of
+    monkeypatch.setattr(detokenising, "ways_of", lambda one: tried.append(one) or ways_of(one))
     processor = ours()
     for _ in range(3):
         processor.ids2tokens([1], "a")
@@ -239,7 +368,7 @@ def test_each_tokenizer_is_tried_once_and_again_when_what_is_below_changes(ours,
 
 def test_a_tokenizer_that_is_gone_is_forgotten():
     tokenizers = detokenising.Tokenizers()
-    assert tokenizers.decode_of(Tokenizer()) is not None
+    assert tokenizers.ways_of(Tokenizer()).decode is not None
     assert tokenizers.known == {}
 
 
@@ -261,9 +390,9 @@ def test_a_planted_difference_is_seen(monkeypatch, planted, seen):
     )
     if seen:
         with pytest.raises(NotPlain, match="is expected"):
-            detokenising.plain_decode(Tokenizer())
+            detokenising.ways_of(Tokenizer())
     else:
-        detokenising.plain_decode(Tokenizer())
+        detokenising.ways_of(Tokenizer())
 
 
 def test_another_method_stays(caplog):

@@ -16,7 +16,7 @@ async def later(seconds, value="done"):
 
 @pytest.fixture(params=["asyncio", "ours"])
 def wait_for(request):
-    return asyncio.wait_for if request.param == "asyncio" else waits.wait_for
+    return asyncio.wait_for if request.param == "asyncio" else waits.wait_in_task
 
 
 def test_what_comes_in_time(wait_for):
@@ -77,7 +77,7 @@ def test_nothing_is_lost_from_a_queue():
         giver = asyncio.ensure_future(give())
         while len(got) < 200:
             try:
-                got.append(await waits.wait_for(queue.get(), 0.0005))
+                got.append(await waits.wait_in_task(queue.get(), 0.0005))
             except TimeoutError:
                 missed += 1
         await giver
@@ -92,7 +92,7 @@ def test_nothing_is_lost_from_a_queue():
 def test_other_timeouts_are_asyncios(timeout):
     async def run():
         try:
-            return await waits.wait_for(later(0), timeout)
+            return await waits.wait_in_task(later(0), timeout)
         except TimeoutError:
             return "late"
 
@@ -100,7 +100,7 @@ def test_other_timeouts_are_asyncios(timeout):
 
 
 def test_the_module_has_everything_else():
-    module = waits.Asyncio()
+    module = waits.Asyncio(wait_for=waits.wait_for)
     assert module.wait_for is waits.wait_for
     assert module.CancelledError is asyncio.CancelledError
     assert module.sleep is asyncio.sleep

@@ -120,7 +120,7 @@ def test_save_ops_are_called_where_they_are_bound(double, monkeypatch, logprobs,
     for name in double.model_executor__ops__gpu.SAVE_OPS:
         monkeypatch.setattr(worker, name, lambda *given, name=name: calls.append((name, len(given))))
     inputs, anything = defaultdict(object, last_preempted_idx=np.ones(2)), mock.MagicMock(mp_rank=0)
-    anything.logprobs_tensors = anything if logprobs else None
+    anything.logprobs_tensors, anything.sampling_mask = anything if logprobs else None, None
     if prefill is None:
         worker.save_output_normal(anything, anything, inputs)
     else:

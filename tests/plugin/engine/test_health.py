@@ -175,7 +175,7 @@ def test_a_stuck_step_is_told_and_over_when_it_is(started, log):
     rig, go_on = started(), threading.Event()
     rig.processor.stuck_after = 0.3
     real = rig.processor._process_step
-    rig.processor._process_step = lambda step: (go_on.wait(20), real(step))
+    rig.processor._process_step = lambda *step: (go_on.wait(20), real(*step))
     rig.send({0: [11], 1: [12]})
     until(lambda: gauge("step") == 1)
     assert reason(rig) == "step"
@@ -235,7 +235,7 @@ def test_no_worker_is_silent_while_a_step_is_in_hand(started, log):
         rig.send({0: [11], 1: [12]})
     until(lambda: rig.processor.counters.steps == 3)
     real = rig.processor._process_step
-    rig.processor._process_step = lambda step: (go_on.wait(20), real(step))
+    rig.processor._process_step = lambda *step: (go_on.wait(20), real(*step))
     rig.send({0: [11], 1: [12]})
     until(lambda: rig.processor._in_hand()[0] is not None)
     time.sleep(2 * FLOOR)

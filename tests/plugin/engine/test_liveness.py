@@ -12,11 +12,11 @@ class Clock:
 
     def __init__(self, floor=4.0, prefill=120.0):
         self.judge, self.now, self.steps = Liveness(floor, prefill), 0.0, 0
-        self.running, self.more = {}, {}
+        self.running, self.more, self.refused = {}, {}, 0
 
     def look(self):
         known = frozenset(name for name, tokens in {**self.more, **self.running}.items() if tokens)
-        sight = Sight(self.now, self.steps, 0, dict(self.running), known, worker=1, state="S")
+        sight = Sight(self.now, self.steps, self.refused, dict(self.running), known, worker=1, state="S")
         verdict = self.judge.look(sight)
         return verdict and verdict.reason
 
@@ -61,6 +61,29 @@ def test_who_is_slow_is_given_more_time():
     assert 40 < clock.silence(200) <= 62
     assert not clock.work(600, 0.02)
     assert clock.silence(20) <= 5  # that is forgotten
+
+
+def test_who_is_very_slow_is_given_a_minute():
+    """However slow: a step of half a minute, of a huge batch, does not make the next death last for long."""
+    clock = Clock()
+    clock.running = {"a": 0}
+    clock.work(200, 0.5)
+    for pace in (2, 5, 12, 30):
+        clock.work(4 * pace, pace)
+    assert 59 <= clock.silence(200) <= 62
+
+
+def test_refusals_of_before_the_last_step_do_not_count():
+    """Two now and then are an accident; three without a step between them are another build."""
+    clock = Clock()
+    clock.running = {"a": 0}
+    assert not clock.work(10)
+    for _ in range(5):
+        clock.refused += 2
+        assert clock.silence(3.5) is None
+        assert not clock.work(1)
+    clock.refused += 3
+    assert 2 <= clock.silence(10) <= 3
 
 
 def test_what_waits_before_the_first_token_has_the_time_of_a_prefill():

@@ -31,7 +31,8 @@ def test_the_time_of_a_draft_message_is_no_waiting(started):
     rig.send({0: [14], 1: [15]}, flag=4)
     rig.send({0: [21], 1: [22]})
     until(lambda: counters.steps == 1)
-    seconds = (counters.receive_seconds - counters.wait_seconds, counters.build_seconds, counters.put_seconds)
+    stages = counters.stages
+    seconds = (stages.receive_seconds - counters.wait_seconds, stages.build_seconds, stages.put_seconds)
     assert max(seconds) < 0.4
 
 
@@ -89,7 +90,7 @@ def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, mon
 def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
     rig = started()
 
-    def fail_once(step):
+    def fail_once(*_):
         del rig.processor._process_step
         raise RuntimeError("planted by a test")
 

@@ -380,7 +380,7 @@ def test_nothing_is_kept_of_what_was_packed(plan, messages):
 
 
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("steps", [5_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("steps", [2_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 def test_steps_on_their_way_leave_memory_where_it_was(steps):
     script = TESTS / "isolated" / "delivery_memory.py"
     paths = [str(TESTS.parent), str(TESTS / "fastdeploy_double"), *sys.path]

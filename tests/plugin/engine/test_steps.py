@@ -117,8 +117,8 @@ def tampered_state(tamper):
 
     def plant(cls):
         class Planted(cls):
-            def _process_step(self, step):
-                super()._process_step(step)
+            def _process_step(self, *arguments):
+                super()._process_step(*arguments)
                 tamper(self)
 
         return Planted

@@ -30,7 +30,9 @@ CONTENTS = {
     "fewer rows than slots": Content(3, np.array([5, 6, 7]), rows(1, 4)),
     "a vocabulary": Content(2, np.array([5, 6]), rows(2, 50_000)),
     "2048 slots": Content(2048, np.arange(2048), rows(2048, 3)),
-    "masks": Content(2, np.array([5, 6]), None, [np.array([1, 2, 3], np.int32), np.array([], np.int64)]),
+    "masks": Content(2, np.array([5, 6]), None, [[1, 2, 3], []]),
+    "a part": Content(2, np.array([5, 6]), rows(2, 3), span=(3, 9)),
+    "a version": Content(1, np.array([5]), weights="step-40"),
     "prompts": Content(4, np.arange(4), rows(4, 2), None, {1: rows(7, 3), 3: rows(1, 1)}),
     "pooled": Content(
         4,
@@ -61,7 +63,7 @@ def test_what_is_packed_is_what_is_read(name):
     assert same(opened(frame), CONTENTS[name])
 
 
-@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled"])
+@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "a part", "a version"])
 def test_a_frame_that_ends_early_is_refused(name):
     frame = packed(CONTENTS[name])
     for end in range(0, len(frame), 1 if len(frame) < 500 else 7):
@@ -101,16 +103,21 @@ def test_sections_that_are_not_known():
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda f: section(f, b"masks", b""), "two sections b'masks'"),
+        (lambda f: section(f, b"masks/2", b""), "two sections b'masks/2'"),
+        (lambda f: section(f, b"span", bytes(7)), "7 bytes of a span"),
+        (lambda f: section(f, b"span", struct.pack("<ii", 1, 2)), "slots 1 to 3 of a step of 2"),
+        (lambda f: section(f, b"span", struct.pack("<ii", -1, 2)), "slots -1 to 1"),
+        (lambda f: section(f, b"span", struct.pack("<ii", 0, 1 << 17)), "of a step of 131072"),
+        (lambda f: f[:12] + struct.pack("<i", 3) + f[16:], "says that it has 3 sections, and has 2"),
         (lambda f: section(f, b"compact", b""), "a compact step, and sections"),
-        (lambda f: f + bytes(8), "8 bytes after the last section"),
+        (lambda f: f + bytes(8), "ends within a section, after 8 bytes"),
         (lambda f: f[:8] + struct.pack("<i", 1 << 17) + f[12:], "131072 slots"),
         (lambda f: f[:8] + struct.pack("<i", -1) + f[12:], "-1 slots"),
         (lambda f: f[:12] + struct.pack("<i", 65) + f[16:], "65 sections"),
         (lambda f: f[:12] + struct.pack("<i", -1) + f[16:], "-1 sections"),
         (lambda f: f[:8] + struct.pack("<i", 3) + f[12:], "bytes of tokens for 3 slots"),
-        (lambda f: f[:48] + struct.pack("<q", 1 << 62) + f[56:], "the frame ends after"),
-        (lambda f: f[:48] + struct.pack("<q", -8) + f[56:], "the frame ends after"),
+        (lambda f: f[:48] + struct.pack("<q", 1 << 62) + f[56:], "ends within a section"),
+        (lambda f: f[:48] + struct.pack("<q", -8) + f[56:], "ends within a section"),
     ],
 )
 def test_a_table_of_sections_that_does_not_add_up(damage, text):
@@ -118,10 +125,10 @@ def test_a_table_of_sections_that_does_not_add_up(damage, text):
         opened(damage(packed(CONTENTS["masks"])))
 
 
-@given(strategies.binary(max_size=200), strategies.integers(0, 3), strategies.sampled_from([0, 1]))
+@given(strategies.binary(max_size=200), strategies.integers(0, 4), strategies.sampled_from([0, 1]))
 def test_whatever_is_in_a_section_is_refused_or_read(content, which, keep):
     """ValueError or a step, for what is opened whole and what the engine makes of it."""
-    name = [b"logprobs", b"masks", b"prompt", b"pooled"][which]
+    name = [b"logprobs", b"masks/2", b"prompt", b"pooled", b"span"][which]
     frame = section(packed(CONTENTS["tokens"] if keep else Content(3)), name, content)
     with contextlib.suppress(ValueError):
         opened(frame)

@@ -1,7 +1,5 @@
 """Steps that come as objects, as FastDeploy 2.6 has processed them: golden_streams/README.md."""
 
-import copy
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,6 @@ pytestmark = pytest.mark.framework
 
 # The receive loop's and the log's doings, which are ours.
 OURS = ("op", "raised", "swallowed", "health", "transfer_polls", "error_logs", "loop_died")
-RECOVERY = -3
 # FastDeploy's class refuses it; what ours gets then are no objects: test_streamed_drafts.py.
 SPECULATIVE = "v1_h_speculative"
 
@@ -36,25 +33,13 @@ def without_drafts(traces):
     return [(name, trace) for name, trace in traces.items() if name != SPECULATIVE]
 
 
-def ends_by_recovery(event, manager):
-    """Whether a live request gets a recovery stop, after which FastDeploy's class never ends it."""
-    tokens = event.get("stream", {}).get("tokens", ())
-    slots = [slot for slot, token in enumerate(tokens) if token == RECOVERY]
-    slots += [
-        entry["batch_id"]
-        for entry in event.get("handmade", ())
-        if (entry.get("tokens") or [0])[-1] == RECOVERY
-    ]
-    return any(not manager.stop_flags[slot] for slot in slots)
-
-
 def replayed(trace, cls, deliver, ignore=("op", "error_logs"), *, until_lost=False):
     """(steps compared, lines that say what differs in the first step that does, or at the end)."""
     compared = 0
     with stream_replay().StreamReplay(trace, cls, deliver) as replay:
         steps = replay.steps()
         for event in [event for event in trace.events if "after" in event]:
-            lost = until_lost and ("upstream_defect" in event or _comes(replay, event))
+            lost = until_lost and stream_replay().is_lost(replay, event)
             step = next(steps)
             if lost:
                 return compared, []
@@ -65,19 +50,6 @@ def replayed(trace, cls, deliver, ignore=("op", "error_logs"), *, until_lost=Fal
         for _ in steps:
             pass
         return compared, [f"end: {line}" for line in differences(*replay.end(), sum_tolerance=1e-9)]
-
-
-def _comes(replay, event):
-    """Whether a recovery stop comes for a request that is there, or will be by then."""
-    inserted = replay.manager
-    later = copy.copy(inserted)
-    later.stop_flags = list(inserted.stop_flags)
-    events = replay.trace.events
-    begin = next((i for i in range(events.index(event) - 1, -1, -1) if "after" in events[i]), -1)
-    for one in events[begin + 1 : events.index(event)]:
-        if "insert" in one:
-            later.stop_flags[one["slot"]] = False
-    return ends_by_recovery(event, later)
 
 
 def test_all_traces_are_there(traces):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.lib.chunk_replay.plants import PLANTS
-from tests.lib.real_tree import LIB, each_tree, run
+from tests.lib.real_tree import LIB, check, each_tree, run
 
 pytestmark = pytest.mark.fastdeploy
 
@@ -34,6 +34,10 @@ if importlib.util.find_spec("fastdeploy.input.base_processor") is not None:
         restore = detokenising.install(base_processor)
         processors.append(TextProcessor(str(FOLDER / "tokenizers" / name), tokenizer_type=kind))
         restore()
+        try:
+            quick = detokenising.ways_of(processors[1].tokenizer).new_text is not None
+        except detokenising.NotPlain:
+            quick = False
         stock, draw = base_processor.BaseTextProcessor.ids2tokens, random.Random(5)
         detokenising.install(base_processor)
         ours = base_processor.BaseTextProcessor.ids2tokens
@@ -45,8 +49,19 @@ if importlib.util.find_spec("fastdeploy.input.base_processor") is not None:
                 wrong.append([ids, *told])
         restore()
         base_processor.BaseTextProcessor.ids2tokens = stock
-        found[name] = [sorted(totals()[1]), wrong[:1]]
+        found[name] = [sorted(totals()[1]), wrong[:1], quick]
 print("told: " + json.dumps(found))
+"""
+PARTS = """
+import importlib, json
+import fastdeploy
+from fd_postproc.fastdeploy.api import queues
+names = ("openai.utils", "engine_client")
+utils, client = (importlib.import_module(f"fastdeploy.entrypoints.{name}") for name in names)
+own = client.EngineClient.check_model_weight_status
+print("told: " + json.dumps([
+    utils.asyncio.Queue is queues.make_queue, getattr(own, "__wrapped__", own) is not own,
+]))
 """
 
 
@@ -82,9 +97,20 @@ def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
 @each_tree
 def test_texts_of_any_ids_are_the_same(tree, tmp_path):
     found, _ = run(tree, TOKENIZERS, folder=tmp_path, shim=False)
-    for name, (left, wrong) in found.items():
+    for name, (left, wrong, quick) in found.items():
         assert wrong == [], name
+        assert quick is (name == "bytebpe")
         assert bool(left) is (name == "sentencepiece"), left  # which is written in Python
+
+
+@each_tree
+@pytest.mark.parametrize("on", [True, False])
+def test_queues_and_weights_are_ours(tree, on, tmp_path):
+    check(tree)
+    if not (tree / "fastdeploy" / "plugins" / "tool_parser").is_dir():
+        pytest.skip("this FastDeploy loads no plug-in in the API server's process")
+    told, _ = run(tree, PARTS, folder=tmp_path, FD_PLUGINS="fd_postproc", FD_POSTPROC_API="1" if on else "0")
+    assert told == [on, on]
 
 
 @each_tree

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.lib.real_tree import LIB, check, each_tree, run
+from tests.lib.real_tree import LIB, check, each_tree, run, serves
 
 pytestmark = pytest.mark.fastdeploy
 
@@ -16,14 +16,6 @@ OTHER_FORMS = {
     ("speculate_save_output", 5),
     ("speculate_save_output", 8),
 }
-TRIAL = """
-import importlib, json
-from dataclasses import asdict
-from fd_postproc.fastdeploy.engine.processor import make_class
-from fd_postproc.fastdeploy.trial.compatibility import compare
-module = importlib.import_module("fastdeploy.output.token_processor")
-print("told: " + json.dumps(asdict(compare(module, make_class))))
-"""
 
 # What FastDeploy's unit tests assert of texts in its log, which are ours to choose.
 OF_TEXTS = frozenset(
@@ -34,17 +26,9 @@ OF_TEXTS = frozenset(
 )
 
 
-def serves(tree, tmp_path):
-    verdict, _ = run(tree, TRIAL, folder=tmp_path)
-    if not verdict["compatible"]:
-        assert "Error" not in verdict["reason"]
-        pytest.skip(f"stands aside: {verdict['reason']}")
-    return verdict
-
-
 @each_tree
 def test_every_script_of_the_trial_is_equal_or_a_reason_is_given(tree, tmp_path):
-    assert serves(tree, tmp_path)["reason"].startswith("equal in")
+    assert serves(tree)["reason"].startswith("equal in")
 
 
 @each_tree
@@ -60,7 +44,7 @@ def test_more_random_steps_are_equal(tree, tmp_path):
 
 
 def _random(tree, tmp_path, seed, results):
-    serves(tree, tmp_path)
+    serves(tree)
     told, _ = run(tree, str(LIB / "random_trials.py"), seed, results, folder=tmp_path)
     assert told["difference"] is None, told
     assert len(told["refused_by_stock"]) <= told["scripts"] // 50, told["refused_by_stock"]
@@ -69,7 +53,7 @@ def _random(tree, tmp_path, seed, results):
 
 @each_tree
 def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
-    serves(tree, tmp_path)
+    serves(tree)
     told, _ = run(tree, str(LIB / "random_deliveries.py"), 0, 2000, folder=tmp_path)
     assert told["difference"] is None
     assert told["quick"] > 1000
@@ -80,7 +64,7 @@ def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
 @each_tree
 def test_fastdeploys_own_unit_tests_pass_with_our_class(tree, tmp_path):
     """Those that pass on its own class do on ours."""
-    serves(tree, tmp_path)
+    serves(tree)
     stock, ours = (_unit_tests(tree, tmp_path / name, name == "ours") for name in ("stock", "ours"))
     assert len(stock) > 10
     assert stock - ours - OF_TEXTS == set()

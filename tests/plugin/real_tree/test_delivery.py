@@ -2,13 +2,14 @@
 
 import pytest
 
-from tests.lib.real_tree import LIB, each_tree, run
+from tests.lib.real_tree import LIB, each_tree, run, serves
 
 pytestmark = pytest.mark.fastdeploy
 
 
 @each_tree
 def test_the_schedulers_wait_until_results_are_put(tree, tmp_path):
+    serves(tree)
     told, _ = run(tree, str(LIB / "scheduler_waits.py"), folder=tmp_path)
     for name in ("local", "data-parallel"):
         stock, ours = told[name]["stock"], told[name]["ours"]
@@ -35,6 +36,7 @@ print("told: " + json.dumps([method_in_use(envs) == BATCH, served is not None]))
 
 @each_tree
 def test_the_loop_that_sends_batches_is_served(tree, tmp_path):
+    serves(tree)
     (batches, served), _ = run(tree, LOOP, folder=tmp_path)
     assert batches == served
 
@@ -53,6 +55,7 @@ print("told: " + json.dumps([there, list(served_methods(server, plan_of(module))
 
 @each_tree
 def test_every_method_that_packs_results_is_served(tree, tmp_path):
+    serves(tree)
     (there, served), _ = run(tree, MESSAGES, folder=tmp_path)
     assert there == served
     assert served
@@ -60,6 +63,7 @@ def test_every_method_that_packs_results_is_served(tree, tmp_path):
 
 @each_tree
 def test_results_are_packed_as_msgpack_packs_them(tree, tmp_path):
+    serves(tree)
     told, _ = run(tree, str(LIB / "packed_results.py"), 100, folder=tmp_path)
     assert told["difference"] is None
     assert told["results"] > 2000

@@ -8,6 +8,7 @@ import contextlib
 
 import pytest
 
+from tests.lib.real_tree import serves
 from tests.lib.service_tool import TREES, tool, why_not
 
 pytestmark = pytest.mark.fastdeploy
@@ -20,6 +21,7 @@ CHANNELS = ["plain", "topk", "spec", "spec_topk", "spec_topk-draft"]
 def possible():
     if reason := why_not():
         pytest.skip(reason)
+    serves(TREES[0])
 
 
 @contextlib.contextmanager

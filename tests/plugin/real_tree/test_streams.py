@@ -1,11 +1,16 @@
 """Steps over ZeroMQ on the real classes: FastDeploy's own sockets, Paddle's tensors, its workers' thread."""
 
 import ast
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from fd_postproc.fastdeploy.worker.drafts import RUNNER_LOOP, RUNNER_QUEUE
-from tests.lib.real_tree import LIB, check, each_tree, run
+from fd_postproc.fastdeploy.worker.pieces import RUNNER_CLIENT, RUNNER_LOOP, RUNNER_QUEUE
+from tests.lib.paths import TESTS
+from tests.lib.real_tree import LIB, check, each_tree, run, serves
 
 pytestmark = pytest.mark.fastdeploy
 
@@ -24,26 +29,18 @@ found = opened(StreamBuilder(None)(here([[5], [6]], "int64"), logprobs=rows))
 print("told: " + json.dumps([found.tokens.tolist(), *(part.tolist() for part in found.rows)]))
 """
 
-TRIAL = """
-import importlib, json
-from dataclasses import asdict
-from fd_postproc.fastdeploy.engine.processor import make_class
-from fd_postproc.fastdeploy.trial.compatibility import compare
-module = importlib.import_module("fastdeploy.output.token_processor")
-print("told: " + json.dumps(asdict(compare(module, make_class))))
-"""
-
 
 @each_tree
 def test_every_script_of_the_trial_as_objects_and_as_frames(tree, tmp_path):
     """FastDeploy's own class gets objects, ours objects and frames in turn."""
-    told, _ = run(tree, TRIAL, folder=tmp_path, FD_USE_GET_SAVE_OUTPUT_V1="1")
+    told = serves(tree, FD_USE_GET_SAVE_OUTPUT_V1="1")
     assert told["reason"].startswith("equal in"), told
     assert "steps as objects, through a socket" in told["features"]
 
 
 @each_tree
 def test_speculative_scripts_of_the_trial_through_fastdeploys_own_socket(tree, tmp_path):
+    serves(tree, FD_USE_GET_SAVE_OUTPUT_V1="1")
     told, _ = run(tree, str(LIB / "drafts_over_zmq.py"), folder=tmp_path)
     assert told["difference"] is None
     assert told["scripts"] >= 5
@@ -72,4 +69,32 @@ def test_the_model_runner_has_the_thread_that_sends_accepted_tokens(tree):
     ]
     assert RUNNER_LOOP in targets
     loop = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == RUNNER_LOOP)
-    assert RUNNER_QUEUE in {node.attr for node in ast.walk(loop) if isinstance(node, ast.Attribute)}
+    used = {node.attr for node in ast.walk(loop) if isinstance(node, ast.Attribute)}
+    assert {RUNNER_QUEUE, RUNNER_CLIENT} <= used
+
+
+@each_tree
+@pytest.mark.nightly
+def test_the_recorded_steps_on_the_trees_own_classes(tree, tmp_path):
+    """Its class and ours, step by step; the double lends what acts on the outside, as recorded of it."""
+    check(tree)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FD_")}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(map(str, (TESTS / "fastdeploy_double", TESTS.parent))),
+        "FD_POSTPROC_FASTDEPLOY": str(tree),
+        "FD_PLUGINS": "nobody",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if (TESTS / "shapes" / f"{tree.name}.json").is_file():
+        environment["FD_POSTPROC_DOUBLE"] = tree.name
+    program = subprocess.run(
+        [sys.executable, LIB / "streams_on_a_tree.py"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    told = [line for line in program.stdout.splitlines() if line.startswith("told: ")]
+    if not told and "ModuleNotFoundError: No module named 'fastdeploy." in program.stderr:
+        pytest.skip(f"the double has not all that this tree imports: {program.stderr[-200:]}")
+    assert told, program.stderr[-2000:]
+    found = json.loads(told[-1].removeprefix("told: "))
+    assert found["wrong"] == {}
+    assert found["compared"] > 300, found["skipped"]

@@ -41,7 +41,12 @@ def _build_stream_transfer_data(
 
 
 def save_output_normal(
-    model_output, sampler_output, share_inputs, async_output_queue=None, save_each_rank=False
+    model_output,
+    sampler_output,
+    share_inputs,
+    async_output_queue=None,
+    save_each_rank=False,
+    sampling_mask_async_queue=None,
 ):
     """Send a step without speculation."""
     last, logprobs = share_inputs["last_preempted_idx"], sampler_output.logprobs_tensors
@@ -63,7 +68,15 @@ def save_output_normal(
             last,
             model_output.mp_rank,
         )
+    _put_masks(sampler_output, model_output, sampling_mask_async_queue, None)
     last[:] = 0
+
+
+def _put_masks(sampler_output, model_output, sampling_mask_async_queue, accepted):
+    if getattr(sampler_output, "sampling_mask", None) is not None and model_output.mp_rank == 0:
+        assert sampling_mask_async_queue is not None
+        numbers = None if accepted is None else accepted.flatten().tolist()
+        sampling_mask_async_queue.put((sampler_output.sampling_mask, numbers))
 
 
 def save_output_specualate(  # FastDeploy's spelling
@@ -121,4 +134,6 @@ def save_output_specualate(  # FastDeploy's spelling
             model_output.mp_rank,
             save_each_rank,
         )
+    if not is_mtp_prefill:
+        _put_masks(sampler_output, model_output, sampling_mask_async_queue, share_inputs["accept_num_cpu"])
     last[:] = 0

@@ -1,0 +1,236 @@
+"""A long step over ZeroMQ in several frames, each made when it can be sent, with results of its own."""
+
+import copy
+import pickle
+import queue
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fd_postproc.fastdeploy.stream_frames import Content, opened, packed
+from fd_postproc.fastdeploy.worker import pieces, streams
+from fd_postproc.fastdeploy.worker.pieces import Piece, Runner, cut
+from tests.lib.plugged import plugin_class
+from tests.lib.quiet import imported
+from tests.lib.step_replay.compare import differences
+from tests.plugin.engine.test_streamed_steps import OURS, without_drafts
+
+pytestmark = pytest.mark.framework
+
+
+def content(slots, columns, n_rows=None, masks=False, prompts=()):
+    rng = np.random.default_rng(slots + columns)
+    n_rows = slots if n_rows is None else n_rows
+    ids = rng.integers(0, 1 << 31, (n_rows, columns))
+    rows = ids, rng.random((n_rows, columns), np.float32), rng.integers(1, 99, n_rows)
+    return Content(
+        slots,
+        rng.integers(-9, 1 << 40, slots),
+        rows if columns else None,
+        [rng.integers(0, 99, slot % 4) for slot in range(slots)] if masks else None,
+        {
+            slot: (np.ones((2, 3), np.int64), np.ones((2, 3), np.float32), np.ones(2, np.int64))
+            for slot in prompts
+        },
+    )
+
+
+@given(
+    st.integers(1, 30), st.integers(0, 9), st.integers(0, 30), st.booleans(),
+    st.sets(st.integers(0, 29), max_size=4), st.sampled_from([1, 60, 100, 300, 5000]),
+)  # fmt: skip
+def test_pieces_are_the_step(slots, columns, n_rows, masks, prompts, room):
+    """Every slot is in one of them, in order, and none is longer than it may be but for a slot that is."""
+    whole = content(slots, columns, min(n_rows, slots), masks, {slot for slot in prompts if slot < slots})
+    limit, pieces.PIECE_BYTES = pieces.PIECE_BYTES, room
+    try:
+        parts = cut(whole)
+        sizes = list(pieces._sizes(whole))
+    finally:
+        pieces.PIECE_BYTES = limit
+    if sum(sizes) <= room:
+        assert parts == [whole]
+        return
+    again, at = opened(packed(whole)), 0
+    for part in parts:
+        told = opened(packed(part))
+        assert told.span == (at, slots)
+        here = slice(at, at + told.slots)
+        assert np.array_equal(told.tokens, again.tokens[here])
+        if columns:
+            for one, other in zip(told.rows, again.rows, strict=True):
+                assert np.array_equal(one, other[here])
+        assert told.masks == (again.masks[here] if masks else None)
+        assert {slot + at for slot in told.prompts} == {
+            slot for slot in again.prompts if at <= slot < here.stop
+        }
+        assert told.slots == 1 or sum(sizes[here]) <= room
+        assert len(packed(part)) <= sum(sizes[here]) + 400  # heads
+        at += told.slots
+    assert at == slots
+    assert len(parts) > 1 or slots == 1
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """The worker's builder, which cuts everything that can be, and what it has put into the queue."""
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/2")
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
+    put = queue.Queue()
+    monkeypatch.setattr(Runner, "found", classmethod(lambda cls: Runner(put, None)))
+    return streams.StreamBuilder(imported("tests.lib.stream_replay").build), put
+
+
+def deliver(builder, put, lose=()):
+    """As `stream_replay.one_message`, for each of a step's frames but those to be lost."""
+    replay = imported("tests.lib.stream_replay")
+
+    def messages(replayed, event):
+        if "receive_error" in event or "start" in event:
+            replay.through_loop(replayed, event)
+            return
+        sent = [replay.payload(event, builder)]
+        while not put.empty():
+            sent.insert(len(sent) - 1, put.get())
+        for number, one in enumerate(sent):
+            if number not in lose:
+                replayed.processor._take_message(replay.message(one))
+
+    return messages
+
+
+def joined(record):
+    """With the results of a step together and by request: the end of an aborted one goes ahead of others."""
+    record = copy.deepcopy(record)
+    results = [result for results in record["put"] for result in results]
+    record["put"] = [sorted(results, key=lambda result: result["request_id"])]
+    return record
+
+
+def test_results_of_pieces_are_those_of_the_step(in_pieces):
+    """Over the recorded traces of FastDeploy 2.6, every slot a frame of its own."""
+    builder, put = in_pieces
+    replay, found, compared, cut_steps = imported("tests.lib.stream_replay"), {}, 0, 0
+    for name, trace in without_drafts(replay.traces()):
+        with replay.StreamReplay(trace, plugin_class(), deliver(builder, put), builder) as replaying:
+            steps = replaying.steps()
+            for event in [event for event in trace.events if "after" in event]:
+                if replay.is_lost(replaying, event):
+                    break
+                step = next(steps)
+                lines = differences(
+                    joined(step.expected), joined(step.actual), ignore=OURS, sum_tolerance=1e-9
+                )
+                if lines:
+                    found[name] = lines
+                    break
+                compared += 1
+                cut_steps += len(event.get("stream", {}).get("tokens", ())) > 1
+    assert found == {}
+    assert compared > 400
+    assert cut_steps > 200
+
+
+def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):
+    builder, put = in_pieces
+    replay = imported("tests.lib.stream_replay")
+    trace = next(trace for name, trace in without_drafts(replay.traces()) if "_n" in name and "_c6_" in name)
+    whole, parts = {}, {}
+    for told, lose in ((whole, ()), (parts, (0,))):
+        streams.numbering._pid = 0  # another sender
+        with replay.StreamReplay(trace, plugin_class(), deliver(builder, put, lose), builder) as replaying:
+            for step in replaying.steps():
+                for result in (one for results in step.actual["put"] for one in results):
+                    if "token_ids" in result["outputs"]:
+                        told.setdefault(result["request_id"], []).append(result["outputs"]["token_ids"])
+            stats = replaying.processor.sequences.stats
+    assert stats["missing"] > 0
+    assert stats["doubled"] == stats["reordered"] == 0
+    lost = [request for request in whole if parts.get(request) != whole[request]]
+    assert lost
+    assert len(lost) < len(whole) or len(whole) == 1
+    for request in parts:
+        assert len(parts[request]) <= len(whole[request])
+
+
+def test_numbers_without_room_are_found_before_anything_is_sent(in_pieces):
+    builder, put = in_pieces
+    paddle = imported("paddle")
+
+    def here(values, dtype):
+        return paddle.to_tensor(np.array(values, dtype), place="cpu")
+
+    tensors = imported("fastdeploy.worker.output").LogprobsTensors
+    wide = tensors(
+        here([[5, 1], [6, 1 << 31]], "int64"), here([[-1, -2]] * 2, "float32"), here([1, 2], "int64")
+    )
+    made = builder(here([[5], [6]], "int64"), logprobs=wide)
+    assert put.empty()
+    assert isinstance(made, list)  # FastDeploy's objects
+
+
+def test_after_the_first_long_step_short_ones_wait_for_room_too(in_pieces):
+    builder, put = in_pieces
+    tokens = np.array([5, 6, 7])
+    last = builder(tokens)
+    assert [type(one) for one in (put.get(), put.get(), last)] == [Piece] * 3
+    short = builder(np.array([5]))
+    assert type(short) is Piece
+    assert opened(pickle.loads(pickle.dumps(short))).tokens.tolist() == [5]
+
+
+def test_without_a_thread_that_sends_a_step_stays_whole(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/2")
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
+    assert opened(streams.StreamBuilder(None)(np.array([5, 6]))).tokens.tolist() == [5, 6]
+
+
+def test_tokens_are_those_of_the_call(in_pieces):
+    """FastDeploy's worker uses their memory again."""
+    builder, put = in_pieces
+    tokens = np.array([5, 6])
+    last = builder(tokens)
+    tokens[:] = 9
+    frames = [opened(pickle.loads(pickle.dumps(one))) for one in (put.get(), last)]
+    assert [frame.tokens.tolist() for frame in frames] == [[5], [6]]
+
+
+def test_no_more_is_made_than_can_be_sent(tmp_path):
+    """Through real sockets, to an engine that is slow: nothing is lost, and few pieces exist at once."""
+    zmq = pytest.importorskip("zmq")
+    sockets = imported("fd_postproc.fastdeploy.engine.sockets")
+    context, made = zmq.Context(), []
+    address = f"ipc://{tmp_path}/s"
+    try:
+        pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+        engine = SimpleNamespace(zmq_server=SimpleNamespace(socket=pull), _kept_few=None)
+        pull.bind(address)
+        push.connect(address)
+        push.SNDTIMEO = 50  # FastDeploy's is 3 s: the piece itself waits
+        runner = Runner(queue.Queue(), push)
+
+        def send():
+            for number in range(40):
+                part = content(1, 50_000)._replace(number=number)
+                push.send(pickle.dumps(Piece(part, runner)))
+                made.append(number)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        got = []
+        for number in range(40):
+            assert pull.poll(20_000)
+            got.append(opened(pickle.loads(pull.recv())).number)
+            if number == 0:
+                sockets.Sockets._keep_few(engine, SimpleNamespace(sender=7))
+            time.sleep(0.3 if number == 20 else 0)
+            assert number < 20 or len(made) < number + 13
+        sending.join(20)
+        assert got == list(range(40))
+    finally:
+        context.destroy(linger=0)
