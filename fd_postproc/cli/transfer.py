@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -114,7 +115,10 @@ class SenderProcess:
 
     @property
     def ended(self) -> bool:
-        return self._process.poll() is not None
+        # Not Popen.poll(): a Ctrl-C in the moment after it took its lock leaves the lock held, and wait() hangs.
+        if self._process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def obituary(self, before: str) -> str:
         """Why the process has ended, as a sentence."""
@@ -127,8 +131,10 @@ class SenderProcess:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self.ended and exc[0] is not None:
-            self._process.kill()
+        if exc[0] is not None:
+            with undisturbed():
+                self._process.kill()
+                self._process.wait()
         self._process.wait()
         self._errors.close()
         with contextlib.suppress(BrokenPipeError):
@@ -153,9 +159,9 @@ class Incoming:
         """
         receiver = self.receivers[item.step.channel]
         give_up = time.monotonic() + _SILENCE_S
+        ended = False
         while True:
-            ended = self.sender.ended  # read first: what it sent before it ended is still in the queue
-            step = receiver.receive(_LOOK_S)
+            step = receiver.receive(0 if ended else _LOOK_S)
             if step is not None:
                 if step != item.step:
                     self.different.append(item.name)
@@ -164,6 +170,7 @@ class Incoming:
                 raise CommandError(self.sender.obituary(f"message '{item.name}' arrived"))
             if time.monotonic() > give_up:
                 raise CommandError(f"nothing came for {_SILENCE_S:.0f} s; message '{item.name}' is missing")
+            ended = self.sender.ended  # then once more: what it sent before it ended is still in the queue
 
     def verdict(self) -> int:
         """Exit status; reports differences on stderr."""

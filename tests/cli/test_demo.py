@@ -1,5 +1,6 @@
 """``fd-postproc demo``: recorded messages and load, in real terminals and processes."""
 
+import contextlib
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import queues
-from fd_postproc.cli import workload
+from fd_postproc.cli import transfer, workload
 from tests.lib.commands import all_from, at_terminal, flat, started
 from tests.lib.waiting import until
 
@@ -159,6 +160,34 @@ def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status
         assert demo.returncode == status
         assert "Traceback" not in err
         assert gone(queue)
+
+
+def test_a_signal_while_the_sender_is_looked_after_never_hangs_its_end(own_namespace):
+    """Popen.poll(), interrupted right after it took its lock, leaves it held: then wait() would not return."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(_number, _frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with contextlib.ExitStack() as stack:
+            receivers = stack.enter_context(transfer.private_queues(["spec_topk"]))
+            sender = transfer.SenderProcess({**transfer.ways(receivers), "limit": 8192, "load": None, "pause": 60, "repeat": 0})
+            for number in range(300):
+                with contextlib.suppress(Interrupted):
+                    signal.setitimer(signal.ITIMER_REAL, 20e-6 + number * 1e-6)
+                    while not sender.ended:
+                        pass
+            signal.setitimer(signal.ITIMER_REAL, 10)  # it must not come to that
+            sender.__exit__(Interrupted, None, None)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        assert sender.ended
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_the_sender_removes_the_queue_when_the_demo_is_killed(own_namespace):
