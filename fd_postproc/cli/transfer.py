@@ -115,7 +115,7 @@ class SenderProcess:
 
     @property
     def ended(self) -> bool:
-        # Not Popen.poll(): a Ctrl-C in the moment after it took its lock leaves the lock held, and wait() hangs.
+        # Not Popen.poll(): a Ctrl-C right after it took its lock leaves the lock held, and wait() hangs.
         if self._process.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -12,7 +12,7 @@ from .._child import answer_of
 from ..environment import DISABLE, FASTDEPLOY, FORCE, is_on
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
-from ..fastdeploy.ways import text_of
+from ..fastdeploy.ways import left_text, text_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
@@ -113,9 +113,7 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
     if not aside:
         reasons = "; ".join(f"{what}: {verdict['reason']}" for what, verdict in told.items())
-        seen = f"active: chunks are written by fd_postproc ({reasons})"
-        if left:
-            seen += f"; left to FastDeploy: {'; '.join(f'{what} ({why})' for what, why in left.items())}"
+        seen = f"active: chunks are written by fd_postproc ({reasons}){left_text(left.items())}"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
     seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
     return replace(static, severity="warning", code="api-aside", seen=seen, data=data)

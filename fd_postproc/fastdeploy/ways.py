@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 WAYS = {
     "dictionaries": "results become dictionaries by a template, not by FastDeploy's to_dict",
     "stamps": "requests are advanced in one loop, which sets the four known time stamps",
@@ -25,3 +27,9 @@ def text_of(ways: dict[str, bool]) -> str:
         "results are right, but slower than they could be: this FastDeploy differs where a quick way begins: "
         f"{reasons}; please report it, with FastDeploy's version"
     )
+
+
+def left_text(left: Iterable[tuple[str, str]]) -> str:
+    """The end of a sentence for the log and the doctor: what is FastDeploy's own still, and why."""
+    parts = "; ".join(f"{what} ({why})" for what, why in left)
+    return f"; left to FastDeploy: {parts}" if parts else ""

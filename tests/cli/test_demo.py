@@ -163,7 +163,7 @@ def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status
 
 
 def test_a_signal_while_the_sender_is_looked_after_never_hangs_its_end(own_namespace):
-    """Popen.poll(), interrupted right after it took its lock, leaves it held: then wait() would not return."""
+    """Popen.poll(), interrupted right after it took its lock, leaves it held: wait() would not return."""
 
     class Interrupted(BaseException):
         pass
@@ -175,7 +175,9 @@ def test_a_signal_while_the_sender_is_looked_after_never_hangs_its_end(own_names
     try:
         with contextlib.ExitStack() as stack:
             receivers = stack.enter_context(transfer.private_queues(["spec_topk"]))
-            sender = transfer.SenderProcess({**transfer.ways(receivers), "limit": 8192, "load": None, "pause": 60, "repeat": 0})
+            sender = transfer.SenderProcess(
+                {**transfer.ways(receivers), "limit": 8192, "load": None, "pause": 60, "repeat": 0}
+            )
             for number in range(300):
                 with contextlib.suppress(Interrupted):
                     signal.setitimer(signal.ITIMER_REAL, 20e-6 + number * 1e-6)

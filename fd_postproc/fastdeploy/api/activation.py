@@ -7,6 +7,7 @@ from typing import Any
 from ..._version import __version__
 from ...environment import FORCE, is_on
 from ..logs import api_log, export_active, warn
+from ..ways import left_text
 from . import counters
 from .building_blocks import install
 from .trial import Verdict, compare
@@ -46,12 +47,6 @@ def settle(module: Any) -> Verdict:
     else:
         log.info(
             f"fd_postproc: API side active for {what} ({__version__}): writes the chunks; {verdict.reason} "
-            f"with FastDeploy's own code ({verdict.seconds * 1e3:.0f} ms){_left(verdict)}"
+            f"with FastDeploy's own code ({verdict.seconds * 1e3:.0f} ms){left_text(verdict.left)}"
         )
     return verdict
-
-
-def _left(verdict: Verdict) -> str:
-    if not verdict.left:
-        return ""
-    return "; left to FastDeploy: " + "; ".join(f"{name} ({reason})" for name, reason in verdict.left)
