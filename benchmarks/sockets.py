@@ -71,7 +71,13 @@ class Road:
         os.environ[PEER.name] = STREAMS if name == OURS else ""
         self.name, self.case, self.module = name, case, token_processor_module()
         importlib.import_module("paddle.incubate.multiprocessing")  # how tensors are pickled
-        builders = importlib.import_module("fastdeploy.model_executor.pre_and_post_process")
+        try:
+            builders = importlib.import_module("fastdeploy.model_executor.pre_and_post_process")
+        except ImportError as error:  # without a GPU its own ops are not there
+            raise Unavailable(
+                f"FastDeploy's model runner cannot be imported: {error}; on a machine without a GPU put "
+                "benchmarks/service/shim first on PYTHONPATH"
+            ) from None
         build: Callable[..., Any] = builders._build_stream_transfer_data
         if name == OURS:
             from fd_postproc.fastdeploy.worker.streams import StreamBuilder
