@@ -187,8 +187,8 @@ def test_the_thread_ends_when_nobody_waits(receiver, sender, monkeypatch):
         assert watchers() == []
         for number in range(3):
             assert await receiver.receive_async(0.001) is None
-            (thread,) = watchers()
-            await asyncio.get_running_loop().run_in_executor(None, thread.join, 20)
+            for thread in watchers():  # none on a machine so busy that it has ended by now
+                await asyncio.get_running_loop().run_in_executor(None, thread.join, 20)
             assert watchers() == []
             send(sender, number)
             assert token(await receiver.receive_async()) == number
