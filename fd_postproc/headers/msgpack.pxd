@@ -8,6 +8,12 @@ cdef extern from "fd_postproc/headers/msgpack.h":
         unsigned char *at
         Py_ssize_t n
 
+    ctypedef struct fdx_spares:
+        pass
+
+    int fdx_begin_in(fdx_out *o, fdx_spares *spares, Py_ssize_t room) except -1
+    object fdx_end_in(fdx_out *o, fdx_spares *spares)
+    void fdx_drop(fdx_spares *spares) noexcept
     int fdx_begin(fdx_out *o, Py_ssize_t room) except -1
     object fdx_end(fdx_out *o)
     void fdx_give_up(fdx_out *o) noexcept

@@ -4,7 +4,7 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 from fd_postproc.headers.msgpack cimport (
-    fdx_begin, fdx_copy, fdx_end, fdx_give_up, fdx_out, fdx_put_array,
+    fdx_begin_in, fdx_copy, fdx_drop, fdx_end_in, fdx_give_up, fdx_out, fdx_put_array, fdx_spares,
 )
 
 
@@ -29,9 +29,13 @@ cdef class Messages:
     cdef readonly Plan plan
     cdef readonly int64_t packed, asked
     cdef Py_ssize_t usual_size
+    cdef fdx_spares spares  # of the last messages
 
     def __init__(self, Plan plan not None):
         self.plan = plan
+
+    def __dealloc__(self):
+        fdx_drop(&self.spares)
 
     def pack(self, list batch not None, packb):
         """The message.
@@ -49,7 +53,7 @@ cdef class Messages:
         cdef fdx_out out
         cdef Py_ssize_t i, n = PyList_GET_SIZE(batch)
         cdef bint known = self._knows()
-        fdx_begin(&out, max(self.usual_size + (self.usual_size >> 3), 4096))
+        fdx_begin_in(&out, &self.spares, max(self.usual_size + (self.usual_size >> 3), 4096))
         try:
             fdx_put_array(&out, n)
             for i in range(n):
@@ -58,18 +62,18 @@ cdef class Messages:
                 if PyList_GET_SIZE(batch) != n:
                     raise RuntimeError("a batch of results has changed while it was packed")
             self.usual_size = out.n
-            return fdx_end(&out)
+            return fdx_end_in(&out, &self.spares)
         finally:
             fdx_give_up(&out)
 
     def pack_step(self, list results not None, packb):
         """The same of one list of results: ``msgpack.packb([result.to_dict(), ...])``."""
         cdef fdx_out out
-        fdx_begin(&out, max(self.usual_size + (self.usual_size >> 3), 4096))
+        fdx_begin_in(&out, &self.spares, max(self.usual_size + (self.usual_size >> 3), 4096))
         try:
             self._append(&out, results, packb, self._knows())
             self.usual_size = out.n
-            return fdx_end(&out)
+            return fdx_end_in(&out, &self.spares)
         finally:
             fdx_give_up(&out)
 

@@ -51,20 +51,21 @@ cdef class Collection:
             return {} if responses is None else self._by_request(scheduler, responses)
 
     cdef dict _by_request(self, scheduler, dict responses):
-        cdef dict results = {}
+        """The same dict and lists, with results in place of responses."""
         cdef list contents
+        cdef Py_ssize_t i
         cdef bint ends
         for name, waiting in responses.items():
-            contents, ends = [], False
-            for response in <list>waiting:
-                raw = response.raw
-                contents.append(raw)
-                ends = ends or self._ends(raw)
+            if not PyList_CheckExact(waiting):
+                waiting = responses[name] = list(waiting)
+            contents, ends = waiting, False
+            for response in contents:
+                ends = ends or self._ends(response.raw)
             if ends:
-                self._recycle(scheduler, name, waiting)
-            _untrack(<PyObject *>contents)  # of results, which refer to nothing
-            results[name] = contents
-        return results
+                self._recycle(scheduler, name, contents)
+            for i in range(PyList_GET_SIZE(contents)):
+                contents[i] = contents[i].raw
+        return responses
 
     cdef bint _ends(self, raw) except -1:
         if Py_TYPE(raw) != <PyTypeObject *>self.result:
