@@ -56,10 +56,7 @@ def save(
         gone = True  # the next call makes a new queue
         raise
     finally:
-        if gone:
-            senders.drop(sender)
-        else:
-            senders.give_back(which, sender)
+        senders.give_back(which, sender, gone)
     if refusal is not None:
         raise UnfitNumber(say(op, width, cols, refusal))
 
@@ -79,7 +76,4 @@ def send_step(step: Step) -> None:
         gone = True
         raise
     finally:
-        if gone:
-            senders.drop(sender)
-        else:
-            senders.give_back(which, sender)
+        senders.give_back(which, sender, gone)

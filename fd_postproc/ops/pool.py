@@ -42,13 +42,13 @@ class Pool(Generic[End]):
             self.members.append(end)
             return end
 
-    def give_back(self, key: Hashable, end: End) -> None:
-        self._idle.setdefault(key, []).append(end)
-
-    def drop(self, end: End) -> None:
-        """Discard an end whose queue is gone.  Its counters are kept."""
-        self.members.remove(end)
-        _add(self._gone, end.stats)
+    def give_back(self, key: Hashable, end: End, gone: bool) -> None:
+        """Keep an end for the next call; discard it, but for its counters, if its queue is gone."""
+        if gone:
+            self.members.remove(end)
+            _add(self._gone, end.stats)
+        else:
+            self._idle.setdefault(key, []).append(end)
 
     def stats(self) -> dict[str, int | float]:
         """All counters, summed."""

@@ -220,10 +220,7 @@ def _receive(channel: Channel, tensors: Sequence[Any], wait: bool, layout: Layou
         if wait:
             time.sleep(_removals.failed())  # 0 s, unless it is removed again and again
     finally:
-        if gone:
-            _receivers.drop(receiver)
-        else:
-            _receivers.give_back(which, receiver)
+        _receivers.give_back(which, receiver, gone)
     words = (ctypes.c_int64 * _HEADER_WORDS[channel]).from_address(addresses[0])
     words[0] = -2
     words[1:] = [0] * (len(words) - 1)
