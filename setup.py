@@ -17,7 +17,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-trace = os.environ.get("FD_POSTPROC_TRACE") == "1"
+trace = runpy.run_path("fd_postproc/environment.py")["TRACE"].value
 # Debug information is most of a small extension's size, and symbols a twentieth: only where somebody asks.
 keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
 
@@ -60,7 +60,6 @@ class BuildExt(build_ext):
 
 
 KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx", "cuda/pack.cubins.zip"]
-ENGINE = "fd_postproc/fastdeploy/engine"
 HEADERS = sorted(
     path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)
 )
@@ -76,8 +75,14 @@ setup(
         # dlopen and threads are in libraries of their own where glibc is older than 2.34.
         extension("fd_postproc._save", "cuda/_save.pyx", HEADERS + KERNEL, ["dl", "pthread"]),
         extension(
-            "fd_postproc.fastdeploy.engine._results", "fd_postproc/fastdeploy/engine/_results.pyx", HEADERS
+            "fd_postproc.fastdeploy.engine.results._results",
+            "fd_postproc/fastdeploy/engine/results/_results.pyx",
+            HEADERS,
         ),
-        extension("fd_postproc.fastdeploy.api._chunks", "fd_postproc/fastdeploy/api/_chunks.pyx", HEADERS),
+        extension(
+            "fd_postproc.fastdeploy.api.chunks._chunks",
+            "fd_postproc/fastdeploy/api/chunks/_chunks.pyx",
+            HEADERS,
+        ),
     ],
 )

@@ -1,6 +1,6 @@
 """Microbenchmarks: what this package costs, beside a floor in C and beside other ways to do the same.
 
-``cases.py`` makes every input.  Each question is one file (``decode.py``, ``lists.py``, ...) that offers
+``cases.py`` makes every input.  Each question is one file (``receive.py``, ``step.py``, ...) that offers
 
 * ``ABOUT``, one line saying what is measured,
 * ``REFERENCE``, the contender that the others are divided by, mostly the floor,
@@ -8,21 +8,20 @@
 * ``TAIL``, optional: true if the slowest calls matter,
 * ``notes(compared)``, optional: what the results say as a whole, a line each, printed under the table,
 * ``load()``, optional: imports what the contenders need, once for all of them,
+* ``PLACE``, optional: questions with another one share no process with it,
 * ``comparisons(quick)``, the `Comparison`s to make.
 
 A contender is a function that builds its input, checks that its own answer is right, and returns a
 `Ready`.  ``worker.py`` times one contender in one fresh process, with pyperf; ``runner.py`` has the
-contenders of one comparison timed in turn, round after round; ``report.py`` prints and ``charts.py`` draws.
+contenders of one comparison timed in turn, round after round; ``report.py`` prints and ``charts.py`` draws
+where a step's time goes.
 """
 
 QUESTIONS = (
-    *("decode", "unused", "lists", "views", "pickling"),
-    *("receive", "gets", "save", "frames", "endtoend"),
-    *("step", "engine", "delivery", "sockets", "linear", "gc", "api"),
+    *("receive", "gets", "save", "endtoend"),
+    *("step", "engine", "delivery", "sockets", "gc", "api", "thinking", "rollouts"),
 )
-QUEUE_QUESTIONS = (  # run in an IPC namespace of their own
-    *("receive", "gets", "save", "frames", "endtoend"),
-    *("engine", "delivery", "linear"),
-)
+QUEUE_QUESTIONS = ("receive", "gets", "save", "endtoend", "engine", "delivery")
+"""Those that run in an IPC namespace of their own."""
 QUICK_ROUNDS = 3
 FULL_ROUNDS = 5

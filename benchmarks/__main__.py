@@ -31,8 +31,8 @@ case such as "spec_topk b256 a2 c21" is channel, requests, accepted tokens of ea
 examples:
   python -m benchmarks --quick                       all questions, few cases: a minute or two
   python -m benchmarks                               all questions, all cases: about 15 minutes
-  python -m benchmarks decode lists                  two questions, all cases
-  python -m benchmarks step engine --plot pictures   and pictures of them (needs matplotlib)
+  python -m benchmarks receive save                  two questions, all cases
+  python -m benchmarks engine --plot pictures        and where a step's time goes (needs matplotlib)
   python -m benchmarks --quick --json before.json    keep the timings; then, after a change:
   python -m benchmarks --quick --compare before.json
 """
@@ -56,7 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="also show the times divided by those that --json wrote"
     )
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="also draw pictures, as PNG and SVG")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="DIR",
+        help="also draw the waterfall of question engine",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -88,23 +88,23 @@ static inline PyObject *flr_floats(const float *values, Py_ssize_t n)
     return list;
 }
 
-/* Requests first <= i < last of a block -> (ids, scores, ranks), nested as Step.tolists nests them. */
-static inline PyObject *flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+/* The requests of a block -> (ids, scores, ranks), nested as Step.tolists nests them. */
+static inline PyObject *flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize_t cols)
 {
-    PyObject *ids = PyList_New(last - first);
-    PyObject *scores = PyList_New(last - first);
-    PyObject *ranks = PyList_New(last - first);
+    PyObject *ids = PyList_New(batch);
+    PyObject *scores = PyList_New(batch);
+    PyObject *ranks = PyList_New(batch);
     PyObject *out = PyTuple_New(3);
-    for (Py_ssize_t i = first; i < last; i++) {
+    for (Py_ssize_t i = 0; i < batch; i++) {
         const Py_ssize_t row = b->offsets[i], n = b->offsets[i + 1] - row;
         PyObject *id_rows = PyList_New(n), *score_rows = PyList_New(n);
         for (Py_ssize_t j = 0; j < n; j++) {
             PyList_SET_ITEM(id_rows, j, flr_ints(b->ids + (row + j) * cols, cols));
             PyList_SET_ITEM(score_rows, j, flr_floats(b->scores + (row + j) * cols, cols));
         }
-        PyList_SET_ITEM(ids, i - first, id_rows);
-        PyList_SET_ITEM(scores, i - first, score_rows);
-        PyList_SET_ITEM(ranks, i - first, flr_ints(b->ranks + row, n));
+        PyList_SET_ITEM(ids, i, id_rows);
+        PyList_SET_ITEM(scores, i, score_rows);
+        PyList_SET_ITEM(ranks, i, flr_ints(b->ranks + row, n));
     }
     PyTuple_SET_ITEM(out, 0, ids);
     PyTuple_SET_ITEM(out, 1, scores);

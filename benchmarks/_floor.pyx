@@ -29,7 +29,7 @@ cdef extern from "_floor.h":
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
     void *flr_words(const flr_shape *s, const uint8_t *data) nogil
     object flr_counted(object call)
-    object flr_lists(const fdw_block *b, Py_ssize_t first, Py_ssize_t last, Py_ssize_t cols)
+    object flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize_t cols)
     ctypedef struct flr_tensors:
         int64_t *tokens
         float *scores
@@ -117,10 +117,6 @@ cdef class Rows:
             return flr_words(&self.shape, data)
         return flr_rows(&self.shape, data)
 
-    def copy(self, bytes payload not None):
-        """Copy the rows and free them."""
-        free(self._take(<const uint8_t *>PyBytes_AS_STRING(payload)))
-
     def block(self, bytes payload not None):
         """Copy the rows and show them: counts, offsets, ids, scores, ranks as one bytes object."""
         cdef void *memory = self._take(<const uint8_t *>PyBytes_AS_STRING(payload))
@@ -199,11 +195,7 @@ cdef class Lists:
 
     def make(self):
         """(ids, scores, ranks) of all requests."""
-        return flr_lists(&self.block, 0, self.batch, self.cols)
-
-    def first(self, Py_ssize_t n):
-        """(ids, scores, ranks) of the first n requests."""
-        return flr_lists(&self.block, 0, min(n, self.batch), self.cols)
+        return flr_lists(&self.block, self.batch, self.cols)
 
 
 cdef uintptr_t _numbers(dict arrays, str role):
@@ -437,27 +429,6 @@ cdef class Drain:
     def taken(self, Py_ssize_t n):
         """(payload, mtype) of the last message, whose length was n."""
         return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), n), self.buffer.message[0]
-
-
-@cython.final
-cdef class Copier:
-    """Copies bytes, and the copy back.
-
-    Parameters
-    ----------
-    payload : bytes
-    """
-
-    cdef bytes payload
-
-    def __init__(self, bytes payload not None):
-        self.payload = payload
-
-    def there_and_back(self):
-        """A copy of a copy."""
-        cdef Py_ssize_t size = len(self.payload)
-        there = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self.payload), size)
-        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(there), size)
 
 
 def counted(call):

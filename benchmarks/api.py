@@ -136,8 +136,8 @@ def chunk_of(parts: Any, api: str, columns: int | None) -> Callable[[Any], str]:
 
 def _restated() -> Any:
     try:
-        from .baseline.api.logprobs import Steps
-        from .baseline.api.streams import Stock
+        from tests.restated.api.logprobs import Steps
+        from tests.restated.api.streams import Stock
     except ModuleNotFoundError as error:
         raise Unavailable(f"needs {error.name}: pip install {error.name}") from None
     processor = Processor()
@@ -151,21 +151,20 @@ def _restated() -> Any:
 
 
 def _ours() -> Any:
-    from fd_postproc.fastdeploy.api._chunks import ChatBuilder, CompletionBuilder
+    from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, CompletionBuilder
 
     parts = _restated()
-    from .baseline.api import models
+    from tests.restated.api import models
 
     return _stood_in(parts, models, ChatBuilder, CompletionBuilder)
 
 
 def _stood_in(parts: Any, models: Any, chat_builder: Any, completion_builder: Any) -> Any:
     """Ours in the place of some classes."""
-    from fd_postproc.fastdeploy.api._chunks import ChatModels, CompletionModels, Texts
-    from fd_postproc.fastdeploy.api.plans import float_style, models_of
-    from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
-
-    from .baseline.api.streams import PARTS
+    from fd_postproc.fastdeploy.api.chunks._chunks import ChatModels, CompletionModels, Texts
+    from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+    from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
+    from tests.restated.api.streams import PARTS
 
     style, processor = float_style(), Processor()
     if style is None:
@@ -190,8 +189,7 @@ class _Parts:
         import importlib
 
         from fd_postproc.fastdeploy.report import import_fastdeploy
-
-        from .baseline.api.streams import PARTS
+        from tests.restated.api.streams import PARTS
 
         try:
             import_fastdeploy()
@@ -216,7 +214,7 @@ class _Parts:
 
 
 def _ours_in_fastdeploy() -> Any:
-    from fd_postproc.fastdeploy.api._chunks import ChatBuilder, CompletionBuilder
+    from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, CompletionBuilder
 
     parts = _Parts()
     return _stood_in(parts, parts.protocol, ChatBuilder, CompletionBuilder)

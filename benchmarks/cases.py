@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import product, repeat
+from itertools import repeat
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -129,17 +128,6 @@ def rounds_for(case: Case) -> int:
     return 0 if case in HEADLINE else 3
 
 
-def matrix() -> list[Case]:
-    """Batch 1/32/256/512, accepted 1/2/4/6, columns 1/6/21, on every channel that has such a thing."""
-    batches, accepted, columns = (1, 32, 256, 512), (1, 2, 4, 6), (1, 6, 21)
-    return [
-        *(Case("spec_topk", b, a, c) for b, a, c in product(batches, accepted, columns)),
-        *(Case("topk", b, 1, c) for b, c in product(batches, columns)),
-        *(Case("spec", b, a, 1) for b, a in product(batches, accepted) if b <= GPU.spec_batch),
-        *(Case("plain", b, 1, 1) for b in batches),
-    ]
-
-
 # ---- What questions hand to the runner --------------------------------------------------------------
 
 
@@ -198,16 +186,12 @@ class Comparison:
         Label, unique within a question.
     contenders : mapping of str to callable
         Each builds its input, checks its answer and returns a `Ready`.
-    limits : mapping of str to (int, int), optional
-        kernel.msgmax and kernel.msgmnb that a contender gets in an IPC namespace of its own, where they are
-        not to be `ROOMY`.
     rounds : int, optional
         Processes for each contender at most; 0 is as many as there are rounds.
     """
 
     case: str
     contenders: Mapping[str, Callable[[], Ready]]
-    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rounds: int = 0
 
 
@@ -222,34 +206,6 @@ def timed(call: Callable[[], Any]) -> TimeFunction:
         return perf_counter() - began
 
     return run
-
-
-def gc_off(run: TimeFunction) -> TimeFunction:
-    """The same loop while Python's cyclic garbage collector is off."""
-
-    def quiet(loops: int) -> float:
-        was_on = gc.isenabled()
-        gc.disable()
-        try:
-            return run(loops)
-        finally:
-            if was_on:
-                gc.enable()
-
-    return quiet
-
-
-def gc_unfrozen(run: TimeFunction) -> TimeFunction:
-    """The same loop while full collections walk over everything that the process has loaded."""
-
-    def walked(loops: int) -> float:
-        gc.unfreeze()
-        try:
-            return run(loops)
-        finally:
-            gc.freeze()
-
-    return walked
 
 
 def objects_in(result: Any) -> int:
@@ -280,10 +236,3 @@ def attributes(o: Any) -> dict[str, Any]:
     slots = (name for cls in type(o).__mro__ for name in getattr(cls, "__slots__", ()))
     held = {name: getattr(o, name) for name in slots if hasattr(o, name)}
     return {**held, **getattr(o, "__dict__", {})}
-
-
-def step_bytes(step: Step) -> bytes:
-    """A step's arrays, as they lie in memory."""
-    counts = np.array(step.counts, dtype=np.int32)
-    parts: list[Any] = [counts, step.offsets, step.ids, step.scores, step.ranks]
-    return b"".join(bytes(part) for part in parts if part is not None)

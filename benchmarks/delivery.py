@@ -7,6 +7,7 @@ double's.  The socket is a real one, and another process reads it.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -20,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import sysv_ipc
 
-from fd_postproc._child import python_command
-from fd_postproc.fastdeploy.engine.messages import Packing
-from fd_postproc.fastdeploy.engine.send_loop import SendLoop, _OneRound
-from fd_postproc.fastdeploy.engine.wake_up import WakeUp
+from fd_postproc.fastdeploy.engine.delivery.delivery import Delivery
+from fd_postproc.fastdeploy.engine.delivery.wake_up import WakeUp
+from fd_postproc.subprocess_json import python_command
+from tests.restated.workload import Case as LoadCase
 
-from .baseline.workload import Case as LoadCase
 from .cases import HEADLINE, Case, Comparison, Ready, Unavailable, check, timed
 from .processors import OURS, RESTATED, cases, load_case, loaded, names, step_call, token_processor_module
 
@@ -101,36 +101,48 @@ class Engine:
             request_worker_map={},
             llm_logger=server.llm_logger,
         )
-        self._stock = vars(service)["_zmq_send_generated_tokens"]
-        self.loop: SendLoop | None = None
+        self._stock = inspect.unwrap(vars(service)["_zmq_send_generated_tokens"])
+        self.delivery: Delivery | None = None
         self._changes: list[Any] = []
         if name == OURS:
             plan = self.work.processor.plan
-            self.loop = SendLoop(plan, service)
-            self._changes = [Packing(plan, server), WakeUp(self.scheduler, plan), self.loop]
-            check(
-                self.loop.stock is not None and len(self._changes[0].methods) > 0, "FastDeploy's way is timed"
-            )
+            self.delivery = self.work.processor.delivery = Delivery(plan, self.scheduler, service, server)
+            self._changes = [WakeUp(self.scheduler, plan), self.delivery]
+            check(self.delivery.sending is not None, "FastDeploy's way is timed")
         for change in self._changes:
             change.begin()
 
     def send(self) -> None:
         """A round of the loop."""
-        if self.loop is None:
-            self._stock(_OneRound(self.engine, self.scheduler.get_results()))
+        if self.delivery is None:
+            self._stock(_OneRound(self.engine))
         else:
-            self.loop.round(self.engine)
+            self.delivery.round(self.engine)
 
     def run(self) -> None:
         """The sender's thread."""
-        if self.loop is None:
+        if self.delivery is None:
             self._stock(self.engine)
         else:
-            self.loop.run(self.engine)
+            self.delivery.run(self.engine)
 
     def close(self) -> None:
         for change in self._changes:
             change.end()
+
+
+class _OneRound:
+    """Engine whose loop ends after a round."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self._asked = engine, iter((True, False))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @property
+    def running(self) -> bool:
+        return next(self._asked)
 
 
 def _zmq() -> Any:

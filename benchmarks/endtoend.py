@@ -25,7 +25,6 @@ from fd_postproc.errors import QueueTimeout
 
 from .built import _floor
 from .cases import HEADLINE, Case, Channel, Comparison, Ready, Unavailable, check, tensors_of
-from .frames import shape_of
 from .peer import Peer, back_to_back, each_awaited, serve
 from .queued import fits
 
@@ -306,7 +305,9 @@ def _make(case: Case, way: str, in_turn: bool) -> Ready:
         undo.callback(folder.cleanup)
         undo.callback(queue.remove)
         send = WAYS[way][0](link)
-        peer = Peer(__name__, *shape_of(case), way, queue.key, link.path)
+        peer = Peer(
+            __name__, case.channel, case.batch, case.accepted, case.columns, way, queue.key, link.path
+        )
         undo.callback(peer.close)
         peer.expect(1, 1)
         send()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from fd_postproc.fastdeploy.engine._results import Messages
+from fd_postproc.fastdeploy.engine.results._results import Messages
+from tests.restated.shares import REMOVALS, stripped
+from tests.restated.workload import Case as LoadCase
 
 from . import receive
-from .baseline.shares import REMOVALS, stripped
-from .baseline.workload import Case as LoadCase
 from .cases import Case, Comparison, Ready, check, objects_in, rounds_for, timed
 from .processors import (
     CLASSES,

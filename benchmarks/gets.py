@@ -15,8 +15,8 @@ import sysv_ipc
 
 from fd_postproc import ops
 from fd_postproc.queues import locate
+from tests.restated.workload import flat_view
 
-from .baseline.workload import flat_view
 from .built import _floor
 from .cases import HEADLINE, Case, Comparison, Dialect, Ready, rounds_for, tensors_of
 from .queued import Taking, taken

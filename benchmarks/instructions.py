@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 
 from fd_postproc import ops
-from fd_postproc._child import python_command
 from fd_postproc._core import FlightRing, Receiver, Sender, Step, decode, encode
-from fd_postproc.fastdeploy.engine._results import Stages
+from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.queues import locate
+from fd_postproc.subprocess_json import python_command
 
 from .built import _floor
 from .cases import HEADLINE, Case, tensors_of

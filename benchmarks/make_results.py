@@ -1,8 +1,9 @@
-"""Measure everything and rewrite the tables and pictures of RESULTS.md and of both READMEs.
+"""Measure everything; rewrite results.json, and tables and picture of RESULTS.md and of both READMEs.
 
     python -m benchmarks.make_results              measures (a quarter of an hour), then writes
     python -m benchmarks.make_results --from FILE  writes what `python -m benchmarks --json FILE` measured
 
+results.json has every case.  RESULTS.md shows those of ``python -m benchmarks --quick``.
 Close other programs first.  Text outside the markers ``<!-- bench:NAME -->`` ... ``<!-- /bench -->`` stays.
 """
 
@@ -16,10 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import charts, instructions, report, runner, targets
+from benchmarks import QUESTIONS, charts, instructions, report, runner, targets
 
 HERE = Path(__file__).parent
-PICTURES = HERE / "plots"
+PICTURES, EVERYTHING = HERE / "plots", HERE / "results.json"
 MARKED = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
@@ -27,11 +28,57 @@ def blocks(found):
     """Text for each marker: a table for each question, the targets, the machine."""
     made = {
         question: report.markdown(question, compared)
-        for question, compared in report.by_question(found).items()
+        for question, compared in report.by_question(main_rows(found)).items()
     }
     counts = json.loads((HERE / "instructions.json").read_text())["counts"]
-    rest = {"targets": targets.markdown(found), "machine": machine(found)}
+    rest = {
+        "targets": targets.markdown(found),
+        "speed": targets.for_operators(found),
+        "machine": machine(found),
+    }
     return {**made, **rest, "instructions": instructions.markdown(counts)}
+
+
+def main_rows(found):
+    """The comparisons that the page shows: those of a quick run."""
+    shown = {(question, one.case) for question, one in runner.plan(QUESTIONS, quick=True)}
+    return [(question, one) for question, one in found if (question, one.case) in shown]
+
+
+SCALES = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "%": 1e-2}
+
+
+def number(text):
+    """A cell of a table as a number: times in seconds, shares of one; None if it is empty."""
+    if text in ("", "none"):
+        return None if text == "" else 0
+    value, _, unit = text.removesuffix("x").replace(",", "").partition(" ")
+    return float(f"{float(value) * SCALES[unit]:.3g}") if unit else json.loads(value)
+
+
+def everything(found):
+    """Every row of every question, for results.json: what the tables show, as numbers."""
+    questions = {}
+    for question, compared in report.by_question(found).items():
+        shown = report.columns(question)
+        rows = [
+            [one.case, name, *(number(column.cell(result, one)) for column in shown)]
+            for one in compared
+            for name, result in one.results.items()
+        ]
+        questions[question] = {
+            "columns": ["case", "contender", *(column.heading for column in shown)],
+            "rows": rows,
+            "notes": report.notes(question, compared),
+        }
+    return {"machine": machine(found), "questions": questions}
+
+
+def write_json(content, path=EVERYTHING):
+    """A row a line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    innermost = re.compile(r"\[[^][{}]*\]")
+    path.write_text(innermost.sub(lambda row: json.dumps(json.loads(row[0])), text) + "\n")
 
 
 def machine(found):
@@ -75,6 +122,7 @@ def main():
             command = [sys.executable, "-m", "benchmarks", "--json", os.fspath(source)]
             subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
         found = runner.load(source)
+    write_json(everything(found))
     charts.draw(found, PICTURES)
     texts = blocks(found)
     for page in (HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "README_CN.md"):

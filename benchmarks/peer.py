@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from fd_postproc._child import python_command
+from fd_postproc.subprocess_json import python_command
 
 from .cases import TimeFunction, check
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from fd_postproc._core import step_from_tensors
-from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.engine.processor_class import make_class
+from tests.restated import CommonStep, bind
+from tests.restated.workload import Case as LoadCase
+from tests.restated.workload import Load, flat_view
 
-from .baseline import CommonStep, bind
-from .baseline.workload import Case as LoadCase
-from .baseline.workload import Load, flat_view
 from .cases import Case, Unavailable, check
 
 RESTATED = "FastDeploy restated"
@@ -94,7 +94,7 @@ def processor_class(name: str, module: Any) -> type:
 
 
 def load_case(case: Case, draft: bool = False) -> LoadCase:
-    """The same case for `baseline.workload`, which tells target from draft messages."""
+    """The same case for `restated.workload`, which tells target from draft messages."""
     channel = f"spec_topk_{'draft' if draft else 'target'}" if case.channel == "spec_topk" else case.channel
     return LoadCase(channel, case.columns, case.accepted, case.batch)
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fd_postproc._child import python_command
+from fd_postproc.subprocess_json import python_command
 
 from . import FULL_ROUNDS, QUESTIONS, QUEUE_QUESTIONS, QUICK_ROUNDS
 from .cases import Comparison
@@ -250,8 +250,9 @@ def _place(question: str) -> str:
 
     Loading FastDeploy's classes takes seconds, so what needs them is loaded once.
     """
-    if hasattr(importlib.import_module(f"{__package__}.{question}"), "load"):
-        return "beside FastDeploy's classes"
+    module = importlib.import_module(f"{__package__}.{question}")
+    if hasattr(module, "load"):
+        return getattr(module, "PLACE", "beside FastDeploy's classes")
     return "with queues" if question in QUEUE_QUESTIONS else ""
 
 

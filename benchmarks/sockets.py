@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fd_postproc.environment import PEER, STREAMS
+from tests.restated.workload import Load
 
-from .baseline.workload import Load
 from .cases import Case, Comparison, Ready, Unavailable, check, timed
 from .processors import OURS, load_case, processor_class, token_processor_module
 
@@ -32,7 +32,7 @@ ABOUT = (
     "a step over FastDeploy's ZeroMQ road: the model runner's thread, the thread that sends, and the engine "
     "from the socket to results; files made in /dev/shm"
 )
-STOCK, MIXED = "FastDeploy's classes", f"{OURS}, stock worker"
+STOCK = "FastDeploy's classes"
 REFERENCE = OURS
 BASELINE = STOCK
 SHARED = Path("/dev/shm")
@@ -47,7 +47,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         for place, make in (("model runner", _runner), ("sender", _sender)):
             ways = {name: partial(make, name, case) for name in (STOCK, OURS)}
             yield Comparison(f"{case}, {place}", ways, rounds=3)
-        ways = {name: partial(_engine, name, case) for name in (STOCK, MIXED, OURS)}
+        ways = {name: partial(_engine, name, case) for name in (STOCK, OURS)}
         yield Comparison(f"{case}, engine", ways, rounds=3)
 
 
@@ -62,7 +62,7 @@ class Road:
 
     Parameters
     ----------
-    name : {STOCK, MIXED, OURS}
+    name : {STOCK, OURS}
     case : Case
     """
 
@@ -76,7 +76,7 @@ class Road:
         except ImportError as error:  # without a GPU its own ops are not there
             raise Unavailable(
                 f"FastDeploy's model runner cannot be imported: {error}; on a machine without a GPU put "
-                "benchmarks/service/shim first on PYTHONPATH"
+                "harness/service/shim first on PYTHONPATH"
             ) from None
         build: Callable[..., Any] = builders._build_stream_transfer_data
         if name == OURS:
@@ -171,7 +171,7 @@ class Server:
 
 
 def _engine(name: str, case: Case) -> Ready:
-    road = Road(OURS if name == OURS else STOCK, case)
+    road = Road(name, case)
     cls = road.module.TokenProcessor if name == STOCK else processor_class(OURS, road.module)
     work = Load(road.module, cls, load_case(case))
     processor = work.processor

@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from fd_postproc._core import FlightRing, step_from_tensors
-from fd_postproc.fastdeploy.engine.reporter import Reporter
+from fd_postproc.fastdeploy.engine.health.reporter import Reporter
+from tests.restated.workload import Case as LoadCase
+from tests.restated.workload import Load
 
-from .baseline.workload import Case as LoadCase
-from .baseline.workload import Load
 from .built import Objects
 from .cases import (
     HEADLINE,

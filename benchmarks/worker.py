@@ -35,11 +35,11 @@ def find(question: str, case: str) -> Comparison:
     raise KeyError(f"question {question!r} has no case {case!r}")
 
 
-def set_limits(outside: str, limits: tuple[int, int] = ROOMY) -> None:
-    """Set kernel.msgmax and kernel.msgmnb, but only inside another IPC namespace than `outside`."""
+def set_limits(outside: str) -> None:
+    """Raise kernel.msgmax and kernel.msgmnb, but only inside another IPC namespace than `outside`."""
     if os.readlink("/proc/self/ns/ipc") == outside:
         return
-    for name, value in zip(("msgmax", "msgmnb"), limits, strict=True):
+    for name, value in zip(("msgmax", "msgmnb"), ROOMY, strict=True):
         with open(f"/proc/sys/kernel/{name}", "w") as file:
             file.write(str(value))
 
@@ -83,7 +83,7 @@ def answer(outside: str, order: dict[str, Any]) -> str:
     comparison = find(question, order["case"])
     contender = comparison.contenders[order["contender"]]
     if outside:
-        set_limits(outside, comparison.limits.get(order["contender"], ROOMY))
+        set_limits(outside)
     gc.disable()  # what is made and checked here need not be walked over again and again
     ready = contender()
     gc.enable()

@@ -38,7 +38,6 @@ cdef extern from "cuda/driver.h" nogil:
 cdef extern from "cuda/ring.h" nogil:
     ctypedef struct fdr_gpu:
         int ordinal
-        fdv_event ready
 
     ctypedef struct fdr_error:
         uint64_t ticket
@@ -76,9 +75,6 @@ cdef extern from "cuda/ring_save.h" nogil:
         FDR_REFUSED
         FDR_WIDE
         FDR_SIZE
-        FDR_MAPPED
-        FDR_COPY
-        FDR_WATCH
         FDK_INT64
         FDK_INT32
         FDK_FLOAT32
@@ -96,23 +92,19 @@ cdef extern from "cuda/ring_save.h" nogil:
         fdr_error failure
         int64_t held, held_ns
 
-    int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int way)
+    int fdr_start(fdr_ring *r, const fdv_driver *driver, int n)
     int fdr_drain(fdr_ring *r, int64_t deadline)
     int64_t fdr_stop(fdr_ring *r, int64_t deadline)
     int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
     uint64_t fdr_issued(const fdr_ring *r)
     uint64_t fdr_finished(const fdr_ring *r)
     int fdr_is_broken(const fdr_ring *r)
-    bint fdr_has_error(const fdr_ring *r)
 
     ctypedef struct fdk_array:
         const void *data
         int64_t row
         int64_t col
         int64_t type
-
-    ctypedef struct fdp_terms:
-        int64_t rows
 
     ctypedef struct fdk_job:
         fdk_array tokens
@@ -126,15 +118,10 @@ cdef extern from "cuda/ring_save.h" nogil:
         fdk_array preempted
         fdk_array steps
         const uint8_t *not_need_stop
-        fdp_terms terms
-        int32_t *header
-        int32_t stop_word
 
     ctypedef struct fdr_job:
         fdr_gpu *gpu
         fdv_stream stream
-        fdv_event after
-        int side
         fdr_lane *lane
         fdk_job kernel
         int64_t sizes[10]
@@ -144,5 +131,3 @@ cdef extern from "cuda/ring_save.h" nogil:
                     uint64_t sender, int64_t capacity, fdp_fault *fault)
     int64_t fdr_most_requests(const fdr_job *job)
     int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)
-
-    int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream stream, fdr_error *error)

@@ -163,16 +163,7 @@ cdef class DeviceJob:
                 f"a batch of {batch} is more than the {most} requests that the save kernel has room for; "
                 "use host tensors (.cpu())")
         job.stream = <fdv_stream>stream
-        if _ready:
-            _choose_stream(&job)
         return _launch(&job, self, lane, records, keep)
-
-    cdef DeviceJob bare(self):
-        """The same without its tensors: what error texts need."""
-        cdef DeviceJob job = DeviceJob.__new__(DeviceJob)
-        job.op, job.device = self.op, self.device
-        job.cols, job.width, job.rows = self.cols, self.width, self.rows
-        return job
 
     cdef int prepare(self, fdr_job *job, Lane lane, int32_t batch, int32_t stop_flag, int32_t flag,
                      bint skip_prefill, fdp_fault *fault) noexcept:

@@ -11,13 +11,8 @@ cdef dict _REASON_NAMES = _REASONS
 cdef fdr_ring *_ring = NULL
 
 
-WAYS = {"mapped": FDR_MAPPED, "copy": FDR_COPY, "watch": FDR_WATCH}
-
-
-def start(int slots, str way):
+def start(int slots):
     """Start the sender thread with this many buffers; does nothing if it runs.
-
-    `way`, one of `WAYS`, is how messages come from the device; see enum fdr_way.
 
     Raises
     ------
@@ -31,7 +26,7 @@ def start(int slots, str way):
     cdef fdr_ring *ring = <fdr_ring *>calloc(1, sizeof(fdr_ring))
     if ring == NULL:
         raise MemoryError
-    cdef int status = fdr_start(ring, &_driver, slots, WAYS[way])
+    cdef int status = fdr_start(ring, &_driver, slots)
     if status != 0:
         free(ring)
         raise OSError(status, f"starting the sender thread: {os.strerror(status)}")

@@ -33,7 +33,6 @@ enum {
     FDV_CAPTURE_RELAXED = 2,
     FDV_HOST_PORTABLE = 1, FDV_HOST_MAPPED = 2,
     FDV_EVENT_BLOCKING = 1, FDV_EVENT_NO_TIMING = 2,
-    FDV_STREAM_NON_BLOCKING = 1,
     FDV_CAPABILITY_MAJOR = 75, FDV_CAPABILITY_MINOR = 76,
     FDV_POINTER_ORDINAL = 9,        /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
     FDV_FUNCTION_REGISTERS = 4,     /* CU_FUNC_ATTRIBUTE_NUM_REGS */
@@ -57,10 +56,6 @@ enum {
     X(ModuleGetFunction, "cuModuleGetFunction", (fdv_function *function, fdv_module module, const char *name)) \
     X(FuncGetAttribute, "cuFuncGetAttribute", (int *value, int attribute, fdv_function function)) \
     X(ThreadExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode)) \
-    X(MemAlloc, "cuMemAlloc_v2", (fdv_address *address, size_t size)) \
-    X(MemFree, "cuMemFree_v2", (fdv_address address)) \
-    X(MemsetD8, "cuMemsetD8_v2", (fdv_address address, unsigned char value, size_t size)) \
-    X(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *to, fdv_address from, size_t size, fdv_stream stream)) \
     X(MemHostAlloc, "cuMemHostAlloc", (void **memory, size_t size, unsigned flags)) \
     X(MemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", \
       (fdv_address *address, void *memory, unsigned flags)) \
@@ -69,8 +64,6 @@ enum {
     X(EventCreate, "cuEventCreate", (fdv_event *event, unsigned flags)) \
     X(EventRecord, "cuEventRecord", (fdv_event event, fdv_stream stream)) \
     X(EventSynchronize, "cuEventSynchronize", (fdv_event event)) \
-    X(StreamCreate, "cuStreamCreate", (fdv_stream *stream, unsigned flags)) \
-    X(StreamWaitEvent, "cuStreamWaitEvent", (fdv_stream stream, fdv_event event, unsigned flags)) \
     X(StreamIsCapturing, "cuStreamIsCapturing", (fdv_stream stream, int *status)) \
     X(LaunchKernel, "cuLaunchKernel", \
       (fdv_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \

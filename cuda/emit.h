@@ -37,7 +37,7 @@ FDP_FN void fdk_put(const fdk_message *m, int32_t at, int32_t word)
         m->job->payload[at] = word;
 }
 
-/* A number of a tensor in 32 bits.  One that does not fit, and that somebody will read, is told to the host;
+/* A number of a tensor in 32 bits.  One that does not fit, and will be read, is reported to the host;
  * of several, any. */
 FDP_FN int32_t fdk_narrow(const fdk_message *m, const fdk_array *from, int64_t row, int64_t col, int64_t cols,
                           int is_read, int reason)
@@ -55,7 +55,7 @@ typedef struct {
     int32_t start;      /* its first row among all rows written */
     int32_t code;       /* see fdp_request */
     int32_t scored;     /* has logprobs, those of row `first` of the tensors */
-    int32_t is_read;    /* somebody will read it, so its numbers have to fit */
+    int32_t is_read;    /* it will be read, so its numbers have to fit */
     int32_t first;
 } fdk_row;
 

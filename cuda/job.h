@@ -31,13 +31,6 @@ typedef unsigned long long uint64_t;
 #define FDK_ASSERT(what, why) _Static_assert(what, why)
 #endif
 
-/* Everything that this thread has written or seen written comes, for host and device, before what it writes next. */
-#ifdef __CUDACC__
-#define FDK_FENCE() __threadfence_system()
-#else
-#define FDK_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
-#endif
-
 enum fdk_type { FDK_INT64, FDK_INT32, FDK_FLOAT32 };
 
 /* Numbers that the kernel reads: device memory, or page-locked host memory by its device address. */
@@ -92,14 +85,13 @@ typedef struct {
     int32_t *payload;       /* the message, without its mtype; best so that its ids begin a line of 128 bytes */
     fdk_result *result;
     const uint64_t *plan;   /* its rows (fdk_planned_row), if the host has decided; else NULL */
-    int32_t *done;          /* one word a block, which gets `stamp` when all that the block wrote has arrived; or NULL */
     fdp_terms terms;
     int32_t batch;          /* requests in the tensors: at most what the message holds */
     int32_t cols;           /* columns of ids and scores; 1 without logprobs */
     int32_t wire_cols;      /* columns of a row in the message */
     int32_t compact;        /* 1: a compact frame */
     int32_t has_logprobs;
-    int32_t clear_counts;   /* counts of slots that nobody uses are sent as 0 */
+    int32_t clear_counts;   /* counts of unused slots are sent as 0 */
     int32_t counts_at;      /* -1: the token tells whether it is one */
     int32_t capacity;       /* words that there is room for */
     int32_t size, size_per_request, size_per_row; /* of a message without a live slot; of a frame */
@@ -112,10 +104,9 @@ typedef struct {
     int32_t seq_word;       /* the first of two; -1 without one */
     int32_t planned_rows;   /* if the host has decided */
     int32_t planned_size;   /* words of the message, likewise */
-    int32_t stamp;
 } fdk_job;
 FDK_ASSERT(sizeof(fdk_array) == 32 && sizeof(fdp_terms) == 32, "the same for every compiler");
-FDK_ASSERT(sizeof(fdk_job) == 616, "the same for every compiler");
+FDK_ASSERT(sizeof(fdk_job) == 608, "the same for every compiler");
 
 /* ---- Reading the tensors -------------------------------------------------------------------------------- */
 

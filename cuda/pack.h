@@ -3,12 +3,12 @@
  * The kernel body: a save op's tensors on a device -> one message.
  *
  * Every block works in FDK_PHASES phases with a barrier between two of them.  In the first three it finds out by
- * itself, from the counts, how many rows there are and where each request's begin (scan.h).  In the fourth one
+ * itself, from the counts, how many rows there are and where each request's begin (scan.h).  In the last one
  * all threads of the grid share the words of the message, so that a warp writes words that lie side by side
- * (emit.h).  In the last one it may tell that all it wrote has arrived.
+ * (emit.h).
  *
  * If all numbers that decide are in host memory, the host has decided (decide.h): it has written header and counts,
- * and a plan of the rows.  Then only the fourth phase and the last have something to do.
+ * and a plan of the rows.  Then only the last phase has something to do.
  */
 #ifndef FD_POSTPROC_CUDA_PACK_H
 #define FD_POSTPROC_CUDA_PACK_H
@@ -37,7 +37,7 @@ FDP_FN void fdk_refuse(const fdk_job *job, int32_t bad)
     job->result->length = FDK_REFUSED;
 }
 
-#define FDK_PHASES 5
+#define FDK_PHASES 4
 
 /* What one thread does in one phase.  All threads of a block must have ended a phase before one begins the next;
  * blocks need not wait for each other.
@@ -58,10 +58,6 @@ FDP_FN void fdk_phase(const fdk_job *job, int phase, void *shared, int32_t block
         fdk_reduce(&s, thread, threads);
     if (phase == 2 && fits && !planned)
         fdk_exclusive_scan(job, &s, thread, threads);
-    if (phase == 4 && thread == 0 && job->done != 0) {
-        FDK_FENCE();
-        *(volatile int32_t *)&job->done[block] = job->stamp;
-    }
     if (phase != 3)
         return;
     if (!fits || (!planned && s.whole->bad != FDP_MOST)) {

@@ -13,12 +13,12 @@
 
 enum { FDK_THREADS = 256, FDK_MOST_BLOCKS = 64, FDK_LINE = 128, FDK_ARRAYS = 10 };
 
-/* What a slot of the ring begins with: the kernel's result, the words of its blocks, and the message, with
- * its mtype right before it, where msgsnd expects it.  Where in the first line after FDK_LINES_AT the payload
- * begins depends on the job: its ids begin a line, so that each store of a warp fills one.  Written over the
- * bus, half a line costs as much as a whole one. */
-enum { FDK_RESULT_AT = 0, FDK_DONE_AT = 64, FDK_LINES_AT = 384, FDK_MOST_PAYLOAD_AT = FDK_LINES_AT + FDK_LINE };
-FDK_ASSERT(FDK_DONE_AT + 4 * FDK_MOST_BLOCKS + sizeof(long) <= FDK_LINES_AT, "room for the blocks' words and mtype");
+/* What a slot of the ring begins with: the kernel's result, and the message, with its mtype right before it,
+ * where msgsnd expects it.  Where in the first line after FDK_LINES_AT the payload begins depends on the job:
+ * its ids begin a line, so that each store of a warp fills one.  Written over the bus, half a line costs as
+ * much as a whole one. */
+enum { FDK_RESULT_AT = 0, FDK_LINES_AT = 128, FDK_MOST_PAYLOAD_AT = FDK_LINES_AT + FDK_LINE };
+FDK_ASSERT(FDK_RESULT_AT + sizeof(fdk_result) + sizeof(long) <= FDK_LINES_AT, "room for the result and mtype");
 
 /* The word at which the ids begin. */
 static inline int32_t fdk_ids_begin(const fdk_job *job)
@@ -45,22 +45,6 @@ static inline int64_t fdk_capacity(const fdw_layout *layout, int channel, int di
 static inline int64_t fdk_most_rows(const fdk_job *job)
 {
     return job->plan != NULL ? job->planned_rows : fdp_min(job->terms.width, job->terms.depth) * job->batch;
-}
-
-/* Maximum number of words in its message. */
-static inline int64_t fdk_most_words(const fdk_job *job)
-{
-    const fdk_region *last = job->has_logprobs ? &job->ranks_at : &job->ids_at;
-    int64_t words;
-    if (job->plan != NULL)
-        return job->planned_size;
-    words = job->size + (int64_t)job->size_per_request * job->batch + job->size_per_row * fdk_most_rows(job);
-    if (!job->compact && job->batch > 0) {
-        const int32_t j = job->counts_at < 0 ? 0 : job->terms.depth - 1;
-        const int64_t end = (int64_t)fdk_place(last, 0, 0, job->batch - 1, 0, j) + 1;
-        words = end > words ? end : words;
-    }
-    return fdp_min(words, job->capacity);
 }
 
 /* Blocks for a job: enough that no thread has more than a few words. */
@@ -127,8 +111,8 @@ static inline void fdk_prepare_header(fdk_job *job, const fdw_message *planned)
     job->header_words = (int32_t)(m.at.header / 4);
 }
 
-/* Fill in a job, except for what lies on the device: the arrays, live_batch, not_need_stop, payload, result,
- * plan and done, which are set to NULL.
+/* Fill in a job, except for what lies on the device: the arrays, live_batch, not_need_stop, payload,
+ * result and plan, which are set to NULL.
  *
  * Only the numbers in `s` are used.  `capacity` is the room at the payload, in bytes.  0, or -1 with the
  * reason in *fault: FDP_BATCH or FDP_COLUMNS. */

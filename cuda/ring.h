@@ -4,8 +4,8 @@
  * there.  This file defines their parts; ring_memory.h makes and frees the buffers, ring_sender.h is the
  * thread, and ring_save.h is what callers do.
  *
- * A save takes the next buffer, launches the kernel that writes the message into it, records an event and
- * returns.  The sender thread waits for the events one after another and gives each message to its queue, so
+ * A save takes the next buffer, launches the kernel that writes the message into it over the bus, records an
+ * event and returns.  The sender thread waits for the events one after another and gives each message to its queue, so
  * the order is that of the saves.  It blocks in the driver and in msgsnd and never spins; it uses no Python
  * and takes no GIL, so it can neither block the interpreter nor be blocked by it, and a process may exit
  * while it waits.  Its errors are kept until a caller asks for them.
@@ -27,14 +27,7 @@ FDK_ASSERT(offsetof(fdk_job, tokens) == 0 && offsetof(fdk_job, steps) == (FDK_AR
            "ten arrays in the order of tensors.ROLES");
 
 #define FDR_MOST_SLOTS 64
-#define FDR_MOST_ERRORS 16          /* kept until somebody asks; more are only counted */
-
-/* How a message comes from the device into the buffer that it is sent from. */
-enum fdr_way {
-    FDR_MAPPED,     /* the kernel writes into it, over the bus */
-    FDR_COPY,       /* the kernel writes into device memory, and one asynchronous copy follows */
-    FDR_WATCH,      /* as FDR_MAPPED; for a moment, the thread watches the blocks' words before it waits for the event */
-};
+#define FDR_MOST_ERRORS 16          /* kept until they are read; more are only counted */
 
 /* Where messages go, and counters of what happened to them.  Lives until its last message is sent. */
 typedef struct {
@@ -44,7 +37,7 @@ typedef struct {
 
 /* Buffers that were made at once, one for each slot. */
 typedef struct fdr_pool {
-    uint8_t *memory;                /* pinned; NULL: on the device */
+    uint8_t *memory;                /* pinned */
     fdv_address address;            /* for the device */
     fdv_context context;            /* in which it was made */
     int64_t each;                   /* bytes of a buffer */
@@ -59,9 +52,6 @@ typedef struct {
     fdv_function kernel;
     fdv_event events[FDR_MOST_SLOTS]; /* of each slot */
     int n_events;                   /* so many there are */
-    fdr_pool *pool;                 /* FDR_COPY: its memory */
-    fdv_stream side;                /* a stream of our own, if one was requested */
-    fdv_event ready;                /* recorded where tensors were declared complete */
 } fdr_gpu;
 
 enum fdr_kind {
@@ -89,18 +79,12 @@ typedef struct {
  * after them what the kernel reads: copies of host tensors, or a plan. */
 typedef struct {
     fdr_pool *pool;                 /* whose it is; NULL: it has none yet */
-    fdr_pool *device_pool;          /* FDR_COPY, likewise */
     uint8_t *memory;
     fdv_address address;            /* the same for the device */
     fdr_gpu *gpu;                   /* of the save under way, as all that follows */
     fdv_stream stream;
     fdv_event event;
-    int recorded;                   /* 0: the copy still has to be made, and the event recorded */
-    fdv_address copy_from;          /* FDR_COPY */
-    void *copy_to;
-    int64_t copy_size;
-    int32_t blocks;                 /* of the kernel that writes into it */
-    int32_t stamp;                  /* what they give their words; 0: they do not */
+    int recorded;                   /* 0: the event still has to be recorded */
     int64_t payload_at;
     fdr_lane *lane;
     int32_t seq_word;               /* where a frame's number belongs; -1: nowhere */
@@ -115,9 +99,8 @@ typedef struct {
     int stopping;                   /* no more saves; the thread ends when everything is sent */
     int abandoned;                  /* the thread sends nothing more */
     int ended;                      /* it has nothing left to do but return */
-    int broken;                     /* an event failed: nobody knows what the device still writes */
+    int broken;                     /* an event failed: the device may still write */
     fdr_error failure;              /* why it is broken */
-    int way;                        /* enum fdr_way */
     int n;
     fdr_slot slots[FDR_MOST_SLOTS];
     fdr_pool *pool;                 /* what slots get their buffers from */
@@ -135,10 +118,8 @@ typedef struct {
 typedef struct {
     fdr_gpu *gpu;
     fdv_stream stream;
-    fdv_event after;                /* a stream of our own waits for this event, or ... */
-    int side;                       /* ... is used without one */
     fdr_lane *lane;
-    fdk_job kernel;                 /* its payload, result, plan and done are filled in here */
+    fdk_job kernel;                 /* its payload, result and plan are filled in here */
     int64_t sizes[FDK_ARRAYS];      /* bytes of each array that is in host memory; else -1 */
     fdp_fault fault;                /* why it was refused at once */
 } fdr_job;

@@ -47,36 +47,20 @@ static inline int64_t fdr_room(const fdr_job *job)
 }
 
 /* What keeps a job from being launched now: 0, or which of these has to be made. */
-enum fdr_lack { FDR_LACKS_BUFFERS = 1, FDR_LACKS_DEVICE_BUFFERS, FDR_LACKS_EVENTS, FDR_LACKS_STREAM };
+enum fdr_lack { FDR_LACKS_BUFFERS = 1, FDR_LACKS_EVENTS };
 
 static inline int fdr_lacks(const fdr_ring *r, const fdr_job *job)
 {
     if (r->pool == NULL || r->pool->each < fdr_room(job))
         return FDR_LACKS_BUFFERS;
-    if (r->way == FDR_COPY && (job->gpu->pool == NULL || job->gpu->pool->each < fdr_message_room(job)))
-        return FDR_LACKS_DEVICE_BUFFERS;
-    if (job->gpu->n_events < r->n)
-        return FDR_LACKS_EVENTS;
-    return job->side && job->gpu->side == NULL ? FDR_LACKS_STREAM : 0;
+    return job->gpu->n_events < r->n ? FDR_LACKS_EVENTS : 0;
 }
 
-/* Pinned memory for n buffers, or memory of the current context's device. */
-static inline fdv_result fdr_allocate(const fdv_driver *driver, fdr_pool *pool, int on_device, size_t size,
-                                      const char **call)
+/* Pinned memory of so many bytes. */
+static inline fdv_result fdr_allocate(const fdv_driver *driver, fdr_pool *pool, size_t size, const char **call)
 {
     fdv_result result;
     void *memory = NULL;
-    if (on_device) {
-        *call = "cuMemAlloc";
-        result = driver->MemAlloc(&pool->address, size);
-        if (result != 0)
-            return result;
-        *call = "cuMemsetD8"; /* old content must not leak: a message may have gaps */
-        result = driver->MemsetD8(pool->address, 0, size);
-        if (result != 0)
-            driver->MemFree(pool->address);
-        return result;
-    }
     *call = "cuMemHostAlloc";
     result = driver->MemHostAlloc(&memory, size, FDV_HOST_PORTABLE | FDV_HOST_MAPPED);
     if (result != 0)
@@ -87,22 +71,21 @@ static inline fdv_result fdr_allocate(const fdv_driver *driver, fdr_pool *pool, 
         driver->MemFreeHost(memory);
         return result;
     }
-    memset(memory, 0, size);
+    memset(memory, 0, size); /* old content must not leak: a message may have gaps */
     pool->memory = (uint8_t *)memory;
     return 0;
 }
 
 /* A new pool in the current context; NULL with the reason in *error. */
-static inline fdr_pool *fdr_new_pool(const fdr_ring *r, const fdr_job *job, int on_device, fdr_error *error)
+static inline fdr_pool *fdr_new_pool(const fdr_ring *r, const fdr_job *job, fdr_error *error)
 {
-    const int64_t need = on_device ? fdr_message_room(job) : fdr_room(job);
     const char *call = "calloc";
     fdr_pool *pool = (fdr_pool *)calloc(1, sizeof *pool);
     fdv_result result = FDV_OUT_OF_MEMORY;
     if (pool != NULL) {
         pool->context = job->gpu->context;
-        pool->each = (need + FDR_BUFFER_STEP - 1) / FDR_BUFFER_STEP * FDR_BUFFER_STEP;
-        result = fdr_allocate(r->driver, pool, on_device, (size_t)pool->each * (size_t)r->n, &call);
+        pool->each = (fdr_room(job) + FDR_BUFFER_STEP - 1) / FDR_BUFFER_STEP * FDR_BUFFER_STEP;
+        result = fdr_allocate(r->driver, pool, (size_t)pool->each * (size_t)r->n, &call);
     }
     if (result == 0)
         return pool;
@@ -111,25 +94,25 @@ static inline fdr_pool *fdr_new_pool(const fdr_ring *r, const fdr_job *job, int 
     return NULL;
 }
 
-/* Under the lock: replace *pool by `fresh`; the old buffers are freed when no slot has one any more. */
-static inline void fdr_replace(fdr_ring *r, fdr_pool **pool, fdr_pool *fresh)
+/* Under the lock: new slots' buffers are of `fresh`; the old ones are freed when no slot has one any more. */
+static inline void fdr_replace(fdr_ring *r, fdr_pool *fresh)
 {
-    if (*pool != NULL) {
-        (*pool)->next = r->retired;
-        r->retired = *pool;
+    if (r->pool != NULL) {
+        r->pool->next = r->retired;
+        r->retired = r->pool;
     }
-    *pool = fresh;
+    r->pool = fresh;
 }
 
-/* Under the lock: the slot's buffer is one of `pool`. */
-static inline void fdr_take_from(fdr_pool **had, fdr_pool *pool)
+/* Under the lock: the slot's buffer is one of the present pool. */
+static inline void fdr_take_buffer(const fdr_ring *r, fdr_slot *slot)
 {
-    if (*had == pool)
+    if (slot->pool == r->pool)
         return;
-    if (*had != NULL)
-        (*had)->users--;
-    *had = pool;
-    pool->users++;
+    if (slot->pool != NULL)
+        slot->pool->users--;
+    slot->pool = r->pool;
+    slot->pool->users++;
 }
 
 /* Events for all slots in the current context; *made is how many there are, published to others under the
@@ -152,7 +135,6 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
 {
     fdr_gpu *gpu = job->gpu;
     fdr_pool *fresh = NULL;
-    fdv_stream side = NULL;
     fdv_result result, back;
     int mode, answer = 0, made = gpu->n_events;
     r->growing = 1;
@@ -163,12 +145,8 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
     } else {
         if (lack == FDR_LACKS_EVENTS) {
             answer = fdr_make_events(r, gpu, &made, error);
-        } else if (lack == FDR_LACKS_STREAM) {
-            result = r->driver->StreamCreate(&side, FDV_STREAM_NON_BLOCKING);
-            if (result != 0)
-                answer = fdr_failed(error, result, "cuStreamCreate");
         } else {
-            fresh = fdr_new_pool(r, job, lack == FDR_LACKS_DEVICE_BUFFERS, error);
+            fresh = fdr_new_pool(r, job, error);
             answer = fresh == NULL ? -1 : 0;
         }
         back = r->driver->ThreadExchangeCaptureMode(&mode);
@@ -179,36 +157,9 @@ static inline int fdr_supply(fdr_ring *r, const fdr_job *job, int lack, fdr_erro
     r->growing = 0;
     gpu->n_events = made;
     if (fresh != NULL)
-        fdr_replace(r, lack == FDR_LACKS_DEVICE_BUFFERS ? &gpu->pool : &r->pool, fresh);
-    if (side != NULL)
-        gpu->side = side;
+        fdr_replace(r, fresh);
     pthread_cond_broadcast(&r->progress);
     return answer;
-}
-
-/* Record an event on a stream: what has been queued there so far makes tensors complete.  0, or -1 with the
- * reason in *error. */
-static inline int fdr_mark(const fdv_driver *driver, fdr_gpu *gpu, fdv_stream stream, fdr_error *error)
-{
-    fdv_context popped;
-    fdv_result result = driver->CtxPushCurrent(gpu->context);
-    const char *call = "cuEventCreate";
-    int mode;
-    if (result != 0)
-        return fdr_failed(error, result, "cuCtxPushCurrent");
-    if (gpu->ready == NULL) {
-        result = fdv_relax(driver, &mode);
-        if (result == 0) {
-            result = driver->EventCreate(&gpu->ready, FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING);
-            driver->ThreadExchangeCaptureMode(&mode);
-        }
-    }
-    if (result == 0) {
-        call = "cuEventRecord";
-        result = driver->EventRecord(gpu->ready, stream);
-    }
-    driver->CtxPopCurrent(&popped);
-    return result == 0 ? 0 : fdr_failed(error, result, call);
 }
 
 /* Under the lock, with nothing in flight: take a pool that no slot needs out of the list; NULL: there is
@@ -222,10 +173,6 @@ static inline fdr_pool *fdr_unused(fdr_ring *r)
                 slot->pool->users--;
                 slot->pool = NULL;
             }
-            if (slot->device_pool == old) {
-                slot->device_pool->users--;
-                slot->device_pool = NULL;
-            }
         }
     }
     for (fdr_pool **p = &r->retired; *p != NULL; p = &(*p)->next)
@@ -235,12 +182,6 @@ static inline fdr_pool *fdr_unused(fdr_ring *r)
             return found;
         }
     return NULL;
-}
-
-/* Free a pool's memory, in the context in which it was made.  Returns the driver's answer. */
-static inline fdv_result fdr_free_pool(const fdv_driver *driver, const fdr_pool *pool)
-{
-    return pool->memory != NULL ? driver->MemFreeHost(pool->memory) : driver->MemFree(pool->address);
 }
 
 #endif

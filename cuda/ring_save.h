@@ -13,7 +13,7 @@
 #define FDR_LEAVE_NS 200000000 /* the time that a thread gets to end */
 
 /* 0, or an errno value. */
-static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int way)
+static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n)
 {
     pthread_condattr_t attributes;
     sigset_t all, before;
@@ -21,7 +21,6 @@ static inline int fdr_start(fdr_ring *r, const fdv_driver *driver, int n, int wa
     memset(r, 0, sizeof *r);
     r->driver = driver;
     r->n = n;
-    r->way = way;
     pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -144,38 +143,19 @@ static inline int fdr_fill(fdr_slot *slot, fdr_job *job, fdk_job *kernel)
 }
 
 /* Under the lock: where the kernel writes. */
-static inline void fdr_aim(const fdr_ring *r, int index, const fdr_job *job, fdr_slot *slot, fdk_job *kernel)
+static inline void fdr_aim(const fdr_slot *slot, fdk_job *kernel)
 {
     fdk_result *told = (fdk_result *)(slot->memory + FDK_RESULT_AT);
     fdv_address at = slot->address + FDK_RESULT_AT, payload = slot->address + (fdv_address)slot->payload_at;
     told->length = FDK_NOT_RUN;
     told->wide = 0;
     memcpy(&kernel->result, &at, sizeof at);
-    slot->copy_size = 0;
-    if (r->way == FDR_COPY) {
-        const fdr_pool *pool = job->gpu->pool;
-        /* What the host has written stays. */
-        const int64_t from = kernel->plan == NULL ? 0 : 4 * (int64_t)fdk_ids_begin(kernel);
-        fdr_take_from(&slot->device_pool, job->gpu->pool);
-        payload = pool->address + (fdv_address)(index * pool->each + slot->payload_at);
-        slot->copy_from = payload + (fdv_address)from;
-        slot->copy_to = slot->memory + slot->payload_at + from;
-        slot->copy_size = 4 * fdk_most_words(kernel) - from;
-    }
     memcpy(&kernel->payload, &payload, sizeof payload);
-    slot->stamp = 0;
-    slot->blocks = fdk_blocks(kernel);
-    if (r->way == FDR_WATCH) {
-        slot->stamp = (int32_t)(r->issued % INT32_MAX) + 1; /* another one than this buffer's last */
-        kernel->stamp = slot->stamp;
-        at = slot->address + FDK_DONE_AT;
-        memcpy(&kernel->done, &at, sizeof at);
-    }
 }
 
-static inline int fdr_breaks(fdr_ring *r, fdr_error *error, fdv_result result, const char *call)
+static inline int fdr_breaks(fdr_ring *r, fdr_error *error, fdv_result result)
 {
-    fdr_failed(error, result, call);
+    fdr_failed(error, result, "cuEventRecord");
     fdr_break(r);
     r->failure = *error;
     return -1;
@@ -189,42 +169,31 @@ static inline int fdr_launch(fdr_ring *r, fdr_job *job, fdr_error *error)
     fdr_slot *slot = &r->slots[index];
     fdk_job kernel = job->kernel; /* the job's own stays as it is: it may have to be saved later */
     void *arguments[] = {&kernel};
-    const char *call;
     fdv_result result;
-    fdr_take_from(&slot->pool, r->pool);
+    fdr_take_buffer(r, slot);
     slot->memory = r->pool->memory + index * r->pool->each;
     slot->address = r->pool->address + (fdv_address)(index * r->pool->each);
     slot->payload_at = fdk_payload_at(&kernel);
     if (fdr_fill(slot, job, &kernel) < 0)
         return FDR_UNFIT;
-    fdr_aim(r, index, job, slot, &kernel);
+    fdr_aim(slot, &kernel);
     slot->lane = job->lane;
     slot->seq_word = kernel.seq_word;
     slot->gpu = job->gpu;
     slot->event = job->gpu->events[index];
-    slot->stream = job->side ? job->gpu->side : job->stream;
+    slot->stream = job->stream;
     slot->recorded = 0;
-    if (job->side && job->after != NULL) {
-        result = driver->StreamWaitEvent(slot->stream, job->after, 0);
-        if (result != 0)
-            return fdr_failed(error, result, "cuStreamWaitEvent");
-    }
     result = driver->LaunchKernel(
-        job->gpu->kernel, (unsigned)slot->blocks, 1, 1, FDK_THREADS, 1, 1,
+        job->gpu->kernel, (unsigned)fdk_blocks(&kernel), 1, 1, FDK_THREADS, 1, 1,
         kernel.plan != NULL ? 0 : (unsigned)fdk_shared_bytes(kernel.batch, FDK_THREADS), slot->stream, arguments,
         NULL);
     if (result != 0)
         return fdr_failed(error, result, "cuLaunchKernel");
-    result = fdr_follow(driver, slot, &call);
+    result = fdr_record(driver, slot);
     if (fdv_is_capture(result)) /* begun by another thread in the meantime: the sender thread tries again */
         return FDR_SAVED;
-    if (result != 0) /* the kernel has been launched, and nobody will know when it is done */
-        return fdr_breaks(r, error, result, call);
-    if (job->side) { /* whoever overwrites the tensors on their own stream waits for the kernel */
-        result = driver->StreamWaitEvent(job->stream, slot->event, 0);
-        if (result != 0)
-            return fdr_breaks(r, error, result, "cuStreamWaitEvent");
-    }
+    if (result != 0) /* the kernel has been launched, and its end can no longer be seen */
+        return fdr_breaks(r, error, result);
     return FDR_SAVED;
 }
 
@@ -307,7 +276,7 @@ static inline int fdr_take_error(fdr_ring *r, fdr_error *error, int64_t *more)
     found = r->n_errors > 0;
     if (found) {
         *error = r->errors[0];
-        __atomic_store_n(&r->n_errors, r->n_errors - 1, __ATOMIC_RELAXED);
+        r->n_errors--;
         memmove(r->errors, r->errors + 1, (size_t)r->n_errors * sizeof r->errors[0]);
     }
     *more = r->more_errors;

@@ -11,24 +11,15 @@
 #include "cuda/ring_memory.h"
 
 #define FDR_CAPTURE_NS 1000000  /* and this often whether a capture is over */
-#define FDR_WATCH_NS 20000      /* a wake-up takes about as long, so more would cost more than it saves */
 #define FDR_IDLE_NS 500000000   /* after so long without a save, old buffers are freed */
 
 /* Under the lock. */
 static inline void fdr_keep_error(fdr_ring *r, const fdr_error *error)
 {
     if (r->n_errors < FDR_MOST_ERRORS)
-        r->errors[r->n_errors] = *error;
+        r->errors[r->n_errors++] = *error;
     else
         r->more_errors++;
-    if (r->n_errors < FDR_MOST_ERRORS)
-        __atomic_store_n(&r->n_errors, r->n_errors + 1, __ATOMIC_RELEASE);
-}
-
-/* Whether there is an error to take; asked without the lock. */
-static inline int fdr_has_error(const fdr_ring *r)
-{
-    return __atomic_load_n(&r->n_errors, __ATOMIC_ACQUIRE) > 0;
 }
 
 /* Send what was written into a slot to its queue.  0, or -1 with the reason in *error. */
@@ -110,39 +101,12 @@ static inline void fdr_pause(int64_t ns)
     nanosleep(&t, NULL);
 }
 
-/* What follows the kernel on its stream: the copy, if there is one, and the event. */
-static inline fdv_result fdr_follow(const fdv_driver *driver, fdr_slot *slot, const char **call)
+/* The event behind the kernel on its stream. */
+static inline fdv_result fdr_record(const fdv_driver *driver, fdr_slot *slot)
 {
-    fdv_result result;
-    if (slot->copy_size > 0) {
-        *call = "cuMemcpyDtoHAsync";
-        result = driver->MemcpyDtoHAsync(slot->copy_to, slot->copy_from, (size_t)slot->copy_size, slot->stream);
-        if (result != 0)
-            return result;
-        slot->copy_size = 0;
-    }
-    *call = "cuEventRecord";
-    result = driver->EventRecord(slot->event, slot->stream);
+    const fdv_result result = driver->EventRecord(slot->event, slot->stream);
     slot->recorded = result == 0;
     return result;
-}
-
-/* Watch the words of the blocks for a moment.  1: all that the kernel writes has arrived. */
-static inline int fdr_watch(const fdr_slot *slot)
-{
-    const int32_t *done = (const int32_t *)(slot->memory + FDK_DONE_AT);
-    const int64_t until = fds_now() + FDR_WATCH_NS;
-    int32_t arrived = 0;
-    do {
-        while (arrived < slot->blocks && __atomic_load_n(&done[arrived], __ATOMIC_ACQUIRE) == slot->stamp)
-            arrived++;
-        if (arrived == slot->blocks)
-            return 1;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    } while (fds_now() < until);
-    return 0;
 }
 
 /* Make the slot's context current in this thread, and exempt the thread from what captures in others forbid.
@@ -170,16 +134,16 @@ static inline fdv_result fdr_arrive(const fdr_ring *r, fdr_slot *slot, fdv_conte
 {
     for (;;) {
         fdv_result result;
-        if (slot->stamp != 0 && fdr_watch(slot))
-            return 0;
         result = fdr_move_to(r->driver, slot->gpu->context, current, call);
-        if (result == 0 && !slot->recorded)
-            result = fdr_follow(r->driver, slot, call);
+        if (result == 0 && !slot->recorded) {
+            *call = "cuEventRecord";
+            result = fdr_record(r->driver, slot);
+        }
         if (result == 0) {
             *call = "cuEventSynchronize";
             result = r->driver->EventSynchronize(slot->event);
         }
-        /* Not lost: while somebody captures, the driver gives no answer. */
+        /* Not lost: during a capture the driver gives no answer. */
         if (!fdv_is_capture(result) || __atomic_load_n(&r->abandoned, __ATOMIC_RELAXED))
             return result;
         fdr_pause(FDR_CAPTURE_NS);
@@ -207,7 +171,8 @@ static inline void fdr_rest(fdr_ring *r, fdv_context *current)
         if (old == NULL)
             continue;
         pthread_mutex_unlock(&r->lock);
-        if (fdr_move_to(r->driver, old->context, current, &call) == 0 && fdr_free_pool(r->driver, old) == 0) {
+        if (fdr_move_to(r->driver, old->context, current, &call) == 0
+            && r->driver->MemFreeHost(old->memory) == 0) {
             free(old);
             old = NULL;
         }

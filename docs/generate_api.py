@@ -1,10 +1,11 @@
-"""Write docs/api.md from the docstrings of the installed package.
+"""Write the API pages from the docstrings of the installed package.
 
-    python docs/generate_api.py            write it
-    python docs/generate_api.py --check    exit with 1 if it is not what would be written
+    python docs/generate_api.py                write docs/api.md: every public name, with one sentence
+    python docs/generate_api.py --check        exit with 1 if it is not what would be written
+    python docs/generate_api.py --full FILE    write the reference, with all that the docstrings say
 
-Every name in a module's ``__all__`` is described, in the order of the list below and of the class body.  The
-texts live in the docstrings only: change them there.
+The site's API page is the reference (.ci/checks/site).  Every name in a module's ``__all__`` is described, in
+the order of the list below and of the class body.  The texts live in the docstrings only: change them there.
 """
 
 import argparse
@@ -29,6 +30,15 @@ MODULES = [
 ]
 # Read in this order; names that are not here follow as they come in __all__.
 FIRST = ["Receiver", "Sender", "Step", "Logprobs", "decode", "encode", "Layout", "GPU", "XPU"]
+INDEX = """\
+# API
+
+Every public name with the first sentence of its docstring. `help(fp.Receiver)` prints all of it:
+arguments, results, errors; the site's API page has it all. Names that are not here may change at
+any time. This page is made by `docs/generate_api.py`.
+
+    import fd_postproc as fp
+"""
 INTRODUCTION = """\
 # API reference
 
@@ -71,7 +81,7 @@ def stub_signatures():
                 for argument in (*arguments.args, *arguments.kwonlyargs):
                     argument.annotation = None
                 if prefix:
-                    del arguments.args[0]
+                    del (arguments.posonlyargs or arguments.args)[0]  # self
                 words = ast.unparse(arguments).replace("layout=...", "layout=GPU")
                 found.setdefault(prefix + node.name, f"({words})")  # of overloads the first
 
@@ -185,23 +195,61 @@ def assigned_text(module, name):
     return None
 
 
-def page():
-    out, stubs = [INTRODUCTION.strip()], stub_signatures()
+def public():
+    """Each module of the list with its public names, in the order of the pages."""
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         names = [name for name in module.__all__ if name != "__version__"]
         names.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-        out.append(f"## `{module_name}`")
+        yield module, names
+
+
+def page():
+    """The reference."""
+    out, stubs = [INTRODUCTION.strip()], stub_signatures()
+    for module, names in public():
+        out.append(f"## `{module.__name__}`")
         if module is not fd_postproc:
             text = re.sub(r"^([^\n]+)\n-+\n", r"*\1*\n\n", documentation(module), flags=re.M)
             out.append(markdown(text))
         for name in names:
             thing = getattr(module, name)
-            if module is not fd_postproc and getattr(fd_postproc, name, None) is thing:
+            if is_alias(module, name):
                 out.append(f"### `{name}`\n\nAs `fp.{name}`.")
                 continue
             out += described(name, thing, module, stubs)
     return "\n\n".join(part for part in out if part) + "\n"
+
+
+def is_alias(module, name):
+    return module is not fd_postproc and getattr(fd_postproc, name, None) is getattr(module, name)
+
+
+def index():
+    """The page in docs/: names and first sentences."""
+    out, stubs = [INDEX.strip()], stub_signatures()
+    for module, names in public():
+        lines = [f"## `{module.__name__}`\n", "| name | what it is |", "|---|---|"]
+        for name in names:
+            if is_alias(module, name):
+                continue
+            thing = getattr(module, name)
+            described_by_type = isinstance(thing, type) or callable(thing)
+            text = documentation(thing) if described_by_type else assigned_text(module, name) or repr(thing)
+            lines.append(row(name, text))
+            if isinstance(thing, type):
+                for heading, member in members(thing, stubs):
+                    if not heading.startswith(".__"):
+                        lines.append(row(name + heading.partition("(")[0], member))
+        out.append("\n".join(lines))
+    return "\n\n".join(out) + "\n"
+
+
+def row(name, text):
+    """A line of the index: the first sentence of a docstring."""
+    first = " ".join(markdown(text).split("\n\n")[0].split())
+    first = re.split(r"(?<=[.:])  ?(?=[A-Z])", first)[0].replace("|", "\\|")
+    return f"| `{name}` | {first} |"
 
 
 def main():
@@ -209,11 +257,14 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        if PAGE.read_text() != page():
-            sys.exit("docs/api.md is not what its docstrings say: run python docs/generate_api.py")
-    else:
-        PAGE.write_text(page())
+    parser.add_argument("--full", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    if arguments.full:
+        arguments.full.write_text(page())
+    elif not arguments.check:
+        PAGE.write_text(index())
+    elif PAGE.read_text() != index():
+        sys.exit("docs/api.md is not what the docstrings say: run python docs/generate_api.py")
 
 
 if __name__ == "__main__":

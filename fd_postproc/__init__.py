@@ -19,6 +19,7 @@ from .errors import (
     QueueRemoved,
     QueueTimeout,
     ReceiverBusy,
+    ReceiverClosed,
     SenderBusy,
 )
 from .layout import GPU, XPU, Layout
@@ -40,6 +41,7 @@ __all__ = [
     "QueueTimeout",
     "Receiver",
     "ReceiverBusy",
+    "ReceiverClosed",
     "Sender",
     "SenderBusy",
     "Step",

@@ -20,7 +20,9 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
 
 from . import aio, arrays, checks, queues, tensors, transport
 from .environment import CHECKSUM
-from .errors import MalformedMessage, QueueError, ReceiverBusy, Refusal, SenderBusy, queue_error, too_big
+from .errors import (
+    MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, queue_error, too_big,
+)
 from .layout import GPU, Layout
 
 if fds_watch_forks() != 0:

@@ -3,8 +3,8 @@
 System V has nothing that an event loop could wait on.  A thread checks whether a queue holds a message (of
 another transport, it waits for a file descriptor); the
 step itself is taken in the loop, by ``receive(0)``, after the last point at which a task can be cancelled.
-So a cancelled task has taken nothing.  The thread starts with the first wait, and ends when nobody has waited
-for a second, or the Receiver is closed.  A Receiver that is not used this way has no thread.
+So a cancelled task has taken nothing.  The thread starts with the first wait, and ends after a second
+without a wait, or when the Receiver is closed.  A Receiver that is not used this way has no thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .checks import seconds
-from .errors import MalformedMessage, QueueRemoved
+from .errors import QueueRemoved, ReceiverClosed
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,7 +28,7 @@ _IDLE_S = 1.0
 
 
 class Watch:
-    """Tells tasks that a queue holds something.
+    """Watcher that wakes tasks when a queue has a message.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Watch:
 
     @property
     def of_this_process(self) -> bool:
-        """Whether this process has the thread: a fork leaves it behind."""
+        """Whether this process has the thread, which a fork does not copy."""
         return self._pid == os.getpid()
 
     async def wait(self, timeout: float | None) -> None:
@@ -97,7 +97,7 @@ class Watch:
 
 
 def readable(descriptor: int, seconds: float) -> bool:
-    """`Watch`'s look at a file descriptor."""
+    """Whether a file descriptor is readable within a time, for `Watch`."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
@@ -109,7 +109,7 @@ def _tell(future: asyncio.Future[None]) -> None:
 
 
 async def receive(receiver: Any, timeout: Any) -> Any:
-    """`fd_postproc.Receiver.receive_async`."""
+    """The coroutine of `fd_postproc.Receiver.receive_async`."""
     import asyncio
 
     end = None if timeout is None else time.monotonic() + seconds(timeout)
@@ -126,11 +126,9 @@ async def receive(receiver: Any, timeout: Any) -> Any:
 
 async def following(receiver: Any) -> Any:
     """The next step for ``async for``."""
-    if receiver.closed:
-        raise StopAsyncIteration
     try:
         return await receive(receiver, None)
-    except (ValueError, QueueRemoved) as error:
-        if receiver.closed and not isinstance(error, MalformedMessage):
+    except (ReceiverClosed, QueueRemoved):
+        if receiver._was_removed:
             raise StopAsyncIteration from None
         raise

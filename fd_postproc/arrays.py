@@ -1,4 +1,4 @@
-"""Numbers of any kind, from a list, an array or a tensor, as NumPy arrays of the types that a step has.
+"""Conversion of lists, arrays and tensors to NumPy arrays of the types that a step has.
 
 Any number that would change is refused, naming the argument: nothing is wrapped, cut or reinterpreted.
 """
@@ -21,6 +21,10 @@ _KINDS = {
     "M": "dates",
     "m": "times",
 }
+
+
+CODES = {-1: "no token", -3: "recovery stop", -9: "preempted"}
+"""Negative counts that a worker sends."""
 
 
 def int32_array(values: Any, name: str, ndim: int) -> Any:
@@ -75,6 +79,42 @@ def float32_array(values: Any, name: str, ndim: int) -> Any:
     return as_float32(array, name)
 
 
+def refuse_impossible(counts: Any, scores: Any, ranks: Any) -> None:
+    """Refuse what no model and no worker gives.
+
+    Parameters
+    ----------
+    counts : ndarray of int32
+    scores : ndarray of float32, or None
+    ranks : ndarray of int32, or None
+
+    Raises
+    ------
+    ValueError
+        If a count is a negative number that is no code, a score is NaN or positive, or a rank is below 1;
+        the text names the first such value and its place.
+    """
+    import numpy as np
+
+    unknown = (counts < 0) & ~np.isin(counts, list(CODES))
+    if unknown.any():
+        codes = ", ".join(f"{code} ({meaning})" for code, meaning in CODES.items())
+        raise _impossible("counts", counts, unknown, f"a negative count is a code: {codes}")
+    if scores is None:
+        return
+    wrong = ~(scores <= 0)
+    if wrong.any():
+        raise _impossible("scores", scores, wrong, "a log-probability is at most 0")
+    if (ranks < 1).any():
+        raise _impossible("ranks", ranks, ranks < 1, "the likeliest token has rank 1")
+
+
+def _impossible(name: str, array: Any, wrong: Any, why: str) -> ValueError:
+    place = [int(index[0]) for index in wrong.nonzero()]
+    where = f"[{', '.join(map(str, place))}]"
+    return ValueError(f"{name}{where} is {array[tuple(place)]}: {why}; as_recorded=True keeps any value")
+
+
 def _array(values: Any, name: str) -> Any:
     """The values as a NumPy array of their own type; bfloat16 becomes float32."""
     import numpy as np
@@ -109,7 +149,7 @@ def _shaped(array: Any, name: str, ndim: int) -> Any:
 
 
 def _dtype(values: Any, array: Any) -> str:
-    """The type that the caller's array or tensor has: bfloat16 has become float32 here."""
+    """The type of the caller's array or tensor; bfloat16 is float32 here."""
     return str(getattr(values, "dtype", array.dtype)).removeprefix("paddle.").removeprefix("torch.")
 
 

@@ -25,7 +25,7 @@ def shown(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What something is, for an error text: the name of its type, or None."""
+    """The kind of a value for an error text: the name of its type, or None."""
     return "None" if value is None else type(value).__name__
 
 
@@ -39,7 +39,7 @@ def whole_number(value: Any, name: str, low: float, high: float, hint: str = "")
     Parameters
     ----------
     value : int, NumPy integer, or anything with ``__index__``
-        A bool is not accepted: whoever passes one has mixed up the arguments.
+        A bool is not accepted: it means that the caller has mixed up the arguments.
     name : str
         What it is called in error texts.
     low, high : int, or an infinity
@@ -72,6 +72,8 @@ def _remedy(hint: str) -> str:
 def seconds(value: Any, name: str = "timeout") -> float:
     """A time in seconds, 0 or more, as a float; infinity is allowed.
 
+    For a timeout, the caller has taken None, which means for ever; no other time may be None.
+
     Raises
     ------
     TypeError
@@ -86,7 +88,8 @@ def seconds(value: Any, name: str = "timeout") -> float:
     except OverflowError:
         number = math.inf if value > 0 else -1.0
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number of seconds or None, not {_typed(value)}") from None
+        kinds = "a number of seconds or None" if name == "timeout" else "a number of seconds"
+        raise TypeError(f"{name} must be {kinds}, not {_typed(value)}") from None
     if not number >= 0:
         raise ValueError(f"{name} = {shown(value)} is not a number of seconds from 0")
     return number

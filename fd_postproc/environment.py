@@ -1,4 +1,4 @@
-"""Every environment variable that is read: its default, its values, their check.  One table, `VARIABLES`.
+"""The table of all environment variables, `VARIABLES`: default, values, check.
 
 An empty variable counts as unset.  ``docs/environment.md`` says who reads which one, and what
 it means.  Standard library only: FastDeploy loads this with the plug-in.
@@ -6,12 +6,14 @@ it means.  Standard library only: FastDeploy loads this with the plug-in.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
 from collections.abc import Callable
 from typing import Any
 
+PREFIX = "FD_POSTPROC_"
 VARIABLES: dict[str, Variable] = {}
 """By name, in the order of ``docs/environment.md``."""
 
@@ -43,12 +45,12 @@ class Variable:
 
     @property
     def text(self) -> str:
-        """What it is set to now; empty if it is unset."""
+        """The text that it is set to; empty if it is unset."""
         return os.environ.get(self.name, "")
 
     @property
     def value(self) -> Any:
-        """Its value now.
+        """The current value.
 
         Raises
         ------
@@ -57,8 +59,17 @@ class Variable:
         """
         return self.of(self.text)
 
+    @property
+    def complaint(self) -> str:
+        """The error in its current text; empty if it is valid."""
+        try:
+            _ = self.value
+        except ValueError as error:
+            return str(error)
+        return ""
+
     def of(self, text: str | None) -> Any:
-        """The value that a text means, or the default if there is none."""
+        """The value of a text, or the default if the text is invalid."""
         if not text:
             return self._usual
         known, value = self._last
@@ -71,9 +82,72 @@ class Variable:
         return value
 
 
-def is_on(switch: Variable) -> bool:
-    """Whether a switch is on: set to anything except nothing and ``0``."""
-    return bool(switch.value)
+WORDS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+"""The words that set a switch, in any case."""
+
+
+def _switch(text: str) -> bool:
+    try:
+        return WORDS[text.strip().lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+class Switch(Variable):
+    """Environment variable with two values, on and off.
+
+    Parameters
+    ----------
+    name : str
+    default : {"0", "1"}
+    safe : bool
+        What an unreadable text means where nothing may be raised: in FastDeploy's processes.
+    """
+
+    def __init__(self, name: str, default: str = "0", *, safe: bool = False) -> None:
+        self.safe = safe
+        super().__init__(
+            name, default, "is neither yes (1, true, yes, on) nor no (0, false, no, off)", _switch
+        )
+
+
+def is_on(switch: Switch) -> bool:
+    """Whether a switch is on; its safe meaning if its text is unreadable.  Never raises."""
+    try:
+        return bool(switch.value)
+    except ValueError:
+        return switch.safe
+
+
+def settle_switches() -> list[str]:
+    """Set each unreadable switch to its safe meaning, for this process and those that it starts.
+
+    Returns
+    -------
+    list of str
+        What was wrong: a sentence for each such switch, and one for each name that has no effect.
+    """
+    said = [f"{name} {fault}" for name, fault in misspelt().items()]
+    for switch in VARIABLES.values():
+        if isinstance(switch, Switch) and (complaint := switch.complaint):
+            said.append(f"{complaint}: taken for {'yes' if switch.safe else 'no'}, the safe meaning")
+            os.environ[switch.name] = str(int(switch.safe))
+    return said
+
+
+def misspelt() -> dict[str, str]:
+    """Errors about names in the environment that look like ours and are none."""
+    found = {}
+    ours = [name for name in VARIABLES if name.startswith(PREFIX)]
+    for name, text in sorted(os.environ.items()):
+        if text and name.startswith(PREFIX) and name not in VARIABLES:
+            near = difflib.get_close_matches(name, ours, 1)
+            meant = f"; {near[0]} was perhaps meant" if near else ""
+            found[name] = f"is not a variable of fd_postproc: it has no effect{meant}"
+    return found
 
 
 def _number(pattern: str, least: float, most: float) -> Callable[[str], int]:
@@ -102,12 +176,11 @@ def _permissions(text: str) -> int:
     return mode
 
 
-def _one_of(*names: str, any_case: bool = False) -> Callable[[str], str]:
+def _one_of(*names: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        name = text.strip().lower() if any_case else text
-        if name not in names:
+        if text not in names:
             raise ValueError
-        return name
+        return text
 
     return parse
 
@@ -125,6 +198,14 @@ def _period(text: str) -> float:
     return seconds
 
 
+def _interval(text: str) -> tuple[int, float] | None:
+    if not text:
+        return None
+    tokens, comma, milliseconds = text.partition(",")
+    most = _number("[0-9]{1,5}", 1, 10_000)(milliseconds if comma else "1000")
+    return _number("[0-9]{1,4}", 2, 1024)(tokens), most / 1000
+
+
 def _silence(text: str) -> float:
     if text.strip().lower() in ("0", "off"):
         return math.inf
@@ -134,21 +215,12 @@ def _silence(text: str) -> float:
     return seconds
 
 
-def _switch(text: str) -> bool:
-    return text.strip() not in ("", "0")
-
-
-def _unless_off(text: str) -> bool:
-    return text.strip().lower() not in ("0", "off")
-
-
 DIALECTS = ("auto", "packed", "legacy", "compact")
-CUDA_WAYS = ("mapped", "copy", "watch")
 COMPACT = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
-STREAMS = "streams/2"
+STREAMS = "streams/3"
 """The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
-DRAFTS = "streams/2+drafts"
+DRAFTS = "streams/3+drafts"
 """The word by which it says that those of speculative decoding are to come there, too."""
 IN_FRAMES = "masks/2"
 """The word by which it says that it takes sampling masks out of the compact frame of their step."""
@@ -159,9 +231,15 @@ QUEUE_ID = Variable("INFERENCE_MSG_QUEUE_ID", "1", "is not a decimal 32-bit numb
 MESSAGE_ID = Variable(
     "INFERENCE_MSG_ID", "1", "is not a decimal number, 0 to 2147483647, other than 2", _message_id
 )
-PEER = Variable("FD_POSTPROC_PEER", "", f"does not name {COMPACT}, all that this version understands", _peer)
+PEER = Variable(
+    "FD_POSTPROC_PEER",
+    "",
+    f"does not name {COMPACT}, without which nothing else is used; known: "
+    f"{', '.join((COMPACT, IN_FRAMES, STREAMS, DRAFTS))}, separated by commas without spaces",
+    _peer,
+)
 DIALECT = Variable("FD_POSTPROC_DIALECT", "auto", f"is not one of {', '.join(DIALECTS)}", _one_of(*DIALECTS))
-CHECKSUM = Variable("FD_POSTPROC_CHECKSUM", "1", parse=_unless_off)
+CHECKSUM = Switch("FD_POSTPROC_CHECKSUM", "1", safe=True)
 QUEUE_MODE = Variable(
     "FD_POSTPROC_QUEUE_MODE",
     "600",
@@ -172,21 +250,24 @@ QUEUE_MODE = Variable(
 CUDA_BUFFERS = Variable(
     "FD_POSTPROC_CUDA_BUFFERS", "8", "is not a number from 3 to 64", _number("[0-9]{1,2}", 3, 64)
 )
-CUDA_WAY = Variable(
-    "FD_POSTPROC_CUDA_WAY", "mapped", f"is not one of {', '.join(CUDA_WAYS)}", _one_of(*CUDA_WAYS)
+DISABLE = Switch("FD_POSTPROC_DISABLE", safe=True)
+API = Switch("FD_POSTPROC_API", "1")
+ENGINE_WATCHDOG = Switch("FD_POSTPROC_ENGINE_WATCHDOG", "1")
+LANE = Switch("FD_POSTPROC_LANE")
+COALESCE = Switch("FD_POSTPROC_COALESCE", "1")
+STREAM_INTERVAL = Variable(
+    "FD_POSTPROC_STREAM_INTERVAL",
+    "",
+    "is not a number of tokens from 2 to 1024, or such a number, a comma and milliseconds from 1 to 10000",
+    _interval,
 )
-SIDE_STREAM = Variable("FD_POSTPROC_CUDA_SIDE_STREAM", parse=_switch)
-DISABLE = Variable("FD_POSTPROC_DISABLE", parse=_switch)
-API = Variable("FD_POSTPROC_API", "1", parse=_unless_off)
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
 SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _silence)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
-FORCE = Variable("FD_POSTPROC_FORCE", parse=_switch)
-KEEP_STALE = Variable("FD_POSTPROC_KEEP_STALE", parse=_switch)
-KEEP_POLLING = Variable("FD_POSTPROC_KEEP_POLLING", parse=_switch)
-GC = Variable(
-    "FD_POSTPROC_GC", "on", "is not one of on, off: it has no effect", _one_of("on", "off", any_case=True)
-)
+FORCE = Switch("FD_POSTPROC_FORCE")
+KEEP_STALE = Switch("FD_POSTPROC_KEEP_STALE")
+KEEP_POLLING = Switch("FD_POSTPROC_KEEP_POLLING", safe=True)
+GC = Switch("FD_POSTPROC_GC", "1")
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
 FLIGHT = Variable(
     "FD_POSTPROC_FLIGHT",
@@ -195,12 +276,10 @@ FLIGHT = Variable(
     _number("[0-9]{1,4}", 0, 1024),
 )
 FLIGHT_FOLDER = Variable("FD_POSTPROC_FLIGHT_FOLDER")
-FLIGHT_TOKENS = Variable("FD_POSTPROC_FLIGHT_TOKENS", parse=_switch)
+FLIGHT_TOKENS = Switch("FD_POSTPROC_FLIGHT_TOKENS")
 
 # ---- at build time, in the tests ---------------------------------------------------------------------------
 
-for _name in (
-    *("FD_POSTPROC_TRACE", "FD_POSTPROC_DOUBLE", "FD_POSTPROC_GOLDEN_STEPS"),
-    *("FD_POSTPROC_CUDA_HEADERS", "FD_POSTPROC_TEST_DRIVER"),
-):
-    Variable(_name)
+TRACE = Switch("FD_POSTPROC_TRACE")
+for _name in ("DOUBLE", "GOLDEN_STEPS", "CUDA_HEADERS", "TEST_DRIVER"):
+    Variable(PREFIX + _name)

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from .checks import shown
 
+_CHANNELS = ("plain", "topk", "spec", "spec_topk")  # as frames number them
+
 
 class MalformedMessage(ValueError):
-    """A message is inconsistent; nothing of it was used.
+    """Raised for an inconsistent message, of which nothing was used.
 
     Parameters
     ----------
@@ -20,7 +22,7 @@ class MalformedMessage(ValueError):
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
         in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"``,
         ``"token"``, ``"checksum"``, ``"sections"``, ``"section"`` or ``"masks"``; in a get op's tensors also
-        ``"number"``.
+        ``"number"``; of a ZeroMQ message also ``"parts"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -85,13 +87,19 @@ class MalformedMessage(ValueError):
         if self.field == "masks":
             where = "" if self.index is None else f" at {self.index}"
             return f"the sampling masks of a compact frame do not add up: {value}{where}, expected {bound}"
+        if self.field == "parts":
+            return (
+                "it has several parts, and a step is a message of one: another program sends to this address"
+            )
         if self.field == "fragment" and bound == 1 < value:
             return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
+        if self.field == "channel" and 0 <= value < len(_CHANNELS):
+            return f"it is of channel {_CHANNELS[value]!r}: give the Receiver and the Sender the same channel"
         return f"{self.field} {value} of a compact frame, expected {bound}"
 
 
 class UnfitNumber(ValueError):
-    """A number in a tensor does not fit its place in a message; nothing was sent."""
+    """Raised for a number in a tensor that does not fit into a message; nothing was sent."""
 
 
 class Refusal(NamedTuple):
@@ -135,7 +143,7 @@ class UnsentSave(NamedTuple):
 
 
 class QueueError(OSError):
-    """An operation of a System V queue, or at an address, failed.
+    """Raised when an operation of a System V queue, or at an address, failed.
 
     ``errno`` and ``strerror`` are set as for any OSError; the subclasses below distinguish the cases that a
     caller may want to handle.
@@ -143,20 +151,20 @@ class QueueError(OSError):
 
 
 class QueueMissing(QueueError):
-    """There is no queue with this key."""
+    """Raised when there is no queue with this key."""
 
 
 class QueueRemoved(QueueError):
-    """The queue was removed, perhaps while we were waiting on it."""
+    """Raised when the queue was removed, perhaps during a wait on it."""
 
 
 class QueuePermission(QueueError):
-    """This user may not read or write the queue."""
+    """Raised when this user may not read or write the queue."""
 
 
 class QueueTimeout(QueueError):
-    """The queue, or the way to an address, stayed full for the whole timeout; or what was on its way when a
-    Sender was closed has not been taken in time."""
+    """The queue, or the way to an address, stayed full for the whole timeout; or some steps could not be sent
+    before a Sender was closed."""
 
 
 class MessageTooBig(QueueError):
@@ -184,6 +192,10 @@ class CudaError(RuntimeError):
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
         self.code = code
+
+
+class ReceiverClosed(ValueError):
+    """Raised by a Receiver that is closed, or was closed during a waiting call."""
 
 
 class ReceiverBusy(RuntimeError):

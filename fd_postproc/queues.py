@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TextIO
 
 import sysv_ipc
 
@@ -102,8 +103,8 @@ def queue_key(queue_id: int, path: str, ftok: str = "custom") -> int:
     TypeError
         If `queue_id` is not a whole number, or `path` not a path.
     ValueError
-        If `queue_id` does not fit 32 bits, or the key would be 0, which means a private queue that nobody
-        else can open.
+        If `queue_id` does not fit 32 bits, or the key would be 0, which means a private queue that no
+        other process can open.
     """
     if ftok not in ("custom", "libc"):
         raise ValueError(f"ftok {shown(ftok)} is not one of 'custom', 'libc'")
@@ -151,7 +152,7 @@ def locate(
 
 @dataclass(frozen=True)
 class QueueInfo:
-    """What the kernel reports about a queue.
+    """State of a queue, from the kernel.
 
     Attributes
     ----------
@@ -166,7 +167,7 @@ class QueueInfo:
         Most bytes it may hold (``msg_qbytes``), fixed when it was made; also the longest message that can
         ever be sent to it.  None if the queue cannot be opened.
     last_sender, last_receiver : int
-        Process ids, 0 if nobody yet.
+        Process ids, 0 if there is none yet.
     sent_at, received_at : int
         Unix times, 0 if never.
     """
@@ -189,8 +190,17 @@ def list_queues() -> list[QueueInfo]:
     return [_info(row) for row in _rows()]
 
 
+def _opened(path: str) -> TextIO:
+    """Open a file of ``/proc`` that has queues or limits."""
+    try:
+        return open(path)
+    except OSError as error:
+        why = f"{error.strerror}; queues and limits are read there: mount /proc, or let this process see it"
+        raise type(error)(error.errno, why, path) from None
+
+
 def _rows() -> Iterator[dict[str, str]]:
-    with open("/proc/sysvipc/msg") as table:
+    with _opened("/proc/sysvipc/msg") as table:
         names = table.readline().split()
         for line in table:
             yield dict(zip(names, line.split(), strict=True))
@@ -221,7 +231,7 @@ def _max_bytes(key: int) -> int | None:
 
 
 def inspect_queue(msqid: int) -> QueueInfo:
-    """What the kernel reports about one queue.
+    """Read the state of one queue from the kernel.
 
     Raises
     ------
@@ -278,9 +288,7 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         except sysv_ipc.ExistentialError:
             pass
         except OSError as error:
-            allowed = f"kernel.msgmni allows {kernel_limits().msgmni} queues"
-            text = f"making a queue with key {key_text(key)} ({allowed})"
-            raise queue_error(error.errno or errno.ENOSPC, text) from None  # sysv_ipc omits that errno
+            raise not_made(error, f"making a queue with key {key_text(key)}") from None
         try:
             queue = sysv_ipc.MessageQueue(key, mode=access)
             _report_access(queue)
@@ -288,8 +296,29 @@ def open_queue(key: int, *, create: bool = True, mode: int = 0o600, access: int 
         except sysv_ipc.PermissionsError:
             raise queue_error(errno.EACCES, f"opening the queue with key {key_text(key)}") from None
         except sysv_ipc.ExistentialError:
-            if not create:  # otherwise somebody removed it in the meantime: try again
+            if not create:  # otherwise it was removed in the meantime: try again
                 raise queue_error(errno.ENOENT, f"opening the queue with key {key_text(key)}") from None
+
+
+def not_made(error: OSError, doing: str) -> QueueError:
+    """The exception for a queue that the kernel did not make.
+
+    Parameters
+    ----------
+    error : OSError
+        sysv_ipc's; without an errno it means that there may be no more queues.
+    doing : str
+        What failed, for a person.
+    """
+    if error.errno:
+        return queue_error(error.errno, doing)
+    most = kernel_limits().msgmni
+    return QueueError(
+        errno.ENOSPC,
+        f"{doing}: all {most:,} queues that kernel.msgmni allows are in use; remove those that nobody uses "
+        f"('fd-postproc doctor' and 'ipcs -q' list them), or raise it "
+        f"(sysctl -w kernel.msgmni={2 * most or 32000})",
+    )
 
 
 _reported: set[int] = set()
@@ -316,7 +345,7 @@ def remove_queue(msqid: int) -> None:
     Raises
     ------
     QueuePermission
-        If it belongs to somebody else.
+        If it belongs to another user.
     """
     msqid = whole_number(msqid, "msqid", 0, _GREATEST)
     try:
@@ -351,7 +380,7 @@ def kernel_limits() -> KernelLimits:
     """Read the limits from ``/proc/sys/kernel``."""
 
     def read(name: str) -> int:
-        with open(f"/proc/sys/kernel/{name}") as file:
+        with _opened(f"/proc/sys/kernel/{name}") as file:
             return int(file.read())
 
     return KernelLimits(read("msgmax"), read("msgmnb"), read("msgmni"))

@@ -50,7 +50,7 @@ _MAX_STORED = MAX_PAYLOAD + (MAX_PAYLOAD >> 10) + 64
 
 
 class RecordingError(ValueError):
-    """A file is not a recording, or is damaged."""
+    """Raised for a file that is not a recording, or is damaged."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Head:
-    """What a recording says about a message before it is unpacked.
+    """Head of a message in a recording, before it is unpacked.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a recording holds.
+    """Summary of a recording's content.
 
     Attributes
     ----------
@@ -134,8 +134,8 @@ class RecordingWriter:
     layout : Layout, optional
         Geometry of the sender's build.
     force : bool, optional
-        Replace an existing regular file.  It is removed first, so that nobody who has the old one open sees
-        the new content.
+        Replace an existing regular file.  It is removed first, so that processes with the old one open
+        do not read the new content.
     level : int, optional
         zlib's compression level; 1 is far faster than messages come.
     created_ns : int, optional
@@ -204,12 +204,15 @@ class RecordingWriter:
         TypeError
             If `payload` is not bytes, or another argument is not a whole number.
         ValueError
-            If the payload is longer than `MAX_PAYLOAD`, or the type or the time does not fit 64 bits.
+            If the payload is longer than `MAX_PAYLOAD`, the type or the time does not fit 64 bits, or the
+            writer is closed.
         OSError
             If the disk is full.  The file then ends after the previous message.
         """
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise TypeError(f"payload must be bytes, not {kind_of(payload)}")
+        if self._fd < 0:
+            raise ValueError(f"the RecordingWriter of {self.path} is closed")
         payload = bytes(payload)
         mtype = whole_number(mtype, "mtype", -(1 << 63), (1 << 63) - 1)
         if time_ns is not None:
@@ -233,11 +236,12 @@ class RecordingWriter:
         try:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
-        except OSError:
+        except OSError as error:
             if self._can_seek:
                 end = self._start + self.file_bytes
                 os.ftruncate(self._fd, end)
                 os.lseek(self._fd, end, os.SEEK_SET)
+            error.filename = self.path  # write() has a descriptor, and no name
             raise
         self.file_bytes += len(data)
 
@@ -269,7 +273,7 @@ def _remove_regular(path: str) -> None:
 
 
 class Recording:
-    """Reads a recording; iterate over it for its messages.
+    """Reader of a recording; iteration yields its messages.
 
     Parameters
     ----------
@@ -332,6 +336,7 @@ class Recording:
             raise RecordingError(f"{self.name} is damaged: {error}") from None
 
     def __iter__(self) -> Iterator[Message]:
+        self._check_open()
         self._file.seek(_HEADER.size)
         self.cut = None
         index = 0
@@ -360,13 +365,14 @@ class Recording:
         return Message(index, mtype, time_ns, self._unpacked(index, at, stored, size))
 
     def heads(self) -> Iterator[Head]:
-        """What the messages' heads say, without unpacking; checksums are not verified.
+        """The heads of the messages, without unpacking; checksums are not verified.
 
         Raises
         ------
         RecordingError
             If a head is out of bounds.
         """
+        self._check_open()
         end = self._file.seek(0, os.SEEK_END)
         at = self._file.seek(_HEADER.size)
         self.cut = None
@@ -397,6 +403,10 @@ class Recording:
             count, total, longest = count + 1, total + head.size, max(longest, head.size)
             last_ns = head.time_ns
         return Survey(count, total, longest, first_ns, last_ns, self._file.seek(0, os.SEEK_END), self.cut)
+
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise ValueError(f"the Recording of {self.name} is closed")
 
     def _check_sizes(self, index: int, at: int, stored_size: int, size: int) -> None:
         if stored_size > _MAX_STORED or size > MAX_PAYLOAD:
@@ -429,7 +439,7 @@ class Recording:
 
 
 def is_recording(source: str | os.PathLike[str] | IO[bytes]) -> bool:
-    """Whether a file begins like a recording; an open one is at its start afterwards."""
+    """Whether a file begins like a recording; an open file is rewound to its start."""
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC

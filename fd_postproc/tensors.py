@@ -32,7 +32,7 @@ ROLES = {
 
 
 class OnDevice(ValueError):
-    """A tensor is not in host memory."""
+    """Raised for a tensor that is not in host memory."""
 
 
 def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
@@ -190,7 +190,7 @@ _can_be_negated: dict[type, bool] = {}
 
 
 def is_negated(tensor: Any) -> bool:
-    """Whether a tensor's memory holds its numbers with the other sign (PyTorch's negative bit)."""
+    """Whether a tensor's memory holds its numbers negated (PyTorch's negative bit)."""
     kind = type(tensor)
     can = _can_be_negated.get(kind)
     if can is None:
@@ -243,7 +243,7 @@ def as_float32(array: Any, name: str) -> Any:
 
 
 def slow_flag(tensor: Any, name: str) -> bool:
-    """For `fd_postproc._core.host_flag`: a tensor that has to be asked step by step."""
+    """For `fd_postproc._core.host_flag`: the value of a tensor without a fast path."""
     if hasattr(tensor, "data_ptr"):
         check_sound(tensor, name)
     found = getattr(tensor, "dtype", None)
@@ -258,7 +258,7 @@ def slow_flag(tensor: Any, name: str) -> bool:
 
 
 def _place(tensor: Any) -> str | None:
-    """Where a tensor is, if not in host memory."""
+    """Device of a tensor; None for host memory."""
     if not hasattr(tensor, "data_ptr"):
         return f"device {_cupy_device(tensor)}" if hasattr(tensor, "__cuda_array_interface__") else None
     place = getattr(tensor, "place", None)
@@ -333,7 +333,7 @@ def device_dtype(found: str, name: str, dtype: str, device: int) -> str:
     Raises
     ------
     TypeError
-        If it cannot: converting here would take memory and a launch that nobody asked for.
+        If it cannot: converting here would take unrequested memory and a launch.
     """
     if found == dtype or (dtype != "float32" and found in ("int64", "int32")):
         return found

@@ -1,17 +1,24 @@
 """Make fd_postproc/data/*.fdrec, the messages that ``fd-postproc demo`` sends, from tests/golden.
 
-    python tests/make_demo_data.py [GOLDEN_DIRECTORY [OUTPUT_DIRECTORY]]
+    python -m tests.make_demo_data [GOLDEN_DIRECTORY [OUTPUT_DIRECTORY]]
 
-They were sent by FastDeploy's own ops; times are made up, 20 ms apart.
+FastDeploy's own ops sent those messages, with random numbers in them.  Here the log-probabilities become
+such as a sampler makes, so that a reader can make sense of them.  The tests' own writer, which reproduces
+every recorded message, writes them anew.  Times are made up, 20 ms apart.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from fd_postproc.cli.workload import plausible_logprobs
 from fd_postproc.recording import RecordingWriter
+from tests import reference
 
 # Every channel; both dialects where there are two; 1, 6 and 21 columns; batches of 1, 3 and 256; every code.
 CHOSEN = {
@@ -44,12 +51,30 @@ def golden_payload(golden: Path, name: str) -> bytes:
     return zlib.decompress((golden / f"{name}.bin").read_bytes())
 
 
+def readable_payload(golden: Path, name: str, channel: str) -> bytes:
+    """The same message with log-probabilities that fit each other; as long as it was."""
+    sent = golden_payload(golden, name)
+    step = reference.decode(sent, channel)
+    if step.scores is None:
+        return sent
+    ids = np.array(step.ids, np.int32)
+    scores, ranks = plausible_logprobs(np.random.default_rng(zlib.crc32(name.encode())), ids)
+    known = np.array(step.ranks) > 0  # of a first-token message, the first row of a request only
+    step = replace(
+        step,
+        ids=np.where(known[:, None], ids, step.ids).tolist(),
+        scores=np.where(known[:, None], scores, step.scores).tolist(),
+        ranks=np.where(known, ranks, 0).tolist(),
+    )
+    return reference.encode(step, step.dialect).ljust(len(sent), b"\0")
+
+
 def main(golden: Path, out: Path) -> None:
     for channel, names in CHOSEN.items():
         path = out / f"{channel}.fdrec"
         with RecordingWriter(path, channel, force=True, level=9, created_ns=_FIRST_NS) as recording:
             for i, name in enumerate(names):
-                recording.write(golden_payload(golden, name), 1, _FIRST_NS + i * _APART_NS)
+                recording.write(readable_payload(golden, name, channel), 1, _FIRST_NS + i * _APART_NS)
         path.chmod(0o644)  # shipped, and nobody's text
         print(f"{path}: {recording.messages} messages, {recording.file_bytes:,} bytes")
 

@@ -226,7 +226,7 @@ def metrics(module, mentioned):
 def behaviour(module, mentioned):
     """What differs between versions in a step, found by trying FastDeploy's own class in a sandbox."""
     from fd_postproc.fastdeploy.trial.canned import END, PREFILL, RUNNING, Message, Script
-    from fd_postproc.fastdeploy.trial.facts import Facts
+    from fd_postproc.fastdeploy.trial.features import Facts
     from fd_postproc.fastdeploy.trial.sandbox import Sandbox
     from fd_postproc.fastdeploy.trial.trial import Trial
 

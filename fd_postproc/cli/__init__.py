@@ -8,6 +8,7 @@ they run, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
 import os
@@ -15,7 +16,8 @@ import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from ..errors import MalformedMessage
+from ..environment import CHECKSUM
+from ..errors import MalformedMessage, QueueError
 from ..recording import RecordingError
 from .help_text import HelpText
 from .terminal import CommandError
@@ -23,6 +25,7 @@ from .terminal import CommandError
 COMMANDS = ("demo", "inspect", "record", "replay", "worker-sim", "doctor", "explain", "bench")
 
 _INTERRUPTED = 128 + 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,14 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0 done, 1 failed (one line on stderr says why), 130 interrupted.  Wrong usage leaves by
         SystemExit with status 2, as argparse does.
     """
-    for stream in (sys.stdout, sys.stderr):
+    # NumPy's OpenBLAS makes a thread a processor, and sends SIGINT where memory is too short for that.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by a shell (>&-): its number must not become a file's
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(
                 errors="replace"
             )  # a terminal without UTF-8 gets question marks, not a traceback
     logging.basicConfig(format="fd-postproc: %(message)s", level=logging.WARNING)
-    args = _parser().parse_args(argv)
     try:
+        args = _parser().parse_args(argv)
+        if args.command != "doctor" and (why := CHECKSUM.complaint):  # what a queue's frames depend on
+            return _failed(args.command, why)
         status: int = args.run(args)
         sys.stdout.flush()
         return status
@@ -79,7 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("fd-postproc: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
+        where = "" if error.filename is None else f"{error.filename}: "
+        if not where and error.errno in _FULL and not isinstance(error, QueueError):  # our files have names
+            where = "standard output: "
+            _drop_stdout()
         return _failed(args.command, where + (error.strerror or str(error)))
     except (CommandError, MalformedMessage, RecordingError) as error:
         return _failed(args.command, str(error))

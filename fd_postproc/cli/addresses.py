@@ -1,4 +1,4 @@
-"""An address on the command line, in the place of a queue: frames as raw messages."""
+"""Addresses on the command line in place of queues: frames as raw messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from .._core import payload_size
 from ..layout import GPU
-from ..transport import ROOM, Address, open_inlet, open_outlet, parse
+from ..transport import Address, Dropped, open_inlet, open_outlet, parse
 from .queue_io import QUEUE_HELP, QueueName, Room, queue_name
-from .terminal import CommandError
+from .tables import plural
+from .terminal import CommandError, note
 
 HELP = f"{QUEUE_HELP}; or an address: ipc:///path, tcp://host:port"
 
@@ -21,17 +22,17 @@ _LAST_S = 60.0
 
 
 def listening(text: str) -> QueueName | Address:
-    """A queue, or an address to receive at."""
+    """Find a queue, or open an address to receive at."""
     return _address(text, bind=True) if "://" in text else queue_name(text)
 
 
 def connecting(text: str) -> QueueName | Address:
-    """A queue, or an address to send to."""
+    """Find a queue, or open an address to send to."""
     return _address(text, bind=False) if "://" in text else queue_name(text)
 
 
 def listening_address(text: str) -> Address:
-    """An address to receive at, and nothing else."""
+    """Open an address to receive at."""
     return _address(text, bind=True)
 
 
@@ -43,13 +44,13 @@ def _address(text: str, bind: bool) -> Address:
 
 
 def room() -> Room:
-    """One message of an address holds any frame."""
+    """Limits of an address: one message holds any frame."""
     most = 1 << 26
     return Room(most, most)
 
 
 class Source:
-    """What comes to an address, with the methods of `queue_io.RawQueue` that take."""
+    """Source of an address's messages, with the receiving methods of `queue_io.RawQueue`."""
 
     msqid = -1
     waiting = 0
@@ -59,15 +60,18 @@ class Source:
         self.name = self._inlet.address
 
     def take(self) -> tuple[bytes, int] | None:
-        """The next message and its type; None if none comes for a while."""
+        """Take the next message and its type; None if none comes for a while."""
         found = self._inlet.take(_TAKE_S)
+        self._inlet.found = None
         if found is None:
             return None
-        message, begin = found
-        return bytes(memoryview(message)[begin:]), _FRAME
+        if isinstance(found, Dropped):
+            note(f"{self.name}: a message that is no frame was dropped ({found.field} {found.value:,})")
+            return None
+        return bytes(found), _FRAME
 
     def put(self, payload: bytes, mtype: int) -> bool:
-        """Nothing can be put back."""
+        """Put nothing back: an address does not support that."""
         return False
 
     def close(self) -> None:
@@ -75,39 +79,42 @@ class Source:
 
 
 class Sink:
-    """An address that messages are sent to, with the method of `queue_io.RawQueue` that puts."""
+    """Destination of messages at an address, with the sending method of `queue_io.RawQueue`."""
 
     msqid = -1
 
     def __init__(self, address: Address, timeout: float | None) -> None:
-        self.name = address.text
-        self._outlet = open_outlet(address.text, _HWM, _LAST_S if timeout is None else timeout, None)
+        self.name, self.sent = address.text, 0
+        self._linger = _LAST_S if timeout is None else timeout
+        self._outlet = open_outlet(address.text, _HWM, self._linger, None)
 
     def put_waiting(self, payload: bytes, mtype: int, timeout: float | None) -> None:
-        """Send a frame; waits while it is full.
+        """Send a frame; wait while the address is full.
 
         Raises
         ------
         CommandError
             If it stays full for `timeout` seconds; None: never.
         """
-        frame = bytearray(ROOM) + payload
-        if not self._outlet.put(frame) and not self._outlet.put_waiting(frame, timeout):
+        if not self._outlet.put(payload, timeout):
             raise CommandError(f"{self.name}: {self._outlet.trouble}")
 
-    def finish(self) -> int:
-        """Wait until all has been taken, or the time is over; how many were not."""
-        return self._outlet.close(True)
+    def finish(self, wait: bool = True) -> tuple[int, str]:
+        """Wait until all is sent, or the time is over; return the number unsent, and why."""
+        return self._outlet.close(self._linger if wait else 0.0)
 
 
 @contextlib.contextmanager
-def sink(address: Address, timeout: float | None) -> Iterator[Sink]:
-    """A Sink that waits at the end for what is on its way."""
+def sink(address: Address, timeout: float | None, total: int) -> Iterator[Sink]:
+    """Open a Sink that waits for unsent messages, and reports how many of `total` it sent."""
     one = Sink(address, timeout)
+    lost, why, wait = 0, "", False
     try:
         yield one
-    except BaseException:
-        one._outlet.close(False)
-        raise
-    if lost := one.finish():
-        raise CommandError(f"{lost:,} of the last messages were not taken at {address.text} in time")
+        wait = True
+    finally:
+        lost, why = one.finish(wait=wait)
+        were = "was" if total == 1 else "were"
+        note(f"{one.sent - lost:,} of {plural(total, 'message')} {were} sent to {one.name}.")
+    if lost:
+        raise CommandError(f"{lost:,} of the last messages were not sent to {one.name} in time: {why}")

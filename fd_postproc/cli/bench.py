@@ -1,7 +1,9 @@
 """Measure what fd_postproc gives on this machine: queue, save op, decoding and lists, and its token processor
 beside FastDeploy's own, on the same steps, where FastDeploy can be imported.
 
-Queues are private to you (mode 0600) and removed at the end; default kernel limits do.  Times are medians.
+Queues are private to you (mode 0600) and removed at the end; default kernel limits do.  A time is the median
+of some passes; the middle half of them lies within the spread.  Where the machine is busy, bench says so: no
+number of such a run means anything, so repeat it.
 FastDeploy's classes are the installed ones, or those of the source tree that FD_POSTPROC_FASTDEPLOY names;
 results are compared before anything is timed.  The full suite, with floors in C and other libraries, is
 'python -m benchmarks' in a checkout.
@@ -19,12 +21,20 @@ from typing import TYPE_CHECKING, Any
 from .._core import CHANNELS, has_counts, has_logprobs
 from .._version import __version__
 from ..layout import Channel
-from .terminal import CommandError, console, note, positive_int, positive_number, terminated_as_exit
+from .terminal import (
+    CommandError,
+    busy_machine,
+    console,
+    note,
+    positive_int,
+    positive_number,
+    terminated_as_exit,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .rates import Rate
+    from .rates import Rate, Spread
 
 HELP = "what fd_postproc gives on this machine, beside FastDeploy's own"
 EXAMPLES = """examples:
@@ -65,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         args.usage_error(
             f"channel {args.channel} carries one token a request: --accepted does not go with it"
         )
-    from ..needs import Load
+    from ..needed_limits import Load
     from .rates import rates
     from .side_by_side import side_by_side
 
@@ -73,6 +83,11 @@ def run(args: argparse.Namespace) -> int:
     columns = args.columns or 21 if has_logprobs(args.channel) else 1
     loads = [Load(batch, accepted, columns) for batch in args.batch]
     screen = console()
+    if args.json:
+        args.json.open("a").close()  # before minutes of measuring
+    before, busy = os.getloadavg()[0], busy_machine()
+    if busy:
+        note(busy)
     with terminated_as_exit():
         note("measuring queue, save op, decoding and lists")
         try:
@@ -83,8 +98,13 @@ def run(args: argparse.Namespace) -> int:
         note("importing FastDeploy, if it is here")
         beside = side_by_side(args.channel, loads, args.seconds)
     _print_beside(screen, args.channel, beside)
+    _print_trust(screen, before, busy, measured, beside)
     if args.json:
-        args.json.write_text(json.dumps(_document(args.channel, loads, measured, beside), indent=1) + "\n")
+        told = _document(args.channel, loads, measured, beside) | {"load_average": before}
+        try:
+            args.json.write_text(json.dumps(told, indent=1) + "\n")
+        except OSError as error:
+            raise CommandError(f"{args.json}: {error.strerror}; the numbers are those above") from None
     return 0
 
 
@@ -102,13 +122,40 @@ def _print_rates(screen: Console, title: str, measured: list[Rate]) -> None:
     from .tables import Grid, print_table
 
     rows, last = [], None
-    for what, batch, seconds in measured:
-        rows.append(("" if what == last else what, f"{batch:,}", _us(seconds), f"{1 / seconds:,.0f}"))
+    for what, batch, took in measured:
+        times = _us(took.median), _spread(took), f"{1 / took.median:,.0f}"
+        rows.append(("" if what == last else what, f"{batch:,}", *times))
         last = what
-    print_table(screen, title, Grid(["", "requests", "us a step", "steps a second"], rows, right=(1, 2, 3)))
+    columns = ["", "requests", "us a step", "spread", "steps a second"]
+    print_table(screen, title, Grid(columns, rows, right=(1, 2, 3, 4)))
+
+
+def _spread(took: Spread) -> str:
+    return f"{_us(took.low)}-{_us(took.high)}"
+
+
+def _print_trust(
+    screen: Console, before: float, busy: str, measured: list[Rate], beside: dict[str, Any]
+) -> None:
+    """The load before the measurement, and whether these numbers mean anything."""
+    from .rates import Spread
+
+    took = [rate.seconds for rate in measured]
+    for step in beside.get("steps", ()):
+        took += [Spread(step["seconds"][name], *ends) for name, ends in step["spread"].items()]
+    wide = sum(one.is_wide for one in took)
+    screen.print(
+        f"Load average {before:.1f} before it, {len(os.sched_getaffinity(0))} processors; "
+        f"{wide} of {len(took)} spreads are wider than a third of their median."
+    )
+    if busy or wide > len(took) / 4:
+        screen.print(
+            "BUSY: repeat. Something else used the processors; these numbers are not this package's."
+        )
 
 
 def _print_beside(screen: Console, channel: Channel, beside: dict[str, Any]) -> None:
+    from .rates import Spread
     from .side_by_side import OURS, READ, STOCK
     from .tables import Grid, print_table
 
@@ -120,14 +167,19 @@ def _print_beside(screen: Console, channel: Channel, beside: dict[str, Any]) -> 
         times = step["seconds"]
         for name in (STOCK, OURS, READ):
             if name in times:
-                ratio = "" if name == STOCK else f"{times[STOCK] / times[name]:.1f}"
+                took = Spread(times[name], *step["spread"][name])
+                ratio = "" if name == STOCK else f"{times[STOCK] / took.median:.1f}"
                 first = f"{step['batch']:,}" if name == STOCK else ""
-                rows.append((first, name, _us(times[name]), f"{1 / times[name]:,.0f}", ratio))
+                rows.append((first, name, _us(took.median), _spread(took), f"{1 / took.median:,.0f}", ratio))
     first = beside["steps"][0]
     title = f"Token processor: a step of {_in_words(channel, first['accepted'], first['columns'])} -> results"
-    columns = ["requests", "whose", "us a step", "steps a second", "times as fast"]
-    print_table(screen, title, Grid(columns, rows, right=(0, 2, 3, 4)))
+    columns = ["requests", "whose", "us a step", "spread", "steps a second", "times as fast"]
+    print_table(screen, title, Grid(columns, rows, right=(0, 2, 3, 4, 5)))
     screen.print(f"Both from {beside['from']}; results were equal.\n{SUITE}")
+
+
+def _document_of(took: Spread) -> dict[str, float]:
+    return {"seconds": took.median, "low": took.low, "high": took.high}
 
 
 def _document(
@@ -140,6 +192,8 @@ def _document(
         "channel": channel,
         "accepted": loads[0].accepted,
         "columns": loads[0].columns,
-        "rates": [rate._asdict() for rate in measured],
+        "rates": [
+            {"what": rate.what, "batch": rate.batch, **_document_of(rate.seconds)} for rate in measured
+        ],
         "token_processors": beside,
     }

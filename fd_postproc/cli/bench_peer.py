@@ -1,7 +1,7 @@
-"""The second process of ``fd-postproc bench``: sends or receives one step again and again, until it is ended.
+"""The second process of ``fd-postproc bench``: sends or receives one step repeatedly.
 
 ``bench_peer send|receive CHANNEL KEY BATCH ACCEPTED COLUMNS``.  Stdin closes when the parent ends or has seen
-enough; the queue is then removed, since nobody else may be left to do it.
+enough; the queue is then removed, since no other process may be left to do it.
 """
 
 from __future__ import annotations

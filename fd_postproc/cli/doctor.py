@@ -38,6 +38,7 @@ EXAMPLES = """examples:
   fd-postproc doctor --stock --channel spec_topk         FastDeploy's own ops send: are the limits enough?
   fd-postproc doctor --remove                            queues of dead processes, asking for each
   fd-postproc doctor --json --strict                     for scripts
+  fd-postproc doctor --report report.json                and what a bug report needs, into a file
 """
 
 SCHEMA = 1
@@ -101,6 +102,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="skip the trial of our token processor beside the installed FastDeploy's (takes seconds)",
     )
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="also write what a bug report needs, as JSON: versions, shapes, reasons; no user data",
+    )
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--remove", action="store_true", help="remove what dead processes left, after asking")
@@ -124,9 +130,19 @@ def run(args: argparse.Namespace) -> int:
     findings = [finding for finding in findings if finding.msqid is None or finding.msqid not in removed]
     worst = doctor.worst(findings)
     status = int(worst == "error" or (args.strict and worst == "warning"))
+    if args.report:
+        _write_report(args.report, doctor.bug_report(findings))
     if args.json:
         _print_json(findings, snapshot, removed, worst, status)
     return status
+
+
+def _write_report(file: str, report: dict[str, object]) -> None:
+    import json
+
+    with open(file, "w") as out:
+        json.dump(report, out, indent=1)
+        out.write("\n")
 
 
 def _scope(args: argparse.Namespace) -> Scope:
@@ -213,12 +229,12 @@ def _line(screen: Console, head: Text, text: Text, indent: int) -> None:
 
 
 def printable(text: str) -> str:
-    """Text without control characters: anybody can choose process names and paths."""
+    """Text without control characters: any user can choose process names and paths."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _remove(snapshot: Snapshot, *, ask: bool) -> list[int]:
-    """Remove leftovers, reporting on stderr; returns the numbers of the removed queues."""
+    """Remove leftovers, and report on stderr; return the numbers of the removed queues."""
     from ..doctor import leftovers, remove_leftover
     from ..errors import QueueError
 

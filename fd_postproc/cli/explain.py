@@ -1,8 +1,10 @@
 """Tell from a flight recorder's file what happened: to the service, or to one request.
 
-FILE is such a file, PID a process that has or had one; without either, it is the newest engine's.  REQUEST is
-a request's id, as the client knows it from the answer.  A file may be read while it is written, and after its
-process was killed; the file of the worker on the same queue is read along, if there is one.
+FILE is such a file, PID a process that has or had one.  Without either it is the engine's that runs; where
+several run, they are listed, and a terminal asks which; where none does, it is the one's that ended last.
+REQUEST is a request's id, as the client knows it from the answer.  A file may be read while it is written,
+and after its process was killed; the file of the worker on the same queue is read along, if there is one.
+Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender records nothing.
 
 --json prints one object: "schema" (1), "version" of fd_postproc, "file", "side", "pid", "alive", "channel",
 "queue_id", "began" (time of day), "seconds" (from the first entry to the end), "overwritten" (entries),
@@ -15,19 +17,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from .terminal import CommandError, console
+from .terminal import CommandError, console, note
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..explain.picture import Picture
+    from ..explain.timeline import Picture
     from ..flight.reading import Flight
 
 HELP = "tell what happened, from a flight recorder's file"
 EXAMPLES = """examples:
-  fd-postproc explain                      the newest engine's
+  fd-postproc explain                      the engine's that runs, or ended last
   fd-postproc explain 4711                 process 4711's, dead or alive
   fd-postproc explain chatcmpl-1f0c        a request's story
   fd-postproc explain old.flight --json    for a program
@@ -70,13 +73,99 @@ def run(args: argparse.Namespace) -> int:
 def _chosen(names: list[str]) -> tuple[str, str | None]:
     """Path, and request."""
     if not names:
-        return _newest("engine"), None
+        return _an_engines(), None
     if len(names) == 2:
         return _path_of(names[0]), names[1]
     (name,) = names
     if (name.isascii() and name.isdigit()) or os.path.exists(name) or os.sep in name:
         return _path_of(name), None
-    return _newest("engine"), name
+    return _knowing(name), name
+
+
+def _an_engines() -> str:
+    """The file to use where none was named; reports on stderr whose it is."""
+    from .tables import plural
+
+    heads = _engines()
+    running = [head for head in heads if head.writer is not None]
+    if len(running) > 1:
+        return _asked(running)
+    chosen = (running or heads)[0]
+    others = len(heads) - 1
+    rest = f"; {plural(others, 'other engine')} ended earlier: {_pids(heads, chosen)}" if others else ""
+    note(f"{'the engine that runs' if running else 'the engine that ended last'}: {_whose(chosen)}{rest}")
+    return chosen.name
+
+
+def _pids(heads: list[Flight], but: Flight) -> str:
+    return ", ".join(str(head.pid) for head in heads if head is not but)
+
+
+def _asked(running: list[Flight]) -> str:
+    """Ask which of several running engines is meant."""
+    lines = "\n".join(f"  {number}  {_whose(head)}" for number, head in enumerate(running, 1))
+    listed = f"{len(running)} engines run here:\n{lines}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandError(f"{listed}\nname one by its process: fd-postproc explain {running[0].pid}")
+    note(listed)
+    try:
+        answer = input(f"which one, 1 to {len(running)}? ").strip()
+    except EOFError:
+        answer = ""
+    if not (answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(running)):
+        raise CommandError(f"{answer!r} is not a number from 1 to {len(running)}")
+    return running[int(answer) - 1].name
+
+
+def _whose(head: Flight) -> str:
+    """Process, service and time of a file."""
+    import time
+
+    def when(moment: float) -> str:
+        try:
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+        except (OverflowError, ValueError, OSError):  # anybody's number
+            return "?"
+
+    began = when(head.began_ns / 1e9)
+    state = "" if head.writer is not None else f", last written {when(os.stat(head.name).st_mtime)}"
+    return f"{head.side} {head.pid}, queue {head.queue_id} ({head.channel}), began {began}{state}"
+
+
+def _engines() -> list[Flight]:
+    """Heads of the engines' files, the newest first."""
+    from ..flight.files import folders, listed
+    from ..flight.reading import FlightError, read
+
+    heads, unreadable = [], None
+    for path in listed():
+        if os.path.basename(path).startswith("engine"):
+            try:
+                heads.append(read(path, 1))
+            except (FlightError, OSError) as error:
+                unreadable = error
+    if unreadable is not None and not heads:
+        raise CommandError(str(unreadable))
+    if not heads:
+        raise CommandError(
+            f"no flight recorder's file of an engine is in {' or '.join(folders())}; name a file, or set "
+            "FD_POSTPROC_FLIGHT_FOLDER to its folder. Only FastDeploy's processes with the plug-in record: "
+            "a plain Receiver or Sender does not"
+        )
+    return heads
+
+
+def _knowing(request: str) -> str:
+    """The newest engine's file that has a request; the newest file if none does."""
+    from ..explain.story import story_of
+    from ..explain.timeline import Picture
+    from ..flight.reading import now, read
+
+    heads = _engines()
+    for head in heads:
+        if story_of(Picture(read(head.name), now()), request) is not None:
+            return head.name
+    return heads[0].name
 
 
 def _path_of(name: str) -> str:
@@ -99,21 +188,8 @@ def _is_process(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 12
 
 
-def _newest(side: str) -> str:
-    from ..flight.files import folders, listed
-
-    found = [path for path in listed() if os.path.basename(path).startswith(side)]
-    if not found:
-        where = " or ".join(folders())
-        raise CommandError(
-            f"no flight recorder's file of {'an' if side == 'engine' else 'a'} {side} is in {where}; "
-            "name a file, or set FD_POSTPROC_FLIGHT_FOLDER to its folder"
-        )
-    return found[0]
-
-
 def _partner(flight: Flight, most: int | None = None) -> Flight | None:
-    """The worker's file beside an engine's: of the same queue, the newest of its time."""
+    """The worker's file that belongs to an engine's: same queue, the newest of its time."""
     from ..flight.files import listed
     from ..flight.reading import FlightError, read
 
@@ -136,8 +212,8 @@ def _partner(flight: Flight, most: int | None = None) -> Flight | None:
 
 
 def _explain(path: str, request: str | None, as_json: bool) -> None:
-    from ..explain.picture import Picture
     from ..explain.story import story_of
+    from ..explain.timeline import Picture
     from ..flight.reading import now, read
 
     picture = Picture(read(path), now())
@@ -181,7 +257,7 @@ def _print_head(screen: Console, picture: Picture) -> None:
 
 def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
     from ..explain.findings import findings
-    from ..explain.picture import Picture
+    from ..explain.timeline import Picture
     from .tables import Grid, print_table
 
     rows = []
@@ -225,7 +301,7 @@ def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> No
 def _latency_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
     from statistics import median
 
-    from ..explain.picture import latencies
+    from ..explain.timeline import latencies
 
     found = [] if worker is None else latencies(picture.flight, worker)[-_KEPT_LATENCIES:]
     if not found:
@@ -259,8 +335,9 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
 
     from .._version import __version__
     from ..explain import story as stories
-    from ..explain.findings import as_dict, findings
-    from ..explain.picture import Picture, latencies
+    from ..explain.finding import as_dict
+    from ..explain.findings import findings
+    from ..explain.timeline import Picture, latencies
 
     flight = picture.flight
     found = [as_dict(one, picture) for one in findings(picture)]
@@ -295,7 +372,7 @@ def _follow(path: str) -> int:
     from rich.live import Live
 
     from ..explain.findings import findings
-    from ..explain.picture import Picture
+    from ..explain.timeline import Picture
     from ..flight.reading import now, read
 
     screen = console()

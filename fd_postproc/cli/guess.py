@@ -1,4 +1,4 @@
-"""Which channel a message may belong to, if none is given."""
+"""Finds the channel of a message, if none is given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .workload import cut
 
 
 class Candidate(NamedTuple):
-    """A channel of which a message is valid.
+    """A channel for which a message is valid.
 
     `why` says how good a match it is, for a person.
     """
@@ -25,7 +25,7 @@ _WHYS = ("it has the length of a full message", "it ends with its last live slot
 
 
 def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
-    """Channels of which a message is valid, the likeliest first."""
+    """Channels for which a message is valid, the likeliest first."""
     found = []
     for channel in CHANNELS:
         try:
@@ -44,7 +44,7 @@ def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
 
 
 def full_size_refusals(payload: bytes, mtype: int, layout: Layout) -> list[MalformedMessage]:
-    """Why a message does not belong to the channels whose full length it has."""
+    """Reasons why a message does not belong to the channels of its full length."""
     refusals = []
     for channel in CHANNELS:
         if len(payload) == payload_size(channel, layout):

@@ -1,4 +1,4 @@
-"""Help as wide as the terminal."""
+"""Help text as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HelpText(argparse.HelpFormatter):
-    """Wraps paragraphs; lines that begin with a space, such as examples, stay lines."""
+    """Formatter that wraps paragraphs, but no lines that begin with a space (examples)."""
 
     def _format_usage(self, *arguments: Any, **named: Any) -> str:
         """Continued below the program's name, or where lines would be too long for that, at the left."""

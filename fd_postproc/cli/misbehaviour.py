@@ -23,12 +23,12 @@ _LOWERED = 256  # bytes; fewer than any message of a usual batch, more than the 
 
 
 def _anything(_worker: SimulatedWorker, _args: argparse.Namespace, _step: Step) -> None:
-    """Nothing has to be given."""
+    """Check nothing, because nothing has to be given."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to misbehave.
+    """One kind of misbehaviour.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _die_in_a_frame(worker: SimulatedWorker, _args: argparse.Namespace, step: St
 
 
 def _malformed(worker: SimulatedWorker, args: argparse.Namespace, step: Step) -> None:
-    """One message of each kind that adds up to nothing."""
+    """Make one malformed message of each kind."""
     import random
 
     mtype, payload = worker.messages(step)[0]
@@ -87,14 +87,14 @@ def _malformed(worker: SimulatedWorker, args: argparse.Namespace, step: Step) ->
 
 
 def _corrupt(worker: SimulatedWorker, _args: argparse.Namespace, step: Step) -> None:
-    """The step with one wrong bit in its last number; nothing but a checksum shows it."""
+    """Make the step with one wrong bit in its last number, which only a checksum shows."""
     *before, (mtype, payload) = worker.messages(step)
     for message in [*before, (mtype, payload[:-4] + bytes([payload[-4] ^ 1]) + payload[-3:])]:
         worker.put(*message)
 
 
 def _other_build(worker: SimulatedWorker, _args: argparse.Namespace, _step: Step) -> None:
-    """A sender whose build has twice as many slots: FastDeploy's full-size messages of that build."""
+    """Make FastDeploy's full-size messages of a build with twice as many slots."""
 
     def of_that_build(step: Step, _messages: list[Message]) -> list[Message]:
         from dataclasses import replace
@@ -180,4 +180,4 @@ FAULTS = {
         Fault("removed", "the queue is removed (ipcrm); a new one is waited for", _removed),
     )
 }  # fmt: skip
-"""By name."""
+"""All faults by name."""

@@ -1,4 +1,4 @@
-"""Naming a queue on the command line, and moving raw messages of any type and size."""
+"""Queue names on the command line, and raw messages of any type and size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUEUE_HELP = "a queue id (FastDeploy's INFERENCE_MSG_QUEUE_ID, normally a port),
 
 @dataclass(frozen=True)
 class QueueName:
-    """A queue as the user wrote it."""
+    """A queue as the user named it."""
 
     kind: Literal["id", "key", "msqid"]
     number: int
@@ -80,7 +80,7 @@ def parse_queue_name(text: str) -> QueueName | None:
 
 
 def queue_name(text: str) -> QueueName:
-    """`parse_queue_name` for arguments that can be nothing else."""
+    """Parse an argument that must be a queue's name, as `parse_queue_name` does."""
     name = parse_queue_name(text)
     if name is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not {QUEUE_HELP}")
@@ -102,7 +102,7 @@ def add_queue_options(parser: argparse.ArgumentParser) -> None:
 
 
 def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) -> Target:
-    """The queue that the user means; it must be there.
+    """Find the user's queue, which must exist.
 
     Without a channel, both files that FastDeploy makes keys of are tried.
     """
@@ -141,7 +141,7 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
 
 
 def find_or_make(name: QueueName, channel: Channel, path: str | None, ftok: str) -> Target:
-    """`find`, but a queue that is not there is made, mode 0600."""
+    """Find the user's queue, or make it with mode 0600."""
     if name.kind == "msqid":
         return find(name, channel, path, ftok)
     if name.kind == "key":
@@ -155,7 +155,7 @@ def find_or_make(name: QueueName, channel: Channel, path: str | None, ftok: str)
 
 
 class RawQueue:
-    """A queue's messages as bytes, without waiting.
+    """Raw access to a queue's messages, without waiting.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class RawQueue:
     """
 
     def __init__(self, target: Target) -> None:
-        self.msqid = target.msqid
+        self.msqid, self.sent = target.msqid, 0
         if target.key == 0:
             raise QueueError(
                 errno.EINVAL,
@@ -182,7 +182,7 @@ class RawQueue:
             raise queue_error(errno.EIDRM, f"opening queue {target.msqid}")
 
     def take(self) -> tuple[bytes, int] | None:
-        """The oldest message and its type, or None if there is none."""
+        """Take the oldest message and its type; None if there is none."""
 
         def take() -> tuple[bytes, int] | None:
             # sysv_ipc allocates for the longest message on every call: ask first.
@@ -205,7 +205,7 @@ class RawQueue:
             ) from None
 
     def put(self, payload: bytes, mtype: int) -> bool:
-        """Append a message; false if the queue is full."""
+        """Append a message; return False if the queue is full."""
 
         def put() -> bool:
             try:
@@ -217,7 +217,7 @@ class RawQueue:
         return self._checked(f"sending {len(payload)} bytes to queue {self.msqid}", put)
 
     def put_waiting(self, payload: bytes, mtype: int, timeout: float | None) -> None:
-        """Append a message, waiting while the queue is full; tells of a wait once, after a second.
+        """Append a message, waiting while the queue is full; report a wait once, after a second.
 
         Raises
         ------
@@ -232,20 +232,20 @@ class RawQueue:
         told = False
         while not self.put(payload, mtype):
             waited = time.monotonic() - began
-            if timeout is not None and waited >= timeout:
-                raise CommandError(
-                    f"queue {self.msqid} stayed full for {timeout:g} s "
-                    f"({plural(self.waiting, 'message')} in it); is anybody reading it?"
-                )
             if not told and waited >= _TELL_AFTER_S:
                 note(
                     f"Queue {self.msqid} is full ({plural(self.waiting, 'message')}); waiting for its reader."
                 )
                 told = True
+            if timeout is not None and waited >= timeout:
+                raise CommandError(
+                    f"queue {self.msqid} stayed full for {timeout:g} s "
+                    f"({plural(self.waiting, 'message')} in it); is anybody reading it?"
+                )
             time.sleep(_NAP_S)
 
     def lower(self, max_bytes: int) -> None:
-        """Let the queue hold no more than so many bytes, for good."""
+        """Lower the queue's limit of bytes, permanently."""
 
         def lower() -> None:
             self._queue.max_size = max_bytes
@@ -254,16 +254,16 @@ class RawQueue:
 
     @property
     def waiting(self) -> int:
-        """Messages in the queue."""
+        """Number of messages in the queue."""
         return self._checked(f"looking at queue {self.msqid}", lambda: int(self._queue.current_messages))
 
     @property
     def max_bytes(self) -> int:
-        """Bytes that the queue holds, ``msg_qbytes``."""
+        """Limit of bytes in the queue, ``msg_qbytes``."""
         return self._checked(f"looking at queue {self.msqid}", lambda: int(self._queue.max_size))
 
     def _checked(self, doing: str, call: Callable[[], _T]) -> _T:
-        """The one place where sysv_ipc's exceptions become ours."""
+        """Convert sysv_ipc's exceptions into ours."""
         try:
             return call()
         except sysv_ipc.ExistentialError:
@@ -276,14 +276,14 @@ class RawQueue:
 
 @dataclass(frozen=True)
 class Room:
-    """How long one message may be."""
+    """Limit of one message's length."""
 
     msgmax: int
     max_bytes: int
 
     @property
     def limit(self) -> int:
-        """Most payload bytes; a longer message is refused by the kernel, or waits forever."""
+        """Largest payload; the kernel refuses a longer message, or it waits forever."""
         return min(self.msgmax, self.max_bytes)
 
     def __str__(self) -> str:
@@ -291,13 +291,13 @@ class Room:
 
 
 def room(max_bytes: int | None) -> Room:
-    """The limits for a queue that holds `max_bytes`; None: unknown, the kernel's own limit alone counts."""
+    """The limits of a queue of `max_bytes`; None if unknown: only the kernel's own limit counts."""
     msgmax = queues.kernel_limits().msgmax
     return Room(msgmax, msgmax if max_bytes is None else max_bytes)
 
 
 def remedy(size: int) -> str:
-    """How to let a message of `size` bytes through."""
+    """The remedy that lets a message of `size` bytes through."""
     return (
         f"as root: sysctl -w kernel.msgmax={size} kernel.msgmnb={max(size, 16384)} or more (containers: "
         "docker run --sysctl), then make a new queue"
@@ -305,7 +305,7 @@ def remedy(size: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or number if it has none."""
+    """A user's name, or number without one."""
     import pwd
 
     try:

@@ -1,4 +1,4 @@
-"""What ``fd-postproc bench`` measures of this package alone: queue, save, decode and lists.
+"""Measurements of ``fd-postproc bench`` on this package alone: queue, save, decode and lists.
 
 Queue and save need a reader or writer at the other end of a real queue: a second process (`bench_peer`).
 """
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
-from statistics import median
+from statistics import quantiles
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,38 +20,63 @@ import numpy as np
 import sysv_ipc
 
 from .. import ops
-from .._child import python_command
 from .._core import Receiver, Step, decode, encode, has_logprobs
 from ..environment import COMPACT
 from ..errors import QueueError, QueueRemoved
 from ..layout import Channel
 from ..ops.table import SAVE_OPS
-from ..queues import CHANNEL_PATHS, inspect_queue, queue_key
+from ..queues import CHANNEL_PATHS, inspect_queue, not_made, queue_key
+from ..subprocess_json import python_command
 from .terminal import CommandError, undisturbed
 from .workload import synthetic_step
 
 if TYPE_CHECKING:
-    from ..needs import Load
+    from ..needed_limits import Load
 
 # What a worker calls at every step, by channel; the others are for the first token of a prefill node.
 _SAVE_OP_OF = {spec.channel: name for name, spec in SAVE_OPS.items() if not spec.every_rank}
-_PATIENCE = 30.0  # seconds for the second process to start
+_START_WAIT_S = 30.0  # seconds for the second process to start
+
+
+class Spread(NamedTuple):
+    """Spread of a call's time in seconds, over several passes.
+
+    Attributes
+    ----------
+    median : float
+    low, high : float
+        The ends of the middle half of the passes.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, times: list[float]) -> Spread:
+        """Compute the spread of at least two passes."""
+        low, middle, high = quantiles(times, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the middle half is wider than a third of the median, as on a busy machine."""
+        return self.high - self.low > self.median / 3
 
 
 class Rate(NamedTuple):
-    """How long one step takes.
+    """Time of one step.
 
     Attributes
     ----------
     what : str
     batch : int
-    seconds : float
-        Median.
+    seconds : Spread
     """
 
     what: str
     batch: int
-    seconds: float
+    seconds: Spread
 
 
 def rates(channel: Channel, loads: list[Load], seconds: float) -> Iterator[Rate]:
@@ -79,42 +104,42 @@ def timed(call: Callable[[], Any], loops: int) -> float:
 
 
 def loops_for(call: Callable[[], Any], seconds: float) -> int:
-    """How many calls take about that long."""
+    """Number of calls that take about that long."""
     loops = 1
     while (took := timed(call, loops)) < seconds / 2:
         loops *= 2 if took < seconds / 8 else max(2, round(seconds / took))
     return loops
 
 
-def per_call(call: Callable[[], Any], seconds: float) -> float:
-    """Seconds of one call: the median of at least five passes."""
+def per_call(call: Callable[[], Any], seconds: float) -> Spread:
+    """Seconds of one call, from at least five passes."""
     loops = loops_for(call, seconds / 10)
     end = perf_counter() + seconds
     passes = [timed(call, loops) for _ in range(5)]
     while perf_counter() < end:
         passes.append(timed(call, loops))
-    return median(passes) / loops
+    return Spread.of([took / loops for took in passes])
 
 
-def _decode(step: Step, load: Load, seconds: float) -> float:
+def _decode(step: Step, load: Load, seconds: float) -> Spread:
     return per_call(partial(decode, encode(step), step.channel), seconds)
 
 
-def _lists(step: Step, load: Load, seconds: float) -> float:
+def _lists(step: Step, load: Load, seconds: float) -> Spread:
     return per_call(step.tolists, seconds)
 
 
-def _queue(step: Step, load: Load, seconds: float) -> float:
+def _queue(step: Step, load: Load, seconds: float) -> Spread:
     with _other_end("send", step, load) as (_, receiver):
-        arrived = receiver.receive(_PATIENCE)
+        arrived = receiver.receive(_START_WAIT_S)
         if arrived is None:
-            raise CommandError(f"nothing came from the second process for {_PATIENCE:.0f} s")
+            raise CommandError(f"nothing came from the second process for {_START_WAIT_S:.0f} s")
         if arrived != step:
             raise CommandError("the step that arrived is not the one that was sent")
         return per_call(receiver.receive, seconds)
 
 
-def _save(step: Step, load: Load, seconds: float) -> float:
+def _save(step: Step, load: Load, seconds: float) -> Spread:
     with _other_end("receive", step, load) as (queue_id, receiver):
         settings = {"INFERENCE_MSG_QUEUE_ID": str(queue_id), "FD_POSTPROC_PEER": COMPACT}
         before = {name: os.environ.get(name) for name in (*settings, "FD_POSTPROC_DIALECT")}
@@ -133,7 +158,7 @@ def _save(step: Step, load: Load, seconds: float) -> float:
                     os.environ[name] = value
 
 
-_QUESTIONS: dict[str, Callable[[Step, Load, float], float]] = {
+_QUESTIONS: dict[str, Callable[[Step, Load, float], Spread]] = {
     "save op, to another process": _save,
     "receive, from another process": _queue,
     "decode a message": _decode,
@@ -142,7 +167,7 @@ _QUESTIONS: dict[str, Callable[[Step, Load, float], float]] = {
 
 
 def _save_call(step: Step, load: Load) -> Callable[[], Any]:
-    """The channel's save op on NumPy arrays, dtypes as the sampler makes them: nobody is preempted."""
+    """The channel's save op on NumPy arrays with the sampler's dtypes; no request is preempted."""
     batch, op = load.batch, _SAVE_OP_OF[step.channel]
     tensors: dict[str, Any] = {
         "ids": np.array(step.ids, np.int64),
@@ -163,7 +188,7 @@ def _save_call(step: Step, load: Load) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def _other_end(role: str, step: Step, load: Load) -> Iterator[tuple[int, Receiver]]:
-    """A queue of our own, its id and a Receiver, and the second process at its other end."""
+    """A private queue, its id and a Receiver, with the second process at its other end."""
     queue_id, queue = _new_queue(step.channel)
     receiver = Receiver(step.channel, key=queue.key)
     numbers = (queue.key, load.batch, load.accepted, load.columns)
@@ -186,7 +211,7 @@ def _other_end(role: str, step: Step, load: Load) -> Iterator[tuple[int, Receive
 
 
 def _end_with(process: subprocess.Popen[str], queue: sysv_ipc.MessageQueue) -> None:
-    """Wake whoever waits at the queue when nobody is left at its other end."""
+    """Wake the thread that waits at the queue when the process at its other end has ended."""
     process.wait()
     _remove(queue)
 
@@ -197,9 +222,13 @@ def _remove(queue: sysv_ipc.MessageQueue) -> None:
 
 
 def _new_queue(channel: Channel) -> tuple[int, sysv_ipc.MessageQueue]:
-    """A queue with an id that nobody else uses."""
+    """A new queue with an unused id."""
     while True:
         queue_id = int.from_bytes(os.urandom(2), "little") | 1 << 16  # no port has such a number
         key = queue_key(queue_id, CHANNEL_PATHS[channel])
-        with contextlib.suppress(sysv_ipc.ExistentialError):
+        try:
             return queue_id, sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600)
+        except sysv_ipc.ExistentialError:
+            continue
+        except OSError as error:
+            raise not_made(error, "making a private queue") from None

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell_flood(msqid: int, recording: RecordingWriter, seconds: float) -> None:
     """Name the cause of more messages than a service can send."""
-    from ..complaints import last_sender_text
+    from ..log_throttle import last_sender_text
 
     if recording.messages > _FLOOD * max(seconds, 0.1):
         note(
@@ -115,7 +115,7 @@ def _tell_flood(msqid: int, recording: RecordingWriter, seconds: float) -> None:
 def _take_all(
     queue: RawQueue | Source, recording: RecordingWriter, name: str, count: int | None, seconds: float | None
 ) -> None:
-    """Record until it is time to stop.
+    """Record until an end condition holds.
 
     A signal only asks to stop, between two messages: raising would lose a message that the kernel has handed
     over already.
@@ -153,7 +153,7 @@ def _take_all(
 
 
 def _rescued(queue: RawQueue | Source, recording: RecordingWriter, payload: bytes, mtype: int) -> str:
-    """Put a message that was taken and cannot be written somewhere else; says where."""
+    """Save a taken message that cannot be written in another place; return where."""
     from ..errors import QueueError
     from ..recording import RecordingWriter
 
@@ -172,7 +172,7 @@ def _rescued(queue: RawQueue | Source, recording: RecordingWriter, payload: byte
 
 
 class _Teller:
-    """One line on a terminal's stderr, about once a second."""
+    """Progress line on a terminal's stderr, updated about once a second."""
 
     def __init__(self, recording: RecordingWriter) -> None:
         import sys

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from . import addresses
     from .queue_io import RawQueue, room
     from .streams import name_of, open_input
+    from .tables import plural
 
     with Recording(open_input(args.file)) as recording:
         recording.name = name_of(args.file)
@@ -78,34 +79,30 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(args.queue, Address):
             prepared = _Prepared(recording, None, args.layout, addresses.room(), channel, as_frames=True)
             total = prepared.check()
-            with addresses.sink(args.queue, args.timeout) as sink:
-                _send_all(sink, sink.name, prepared, total, args)
+            with addresses.sink(args.queue, args.timeout, total) as sink:
+                _send_all(sink, prepared, args)
         else:
             target = _target(args, channel, recording)
             if target.note:
                 note(target.note)
             queue = RawQueue(target)
             prepared = _Prepared(recording, cut_as, args.layout, room(queue.max_bytes), channel)
-            _send_all(queue, f"queue {target.msqid}", prepared, prepared.check(), args)
+            total = prepared.check()
+            try:
+                _send_all(queue, prepared, args)
+            finally:
+                were = "was" if total == 1 else "were"
+                note(f"{queue.sent:,} of {plural(total, 'message')} {were} sent to queue {target.msqid}.")
         if recording.cut:
             note(f"The recording is cut short: {recording.cut}.")
     return 0
 
 
-def _send_all(
-    queue: RawQueue | Sink, name: str, messages: _Prepared, total: int, args: argparse.Namespace
-) -> None:
-    from .tables import plural
-
-    sent = 0
+def _send_all(queue: RawQueue | Sink, messages: _Prepared, args: argparse.Namespace) -> None:
     # The recording is read a second time, because it may be far larger than memory.
-    try:
-        for message in _paced(messages, None if args.full_speed else args.speed):
-            queue.put_waiting(message.payload, message.mtype, args.timeout)
-            sent += 1
-    finally:
-        were = "was" if total == 1 else "were"
-        note(f"{sent:,} of {plural(total, 'message')} {were} sent to {name}.")
+    for message in _paced(messages, None if args.full_speed else args.speed):
+        queue.put_waiting(message.payload, message.mtype, args.timeout)
+        queue.sent += 1
 
 
 def _target(args: argparse.Namespace, channel: Channel | None, recording: Recording) -> Target:
@@ -143,7 +140,7 @@ def _channel_of_frames(recording: Recording) -> Channel | None:
 
 
 class _Prepared:
-    """A recording's messages as they will be sent.
+    """A recording's messages, prepared for sending.
 
     Parameters
     ----------
@@ -175,7 +172,7 @@ class _Prepared:
         self._room = room
 
     def check(self) -> int:
-        """Number of messages; all of them fit.
+        """Check that all messages fit; return their number.
 
         Raises
         ------
@@ -243,7 +240,7 @@ class _Prepared:
 
 
 def _paced(messages: _Prepared, speed: float | None) -> Iterator[Message]:
-    """Yields messages at the time at which they are due."""
+    """Yield messages at their due times."""
     first_ns = None
     for message in messages:
         if speed is not None:

@@ -1,7 +1,7 @@
 """The second process of ``fd-postproc demo``: sends, and ends with its parent.
 
 It reads its orders as one line of JSON on stdin, which then stays open: when it closes, the parent is gone,
-and the queues are removed, since nobody else will.
+and the queues are removed, since no other process does it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FastDeploy's own token processor and ours, timed in turn on the same steps: ``fd-postproc bench``.
+"""Times FastDeploy's own token processor and ours in turn on the same steps, for ``bench``.
 
 Run as a program, it imports FastDeploy, which takes seconds and changes the process that does it, and prints
 one line of JSON.  Both are real: FastDeploy's class with its own metrics and loggers, and ours made from it,
@@ -20,41 +20,41 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-from .._child import answer_of
 from .._core import has_logprobs, step_from_tensors
 from ..environment import FASTDEPLOY
-from ..fastdeploy.engine.processor import make_class
+from ..fastdeploy.engine.processor_class import make_class
 from ..fastdeploy.report import import_fastdeploy
 from ..fastdeploy.trial.canned import Message, Script
 from ..fastdeploy.trial.compatibility import check
 from ..fastdeploy.trial.differences import difference
-from ..fastdeploy.trial.facts import ABORT_SETS, Facts
-from ..fastdeploy.trial.filling import fill
+from ..fastdeploy.trial.features import ABORT_SETS, Facts
 from ..fastdeploy.trial.sandbox import Sandbox
 from ..fastdeploy.trial.trial import Trial
+from ..fastdeploy.trial.trial_messages import fill
 from ..layout import Channel
-from ..needs import Load
-from .rates import loops_for, timed
+from ..needed_limits import Load
+from ..subprocess_json import answer_of
+from .rates import Spread, loops_for, timed
 
 STOCK, OURS, READ = "FastDeploy's own", "fd_postproc", "fd_postproc, all logprobs read"
 _MARK = "fd_postproc side by side: "
-_PATIENCE = 300.0  # seconds; most of it for importing FastDeploy
+_TRIAL_WAIT_S = 300.0  # seconds; most of it for importing FastDeploy
 _SLACK = 30.0  # seconds that two stamps may be apart: requests of the two are not equally old
 _LEAST_ROUNDS = 5
 
 
 def side_by_side(channel: Channel, loads: list[Load], seconds: float) -> dict[str, Any]:
-    """What the child process found.
+    """The child process's result.
 
     Returns
     -------
     dict
         ``"why_not"``: a sentence, if nothing was measured.  Otherwise ``"from"``, the path of FastDeploy's
-        module, and ``"steps"``: for each load its numbers and ``"seconds"`` of a step for each contender.
+        module, and ``"steps"``: for each load its numbers, ``"seconds"`` of a step for each contender, and
+        ``"spread"``, the ends of the middle half.
     """
     if find_spec("fastdeploy") is None and not FASTDEPLOY.text:
         return {"why_not": f"FastDeploy is not installed here ({FASTDEPLOY}=PATH names a source tree)"}
@@ -67,7 +67,7 @@ def side_by_side(channel: Channel, loads: list[Load], seconds: float) -> dict[st
                 "fd_postproc.cli.side_by_side",
                 json.dumps(orders),
                 mark=_MARK,
-                patience=_PATIENCE,
+                patience=_TRIAL_WAIT_S,
                 environment={**os.environ, **own},
                 folder=folder,
             )
@@ -103,7 +103,10 @@ def _measured(channel: Channel, loads: list[Load], seconds: float) -> dict[str, 
         different = _first_difference(stock, other)
         if different:
             return {"why_not": f"the results differ: {different}"}
-        steps.append({**asdict(load), "seconds": _timings(stock, other, seconds)})
+        times = _timings(stock, other, seconds)
+        medians = {name: took.median for name, took in times.items()}
+        spreads = {name: [took.low, took.high] for name, took in times.items()}
+        steps.append({**asdict(load), "seconds": medians, "spread": spreads})
     return {"from": module.__file__, "steps": steps}
 
 
@@ -138,17 +141,17 @@ class _Side:
         return partial(processor._process_step, step)
 
     def put_results(self, results: list[Any]) -> None:
-        """The scheduler's: the last step's results are kept."""
+        """Store the last step's results, as the scheduler."""
         self.results = results
 
     def step_and_read(self) -> None:
-        """A step whose log-probabilities are read: ours become lists then."""
+        """Process a step and read its log-probabilities, which become lists then."""
         self.step()
         for result in self.results:
             result.outputs.top_logprobs  # noqa: B018
 
     def begin(self) -> None:
-        """Make every request as young as at the start."""
+        """Reset every request to its start."""
         for task in self.trial.tasks:
             task.output_token_ids.clear()
             self.processor.tokens_counter[task.request_id] = 5
@@ -156,7 +159,7 @@ class _Side:
 
 
 def _first_difference(stock: _Side, ours: _Side) -> str | None:
-    """The difference between the results that clients would get of a step."""
+    """The first difference between the clients' results of a step."""
 
     def answers_of(side: _Side) -> list[Any]:
         side.step()
@@ -165,8 +168,8 @@ def _first_difference(stock: _Side, ours: _Side) -> str | None:
     return difference(answers_of(stock), answers_of(ours), _SLACK)
 
 
-def _timings(stock: _Side, ours: _Side, seconds: float) -> dict[str, float]:
-    """Medians of a step, in seconds; the contenders take turns."""
+def _timings(stock: _Side, ours: _Side, seconds: float) -> dict[str, Spread]:
+    """Seconds of a step; the contenders take turns."""
     calls = {STOCK: (stock, stock.step), OURS: (ours, ours.step)}
     if has_logprobs(ours.processor.channel):
         calls[READ] = (ours, ours.step_and_read)
@@ -183,7 +186,7 @@ def _timings(stock: _Side, ours: _Side, seconds: float) -> dict[str, float]:
             side.begin()
             passes[name].append(timed(call, loops[name]) / loops[name])
         rounds += 1
-    return {name: median(times) for name, times in passes.items()}
+    return {name: Spread.of(times) for name, times in passes.items()}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _SLOWEST_S = 2.0
 
 
 class SimulatedWorker:
-    """Sends steps to a queue, and makes do with what the kernel refuses as FastDeploy's save ops do.
+    """Simulated worker: sends steps to a queue, and loses refused ones as FastDeploy's save ops do.
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ class SimulatedWorker:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, as a process that was started again: another sender number, frames from 0."""
+        """Restart as a new process: another sender number, frames from 0."""
         self._sender = Sender(self.channel, key=self._key, dialect=self.dialect, layout=self.layout)
 
     def close(self) -> None:
         self._sender.close()
 
     def messages(self, step: Step) -> list[Message]:
-        """What a step is sent as; a frame's number is taken.
+        """The messages of a step, which take a frame's number.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class SimulatedWorker:
         return self._sender._messages(step)
 
     def send(self, step: Step) -> None:
-        """Send a step; one that the kernel refuses is lost and counted, as with FastDeploy's own save ops."""
+        """Send a step; a refused one is lost and counted, as in FastDeploy's own ops."""
         try:
             self._send(step)
             self.sent += 1
@@ -149,7 +149,7 @@ class SimulatedWorker:
         queues.remove_queue(self.queue.msqid)
 
     def account(self) -> str:
-        """What was sent and what was not, for the user."""
+        """Summary of sent and lost messages for the user."""
         from .tables import plural
 
         text = f"{plural(self.sent, 'step')} in {plural(self._messages, 'message')} went to the queue"

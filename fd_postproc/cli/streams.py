@@ -1,4 +1,4 @@
-"""Files that a command reads: by name, a pipe, or ``-`` for standard input."""
+"""Files that a command reads: by name, from a pipe, or ``-`` for standard input."""
 
 from __future__ import annotations
 
@@ -63,13 +63,15 @@ def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:
     began = flight.began_ns - int(1e9 * flight.began)
     with RecordingWriter(os.dup(made.fileno()), channel, created_ns=flight.began_ns) as writer:
         for message in messages:
-            writer.write(message.payload, message.mtype, began + int(1e9 * message.at))
+            # A time may be any number, where the file is damaged.
+            time_ns = min(max(began + int(1e9 * message.at), -(1 << 63)), (1 << 63) - 1)
+            writer.write(message.payload, message.mtype, time_ns)
     made.seek(0)
     return made
 
 
 def name_of(name: str) -> str:
-    """What a file is called in messages to the user."""
+    """The name of a file in messages to the user."""
     return "standard input" if name == STANDARD else name
 
 

@@ -1,4 +1,4 @@
-"""A step as a person reads it.  Words and numbers here, drawing by rich."""
+"""Tables of a step for a terminal: words and numbers here, drawing by rich."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..codes import Code
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from .._core import Step
 
-_CODES = {0: "0", -1: "-1 no token", -3: "-3 recovery stop", -9: "-9 preempted"}
+_CODES = {0: "0", **{code.value: f"{code.value} {code.text}" for code in Code}}
 _FLAGS = {3: "3 target", 4: "4 draft"}
 
 
@@ -33,7 +35,7 @@ def plural(number: int, what: str) -> str:
 
 
 def count_text(count: int) -> str:
-    """An accepted count or a code, with what it means."""
+    """An accepted count, or a code with its meaning."""
     return _CODES.get(count) or (str(count) if count > 0 else f"{count} unknown code")
 
 
@@ -94,7 +96,7 @@ def step_title(step: Step, size: int | None = None) -> str:
 
 
 def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
-    """What a message's header says, as label and value."""
+    """The content of a message's header, as label and value."""
     meaning = "the worker has more to do" if step.stop_flag > 0 else "the worker has finished"
     stop = f"{step.stop_flag} ({meaning})"
     rows = [("channel", step.channel), ("bytes", f"{size:,}"), ("mtype", str(mtype)), ("stop flag", stop)]
@@ -133,7 +135,7 @@ class Grid:
     right: Sequence[int] = ()
 
     def least_width(self, padding: int) -> int:
-        """Screen columns below which a number would be cut."""
+        """Screen width below which a number would be cut."""
         from rich.cells import cell_len
 
         cells = [[title, *(row[k] for row in self.rows)] for k, title in enumerate(self.columns)]
@@ -142,7 +144,7 @@ class Grid:
         return sum(widths) + (len(widths) - 1) * (1 + padding) + 2
 
     def table(self, padding: int = 1) -> Table:
-        """With this many spaces between columns, in addition to the one that is always there."""
+        """Draw the table, with extra spaces between columns."""
         from rich import box
         from rich.table import Table
 
@@ -156,7 +158,7 @@ class Grid:
         return table
 
     def paragraphs(self) -> Table:
-        """Each row as a label (its first cell) and one paragraph of titles and values: fits any width."""
+        """Draw each row as a label (its first cell) and one paragraph, which fits any width."""
         from rich.table import Table
 
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -169,7 +171,7 @@ class Grid:
 
 
 def fitting(width: int, *grids: Grid) -> Table:
-    """The first of some tables, each narrower than the previous one, that fits a width completely."""
+    """The first of some ever narrower tables that fits a width completely."""
     for grid in grids:
         for padding in (1, 0):
             if grid.least_width(padding) <= width:

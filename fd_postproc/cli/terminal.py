@@ -1,4 +1,4 @@
-"""What the commands share about arguments, signals and the screen."""
+"""Shared code of the commands for arguments, signals and the screen."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..layout import GPU, XPU, Layout
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..needs import Load
+    from ..needed_limits import Load
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class CommandError(Exception):
-    """A command cannot do its job; the text is one line for the user."""
+    """Raised when a command cannot do its job; the text is one line for the user."""
 
 
 def console() -> Console:
-    """Where a command draws: stdout, without control codes unless it is a terminal."""
+    """The console of a command: stdout, with control codes only on a terminal."""
     from rich.console import Console
 
     found = Console(highlight=False, emoji=False, markup=False)
@@ -36,8 +36,16 @@ def console() -> Console:
 
 
 def note(text: str) -> None:
-    """Tell the user something, on stderr, apart from the output proper."""
+    """Print a note for the user on stderr, apart from the output proper."""
     print(text, file=sys.stderr, flush=True)
+
+
+def busy_machine() -> str:
+    """Warning about the load average during a measurement; empty if the machine is idle."""
+    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= processors / 2:
+        return ""
+    return f"load average {load:.1f} on {processors} processors makes times long and varied: repeat when idle"
 
 
 def positive_int(text: str) -> int:
@@ -64,19 +72,19 @@ def positive_number(text: str) -> float:
 
 
 def parse_load(text: str) -> Load:
-    """``BATCH,ACCEPTED,COLUMNS``."""
+    """Parse ``BATCH,ACCEPTED,COLUMNS``."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not BATCH,ACCEPTED,COLUMNS, three numbers from 1, e.g. 64,2,21"
         )
-    from ..needs import Load
+    from ..needed_limits import Load
 
     return Load(*map(int, parts))
 
 
 def parse_layout(text: str) -> Layout:
-    """``gpu``, ``xpu``, or max_batch,top_k,max_draft,spec_batch."""
+    """Parse ``gpu``, ``xpu``, or max_batch,top_k,max_draft,spec_batch."""
     named = {"gpu": GPU, "xpu": XPU}
     if text.lower() in named:
         return named[text.lower()]
@@ -133,7 +141,7 @@ def terminated_as_exit() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[list[int]]:
-    """Instead of raising, collect the numbers of signals that ask the program to end."""
+    """Collect the numbers of signals that ask the program to end, instead of raising."""
     seen: list[int] = []
 
     def remember(number: int, _frame: object) -> None:

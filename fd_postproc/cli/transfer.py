@@ -1,9 +1,8 @@
-"""What ``fd-postproc demo`` runs on: private queues, the second process, and comparing what arrives."""
+"""The surroundings of ``fd-postproc demo``: private queues, the second process, the comparison."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import subprocess
@@ -14,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import sysv_ipc
 
-from .._child import python_command
 from .._core import Receiver, Step
-from ..errors import queue_error
 from ..layout import Channel
+from ..queues import not_made
+from ..subprocess_json import python_command
 from .tables import plural
 from .terminal import CommandError, note, undisturbed
 
@@ -30,7 +29,7 @@ _LOOK_S = 0.2
 
 @contextlib.contextmanager
 def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]:
-    """A Receiver for each channel, on queues with a random key, which are removed whatever happens."""
+    """A Receiver for each channel, on queues with a random key, which are removed in any case."""
     made: list[sysv_ipc.MessageQueue] = []
     try:
         for _ in channels:
@@ -38,7 +37,7 @@ def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]
                 try:
                     made.append(sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX, mode=0o600))
                 except OSError as error:
-                    raise queue_error(error.errno or errno.EIO, "making a private queue") from None
+                    raise not_made(error, "making a private queue") from None
         yield {
             channel: Receiver(channel, key=queue.key) for channel, queue in zip(channels, made, strict=True)
         }
@@ -51,7 +50,7 @@ def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]
 
 @contextlib.contextmanager
 def private_ends(channels: list[Channel], transport: str) -> Iterator[dict[Channel, Receiver]]:
-    """A Receiver for each channel: on private queues, or at addresses that nobody else has."""
+    """A Receiver for each channel, on private queues or unused addresses."""
     if transport == "queue":
         with private_queues(channels) as receivers:
             yield receivers
@@ -70,7 +69,7 @@ def private_ends(channels: list[Channel], transport: str) -> Iterator[dict[Chann
 
 
 def ways(receivers: dict[Channel, Receiver]) -> dict[str, dict[Channel, Any]]:
-    """Where `sender.main` finds the other ends, for its orders."""
+    """The other ends for `sender.main`, as its orders name them."""
     addresses = {channel: one.address for channel, one in receivers.items() if one.address}
     return {
         "keys": {channel: one.key for channel, one in receivers.items() if not one.address},
@@ -121,7 +120,7 @@ class SenderProcess:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def obituary(self, before: str) -> str:
-        """Why the process has ended, as a sentence."""
+        """The reason why the process has ended, as a sentence."""
         status = self._process.wait()
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         last = self._errors.read().strip().splitlines()[-1:]
@@ -143,14 +142,14 @@ class SenderProcess:
 
 @dataclass
 class Incoming:
-    """Compares what arrives with what should arrive."""
+    """Comparison of received steps with the expected ones."""
 
     receivers: dict[Channel, Receiver]
     sender: SenderProcess
     different: list[str] = field(default_factory=list)
 
     def next(self, item: Item) -> Step:
-        """The step of `item`, which is the next one on its channel.
+        """Check the step of `item`, which is the next one on its channel.
 
         Raises
         ------
@@ -173,7 +172,7 @@ class Incoming:
             ended = self.sender.ended  # then once more: what it sent before it ended is still in the queue
 
     def verdict(self) -> int:
-        """Exit status; reports differences on stderr."""
+        """Exit status, after a report of differences on stderr."""
         if not self.different:
             return 0
         names = ", ".join(dict.fromkeys(self.different))

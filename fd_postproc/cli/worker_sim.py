@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .._core import Step
-    from ..needs import Load
+    from ..needed_limits import Load
     from .simulated import SimulatedWorker
 
 HELP = "send made-up steps to a queue, as a worker does, with a fault if you like"
@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from .._core import encode
     from ..layout import GPU
-    from ..needs import Load
+    from ..needed_limits import Load
     from .queue_io import find, find_or_make
     from .simulated import SimulatedWorker
     from .tables import plural

@@ -17,10 +17,12 @@ from ..layout import GPU, Channel, Layout
 from ..recording import Recording
 
 if TYPE_CHECKING:
-    from ..needs import Load
+    import numpy as np
+
+    from ..needed_limits import Load
 
 KINDS = 16
-"""Different steps of a synthetic load; more steps repeat them."""
+"""Number of different steps in a synthetic load; more steps repeat them."""
 
 IDS = (0, 149_999)
 """First and last token id of a synthetic load."""
@@ -49,7 +51,7 @@ class Item:
 
 
 def cut(step: Step, layout: Layout = GPU) -> bytes:
-    """A step's shortest stock message, in the dialect in which it arrived."""
+    """Cut a step to its shortest stock message, in the dialect in which it arrived."""
     return encode(step, step.dialect or "packed", layout=layout)
 
 
@@ -66,7 +68,7 @@ def recorded_items() -> Iterator[Item]:
 
 
 def misfit(channel: Channel, load: Load) -> str | None:
-    """Why a channel carries no such load; None if it does, as far as columns and tokens go."""
+    """Reason why a channel cannot carry a load of these columns and tokens; None if it can."""
     if not has_logprobs(channel) and load.columns != 1:
         return f"channel {channel} carries no logprobs: COLUMNS must be 1, not {load.columns}"
     if not has_counts(channel) and load.accepted != 1:
@@ -93,13 +95,45 @@ def synthetic_step(
     counts = np.full(batch, accepted, np.int32)
     if not has_logprobs(channel):
         return Step.from_arrays(channel, counts, tokens)
-    scores = np.sort(-random.exponential(3.0, (rows, columns)).astype(np.float32), axis=1)[:, ::-1]
-    ranks = random.integers(1, 6, rows, dtype=np.int32)
-    return Step.from_arrays(channel, counts, tokens, scores, ranks)
+    return Step.from_arrays(channel, counts, tokens, *plausible_logprobs(random, tokens))
+
+
+def plausible_logprobs(random: np.random.Generator, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities and ranks as a sampler's, for given tokens.
+
+    Column 0 is the sampled token; the likeliest tokens follow, the best first.  A sampled token that is among
+    them is put there, too.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+    ids : int32, [rows, columns]
+        Changed where a sampled token is one of the likeliest.
+
+    Returns
+    -------
+    scores : float32, [rows, columns]
+    ranks : int32, [rows]
+    """
+    import numpy as np
+
+    rows, columns = ids.shape
+    best = max(columns - 1, 1)
+    fall = random.exponential(2.0, (rows, best))
+    fall[:, 0] /= 8
+    likeliest = -np.cumsum(fall, axis=1)
+    likeliest -= np.log(np.exp(likeliest).sum(axis=1, keepdims=True)).clip(0)
+    row = np.arange(rows)
+    ranks = np.asarray(random.geometric(0.8, rows))
+    score = np.where(ranks <= best, likeliest[row, np.minimum(ranks, best) - 1], likeliest[:, -1] - ranks)
+    among = ranks < columns
+    ids[row[among], ranks[among]] = ids[among, 0]
+    scores = np.column_stack([score, likeliest[:, : columns - 1]])
+    return scores.astype(np.float32), ranks.astype(np.int32)
 
 
 def synthetic_steps(channel: Channel, load: Load, seed: int, ids: tuple[int, int] = IDS) -> Iterator[Step]:
-    """`KINDS` different steps, again and again."""
+    """Iterate over `KINDS` different steps endlessly."""
     kinds = (
         synthetic_step(channel, **asdict(load), seed=KINDS * seed + kind, ids=ids) for kind in range(KINDS)
     )
@@ -125,8 +159,8 @@ def synthetic_items(channel: Channel, batch: int, accepted: int, columns: int, s
 
 
 def pieces(step: Step, limit: int, layout: Layout = GPU) -> int:
-    """Messages of at most `limit` bytes that carry a step as a compact frame."""
-    from ..needs import fragments
+    """Split a step into messages of at most `limit` bytes, as a compact frame."""
+    from ..needed_limits import fragments
 
     limit = min(limit, payload_size(step.channel, layout))
     needed = fragments(len(encode(step, "compact", layout=layout)), limit)

@@ -4,7 +4,7 @@ from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uintptr_t
 from fd_postproc.headers.dlpack cimport (
-    FDL_CAPSULE, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, fdl_exchange, fdl_tensor,
+    FDL_CAPSULE, FDL_CUDA, FDL_FLOAT, FDL_INT, FDL_MANAGED, fdl_elements, fdl_exchange, fdl_tensor,
 )
 
 
@@ -70,9 +70,9 @@ cdef DeviceInput _device_input(tensor, str name, str dtype, const fdl_tensor *t)
     out.device = t.device_id
     out.framework = _package(type(tensor))
     out.shape = tuple([t.shape[k] for k in range(t.ndim)])
-    out.size = 1
-    for k in range(t.ndim):
-        out.size *= t.shape[k]
+    out.size = fdl_elements(t)
+    if out.size < 0:
+        raise ValueError(f"{name} has shape {list(out.shape)}: so many elements are in no memory")
     if t.strides != NULL:
         out.strides = tuple([t.strides[k] for k in range(t.ndim)])
     else:

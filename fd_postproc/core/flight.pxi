@@ -73,8 +73,12 @@ cdef class FlightRing:
         if self.is_ours():
             fdb_set(&self.ring, FDB_BUSY, quick_now() if is_busy else 0)
 
-    def queue(self, int msqid, uint16_t running, uint16_t transfers, uint32_t state, uint32_t ticks):
-        """Write how a queue is, and the limit of one message; its last sender, whose state is given."""
+    def queue(self, int msqid, uint16_t running, uint16_t transfers, uint32_t state, uint32_t ticks,
+              int32_t reader=0):
+        """Write how a queue is, and the limit of one message; its last sender, whose state is given.
+
+        `reader` is another process that was seen to take a message before; 0: none was.
+        """
         cdef fdb_entry entry
         cdef fds_status status
         cdef int64_t limits[2]
@@ -92,7 +96,10 @@ cdef class FlightRing:
             entry.body.queue.max_bytes = <uint32_t>status.max_bytes
             entry.body.queue.last_sender = <int32_t>status.last_sender
             entry.body.queue.last_receiver = <int32_t>status.last_receiver
-            entry.flags = status.last_receiver != 0 and not _is_here(status.last_receiver)
+            if reader != 0:
+                entry.body.queue.last_receiver, entry.flags = reader, 1
+            else:
+                entry.flags = status.last_receiver != 0 and not _is_here(status.last_receiver)
             if fds_limit(msqid, &limits[0], &limits[1]) >= 0:
                 entry.body.queue.msgmax = <uint32_t>limits[0]
         fdb_put(&self.ring, &entry)

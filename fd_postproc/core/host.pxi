@@ -8,8 +8,8 @@ from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport uint8_t, uintptr_t
 from fd_postproc.headers.dlpack cimport (
-    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_exchange, fdl_is_contiguous,
-    fdl_tensor,
+    FDL_BOOL, FDL_CAPSULE, FDL_CPU, FDL_FLOAT, FDL_INT, FDL_PINNED, fdl_elements, fdl_exchange,
+    fdl_is_contiguous, fdl_tensor,
 )
 
 
@@ -139,9 +139,9 @@ def host_input(tensor, str name, str dtype):
             out.keep = tensor
             out.address = <uintptr_t>t.data + t.byte_offset
             out.shape = tuple([t.shape[k] for k in range(t.ndim)])
-            out.size = 1
-            for k in range(t.ndim):
-                out.size *= t.shape[k]
+            out.size = fdl_elements(&t)
+            if out.size < 0:
+                raise ValueError(f"{name} has shape {list(out.shape)}: so many elements are in no memory")
             return out
     out.address, out.size, out.keep = tensors.slow_input(tensor, name, dtype)
     out.shape = tuple(tensor.shape)

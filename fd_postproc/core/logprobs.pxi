@@ -14,13 +14,16 @@ cdef class Logprobs:
     """The logprobs of some accepted tokens: a view of rows and columns of a Step.
 
     No Python number is created until it is needed; each access makes new lists, so keep the result if you
-    use it twice.  The field names are those of FastDeploy's ``LogprobsLists``.  The Step's memory lives as
-    long as any view of it: to keep only a small part of a large step, pickle a view or keep its lists.
+    use it twice.  As FastDeploy's ``LogprobsLists``, it is a sequence of three lists, which have the same
+    names here: it has an index, can be unpacked and iterated over, and its length is 3.
+
+    The Step's memory lives as long as any view of it: to keep only a small part of a large step, pickle a
+    view or keep its lists.
 
     Attributes
     ----------
     rows, cols : int
-        Accepted tokens (``len()`` is rows, too) and columns.
+        Accepted tokens and columns.
     """
 
     cdef Step step           # owns the rows that are looked at
@@ -73,7 +76,18 @@ cdef class Logprobs:
         return _view(self.step, self.first, self.rows, self.column + low, n)
 
     def __len__(self):
-        return self.rows
+        return 3
+
+    def __getitem__(self, place):
+        return self.tolists()[place]
+
+    def __iter__(self):
+        return iter(self.tolists())
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError(
+            "a Logprobs is no array: it is two tables and a list; give NumPy one of its logprob_token_ids, "
+            "logprobs and sampled_token_ranks, or the step's own Step.ids, Step.scores and Step.ranks")
 
     def __eq__(self, other):
         """Same rows (NaN equals NaN), or a tuple of three equal lists such as LogprobsLists."""

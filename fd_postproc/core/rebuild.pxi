@@ -3,6 +3,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.mem cimport PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
+from fd_postproc.headers.product cimport fdo_times
 from fd_postproc.headers.wire cimport (
     FDW_PLAIN, FDW_SPEC_TOPK, FDW_TOPK, fdw_block, fdw_block_in, fdw_block_size, fdw_has_logprobs,
     fdw_is_flag,
@@ -48,10 +49,11 @@ def _rebuild_step(channel, dialect, int32_t flag, int32_t stop_flag, int32_t col
         raise ValueError(f"flag {flag} on channel {channel!r}")
     if cols != 1 and not fdw_has_logprobs(number):
         raise ValueError(f"{cols} columns on channel {channel!r}")
-    cdef int64_t logprob_rows = rows if fdw_has_logprobs(number) else 0
-    if (cols < 1 or len(counts) != 4 * batch or len(ids) != 4 * rows * cols
-            or len(scores) != 4 * logprob_rows * cols or len(ranks) != 4 * logprob_rows
-            or batch > 0x7FFFFFFE or rows > 0x7FFFFFFF):
+    cdef int64_t size
+    cdef bint logprobs = fdw_has_logprobs(number)
+    if (cols < 1 or batch > 0x7FFFFFFE or rows > 0x7FFFFFFF or fdo_times(4 * rows, cols, &size) < 0
+            or len(counts) != 4 * batch or len(ids) != size or len(scores) != (size if logprobs else 0)
+            or len(ranks) != (4 * rows if logprobs else 0)):
         raise ValueError("the arrays of a step do not fit each other")
     if number == FDW_PLAIN or number == FDW_TOPK:
         for i in range(rows):

@@ -8,17 +8,20 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
+from posix.unistd cimport usleep
 from fd_postproc.headers.counter cimport fdc_add, fdc_read
 from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
 from fd_postproc.headers.frames cimport (
-    FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_free,
+    FDF_MORE, FDF_NO_MEMORY, FDF_REFUSED, FDF_WHOLE, fdf_accept, fdf_assembly, fdf_begin, fdf_count_stalled,
+    fdf_free,
 )
 from fd_postproc.headers.lane cimport FDQ_SLICE_NS
 from fd_postproc.headers.sections cimport fdz_padded
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.sysv cimport (
-    E2BIG, EAGAIN, EIDRM, EINTR, ENOMSG, fds_forks, fds_give_back, fds_now, fds_pages, fds_peek, fds_stat,
-    fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any,
+    E2BIG, EAGAIN, EIDRM, EINTR, ENOMSG, fds_forks, fds_give_back, fds_interrupt, fds_nap, fds_now, fds_pages,
+    fds_peek, fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any, pthread_equal,
+    pthread_self, pthread_t,
 )
 from fd_postproc.headers.wire cimport (
     FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MOST_EXTRA, FDW_MTYPE_COMPACT,
@@ -30,11 +33,15 @@ from fd_postproc.headers.wire cimport (
 cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # What may happen to compact frames, beside being refused; each is a counter.
 TROUBLES = ("incomplete", "missing", "doubled", "reordered")
+# Times that close() tries to wake a thread, a millisecond after each other.
+cdef int _WAKING = 200
 # _take_in's word for a message type that is neither FastDeploy's nor ours.
 cdef int _WRONG_MTYPE = -3
 # Time between two queries for the sender, if the last one was answered, and if not.
 cdef int64_t _ASK_SENDER_NS = 100_000_000
 cdef int64_t _ASK_AGAIN_NS = 1_000_000
+# Time between two looks at who has read a queue.
+cdef int _WATCH_US = 20_000
 
 
 def _receiver_arguments(
@@ -70,7 +77,8 @@ cdef class Receiver:
     queues do: unread messages wait for the next Receiver, until `remove`.
 
     At an address, one Receiver at a time listens, and any number of Senders connect, before it is there or
-    after.  What it has not taken stays with its sender, for the next Receiver at this address.
+    after.  What is on its way when a connection or the Receiver ends is lost; `stats` counts it as missing as
+    soon as a later step of the same sender comes.
 
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
     by side.  After a fork, parent and child may both keep using it, but each message reaches only one; at
@@ -130,7 +138,8 @@ cdef class Receiver:
     cdef object inlet        # of fd_postproc.transport; None: the queue
     cdef Py_buffer view      # of the last message that came through it
     cdef bint viewing
-    cdef int64_t begin       # of the frame in it
+    cdef pthread_t sleeper   # the thread that waits at the queue
+    cdef bint sleeps         # whether it does so without a time limit, in one system call
     cdef int channel_number
     cdef fdw_layout c_layout
     cdef bint busy
@@ -205,7 +214,7 @@ cdef class Receiver:
     cdef int _forget_frames(self) except -1:
         """Start without open frames.  Memory of existing ones is not freed: it may be half-changed."""
         cdef int64_t fragments = self.frames.fragments, incomplete = self.frames.incomplete
-        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # nobody must choose colliding senders
+        cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # colliding senders cannot be chosen
         fdf_begin(&self.frames, &self.c_layout, self.channel_number, self.verify, seed)
         fdn_begin(&self.sequences)
         self.frames.fragments = fragments
@@ -219,7 +228,8 @@ cdef class Receiver:
         messages, bytes : taken from the queue, good or bad; malformed, oversized : those of them that were
         refused because they are inconsistent, or longer than the layout allows; corrupt : those of the
         malformed ones whose checksum was wrong; fragments : pieces of compact frames; incomplete : compact
-        frames that were never completed; missing : compact frames that did not come between others of their
+        frames that were never completed, also those of which no more has come for a second, seen when a call
+        finds the queue empty; missing : compact frames that did not come between others of their
         sender, whatever the reason, incomplete and refused ones among them; doubled, reordered : compact
         frames whose number had come already, or that came after a later one; waits, wait_seconds : how often
         a call found the queue empty, and how long it then waited.
@@ -254,7 +264,7 @@ cdef class Receiver:
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
-            raise ValueError("the Receiver is closed")
+            raise self._ended()
         if self.forks != fds_forks:
             if self.inlet is not None:
                 raise ValueError(
@@ -270,6 +280,11 @@ cdef class Receiver:
                 "one thread at a time may use it: make a second Receiver")
         self.busy = True
         return 0
+
+    cdef object _ended(self):
+        """The exception for a call of a Receiver that is closed, or was closed during the call."""
+        return self._error(EIDRM) if self.removed and self.busy else ReceiverClosed(
+            f"the Receiver is closed ({self._place()}, {self.channel}): make another one")
 
     cdef str _place(self):
         return f"queue {self.msqid}" if self.inlet is None else self.inlet.address
@@ -325,11 +340,16 @@ cdef class Receiver:
         only pieces have arrived.
         """
         cdef int64_t n, began, until = deadline, enough = 0
+        if self.closed:
+            raise self._ended()
         if self.inlet is not None:
             return self._wait_at_inlet(deadline, status)
+        self.sleeper, self.sleeps = pthread_self(), deadline < 0
         with nogil:
             while True:
                 n = fds_take(self.msqid, self.message, self.capacity)
+                if n == -ENOMSG and self.frames.open > 0:
+                    fdf_count_stalled(&self.frames, fds_now())
                 if n == -ENOMSG and deadline != 0:
                     began = fds_now()
                     if deadline > began + FDQ_SLICE_NS:
@@ -348,6 +368,7 @@ cdef class Receiver:
                 if self.heard >= enough:
                     n = -EAGAIN
                     break
+        self.sleeps = False
         if n == -EINTR or n == -ENOMSG or n == -EAGAIN:
             PyErr_CheckSignals()
         return n
@@ -357,27 +378,27 @@ cdef class Receiver:
         cdef int64_t began = fds_now(), n
         self._let_go()
         found = self.inlet.take(None if deadline < 0 else max(0, deadline - began) * 1e-9 if deadline else 0)
+        self.inlet.found = None
         if deadline != 0:
             fdc_add(&self.waited_ns, fds_now() - began)
         if found is None:
-            if self.removed:
-                raise self._error(EIDRM)
             if self.closed:
-                raise ValueError("the Receiver was closed during this call")
+                raise self._ended()
             return -ENOMSG
-        message, begin = found
-        PyObject_GetBuffer(message, &self.view, PyBUF_SIMPLE)
-        self.viewing = True
-        self.begin = begin
-        n = self.view.len - self.begin
-        if n > self.capacity:
-            self.taken = n
+        if type(found) is transport.Dropped:
             fdc_add(&self.n_messages, 1)
-            fdc_add(&self.n_bytes, n)
-            fdc_add(&self.n_oversized, 1)
-            raise _too_long(self.channel_number, n, self.capacity)
+            if found.field == "length":
+                fdc_add(&self.n_oversized, 1)
+                raise _too_long(self.channel_number, found.value, self.capacity)
+            fdc_add(&self.n_malformed, 1)
+            raise MalformedMessage(self.channel, found.field, found.value, 1)
+        PyObject_GetBuffer(found, &self.view, PyBUF_SIMPLE)
+        self.viewing = True
+        n = self.view.len
         with nogil:
-            status[0] = self._take_in(FDW_MTYPE_COMPACT, <const char *>self.view.buf + self.begin, n)
+            status[0] = self._take_in(FDW_MTYPE_COMPACT, self.view.buf, n)
+        if status[0] == FDF_MORE and deadline > 0 and fds_now() >= deadline:
+            return -ENOMSG  # pieces alone have come, and the time is over
         return n
 
     cdef int _next(self, int64_t deadline, bint once) except -3:
@@ -477,9 +498,8 @@ cdef class Receiver:
         MemoryError
             If there is no memory for the step, which the next call returns, or for a piece of a frame, which
             is lost and will be counted as incomplete.
-        ValueError
-            If the Receiver is closed.  (close() does not wake a thread that already waits at a queue; at an
-            address it does.)
+        ReceiverClosed
+            If the Receiver is closed, also by another thread while this one waits.
 
         Notes
         -----
@@ -565,8 +585,7 @@ cdef class Receiver:
         if self.inlet is not None:
             if not self.viewing:
                 return None
-            return FDW_MTYPE_COMPACT, PyBytes_FromStringAndSize(
-                <char *>self.view.buf + self.begin, self.taken)
+            return FDW_MTYPE_COMPACT, PyBytes_FromStringAndSize(<char *>self.view.buf, self.taken)
         return self.message[0], PyBytes_FromStringAndSize(<char *>(self.message + 1), self.taken)
 
     def receive_async(self, timeout=None):
@@ -587,18 +606,24 @@ cdef class Receiver:
         A task that is cancelled, or times out in ``asyncio.wait_for``, loses no message: none is taken before
         it is handed out.  While a task waits, a thread polls for messages with sleeps of at most 0.2 ms, as
         `receive` with a timeout does.  Several tasks of one loop may wait.
-        `close` wakes them, and they get a ValueError.
+        `close` wakes them, and they get a `ReceiverClosed`.
 
-        ``async for step in receiver`` is the same without a time limit; it ends after `close` or `remove`.
+        ``async for step in receiver`` is the same without a time limit; it ends after `remove`.
         """
         return aio.receive(self, timeout)
 
     def __aiter__(self):
-        """An endless iterator over steps, for ``async for``; stops after close() or remove()."""
+        """An endless iterator over steps, for ``async for``.  `remove` ends it; `close` makes it raise
+        `ReceiverClosed`."""
         return self
 
     def __anext__(self):
         return aio.following(self)
+
+    @property
+    def _was_removed(self):
+        """For `fd_postproc.aio`: whether `remove` was called."""
+        return self.removed
 
     def _watched(self):
         """For `fd_postproc.aio`: what wakes tasks."""
@@ -627,20 +652,33 @@ cdef class Receiver:
         return news
 
     def close(self):
-        """Stop using this Receiver; waiting asyncio tasks are woken, and at an address a waiting thread.
+        """Stop using this Receiver.  A thread and tasks that wait are woken, and get `ReceiverClosed`.
 
-        The queue and its messages stay; at an address, its senders keep them.
+        A queue and its messages stay.  At an address, what was on its way and not received is lost.
+
+        Notes
+        -----
+        A thread that waits at a queue without a time limit is woken by a signal of its own: the highest
+        real-time signal that nothing else in the process handles.
         """
+        cdef int tries
         self.closed = True
         if self.watch is not None:
             self.watch.close()
         if self.inlet is not None:
             self.inlet.close()
+        for tries in range(_WAKING):  # a signal just before the system call does not end it
+            if not self.sleeps or pthread_equal(self.sleeper, pthread_self()) or self.forks != fds_forks:
+                break
+            if fds_interrupt(self.sleeper) < 0:
+                break
+            with nogil:
+                fds_nap()
 
     def remove(self):
         """Remove the queue and its messages from the system, and close.  Waiting threads are woken.
 
-        At an address there is nothing to remove: senders keep what was not taken.
+        At an address it does what `close` does.
         """
         self.removed = True
         self.close()
@@ -654,25 +692,28 @@ cdef class Receiver:
         self.close()
 
     def __iter__(self):
-        """An endless iterator over steps; stops after close() or remove()."""
+        """An endless iterator over steps.  `remove` ends it; `close` makes it raise `ReceiverClosed`."""
         return self
 
     def __next__(self):
-        if self.closed:
+        if self.removed:
             raise StopIteration
         try:
             return self.receive()
-        except (queues.QueueRemoved, ValueError) as error:
-            if self.removed or (self.closed and not isinstance(error, MalformedMessage)):
+        except (queues.QueueRemoved, ReceiverClosed):
+            if self.removed:
                 raise StopIteration from None
             raise
 
     def __repr__(self):
+        cdef fds_status status
         state = " closed" if self.closed else ""
-        where = self._place()
+        where, waiting = self._place(), ""
         if self.inlet is None:
             where += f", key {queues.key_text(self.key)}"
-        return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} messages>"
+            if fds_stat(self.msqid, &status) == 0:
+                waiting = f", {status.messages} waiting"
+        return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} received{waiting}>"
 
 
 def _look_at(int msqid, double seconds):
@@ -685,12 +726,42 @@ def _look_at(int msqid, double seconds):
 
 
 def _last_sender_of(int msqid):
-    """For `fd_postproc.complaints`: the process that wrote to a queue last.  No other queue is examined."""
+    """For `fd_postproc.log_throttle`: the process that wrote to a queue last.  No other queue is examined."""
     cdef fds_status status
     cdef int code = fds_stat(msqid, &status)
     if code < 0:
         raise queue_error(-code, f"looking at queue {msqid}")
     return status.last_sender
+
+
+def _access_of(int msqid):
+    """For the flight recorder: a queue's mode, owner and maker, and the process that wrote to it last."""
+    cdef fds_status status
+    cdef int code = fds_stat(msqid, &status)
+    if code < 0:
+        raise queue_error(-code, f"looking at queue {msqid}")
+    return status.mode, status.uid, status.creator_uid, status.last_sender
+
+
+def _watch_readers(int msqid, int32_t thread, double seconds):
+    """For the flight recorder: sleep, and look at a queue 50 times a second.
+
+    Returns the last other process that took a message; 0: none did, or the queue is gone.  A reader that
+    takes one now and then is the queue's last one only until the next step is received.  `thread` is the one
+    of this process that receives: where it waited for the message, the kernel names it, not the process.
+    """
+    cdef fds_status status
+    cdef int32_t own = os.getpid(), found = 0, last
+    cdef int left = max(1, <int>(seconds * 1e6 / _WATCH_US))
+    with nogil:
+        while left > 0:
+            usleep(_WATCH_US)
+            if fds_stat(msqid, &status) == 0:
+                last = <int32_t>status.last_receiver
+                if last != 0 and last != own and last != thread:
+                    found = last
+            left -= 1
+    return 0 if found == 0 or _is_here(found) else found
 
 
 def peek(msqid, index=0):

@@ -1,8 +1,9 @@
 # Sender: from Steps, or from a save op's tensors, to a queue or another transport.
 import inspect
+import logging
 
 cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
@@ -23,6 +24,8 @@ from fd_postproc.headers.wire cimport (
     fdw_seal, fdw_write_step,
 )
 
+log = logging.getLogger("fd_postproc")
+
 _OP_NUMBERS = {
     "save_output": FDP_SAVE_OUTPUT,
     "save_output_topk": FDP_SAVE_OUTPUT_TOPK,
@@ -31,6 +34,8 @@ _OP_NUMBERS = {
     "mtp_save_first_token": FDP_FIRST,
     "mtp_save_first_token_with_topk": FDP_FIRST_TOPK,
 }
+# Seconds for which the end of a with statement waits for steps that were not sent, after an exception.
+cdef double _HURRY_S = 0.5
 LEAST_LIMIT = FDF_LEAST_LIMIT  # bytes that one message must be able to hold for compact frames to get through
 _REASONS = {
     FDP_TOO_MANY: "too many", FDP_TOO_NARROW: "too narrow", FDP_NO_ROW: "no row",
@@ -83,9 +88,10 @@ cdef class Sender:
 
     The queue is opened, or created with mode 0600 if there is none, and outlives the Sender.
 
-    With an address, the Sender keeps each step until the Receiver there has taken it, whether that is there
-    yet or not, and sends it again if a connection was lost.  So what it keeps is lost if its process is
-    killed; `close`, and the regular end of the process, wait for it.
+    With an address, a step that was sent waits in ZeroMQ until the Receiver there takes it, whether that is
+    there yet or not.  Nothing acknowledges it.  What is on its way when a connection or a process ends is
+    lost, and the Receiver counts it as missing once a later step comes.  `close` waits for what was not sent
+    yet.
 
     One thread at a time may use a Sender; a second one gets `SenderBusy`.
 
@@ -104,10 +110,9 @@ cdef class Sender:
         Of the Receiver: ``"ipc:///absolute/path"`` or ``"tcp://host:port"``.  Replaces the queue.  Needs
         pyzmq.
     hwm : int, optional
-        High-water mark, with an address: steps that may be on their way, sent and not taken.  Then it is
-        full, and a send waits.
+        High-water mark, with an address: steps that may wait in ZeroMQ.  Then it is full, and a send waits.
     linger : float, optional
-        Seconds for which `close` waits for steps on their way, with an address.
+        Seconds for which `close` waits for those, with an address.
     curve : fd_postproc.Curve, optional
         Keys for ``tcp://``, with the receiver's public key as the only peer.
 
@@ -135,6 +140,7 @@ cdef class Sender:
     cdef readonly object key
     cdef readonly str address
     cdef object outlet       # of fd_postproc.transport; None: the queue
+    cdef double linger
     cdef int channel_number
     cdef int dialect_number
     cdef fdw_layout c_layout
@@ -165,8 +171,8 @@ cdef class Sender:
         self.dialect = dialect
         self.c_layout = _c_layout(layout)
         self.layout = layout
-        hwm = checks.whole_number(hwm, "hwm", 1, 1 << 20, "steps that may be on their way")
-        linger = min(checks.seconds(linger, "linger"), 1e6)
+        hwm = checks.whole_number(hwm, "hwm", 1, 1 << 20, "steps that may wait to be sent")
+        self.linger = linger = min(checks.seconds(linger, "linger"), 1e6)
         if _is_address(address, queue_id, key, path, curve):
             if self.dialect_number != FDW_COMPACT:
                 raise ValueError(
@@ -235,12 +241,6 @@ cdef class Sender:
         if limit < 0:
             raise queue_error(-limit, self._where())
         return min(limit, self.lane.stock_size)
-
-    @property
-    def unacknowledged(self):
-        """int: steps that were sent to an address and that no Receiver has taken yet; 0 with a queue, where
-        the kernel has them."""
-        return 0 if self.outlet is None else self.outlet.unacknowledged
 
     @property
     def waiting_seconds(self):
@@ -312,8 +312,7 @@ cdef class Sender:
         if self.lane.checksum:
             fdw_seal(self.message + sizeof(long), size)
         self.lane.seq += 1  # also if it fails: a number is never used again
-        frame = PyByteArray_FromStringAndSize(NULL, transport.ROOM + size)
-        memcpy(PyByteArray_AS_STRING(frame) + <int>transport.ROOM, self.message + sizeof(long), size)
+        frame = PyBytes_FromStringAndSize(<char *>self.message + sizeof(long), size)
         if not self.outlet.put(frame):
             if deadline == 0:
                 raise self._full()
@@ -321,8 +320,7 @@ cdef class Sender:
             fdc_add(&self.lane.waits, 1)
             fdc_set(&self.lane.waiting_since, began)
             try:
-                if not self.outlet.put_waiting(
-                        frame, None if deadline < 0 else max(0, deadline - began) * 1e-9):
+                if not self.outlet.put(frame, None if deadline < 0 else max(0, deadline - began) * 1e-9):
                     raise self._full()
             finally:
                 fdc_add(&self.lane.waited_ns, fds_now() - began)
@@ -434,10 +432,11 @@ cdef class Sender:
             self.busy = False
 
     def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None,
-                    masks=None, weight_version=None):
+                    masks=None, weight_version=None, as_recorded=False):
         """Send a step made of arrays: ``send(Step.from_arrays(...))``."""
         self.send(Step.from_arrays(self.channel, counts, ids, scores, ranks, flag=flag, stop_flag=stop_flag,
-                                   masks=masks, weight_version=weight_version), timeout)
+                                   masks=masks, weight_version=weight_version, as_recorded=as_recorded),
+                  timeout)
 
     def _save(self, str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, *,
               int32_t stop_flag, int32_t flag, bint skip_prefill):
@@ -481,34 +480,45 @@ cdef class Sender:
     def close(self):
         """Stop using this Sender.  The queue and its messages stay.
 
-        With an address, wait for the steps that are on their way, for `linger` seconds at the most.
+        With an address, wait for the steps that were not sent yet, for `linger` seconds at the most.  What
+        was sent is in the kernel's hands or the Receiver's; nothing says whether it was received.
 
         Raises
         ------
         QueueTimeout
-            If some were not taken in that time; they are lost, and it says how many.
+            If some were not sent in that time; they are lost, and it says how many, and why.
         """
+        text = self._close(self.linger)
+        if text is not None:
+            raise queue_error(EAGAIN, *text)
+
+    cdef object _close(self, double seconds):
+        """What to say of steps that were not sent, and why; None if there are none."""
         if self.closed:
-            return
+            return None
         self.closed = True
         if self.outlet is None or self.forks != fds_forks:  # a child of the process that made it has nothing
-            return
-        lost = self.outlet.close(True)
-        if lost:
-            raise queue_error(
-                EAGAIN, f"closing the Sender to {self.address} ({self.channel}): {lost} of "
-                f"{fdc_read(&self.lane.frames)} steps were not taken in time and are lost",
-                "start a receiver there, or give a longer linger")
+            return None
+        lost, why = self.outlet.close(seconds)
+        return (
+            f"closing the Sender to {self.address} ({self.channel}): {lost} of "
+            f"{fdc_read(&self.lane.frames)} steps were not sent in {seconds:g} s and are lost", why,
+        ) if lost else None
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *exc):
-        self.close()
+    def __exit__(self, kind, *exc):
+        if kind is None:
+            self.close()
+        else:  # what was raised is told, and not kept waiting for long
+            text = self._close(min(self.linger, _HURRY_S))
+            if text is not None:
+                log.warning("%s; %s", *text)
 
     def __repr__(self):
         state = " closed" if self.closed else ""
         where = self._place()
         if self.outlet is None:
             where += f", key {queues.key_text(self.key)}"
-        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.lane.frames)} steps>"
+        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.lane.frames)} sent>"

@@ -218,7 +218,7 @@ cdef class Step:
 
     @classmethod
     def from_arrays(cls, channel, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, masks=None,
-                    weight_version=None):
+                    weight_version=None, as_recorded=False):
         """Make a step from arrays; they are copied.
 
         Parameters
@@ -244,14 +244,17 @@ cdef class Step:
             compact frame can carry them, and 1 MiB of them at most.
         weight_version : str, optional
             Which weights of the model have made the step, up to 64 bytes of UTF-8.
+        as_recorded : bool, optional
+            Keep values that no model gives, as a recording may hold them: negative counts that are no codes
+            (-1, -3, -9), scores that are NaN or positive, ranks below 1.
 
         Raises
         ------
         TypeError
             If an argument is of another kind: floats for integers, strings, None.
         ValueError
-            If shapes do not match, a number does not fit its type, the channel cannot carry it, or a
-            tensor is not in host memory or has no memory.
+            If shapes do not match, a number does not fit its type, the channel cannot carry it, a value is
+            impossible and `as_recorded` is false, or a tensor is not in host memory or has no memory.
         """
         import numpy as np
 
@@ -277,7 +280,9 @@ cdef class Step:
                 raise ValueError(f"channel {channel!r} carries no scores or ranks")
             if cols != 1:
                 raise ValueError(f"channel {channel!r} carries 1 column, not {cols}")
-            scores_ = ranks_ = b""
+            scores_ = ranks_ = None
+        if not as_recorded:
+            arrays.refuse_impossible(counts_, scores_, ranks_)
         if number == FDW_PLAIN or number == FDW_TOPK:
             if (ids_[:, 0] < 0).any():
                 raise ValueError(
@@ -289,7 +294,8 @@ cdef class Step:
             raise ValueError(f"flag {flag} is not one of 3 (target), 4 (draft), 0 (neither)")
         stop_flag = checks.whole_number(stop_flag, "stop_flag", -(1 << 31), (1 << 31) - 1)
         return _rebuild_step(channel, None, flag, stop_flag, cols, counts_.tobytes(), ids_.tobytes(),
-                             bytes(scores_), bytes(ranks_), 0,
+                             b"" if scores_ is None else scores_.tobytes(),
+                             b"" if ranks_ is None else ranks_.tobytes(), 0,
                              _extra_of(masks, weight_version, len(counts_)))
 
     def __reduce__(self):

@@ -1,168 +1,197 @@
-# Steps that go through FastDeploy's ZeroMQ socket: the numbers of tensors <-> bytes <-> a Step.
+# Steps that go through FastDeploy's ZeroMQ socket: what the sampler leaves -> a compact frame -> a Step.
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read
 from fd_postproc.headers.pack cimport (
     fdp_fault, fdp_plan, fdp_settled, fdp_source, fdp_write,
 )
+from fd_postproc.headers.sections cimport fdz_padded
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
-from fd_postproc.headers.stream cimport fdz_fit, fdz_gather, fdz_rows, fdz_sort
+from fd_postproc.headers.stream cimport fdz_sampled, fdz_sort, fdz_write
 from fd_postproc.headers.wire cimport (
-    FDW_COMPACT, FDW_LEGACY, FDW_PLAIN, FDW_TOPK, fdw_block_size, fdw_draft, fdw_geometry_of, fdw_layout,
-    fdw_message, fdw_narrow, fdw_seal,
+    FDW_COMPACT, FDW_MOST_STREAMED, FDW_MOST_STREAMED_BATCH, FDW_PLAIN, FDW_POOLED_NAME, FDW_PROMPT_NAME,
+    FDW_SPAN_NAME, FDW_SPEC_TOPK, FDW_TOKENS_NAME, FDW_TOPK, fdw_draft, fdw_fault, fdw_is_frame, fdw_layout,
+    fdw_message, fdw_open_streamed, fdw_plan, fdw_seal,
 )
 
+# Names of the sections that only these frames have.
+TOKENS, PROMPT, POOLED, SPAN = FDW_TOKENS_NAME, FDW_PROMPT_NAME, FDW_POOLED_NAME, FDW_SPAN_NAME
+
 cdef enum:
-    _ROWS_HEAD = 8    # int32 rows and columns, before the log-probabilities of a frame
     _NO_TOKEN_NOW = -1
 
 
-def _tokens_bytes(tokens):
-    """The numbers of a tensor as int64, whatever its shape."""
-    cdef HostInput numbers = host_input(tokens, "tokens", "int64")
-    return PyBytes_FromStringAndSize(<const char *>numbers.address, 8 * numbers.size)
+@cython.final
+cdef class Sampled:
+    """What the sampler leaves of a step, sorted into what the body of a compact frame holds, and what not.
 
-
-def _rows_bytes(ids, scores, ranks, Py_ssize_t most, Py_ssize_t first=0):
-    """Log-probabilities of at most `most` rows from `first` on: int32 rows and columns, ids, float32 scores,
-    ranks.
+    Parameters
+    ----------
+    tokens : tensor of int64
+        Of each slot, a token, or a code below 0.
+    rows : tuple of tensor, or None
+        Token ids (int64) and log-probabilities (float32) of shape (rows, columns), ranks (int64) of shape
+        (rows,); of the first slots, which may be fewer than all.
+    slots : int
+        How many there are.
+    begin, end : int
+        The slots that the frame speaks of; others have no token in it.
+    apart : collection of int
+        Slots that the body is not to hold.
 
     Raises
     ------
     TypeError, ValueError
-        If the tensors do not fit each other, or a number in them does not fit 32 bits.
+        If the tensors have another dtype, or do not fit each other.
     """
-    cdef HostInput wide = host_input(ids, "ids", "int64")
-    cdef HostInput reals = host_input(scores, "scores", "float32")
-    cdef HostInput places = host_input(ranks, "ranks", "int64")
-    if (len(wide.shape) != 2 or reals.shape != wide.shape or places.size != wide.shape[0]
-            or wide.shape[1] == 0):
-        raise ValueError(
-            f"log-probabilities of shapes {wide.shape}, {reals.shape} and {places.shape}")
-    cdef int64_t rows = max(0, min(wide.shape[0] - first, most)), cols = wide.shape[1]
-    cdef int64_t cells = rows * cols, bad, late
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, _ROWS_HEAD + 8 * cells + 4 * rows)
-    cdef char *to = PyBytes_AS_STRING(made)
-    cdef int32_t head[2]
-    head[0], head[1] = rows, cols
-    memcpy(to, head, _ROWS_HEAD)
-    to += _ROWS_HEAD
-    with nogil:
-        bad = fdw_narrow(<uint8_t *>to, <const int64_t *>wide.address + first * cols, cells)
-        memcpy(to + 4 * cells, <const float *>reals.address + first * cols, 4 * cells)
-        late = fdw_narrow(<uint8_t *>to + 8 * cells, <const int64_t *>places.address + first, rows)
-    if bad >= 0 or late >= 0:
-        what = f"ids[{bad // cols}, {bad % cols}]" if bad >= 0 else f"ranks[{late}]"
-        raise ValueError(f"{what}: a number has no room in 32 bits")
-    return made
+
+    cdef HostInput tokens, ids, scores, ranks  # kept: they own what `raw` points to
+    cdef fdz_sampled raw
+    cdef bytes counts
+    cdef readonly list apart
+    """list of int: slots with a token that the body does not hold."""
+    cdef int64_t live
+
+    def __init__(self, tokens, rows, Py_ssize_t slots, Py_ssize_t begin, Py_ssize_t end, apart):
+        cdef Py_ssize_t k
+        cdef int32_t *counts
+        cdef uint8_t *marks
+        self.tokens = host_input(tokens, "tokens", "int64")
+        if self.tokens.size != slots:
+            raise ValueError(f"{self.tokens.size} tokens for {slots} slots")
+        if not 0 <= begin <= end <= slots <= FDW_MOST_STREAMED_BATCH:
+            raise ValueError(
+                f"slots {begin} to {end} of a step of {slots}; a frame has at most {FDW_MOST_STREAMED_BATCH}")
+        self.raw.tokens = <const int64_t *>self.tokens.address
+        self.raw.cols = 1
+        if rows is not None:
+            self._take(*rows)
+        self.counts = PyBytes_FromStringAndSize(NULL, 4 * slots)
+        counts = <int32_t *>PyBytes_AS_STRING(self.counts)
+        marks = <uint8_t *>PyMem_RawCalloc(slots + 1, 1)
+        if marks == NULL:
+            raise MemoryError
+        try:
+            for k in range(slots):
+                counts[k] = _NO_TOKEN_NOW
+            for slot in apart:
+                if begin <= slot < end:
+                    marks[<Py_ssize_t>slot] = 1
+            with nogil:
+                self.live = fdz_sort(&self.raw, begin, end, _NO_TOKEN_NOW, marks, counts)
+            self.apart = [k for k in range(begin, end) if marks[k]]
+        finally:
+            PyMem_RawFree(marks)
+
+    def _take(self, ids, scores, ranks):
+        self.ids = host_input(ids, "ids", "int64")
+        self.scores = host_input(scores, "scores", "float32")
+        self.ranks = host_input(ranks, "ranks", "int64")
+        shape = self.ids.shape
+        if len(shape) != 2 or self.scores.shape != shape or self.ranks.size != shape[0] or shape[1] == 0:
+            raise ValueError(
+                f"log-probabilities of shapes {shape}, {self.scores.shape} and {self.ranks.size}")
+        self.raw.ids = <const int64_t *>self.ids.address
+        self.raw.scores = <const float *>self.scores.address
+        self.raw.ranks = <const int64_t *>self.ranks.address
+        self.raw.rows, self.raw.cols = shape
+
+    def token(self, Py_ssize_t slot):
+        """(int, bytes): a slot's token, and its row: int64 ids, float32 scores and int64 rank; or b""."""
+        cdef Py_ssize_t cols = self.raw.cols, at = slot * cols
+        if not 0 <= slot < self.tokens.size:
+            raise IndexError(slot)
+        if self.raw.ids == NULL or slot >= self.raw.rows:
+            return self.raw.tokens[slot], b""
+        return self.raw.tokens[slot], (
+            (<const char *>(self.raw.ids + at))[:8 * cols] + (<const char *>(self.raw.scores + at))[:4 * cols]
+            + (<const char *>(self.raw.ranks + slot))[:8])
+
+    def frame(self, bytes extra not None, uint64_t sender, uint64_t number):
+        """The compact frame, with these sections.
+
+        Raises
+        ------
+        ValueError
+            If it is longer than a frame may be.
+        """
+        cdef fdw_layout any
+        cdef fdw_message m
+        cdef fdw_draft draft
+        cdef fdw_fault fault
+        cdef int status
+        cdef Py_ssize_t size = len(extra)
+        any.max_batch = any.spec_batch = FDW_MOST_STREAMED_BATCH
+        any.top_k, any.max_draft = max(self.raw.cols - 1, 0), 1
+        status = fdw_plan(&m, &any, FDW_PLAIN if self.raw.ids == NULL else FDW_TOPK, FDW_COMPACT,
+                          self.tokens.size, self.live, self.raw.cols, &fault)
+        if status < 0:
+            raise AssertionError("a step that was measured does not fit a frame")
+        if size:
+            m.extra = fdz_padded(m.at.size)
+            m.claimed = m.extra + size
+        if m.claimed > FDW_MOST_STREAMED:
+            raise ValueError(
+                f"a step of {m.claimed} bytes; a frame over ZeroMQ has {FDW_MOST_STREAMED} at most")
+        m.sender, m.seq = sender, number
+        cdef bytes made = PyBytes_FromStringAndSize(NULL, m.claimed)
+        draft.data, draft.size = <uint8_t *>PyBytes_AS_STRING(made), m.claimed
+        cdef const int32_t *counts = <const int32_t *>PyBytes_AS_STRING(self.counts)
+        with nogil:
+            status = fdz_write(&m, &self.raw, counts, &draft)
+        if status < 0:
+            raise AssertionError("a planned frame did not fit its own length")
+        if size:
+            memset(draft.data + m.at.size, 0, m.extra - m.at.size)
+            memcpy(draft.data + m.extra, PyBytes_AS_STRING(extra), size)
+        if _checksums():
+            fdw_seal(draft.data, draft.size)
+        return made
 
 
-def _rows_fit(ids, ranks):
-    """Whether all numbers of log-probabilities fit 32 bits."""
-    cdef HostInput wide = host_input(ids, "ids", "int64")
-    cdef HostInput places = host_input(ranks, "ranks", "int64")
-    cdef bint fit
-    with nogil:
-        fit = (fdz_fit(<const int64_t *>wide.address, wide.size)
-               and fdz_fit(<const int64_t *>places.address, places.size))
-    return fit
+def _is_frame(content):
+    """Whether an object that was received is a compact frame, of whatever version."""
+    return isinstance(content, bytes) and fdw_is_frame(PyBytes_AS_STRING(content), len(content))
 
 
-cdef int _rows_in(const char *content, Py_ssize_t size, int64_t slots, fdz_rows *r) except -1:
-    """What `_rows_bytes` has made."""
-    cdef int32_t head[2]
-    cdef int64_t cells
-    if size < _ROWS_HEAD:
-        raise ValueError(f"log-probabilities of {size} bytes")
-    memcpy(head, content, _ROWS_HEAD)
-    r.rows, r.cols = head[0], head[1]
-    if not (0 <= r.rows <= slots and r.cols > 0):
-        raise ValueError(f"log-probabilities of {r.rows} rows and {r.cols} columns for {slots} slots")
-    cells = r.rows * r.cols
-    if size != _ROWS_HEAD + 8 * cells + 4 * r.rows:
-        raise ValueError(f"log-probabilities of {r.rows} rows and {r.cols} columns in {size} bytes")
-    r.ids = content + _ROWS_HEAD
-    r.scores, r.ranks = r.ids + 4 * cells, r.ids + 8 * cells
-    return 0
-
-
-def _step_of_tokens(tokens, rows, apart, Py_ssize_t first=0):
-    """A step of one token a request, of the numbers of a frame.
+def _open_streamed(content, bint drafts, int32_t depth):
+    """A compact frame that came through FastDeploy's socket.
 
     Parameters
     ----------
-    tokens : bytes-like
-        int64, a token or a code for each slot.
-    rows : bytes-like or None
-        What `_rows_bytes` has made; the step has no log-probabilities without it.
-    apart : collection of int
-        Slots that somebody looks at closely, whatever the numbers say.
-    first : int, optional
-        Slot of the first token; those before it are without one in the step.
+    content : bytes
+    drafts : bool
+        Whether it holds accepted tokens of speculative decoding.
+    depth : int
+        Of a request, at most.
 
     Returns
     -------
-    (Step, set of int)
-        And these slots, with those whose numbers a step cannot hold; they are without a token in the step.
+    (Step, dict of bytes to memoryview, int)
+        Its body, its sections by name, which share the frame's memory, and its sender.
 
     Raises
     ------
-    ValueError
-        If the numbers do not fit each other.
+    MalformedMessage
+        If it does not add up.
     """
-    cdef Py_buffer view, row_view
-    cdef fdz_rows r
-    cdef bint has_rows = rows is not None
-    memset(&r, 0, sizeof(r))
-    _get_bytes(tokens, &view)
-    cdef int64_t slots = view.len // 8, live, k
-    cdef unsigned char *marks = NULL
-    cdef int32_t *counts = NULL
-    cdef void *memory = NULL
-    cdef Step step
+    cdef fdw_message m
+    cdef fdw_fault fault
+    cdef Py_buffer view
+    cdef int channel = FDW_SPEC_TOPK if drafts else FDW_TOPK
+    _get_bytes(content, &view)
     try:
-        if has_rows:
-            _get_bytes(rows, &row_view)
-        try:
-            if has_rows:
-                _rows_in(<const char *>row_view.buf, row_view.len, slots, &r)
-            marks = <unsigned char *>PyMem_RawCalloc(slots + 1, 1)
-            counts = <int32_t *>PyMem_RawMalloc(4 * (first + slots) + 4)
-            if marks == NULL or counts == NULL:
-                raise MemoryError
-            for slot in apart:
-                k = slot - first
-                if 0 <= k < slots:
-                    marks[k] = 1
-            for k in range(first):
-                counts[k] = _NO_TOKEN_NOW
-            with nogil:
-                live = fdz_sort(<const char *>view.buf, slots, &r, _NO_TOKEN_NOW, marks, counts + first)
-            channel = FDW_TOPK if has_rows else FDW_PLAIN
-            if not has_rows:
-                r.cols = 1
-            memory = PyMem_RawMalloc(fdw_block_size(channel, first + slots, live, r.cols))
-            if memory == NULL:
-                raise MemoryError
-            step = _step_in(memory, channel, _NO_DIALECT, 0, 0, first + slots, live, r.cols)
-            memcpy(step.raw.block.counts, counts, 4 * (first + slots))
-            step.raw.block.offsets[0] = 0
-            for k in range(first + slots):
-                step.raw.block.offsets[k + 1] = step.raw.block.offsets[k] + (counts[k] == 1)
-            with nogil:
-                fdz_gather(<const char *>view.buf, slots, &r, counts + first, step.raw.block.ids,
-                           step.raw.block.scores, step.raw.block.ranks)
-            return step, {first + k for k in range(slots) if marks[k]}
-        finally:
-            if has_rows:
-                PyBuffer_Release(&row_view)
+        if fdw_open_streamed(&m, channel, depth, view.buf, view.len, _checksums(), &fault) < 0:
+            raise _malformed(channel, &fault)
+        begin, m.extra = m.extra, 0  # what is behind the body is not copied
+        found = {name: inside for name, _, inside in _divided(content, begin)} if begin else {}
+        step = _gathered(&m)
+        return step, found, m.sender
     finally:
-        PyMem_RawFree(marks)
-        PyMem_RawFree(counts)
         PyBuffer_Release(&view)
 
 
@@ -195,9 +224,9 @@ cdef class Sequences:
 
 
 def _op_frame(str op, dict inputs, int32_t batch, int32_t cols, int64_t width, int64_t rows, layout, *,
-              int32_t stop_flag, int32_t flag, bint skip_prefill):
+              int32_t stop_flag, int32_t flag, bint skip_prefill, uint64_t sender=0, uint64_t number=0):
     """For the plug-in's worker side: what was passed to a save op as a compact frame that goes another way
-    than a queue, without a number.
+    than a queue.
 
     `inputs` holds a HostInput for each role; the caller has checked that their sizes match.
     bytes, or a Refusal if a number in them does not fit.
@@ -219,7 +248,7 @@ def _op_frame(str op, dict inputs, int32_t batch, int32_t cols, int64_t width, i
         with nogil:
             status = fdp_plan(&m, &s, &c, FDW_COMPACT, settled, &fault)
         if status == 0:
-            m.seq = m.sender = 0
+            m.seq, m.sender = number, sender
             made = PyBytes_FromStringAndSize(NULL, m.claimed)
             draft.data = <uint8_t *>PyBytes_AS_STRING(made)
             draft.size = m.claimed

@@ -1,4 +1,4 @@
-"""What is wrong with this machine's queues, limits and settings, as values; nothing is printed here.
+"""Checks of this machine's queues, limits and settings; findings are values, nothing is printed.
 
 ::
 
@@ -7,18 +7,21 @@
         print(finding.severity, finding.subject, finding.seen)
 
 Each file asks one question: `limits`, `queue_checks`, `keys`, `addresses`, `environment`, `plugins`,
-`trial`, `services`.  What they look at is read once, by `snapshot`; `processes` knows about processes,
-`removal` removes what dead ones left.
+`trial`, `services`, `http_parser`, `paddle`; `bug_report` is what a bug report needs of them.  What they look
+at is read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
 """
 
 from __future__ import annotations
 
-from ..needs import Load
+from ..needed_limits import Load
 from .addresses import check_addresses
+from .bug_report import bug_report
 from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst
+from .http_parser import check_http_parser
 from .keys import check_keys
 from .limits import check_limits
+from .paddle import check_paddle
 from .queue_checks import check_queues
 from .removal import leftovers, remove_leftover
 from .services import check_services
@@ -31,6 +34,7 @@ __all__ = [
     "Load",
     "Scope",
     "Snapshot",
+    "bug_report",
     "examine",
     "leftovers",
     "remove_leftover",
@@ -58,15 +62,13 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     snapshot = snapshot or take(scope)
     fastdeploy, engine, worker, api = check_fastdeploy()
     tried = check_trial() if scope.trial else []
+    sides = [engine_side(engine, tried), worker, api_side(api, tried), *check_services(snapshot)]
+    missing = fastdeploy.code == "fastdeploy-missing"  # then that comes first: the sides would be as they say
     return [
-        *(
-            engine_side(engine, tried),
-            worker,
-            api_side(api, tried),
-            *check_services(snapshot),
-            fastdeploy,
-            *tried,
-        ),
+        *([fastdeploy, *sides] if missing else [*sides, fastdeploy]),
+        *tried,
+        *check_http_parser(),
+        *check_paddle(),
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),

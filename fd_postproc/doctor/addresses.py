@@ -1,10 +1,11 @@
-"""Addresses of Receivers: is pyzmq there, and can the address be bound or reached?"""
+"""Checks of Receivers' addresses: pyzmq is there, and the address can be bound or reached."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import socket
+import stat
 
 from ..transport import Address
 from .findings import Finding, Scope
@@ -13,7 +14,7 @@ _ANSWER_S = 2.0
 
 
 def check_addresses(scope: Scope) -> list[Finding]:
-    """pyzmq, if an address was named; and each address."""
+    """Check pyzmq, if an address was named, and each address."""
     if not scope.addresses:
         return []
     return [_check_library(), *(_check(address) for address in scope.addresses)]
@@ -69,7 +70,7 @@ def _check(address: Address) -> Finding:
 
 
 def _answers(address: Address) -> bool:
-    """Whether somebody accepts connections; nothing is said to them."""
+    """Whether a process accepts connections; nothing is sent to it."""
     try:
         if address.kind == "ipc":
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
@@ -84,8 +85,10 @@ def _answers(address: Address) -> bool:
 
 
 def _why_not_bound(address: Address) -> str:
-    """Why a Receiver of this user could not listen there; empty if it could."""
+    """Reason why a Receiver of this user cannot listen there; empty if it can."""
     if address.kind == "ipc":
+        if os.path.lexists(address.path) and not stat.S_ISSOCK(os.lstat(address.path).st_mode):
+            return f"{address.path} is no socket, and is left alone"
         folder = os.path.dirname(address.path)
         if not os.path.isdir(folder):
             return f"there is no directory {folder}"

@@ -1,4 +1,4 @@
-"""Environment variables, the installed FastDeploy, the CUDA driver.
+"""Checks of environment variables, the installed FastDeploy and the CUDA driver.
 
 FastDeploy is not imported here: that takes long, and may fail for reasons of its own (see `trial`).
 """
@@ -8,39 +8,34 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 from ..cuda import driver_version, why_no_cuda
-from ..environment import VARIABLES
+from ..environment import PREFIX, VARIABLES, Switch, misspelt
 from .findings import Finding
 from .plugins import check_plugins
 
+_KNOWN = ", ".join(name for name in VARIABLES if name.startswith(PREFIX))
 # A file that FastDeploy has and the unrelated projects of similar names do not.
 FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
 
 def check_environment() -> list[Finding]:
-    """Variables that are set and not valid; one line about those that are set."""
-    found, good = [], []
-    for name in sorted(name for name, value in os.environ.items() if value):  # an empty one counts as unset
-        if name not in VARIABLES:
-            if name.startswith("FD_POSTPROC_"):
-                known = ", ".join(one for one in VARIABLES if one.startswith("FD_"))
-                found.append(
-                    Finding(
-                        "warning",
-                        "environment",
-                        "variable-unknown",
-                        name,
-                        "is not a variable of fd_postproc: it has no effect",
-                        (f"known: {known}",),
-                    )
-                )
-            continue
+    """Check for invalid variables; one finding is about those that are set."""
+    found = [
+        Finding("warning", "environment", "variable-unknown", name, seen, (f"known: {_KNOWN}",))
+        for name, seen in misspelt().items()
+    ]
+    good = []
+    for name in sorted(name for name in VARIABLES if os.environ.get(name)):  # an empty one counts as unset
+        variable = VARIABLES[name]
         try:
-            VARIABLES[name].of(os.environ[name])
+            variable.of(os.environ[name])
         except ValueError as error:
             seen = str(error).removeprefix(f"{name}=")
+            if isinstance(variable, Switch):
+                seen += f"; the plug-in takes it for {'yes' if variable.safe else 'no'}"
             remedy: tuple[str, ...] = ("unset it, or set it to a valid value",)
             if name.startswith("INFERENCE_"):
                 remedy += ("FastDeploy's own ops end their process at a value like this one",)
@@ -100,8 +95,13 @@ def installed() -> Finding:
         if os.path.exists(Path(folder).parent / FASTDEPLOY_FILE):
             seen = f"a source tree at {folder}, without a version"
             return Finding("info", "fastdeploy", "fastdeploy", "FastDeploy", seen, data={"versions": []})
-    seen = "not installed for this Python"
-    return Finding("info", "fastdeploy", "fastdeploy-missing", "FastDeploy", seen, data={"versions": []})
+    seen = (
+        f"not installed for this Python ({sys.executable}): what is said of the sides is what they would be"
+    )
+    remedy = ("run doctor with the Python that FastDeploy is installed for",)
+    return Finding(
+        "info", "fastdeploy", "fastdeploy-missing", "FastDeploy", seen, remedy, data={"versions": []}
+    )
 
 
 def check_cuda() -> list[Finding]:

@@ -7,16 +7,16 @@ from typing import Any
 
 from .._core import CHANNELS
 from ..layout import GPU, Channel, Layout
-from ..needs import Load
+from ..needed_limits import Load
 from ..transport import Address
 
 SEVERITIES = ("ok", "info", "warning", "error")
-"""From nothing wrong to something that does not work, in this order."""
+"""Severities in ascending order."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check has found.
+    """One finding of a check.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Finding:
 
 
 def worst(findings: list[Finding]) -> str:
-    """The gravest severity among findings, ``"ok"`` if there are none."""
+    """The highest severity among findings, ``"ok"`` if there are none."""
     return max((finding.severity for finding in findings), key=SEVERITIES.index, default="ok")
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What to check.
+    """Scope of the checks.
 
     Attributes
     ----------

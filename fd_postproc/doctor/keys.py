@@ -1,4 +1,4 @@
-"""Whether both sides of a service get the same key, and two services different ones."""
+"""Checks that both sides of a service get the same key, and two services different ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {"shm": "/dev/shm", "cwd": "working directory"}
 
 
 def check_keys(snapshot: Snapshot, scope: Scope) -> list[Finding]:
-    """All findings about keys."""
+    """Return all findings about keys."""
     found = []
     for queue_id in sorted(configured_ids(scope)):
         found.append(_keys_of(queue_id, snapshot, scope))
@@ -26,7 +26,7 @@ def check_keys(snapshot: Snapshot, scope: Scope) -> list[Finding]:
 
 
 def _own_key(queue_id: int, channel: Channel, ftok: str, scope: Scope) -> tuple[int | None, str]:
-    """A channel's key as this process would make it, and the file."""
+    """A channel's key as this process makes it, and the file of the key."""
     kind = "cwd" if channel in CHANNELS_OF["cwd"] else "shm"
     places = [at for at in own_places(scope) if at.kind == kind]
     if kind == "cwd" and scope.paths:
@@ -35,7 +35,7 @@ def _own_key(queue_id: int, channel: Channel, ftok: str, scope: Scope) -> tuple[
 
 
 def _keys_of(queue_id: int, snapshot: Snapshot, scope: Scope) -> Finding:
-    """Which keys an id gives, and whether the queues are there."""
+    """Check the keys of an id, and whether their queues exist."""
     there = {queue.info.key: queue.info.msqid for queue in snapshot.queues}
     by_key: dict[tuple[int | None, str], list[str]] = {}
     for channel in scope.channels:
@@ -62,7 +62,7 @@ def _unreadable_places() -> list[Finding]:
 
 
 def _collisions(snapshot: Snapshot, scope: Scope) -> list[Finding]:
-    """Two ids that give one key, and two channels' places that give one key."""
+    """Check for two ids, or two channels' places, with one key."""
     found = []
     for first, second in combinations(sorted(configured_ids(scope)), 2):
         for ftok, severity, apart in ("custom", "error", 1 << 20), ("libc", "warning", 256):
@@ -89,7 +89,7 @@ def _collisions(snapshot: Snapshot, scope: Scope) -> list[Finding]:
 
 
 def _sides(queue: Queue) -> tuple[set[int], set[int]]:
-    """Living processes that send, and that receive."""
+    """Live processes that send, and those that receive."""
     send = {queue.sender.pid} if queue.sender.state == "alive" else set()
     receive = {queue.receiver.pid} if queue.receiver.state == "alive" else set()
     send |= {one.pid for one in queue.waits("send")}
@@ -98,7 +98,7 @@ def _sides(queue: Queue) -> tuple[set[int], set[int]]:
 
 
 def _splits(snapshot: Snapshot) -> list[Finding]:
-    """The two sides of one id use two queues: nothing ever arrives."""
+    """Check whether the two sides of one id use two queues, so that nothing ever arrives."""
     by_id: dict[tuple[int, str, str], dict[int, tuple[Queue, Identity]]] = {}
     for queue in snapshot.queues:
         for one in queue.identities:
@@ -151,7 +151,7 @@ def _people(pids: set[int]) -> str:
 
 
 def _different_places(snapshot: Snapshot, scope: Scope) -> list[Finding]:
-    """Processes of one queue id that would not meet on another channel."""
+    """Check for processes of one queue id that would use different keys on another channel."""
     found = []
     for kind in ("cwd", "shm"):
         if not any(channel in CHANNELS_OF[kind] for channel in scope.channels):

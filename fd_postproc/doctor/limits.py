@@ -1,17 +1,17 @@
-"""Kernel limits against what each channel and dialect needs."""
+"""Checks kernel limits against the needs of each channel and dialect."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .._core import LEAST_LIMIT, has_logprobs
-from ..needs import Need, fragments, need, wanted_limits
+from ..needed_limits import Need, fragments, need, wanted_limits
 from ..queues import KernelLimits
 from .findings import Finding, Scope
 
 
 def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
-    """How to let FastDeploy's own messages of `full` bytes through."""
+    """The remedy that lets FastDeploy's own messages of `full` bytes through."""
     wanted = wanted_limits(full, limits)
     return (
         f"if FastDeploy's own ops send, as root: sysctl -w {' '.join(wanted)}",
@@ -22,7 +22,7 @@ def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
 
 
 def check_limits(limits: KernelLimits, scope: Scope) -> list[Finding]:
-    """One finding for each channel."""
+    """Return one finding for each channel."""
     needs = [need(channel, scope.load, scope.layout) for channel in scope.channels]
     room = min(limits.msgmax, limits.msgmnb)
     largest = max(one.full for one in needs)

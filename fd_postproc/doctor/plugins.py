@@ -1,4 +1,4 @@
-"""Which side of the plug-in a FastDeploy started here would use.
+"""Checks which sides of the plug-in a FastDeploy started here would use.
 
 Only the installation and the settings are examined; FastDeploy is not imported.
 """
@@ -30,7 +30,7 @@ _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
 
 
 def check_plugins() -> list[Finding]:
-    """One finding for the engine side, one for the worker side, one for the API server's."""
+    """Return one finding each for the engine, the worker and the API server."""
     allowed = os.environ.get("FD_PLUGINS")
     return [_engine(allowed), _worker(allowed), _api(allowed)]
 
@@ -44,12 +44,12 @@ def _is_ours(point: importlib.metadata.EntryPoint) -> bool:
 
 
 def _installed_names() -> set[str]:
-    """Names of all of FastDeploy's plug-ins, of every group: one list allows them all."""
+    """Names of all of FastDeploy's plug-ins in all groups: one list allows them all."""
     return {point.name for group in _GROUPS for point in importlib.metadata.entry_points(group=group)}
 
 
 def _matches(allowed: str | None) -> str:
-    """What each name of ``FD_PLUGINS`` matches: FastDeploy splits it at commas, and changes nothing."""
+    """The matches of each name in ``FD_PLUGINS``, which FastDeploy splits at commas only."""
     known = _installed_names()
     parts = []
     for name in (allowed or "").split(","):
@@ -67,7 +67,7 @@ def _is_nearly_ours(name: str) -> bool:
 
 
 def _better(allowed: str | None) -> str:
-    """``FD_PLUGINS`` with our name, and without those that are empty or were meant to be ours."""
+    """The corrected ``FD_PLUGINS``: with our name, without empty and misspelt ones."""
     names = (allowed or "").split(",")
     return ",".join(
         [name for name in names if name.strip() and name != NAME and not _is_nearly_ours(name)] + [NAME]
@@ -75,7 +75,7 @@ def _better(allowed: str | None) -> str:
 
 
 def _engine(allowed: str | None) -> Finding:
-    """What FastDeploy's loader does with a group that takes one plug-in.  It falls back silently."""
+    """Check the engine's group, which takes one plug-in; else the loader falls back silently."""
     names = None if allowed is None else allowed.split(",")
     points = _points(ENGINE_GROUP)
     chosen = [point for point in points if names is None or point.name in names]
@@ -117,7 +117,7 @@ def _engine(allowed: str | None) -> Finding:
 
 
 def _worker(allowed: str | None) -> Finding:
-    """Whether the workers load ours; others of the group do not matter."""
+    """Check whether the workers load our plug-in; others of the group do not matter."""
     points = [point for point in _points(WORKER_GROUP) if _is_ours(point)]
     loaded = bool(points) and (allowed is None or NAME in allowed.split(","))
     data = {
@@ -150,7 +150,7 @@ def _worker(allowed: str | None) -> Finding:
 
 
 def _api(allowed: str | None) -> Finding:
-    """Whether the API server loads ours; without ``FD_PLUGINS`` it loads none."""
+    """Check whether the API server loads our plug-in; without ``FD_PLUGINS`` it loads none."""
     points = [point for point in _points(API_GROUP) if _is_ours(point)]
     loaded = bool(points) and allowed is not None and NAME in allowed.split(",")
     off = is_on(DISABLE) or not is_on(API)

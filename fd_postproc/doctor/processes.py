@@ -1,4 +1,4 @@
-"""Which processes use queues: whether the last user of a queue lives, who waits in one, where they work.
+"""Processes that use queues: the last user of a queue, waiting threads, and their directories.
 
 Everything is read from /proc.  A process of another user, or of another PID namespace, may not be visible;
 what cannot be known is reported as such and never taken for dead.
@@ -30,12 +30,12 @@ _CLOCK_SLACK = 2.0
 
 @dataclass(frozen=True)
 class User:
-    """Who sent to, or received from, a queue last.
+    """The last sender or the last receiver of a queue.
 
     Attributes
     ----------
     pid : int
-        0 if nobody, or if the process is not in this PID namespace.
+        0 if none, or if the process is not in this PID namespace.
     used_at : int
         Unix time, 0 if never.
     state : str
@@ -52,7 +52,7 @@ class User:
 
     @property
     def gone(self) -> bool:
-        """Whether it cannot use the queue any more."""
+        """Whether the process cannot use the queue any more."""
         return self.state in ("dead", "reused")
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Waiting:
 
 
 def age(when: int) -> str:
-    """How long ago a Unix time was."""
+    """The time since a Unix time, as text."""
     seconds = max(int(time.time()) - when, 0)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -100,12 +100,12 @@ def age(when: int) -> str:
 
 
 def last_user(pid: int, used_at: int) -> User:
-    """What has happened to the process that used a queue last.
+    """Find the state of the process that used a queue last.
 
     Parameters
     ----------
     pid, used_at : int
-        As the kernel keeps them with the queue, both 0 if nobody used it.  Where only the number is 0, the
+        As the kernel keeps them with the queue, both 0 if it is unused.  Where only the number is 0, the
         process is outside this PID namespace.
 
     Notes
@@ -163,7 +163,7 @@ def _ipc_namespace(of: str) -> str | None:
 
 
 def waiting() -> list[Waiting]:
-    """Threads of this IPC namespace that wait in a queue, as far as this user may see them."""
+    """Threads of this IPC namespace that wait in a queue, as far as this user may read them."""
     found: list[Waiting] = []
     ours = _ipc_namespace("thread-self")
     for entry in os.listdir("/proc"):
@@ -199,7 +199,7 @@ def _read(path: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """A file that keys are made of, as a process sees it.
+    """A file that keys are made of, as a process opens it.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class Place:
         return self.path
 
     def key(self, queue_id: int, ftok: str) -> int | None:
-        """The key that an id gives here; None if there is none (any more)."""
+        """The key of an id here; None if the file does not exist."""
         try:
             return queues.queue_key(queue_id, self.lookup, ftok)
         except (QueueError, ValueError):
@@ -230,7 +230,7 @@ class Place:
 
 
 def place(kind: str, lookup: str, path: str | None = None) -> Place | None:
-    """A file, shown as `path`; None if it cannot be looked at."""
+    """A file, shown as `path`; None if it cannot be read."""
     try:
         stat = os.stat(lookup)
     except OSError:

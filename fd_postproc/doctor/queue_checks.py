@@ -1,4 +1,4 @@
-"""What is the matter with a queue: backlog, users, size, owner, its first message."""
+"""Checks of a queue: backlog, users, size, owner, first message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 5
 
 
 def check_queues(snapshot: Snapshot, scope: Scope) -> list[Finding]:
-    """All findings about the queues in scope, and one about the others."""
+    """Return all findings about the queues in scope, and one about the others."""
     found = []
     for queue in snapshot.queues:
         troubles = [
@@ -101,10 +101,10 @@ def _leftover(queue: Queue) -> Finding:
 
 
 def _traffic(queue: Queue) -> list[Finding]:
-    """Full, filling up, or one side missing."""
+    """Check for a full queue, one that fills up, and a missing side."""
     info, found = queue.info, []
     stuck = queue.waits("send")
-    reader = _whoever(queue, "receive", "reader")
+    reader = _process_at(queue, "receive", "reader")
     full = bool(stuck) or _full(queue)
     overrun = full and queue.flooded and queue.being_read  # no matter how fast the reader is
     fits_never = [one for one in stuck if info.max_bytes and (one.size or 0) > info.max_bytes]
@@ -140,15 +140,15 @@ def _traffic(queue: Queue) -> list[Finding]:
     if queue.receiver.gone and not queue.waits("receive"):
         seen = f"its reader is dead ({queue.receiver}), its sender is not"
         remedy = ("restart the engine; if it was restarted already, compare both sides' id and path",)
-        found.append(_finding(queue, "warning", "queue-no-reader", seen, remedy))
+        found.append(_finding(queue, "warning", "engine", seen, remedy))
     if queue.sender.gone and not stuck:
         seen = f"its sender is dead ({queue.sender}); {reader}"
         remedy = ("if the worker was not restarted, the engine waits forever: restart the service",)
-        found.append(_finding(queue, "warning", "queue-no-sender", seen, remedy))
+        found.append(_finding(queue, "warning", "worker", seen, remedy))
     return found
 
 
-def _whoever(queue: Queue, doing: str, noun: str) -> str:
+def _process_at(queue: Queue, doing: str, noun: str) -> str:
     inside = queue.waits(doing)
     if inside:
         return f"process {inside[0].pid} ({inside[0].name}) waits to {doing}"
@@ -156,7 +156,7 @@ def _whoever(queue: Queue, doing: str, noun: str) -> str:
 
 
 def _full(queue: Queue) -> bool:
-    """Whether one more message like the waiting ones would not fit."""
+    """Whether one more message like the waiting ones does not fit."""
     info = queue.info
     if not info.messages or info.max_bytes is None:
         return False
@@ -164,7 +164,7 @@ def _full(queue: Queue) -> bool:
 
 
 def _size(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
-    """A queue made before kernel.msgmnb was raised."""
+    """Check for a queue made before kernel.msgmnb was raised."""
     most = queue.info.max_bytes
     if most is None:
         return []
@@ -201,7 +201,7 @@ def _size(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
 
 
 def _first_message(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
-    """A message that the queue's reader cannot take."""
+    """Check for a message that the queue's reader cannot decode."""
     info = queue.info
     if not info.messages:
         return []

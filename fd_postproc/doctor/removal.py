@@ -1,4 +1,4 @@
-"""Removing queues that dead processes left."""
+"""Removes queues that dead processes left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .snapshot import Queue, Snapshot
 def leftovers(snapshot: Snapshot) -> list[Queue]:
     """Queues whose last sender and last receiver are dead.
 
-    A queue that nobody has used yet is not among them: its maker cannot be known.
+    An unused queue is not among them: its maker cannot be known.
     """
     return [queue for queue in snapshot.queues if queue.leftover]
 
@@ -37,7 +37,7 @@ def remove_leftover(queue: Queue) -> str | None:
     Raises
     ------
     QueuePermission
-        If it belongs to somebody else.
+        If it belongs to another user.
     """
     before = queue.info
     try:

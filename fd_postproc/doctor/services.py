@@ -1,4 +1,4 @@
-"""Running services: does the process at each end of a queue use the plug-in?
+"""Checks whether the processes at the ends of a running service's queue use the plug-in.
 
 FastDeploy's log says so, but among thousands of lines; the processes themselves can be examined.
 """
@@ -14,7 +14,7 @@ _CORE = "fd_postproc/_core."  # the extension module, as it is mapped into a pro
 
 
 def check_services(snapshot: Snapshot) -> list[Finding]:
-    """One finding for each queue whose sender and receiver are alive and may be examined."""
+    """Return one finding for each queue whose sender and receiver are alive and readable."""
     return [finding for queue in snapshot.queues if (finding := _service(queue)) is not None]
 
 
@@ -54,13 +54,13 @@ def _engine(loaded: bool, told: bool | None) -> str:
 
 
 def _has_core(user: User) -> bool | None:
-    """Whether a process has our extension module; None if that cannot be seen."""
+    """Whether a process has our extension module; None if that is unreadable."""
     text = _contents(user, "maps")
     return None if text is None else _CORE in text
 
 
 def _was_told(user: User) -> bool | None:
-    """Whether a worker was started by an engine that uses ours: it says so in the environment."""
+    """Whether an engine with our plug-in started a worker, by the worker's environment."""
     text = _contents(user, "environ")
     return None if text is None else any(one.startswith(f"{PEER}=compact") for one in text.split("\0"))
 

@@ -1,4 +1,4 @@
-"""Everything that the checks examine, read once; and to which service a key belongs."""
+"""Snapshot of everything that the checks examine, and the services that keys belong to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue and what is known about it.
+    """A queue and the facts about it.
 
     Attributes
     ----------
@@ -76,28 +76,28 @@ class Queue:
 
     @property
     def ours(self) -> bool:
-        """Whether it carries FastDeploy's tokens, by its key or because the user says so."""
+        """Whether it carries FastDeploy's tokens, by its key or by the user's word."""
         return self.named or bool(self.identities)
 
     @property
     def leftover(self) -> bool:
-        """Whether every process known to have used it is dead, and nobody waits in it."""
+        """Whether all known users of it are dead, and no thread waits in it."""
         users = [user for user in (self.sender, self.receiver) if user.state != "nobody"]
         return bool(users) and all(user.gone for user in users) and not self.waiting
 
     @property
     def flooded(self) -> bool:
-        """Whether so many messages of so few bytes wait that the last sender is hardly the worker."""
+        """Whether many small messages wait, so that the last sender is hardly the worker."""
         return self.info.messages >= _FLOOD_MESSAGES and self.info.bytes < _FLOOD_BYTES * self.info.messages
 
     @property
     def being_read(self) -> bool:
-        """Whether its reader is alive and took a message just now."""
+        """Whether its reader is alive and has just taken a message."""
         return self.receiver.state == "alive" and time.time() - self.info.received_at < _JUST_NOW
 
     @property
     def doubt(self) -> str | None:
-        """Why a leftover may have a user that cannot be seen; None if nothing suggests that."""
+        """Reason why a leftover may have a hidden user; None if there is none."""
         if "nobody" in (self.sender.state, self.receiver.state):
             return "only one side ever used it"
         if self.info.mode & 0o066 and os.geteuid() != 0:
@@ -108,7 +108,7 @@ class Queue:
         return [one for one in self.waiting if one.doing == doing]
 
     def channels(self, scope: Scope) -> tuple[Channel, ...]:
-        """Channels that it may carry."""
+        """Channels that it can carry."""
         if self.named:
             return scope.channels
         possible = {channel for one in self.identities for channel in CHANNELS_OF[one.place.kind]}
@@ -127,7 +127,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state at one moment.
+    """State of the machine at one moment.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Snapshot:
 
 
 def own_places(scope: Scope) -> list[Place]:
-    """/dev/shm, the working directory and the directories of the scope, as this process sees them."""
+    """/dev/shm, the working directory and the directories of the scope, for this process."""
     try:
         here = os.getcwd()
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def own_places(scope: Scope) -> list[Place]:
 
 
 def identities(key: int, places: list[Place], ids: frozenset[int]) -> tuple[Identity, ...]:
-    """All ids and places that give a key.
+    """All ids and places that yield a key.
 
     `ids` are the configured ones, all of which count; of other ids, only the likely ones do.
     """
@@ -179,7 +179,7 @@ def identities(key: int, places: list[Place], ids: frozenset[int]) -> tuple[Iden
 
 
 def configured_ids(scope: Scope) -> frozenset[int]:
-    """Ids that the user named, otherwise that of the environment."""
+    """Ids that the user named, otherwise the environment's."""
     if scope.named:
         return scope.ids
     try:

@@ -1,4 +1,4 @@
-"""Does our token processor do what the installed FastDeploy's does?  The plug-in's own check, in a child."""
+"""Runs the plug-in's own comparison with the installed FastDeploy, in a child process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._child import answer_of
 from ..environment import DISABLE, FASTDEPLOY, FORCE, is_on
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
-from ..fastdeploy.ways import left_text, text_of
+from ..fastdeploy.seams import ASIDE_COST, left_text, text_of
+from ..subprocess_json import answer_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
-_PATIENCE = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
+_TRIAL_WAIT_S = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
 
 
 def check_trial() -> list[Finding]:
-    """One finding: the verdict, or the reason why there is none."""
+    """Return one finding: the verdict, or the reason why there is none."""
     if installed().code == "fastdeploy-missing" and not FASTDEPLOY.text:
         seen = f"not tried: FastDeploy is not installed ({FASTDEPLOY}=PATH names a source tree)"
         return [_finding("info", "plugin-untried", seen)]
@@ -43,13 +43,13 @@ def check_trial() -> list[Finding]:
 
 
 def _holds_fastdeploy(tree: str) -> bool:
-    """Whether a folder, or the one above it if it is ``fastdeploy`` itself, holds FastDeploy's sources."""
+    """Whether a folder, or the one above ``fastdeploy``, holds FastDeploy's sources."""
     above = Path(tree).parent if Path(tree).name == "fastdeploy" else Path(tree)
     return os.path.exists(above / FASTDEPLOY_FILE)
 
 
 def report() -> dict[str, Any]:
-    """What the child process found.
+    """The child process's report.
 
     Raises
     ------
@@ -58,11 +58,11 @@ def report() -> dict[str, Any]:
     ValueError
         If it ends without an answer; the text contains its last line on standard error.
     """
-    return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_PATIENCE)
+    return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S)
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:
-    """What the engine will do: from the installation and settings, and then from the trial's result.
+    """Predict the engine's choice, from installation and settings, then from the trial.
 
     Parameters
     ----------
@@ -80,23 +80,26 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     if told["decision"]["compatible"]:
         if told["loaded"].startswith("fd_postproc."):
             seen = "active: FastDeploy loads fd_postproc's token processor and uses it"
-            ways = told.get("ways")
-            if ways:
-                data["ways"] = ways
-                seen += f"; {text_of(ways)}"
-                if not all(ways.values()):
+            taken = told.get("fast_paths")
+            if taken:
+                data["fast_paths"] = taken
+                unknown = told["decision"].get("unknown", ())
+                seen += f"; {text_of(taken, unknown, told.get('why_left'))}"
+                if not all(taken.values()):
                     return replace(static, severity="warning", code="plugin-slow", seen=seen, data=data)
             return replace(static, severity="ok", code="plugin-active", seen=seen, data=data)
         setting = static.data["FD_PLUGINS"] or "is unset"
         seen = f"off: FastDeploy's own loader takes {told['loaded'] or 'no plug-in'} (FD_PLUGINS {setting})"
         code, remedy = "plugin-not-loaded", (f"FD_PLUGINS={NAME}",)
         return replace(static, severity="warning", code=code, seen=seen, remedy=remedy, data=data)
-    seen = f"stands aside, FastDeploy's own token processor is used: {told['decision']['reason']}"
+    seen = (
+        f"stands aside, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
+    )
     return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
 
 
 def api_side(static: Finding, tried: list[Finding]) -> Finding:
-    """What an API server will do: what is installed and set, and then what the trials came to.
+    """Predict an API server's choice, from installation and settings, then from the trials.
 
     Parameters
     ----------
@@ -122,7 +125,17 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
 def _judged(told: dict[str, Any]) -> Finding:
     verdict = told["verdict"]
     has = "; ".join(verdict["features"]) or "unknown"
-    names = ("verdict", "decision", "loaded", "ways", "api", "api_left")
+    names = (
+        "verdict",
+        "decision",
+        "loaded",
+        "fast_paths",
+        "why_left",
+        "api",
+        "api_left",
+        "versions",
+        "shapes",
+    )
     data = {name: told[name] for name in names if name in told}
     if not verdict["compatible"]:
         forced = is_on(FORCE)

@@ -1,16 +1,16 @@
-"""One request's story, by a flight recorder's file."""
+"""The events of one request in a flight recorder's file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from ..flight.codes import End, Kind, request_hash
 from ..flight.reading import Event, Step
-from .findings import ERROR, Finding, findings
-from .picture import SHOWN, Gap, Picture, gap_of, with_slots
+from .finding import ERROR, Finding
+from .findings import findings
+from .timeline import SHOWN, Gap, Picture, with_slots
 
 _ITS_OWN = (Kind.SEATED, Kind.BEGAN, Kind.ENDED, Kind.FAILED, Kind.PREEMPTED, Kind.ABORTED, Kind.LEFT)
 _ENDS = (Kind.ENDED, Kind.FAILED, Kind.ABORTED, Kind.LEFT)
@@ -24,7 +24,7 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Story:
-    """What is known of a request.
+    """The events of a request.
 
     Attributes
     ----------
@@ -54,13 +54,13 @@ class Story:
 
     @property
     def tokens(self) -> int | None:
-        """How many it had, if its end says so."""
+        """Number of its tokens, if its end has one."""
         end = self.end
         return end.numbers[1] if end is not None and end.kind == Kind.ENDED else None
 
 
 def story_of(picture: Picture, name: str) -> Story | None:
-    """The story of the request with this id; None if the file does not know it."""
+    """Find the request with this id; None if the file does not have it."""
     number = request_hash(name)
     events = [event for event in picture.events if event.kind in _ITS_OWN and event.numbers[0] == number]
     if not events:
@@ -71,7 +71,7 @@ def story_of(picture: Picture, name: str) -> Story | None:
         for step, slots in with_slots(picture.flight)
         if any(slot in slots and _within(step, begin, end) for slot, begin, end in stays)
     ]
-    gaps = [gap_of(before, step) for before, step in pairwise(steps)]
+    gaps = picture.gaps_of(steps)
     usual = median(gap.seconds for gap in gaps) if gaps else None
     long = [gap for gap in gaps if usual is not None and gap.seconds > max(4 * usual, 0.05)]
     return Story(events, steps, sorted(long, key=lambda gap: -gap.seconds)[:SHOWN], usual)
@@ -84,7 +84,7 @@ def _within(step: Step, begin: float, end: float) -> bool:
 
 
 def _stays(events: list[Event], until: float) -> list[tuple[int, float, float]]:
-    """Slot, from and to."""
+    """Stays in slots: slot, from and to."""
     stays: list[tuple[int, float, float]] = []
     slot, since = -1, 0.0
     for event in events:
@@ -102,7 +102,7 @@ def _stays(events: list[Event], until: float) -> list[tuple[int, float, float]]:
 
 
 def told(picture: Picture, story: Story) -> list[str]:
-    """The story in sentences."""
+    """The events in sentences."""
     lines: list[str] = []
     clock, first = picture.clock, story.events[0]
     seated, began, end = story.first(Kind.SEATED), story.first(Kind.BEGAN), story.end
@@ -151,7 +151,7 @@ def told(picture: Picture, story: Story) -> list[str]:
 def _side(gap: Gap) -> str:
     if gap.side == "worker":
         return "on the worker's side of the queue: nothing came"
-    return "on the engine's side: it was at work on a step"
+    return "on the engine's side: it was at work on a step, did nothing, or left messages in the queue"
 
 
 def _no_end(picture: Picture, story: Story, first: Event) -> list[str]:
@@ -177,7 +177,7 @@ def _until(picture: Picture) -> str:
 
 
 def as_dict(picture: Picture, story: Story) -> dict[str, Any]:
-    """For JSON; times are seconds before the end of the picture."""
+    """The events for JSON; times are seconds before the end of the picture."""
     end = story.end
 
     def ago(at: float) -> float:

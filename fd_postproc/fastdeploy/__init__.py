@@ -1,4 +1,4 @@
-"""The FastDeploy plug-in: the only place that knows FastDeploy's classes.
+"""The FastDeploy plug-in: the only package that knows FastDeploy's classes.
 
 `engine` runs in the process that receives, `worker` in those that save; `trial` decides whether `engine` may.
 """

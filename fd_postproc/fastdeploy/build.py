@@ -1,4 +1,4 @@
-"""What the installed FastDeploy is like, found out by looking and by trying, never by its version."""
+"""Detects properties of the installed FastDeploy by its code and trials, never by version."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stock_dialect(channel: Channel) -> str | None:
 
 
 def _shifts(module: Any) -> set[int]:
-    """By how many bits a module's code shifts to the right."""
+    """The bit counts of the right shifts in a module's code."""
     found = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
@@ -71,7 +71,7 @@ _OWN_OPS = ("xpu", "iluvatar", "gcu", "intel_hpu")
 
 
 class KeyRule(enum.Enum):
-    """By which rule ops make the key of a queue."""
+    """The rule by which ops make the key of a queue."""
 
     OURS = "ours"
     OTHER = "another"
@@ -79,7 +79,7 @@ class KeyRule(enum.Enum):
 
 
 def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
-    """Whether FastDeploy's ops make a queue's key as ours do.
+    """Detect whether FastDeploy's ops make a queue's key as ours do.
 
     Three rules were shipped over time.  Two sides with different ones never meet, and nothing tells them.
 
@@ -92,7 +92,7 @@ def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
     Returns
     -------
     KeyRule
-        Where FastDeploy's ops could not be loaded at all, nobody but us makes keys.
+        Where FastDeploy's ops cannot be loaded at all, only our side makes keys.
     """
     if not callable(get_output_ep):
         return KeyRule.UNKNOWN if callable(getattr(ops_module(), "get_output", None)) else KeyRule.OURS
@@ -118,7 +118,7 @@ def _asks_for_our_key(get_output_ep: Callable[..., Any]) -> bool:
 
 
 def _unused_id() -> tuple[int, int, list[int]]:
-    """A queue id whose keys, by all rules, are those of no queue; its key by our rule, and by the others."""
+    """A queue id whose keys are free by all rules; its key by our rule, and by the others."""
     path = CHANNEL_PATHS["plain"]
     found = os.stat(path)
     while True:

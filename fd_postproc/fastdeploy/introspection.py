@@ -1,4 +1,4 @@
-"""What the code of FastDeploy's classes mentions: versions are told apart by that, never by their numbers."""
+"""Reads the names in FastDeploy's code; they tell versions apart, never the version number."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 import types
 
 STORAGE = "FD_PD_TRANSFER_VIA_STORAGE"
-"""A switch of some versions: prefill instances write the cache into a storage themselves."""
+"""Switch of some versions: prefill instances write the cache into a storage themselves."""
 
 
 def is_library(module: str) -> bool:
-    """Whether a module of this name is of the standard library."""
+    """Whether a module of this name belongs to the standard library."""
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
 def names_in(cls: type) -> set[str]:
-    """Every name in the code of a class's methods, libraries and overridden methods left out."""
+    """All names in a class's methods, except for library code and overridden methods."""
     names: set[str] = set()
     seen: set[str] = set()
     for one in cls.__mro__:

@@ -1,4 +1,4 @@
-"""Where an operator sees what the plug-in says: FastDeploy's own log files, standard error, a gauge."""
+"""The plug-in's output for operators: FastDeploy's log files, standard error, a gauge."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import logging
 import sys
 from typing import Any
 
+from ..environment import settle_switches
+
 
 def fastdeploy_log() -> logging.Logger:
-    """FastDeploy's logger; ours where it cannot be had."""
+    """FastDeploy's logger; ours where it is not available."""
     try:
         log: logging.Logger = importlib.import_module("fastdeploy.utils").llm_logger
     except Exception:  # whatever a foreign import may raise
@@ -19,7 +21,7 @@ def fastdeploy_log() -> logging.Logger:
 
 
 def api_log() -> logging.Logger:
-    """The logger of FastDeploy's API server; ours where it cannot be had."""
+    """The logger of FastDeploy's API server; ours where it is not available."""
     try:
         log: logging.Logger = importlib.import_module("fastdeploy.utils").api_server_logger
     except Exception:  # whatever a foreign import may raise
@@ -28,22 +30,40 @@ def api_log() -> logging.Logger:
 
 
 def warn(log: Any, text: str) -> None:
-    """Say that a side stands aside: in the log, among thousands of lines, and on standard error."""
+    """Report that a side falls back: in the log, and on standard error."""
     log.warning(f"fd_postproc: {text}")
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
         print(f"fd_postproc: {text}", file=sys.stderr, flush=True)
 
 
+_complaints: dict[str, None] = {}  # in their order
+_told: set[tuple[str, str]] = set()
+
+
+def tell_variables(log: Any) -> None:
+    """Report unreadable or misspelt environment variables of ours, once in each log.
+
+    Each side calls this first: an unreadable switch has its safe meaning from then on.
+    """
+    _complaints.update(dict.fromkeys(settle_switches()))
+    name = getattr(log, "name", "")
+    for text in _complaints:
+        if (name, text) not in _told:
+            _told.add((name, text))
+            log.error(f"fd_postproc: {text}")
+
+
 TEXTS = {
     "active": "Whether this side of fd_postproc is used (1) or stands aside (0)",
+    "known": "Whether the code that this side replaces is one that this release knows (1) or new to it (0)",
     "unhealthy": "Whether this is why steps are not being processed (1) or not (0); all 0: they are",
-    "quick_way": "Whether fd_postproc does this the quick way (1), or leaves it to FastDeploy's code (0)",
+    "fast_path": "Whether fd_postproc takes this fast path (1), or leaves it to FastDeploy's code (0)",
 }
 _gauges: dict[str, Any] = {}
 
 
 def export(name: str, label: str, value: str, is_on: bool) -> None:
-    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` to 1 or 0, if this process has prometheus_client.
+    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` to 1 or 0, with prometheus_client only.
 
     Parameters
     ----------
@@ -75,7 +95,7 @@ def export_active(side: str, active: bool) -> None:
 
 
 class _Forward(logging.Handler):
-    """Hands records of the library's logger on.  FastDeploy takes the handlers of the root logger away."""
+    """Handler that forwards our logger's records; FastDeploy removes the root's handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = fastdeploy_log()
@@ -87,5 +107,5 @@ _forward = _Forward()
 
 
 def forward() -> None:
-    """Let the library's warnings (a full queue, an open one) appear in FastDeploy's log."""
+    """Forward the library's warnings (a full queue, an open one) to FastDeploy's log."""
     logging.getLogger("fd_postproc").addHandler(_forward)

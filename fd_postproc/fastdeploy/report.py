@@ -1,4 +1,4 @@
-"""Program that tries our class beside the installed FastDeploy's and prints the outcome as one line of JSON.
+"""Program that tries our class beside the installed FastDeploy's and prints one line of JSON.
 
 A process of its own, because importing FastDeploy takes seconds and changes the process that does it.
 """
@@ -6,37 +6,43 @@ A process of its own, because importing FastDeploy takes seconds and changes the
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
+import inspect
 import json
 import os
 import sys
 from dataclasses import asdict
 from typing import Any
 
+from .._version import __version__
 from ..environment import API, FASTDEPLOY, KEEP_POLLING, is_on
 from .engine.entry import MODULE
+from .seams import Seam
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
 
 def report() -> dict[str, Any]:
-    """What an engine that is started here would do.
+    """Report what an engine that starts here would do.
 
     Returns
     -------
     dict
         ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"verdict"`` fields of the
-        Verdict on the classes, ``"decision"`` those of the decision that follows from it and from settings,
+        TrialResult on the classes, ``"decision"`` those of the decision that follows from it and from
+        settings,
         ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty if it gives none,
-        ``"ways"`` which quick ways an engine takes, ``"api"`` verdicts for chat and completions, and
-        ``"api_left"`` what else an API server leaves to FastDeploy, with the reason.
+        ``"fast_paths"`` which fast paths an engine takes, ``"why_left"`` why not the others, ``"versions"``
+        of libraries, ``"shapes"`` of FastDeploy's classes (names only), ``"api"`` verdicts for chat and
+        completions, and ``"api_left"`` what else an API server leaves to FastDeploy, with the reason.
     """
     try:
         module = import_fastdeploy()
     except ImportError as error:
         return {"error": str(error)}
     from .engine.activation import decide
-    from .engine.processor import make_class
+    from .engine.processor_class import make_class
     from .trial.compatibility import check
 
     return {
@@ -44,7 +50,10 @@ def report() -> dict[str, Any]:
         "verdict": asdict(check(module, make_class)),
         "decision": asdict(decide(module, make_class)),
         "loaded": _loaded(),
-        "ways": _ways(module),
+        "fast_paths": _fast_paths(module),
+        "why_left": _why_left(module),
+        "versions": _versions(module),
+        "shapes": _shapes(module),
         "api": _api(),
         "api_left": _api_left(),
     }
@@ -73,38 +82,109 @@ def import_fastdeploy() -> Any:
     return module
 
 
-def _ways(module: Any) -> dict[str, bool]:
-    """Which quick ways an engine takes; with FastDeploy's ordinary scheduler, unless that cannot be had."""
-    from .engine.deliveries import collection_of, delivery_to
-    from .engine.messages import BATCH, method_in_use, served_methods
-    from .engine.messages import MODULE as SERVER
-    from .engine.quick_ways import ways_of_classes
-    from .engine.send_loop import MODULE as ENGINE
-    from .engine.send_loop import served_loop
-    from .engine.shapes import plan_of
-    from .engine.wake_up import is_woken
+def _fast_paths(module: Any) -> dict[str, bool]:
+    """The fast paths of an engine, with FastDeploy's ordinary scheduler where it is available."""
+    from .engine.delivery.sending import ENGINE, SERVER, Stock, sends_batches
+    from .engine.delivery.trial import try_out
+    from .engine.delivery.wake_up import is_woken
+    from .engine.fast_paths import paths_of_classes
+    from .engine.results.result_classes import plan_of
 
     try:
         plan = plan_of(module)
-        ways = ways_of_classes(module, plan)
+        taken = paths_of_classes(module, plan)
         cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
-        ways["delivery"] = delivery_to(object.__new__(cls), plan) is not None
+        service = server = None
+        if sends_batches(module.envs):
+            service = getattr(importlib.import_module(ENGINE), "EngineService", None)
+            server = importlib.import_module(SERVER)
+        verdict = try_out(plan, Stock.of(cls, service, server))
+        taken["delivery"] = verdict.hands_over
         if not is_on(KEEP_POLLING):
-            ways["wake-up"] = is_woken(cls, {}, plan)
-        method = method_in_use(module.envs)
-        if method is not None:
-            ways["messages"] = method in served_methods(importlib.import_module(SERVER), plan)
-        if method == BATCH:
-            service = importlib.import_module(ENGINE).EngineService
-            ways["fetching"] = collection_of(object.__new__(cls), plan) is not None
-            ways["sending"] = served_loop(service, plan) is not None
-        return ways
+            taken["wake-up"] = is_woken(cls, {}, plan)
+        if sends_batches(module.envs):
+            taken["sending"] = verdict.sends
+        return taken
     except Exception:  # classes of another kind: the verdict says so
         return {}
 
 
+def _why_left(module: Any) -> dict[str, str]:
+    """Why fast paths are left, by name."""
+    from .engine.fast_paths import why_left
+
+    try:
+        cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
+        return why_left(_fast_paths(module), cls)
+    except Exception:
+        return {}
+
+
+LIBRARIES = (
+    *(
+        "fastdeploy-gpu",
+        "fastdeploy",
+        "paddlepaddle-gpu",
+        "paddlepaddle",
+        "paddleformers",
+        "numpy",
+        "msgpack",
+    ),
+    *("pyzmq", "pydantic", "prometheus-client", "tokenizers", "transformers", "uvicorn", "starlette"),
+    *("fastapi", "uvloop", "Cython"),
+)
+"""Whose versions are told: those that the replaced code works with."""
+
+
+def _versions(module: Any) -> dict[str, str]:
+    """Versions of Python, this package, FastDeploy and its libraries."""
+    told = {"python": sys.version.split()[0], "fd_postproc": __version__}
+    told["fastdeploy (module)"] = str(getattr(sys.modules.get("fastdeploy"), "__version__", "unknown"))
+    for name in LIBRARIES:
+        try:
+            told[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return told
+
+
+_SHAPED = (
+    "Request",
+    "RequestOutput",
+    "CompletionOutput",
+    "RequestMetrics",
+    "LogprobsLists",
+    "TokenProcessor",
+)
+
+
+def _shapes(module: Any) -> dict[str, Any]:
+    """Parameters and methods of FastDeploy's classes; words and digests of replaced methods."""
+    told: dict[str, Any] = {}
+    for name in _SHAPED:
+        cls = getattr(module, name, None)
+        if not isinstance(cls, type):
+            continue
+        try:
+            parameters = list(inspect.signature(cls).parameters)
+        except (TypeError, ValueError):
+            parameters = []
+        methods = sorted(one for one, value in vars(cls).items() if callable(value))
+        told[name] = {"parameters": parameters, "methods": methods}
+    try:
+        from .engine.processor_class import make_class
+        from .trial.known_code import record
+
+        cls = make_class(module)
+        stock: Any = getattr(cls, "stock", None)
+        told["replaced"] = record([one for one in cls.__mro__ if one not in stock.__mro__], stock)
+    except Exception as error:  # classes of another kind
+        told["replaced"] = f"{type(error).__name__}: {error}"
+    return told
+
+
 def _api() -> dict[str, Any]:
-    """What an API server would do: a verdict for chat, one for completions."""
+    """Report what an API server would do: a verdict for chat, one for completions."""
     from .api.activation import WHAT
     from .api.trial import compare
 
@@ -123,22 +203,27 @@ def _api() -> dict[str, Any]:
 
 
 def _api_left() -> dict[str, str]:
-    """The parts that an API server leaves to FastDeploy, and why; but those that only a server can try."""
-    from .api.parts import PARTS, put_in
+    """The API parts that stay FastDeploy's, and why; without those for a server only."""
+    from .seams import API_PARTS
 
     left: dict[str, str] = {}
-    for name, part in PARTS.items():
-        if part.is_program:
+    for seam in API_PARTS.values():
+        if seam.is_program:
             continue
-        try:
-            reason = put_in(name, importlib.import_module(part.module))
-        except ModuleNotFoundError as error:
-            reason = f"this FastDeploy has no {error.name}"
-        except BaseException as error:  # FastDeploy's imports may end the process
-            reason = f"{part.module} cannot be imported: {type(error).__name__}: {error}"
-        if reason is not None:
-            left[part.what] = reason
+        reasons = [_left(seam, module) for module in seam.modules]
+        if all(reasons):
+            left[seam.own] = reasons[0]
     return left
+
+
+def _left(seam: Seam, name: str) -> str:
+    """Reason why a replacement is refused in a module of FastDeploy's; empty if it is installed."""
+    try:
+        return seam.put_in(importlib.import_module(name)) or ""
+    except ModuleNotFoundError as error:
+        return f"this FastDeploy has no {error.name}"
+    except BaseException as error:  # FastDeploy's imports may end the process
+        return f"{name} cannot be imported: {type(error).__name__}: {error}"
 
 
 def _loaded() -> str:

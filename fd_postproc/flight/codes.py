@@ -12,9 +12,9 @@ HEAD = struct.Struct("<8sIIQqqqqi12x16s32s")
 """Of a file: magic, version, bytes of an entry, entries, process, Unix and monotonic time in ns, id and key
 of the queue; channel and side, and version of fd_postproc, as texts."""
 HEAD_SIZE, ENTRY_SIZE = 4096, 64
-LIVE_WORDS = struct.Struct("<QQ")
-"""At `LIVE_AT`: number of the last entry; since when a step is in hand, monotonic ns, or 0."""
-LIVE_AT = 256
+BUSY_WORD = struct.Struct("<Q")
+"""At `BUSY_AT`: since when a step is in hand, monotonic ns, or 0."""
+BUSY_AT = 264
 
 STEP_BODY = struct.Struct("<QIIIfffHHI")
 """Number of the frame, bytes, rows, sum; seconds to receive, build and put; batch, results, sender."""
@@ -25,7 +25,7 @@ NUMBERS = struct.Struct("<5q")
 
 
 class Kind(IntEnum):
-    """What an entry is about; its five numbers."""
+    """Kind of an entry, and the meaning of its five numbers."""
 
     STEP = 1  # `STEP_BODY`; slot: requests with tokens
     LIVE = 2  # slots with tokens, a bit each, from the number in slot on, as of the next step
@@ -54,6 +54,9 @@ class Kind(IntEnum):
     DOUBLED = 29
     REORDERED = 34
     OPEN = 37  # frames of which no more has come for a second: how many
+    ACCESS = 38  # the queue's mode, owner and maker; the process that sends, and its user, or -1
+    CPU = 39  # since the look before, ns that the token thread waited for a processor, and ran; policy,
+    # nice value; ns between the two looks
 
     STOOD_ASIDE = 30  # text
     ACTIVE = 31  # text
@@ -75,5 +78,5 @@ class End(IntEnum):
 
 
 def request_hash(name: str) -> int:
-    """What stands for a request's id in the file: 63 bits, from which nobody gets the id back."""
+    """The hash of a request's id in the file: 63 bits, which do not reveal the id."""
     return int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "little") >> 1

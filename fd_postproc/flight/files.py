@@ -1,4 +1,4 @@
-"""A flight recorder's files: where they are, who still writes them, which of them go.
+"""A flight recorder's files: their folders, their writers, and the removal of old ones.
 
 They lie in memory (``/dev/shm``) where there is such a folder: writing to a file on a disk may wait for it.
 One file a process, in a folder that only its user can look into.  The process that writes a file holds a
@@ -26,7 +26,7 @@ from .codes import ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, VERSION
 
 SUFFIX = ".flight"
 KEPT = 4
-"""Files of processes that have ended that stay."""
+"""Limit of files of ended processes."""
 _SHARED = "/dev/shm"
 _FLOCK = struct.Struct("hhqqixxxx")  # struct flock of 64-bit Linux
 
@@ -40,7 +40,7 @@ class Made(NamedTuple):
 
 
 def folders() -> list[str]:
-    """Where files may be, the usual place first."""
+    """Folders of files, the usual one first."""
     if FLIGHT_FOLDER.text:
         return [FLIGHT_FOLDER.text]
     name = f"fd_postproc-{os.geteuid()}"
@@ -49,7 +49,7 @@ def folders() -> list[str]:
 
 @contextlib.contextmanager
 def _opened(folder: str, make: bool = False) -> Iterator[int]:
-    """A folder that only this user can write to; a stranger's is refused."""
+    """Open a folder that only this user can write to; refuse another user's."""
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
@@ -108,6 +108,7 @@ def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: 
             os.posix_fallocate(descriptor, 0, size)
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             memory = mmap.mmap(descriptor, size)
+            os.fchmod(descriptor, 0o400)  # a slip such as ": > FILE" would end this process (SIGBUS)
         except OSError:
             os.close(descriptor)
             os.unlink(name + SUFFIX, dir_fd=where)
@@ -122,7 +123,7 @@ def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: 
 
 
 def writer_of(descriptor: int) -> int | None:
-    """The process that still writes a file; None: nobody does, or this process itself."""
+    """The process that still writes a file; None without one, or for this process itself."""
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     except OSError:  # a file system without locks
@@ -132,7 +133,7 @@ def writer_of(descriptor: int) -> int | None:
 
 
 def _leave_half(where: int, folder: str, size: int) -> None:
-    """See that half of the shared memory stays free: a container's is small, and others need it, too."""
+    """Keep half of the shared memory free: a container has little, and shares it."""
     for kept in (KEPT, 0):
         _clean(where, kept)
         found = os.fstatvfs(where)
@@ -142,7 +143,7 @@ def _leave_half(where: int, folder: str, size: int) -> None:
 
 
 def _clean(where: int, kept: int = KEPT) -> None:
-    """Remove the oldest files of processes that have ended."""
+    """Remove the oldest files of ended processes."""
     ended = []
     for name in os.listdir(where):
         if process_of(name) in (None, os.getpid()):
@@ -174,6 +175,6 @@ def listed() -> list[str]:
 
 
 def process_of(path: str) -> int | None:
-    """The process that a file is named after; None if that is not a name of ours."""
+    """The process in a file's name; None if the name is not one of ours."""
     named = re.fullmatch(r"(?:engine|worker)--?[0-9]+-([0-9]+)(?:-[0-9]+)?\.flight", os.path.basename(path))
     return int(named[1]) if named else None

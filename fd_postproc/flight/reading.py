@@ -1,4 +1,4 @@
-"""A flight recorder's file, taken apart, whatever it holds: a live one, a dead process's, or anybody's bytes.
+"""Reads a flight recorder's file: a live one, a dead process's, or one with arbitrary content.
 
 Every entry has its place and a check word, so nothing in the file says where to read on, or how much.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .codes import (
+    BUSY_AT,
+    BUSY_WORD,
     ENTRY_SIZE,
     HEAD,
     HEAD_SIZE,
-    LIVE_AT,
-    LIVE_WORDS,
     MAGIC,
     NUMBERS,
     QUEUE_BODY,
@@ -33,11 +33,11 @@ _DIALECTS = ("legacy", "packed", "compact", None)
 
 
 class FlightError(ValueError):
-    """A file is not a flight recorder's."""
+    """Raised for a file that is not a flight recorder's."""
 
 
 class Step(NamedTuple):
-    """A step that was processed.  Times are monotonic seconds of the machine, stages seconds."""
+    """A processed step.  Times are monotonic seconds of the machine, stages seconds."""
 
     at: float
     frame: int | None
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """How the queue was."""
+    """State of the queue."""
 
     at: float
     messages: int
@@ -73,7 +73,7 @@ class Queue(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Anything else: its numbers are in `codes.Kind`."""
+    """Any other event; `codes.Kind` explains its numbers."""
 
     at: float
     kind: int
@@ -83,14 +83,14 @@ class Event(NamedTuple):
 
 
 class Live(NamedTuple):
-    """Slots that have tokens, from the next step on."""
+    """Slots with tokens, from the next step on."""
 
     at: float
     slots: frozenset[int]
 
 
 class Message(NamedTuple):
-    """A message that was kept."""
+    """A recorded message."""
 
     at: float
     mtype: int
@@ -102,7 +102,7 @@ Entry = Step | Queue | Event | Live | Message
 
 @dataclass(frozen=True)
 class Flight:
-    """What a file says.
+    """Content of a file.
 
     Attributes
     ----------
@@ -116,13 +116,13 @@ class Flight:
     busy_since : float or None
         Monotonic seconds since which a step is in hand.
     writer : int or None
-        The process that still writes it; None: nobody does.
+        The process that still writes it; None if there is none.
     size : int
         Bytes of the ring.
     overwritten : int
         Entries that newer ones have replaced.
     torn, damaged : int
-        Entries that are not whole: 1 where the writer is, or died; others are nobody's writing.
+        Incomplete entries: 1 where the writer is, or died; others have another origin.
     entries : list
         In the order in which they were written.
     """
@@ -182,7 +182,7 @@ def read(path: str, most: int | None = None) -> Flight:
 
 
 def parse(data: bytes, name: str = "recording", writer: int | None = None, most: int | None = None) -> Flight:
-    """Take a file's bytes apart.
+    """Parse a file's bytes.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None, most:
     if version != VERSION or entry_size != ENTRY_SIZE:
         raise FlightError(f"{name} has format version {version}; this program reads version {VERSION}")
     channel, _, side = texts.partition(b"\0")
-    _, busy = LIVE_WORDS.unpack_from(data, LIVE_AT)
+    (busy,) = BUSY_WORD.unpack_from(data, BUSY_AT)
     entries, overwritten, torn, damaged = _entries(data, n, most)
     return Flight(
         name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
@@ -206,12 +206,12 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None, most:
 
 
 def _text(data: bytes) -> str:
-    """What may be shown on a terminal."""
+    """The text with ``?`` for unprintable characters."""
     return "".join(c if c.isprintable() else "?" for c in data.rstrip(b"\0").decode("utf-8", "replace"))
 
 
 def _entries(data: bytes, n: int, most: int | None) -> tuple[list[Entry], int, int, int]:
-    """The whole entries in order; how many were overwritten, torn and damaged."""
+    """The whole entries in order; the numbers of overwritten, torn and damaged ones."""
     import numpy as np
 
     n = min(n, (len(data) - HEAD_SIZE) // ENTRY_SIZE)
@@ -235,7 +235,7 @@ def _entries(data: bytes, n: int, most: int | None) -> tuple[list[Entry], int, i
 
 
 def _checks(words: Any) -> Any:
-    """What the entries' check words ought to be; as `fdb_check`."""
+    """The expected check words of entries, as `fdb_check` computes them."""
     import numpy as np
 
     h = np.zeros(len(words), np.uint64)
@@ -248,7 +248,7 @@ def _checks(words: Any) -> Any:
 
 
 def _mixed(h: Any, words: Any) -> Any:
-    """As `fdb_mixed`."""
+    """The same mixing as `fdb_mixed`."""
     import numpy as np
 
     h = (h ^ words) * np.uint64(0x9E3779B97F4A7C15)
@@ -256,11 +256,11 @@ def _mixed(h: Any, words: Any) -> Any:
 
 
 def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
-    """Entries that are whole, with the texts and bytes that belong to them."""
+    """The whole entries, with their texts and bytes."""
     made: list[Entry] = []
     view, before = memoryview(data), -1
     live: set[int] = set()
-    parts: list[bytes] = []  # of a text or a message; where one of them is gone, the rest is nobody's
+    parts: list[bytes] = []  # of a text or a message; where one of them is gone, the rest is dropped
     for place, number in zip(places, numbers, strict=True):
         at = HEAD_SIZE + ENTRY_SIZE * place
         kind, flags, slot = data[at + 12], data[at + 13], int.from_bytes(data[at + 14 : at + 16], "little")
@@ -307,7 +307,7 @@ def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
 
 
 def _give(made: list[Entry], kind: int, data: bytes) -> None:
-    """A text or a message's bytes, to the entry that they belong to."""
+    """Attach a text or a message's bytes to its entry."""
     last = made[-1]
     if not isinstance(last, Event):
         return
@@ -322,5 +322,5 @@ def _seconds(value: float) -> float:
 
 
 def now() -> float:
-    """The clock that entries are stamped by, in seconds: the machine's, the same in every process."""
+    """The clock of entries in seconds: the machine's, the same in every process."""
     return time.monotonic()

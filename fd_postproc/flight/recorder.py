@@ -1,4 +1,4 @@
-"""Writing a flight recorder's file: what a process has to say, in entries.
+"""Writes a flight recorder's file, in entries.
 
 Nothing here raises, waits or disturbs: without a file every call does nothing.
 """
@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from typing import Any
 
 from .._core import FlightRing
 from ..environment import FLIGHT, FLIGHT_TOKENS, is_on
 from ..layout import Channel
-from ..process_stat import process_stat
+from ..process_stat import process_stat, process_user
 from ..queues import locate
 from . import files
 from .codes import End, Kind, request_hash
 
 _LONGEST_TEXT = 600  # bytes
+_WAITED = 0.1  # share of the time that a thread waits for a processor from which on it is recorded
 
 
 class Recorder:
-    """What one process records.
+    """Recorder of one process.
 
     Parameters
     ----------
@@ -45,6 +47,8 @@ class Recorder:
         self._seats: dict[int, str] = {}  # by slot, the request that was last seen there
         self._ended: set[tuple[int, str]] = set()  # of those, the ones whose end was recorded
         self._close: Any = None
+        self._access: tuple[int, ...] = ()
+        self._waited: tuple[int, int, int] | None = None  # monotonic ns, and of the token thread's CPU time
 
     @classmethod
     def begin(cls, side: str, channel: Channel, queue_id: int, log: Any, size: int | None = None) -> Recorder:
@@ -75,7 +79,7 @@ class Recorder:
         return recorder
 
     def end(self) -> None:
-        """The process has no more to say."""
+        """Record the end of the process."""
         if self.ring is not None:
             self.ring, self.keeps_frames = None, False
             self._close()
@@ -85,12 +89,12 @@ class Recorder:
     def event(self, kind: Kind, slot: int = -1, *numbers: int, text: str = "") -> None:
         """Write an entry of up to five numbers, and a text."""
         if self.ring is not None:
-            with contextlib.suppress(OverflowError, TypeError):  # a number of somebody else's making
+            with contextlib.suppress(OverflowError, TypeError):  # a number from other code
                 data = text.encode("utf-8", "replace")[:_LONGEST_TEXT] if text else None
                 self.ring.event(kind, slot, *numbers, text=data)
 
     def failure(self, kind: Kind, error: BaseException, slot: int = -1, *numbers: int) -> None:
-        """Write an entry about an exception: its kind and where it came from.  Its text may be a user's."""
+        """Write an entry about an exception: kind and origin, as its text may be a user's."""
         if self.ring is not None:
             trace, where = error.__traceback__, ""
             while trace is not None and trace.tb_next is not None:
@@ -102,19 +106,19 @@ class Recorder:
             self.ring.busy(False)
 
     def frame(self, payload: bytes, mtype: int) -> None:
-        """Keep a message."""
+        """Record a message."""
         if self.ring is not None:
             self.ring.frame(payload, mtype)
 
     def rest(self) -> None:
-        """No step is in hand."""
+        """Record that no step is in progress."""
         if self.ring is not None:
             self.ring.busy(False)
 
     # ---- requests ----------------------------------------------------------------------------------
 
     def began(self, slot: int, name: str, prompt: Any, waited: float | None) -> None:
-        """A request has had its first token, `waited` seconds after it arrived."""
+        """Record a request's first token, `waited` seconds after its arrival."""
         if self.ring is not None:
             self._take_seat(slot, name)
             self._ended.discard((slot, name))  # it came back
@@ -124,28 +128,28 @@ class Recorder:
             )
 
     def ended(self, slot: int, name: str, tokens: int, how: End) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         if self.ring is not None:
             self._take_seat(slot, name)
             self._ended.add((slot, name))
             self.event(Kind.ENDED, slot, request_hash(name), tokens, how)
 
     def failed(self, slot: int, name: str, error: BaseException) -> None:
-        """A request has ended with an error of ours."""
+        """Record the end of a request by an error of ours."""
         if self.ring is not None:
             self._take_seat(slot, name)
             self._ended.add((slot, name))
             self.failure(Kind.FAILED, error, slot, request_hash(name))
 
     def let_go(self, kind: Kind, slot: int, name: str) -> None:
-        """The worker has let a request go: `Kind.PREEMPTED` or `Kind.ABORTED`."""
+        """Record a release by the worker: `Kind.PREEMPTED` or `Kind.ABORTED`."""
         if self.ring is not None:
             self._take_seat(slot, name)
             self._ended.add((slot, name))
             self.event(kind, slot, request_hash(name))
 
     def _take_seat(self, slot: int, name: str) -> None:
-        """A request is in a slot; who was there before has left it."""
+        """Record a request's slot, which its previous request has left."""
         before = self._seats.get(slot)
         if before != name:
             self._vacate(slot)
@@ -158,8 +162,11 @@ class Recorder:
             self.event(Kind.LEFT, slot, request_hash(before))
         self._ended.discard((slot, before or ""))
 
-    def look(self, msqid: int, sender: int, tasks: Any, transfers: int) -> None:
-        """How the queue is, who sends, and which request is in which slot: about once a second."""
+    def look(self, msqid: int, sender: int, tasks: Any, transfers: int, reader: int = 0) -> None:
+        """How the queue is, who sends, and which request is in which slot: about once a second.
+
+        `reader` is another process that has taken a message since the look before; 0: none was seen.
+        """
         if self.ring is None:
             return
         running = 0
@@ -171,11 +178,33 @@ class Recorder:
                     self._take_seat(slot, name)
             elif slot in self._seats:
                 self._vacate(slot)
-        self.ring.queue(msqid, running, transfers, *_state_of(sender))
+        self.ring.queue(msqid, running, transfers, *_state_of(sender), reader)
+
+    def access(self, mode: int, owner: int, maker: int, sender: int) -> None:
+        """Record the queue's permissions and the sending process's user, at each change."""
+        user = process_user(sender) if sender else -1
+        if (mode, owner, maker, sender, user) != self._access:
+            self._access = (mode, owner, maker, sender, user)
+            self.event(Kind.ACCESS, -1, *self._access)
+
+    def cpu(self, thread: int) -> None:
+        """Record a thread's long wait for a processor since the last call."""
+        if self.ring is None:
+            return
+        try:
+            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+                ran, waited = map(int, file.read(64).split()[:2])
+            policy, nice = os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+        except (OSError, ValueError):  # a kernel without it
+            return
+        now, before = time.monotonic_ns(), self._waited
+        self._waited = now, waited, ran
+        if before is not None and waited - before[1] > _WAITED * (now - before[0]):
+            self.event(Kind.CPU, -1, waited - before[1], ran - before[2], policy, nice, now - before[0])
 
 
 def _state_of(pid: int) -> tuple[int, int]:
-    """A process's state, as the letter in /proc, and the CPU ticks that it has used; 0, 0: it is gone."""
+    """A process's state letter from /proc, and its CPU ticks; 0, 0 if it does not exist."""
     try:
         fields = process_stat(pid)
         return ord(fields[0]), (int(fields[11]) + int(fields[12])) & 0xFFFFFFFF

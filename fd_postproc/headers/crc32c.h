@@ -2,8 +2,8 @@
  *
  * CRC-32C, the checksum of compact frames: polynomial 0x1EDC6F41 (Castagnoli), reflected, as in iSCSI (RFC 3720).
  *
- * x86-64 has an instruction for it since 2008 (SSE4.2, asked for at run time), 64-bit ARM if it was compiled for
- * it.  One such instruction waits three cycles for the one before it, so three streams are summed at a time and
+ * x86-64 has an instruction for it since 2008 (SSE4.2), 64-bit ARM since ARMv8.1; the processor is asked at run
+ * time.  One such instruction waits three cycles for the one before it, so three streams are summed at a time and
  * then joined.  Everywhere else tables do it, eight bytes at a time.
  */
 #ifndef FD_POSTPROC_CRC32C_H
@@ -13,12 +13,19 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+#ifdef __clang__ /* which has split the instruction off SSE4.2 */
+#define FDI_HARDWARE __attribute__((target("sse4.2,crc32")))
+#else
 #define FDI_HARDWARE __attribute__((target("sse4.2")))
+#endif
 #define FDI_ADD_8(crc, word) __builtin_ia32_crc32di(crc, word)
 #define FDI_ADD_1(crc, byte) __builtin_ia32_crc32qi((uint32_t)(crc), byte)
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__) && defined(__linux__)
 #include <arm_acle.h>
-#define FDI_HARDWARE
+#include <sys/auxv.h>
+#define FDI_HARDWARE __attribute__((target("+crc")))
+#define FDI_CAPABILITY (1ul << 7) /* HWCAP_CRC32 in <asm/hwcap.h> */
 #define FDI_ADD_8(crc, word) __crc32cd((uint32_t)(crc), word)
 #define FDI_ADD_1(crc, byte) __crc32cb((uint32_t)(crc), byte)
 #endif
@@ -28,6 +35,7 @@
 
 /* Where there is no instruction: [k][b] is byte b, followed by k bytes of 0. */
 static uint32_t fdi_bytes[8][256];
+static int fdi_has_instruction;
 
 static inline uint64_t fdi_load(const uint8_t *at)
 {
@@ -65,7 +73,6 @@ static inline uint32_t fdi_by_tables(uint32_t crc, const uint8_t *at, int64_t si
 
 #ifdef FDI_HARDWARE
 
-static int fdi_has_instruction;
 /* What FDI_STREAM bytes of 0 make of a sum: [k] of its byte k. */
 static uint32_t fdi_zeros[4][256];
 
@@ -120,10 +127,11 @@ static inline void fdi_fill_zeros(void)
 __attribute__((constructor)) static void fdi_begin(void)
 {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    fdi_has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+    /* Not __builtin_cpu_supports, which says no where the compiler has its own run-time library, as Zig's. */
+    uint32_t a, b, c = 0, d;
+    fdi_has_instruction = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0;
 #elif defined(FDI_HARDWARE)
-    fdi_has_instruction = 1;
+    fdi_has_instruction = (getauxval(AT_HWCAP) & FDI_CAPABILITY) != 0;
 #endif
 #ifdef FDI_HARDWARE
     if (fdi_has_instruction) {

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fd_postproc/headers/product.h"
+
 /* DLDeviceType: host memory, a CUDA device's, pinned host memory, memory that moves between the two. */
 enum { FDL_CPU = 1, FDL_CUDA = 2, FDL_PINNED = 3, FDL_MANAGED = 13 };
 enum { FDL_INT = 0, FDL_FLOAT = 2, FDL_BOOL = 6 };   /* DLDataTypeCode */
@@ -48,6 +50,16 @@ typedef struct {
 _Static_assert(sizeof(fdl_tensor) == 48 && offsetof(fdl_tensor, shape) == 24, "DLTensor");
 _Static_assert(offsetof(fdl_exchange, look) == 40, "DLPackExchangeAPI");
 
+/* How many elements; -1 if that has no room in 63 bits, or a dimension is negative. */
+static inline int64_t fdl_elements(const fdl_tensor *t)
+{
+    int64_t n = 1;
+    for (int32_t k = 0; k < t->ndim; k++)
+        if (fdo_times(n, t->shape[k], &n) < 0)
+            return -1;
+    return n;
+}
+
 static inline int fdl_is_contiguous(const fdl_tensor *t)
 {
     int64_t stride = 1;
@@ -56,7 +68,8 @@ static inline int fdl_is_contiguous(const fdl_tensor *t)
     for (int32_t k = t->ndim - 1; k >= 0; k--) {
         if (t->shape[k] != 1 && t->strides[k] != stride)
             return 0;
-        stride *= t->shape[k];
+        if (fdo_times(stride, t->shape[k], &stride) < 0)
+            return 0;
     }
     return 1;
 }

@@ -29,4 +29,5 @@ cdef extern from "fd_postproc/headers/dlpack.h":
         int (*look)(void *tensor, fdl_tensor *out) except -1
         int (*current_stream)(int32_t device_type, int32_t device_id, void **stream) except -1
 
+    int64_t fdl_elements(const fdl_tensor *t)
     bint fdl_is_contiguous(const fdl_tensor *t)

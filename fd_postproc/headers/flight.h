@@ -2,8 +2,8 @@
  *
  * The flight recorder's ring: entries of 64 bytes in memory that is mapped to a file.
  *
- * An entry's place follows from its sequence number, and its check word from all of its bytes; so whoever reads
- * the file, at any time and after any death of the writer, knows the entries that are whole, and needs no length
+ * An entry's place follows from its sequence number, and its check word from all of its bytes; so a reader
+ * of the file, at any time and after any death of the writer, knows the whole entries, and needs no length
  * or link out of it.  One thread at a time writes: callers hold the GIL.  No system call.
  */
 #ifndef FD_POSTPROC_FLIGHT_H
@@ -24,8 +24,7 @@
 #define FDB_MOST_SLOTS 1024 /* whose requests are told apart */
 
 /* Words in the head that change: the rest of it is written by Python, once. */
-#define FDB_WRITTEN 256 /* sequence number of the last entry */
-#define FDB_BUSY 264    /* monotonic ns since which a step is in hand; 0: none is */
+#define FDB_BUSY 264 /* monotonic ns since which a step is in hand; 0: none is */
 
 enum { FDB_STEP = 1, FDB_LIVE = 2, FDB_TEXT = 3, FDB_QUEUE = 4, FDB_FRAME = 5, FDB_DATA = 6 };
 
@@ -127,7 +126,6 @@ static inline void fdb_put_words(fdb_ring *ring, uint64_t *words)
     for (int i = 2; i < FDB_ENTRY / 8; i++)
         to[i] = words[i];
     __atomic_store_n(&to[1], words[1] | fdb_check(words), __ATOMIC_RELEASE);
-    fdb_set(ring, FDB_WRITTEN, ring->next);
     ring->next++;
     if (++ring->place == ring->entries)
         ring->place = 0;

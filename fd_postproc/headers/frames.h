@@ -160,12 +160,12 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
         free(a->whole);
         a->whole = NULL;
     }
-    if (fdw_open_header(m, &h, layout, channel, data, size, fault) < 0)
+    if (fdw_open_header(m, &h, layout, channel, data, size, 0, fault) < 0)
         return FDF_REFUSED;
     if (h.fragments == 1) {
         const int status = fdw_open_frame(m, layout, channel, data, size, a->verify, fault);
         if (status < 0 && fault->field == FDW_CHECKSUM)
-            return FDF_REFUSED; /* nobody knows whose it is */
+            return FDF_REFUSED; /* its sender is unknown */
         s = fdf_find(a, h.sender);
         if (s != NULL) {
             fdf_heard(a, s, now);

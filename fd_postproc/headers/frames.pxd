@@ -26,4 +26,5 @@ cdef extern from "fd_postproc/headers/frames.h" nogil:
     int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int channel, const void *data, int64_t size,
                    int64_t now, fdw_message *m, fdw_fault *fault)
     void fdf_begin(fdf_assembly *a, const fdw_layout *layout, int channel, int verify, uint64_t seed)
+    void fdf_count_stalled(fdf_assembly *a, int64_t now)
     void fdf_free(fdf_assembly *a)

@@ -26,6 +26,7 @@ typedef struct {
     uint64_t seq;       /* frames only */
     uint64_t sender;
     int64_t extra;      /* frames: where the sections begin; 0: there are none */
+    int streamed;       /* it came through FastDeploy's ZeroMQ socket, not through a queue */
     fdw_geometry at;
 } fdw_message;
 
@@ -248,14 +249,17 @@ static inline int fdw_open(fdw_message *m, const fdw_layout *layout, int channel
 }
 
 /* Read and check the header of a compact frame, or of a fragment of one.  m->claimed is the whole frame's
- * length, m->at its geometry; both follow from numbers that are bounded by the layout, and FDW_MOST_EXTRA. */
+ * length, m->at its geometry; both follow from numbers that are bounded by the layout, and the limit of its
+ * sections. */
 static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw_layout *layout, int channel,
-                                  const void *data, int64_t size, fdw_fault *fault)
+                                  const void *data, int64_t size, int streamed, fdw_fault *fault)
 {
+    const int64_t most_extra = streamed ? FDW_MOST_STREAMED : FDW_MOST_EXTRA;
     int64_t most_rows;
     memset(m, 0, sizeof *m);
     m->data = (const uint8_t *)data;
     m->size = size;
+    m->streamed = streamed;
     m->dialect = FDW_COMPACT;
     if (fdw_copy(m, 0, h, sizeof *h) < 0)
         return fdw_refuse(fault, FDW_LENGTH, -1, size, FDW_FRAME_HEADER);
@@ -265,6 +269,8 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
         return fdw_refuse(fault, FDW_FIELD_VERSION, -1, h->version, FDW_VERSION);
     if (h->channel == FDW_PLAIN && fdw_may_be_plain(channel))
         channel = FDW_PLAIN;
+    if (streamed && h->channel == FDW_SPEC && channel == FDW_SPEC_TOPK)
+        channel = FDW_SPEC; /* queues have one key each, the socket is for both */
     if (h->channel != channel)
         return fdw_refuse(fault, FDW_FIELD_CHANNEL, -1, h->channel, channel);
     m->channel = channel;
@@ -284,9 +290,9 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
     m->at = fdw_geometry_of_frame(layout, channel, h->batch, h->rows, h->cols);
     if (h->features & FDW_SECTIONED) {
         m->extra = fdz_padded(m->at.size);
-        if (h->total < m->extra || h->total > m->extra + FDW_MOST_EXTRA)
+        if (h->total < m->extra || h->total > m->extra + most_extra)
             return fdw_refuse(fault, FDW_LENGTH, -1, h->total,
-                              h->total < m->extra ? m->extra : m->extra + FDW_MOST_EXTRA);
+                              h->total < m->extra ? m->extra : m->extra + most_extra);
     } else if (h->total != m->at.size) {
         return fdw_refuse(fault, FDW_LENGTH, -1, h->total, m->at.size);
     }
@@ -327,6 +333,22 @@ static inline int fdw_check_checksum(const fdw_message *m, const fdw_frame_heade
 #define FDW_MASKS_NAME "masks/2"
 #define FDW_WEIGHTS_NAME "weights"
 
+/* Those that are known in FastDeploy's socket only, too; who uses one checks what is in it.  What they hold is
+ * written in docs/wire-protocol.md, section 15. */
+#define FDW_TOKENS_NAME "tokens"
+#define FDW_PROMPT_NAME "prompt"
+#define FDW_POOLED_NAME "pooled"
+#define FDW_SPAN_NAME "span"
+
+static inline int fdw_is_known(const fdw_message *m, uint64_t name)
+{
+    if (name == fdz_name(FDW_WEIGHTS_NAME))
+        return 1;
+    return m->streamed
+           && (name == fdz_name(FDW_TOKENS_NAME) || name == fdz_name(FDW_PROMPT_NAME)
+               || name == fdz_name(FDW_POOLED_NAME) || name == fdz_name(FDW_SPAN_NAME));
+}
+
 static inline int fdw_check_masks(const fdw_message *m, const fdz_section *s, fdw_fault *fault)
 {
     fdz_masks masks;
@@ -345,7 +367,7 @@ static inline int fdw_check_sections(const fdw_message *m, fdw_fault *fault)
 {
     const int64_t size = m->size - m->extra;
     const uint8_t *area = fdw_reach(m, m->extra, size);
-    const uint64_t masks = fdz_name(FDW_MASKS_NAME), weights = fdz_name(FDW_WEIGHTS_NAME);
+    const uint64_t masks = fdz_name(FDW_MASKS_NAME);
     uint64_t seen[FDZ_MOST_SECTIONS];
     fdz_section s;
     int64_t at = 0;
@@ -362,19 +384,30 @@ static inline int fdw_check_sections(const fdw_message *m, fdw_fault *fault)
         if (s.name == masks) {
             if (fdw_check_masks(m, &s, fault) < 0)
                 return -1;
-        } else if (s.name != weights && s.marks & FDZ_REQUIRED) {
+        } else if (s.marks & FDZ_REQUIRED && !fdw_is_known(m, s.name)) {
             return fdw_refuse(fault, FDW_SECTION, -1, (int64_t)s.name, 0);
         }
     }
     return status == 0 ? 0 : fdw_refuse(fault, FDW_SECTIONS, -1, m->extra + at, m->size);
 }
 
-/* Check everything that a whole compact frame claims; `verify`: its checksum, too. */
-static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
-                                 int64_t size, int verify, fdw_fault *fault)
+/* Whether bytes are meant as a compact frame, of whatever version. */
+static inline int fdw_is_frame(const void *data, int64_t size)
 {
     fdw_frame_header h;
-    if (fdw_open_header(m, &h, layout, channel, data, size, fault) < 0)
+    if (size < FDW_FRAME_HEADER)
+        return 0;
+    memcpy(&h, data, sizeof h);
+    return h.magic == FDW_MAGIC;
+}
+
+/* Check everything that a whole compact frame claims; `verify`: its checksum, too.  `streamed`: it came through
+ * FastDeploy's socket, where `channel` is one with log-probabilities, and frames without any come, too. */
+static inline int fdw_open_any_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
+                                     int64_t size, int verify, int streamed, fdw_fault *fault)
+{
+    fdw_frame_header h;
+    if (fdw_open_header(m, &h, layout, channel, data, size, streamed, fault) < 0)
         return -1;
     if (h.fragments != 1)
         return fdw_refuse(fault, FDW_FRAGMENT, -1, h.fragments, 1);
@@ -389,6 +422,19 @@ static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int c
     if (!fdw_counts_may_be_0(m->channel) && fdw_check_tokens(m, fault) < 0)
         return -1;
     return m->extra == 0 ? 0 : fdw_check_sections(m, fault);
+}
+
+static inline int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data,
+                                 int64_t size, int verify, fdw_fault *fault)
+{
+    return fdw_open_any_frame(m, layout, channel, data, size, verify, 0, fault);
+}
+
+static inline int fdw_open_streamed(fdw_message *m, int channel, int32_t max_draft, const void *data,
+                                    int64_t size, int verify, fdw_fault *fault)
+{
+    const fdw_layout any = {FDW_MOST_STREAMED_BATCH, INT32_MAX - 1, max_draft, FDW_MOST_STREAMED_BATCH};
+    return fdw_open_any_frame(m, &any, channel, data, size, verify, 1, fault);
 }
 
 #endif

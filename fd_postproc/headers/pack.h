@@ -141,8 +141,8 @@ static inline int fdp_fill_words(const fdw_draft *d, int64_t offset, int32_t wor
     return 0;
 }
 
-/* One token of a request with logprobs: its ids (column 0 is there), scores and rank.  `live`: somebody will
- * read it, so its numbers have to fit. */
+/* One token of a request with logprobs: its ids (column 0 is there), scores and rank.  `live`: it will
+ * be read, so its numbers have to fit. */
 static inline int fdp_write_scored(const fdw_message *m, const fdp_source *s, int64_t row, int32_t code,
                                    int live, int64_t ids, int64_t scores, int64_t rank, const fdw_draft *d,
                                    fdp_fault *fault)
@@ -275,7 +275,7 @@ static inline int fdp_write(const fdw_message *m, const fdp_source *s, const fdp
                 if (ids + 4 * (j + 1) <= d->size && fdw_put_word(d, ids + 4 * j, 0) < 0)
                     return -1;
     }
-    /* FastDeploy clears the counts of slots that nobody uses. */
+    /* FastDeploy clears the counts of unused slots. */
     if (s->op == FDP_SPECULATE && m->dialect != FDW_COMPACT)
         return fdp_fill_words(d, at->counts + 4 * (int64_t)s->batch, 0,
                               fdp_min(d->size - at->counts, at->ids.base - at->counts) / 4 - s->batch);

@@ -44,7 +44,7 @@ static inline void fda_table(PyObject *dict, int most)
 }
 
 /* Where what a request refers to lay at its last step.  It may be elsewhere by now, or gone: these are no
- * references, and nobody reads there. */
+ * references, and are never read. */
 typedef struct {
     const void *own, *table, *metrics, *tokens, *end, *stops, *settings, *name, *heads, *head_items, *sent;
     int table_lines;

@@ -95,7 +95,7 @@ FDP_FN fdp_request fdp_decide(const fdp_terms *terms, int64_t i, const fdp_given
         r.first = g->first;
         break;
     }
-    if (g->preempted) { /* the slot is filled all the same, but nobody reads it: no reason to refuse the step */
+    if (g->preempted) { /* the slot is filled, but never read: no reason to refuse the step */
         r.count = FDP_PREEMPTED;
         if (r.code == 0 && (r.filled > terms->width || r.filled > terms->depth || r.first < 0
                             || r.first + r.scored > terms->rows))

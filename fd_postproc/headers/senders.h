@@ -29,6 +29,7 @@
 #define FDF_ENTRY_COST 192              /* bytes that an open frame is charged with, in addition to its own */
 #define FDF_IDLE_NS 5000000000          /* after this long without a piece, a sender goes first */
 #define FDF_SILENT_NS 60000000000       /* and after this long its open frame is given up anyway */
+#define FDF_STALLED_NS 1000000000       /* after this long, with nothing left to read, it counts as incomplete */
 #define FDF_SIZES 16                    /* classes of strangers, by bytes arrived, in powers of two */
 
 enum { FDF_REMEMBERED = FDF_SIZES, FDF_KNOWN_IDLE, FDF_KNOWN_OPEN, FDF_LISTS, FDF_NO_LIST = -1 };
@@ -239,6 +240,17 @@ static inline void fdf_lose_silent(fdf_assembly *a, int64_t now)
         const fdf_list *list = &a->lists[__builtin_ctz(used)];
         while (list->oldest != NULL && now - list->oldest->heard >= FDF_SILENT_NS)
             fdf_lose(a, list->oldest);
+    }
+}
+
+/* Count the open frames of which no more has come for FDF_STALLED_NS: their senders have died, or are stopped.
+ * They stay open.  To be called when nothing is left to read. */
+static inline void fdf_count_stalled(fdf_assembly *a, int64_t now)
+{
+    for (uint32_t used = a->used & FDF_OPEN; used != 0; used &= used - 1) {
+        fdf_sender *s = a->lists[__builtin_ctz(used)].oldest;
+        for (; s != NULL && now - s->heard >= FDF_STALLED_NS; s = s->newer)
+            fdf_count_lost(a, s, s->header.seq);
     }
 }
 

@@ -20,7 +20,7 @@ typedef struct {
     int64_t sender;                     /* its number's bits */
     int64_t next;                       /* likewise of the number after the highest that came */
     uint64_t came;                      /* bit k: frame next - 1 - k came */
-    int64_t frames;                     /* all that came; 0: nobody's place */
+    int64_t frames;                     /* all that came; 0: a free place */
     int64_t missing, doubled, reordered;
     uint64_t turn;                      /* when it was heard, in frames */
 } fdn_sender;
@@ -67,7 +67,7 @@ static inline void fdn_note(fdn_sequences *all, uint64_t sender, uint64_t seq)
     fdn_sender *s = fdn_find(all, (int64_t)sender);
     const int64_t ahead = (int64_t)(seq - (uint64_t)s->next); /* numbers go round, too */
     s->turn = ++all->turn;
-    if (s->frames == 0) { /* where a sender is when it is first heard is nobody's fault */
+    if (s->frames == 0) { /* a new sender may begin at any number */
         fdc_set(&s->missing, 0);
         fdc_set(&s->doubled, 0);
         fdc_set(&s->reordered, 0);
@@ -84,7 +84,7 @@ static inline void fdn_note(fdn_sequences *all, uint64_t sender, uint64_t seq)
     } else if (-(ahead + 1) < FDN_WINDOW && s->came >> -(ahead + 1) & 1) {
         fdc_add(&s->doubled, 1);
         fdc_add(&all->doubled, 1);
-    } else { /* so far behind that nobody knows, too */
+    } else { /* also so far behind that it is unknown */
         if (-(ahead + 1) < FDN_WINDOW)
             s->came |= 1ULL << -(ahead + 1);
         fdc_add(&s->reordered, 1);

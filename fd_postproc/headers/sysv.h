@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -110,6 +111,38 @@ static inline int64_t fds_wait(int msqid, void *message, int64_t capacity, int64
     }
 }
 
+/* Let a thread of this process return from fds_wait with -EINTR, if it is in it by now.  System V has nothing else
+ * that ends a wait and leaves the queue alone.  The signal is the highest real-time one that nothing handles; its
+ * handler, which does nothing, stays, since a signal may still be on its way.  0 or minus errno. */
+static void fds_do_nothing(int number)
+{
+    (void)number;
+}
+
+static inline int fds_interrupt(pthread_t thread)
+{
+    struct sigaction now;
+    int number;
+    for (number = SIGRTMAX; number >= SIGRTMIN; number--) {
+        if (sigaction(number, NULL, &now) < 0 || now.sa_handler == fds_do_nothing)
+            break;
+        if (!(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL) {
+            struct sigaction ours = {0};
+            ours.sa_handler = fds_do_nothing;
+            if (sigaction(number, &ours, NULL) < 0)
+                return -errno;
+            break;
+        }
+    }
+    return number < SIGRTMIN ? -EAGAIN : -pthread_kill(thread, number);
+}
+
+static inline void fds_nap(void) /* a millisecond */
+{
+    struct timespec t = {0, 1000000};
+    nanosleep(&t, NULL);
+}
+
 /* Put a message (mtype, then `size` bytes) into a queue.  0, or -EAGAIN: the queue is full. */
 static inline int fds_put(int msqid, const void *message, int64_t size)
 {
@@ -168,7 +201,7 @@ typedef struct {
     int64_t messages;
     int64_t bytes;
     int64_t max_bytes;
-    int64_t last_sender, last_receiver; /* pids; 0: nobody yet */
+    int64_t last_sender, last_receiver; /* pids; 0: none yet */
     int64_t sent_at, received_at, changed_at; /* Unix time; 0: never */
 } fds_status;
 

@@ -1,6 +1,11 @@
 # The C declarations of sysv.h that Cython code uses; the comments are there.
 from libc.stdint cimport int64_t
 
+cdef extern from "<pthread.h>" nogil:
+    ctypedef unsigned long pthread_t
+    pthread_t pthread_self()
+    int pthread_equal(pthread_t a, pthread_t b)
+
 cdef extern from "fd_postproc/headers/sysv.h" nogil:
     enum:
         EIDRM
@@ -36,6 +41,8 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
     int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
     int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
     int fds_wait_any(int msqid, int64_t deadline)
+    int fds_interrupt(pthread_t thread)
+    void fds_nap()
     int fds_put(int msqid, const void *message, int64_t size)
     int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
     int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)

@@ -134,24 +134,58 @@ static inline int fdu_text(fdu_bytes *b, const char **text, size_t *size) {
     return 1;
 }
 
+/* Pass over a value of any kind but extensions, at most `depth` levels deep; where it returns 0, `at` is anywhere. */
+static inline int fdu_pass(fdu_bytes *b, int depth) {
+    size_t n;
+    int64_t integer;
+    uint64_t large;
+    double real;
+    const char *text;
+    if (b->at >= b->end)
+        return 0;
+    unsigned char kind = *b->at;
+    if (kind == 0xc0 || kind == 0xc2 || kind == 0xc3) {
+        b->at++;
+        return 1;
+    }
+    if (fdu_integer(b, &integer) || fdu_text(b, &text, &n) || fdu_float(b, &real))
+        return 1;
+    if (kind == 0xcf)
+        return fdu_big_endian(b, 8, &large);
+    if (depth == 0)
+        return 0;
+    if (fdu_map(b, &n))
+        n *= 2; /* no more than bytes are left, so it fits */
+    else if (!fdu_list(b, &n))
+        return 0;
+    while (n--)
+        if (!fdu_pass(b, depth - 1))
+            return 0;
+    return 1;
+}
+
 /* Log-probabilities of a result: [ids of each row, scores of each row, a rank a row]. */
 typedef struct {
-    const unsigned char *ids, *scores; /* the first row of each */
-    size_t rows;                       /* that are in all three */
+    const unsigned char *ids, *scores, *ranks; /* the first of each */
+    size_t rows;                               /* that are in all three */
+    size_t width;                              /* of every row, if there are as many of each; 0 otherwise */
 } fdu_rows;
 
 /* Such rows, integers and floats only. */
 static inline int fdu_logprobs(fdu_bytes *b, fdu_rows *rows) {
     const unsigned char *begin = b->at;
-    size_t parts, ids, scores, ranks, n;
+    size_t parts, ids, scores, ranks, n, width = 0;
     int64_t integer;
     double real;
+    int even = 1;
     if (!fdu_list(b, &parts) || parts != 3 || !fdu_list(b, &ids))
         goto other;
     rows->ids = b->at;
     for (size_t i = 0; i < ids; i++) {
         if (!fdu_list(b, &n))
             goto other;
+        width = i ? width : n;
+        even &= n == width;
         while (n--)
             if (!fdu_integer(b, &integer))
                 goto other;
@@ -162,17 +196,69 @@ static inline int fdu_logprobs(fdu_bytes *b, fdu_rows *rows) {
     for (size_t i = 0; i < scores; i++) {
         if (!fdu_list(b, &n))
             goto other;
+        even &= n == width;
         while (n--)
             if (!fdu_float(b, &real))
                 goto other;
     }
     if (!fdu_list(b, &ranks))
         goto other;
+    rows->ranks = b->at;
     for (size_t i = 0; i < ranks; i++)
         if (!fdu_integer(b, &integer))
             goto other;
+    rows->width = even && ids == scores && ids == ranks ? width : 0;
     rows->rows = ids < scores ? ids : scores;
     rows->rows = rows->rows < ranks ? rows->rows : ranks;
+    return 1;
+other:
+    b->at = begin;
+    return 0;
+}
+
+/* The bytes of an extension of a type. */
+static inline int fdu_extension(fdu_bytes *b, int type, const unsigned char **content, size_t *size) {
+    const unsigned char *begin = b->at;
+    uint64_t n;
+    if (b->at >= b->end)
+        return 0;
+    unsigned char kind = *b->at;
+    if (kind >= 0xd4 && kind <= 0xd8) {
+        n = (uint64_t)1 << (kind - 0xd4);
+        b->at++;
+    } else if (kind < 0xc7 || kind > 0xc9 || !fdu_big_endian(b, (size_t)1 << (kind - 0xc7), &n)) {
+        return 0;
+    }
+    if (fdu_left(b) <= n || *b->at != type) {
+        b->at = begin;
+        return 0;
+    }
+    *content = b->at + 1;
+    *size = (size_t)n;
+    b->at += 1 + n;
+    return 1;
+}
+
+/* A list of integers, at least one, or of such lists, maybe without any: how many it has, and which it is. */
+static inline int fdu_masks(fdu_bytes *b, size_t *count, int *nested) {
+    const unsigned char *begin = b->at;
+    size_t i, j, n;
+    int64_t integer;
+    if (!fdu_list(b, count) || *count == 0 || b->at >= b->end)
+        goto other;
+    *nested = (*b->at & 0xf0) == 0x90 || *b->at == 0xdc || *b->at == 0xdd;
+    for (i = 0; i < *count; i++) {
+        if (!*nested) {
+            if (!fdu_integer(b, &integer))
+                goto other;
+            continue;
+        }
+        if (!fdu_list(b, &n))
+            goto other;
+        for (j = 0; j < n; j++)
+            if (!fdu_integer(b, &integer))
+                goto other;
+    }
     return 1;
 other:
     b->at = begin;

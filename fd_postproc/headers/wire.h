@@ -38,7 +38,7 @@ static inline int fdw_is_flag(int32_t flag)
     return flag == FDW_FLAG_TARGET || flag == FDW_FLAG_DRAFT || flag == FDW_FLAG_NONE;
 }
 
-/* Token id that a legacy sender puts into columns nobody asked for; their score is 0.0, all bits zero. */
+/* Token id that a legacy sender puts into unrequested columns; their score is 0.0, all bits zero. */
 #define FDW_FILLER_ID (-1)
 
 static inline int fdw_has_logprobs(int channel)
@@ -183,11 +183,16 @@ static inline int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
                                  fdw_width(layout, channel)).size;
 }
 
-/* What may follow the body of a frame, from a multiple of 8 on; see sections.h.  Whoever may write to a queue
- * can have a receiver keep so much more of every frame in pieces, so it is bounded. */
+/* What may follow the body of a frame, from a multiple of 8 on; see sections.h.  A process that may write to
+ * a queue can have a receiver keep so much more of every frame in pieces, so it is bounded. */
 #ifndef FDW_MOST_EXTRA /* a fuzzer makes it small */
 #define FDW_MOST_EXTRA ((int64_t)1 << 20)
 #endif
+
+/* Limits of a frame through FastDeploy's ZeroMQ socket.  It arrives whole, so its length bounds everything
+ * else; 256 requests with the log-probabilities of a vocabulary of 500,000 fit. */
+#define FDW_MOST_STREAMED ((int64_t)1 << 30)
+#define FDW_MOST_STREAMED_BATCH (1 << 16)
 
 typedef struct {
     int32_t words[3];   /* -2, 0, 0: to a stock receiver "nothing received, batch 0" */

@@ -36,6 +36,8 @@ cdef extern from "fd_postproc/headers/wire.h" nogil:
     fdw_geometry fdw_geometry_of(const fdw_layout *layout, int channel, int dialect, int32_t cols)
     int64_t fdw_longest_frame(const fdw_layout *layout, int channel)
     int64_t FDW_MOST_EXTRA
+    int64_t FDW_MOST_STREAMED
+    int32_t FDW_MOST_STREAMED_BATCH
 
 cdef extern from "fd_postproc/headers/gate.h" nogil:
     enum:
@@ -70,6 +72,7 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         uint64_t seq
         uint64_t sender
         int64_t extra
+        int streamed
         fdw_geometry at
 
     ctypedef struct fdw_fault:
@@ -80,15 +83,23 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
 
     const char *FDW_MASKS_NAME
     const char *FDW_WEIGHTS_NAME
+    const char *FDW_TOKENS_NAME
+    const char *FDW_PROMPT_NAME
+    const char *FDW_POOLED_NAME
+    const char *FDW_SPAN_NAME
     int fdw_check_sections(const fdw_message *m, fdw_fault *fault)
     int fdw_refuse(fdw_fault *fault, int field, int32_t index, int64_t value, int64_t bound)
     int fdw_open(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                  fdw_fault *fault)
     int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                        int verify, fdw_fault *fault)
+    bint fdw_is_frame(const void *data, int64_t size)
+    int fdw_open_streamed(fdw_message *m, int channel, int32_t max_draft, const void *data, int64_t size,
+                          int verify, fdw_fault *fault)
 
 cdef extern from "fd_postproc/headers/checksum.h" nogil:
     void fdw_seal(void *frame, int64_t size)
+    int fdi_has_instruction
 
 cdef extern from "fd_postproc/headers/block.h" nogil:
     ctypedef struct fdw_block:
@@ -131,6 +142,9 @@ cdef extern from "fd_postproc/headers/write.h" nogil:
         int64_t size
 
     int64_t fdw_narrow(uint8_t *to, const int64_t *from_, int64_t n)
+    int fdw_plan(fdw_message *m, const fdw_layout *layout, int channel, int dialect, int32_t batch,
+                 int32_t rows, int32_t cols, fdw_fault *fault)
+    int fdw_write_header(const fdw_message *m, const fdw_draft *d)
     int fdw_plan_step(fdw_message *m, const fdw_layout *layout, const fdw_step *s, int dialect,
                       fdw_fault *fault)
     int fdw_write_step(const fdw_message *m, const fdw_step *s, const fdw_draft *d)

@@ -95,7 +95,7 @@ def is_first(rank_id: Any) -> bool:
 
 
 def say(op: str, width: int, cols: int, refusal: Refusal) -> str:
-    """The error text for what the C loop or the kernel refused."""
+    """The error text for an argument that the C loop or the kernel refused."""
     reason, index, value, bound = refusal
     names = SAVE_OPS[op].roles
 

@@ -14,9 +14,9 @@ import time
 from collections import deque
 from typing import Any
 
-from .._core import DeviceInput, HostInput, environment_variable, host_flag, tensor_input
+from .._core import DeviceInput, HostInput, environment_variable, host_flag
 from ..checks import seconds
-from ..environment import CUDA_BUFFERS, CUDA_WAY, QUEUE_MODE
+from ..environment import CUDA_BUFFERS, QUEUE_MODE
 from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
 from ..layout import Channel, Layout
 from ..queues import key_text
@@ -29,7 +29,7 @@ from .watch import waiting, watch
 log = logging.getLogger("fd_postproc")
 
 EXIT_SECONDS = 5.0
-"""How long the interpreter waits at exit for messages that are not yet sent."""
+"""Seconds that the interpreter waits at exit for unsent messages."""
 
 
 def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
@@ -50,15 +50,12 @@ class DeviceSaves:
     ----------
     extension : module or None
         `fd_postproc._save`, once it is needed.
-    again : fd_postproc._save.Again or None
-        Repeats saves that are like the last one; exists once the extension is loaded.
     lanes : list of fd_postproc._save.Lane
         Queues that device tensors were saved to; empty if there were none.
     """
 
     def __init__(self) -> None:
         self.extension: Any = None
-        self.again: Any = None
         self.lanes: list[Any] = []
         self._open: dict[tuple[Any, ...], Any] = {}  # the lanes in use
         # Saves under way: ticket, job, lane, what keeps the tensors alive.
@@ -83,7 +80,7 @@ class DeviceSaves:
         """Save once from tensors of which at least one is on a CUDA device."""
         goes_on, address = stop_flag(not_need_stop)
         job = self.make_job(op, inputs, sizes, address)
-        lane = self.launch(
+        self.launch(
             job,
             (given, not_need_stop),
             sizes[0],
@@ -93,10 +90,6 @@ class DeviceSaves:
             skip_prefill=skip_prefill,
             stream=job.stream(),
         )
-        if self.again is not None:
-            self.again.keep(
-                job, lane, given, not_need_stop, layout, flag, skip_prefill, sizes[0], message_id()
-            )
 
     def make_job(
         self, op: str, inputs: dict[str, HostInput | DeviceInput], sizes: Sizes, flag_address: int
@@ -116,8 +109,8 @@ class DeviceSaves:
         flag: int,
         skip_prefill: bool,
         stream: int,
-    ) -> Any:
-        """Launch the kernel of a job; `keep` stays alive until the message is sent.  Returns the lane."""
+    ) -> None:
+        """Launch the kernel of a job; `keep` stays alive until the message is sent."""
         self._raise_errors()
         ident = message_id()
         lane = self._lane(SAVE_OPS[job.op].channel, batch, layout)
@@ -134,22 +127,6 @@ class DeviceSaves:
         if refusal is not None:
             raise UnfitNumber(say(job.op, job.width, job.cols, refusal))
         self._forget_finished()
-        return lane
-
-    def ready(self, *tensors: Any) -> None:
-        """See `fd_postproc.ops.ready`."""
-        inputs = []
-        for tensor in tensors:
-            dtype = "float32" if "float" in str(getattr(tensor, "dtype", "")) else "int64"
-            value = tensor_input(tensor, "a tensor", dtype)
-            if isinstance(value, DeviceInput) and value.device >= 0 and value.size:
-                inputs.append(value)
-        if inputs and any(value.device != inputs[0].device for value in inputs):
-            raise ValueError(
-                "the tensors are on several CUDA devices; mark those of each by a call of its own"
-            )
-        if inputs:
-            self._loaded().mark(inputs, inputs[0].stream())
 
     def send_all(self) -> None:
         """Wait until everything is sent, so that a message that is sent directly does not overtake it.
@@ -201,9 +178,8 @@ class DeviceSaves:
                     "tensors on a CUDA device need the extension fd_postproc._save, which does not load: "
                     f"{error}"
                 ) from None
-            extension.start(CUDA_BUFFERS.value, CUDA_WAY.value)
+            extension.start(CUDA_BUFFERS.value)
             self.extension = extension
-            self.again = extension.Again(self._records, (self._untold, self._errors))
             atexit.register(self._leave)
             if "multiprocessing.util" in sys.modules:  # its processes end without atexit
                 sys.modules["multiprocessing.util"].Finalize(None, self._leave, exitpriority=100)
@@ -279,7 +255,6 @@ class DeviceSaves:
         if kind == "queue":
             error = queue_error(details, where)
             if isinstance(error, QueueRemoved):  # the next save makes a new queue
-                self.again.forget()
                 for which in [which for which, known in self._open.items() if known.msqid == lane.msqid]:
                     del self._open[which]
             return error

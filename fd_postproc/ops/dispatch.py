@@ -1,4 +1,4 @@
-"""What a worker calls after sampling: passes a step's tensors to the save op that carries them."""
+"""Dispatch after sampling: passes a step's tensors to the save op that carries them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READ = {  # of each argument: attributes, and whether it is asked for tensors b
 
 
 def _explained(function: Function) -> Function:
-    """A dispatcher that says which argument is not what FastDeploy's would be, once something went wrong."""
+    """Decorate a dispatcher, so that after an error it names the argument that differs."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -48,7 +48,7 @@ def _explained(function: Function) -> Function:
 
 
 def _unlike(arguments: dict[str, Any]) -> str:
-    """What an argument lacks; "" if each has what is always read."""
+    """Description of what an argument lacks; "" if it has all required attributes."""
     checked_layout(arguments["layout"])
     for name, attributes in _READ.items():
         for attribute in attributes:
@@ -374,7 +374,7 @@ def _save_draft(
 
 
 def _logprobs(sampler_output: Any) -> tuple[Any, Any, Any]:
-    """Rows stay where they are: they belong to requests through cu_batch_token_offset."""
+    """The logprobs in their rows: cu_batch_token_offset maps them to requests."""
     logprobs = sampler_output.logprobs_tensors
     return logprobs.logprob_token_ids, logprobs.logprobs, logprobs.selected_token_ranks
 
@@ -386,7 +386,7 @@ def _sampled(share_inputs: Any, sampler_output: Any) -> Any:
 
 
 def _refuse_what_is_not_carried(sampler_output: Any) -> None:
-    """An engine that expects these would wait forever, or get wrong numbers."""
+    """Raise for data that an engine expects and this message cannot carry."""
     if getattr(sampler_output, "sampling_mask", None) is not None:
         raise ValueError(
             "the step has a sampling mask, which FastDeploy sends outside the queue and this function does "

@@ -27,7 +27,7 @@ def save(
     flag: int,
     skip_prefill: bool,
 ) -> None:
-    """Send a save op's tensors, all of them in host memory."""
+    """Send a save op's tensors, which are all in host memory."""
     batch, width, rows, cols = sizes
     channel = SAVE_OPS[op].channel
     ident = message_id()

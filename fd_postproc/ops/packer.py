@@ -1,4 +1,4 @@
-"""A save op whose tensors are always the same."""
+"""A save op for tensors that stay the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .table import SAVE_OPS
 
 
 class Packer:
-    """A save op whose tensors stay where they are and are checked only once.
+    """Save op whose tensors stay in place and are checked only once.
 
     A worker's tensors are allocated once and written in place.  Finding out where they are, and checking
     their sizes, is most of a save op's time; here it is done once, and `save` reads their current content.

@@ -1,4 +1,4 @@
-"""Receivers and Senders that the ops keep between calls."""
+"""Cache of the ops' Receivers and Senders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ End = TypeVar("End", Receiver, Sender)
 
 
 class Pool(Generic[End]):
-    """Ends of queues (Receivers or Senders), each used by one call at a time.
+    """Cache of queue ends (Receivers or Senders), each used by one call at a time.
 
     A call takes an idle end, or makes one, and gives it back; so there are never more ends than concurrent
     calls.
@@ -34,7 +34,7 @@ class Pool(Generic[End]):
         self._gone: dict[str, int | float] = dict(unused.stats)  # counters of those that were dropped
 
     def take(self, key: Hashable, make: Callable[[], End]) -> End:
-        """An end for the queue and settings that `key` names."""
+        """Take an end for the queue and settings of `key`."""
         try:
             return self._idle[key].pop()
         except (KeyError, IndexError):
@@ -43,7 +43,7 @@ class Pool(Generic[End]):
             return end
 
     def give_back(self, key: Hashable, end: End, gone: bool) -> None:
-        """Keep an end for the next call; discard it, but for its counters, if its queue is gone."""
+        """Return an end to the cache; of one whose queue is gone only the counters stay."""
         if gone:
             self.members.remove(end)
             _add(self._gone, end.stats)

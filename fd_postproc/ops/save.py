@@ -297,31 +297,6 @@ def flush(timeout: float | None = None) -> bool:
     return saves.flush(timeout)
 
 
-def ready(*tensors: Any) -> None:
-    """Declare that tensors are complete once everything that is now on their current stream has run.
-
-    A save whose tensors on a CUDA device were all named by this call, or the previous one, does not wait for
-    what has been put on the stream since: it runs on a stream of its own, after this point.  Work that is put
-    on the current stream after the save waits for the save.
-
-    Use it only for tensors that no work already on the stream writes to at the time of the save.
-    Experimental: it has not run on a GPU yet.
-
-    Parameters
-    ----------
-    *tensors : tensor
-        Tensors in host memory are ignored.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If one is not a tensor that a save op takes, or they are on several devices.
-    CudaError
-        If CUDA cannot be used.
-    """
-    saves.ready(*tensors)
-
-
 def save_stats() -> dict[str, int | float]:
     """Counters of all save ops of this process, summed; see `fd_postproc.Sender.stats`.
 
@@ -368,8 +343,6 @@ def _save(
     if layout is not GPU:
         checked_layout(layout)
     flag = check_flag(flag)
-    if saves.again is not None and saves.again(op, given, not_need_stop, layout, flag, skip_prefill):
-        return
     names = SAVE_OPS[op].roles
     inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
     sizes = check_sizes(op, inputs)

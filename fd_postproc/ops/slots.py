@@ -1,4 +1,4 @@
-"""To which slot of a message each row of the worker's tensors belongs."""
+"""Maps the rows of the worker's tensors to slots of a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..tensors import host_array
 
 
 class Slots:
-    """Where the rows of a step's tensors belong.
+    """Map of a step's tensor rows to slots.
 
     Prefill-decode reordering moves requests within the worker's tensors; the engine knows them by slot.
 
@@ -44,7 +44,7 @@ class Slots:
         self.source = np.array([row_of.get(slot, -1) for slot in range(size)], np.intp)
 
     def place(self, tensor: Any, name: str, empty: int = 0) -> Any:
-        """`tensor` by slot, with `empty` where no row belongs; itself if nothing was moved."""
+        """A copy of `tensor` by slot, with `empty` for slots without a row."""
         if self.source is None:
             return tensor
         array = host_array(tensor, name)
@@ -72,5 +72,5 @@ def rows_of(tensor: Any) -> int:
 
 
 def first_rows(tensor: Any, rows: int) -> Any:
-    """The rows of this step, without those that a buffer for more requests has after them."""
+    """The rows of this step, without the unused rows of a larger buffer."""
     return tensor[:rows] if rows_of(tensor) > rows else tensor

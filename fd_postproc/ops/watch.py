@@ -1,4 +1,4 @@
-"""A thread that logs it when messages wait for room in their queue."""
+"""Watchdog thread that logs messages which wait for room in their queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ waiting: list[list[Any]] = []
 
 
 def watch() -> None:
-    """Start that thread if it does not run.  A fork leaves it behind: then start a new one."""
+    """Start the watchdog unless it runs; a forked process needs a new one."""
     global _watched_pid
     if _watched_pid != os.getpid():
         _watched_pid = os.getpid()

@@ -16,14 +16,11 @@ from benchmarks import (
     endtoend,
     fit,
     instructions,
-    pickling,
     processors,
     report,
     runner,
     targets,
-    unused,
 )
-from fd_postproc.layout import GPU, Layout
 from tests.lib.paths import ROOT
 
 pyperf = pytest.importorskip("pyperf")
@@ -104,12 +101,12 @@ def test_contenders_that_could_not_run_say_why():
 
 
 def test_timings_come_back_from_a_file(tmp_path):
-    other = compared("decode", "spec_topk b1 a2 c21", {"fd_postproc": 1e-6, "floor": 5e-7})
+    other = compared("receive", "plain b1, packed", {"fd_postproc": 1e-6, "floor": 5e-7})
     runner.save([STEP, other], tmp_path / "timings.json")
     found = runner.load(tmp_path / "timings.json")
     assert [(question, one.case, list(one.results)) for question, one in found] == [
         ("step", STEP[1].case, list(STEP[1].results)),
-        ("decode", "spec_topk b1 a2 c21", ["fd_postproc", "floor"]),
+        ("receive", "plain b1, packed", ["fd_postproc", "floor"]),
     ]
     assert found[0][1].results["floor"].rounds == STEP[1].results["floor"].rounds
 
@@ -127,7 +124,7 @@ def test_timings_of_something_else_are_refused(tmp_path):
         runner.load(tmp_path / "timings.json")
 
 
-@pytest.mark.parametrize("case", cases.matrix(), ids=str)
+@pytest.mark.parametrize("case", list(processors.cases(quick=False)), ids=str)
 def test_labels_are_read_back(case):
     assert cases.Case.parse(str(case)) == case
 
@@ -173,12 +170,6 @@ def test_a_missing_package_is_named(monkeypatch, raised_limits, module, way):
         comparison.contenders[way]()
 
 
-def test_a_missing_serialiser_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "orjson", None)
-    with pytest.raises(cases.Unavailable, match="needs orjson: pip install orjson"):
-        pickling.WAYS["orjson of lists"](cases.Case(batch=1).step())
-
-
 def test_without_fastdeploy_the_remedy_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(processors, "DOUBLE", Path("nowhere"))
@@ -204,128 +195,20 @@ def test_without_matplotlib_the_remedy_is_said(monkeypatch, tmp_path):
 # ---- Pictures -------------------------------------------------------------------------------------------
 
 
-def everything():
-    """Timings of every picture's questions."""
-    found = []
-    ways = {"FastDeploy restated": 100, "fd_postproc": 2, "floor": 1}
-    for question in charts.TITLES:
-        baseline = {"receive": "FastDeploy's get op restated"}.get(question, "FastDeploy's op restated")
-        for case in processors.cases(False):
-            rows = case.batch * case.accepted * case.columns
-            times = {name: 1e-6 + 1e-7 * rows * factor for name, factor in ways.items()}
-            times[baseline] = times["FastDeploy restated"]
-            label = f"{case}, compact" if question == "receive" else str(case)
-            found.append(compared(question, label, times))
-    parts = dict.fromkeys((f"{name}: {part}" for name in ways for part in charts.engine.PARTS), 1e-3)
+def parts():
+    """Timings of the picture: the parts of a step, and the whole of one."""
+    ways = ("FastDeploy restated", "fd_postproc", "floor")
+    times = dict.fromkeys((f"{name}: {part}" for name in ways for part in charts.engine.PARTS), 1e-3)
     less = {f"FastDeploy restated: results, less {part}": 1e-4 for part in charts.engine.STEP_PARTS}
-    found.append(compared("engine", "spec_topk b256 a2 c1, parts", parts | less))
-    sizes = {f"{rows} rows": 3e-6 + 2e-6 * rows for rows in (256, 512, 1024, 1536)}
-    found.append(("linear", runner.Compared("decode", {n: result(n, [[t, t]]) for n, t in sizes.items()})))
-    tight = {"tight": 1e-6, "1 of 21": 1.1e-6, "tight, floor": 1e-7, "1 of 21, floor": 2e-7}
-    found.append(compared("unused", "columns: b256 a2, 1 column", tight))
-    steps = {
-        name: result(f"gc/x/{name}", [[1e-3, 2e-3, 3e-3]]) for name in ("fd_postproc", "fd_postproc, frozen")
-    }
-    return [*found, ("gc", runner.Compared("spec_topk b32 a2 c1", steps))]
+    return compared("engine", "spec_topk b256 a2 c1, parts", times | less)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"receive", "gc"},
-        pytest.param({*charts.TITLES, "linear", "waterfall", "gc"}, marks=pytest.mark.nightly),
-    ],
-    ids=["some", "all"],
-)
-def test_every_picture_is_drawn_twice(names, tmp_path):
+def test_the_picture_is_drawn_twice(tmp_path):
     pytest.importorskip("matplotlib")
-    found = [one for one in everything() if one[0] in names or "waterfall" in names]
-    drawn = charts.draw(found, tmp_path / "pictures")
-    assert {path.stem for path in drawn} == names
-    for path in drawn:
-        assert path.read_bytes().startswith(b"\x89PNG")
-        assert "<svg" in path.with_suffix(".svg").read_text()
-
-
-@pytest.fixture
-def figures():
-    """Figures of made-up timings, by question."""
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("agg")
-    drawn = []
-
-    def figure(question, found):
-        drawn.append(dict(charts._figures(report.by_question(found)))[question])
-        drawn[-1].draw_without_rendering()
-        return drawn[-1]
-
-    yield figure
-    for one in drawn:
-        matplotlib.pyplot.close(one)
-
-
-def over_batch(question, times):
-    """Timings of 1, 32 and 256 requests."""
-    batches = (1, 32, 256)
-    return [
-        compared(question, f"spec_topk b{batch} a2 c21", {n: t[i] for n, t in times.items()})
-        for i, batch in enumerate(batches)
-    ]
-
-
-@pytest.mark.parametrize("decades", [0.2, 0.6, 1.5, 2.5, 4])
-def test_axes_of_time_have_three_labels_or_more(figures, decades):
-    ends = [1.3e-6, 1.4e-6, 1.3e-6 * 10**decades]
-    panel = figures("decode", over_batch("decode", {"fd_postproc": ends, "floor": ends})).axes[0]
-    low, high = panel.get_ylim()
-    shown = [label.get_text() for label in panel.get_yticklabels() if low <= label.get_position()[1] <= high]
-    assert len(shown) >= 3
-    assert all(shown)
-
-
-def title_of_legend(figure):
-    return figure.legends[0].get_title().get_text()
-
-
-def test_points_below_the_floor_are_explained(figures):
-    floor = [2e-6, 3e-6, 4e-6]
-    above = {"fd_postproc": [3e-6, 4e-6, 5e-6], "floor": floor}
-    assert title_of_legend(figures("lists", over_batch("lists", above))) == ""
-    below = {"fd_postproc": [3e-6, 4e-6, 3e-6], "floor": floor}
-    assert "timings of two processes differ by that (25% at most)" in title_of_legend(
-        figures("lists", over_batch("lists", below))
-    )
-    assert "makes metrics and lists when they are read" in title_of_legend(
-        figures("step", over_batch("step", below))
-    )
-
-
-def test_the_line_with_all_lists_read_is_drawn(figures):
-    ways = {"fd_postproc": [1e-6] * 3, "fd_postproc, all lists read": [2e-6] * 3, "floor": [3e-6] * 3}
-    panel = figures("step", over_batch("step", ways)).axes[0]
-    assert [line.get_label() for line in panel.get_lines()] == list(ways)
-
-
-def test_the_legend_of_lines_covers_no_curve(figures):
-    figure = figures("linear", everything())
-    below = figure.legends[0].get_window_extent()
-    assert all(below.y1 <= panel.get_window_extent().y0 for panel in figure.axes)
-    bars = figure.axes[1]
-    assert [label.get_text() for label in bars.get_yticklabels()] == ["1 of 21 columns used"]
-    assert "1: it costs nothing" in bars.get_xlabel()
-
-
-def test_layouts_are_compared_with_their_like():
-    """decode() knows `GPU` at sight and converts others, so a message in a tight layout would seem slower."""
-    layouts = [
-        argument
-        for comparison in unused.comparisons(False)
-        for make in comparison.contenders.values()
-        for argument in make.args
-        if isinstance(argument, Layout)
-    ]
-    assert GPU in layouts
-    assert not any(layout is GPU for layout in layouts)
+    (path,) = charts.draw([STEP, parts()], tmp_path / "pictures")
+    assert path.name == "waterfall.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in path.with_suffix(".svg").read_text()
 
 
 def test_too_few_timings_draw_nothing(tmp_path):
@@ -342,28 +225,13 @@ def test_the_line_is_found():
     assert bent.worst > 0.1
 
 
-def test_the_lines_and_what_is_flat_are_said():
-    found = [(question, one) for question, one in everything() if question in ("linear", "unused")]
-    text = printed(report.report(found))
-    assert "decode: 3.00 us + 2.00 us a row; R² 1.0000, largest deviation 0.0 %" in text
-    assert "columns: 1 of 21: 1.10 times a tight layout" in text
-    assert "* columns: 1 of 21, floor: 2.00 times a tight layout" in report.markdown(
-        *found_of("unused", found)
-    )
-
-
 def test_what_counting_costs_is_said():
     _, one = compared("step", "x, counters", {"fd_postproc": 1e-4, "counters and stage times": 1e-6})
     assert "x, counters: 1.00 % of a step" in printed(report.report([("step", one)]))
 
 
-def found_of(question, found):
-    """A question's results, as `report.markdown` takes them."""
-    return question, report.by_question(found)[question]
-
-
 def test_parts_of_a_step_add_up():
-    one = next(one for _, one in everything() if one.case.endswith(", parts"))
+    _, one = parts()
     stock, ours = charts.parts(one, "FastDeploy restated"), charts.parts(one, "fd_postproc")
     assert set(stock) - set(ours) == set(charts.engine.STEP_PARTS)
     assert stock["results"] == pytest.approx(1e-4)
@@ -451,8 +319,7 @@ def run_command(*arguments):
 def test_command_compares_and_draws(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     runner.save([compared("step", "x", {"fd_postproc": 1.0}, python_version="2.7")], tmp_path / "before.json")
-    parts = [one for one in everything() if one[0] == "engine"][-1:]
-    now = [*parts, compared("step", "x", {"fd_postproc": 2.0}, python_version="3.11.7")]
+    now = [parts(), compared("step", "x", {"fd_postproc": 2.0}, python_version="3.11.7")]
     monkeypatch.setattr(runner, "measure", lambda todo, effort, tick: iter(now))
     code = run_command("--compare", str(tmp_path / "before.json"), "--plot", str(tmp_path / "pictures"))
     told = capsys.readouterr()
@@ -486,3 +353,43 @@ def test_pages_are_filled_between_their_marks(tmp_path):
     assert "\n\n<!-- /bench -->\nafter\n" in text
     assert "kept" in text
     assert "old" not in text
+
+
+def test_cells_are_numbers_in_the_json():
+    number = make_results().number
+    cells = {"18.5 ms": 0.0185, "355 us": 0.000355, "1 %": 0.01, "1.06x": 1.06, "530,448": 530448, "none": 0}
+    assert {text: number(text) for text in cells} == cells
+    assert number("") is None
+
+
+def test_the_json_has_every_row_and_the_page_those_of_a_quick_run(tmp_path):
+    module = make_results()
+    other = compared("step", "spec_topk b1 a2 c21", {"FastDeploy restated": 1e-3, "fd_postproc": 1e-4})
+    assert [one.case for _, one in module.main_rows([STEP, other])] == [STEP[1].case]
+    module.write_json(module.everything([STEP, other]), tmp_path / "results.json")
+    told = json.loads((tmp_path / "results.json").read_text())["questions"]["step"]
+    assert len(told["rows"]) == 5
+    row = dict(zip(told["columns"], told["rows"][1], strict=True))
+    assert (row["case"], row["contender"], row["median"], row["speed-up"]) == (
+        "spec_topk b256 a2 c1",
+        "fd_postproc",
+        0.0003,
+        pytest.approx(60, abs=0.5),
+    )
+
+
+def test_the_page_shows_what_the_json_has():
+    """Each time on the page is a number of the same row of results.json."""
+    page = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    assert len(page.encode()) <= 25_000
+    number = make_results().number
+    for question, told in json.loads((ROOT / "benchmarks" / "results.json").read_text())["questions"].items():
+        known = {(case, name): cells for case, name, *cells in told["rows"]}
+        block = page.partition(f"<!-- bench:{question} -->")[2].partition("<!-- /bench -->")[0]
+        table = [line for line in block.splitlines() if line.startswith("|")]
+        lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in table]
+        assert lines[0] == told["columns"][: len(lines[0])]
+        case = ""
+        for first, name, *cells in lines[2:]:
+            case = first or case
+            assert [number(cell) for cell in cells] == known[case, name.strip("*")], (question, case, name)

@@ -10,7 +10,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli import rates, side_by_side, workload
 from fd_postproc.cli.terminal import CommandError
-from fd_postproc.needs import Load
+from fd_postproc.needed_limits import Load
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import flat
 
@@ -38,7 +38,9 @@ def test_it_measures_and_says_why_nothing_is_compared(own_namespace, tmp_path):
     assert [(rate["what"][:4], rate["batch"]) for rate in told["rates"]] == [
         (what, batch) for what in ("save", "rece", "deco", "step") for batch in (1, 200)
     ]
-    assert all(0 < rate["seconds"] < 1 for rate in told["rates"])
+    assert all(0 < rate["low"] <= rate["seconds"] <= rate["high"] < 1 for rate in told["rates"])
+    assert told["load_average"] >= 0
+    assert "Load average" in done.stdout
     assert told["fd_postproc"] == fp.__version__
     assert (told["channel"], told["accepted"], told["columns"]) == ("spec_topk", 2, 21)
     assert told["token_processors"]["why_not"] in flat(done.stdout)
@@ -62,8 +64,29 @@ def test_both_classes_do_the_same_and_are_timed(run, tmp_path, channel):
     (step,) = told["steps"]
     whose = {side_by_side.STOCK, side_by_side.OURS, side_by_side.READ}
     assert set(step["seconds"]) == whose - ({side_by_side.READ} if "topk" not in channel else set())
+    assert set(step["spread"]) == set(step["seconds"])
+    assert all(low <= step["seconds"][name] <= high for name, (low, high) in step["spread"].items())
     assert "times as fast" in out
     assert "results were equal" in flat(out)
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.0, False), (50.0, True)])
+def test_a_busy_machine_is_told_before_and_after(run, monkeypatch, load, busy):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(rates.Spread, "is_wide", property(lambda self: False))
+    status, out, err = run("bench", *SHORT, "--batch", "1", "--channel", "plain")
+    assert status == 0
+    assert ("BUSY: repeat" in out) is busy
+    assert ("load average 50.0 on" in err) is busy
+    assert f"Load average {load:.1f} before it" in flat(out)
+    monkeypatch.setattr(rates.Spread, "is_wide", property(lambda self: True))
+    assert "BUSY: repeat" in run("bench", *SHORT, "--batch", "1", "--channel", "plain")[1]
+
+
+def test_the_spread_is_the_middle_half():
+    assert rates.Spread.of([1.0, 2.0, 3.0, 4.0, 100.0]) == (3.0, 2.0, 4.0)
+    assert not rates.Spread(3.0, 2.9, 3.8).is_wide
+    assert rates.Spread(3.0, 2.0, 4.0).is_wide
 
 
 def test_what_cannot_be_carried_is_told(run):

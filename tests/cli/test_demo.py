@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import fd_postproc as fp
@@ -16,15 +17,15 @@ from tests.lib.waiting import until
 
 
 def test_demo_carries_everything_under_the_default_limits(run, own_namespace):
-    status, out, err = run("demo", "--repeat", "3")
+    status, out, err = run("demo", "--all", "--repeat", "3")
     assert (status, err) == (0, "")
     assert "\x1b" not in out
-    assert "arrived equal to what FastDeploy sent" in flat(out)
+    assert "every one arrived equal" in flat(out)
     assert re.search(r"spec_topk 6 .*-9 preempted|-9 preempted", out)
     assert "messages  " in out
     assert " per second" in out
     if own_namespace:
-        assert "22 of 22 recorded messages" in out
+        assert "22 of 22 messages" in out
         assert "6 of them were sent as compact frames" in flat(out)
         assert len(re.findall("one message ", out)) == 16 + 1
         assert "compact, 13 pieces" in out
@@ -32,21 +33,61 @@ def test_demo_carries_everything_under_the_default_limits(run, own_namespace):
 
 
 def test_demo_carries_everything_under_raised_limits(raised_limits, run):
-    status, out, _ = run("demo", "--repeat", "2")
+    status, out, _ = run("demo", "--all", "--repeat", "2")
     assert status == 0
-    assert "22 of 22 recorded messages" in out
+    assert "22 of 22 messages" in out
     assert "compact" not in out
     assert queues.list_queues() == []
 
 
-def test_demo_shows_the_recorded_numbers(run, goldens):
-    _, out, _ = run("demo", "--repeat", "1", "--rows", "3", "--top", "1")
-    step = fp.decode(goldens["spectopk_legacy_b3_c21_s1024"].payload, "spec_topk")
+def test_the_first_screen_is_fifteen_lines_and_tells_what_it_gains(run, own_namespace):
+    status, out, err = run("demo", "--repeat", "2")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) <= 15
+    assert [word for word in ("carried", "a step", "smaller", "faster", "unfair", "next")
+            if any(line.startswith(word) for line in lines)] == [
+        "carried", "a step", "smaller", "faster", "unfair", "next"]  # fmt: skip
+    assert "22 of 22 messages as FastDeploy sends them, 3 times" in flat(out)
+    assert "FastDeploy sends 530,448 bytes for it, fd_postproc 89,152" in flat(out)
+    assert int(re.search(r"(\d+) times as fast, measured here and now", flat(out))[1]) >= 2
+    if own_namespace:
+        assert "in 11 pieces that fit this machine's limit" in flat(out)
+
+
+def test_the_tables_options_need_the_tables(run):
+    for option in ("--rows", "--top", "--pace"):
+        status, _, err = run("demo", option, "2")
+        assert status == 2
+        assert "--all shows" in err
+
+
+@pytest.mark.parametrize("item", [one for one in workload.recorded_items() if one.step.scores is not None],
+                         ids=lambda item: item.name)  # fmt: skip
+def test_the_log_probabilities_make_sense_to_a_reader(item):
+    """Sorted, with a sum of at most 1, and the sampled token where its rank says."""
+    ids, scores, ranks = (np.asarray(part) for part in (item.step.ids, item.step.scores, item.step.ranks))
+    known = ranks > 0
+    assert known.any() or not item.step.rows
+    for token, row, rank in zip(ids[known], scores[known], ranks[known], strict=True):
+        rest = row[1:]
+        assert (row <= 0).all()
+        assert (np.diff(rest) <= 0).all()
+        assert np.exp(rest).sum() < 1 + 1e-5
+        if rank < len(row):
+            assert (token[rank], row[rank]) == (token[0], row[0])
+        elif len(rest):
+            assert row[0] < rest[-1]
+
+
+def test_demo_shows_the_recorded_numbers(run):
+    _, out, _ = run("demo", "--all", "--repeat", "1", "--rows", "3", "--top", "1")
+    step = next(item.step for item in workload.recorded_items() if item.name == "spec_topk 3")
     view = step.logprobs(0)
     ids, scores, ranks = view.tolists()
     line = next(line for line in out.splitlines() if line.strip().startswith("spec_topk 3"))
     assert line.split() == [
-        *("spec_topk", "3", "0", str(len(view)), str(ids[0][0]), str(ranks[0]), f"{scores[0][0]:.3f}"),
+        *("spec_topk", "3", "0", str(view.rows), str(ids[0][0]), str(ranks[0]), f"{scores[0][0]:.3f}"),
         f"{ids[0][1]}:{scores[0][1]:.2f}",
     ]
 
@@ -61,7 +102,7 @@ def test_demo_notices_a_step_that_arrives_different(run, monkeypatch):
             yield item
 
     monkeypatch.setattr(workload, "recorded_items", tampered)  # the sender is another process
-    status, out, err = run("demo", "--repeat", "1")
+    status, out, err = run("demo", "--all", "--repeat", "1")
     assert status == 1
     assert out.count("DIFFERENT") == 1
     assert "2 messages arrived different" in err
@@ -211,9 +252,9 @@ def in_terminal(*arguments, env=None, **options):
 
 
 def test_a_terminal_gets_a_live_table_and_then_the_final_ones():
-    seen = in_terminal("demo", "--pace", "0.001", "--repeat", "1")
+    seen = in_terminal("demo", "--all", "--pace", "0.001", "--repeat", "1")
     assert seen.count("\x1b[2K") > 16  # lines drawn anew
-    assert "arrived equal" in seen[seen.rindex("\x1b[2K") :]
+    assert "times as fast" in flat(seen[seen.rindex("\x1b[2K") :])
 
 
 def test_a_terminal_gets_a_progress_bar():
@@ -225,6 +266,7 @@ def test_a_terminal_gets_a_progress_bar():
 def test_a_narrow_terminal_without_utf8_loses_no_number():
     seen = in_terminal(
         "demo",
+        "--all",
         "--pace",
         "0.001",
         "--repeat",

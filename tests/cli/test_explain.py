@@ -1,20 +1,23 @@
 """``fd-postproc explain``, and recordings out of a flight recorder's file."""
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
 import fd_postproc as fp
+from fd_postproc.cli import explain
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import End, Kind
 from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import python
-from tests.lib.commands import flat, key_of
+from tests.lib.commands import all_from, at_terminal, flat, key_of
 from tests.lib.random_steps import random_step
 
 LOG = logging.getLogger("tests.flight")
@@ -39,11 +42,68 @@ def recorder(folder):
 
 def test_the_newest_engines(run, recorder):
     status, out, err = run("explain")
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert f"the engine that ended last: engine {os.getpid()}, queue 8002 (spec_topk), began 2" in err
+    assert "last written 2" in err
     assert f"engine {os.getpid()}" in out
     assert "queue 8002, spec_topk" in out
     assert "malformed" in out
     assert "batch 999 is outside 0..512" in flat(out)
+
+
+def test_where_there_is_none_it_says_who_records(run, folder):
+    status, _, err = run("explain")
+    assert status == 1
+    assert "a plain Receiver or Sender does not" in err
+
+
+@contextlib.contextmanager
+def running(queue_id, request):
+    """An engine of another process, which runs until the block ends; its pid."""
+    code = f"""
+import logging, sys
+from fd_postproc.flight.recorder import Recorder
+recorder = Recorder.begin("engine", "topk", {queue_id}, logging.getLogger("x"), size=1 << 16)
+recorder.began(3, "{request}", 70, 1.5)
+print("begun", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout.readline() == "begun\n"
+        yield engine.pid
+        engine.stdin.close()
+
+
+def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):
+    with running(8003, "chat-old") as ended:
+        pass
+    with running(8002, "chat-new") as pid:
+        status, out, err = run("explain")
+        assert status == 0
+        assert f"the engine that runs: engine {pid}, queue 8002 (topk), began " in err
+        assert f"; 1 other engine ended earlier: {ended}" in flat(err)
+        assert f"engine {pid} (runs)" in out
+        assert f"engine {ended}" in run("explain", "chat-old")[1]  # the file that knows it
+
+
+def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
+    with running(8002, "chat-1") as one, running(8003, "chat-2") as other:
+        status, out, err = run("explain")
+        assert (status, out) == (1, "")
+        assert "2 engines run here:" in err
+        for pid, queue in (one, 8002), (other, 8003):
+            assert f"engine {pid}, queue {queue} (topk)" in err
+        assert "name one by its process: fd-postproc explain" in err
+        with at_terminal("explain", env={**os.environ, "COLUMNS": "100"}) as (leader, status):
+            os.write(leader, b"2\n")
+            seen = flat(all_from(leader).decode())
+            assert status() == 0
+        assert "which one, 1 to 2?" in seen
+        assert f"engine {one} (runs)" in seen
+        with at_terminal("explain", env={**os.environ, "COLUMNS": "100"}) as (leader, status):
+            os.write(leader, b"3\n")
+            assert "'3' is not a number from 1 to 2" in flat(all_from(leader).decode())
+            assert status() == 1
 
 
 @pytest.mark.parametrize("how", ["path", "pid"])
@@ -148,6 +208,17 @@ def test_a_live_picture_ends_with_its_process(run, folder):
     assert "has ended" in out
 
 
+def instead_of_its_pause(call):
+    """``time.sleep`` that is something else for the command alone, which pauses in this thread."""
+    real, command = time.sleep, threading.current_thread()
+
+    def sleep(seconds):
+        is_its = threading.current_thread() is command and seconds == explain._PERIOD_S
+        return call(seconds) if is_its else real(seconds)
+
+    return sleep
+
+
 def test_a_live_picture_goes_on_while_it_lives(run, folder, monkeypatch):
     writer = subprocess.Popen(python(LIVING), stdout=subprocess.PIPE)
     looks = []
@@ -160,7 +231,7 @@ def test_a_live_picture_goes_on_while_it_lives(run, folder, monkeypatch):
     try:
         with writer.stdout:
             writer.stdout.readline()
-        monkeypatch.setattr(time, "sleep", sleep)
+        monkeypatch.setattr(time, "sleep", instead_of_its_pause(sleep))
         assert run("explain", "--follow")[0] == 130
     finally:
         writer.kill()
@@ -195,7 +266,7 @@ def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):
     try:
         with writer.stdout, writer.stdin:
             writer.stdout.readline()
-            monkeypatch.setattr(time, "sleep", sleep)
+            monkeypatch.setattr(time, "sleep", instead_of_its_pause(sleep))
             status, out, _ = run("explain", "--follow")
     finally:
         writer.kill()

@@ -65,7 +65,6 @@ def test_inspect_guesses_the_channel_and_says_so(run, queue, goldens, name, chan
     assert why in out
 
 
-@pytest.mark.sample
 def test_inspect_guesses_every_golden_message_of_a_file_right(run, golden, tmp_path):
     path = tmp_path / "payload.bin"
     path.write_bytes(golden.payload)

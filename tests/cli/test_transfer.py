@@ -117,13 +117,13 @@ def test_a_full_disk_is_reported_with_the_message_in_hand(queue, tmp_path):
     queue.send(b"first")
     queue.send(os.urandom(4000))
     queue.send(b"third")
-    limit = (2000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    with started(
-        "record",
-        key_of(queue),
-        tmp_path / "a",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
-    ) as recorder:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with contextlib.ExitStack() as ends:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # the recorder inherits it
+        try:
+            recorder = ends.enter_context(started("record", key_of(queue), tmp_path / "a"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         _, err = recorder.communicate(timeout=20)
     assert recorder.returncode == 1
     assert "the message in hand (4,000 bytes, type 1) was put back into the queue, behind 1 that" in err

@@ -48,6 +48,7 @@ def test_help_imports_neither_numpy_nor_rich():
         (["demo", "--load", "1,1,2", "--channel", "plain"], "COLUMNS must be 1, not 2"),
         (["demo", "--load", "1,2,2", "--channel", "topk"], "ACCEPTED must be 1, not 2"),
         (["demo", "--rows", "0"], "from 1"),
+        (["demo", "--load", "1,1,1", "--all"], "--all"),
         (["inspect", "key:zz"], "'zz'"),
         (["inspect", "key:0"], "other than 0"),
         (["inspect", "msqid:-1"], "msqid -1"),

@@ -144,10 +144,14 @@ def test_an_end_wakes_those_who_wait(receiver, end):
         iterating, waiting = asyncio.ensure_future(steps()), asyncio.ensure_future(receiver.receive_async())
         await asyncio.sleep(0.01)
         getattr(receiver, end)()
-        assert await asyncio.wait_for(iterating, 10) == []
-        with pytest.raises((ValueError, fp.QueueRemoved)):
+        with pytest.raises(fp.ReceiverClosed if end == "close" else (fp.QueueRemoved, fp.ReceiverClosed)):
             await asyncio.wait_for(waiting, 10)
-        assert [step async for step in receiver] == []
+        for again in iterating, asyncio.ensure_future(steps()):
+            if end == "remove":
+                assert await asyncio.wait_for(again, 10) == []
+            else:
+                with pytest.raises(fp.ReceiverClosed):
+                    await asyncio.wait_for(again, 10)
 
     asyncio.run(main())
     assert receiver.closed

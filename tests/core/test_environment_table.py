@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from fd_postproc.doctor.environment import check_environment
-from fd_postproc.environment import VARIABLES, Variable
+from fd_postproc.environment import VARIABLES, Switch, Variable, is_on, settle_switches
 from tests.lib.paths import ROOT
 
 PAGE = (ROOT / "docs" / "environment.md").read_text()
@@ -54,10 +54,9 @@ def test_every_variable_of_ours_in_the_sources_is_in_the_table():
         ("FD_POSTPROC_DIALECT", "Compact"),
         ("FD_POSTPROC_QUEUE_MODE", "777"),
         ("FD_POSTPROC_CUDA_BUFFERS", "2"),
-        ("FD_POSTPROC_CUDA_WAY", "fast"),
         ("FD_POSTPROC_LOG_STATS", "-1"),
-        ("FD_POSTPROC_GC", "perhaps"),
         ("ENABLE_V1_KVCACHE_SCHEDULER", "yes"),
+        *((name, "perhaps") for name, one in VARIABLES.items() if isinstance(one, Switch)),
     ],
 )
 def test_a_value_that_means_nothing(name, bad, monkeypatch):
@@ -66,10 +65,64 @@ def test_a_value_that_means_nothing(name, bad, monkeypatch):
         _ = VARIABLES[name].value
 
 
+SWITCHES = {name: one for name, one in VARIABLES.items() if isinstance(one, Switch)}
+SAFELY_ON = {"FD_POSTPROC_DISABLE", "FD_POSTPROC_CHECKSUM", "FD_POSTPROC_KEEP_POLLING"}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("word", ["1", "true", "TRUE", "yes", " Yes ", "on", "On"])
+@pytest.mark.parametrize("opposite", [False, True])
+def test_every_switch_understands_the_same_words(name, word, opposite, monkeypatch):
+    no = {"1": "0", "true": "false", "yes": "no", "on": "off"}[word.strip().lower()]
+    monkeypatch.setenv(name, word.lower().replace(word.strip().lower(), no) if opposite else word)
+    assert SWITCHES[name].value is not opposite
+    assert is_on(SWITCHES[name]) is not opposite
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("word", ["perhaps", "2", "-1", "tru", "nein", "0.0", " "])
+def test_an_unreadable_switch_is_said_and_has_its_safe_meaning(name, word, monkeypatch):
+    monkeypatch.setenv(name, word)
+    with pytest.raises(ValueError, match=re.escape(f"{name}={word!r} is neither yes (1, true, yes, on) nor")):
+        _ = SWITCHES[name].value
+    safe = name in SAFELY_ON
+    assert is_on(SWITCHES[name]) is safe
+    (found,) = check_environment()
+    assert (found.severity, found.subject) == ("error", name)
+    assert f"the plug-in takes it for {'yes' if safe else 'no'}" in found.seen
+    (said,) = settle_switches()
+    assert said.startswith(f"{name}={word!r} is neither")
+    assert SWITCHES[name].value is safe  # readable from now on, also for C and for child processes
+    assert settle_switches() == []
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_the_page_calls_every_switch_one(name):
+    assert f"| `{name}` | switch |" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("FD_POSTPROC_DISABEL", "; FD_POSTPROC_DISABLE was perhaps meant"),
+        ("FD_POSTPROC_CHECKSUMS", "; FD_POSTPROC_CHECKSUM was perhaps meant"),
+        ("FD_POSTPROC_FLIGHT_TOKEN", "; FD_POSTPROC_FLIGHT_TOKENS was perhaps meant"),
+        ("FD_POSTPROC_QQQQQQQQQQQQQQQQQQQQQQQQQQQ", ""),
+    ],
+)
+def test_a_misspelt_name_gets_a_suggestion(written, meant, monkeypatch):
+    monkeypatch.setenv(written, "1")
+    expected = f"is not a variable of fd_postproc: it has no effect{meant}"
+    (found,) = check_environment()
+    assert (found.severity, found.code, found.seen) == ("warning", "variable-unknown", expected)
+    assert settle_switches() == [f"{written} {expected}"]
+
+
 def test_the_doctor_knows_them_all(monkeypatch):
     for name in VARIABLES:
         monkeypatch.setenv(name, VARIABLES[name].default or "1")
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "8,200")
     (finding,) = check_environment()
     assert finding.severity == "ok"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fd_postproc as fp
-from fd_postproc.explain.picture import with_slots
-from fd_postproc.fastdeploy.engine._results import Stages
+from fd_postproc.explain.timeline import with_slots
+from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
 from tests.core.test_killed_processes import ended, forked
@@ -81,7 +81,7 @@ def test_the_sum_is_of_the_sampled_tokens_alone(folder, columns, rows):
         changed = ids.copy()
         if at is not None:
             changed[0, at] += 1
-        ranks = np.zeros(rows, np.int64)
+        ranks = np.ones(rows, np.int64)
         steps.append(fp.Step.from_arrays("topk", [1] * rows, changed, zeros, ranks))
     first, sampled, *others = [step.sum for step, _ in recorded_steps(begun(size=1 << 16), *steps)]
     assert first != sampled

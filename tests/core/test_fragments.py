@@ -350,6 +350,18 @@ def resident_kib():
         return int(file.read().split()[1]) * 4
 
 
+def test_open_frames_are_counted_until_they_are_whole(queue_key):
+    receiver = fp.Receiver("spec_topk", key=queue_key)
+    queue = sysv_ipc.MessageQueue(queue_key, max_message_size=8192)
+    step = random_step("spec_topk", 7, batch=3, cols=3, accepted=2)
+    pieces = reference.split(reference.encode_frame(ReferenceStep.from_step(step)), 200)
+    for number, piece in enumerate(pieces, 1):
+        queue.send(piece, type=2)
+        got = receiver.receive(0)
+        assert receiver._open_frames == (int(number < len(pieces)), number)
+    assert got == step
+
+
 @pytest.mark.resident_memory
 @pytest.mark.parametrize("size", [64, 300, 8192])
 def test_open_frames_of_strangers_take_no_more_than_their_room(queue_key, size):

@@ -145,7 +145,9 @@ def refused(decode, frame, channel="spec_topk", layout=SMALL):
         decode(frame, channel, mtype=2, layout=layout)
     error = caught.value
     assert error.channel == channel
-    assert all(str(number) in str(error) for number in (channel, error.value, error.bound))
+    by_name = error.field == "channel" and error.value < len(CHANNELS)
+    numbers = (CHANNELS[error.value],) if by_name else (error.value, error.bound)
+    assert all(str(one) in str(error) for one in (channel, *numbers))
     return error.args[1:]
 
 
@@ -383,7 +385,7 @@ def test_the_receiver_takes_every_dialect_in_any_order(raised_limits, queue_key)
             else:
                 queue.send(fp.encode(step, dialect), type=2 if dialect == "compact" else 1)
         for step, dialect in sent:
-            got = ReferenceStep.from_step(receiver.receive(0))
+            got = ReferenceStep.from_step(receiver.receive(60))  # with 0, pieces may end it after 20 ms
             dialect = "compact" if dialect == "fragments" else dialect
             assert got == replace(step, dialect=dialect, seq=got.seq)
         assert receiver.receive(0) is None

@@ -1,11 +1,13 @@
 """Messages that FastDeploy's own save ops sent; golden/README.md tells where they come from."""
 
 import hashlib
+import re
 
 import numpy as np
 import pytest
 
 import fd_postproc as fp
+from tests.lib.paths import ROOT
 from tests.reference import ReferenceStep, claimed, decode, encode, fill, live
 
 LOGPROBS = ("topk", "spec_topk")
@@ -25,11 +27,41 @@ def per_request(step, rows):
     return [[next(rows) for _ in range(count)] for count in step.counts]
 
 
+NAME = re.compile(r"(m?\w+_(?:legacy|packed))_b(\d+)_c(\d+)(_stop)?_s\d+")
+OPS = [f"{op}_{dialect}" for op in ("topk", "spectopk", "mtpfirsttopk") for dialect in ("legacy", "packed")]
+
+
+def recorded_shapes(goldens, op):
+    """(batch, columns) of an op's messages."""
+    names = [found.groups() for name in goldens if (found := NAME.fullmatch(name))]
+    return {(int(batch), int(cols)) for one, batch, cols, _ in names if one == op}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_messages_are_enough(goldens, op):
+    """Not every pair of batch and columns, but each value, and the pairs that a rule depends on."""
+    shapes = recorded_shapes(goldens, op)
+    assert {batch for batch, _ in shapes} == {1, 3, 256, 512}
+    assert {cols for _, cols in shapes} == {1, 6, 21}
+    if not op.startswith("mtpfirst"):
+        assert (512, 21) in shapes, "the longest message"
+        assert any(name.startswith(op) and "_stop_" in name for name in goldens)
+    if op == "spectopk_legacy":
+        assert {cols for batch, cols in shapes if batch > 1} == {1, 6, 21}, "narrow: ids of the wrong rows"
+
+
+def test_the_index_names_what_is_there(goldens):
+    folder = ROOT / "tests" / "golden"
+    assert sorted(goldens) == sorted(path.stem for path in folder.glob("*.bin"))
+    recipes = {path.stem for path in folder.glob("*.json")} - {"index"}
+    received = {path.name.partition(".")[0] for path in folder.glob("*.npz")}
+    assert recipes == goldens.keys() >= received
+
+
 def test_holds_the_recorded_values(golden):
     check_recorded(golden, decode_fast(golden.payload, golden.channel))
 
 
-@pytest.mark.sample  # of all, the reference says what the C code says: the last test of this file
 def test_the_reference_holds_the_recorded_values(golden):
     check_recorded(golden, decode(golden.payload, golden.channel))
 
@@ -125,7 +157,6 @@ def test_more_slots_than_the_message_has(refused_golden, decoder):
     assert caught.value.args == ("spec", "batch", 512, 256, None)
 
 
-@pytest.mark.sample
 def test_the_reference_fills_tensors_as_fastdeploy_does(received_golden):
     filled = received_golden.empty_tensors()
     fill(received_golden.payload, received_golden.channel, *filled)
@@ -147,7 +178,6 @@ def test_encoding_writes_the_same_bytes(golden):
 
 
 @pytest.mark.parametrize("dialect", ["packed", "legacy"])
-@pytest.mark.sample
 def test_the_other_dialect_says_the_same(golden, dialect):
     step = fp.decode(golden.payload, golden.channel)
     encoded = fp.encode(step, dialect)

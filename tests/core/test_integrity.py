@@ -2,12 +2,14 @@
 
 import ctypes
 import os
+import platform
 import random
 import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sysv_ipc
@@ -151,6 +153,15 @@ def test_all_ways_agree(compiled, seed, size):
     """In three streams from 1,536 bytes on."""
     data = random.Random(seed).randbytes(size)
     assert crc32c(data) == compiled.by_tables(data, size) == compiled.sum(data, size)
+
+
+def test_the_instruction_is_used_where_the_processor_has_it(compiled):
+    """By the host's compiler; of a wheel, made by another one, .ci/try_wheel.py asks it."""
+    feature = {"x86_64": "sse4_2", "aarch64": "crc32"}.get(platform.machine())
+    if feature not in Path("/proc/cpuinfo").read_text().split():
+        pytest.skip("this processor has no instruction for the sum")
+    assert compiled.has_instruction()
+    assert fp._core._sums_by_instruction()
 
 
 # ---- Changed bytes ---------------------------------------------------------------------------------------

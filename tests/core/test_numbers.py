@@ -5,12 +5,13 @@ What can be converted comes out as the same number; everything else is refused b
 
 import contextlib
 import io
+import math
 
 import numpy as np
 import pytest
 
 import fd_postproc as fp
-from fd_postproc import ops, queues
+from fd_postproc import checks, ops, queues
 from fd_postproc._core import host_flag, host_input
 from tests.lib.frameworks import FRAMEWORKS, made
 
@@ -163,7 +164,7 @@ def test_scores_of_any_width():
             step(scores=np.array(SCORES).astype(dtype)).scores.tolist()
             == np.array(SCORES).astype(dtype).tolist()
         )
-    assert step(scores=[[np.inf, -np.inf]]).scores.tolist() == [[np.inf, -np.inf]]
+    assert step(scores=[[0.0, -np.inf]]).scores.tolist() == [[0.0, -np.inf]]
     assert step(flag=np.int64(4), stop_flag=np.int8(-1)).stop_flag == -1
 
 
@@ -340,3 +341,19 @@ def test_paddle_tensors_without_numbers():
         ):
             with pytest.raises(ValueError, match=f"scores is a {what}"):
                 call(tensor)
+
+
+# ---- Times ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [-1e-9, -1, -math.inf, math.nan, -(10**400)])
+def test_what_is_no_time_is_refused(value):
+    with pytest.raises(ValueError, match=r"timeout = .* is not a number of seconds from 0"):
+        checks.seconds(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(0, 0.0), (-0.0, 0.0), (np.float32(0.5), 0.5), (10**400, math.inf)]
+)
+def test_times_from_zero_to_infinity(value, number):
+    assert checks.seconds(value) == number

@@ -173,7 +173,7 @@ import sysv_ipc
 from tests import reference
 from tests.reference import ReferenceStep
 ones = np.ones((3072, 21), np.int32)
-big = np.full(512, 6), ones, ones.astype(np.float32), ones[:, 0]
+big = np.full(512, 6), ones, -ones.astype(np.float32), ones[:, 0]
 large = fp.Step.from_arrays("spec_topk", *big)
 parts = reference.split(reference.encode_frame(ReferenceStep.from_step(large), sender=1, seq=1), 8192)
 again = reference.split(reference.encode_frame(ReferenceStep.from_step(large), sender=1, seq=2), 8192)

@@ -52,7 +52,7 @@ def steps(draw, channel, layout):
     ids = draw(arrays(np.int32, (rows, cols), elements=INT32))
     if not channel.startswith("spec"):
         ids[:, 0] &= 0x7FFFFFFF  # a negative token would be a code
-    keywords = {"stop_flag": draw(INT32), "flag": draw(st.sampled_from([0, 3, 4]))}
+    keywords = {"stop_flag": draw(INT32), "flag": draw(st.sampled_from([0, 3, 4])), "as_recorded": True}
     if not channel.endswith("topk"):
         return fp.Step.from_arrays(channel, counts, ids, **keywords)
     scores = draw(arrays(np.uint32, (rows, cols), elements=BITS)).view(np.float32)
@@ -77,7 +77,14 @@ def quiet(step):
     nan = (cells & 0x7F800000 == 0x7F800000) & (cells & 0x007FFFFF != 0)
     scores = np.where(nan, cells | 0x00400000, cells).astype(np.uint32).view(np.float32)
     return fp.Step.from_arrays(
-        step.channel, step.counts, step.ids, scores, step.ranks, flag=step.flag, stop_flag=step.stop_flag
+        step.channel,
+        step.counts,
+        step.ids,
+        scores,
+        step.ranks,
+        flag=step.flag,
+        stop_flag=step.stop_flag,
+        as_recorded=True,
     )
 
 
@@ -151,7 +158,14 @@ def test_equal_steps_and_unequal_ones(case):
         ids = np.array(step.ids)
         ids[-1, -1] ^= 1
         other = fp.Step.from_arrays(
-            step.channel, step.counts, ids, step.scores, step.ranks, flag=step.flag, stop_flag=step.stop_flag
+            step.channel,
+            step.counts,
+            ids,
+            step.scores,
+            step.ranks,
+            flag=step.flag,
+            stop_flag=step.stop_flag,
+            as_recorded=True,
         )
         assert other != step
         assert ReferenceStep.from_step(other) != reference_step

@@ -18,6 +18,21 @@ def test_custom_ftok_is_fastdeploys_rule(tmp_path):
     assert -(1 << 31) <= key < 1 << 31
 
 
+@pytest.mark.parametrize("queue_id", [1 << 20, (1 << 20) + 8002, -1, (1 << 31) - 1])
+def test_of_an_id_twenty_bits_count(queue_id, tmp_path):
+    """The others are those of the path's file."""
+    key, file = queues.queue_key(queue_id, str(tmp_path)), os.stat(tmp_path)
+    assert key & 0xFFFFF == queue_id & 0xFFFFF
+    assert key >> 20 & 0xFFF == (file.st_dev & 0xF) << 8 | file.st_ino & 0xFF
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o660, True), (0o606, True), (0o620, True)])
+def test_who_may_use_a_queue_that_is_there_is_told(mode, told, queue_key, caplog):
+    sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=mode)
+    queues.open_queue(queue_key)
+    assert (f"other users may use it (mode {mode:04o})" in caplog.text) is told
+
+
 def test_libc_ftok_is_libcs(tmp_path):
     for queue_id in (1, 8002, 8258, -1):
         expected = sysv_ipc.ftok(str(tmp_path), queue_id, silence_warning=True)
@@ -99,7 +114,7 @@ def test_too_many_queues(raised_limits, queue_keys):
     with open("/proc/sys/kernel/msgmni", "w") as file:
         file.write("1")
     queues.open_queue(queue_keys())
-    with pytest.raises(fp.QueueError, match="No space left"):
+    with pytest.raises(fp.QueueError, match=r"all 1 queues that kernel.msgmni allows .* kernel.msgmni=2"):
         queues.open_queue(queue_keys())
 
 

@@ -61,7 +61,7 @@ class Pair:
         """A new frame's pieces; nearly all of its requests send codes."""
         seq = self.seqs[sender] = self.seqs.get(sender, 0) + 1
         counts = [-1 - (sender + seq + i) % 9 for i in range(requests)]
-        step = fp.Step.from_arrays("spec", counts, [])
+        step = fp.Step.from_arrays("spec", counts, [], as_recorded=True)
         whole = reference.encode_frame(ReferenceStep.from_step(step), sender=sender, seq=seq)
         parts = reference.split(whole, 64 + -(-(len(whole) - 64) // pieces))
         assert len(parts) == pieces
@@ -209,3 +209,14 @@ def test_long_random_traffic(seed):
     pair = Pair()
     random_traffic(pair, seed, 100_000)
     pair.close()
+
+
+def test_whole_frames_take_no_room(pair):
+    """Far more of them come, one after another, than there is room for."""
+    for sender in range(100, 160):
+        pair.known(sender)
+    for _ in range(200):
+        pair.known(1)
+    first, *others = pair.frame(2)
+    assert pair.push(first, *pair.frame(1), *others) == [(1, 201), (2, 1)]
+    assert pair.plain.incomplete == 0

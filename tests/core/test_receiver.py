@@ -93,12 +93,14 @@ def test_iterates_until_it_is_removed(receiver, queue, plain):
     assert list(receiver) == []
 
 
-def test_iteration_stops_after_close(receiver, queue, plain):
+def test_iteration_says_that_the_receiver_is_closed(receiver, queue, plain):
     queue.send(plain)
-    for step in receiver:
-        assert step.batch == 3
-        receiver.close()
-    with pytest.raises(ValueError, match="closed"):
+    steps = iter(receiver)
+    assert next(steps).batch == 3
+    receiver.close()
+    with pytest.raises(fp.ReceiverClosed, match=r"is closed \(queue"):
+        next(steps)
+    with pytest.raises(fp.ReceiverClosed):
         receiver.receive(0)
 
 
@@ -340,7 +342,7 @@ def test_is_initialised_once(receiver):
 
 def test_repr_says_what_it_is(receiver):
     where = f"queue {receiver.msqid}, key {queues.key_text(receiver.key)}"
-    assert repr(receiver) == f"<Receiver plain: {where}, 0 messages>"
+    assert repr(receiver) == f"<Receiver plain: {where}, 0 received, 0 waiting>"
     receiver.close()
     assert repr(receiver).startswith("<Receiver plain closed: ")
     assert receiver.layout is fp.GPU

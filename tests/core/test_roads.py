@@ -1,6 +1,7 @@
 """Sender and Receiver over each transport: the same calls do the same, over a queue, ipc and tcp."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import fd_postproc as fp
 from tests.lib.children import python
 from tests.lib.random_steps import random_step
-from tests.lib.roads import arriving, numbered, taken, token
+from tests.lib.roads import arriving, filled, numbered, token
 from tests.lib.sending import fill, in_thread, same
 from tests.lib.waiting import signalled, until, when
 
@@ -68,21 +69,9 @@ def test_malformed_messages_are_refused_and_take_no_neighbour_along(road):
     assert receiver.stats["missing"] == 0
 
 
-def test_malformed_frames_of_a_sender_are_taken_all_the_same(road):
-    """Otherwise it would keep them, and send them again."""
-    receiver, sender = road.receiver(), road.sender("topk")
-    for seed in range(3):
-        sender.send(random_step("topk", seed, batch=2, cols=2), 20)
-    for _ in range(3):
-        with pytest.raises(fp.MalformedMessage, match="channel"):
-            receiver.receive(20)
-    taken(sender)
-    assert receiver.receive(0.01) is None
-
-
 def test_a_message_that_is_too_long(road):
     receiver, sender = road.receiver(), road.sender()
-    size = 8000 if road.kind == "sysv" else 1 << 21  # an address has no smaller limit than a frame's sections
+    size = 8000 if road.is_queue else 1 << 21  # at an address, a frame may have sections of 1 MiB
     road.inject(b"x" * size)
     with pytest.raises(fp.MalformedMessage, match=f"{size} bytes, more than"):
         receiver.receive(20)
@@ -156,16 +145,18 @@ def test_a_killed_sender(road):
 
 def test_a_full_way_waits_and_then_raises(road):
     receiver, sender = road.receiver(), road.sender(hwm=20)
-    held = fill(sender, numbered(1))
-    assert road.is_queue or held == 20
+    sender.send(numbered(0))
+    assert arriving(receiver, 1) == [0]  # they are connected
+    before = dict(sender.stats)
+    held = filled(sender, numbered(1))
+    assert road.is_queue or held > 20  # what the kernel has, and the mark
     with pytest.raises(fp.QueueTimeout) as caught:
         sender.send(numbered(2), 0.05)
     assert "stayed full for the whole timeout" in str(caught.value)
-    if not road.is_queue:
-        until(lambda: "takes none" in outcome_of(sender))
-        assert "20 steps are on their way, the high-water mark (hwm=20)" in outcome_of(sender)
-    assert sender.stats["waits"] == 1
-    assert sender.stats["wait_seconds"] > 0.04
+    assert road.is_queue or "hwm=20 steps wait to be sent" in str(caught.value)
+    assert road.is_queue or "a receiver is connected, and takes none" in str(caught.value)
+    assert sender.stats["waits"] >= before["waits"] + 1
+    assert sender.stats["wait_seconds"] > before["wait_seconds"] + 0.3
     assert sender.waiting_seconds == 0
     with in_thread(sender.send, numbered(3), 20) as outcome:
         until(lambda: sender.waiting_seconds)
@@ -187,10 +178,8 @@ def test_nobody_there(address_road):
     for k in range(3):
         sender.send(numbered(k), 0)
     assert "no receiver is connected" in outcome_of(sender)
-    assert sender.unacknowledged == 3
     receiver = address_road.receiver()
     assert arriving(receiver, 3) == [0, 1, 2]
-    taken(sender)
 
 
 def test_sends_and_receives_do_not_hold_the_gil(road):
@@ -203,8 +192,7 @@ def test_sends_and_receives_do_not_hold_the_gil(road):
             counted += 1
         assert time.thread_time() - began < 5
         sender.send(numbered(1))
-    taken(sender)
-    fill(sender, numbered(1))
+    filled(sender, numbered(1))
     with in_thread(sender.send, numbered(1), 20) as outcome:
         until(lambda: sender.waiting_seconds)
         while not outcome:
@@ -229,7 +217,7 @@ def test_signals_run_while_waiting(road):
 
     with pytest.raises(KeyboardInterrupt), signalled(handle, lambda: receiver.stats["waits"]):
         receiver.receive(20)
-    fill(sender, numbered(1))
+    filled(sender, numbered(1))
     with pytest.raises(KeyboardInterrupt), signalled(handle, lambda: sender.waiting_seconds):
         sender.send(numbered(1), 20)
     assert len(handled) == 2
@@ -237,14 +225,50 @@ def test_signals_run_while_waiting(road):
     assert arriving(receiver, 2) == [1, 1]
 
 
-def test_close_while_waiting(address_road):
-    receiver = address_road.receiver()
-    with in_thread(receiver.receive) as outcome:
+def test_a_signal_handler_that_raises_costs_no_step(address_road):
+    """As a time limit by SIGALRM does, wherever the call is; the Receiver goes on with the next step."""
+    receiver, sender, raised = address_road.receiver(), address_road.sender(), []
+
+    def raises(_, frame):
+        if frame.f_code.co_filename.endswith(("/inlet.py", "/plain_inlet.py")):
+            raised.append(frame.f_code.co_name)
+            raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, raises)
+    with in_thread(lambda: [sender.send(numbered(k), 60) for k in range(3000)]):
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        try:
+            while receiver.stats["messages"] < 3000 or len(raised) < 20:
+                with contextlib.suppress(TimeoutError):
+                    receiver.receive(0.05)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    (heard,) = receiver.senders.values()
+    assert heard == {"frames": 3000, "next": 3000, "missing": 0, "doubled": 0, "reordered": 0}
+
+
+@pytest.mark.parametrize("timeout", [None, 20])
+def test_close_wakes_who_waits_and_takes_nothing(road, timeout):
+    receiver = road.receiver()
+    with in_thread(receiver.receive, timeout) as outcome:
         until(lambda: receiver.stats["waits"])
-        time.sleep(0.02)
+        began = time.monotonic()
         receiver.close()
-    assert isinstance(outcome[0], ValueError)
-    assert "closed" in str(outcome[0])
+    assert time.monotonic() - began < 5
+    assert isinstance(outcome[0], fp.ReceiverClosed)
+    assert receiver.closed
+    sender = road.sender(hwm=2)
+    sender.send(numbered(1))
+    for call in (lambda: receiver.receive(0), lambda: list(receiver)):
+        with pytest.raises(fp.ReceiverClosed, match="is closed"):
+            call()
+    assert receiver.stats["messages"] == 0
+    assert arriving(road.receiver(), 1) == [1]
+
+
+def test_close_while_a_send_waits(address_road):
+    address_road.receiver().close()
     sender = address_road.sender(hwm=1)
     fill(sender, numbered(1))
     with in_thread(sender.send, numbered(1)) as outcome:
@@ -252,6 +276,26 @@ def test_close_while_waiting(address_road):
         with pytest.raises(fp.QueueTimeout):
             sender.close()
     assert isinstance(outcome[0], ValueError)
+
+
+@pytest.mark.parametrize("end", ["close", "remove"])
+def test_a_task_that_waits_is_woken(road, end):
+    receiver = road.receiver()
+
+    async def main():
+        async def steps():
+            return [step async for step in receiver]
+
+        waiting = asyncio.ensure_future(steps())
+        await asyncio.sleep(0.05)
+        getattr(receiver, end)()
+        return await asyncio.wait_for(waiting, 20)
+
+    if end == "remove":
+        assert asyncio.run(main()) == []
+    else:
+        with pytest.raises(fp.ReceiverClosed):
+            asyncio.run(main())
 
 
 def test_remove_wakes_and_ends(road):
@@ -314,14 +358,13 @@ def test_asyncio(road):
 
 
 def test_after_a_fork_the_child_is_another_sender(road):
-    receiver, sender = road.receiver(), road.sender()
+    receiver, sender = road.receiver(), road.sender(linger=20)
     sender.send(numbered(1), 20)
     child = os.fork()
     if child == 0:
         try:
             sender.send(numbered(2), 20)
-            if not road.is_queue:
-                until(lambda: sender.unacknowledged == 0)
+            sender.close()
             os._exit(0)
         finally:
             os._exit(1)
@@ -349,7 +392,8 @@ def test_after_a_fork_the_address_is_the_parent_s(address_road):
     assert arriving(receiver, 1) == [1]
 
 
-def test_a_receiver_that_is_restarted_loses_nothing(road):
+def test_a_receiver_that_is_restarted(road):
+    """A queue keeps what was not received; at an address, what was on its way is lost, and told."""
     receiver, sender = road.receiver(), road.sender()
     came = []
 
@@ -359,92 +403,64 @@ def test_a_receiver_that_is_restarted_loses_nothing(road):
 
     for k in range(5):
         thread = when(lambda: True, send, k)
-        came += arriving(receiver, 25)
+        came += arriving(receiver, 10)
         receiver.close()  # in the middle of it
         receiver = road.receiver()
         thread.join()
-    came += arriving(receiver, 200 - len(came))
-    assert came == list(range(200))
-    assert receiver.receive(0.05) is None
+    while (step := receiver.receive(0.5)) is not None:
+        came.append(token(step))
+    assert came == sorted(set(came))
+    if road.is_queue:
+        assert came == list(range(200))
+    sender.send(numbered(200))
+    assert arriving(receiver, 1) == [200]
 
 
-RECEIVES_FOREVER = """
-import sys
-import fd_postproc as fp
-with fp.Receiver("plain", **END) as receiver:
-    for step in receiver:
-        print(step.token_ids(0)[0], flush=True)
-"""
-
-
-def test_a_receiver_that_is_killed(address_road):
-    """What it has not taken comes to the next one; the last ones that it took may come again."""
-    address_road.receiver().close()
-    sender = address_road.sender(hwm=8)
-    child = subprocess.Popen(
-        python(RECEIVES_FOREVER.replace("END", repr(address_road.end))), stdout=subprocess.PIPE, text=True
-    )
-    for k in range(100):
-        sender.send(numbered(k), 20)
-    taken(sender)
-    child.send_signal(signal.SIGSTOP)
-    for k in range(100, 104):
-        sender.send(numbered(k), 20)
-    child.kill()
-    first = [int(line) for line in child.communicate()[0].split()]
-    assert first == list(range(len(first)))
-    receiver = address_road.receiver()
-    second = []
-    while not second or second[-1] != 103:
-        second.append(token(receiver.receive(20)))
-    assert second == list(range(second[0], 104))
-    assert second[0] <= len(first) + 1  # it may have been killed between taking and printing
-    assert len(first) - second[0] <= 8
-
-
-def test_what_was_not_taken_when_a_sender_is_closed(address_road):
+def test_what_was_not_sent_when_a_sender_is_closed(address_road):
     address_road.receiver().close()
     sender = fp.Sender("plain", **address_road.end, linger=0.1)
     for k in range(7):
         sender.send(numbered(k))
-    with pytest.raises(fp.QueueTimeout, match="7 of 7 steps were not taken in time and are lost"):
+    with pytest.raises(fp.QueueTimeout, match=r"7 of 7 steps were not sent in 0\.1 s and are lost") as caught:
         sender.close()
+    assert "no receiver is connected" in str(caught.value)
     sender.close()
     with pytest.raises(ValueError, match="closed"):
         sender.send(numbered(1))
 
 
-def test_close_waits_for_the_receiver(address_road):
-    receiver = address_road.receiver()
-    sender = fp.Sender("plain", **address_road.end, linger=20)
-    for k in range(7):
-        sender.send(numbered(k))
-    with in_thread(sender.close) as outcome:
-        assert arriving(receiver, 7) == list(range(7))
-    assert outcome == [None]
-    assert sender.unacknowledged == 0
+@pytest.mark.parametrize("width", [1, 290])
+def test_close_waits_for_a_slow_receiver(address_road, width):
+    """ZeroMQ alone loses what is in its own buffer when the kernel's is full."""
+    receiver = address_road.receiver("spec")
+    step = fp.Step.from_arrays("spec", [6] * width, [5] * 6 * width)
+    sender = fp.Sender("spec", **address_road.end, linger=60, hwm=1 << 20)
+    count = 300 if width > 1 else 3000
+
+    def send():
+        for _ in range(count):
+            sender.send(step)
+        sender.close()
+
+    with in_thread(send):
+        for k in range(count):
+            assert receiver.receive(60) is not None
+            if k < 50 or k > count - 40:
+                time.sleep(0.01)
+    assert receiver.receive(0) is None
+    assert receiver.stats["missing"] == 0
 
 
-@pytest.mark.parametrize("last", ["", "del sender"])
-def test_the_end_of_a_process_waits_for_what_it_sent(address_road, last):
-    receiver = address_road.receiver()
-    code = f"""
-import fd_postproc as fp
-sender = fp.Sender("plain", **{address_road.end!r})
-for k in range(100):
-    sender.send_arrays([1], [k])
-{last}
-"""
-    child = subprocess.Popen(python(code))
-    until(lambda: receiver.receive(0.01) is not None)
-    with pytest.raises(subprocess.TimeoutExpired):
-        child.wait(0.7)  # it has sent everything, and goes when all has been taken
-    assert arriving(receiver, 99) == list(range(1, 100))
-    assert child.wait() == 0
+def test_an_exception_is_not_held_up(address_road, caplog):
+    address_road.receiver().close()
+    began = time.monotonic()
 
+    def fails():
+        with fp.Sender("plain", **address_road.end, linger=60) as sender:
+            sender.send(numbered(1))
+            raise KeyError
 
-def test_the_room_in_front_of_a_frame():
-    from fd_postproc import transport
-    from fd_postproc.transport import envelope
-
-    assert envelope.TO_RECEIVER.size == transport.ROOM
+    with pytest.raises(KeyError):
+        fails()
+    assert time.monotonic() - began < 20
+    assert "1 of 1 steps were not sent" in caplog.text

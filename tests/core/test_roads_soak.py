@@ -1,8 +1,6 @@
-"""Many steps over ipc and tcp, while senders are killed and receivers restarted and killed.
+"""Many steps over ipc and tcp, while senders are killed: the Receiver lives, and nothing else is lost.
 
-Nothing is lost but what a killed sender had not sent yet, and that is counted: of a sender that was killed,
-what comes is its beginning.  A killed receiver may have taken one step that it could not write down any more,
-and what it could not acknowledge comes again.
+Of a sender that was killed, what comes is its beginning.
 """
 
 import collections
@@ -61,7 +59,6 @@ class Soak:
         self.senders = {}
         self.killed, self.planned = set(), {}
         self.receiver = None
-        self.receivers_killed = self.restarts = 0
 
     def start_receiver(self):
         self.receiver = subprocess.Popen(
@@ -69,17 +66,10 @@ class Soak:
         )
         assert self.receiver.stdout.readline() == "ready\n"
 
-    def stop_receiver(self, kill=False):
-        self.receiver.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-        assert self.receiver.wait(60) == (-signal.SIGKILL if kill else 0)
+    def stop_receiver(self):
+        self.receiver.send_signal(signal.SIGTERM)
+        assert self.receiver.wait(60) == 0
         self.receiver.stdout.close()
-
-    def restart_receiver(self, kill):
-        """Start another one in place of the one that runs."""
-        self.stop_receiver(kill)
-        self.receivers_killed += kill
-        self.restarts += 1
-        self.start_receiver()
 
     def start_sender(self, count):
         who = len(self.planned)
@@ -125,43 +115,23 @@ class Soak:
             while self.arrived < total and len(self.senders) < at_a_time:
                 self.start_sender(each)
             time.sleep(self.random.uniform(nap / 2, nap))
-            what = self.random.random()
-            if what < 0.2 and self.arrived < total:
+            if self.random.random() < 0.4 and self.arrived < total:
                 self.kill_sender()
-            elif what < 0.3:
-                self.restart_receiver(kill=True)
-            elif what < 0.8:
-                self.restart_receiver(kill=False)
         time.sleep(0.5)  # what killed senders had in the kernel
         self.stop_receiver()
 
     def judge(self):
         """Lost steps of killed senders; fails if others are lost, or come in another order."""
         came = np.fromfile(self.came, np.int32).reshape(-1, 2)
-        lost = missed = again = 0
+        lost = 0
         for who, planned in self.planned.items():
             numbers = came[came[:, 0] == who, 1]
-            different = np.unique(numbers)
-            end = int(different[-1]) + 1 if len(different) else 0
-            missed += end - len(different)
-            again += len(numbers) - len(different)
+            assert (numbers == np.arange(len(numbers))).all()
             if who in self.killed:
-                lost += max(self.sent(who) - end, 0)
-                assert self.sent(who) - end <= HWM
+                lost += max(self.sent(who) - len(numbers), 0)
             else:
-                assert (end, self.sent(who)) == (planned, planned)
-            firsts = np.maximum.accumulate(numbers)
-            assert (np.diff(firsts) >= 0).all()
-            back = int((firsts - numbers).max(initial=0))
-            assert back <= HWM, "it came again after too long"
-        assert missed <= self.receivers_killed
-        assert again <= self.receivers_killed * HWM * 8
-        if not self.receivers_killed:
-            assert again == 0
-        return collections.Counter(
-            came=len(came), lost=lost, missed=missed, again=again, killed_senders=len(self.killed),
-            restarts=self.restarts, killed_receivers=self.receivers_killed,
-        )  # fmt: skip
+                assert (len(numbers), self.sent(who)) == (planned, planned)
+        return collections.Counter(came=len(came), lost=lost, killed_senders=len(self.killed))
 
 
 @pytest.fixture(params=["ipc", pytest.param("tcp", marks=pytest.mark.nightly)])

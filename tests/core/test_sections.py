@@ -252,6 +252,19 @@ def test_too_many_masks_are_refused_and_the_step_stays():
     assert len(fp.decode(fp.encode(step, "compact"), "plain", mtype=2).masks[0]) == MOST_EXTRA // 4 - 16
 
 
+def test_exactly_the_longest_sections(decode_both):
+    """The last number that fits, and one more."""
+    step = fp.Step.from_arrays("plain", [1], [5])
+    others = 24 + 4 * (2 + 1 + 2)  # the section's head; slots, masks, a count and two places
+    most = (MOST_EXTRA - others) // 4
+    _carrying(step, {0: range(most)}, None)
+    frame = fp.encode(step, "compact")
+    assert len(frame) - fp.encode(fp.Step.from_arrays("plain", [1], [5]), "compact").__len__() >= MOST_EXTRA
+    assert len(decode_both(frame, "plain", mtype=2).masks[0]) == most
+    with pytest.raises(ValueError, match="too long"):
+        _carrying(step, {0: range(most + 1)}, None)
+
+
 @pytest.mark.parametrize(
     ("masks", "text"),
     [

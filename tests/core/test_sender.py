@@ -117,6 +117,20 @@ def test_the_largest_step_in_thread(default_limits, queue):
         assert receiver.stats["incomplete"] == 0
 
 
+@pytest.mark.parametrize(("over", "pieces"), [(0, 1), (1, 2)])
+def test_a_frame_of_exactly_the_limit_goes_whole(default_limits, queue, over, pieces):
+    sent = random_step("spec_topk", 3, batch=8, cols=5, accepted=2)
+    default_limits("msgmax", len(fp.encode(sent, "compact")) - over)
+    with (
+        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
+        fp.Receiver("spec_topk", key=queue.key) as receiver,
+    ):
+        sender.send(sent)
+        assert same(receiver.receive(5), sent)
+        fragments = pieces if pieces > 1 else 0
+        assert (sender.stats["messages"], sender.stats["fragments"]) == (pieces, fragments)
+
+
 def test_the_largest_step_between_processes(default_limits, queue):
     sent = random_step(**LARGEST)
     child = os.fork()
@@ -160,6 +174,30 @@ def test_after_a_fork_both_processes_send(default_limits, queue):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert receiver.stats["incomplete"] == 0
     assert [sum(same(step, sent) for step in got) for sent in steps] == [20, 20]
+
+
+def test_a_child_numbers_its_frames_anew(queue):
+    """Under a number of its own: to a receiver it is another sender."""
+    with (
+        fp.Sender("plain", key=queue.key, dialect="compact") as sender,
+        fp.Receiver("plain", key=queue.key) as receiver,
+    ):
+        step = fp.Step.from_arrays("plain", [1], [5])
+        for _ in range(3):
+            sender.send(step)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                sender.send(step)
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        sender.send(step)
+        assert [receiver.receive(20).seq for _ in range(5)] == [0, 1, 2, 0, 3]
+        assert sorted(one["frames"] for one in receiver.senders.values()) == [1, 4]
+        assert (receiver.stats["doubled"], receiver.stats["missing"]) == (0, 0)
 
 
 def test_a_signal_handler_that_forks_in_the_middle_of_a_send(default_limits, queue):

@@ -17,7 +17,9 @@ def step():
     """Four requests: two tokens, none, a code, one token; three columns."""
     ids = [[11, 12, 13], [21, 22, 23], [31, 32, 33]]
     scores = [[-0.5, -1.5, -2.5], [-0.25, NAN, float("-inf")], [0.0, -1.0, -2.0]]
-    return fp.Step.from_arrays("spec_topk", [2, 0, -9, 1], ids, scores, [1, 7, 3], flag=4, stop_flag=-1)
+    return fp.Step.from_arrays(
+        "spec_topk", [2, 0, -9, 1], ids, scores, [1, 7, 3], flag=4, stop_flag=-1, as_recorded=True
+    )
 
 
 def test_header(step):
@@ -108,13 +110,68 @@ def test_a_request_that_is_not_there(step, i):
 
 def test_logprobs_view(step):
     view = step.logprobs(0)
-    assert (len(view), view.rows, view.cols) == (2, 2, 3)
+    assert (len(view), view.rows, view.cols) == (3, 2, 3)
     assert view.logprob_token_ids == [[11, 12, 13], [21, 22, 23]]
     assert view.logprobs[0] == [-0.5, -1.5, -2.5]
     assert view.sampled_token_ranks == [1, 7]
     assert step.logprobs(3).tolists() == ([[31, 32, 33]], [[0.0, -1.0, -2.0]], [3])
     assert step.logprobs(1).tolists() == ([], [], [])
     assert repr(view) == "<Logprobs: 2 tokens, 3 columns>"
+
+
+def test_logprobs_are_a_sequence_of_three(step):
+    """As the named tuple is that FastDeploy has in their place."""
+    view = step.logprobs(3)
+    expected = view.tolists()
+    ids, scores, ranks = view
+    assert (ids, scores, ranks) == expected == tuple(view) == view
+    assert [view[k] for k in range(-3, 3)] == [*expected, *expected]
+    assert view[:2] == expected[:2]
+    assert list(reversed(view)) == [*reversed(expected)]
+    assert ranks in view
+    for place, error in ((3, IndexError), (-4, IndexError), ("logprobs", TypeError)):
+        with pytest.raises(error):
+            view[place]
+
+
+@pytest.mark.parametrize("make", [np.asarray, np.array, lambda view: np.asarray(view, dtype=object)])
+def test_logprobs_are_no_array(step, make):
+    with pytest.raises(
+        TypeError, match=r"give NumPy one of its logprob_token_ids, logprobs and .* Step\.ids"
+    ):
+        make(step.logprobs(0))
+    assert np.asarray(step.logprobs(0).logprobs).shape == (2, 3)
+
+
+IMPOSSIBLE = {
+    "a positive score": (
+        {"scores": [[-0.5, 0.25]]},
+        r"scores\[0, 1\] is 0.25: a log-probability is at most 0",
+    ),
+    "NaN": ({"scores": [[float("nan"), -1.0]]}, r"scores\[0, 0\] is nan"),
+    "infinity": ({"scores": [[float("inf"), -1.0]]}, r"scores\[0, 0\] is inf"),
+    "rank 0": ({"ranks": [0]}, r"ranks\[0\] is 0: the likeliest token has rank 1"),
+    "rank -1": ({"ranks": [-1]}, r"ranks\[0\] is -1"),
+    "a code": ({"counts": [1, -2]}, r"counts\[1\] is -2: .* -1 \(no token\), -3 \(recovery stop\), -9"),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_values_that_no_model_gives(name, queue):
+    """Refused for people; kept where a recording has them."""
+    changes, text = IMPOSSIBLE[name]
+    parts = {"counts": [1, -9], "ids": [[5, 6]], "scores": [[-0.5, float("-inf")]], "ranks": [1], **changes}
+    with (
+        fp.Sender("topk", key=queue.key, dialect="compact") as sender,
+        fp.Receiver("topk", key=queue.key) as receiver,
+    ):
+        with pytest.raises(ValueError, match=f"{text}.*; as_recorded=True keeps any value"):
+            fp.Step.from_arrays("topk", **parts)
+        with pytest.raises(ValueError, match=text):
+            sender.send_arrays(**parts)
+        sender.send_arrays(**parts, as_recorded=True)
+        assert receiver.receive(0) == fp.Step.from_arrays("topk", **parts, as_recorded=True)
+        assert receiver.receive(0) is None
 
 
 def test_logprobs_make_new_lists_each_time(step):
@@ -166,6 +223,7 @@ def other(step, **changes):
         "ranks": np.array(step.ranks),
         "flag": 4,
         "stop_flag": -1,
+        "as_recorded": True,
     }
     parts.update(changes)
     return fp.Step.from_arrays(**parts)
@@ -240,6 +298,17 @@ def test_a_damaged_pickle_of_no_rows_with_columns_that_cannot_be(channel, cols):
         make(*arguments[:4], cols, *arguments[5:])
 
 
+@pytest.mark.parametrize(
+    ("counts", "cols"), [([1 << 30] * 4, 1 << 30), ([1 << 30], 1 << 30), ([1 << 30] * 3, 7)]
+)
+def test_a_damaged_pickle_whose_size_would_overflow(step, counts, cols):
+    """4 * 2**32 * 2**30 bytes are none in 64 bits."""
+    make, arguments = step.__reduce__()
+    counts = np.array(counts, np.int32).tobytes()
+    with pytest.raises(ValueError, match="do not fit each other"):
+        make(*arguments[:4], cols, counts, b"", b"", b"", *arguments[9:])
+
+
 @pytest.mark.parametrize(("rows", "cols"), [(2, -1), (2, -(1 << 31)), (-1, 3), (-(1 << 31), 0)])
 def test_a_damaged_pickle_of_logprobs(step, rows, cols):
     make, arguments = step.logprobs(0).__reduce__()
@@ -308,9 +377,9 @@ def test_header_words_that_do_not_fit(words, text):
 
 def test_arrays_of_any_integer_type_and_stride():
     ids = np.arange(12, dtype=np.uint8).reshape(3, 4)[:, ::2]
-    step = fp.Step.from_arrays("spec_topk", np.array([3], np.int64), ids, ids / -2, np.arange(3)[::-1])
+    step = fp.Step.from_arrays("spec_topk", np.array([3], np.int64), ids, ids / -2, np.arange(1, 4)[::-1])
     assert step.ids.tolist() == [[0, 2], [4, 6], [8, 10]]
-    assert step.ranks.tolist() == [2, 1, 0]
+    assert step.ranks.tolist() == [3, 2, 1]
 
 
 @pytest.mark.parametrize(

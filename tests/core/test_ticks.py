@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fd_postproc import _core
-from fd_postproc.fastdeploy.engine._results import Stages
+from fd_postproc.fastdeploy.engine.results._results import Stages
 from tests.lib.kernel_emulation import compiler
 from tests.lib.paths import ROOT
 

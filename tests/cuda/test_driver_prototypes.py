@@ -28,7 +28,8 @@ def functions():
 def compiled(header, folder, driver=None):
     """What the compiler complains of."""
     (folder / "driver_checks.h").write_text("".join(f"CHECK({a}, {b})\n" for a, b in functions()))
-    (folder / "driver.h").write_text(driver or (ROOT / "cuda" / "driver.h").read_text())
+    (folder / "cuda").mkdir(exist_ok=True)
+    (folder / "cuda" / "driver.h").write_text(driver or (ROOT / "cuda" / "driver.h").read_text())
     include = ["-I", folder, "-I", ROOT, "-I", header.parent]
     command = ["g++", "-std=c++20", "-fsyntax-only", "-w", *include, SOURCE]
     return subprocess.run(command, capture_output=True, text=True).stderr
@@ -51,12 +52,12 @@ def test_prototypes_symbols_and_numbers(headers, tmp_path):
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
-        ('"cuMemAlloc_v2"', '"cuMemAlloc"', "symbol of cuMemAlloc"),
+        ('"cuCtxPushCurrent_v2"', '"cuCtxPushCurrent"', "symbol of cuCtxPushCurrent"),
         ("(fdv_event *event, unsigned flags)", "(fdv_event *event)", "prototype of cuEventCreate"),
         (
-            "(fdv_address *address, size_t size)",
-            "(fdv_address *address, int size)",
-            "prototype of cuMemAlloc",
+            "(void **memory, size_t size, unsigned flags)",
+            "(void **memory, int size, unsigned flags)",
+            "prototype of cuMemHostAlloc",
         ),
         ("(int *count)", "(int64_t *count)", "prototype of cuDeviceGetCount"),
         ("FDV_HOST_MAPPED = 2", "FDV_HOST_MAPPED = 4", "static assertion failed"),

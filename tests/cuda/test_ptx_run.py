@@ -107,8 +107,6 @@ PLANTED = {
     "no first barrier": (r"\tbar\.sync \t0;\n", r"\n", 0, "read"),
     "no second barrier": (r"\tbar\.sync \t0;\n", r"\n", 1, "read"),
     "no third barrier": (r"\tbar\.sync \t0;\n", r"\n", 2, "read"),
-    "no barrier before the word": (r"\tbar\.sync \t0;\n", r"\n", 3, "without a barrier"),
-    "no fence": (r"\tmembar\.sys;\n", r"\n", 0, "without a fence"),
     "8 bytes at 4": (r"ld\.param\.u64(\s+%rd\d+), \[fdk_pack_param_0\+352\]",
                      r"ld.param.u64\1, [fdk_pack_param_0+356]", 0, "not aligned"),
 }  # fmt: skip

@@ -8,7 +8,8 @@ from fd_postproc import queues
 from fd_postproc._core import CHANNELS, payload_size
 from fd_postproc.doctor import Load, Scope
 from fd_postproc.doctor.limits import check_limits
-from fd_postproc.needs import example_step, fragments
+from fd_postproc.layout import Layout
+from fd_postproc.needed_limits import example_step, fragments
 from fd_postproc.queues import KernelLimits
 from tests.lib.doctoring import examined
 
@@ -99,3 +100,21 @@ def test_a_sender_takes_as_many_fragments_as_were_foretold(raised_limits, queue_
     queue = sysv_ipc.MessageQueue(queue_key)
     assert set(examined(queue, channels=(channel,))) == {"queue"}  # a fragment is no malformed message
     assert set(examined(queue)) == {"queue"}
+
+
+def test_the_limits_themselves_fit():
+    full = payload_size("topk")
+    codes = [
+        limit_findings(KernelLimits(msgmax, msgmnb, 32000))["topk"].code
+        for msgmax, msgmnb in ((full, full), (full - 1, full), (full, full - 1), (full - 1, full - 1))
+    ]
+    assert codes == ["limits-fit", "limits-too-small", "limits-hang", "limits-too-small"]
+
+
+def test_the_remedy_of_one_channel_lets_every_other_through():
+    layout = Layout(max_draft=24)  # spec_topk's message is longer than the usual limit then
+    found = limit_findings(KernelLimits(8192, 16384, 32000), layout=layout, stock=True)
+    wanted = payload_size("spec_topk", layout)
+    assert wanted > 1 << 20
+    remedy = found["topk"].remedy[0].split()
+    assert any(int(word[14:]) >= wanted for word in remedy if word.startswith("kernel.msgmax="))

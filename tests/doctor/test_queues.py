@@ -108,11 +108,11 @@ def test_a_live_user_on_either_side_keeps_the_queue(queue):
     queue.send(b"\1" + bytes(7))  # this process is now the last sender
     assert doctor.leftovers(doctor.take(scope_of(queue))) == []
     found = examined(queue)
-    assert found["queue-no-reader"].severity == "warning"
+    assert found["engine"].severity == "warning"
     dead_user(queue.key, "q.send(bytes(8))")
     queue.receive()
     assert doctor.leftovers(doctor.take(scope_of(queue))) == []
-    assert "queue-no-sender" in examined(queue)
+    assert "worker" in examined(queue)
 
 
 def test_a_process_that_waits_keeps_the_queue(queue, live_user):
@@ -127,7 +127,7 @@ def test_a_process_that_waits_keeps_the_queue(queue, live_user):
 def test_a_new_reader_that_waits_takes_the_place_of_a_dead_one(queue, live_user):
     queue.send(bytes(8))
     dead_user(queue.key, "q.receive()")
-    assert "queue-no-reader" in examined(queue)
+    assert "engine" in examined(queue)
     live_user("fp.Receiver('plain', key=int(sys.argv[1])).receive()", queue.key)
     until(lambda: examined(queue)["queue"].data["waiting"])
     assert set(examined(queue)) == {"queue"}

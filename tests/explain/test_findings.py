@@ -6,57 +6,39 @@ import signal
 
 import pytest
 
-from fd_postproc.explain.findings import CODES, findings
-from fd_postproc.explain.picture import Gap, Picture, gap_of, latencies
+from fd_postproc.explain.findings import findings
 from fd_postproc.explain.story import as_dict, story_of, told
+from fd_postproc.explain.timeline import Gap, Picture, latencies
+from fd_postproc.faults import FAULTS
 from fd_postproc.flight.codes import End, Kind, request_hash
-from fd_postproc.flight.reading import Event, Flight, Live, Queue, Step
-
-ME = os.getpid()
-
-
-def flight(*entries, writer=ME, side="engine", busy=None, overwritten=0, damaged=0):
-    """A file of these entries, of a process that lives."""
-    return Flight(
-        "a.flight", side, "spec_topk", "1.0", ME, 8002, 5, 1_700_000_000_000_000_000, 100.0, busy, writer,
-        1 << 20, overwritten, 0, damaged, sorted(entries, key=lambda entry: entry.at),
-    )  # fmt: skip
-
-
-def step(at, frame=None, sender=1, *, channel="topk", receive=0.009, build=0.001, put=0.0, rows=2):
-    return Step(at, frame, channel, 100, 2, 2, rows, 7, receive, build, put, 2, sender)
-
-
-def look(at, **other):
-    usual = {
-        "messages": 0, "bytes": 0, "max_bytes": 16384, "msgmax": 8192, "last_sender": 50, "last_receiver": ME,
-        "running": 2, "transfers": 0, "state": "S", "ticks": 0, "error": 0, "reader_is_foreign": False,
-    }  # fmt: skip
-    return Queue(at, **{**usual, **other})
-
-
-def event(at, kind, *numbers, slot=-1, text=""):
-    return Event(at, kind, slot, (*numbers, 0, 0, 0, 0, 0)[:5], text)
-
-
-def steady(n=200, first=100.0, gap=0.01):
-    return [step(first + gap * k, k) for k in range(n)]
-
+from fd_postproc.flight.reading import Live
+from tests.lib.flight_entries import ME, codes, event, flight, look, looks, steady, step
 
 GOOD = [*steady(), look(100.5), look(101.5)]
 DEAD = {"writer": None}
-FAULTS = {
-    "stuck": (GOOD, {"busy": 102.0}),
-    "killed": (GOOD, DEAD),
+RUNNING = [
+    *(event(99.0, Kind.BEGAN, slot + 6, slot=slot) for slot in (0, 1)), Live(99.5, frozenset({0, 1})),
+]  # fmt: skip
+EXAMPLES = {
+    "step": ([*GOOD, *looks(102.5, 108.5)], {"busy": 102.0}),
+    "engine": (GOOD, DEAD),
     "other-sender": ([*GOOD, look(101.7, last_sender=51)], {}),
-    "worker-dead": ([*GOOD, look(101.8, state="")], {}),
-    "worker-stopped": ([*GOOD, look(101.8, state="T")], {}),
-    "worker-silent": ([*steady(), look(110.0), look(111.0)], {}),
+    "worker": ([*GOOD, look(102.2, state="")], {}),
+    "stopped": ([*GOOD, *looks(102.5, 108.5, state="T")], {}),
+    "silent": ([*GOOD, *looks(102.5, 111.5)], {}),
     "frozen": ([*GOOD, look(102.0)], {}),
-    "thread-dead": ([*GOOD, event(101.9, Kind.UNHEALTHY, text="thread: the token thread has ended")], {}),
+    "thread": ([*GOOD, event(101.9, Kind.UNHEALTHY, text="thread: the token thread has ended")], {}),
     "two-senders": ([*steady(50), step(100.5, 9, 2), *steady(50, 100.6)], {}),
     "restarted": ([*steady(50), *(step(100.5 + k / 100, k, 2) for k in range(50))], {}),
-    "slower": ([step(100.0 + 0.01 * (1.04**k - 1), k) for k in range(200)], {}),
+    "slower": ([step(100.0 + 0.25 * (1.04**k - 1), k) for k in range(200)], {}),
+    "slow-worker": ([*steady(100), *steady(60, 101.2, 0.2)], {}),
+    "slow-engine": ([*steady(100), *steady(80, 101.1, 0.1, build=0.01, put=0.08)], {}),
+    "no-cpu": ([*GOOD, *(event(90.0 + k, Kind.CPU, 9 * 10**8, 10**7, 5, 0, 10**9) for k in range(8))], {}),
+    "starved": ([*RUNNING, event(99.2, Kind.BEGAN, 8, slot=2), *steady(1000)], {}),
+    "empty": ([*RUNNING, *steady(99), Live(101.0, frozenset()), *steady(1000, 101.01, live=0)], {}),
+    "permission": ([*GOOD, event(102.1, Kind.ACCESS, 0o600, 0, 0, 50, 65534)], {}),
+    "other-dialect": ([*steady(50), *(step(100.5 + k / 100) for k in range(50))], {}),
+    "send-stuck": ([], {"side": "worker", "busy": 101.0}),
     "burst": (
         [
             *(step(100.0 + k / 100, k) for k in range(64)),
@@ -65,16 +47,19 @@ FAULTS = {
         ],
         {},
     ),
-    "limits-low": ([step(100.0 + k / 100) for k in range(200)] + [look(110.0), look(111.0)], {}),
-    "queue-removed": ([*GOOD, event(101.9, Kind.QUEUE_REMOVED, 77)], {}),
-    "queue-error": ([*GOOD, event(101.9, Kind.QUEUE_ERROR, errno.EACCES, text="QueuePermission")], {}),
+    "limits-low": ([*(step(100.0 + k / 100) for k in range(200)), *looks(100.5, 111.5)], {}),
+    "removed": ([*GOOD, event(101.9, Kind.QUEUE_REMOVED, 77)], {}),
+    "queue": ([*GOOD, event(101.9, Kind.QUEUE_ERROR, errno.EACCES, text="QueuePermission")], {}),
     "queue-full": ([*GOOD, look(101.8, messages=163, bytes=16300)], {}),
     "limits-lowered": ([*GOOD, look(101.8, msgmax=4096)], {}),
     "two-readers": ([*GOOD, look(101.8, last_receiver=99, reader_is_foreign=True)], {}),
     "frames-missing": ([*GOOD, event(101.9, Kind.MISSING, 3)], {}),
     "frames-doubled": ([*GOOD, event(101.9, Kind.DOUBLED, 3)], {}),
     "frames-reordered": ([*GOOD, event(101.9, Kind.REORDERED, 3)], {}),
-    "other-build": ([*GOOD, event(101.9, Kind.REFUSED, 3, 1, -1, text="version")], {}),
+    "refused": (
+        [*GOOD, look(102.5), *(event(102.0 + k, Kind.REFUSED, 3, 1, -1, text="version") for k in range(4))],
+        {},
+    ),
     "malformed": ([*GOOD, event(101.9, Kind.REFUSED, 999, 512, -1, text="batch")], {}),
     "incomplete": ([*GOOD, event(101.9, Kind.INCOMPLETE, 2)], {}),
     "stale": ([event(99.9, Kind.STALE, 3), *GOOD], {}),
@@ -83,17 +68,12 @@ FAULTS = {
     "failed-request": ([*GOOD, event(101.9, Kind.FAILED, 1, slot=1, text="KeyError in steps.py:3 (f)")], {}),
     "no-memory": ([*GOOD, event(101.9, Kind.LOST, text="MemoryError in steps.py:3 (f)")], {}),
     "stood-aside": ([event(100.0, Kind.STOOD_ASIDE, text="it differs")], {}),
-    "unhealthy": ([event(100.0, Kind.UNHEALTHY, text="worker: it is gone"), event(101.0, Kind.HEALTHY)], {}),
     "send-failed": ([event(100.0, Kind.SEND_FAILED, 1, text="too big")], {"side": "worker"}),
     "slow-sends": ([event(100.0, Kind.SENT, 1, 3_000_000_000)], {"side": "worker"}),
     "left": ([*GOOD, event(101.9, Kind.LEFT, 5, slot=1)], {}),
     "no-first-token": ([*GOOD, event(90.0, Kind.SEATED, 5, slot=1)], {}),
     "damaged": (GOOD, {"damaged": 3}),
 }
-
-
-def codes(entries, now=102.0, **options):
-    return [one.code for one in findings(Picture(flight(*entries, **options), now))]
 
 
 def test_nothing_went_wrong():
@@ -106,13 +86,13 @@ def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
     earlier = {"last_sender": 40, "last_receiver": 41, "reader_is_foreign": True, "state": ""}
     assert codes([look(98.0, **earlier), look(99.0, **earlier), *GOOD]) == []
     found = findings(Picture(flight(*(look(100.0 + n, **earlier) for n in range(9))), 108.5))
-    (silent,) = [one for one in found if one.code == "worker-silent"]
-    assert {one.code for one in found} == {"worker-silent", "limits-low"}
-    assert silent.text == f"nothing has come since process {ME} began, while 2 requests run"
+    (silent,) = [one for one in found if one.code == "silent"]
+    assert {one.code for one in found} == {"silent", "limits-low"}
+    assert silent.text.startswith(f"nothing has come since process {ME} began, while 2 requests run")
     refused = event(97.0, Kind.REFUSED, 3, 1, -1, text="version")
-    found = {"other-build", "two-readers", "worker-dead", "other-sender"}
-    assert {*codes([refused, look(98.0, **earlier), *GOOD])} == found
-    assert {*codes([look(98.0, **earlier), *GOOD], overwritten=7)} == found - {"other-build"}
+    found = {"malformed", "two-readers", "worker", "other-sender"}
+    assert {*codes([refused, look(97.5, **earlier), *GOOD])} == found
+    assert {*codes([look(97.5, **earlier), *GOOD], overwritten=7)} == found - {"malformed"}
 
 
 def test_an_empty_queue_is_not_full_however_small():
@@ -122,21 +102,22 @@ def test_an_empty_queue_is_not_full_however_small():
 
 def test_whose_messages_are_refused_is_not_silent():
     refused = [event(102.0 + k / 10, Kind.REFUSED, 3, 1, -1, text="version") for k in range(80)]
-    assert codes([*steady(), *refused, *(look(100.0 + n) for n in range(11))], 110.5) == ["other-build"]
+    assert codes([*steady(), *refused, *looks(100.0, 110.0)], 110.5) == ["refused"]
 
 
 def test_every_code_has_an_example():
-    assert {*FAULTS} == {*CODES}
+    assert {*EXAMPLES} == {*FAULTS}
 
 
-@pytest.mark.parametrize("code", FAULTS)
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_a_fault_is_named_and_nothing_else(code):
-    entries, options = FAULTS[code]
-    now = {"stuck": 120.0, "frozen": 106.5, "worker-silent": 111.5, "limits-low": 111.5}.get(code, 102.0)
+    entries, options = EXAMPLES[code]
+    now = max((entry.at for entry in entries), default=106.0)
+    now = {"frozen": 106.5}.get(code, max(now, 102.0) + 0.2)
     *others, found = findings(Picture(flight(*entries, **options), now))
     assert found.code == code
     assert found.text
-    assert [one.code for one in others] == (["worker-silent"] if code == "limits-low" else [])
+    assert [one.code for one in others] == (["silent"] if code == "limits-low" else [])
 
 
 def test_a_step_in_hand_is_not_stuck_at_once():
@@ -150,14 +131,33 @@ def test_a_process_that_died_in_a_step_is_said_to_have():
 
 def test_a_long_prefill_is_no_death():
     """The process uses its processor, and says nothing for 30 s."""
-    entries = [*steady(), *(look(102.0 + k, ticks=100 * k) for k in range(30))]
-    (found,) = findings(Picture(flight(*entries), 131.5))
-    assert (found.severity, found.code) == ("warning", "worker-silent")
-    assert "prefill" in found.text
+    works = [*steady(), *(look(102.0 + k, ticks=100 * k) for k in range(30))]
+    (found, waits) = findings(Picture(flight(*works, event(101.9, Kind.SEATED, 5, slot=1)), 131.5))
+    assert (waits.severity, waits.code) == ("warning", "silent")
+    assert "prefill" in waits.text
+    assert found.code == "no-first-token"
+    (found,) = findings(Picture(flight(*works), 131.5))
+    assert (found.severity, found.code) == ("error", "silent")
+    assert "prefill" not in found.text
 
 
 def test_a_pause_without_requests_is_nothing():
     assert codes([*steady(), *(look(102.0 + k, running=0) for k in range(30))], now=132.0) == []
+
+
+def test_whether_a_worker_is_silent_is_unknown_where_the_looks_have_ended():
+    """The engine itself has said nothing since: that is another fault."""
+    silent = [*GOOD, *looks(102.5, 111.5)]
+    assert codes(silent, now=115.4) == ["silent"]
+    assert codes(silent, now=115.6) == ["frozen"]
+
+
+def test_one_that_was_preempted_has_had_tokens():
+    """It waits for its first token of this stay only."""
+    again = [event(89.0, Kind.SEATED, 5, slot=1), event(89.5, Kind.BEGAN, 5, slot=1)]
+    again += [event(89.7, Kind.PREEMPTED, 5, slot=1), event(90.0, Kind.SEATED, 5, slot=1)]
+    assert "no-first-token" not in codes([*again, *GOOD])
+    assert "no-first-token" in codes([event(90.0, Kind.SEATED, 6, slot=1), *GOOD])
 
 
 # ---- how it went -------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_the_longest_gaps_and_their_side():
 
 
 def test_a_gap_is_never_negative():
-    assert gap_of(step(5.0), step(4.0)) == Gap(4.0, 0.0, "worker")
+    assert Picture(flight(), 5.0).gaps_of([step(5.0), step(4.0)]) == [Gap(4.0, 0.0, "worker")]
 
 
 def test_rates_are_of_the_last_seconds():

@@ -14,7 +14,6 @@ import fastdeploy.engine.common_engine as service  # noqa: E402
 import fastdeploy.inter_communicator.zmq_server as server  # noqa: E402
 import fastdeploy.scheduler.local_scheduler as schedulers  # noqa: E402
 
-from fd_postproc.fastdeploy.engine.messages import Packing  # noqa: E402
 from tests.lib.rig import END, Rig  # noqa: E402
 
 SLOTS, LIFE = 8, 50
@@ -34,8 +33,7 @@ def main(steps):
     engine.scheduler, engine.llm_logger, engine.request_worker_map = scheduler, server.llm_logger, {}
     engine.send_response_server = server.ZmqIpcServer("memory", "PUSH")
     sent = engine.send_response_server.socket.queue
-    loop, packing = rig.processor.send_loop, Packing(rig.processor.plan, server)
-    packing.begin()
+    delivery = rig.processor.delivery
     half, messages = 0, 0
     for number in range(steps):
         for slot in range(SLOTS):
@@ -50,7 +48,7 @@ def main(steps):
         rig.processor._process_step(
             rig.message({slot: [END] if last else [7, 8] for slot in live}, columns=21)
         )
-        loop.round(engine)
+        delivery.round(engine)
         while not sent.empty():
             sent.get_nowait()
             messages += 1
@@ -62,11 +60,12 @@ def main(steps):
     grown = resident() - half
     assert messages > steps
     assert rig.escaped == []
-    assert loop.rounds - loop.others > steps * 0.9
-    assert packing.messages.asked < packing.messages.packed / 20
+    sending = delivery.sending
+    assert delivery.rounds > steps * 0.9
+    assert sending.others == 0
+    assert sending.messages.asked < sending.messages.packed / 20
     assert set(rig.processor.commons) == {None}
     assert engine.request_worker_map == {}
-    packing.end()
     print(grown)
 
 

@@ -61,7 +61,7 @@ def make(template, number):
     counts, ids, scores, ranks = template
     ids[0, 0], ids[1, 0] = number, 0
     ids[1, 0] = checksum(counts, ids, scores, ranks)
-    return fp.Step.from_arrays("spec_topk", counts, ids, scores, ranks)
+    return fp.Step.from_arrays("spec_topk", counts, ids, scores, ranks, as_recorded=True)
 
 
 def number_of(step):

@@ -5,7 +5,6 @@ import fcntl
 import os
 import pty
 import select
-import signal
 import struct
 import subprocess
 import termios
@@ -32,8 +31,7 @@ def started(*arguments, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that started the tests in the background left SIGINT ignored.
-        **{"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options},
+        **options,
     )
     try:
         yield process

@@ -9,13 +9,13 @@ import importlib
 import json
 import os
 
-from fd_postproc._core import encode, step_from_tensors
-from fd_postproc.fastdeploy.engine.processor import make_class
-from fd_postproc.fastdeploy.stream_frames import Content, packed
+from fd_postproc._core import step_from_tensors
+from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.trial import canned, compatibility
-from fd_postproc.fastdeploy.trial.facts import Facts
+from fd_postproc.fastdeploy.trial.features import Facts
 from fd_postproc.fastdeploy.trial.sandbox import Sandbox
 from fd_postproc.fastdeploy.worker.streams import numbering
+from tests.reference import ReferenceStep, encode_frame
 
 module = importlib.import_module("fastdeploy.output.token_processor")
 zmq = importlib.import_module("zmq")
@@ -39,8 +39,7 @@ class OverSocket(make_class(ours.module)):
             tensors += [self.output_scores, self.output_ranks]
         step = step_from_tensors(self.channel, *tensors, layout=self.layout)
         sender, number = numbering.next()
-        frame = Content(step.batch, compact=encode(step, "compact"), sender=sender, number=number)
-        client.send_pyobj(packed(frame))
+        client.send_pyobj(encode_frame(ReferenceStep.from_step(step), sender=sender, seq=number))
         ours.switches["FD_USE_GET_SAVE_OUTPUT_V1"] = True
         self.zmq_server = server
         lost = self.counters.lost_steps, self.counters.malformed

@@ -23,7 +23,7 @@ import fd_postproc as fp
 from fd_postproc import doctor, queues
 from fd_postproc.cli import main as command
 from fd_postproc.flight import files
-from fd_postproc.needs import Load
+from fd_postproc.needed_limits import Load
 from tests.lib.rig import Rig
 from tests.lib.waiting import until
 
@@ -204,9 +204,10 @@ class Stage:
         return lines
 
     def end(self):
-        for pid in self._children:
+        for pid in self._children:  # all, before one is waited for: an idle one dies when others are gone
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         for one in queues.list_queues():

@@ -1,8 +1,11 @@
 """Every fault that docs/faults.md tells of: how it is played, and what has to be said of it."""
 
 import contextlib
+import ctypes
+import itertools
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +15,11 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from tests.lib.fault_stage import REQUESTS, at_step, hang, set_limit, short_of_memory
+from tests.lib.waiting import until
 
 AT = 100  # the step at which a worker misbehaves: two seconds after its first
 SOON, LATER = 4.0, 7.0  # seconds after the fault: so many looks at the queue; a silence long enough
+LONGER = 10.0  # a change of pace that lasts
 
 
 @dataclass(frozen=True)
@@ -69,14 +74,141 @@ def happening(stage, what, after=SOON, *, reason=True, prepare=None, **worker):
     stage.look(engine, after, reason=reason)
 
 
-def in_a_step(stage, prepare, after=SOON, **worker):
+def in_a_step(stage, prepare, after=SOON, *, reason=True, **worker):
     """Something happens to the engine when it delivers the results of step AT."""
     engine = stage.engine(prepare=prepare)
     stage.worker(**worker)
     stage.sound(engine, 20)
     stage.until_steps(engine, AT - 8)
     stage.happens()
+    stage.look(engine, after, reason=reason)
+
+
+def changing(stage, step, after=LONGER, *, pace=lambda _: 0.02, **engine):
+    """A worker that changes at step AT; `step` and `pace` get the number of a step."""
+
+    def work():
+        with fp.Sender("plain") as sender:
+            for n in itertools.count():
+                if n == AT:
+                    os.mkfifo(f"{stage.folder}/changed")
+                sender.send(step(n))
+                time.sleep(pace(n))
+
+    engine = stage.engine(**engine)
+    stage.child(work)
+    stage.sound(engine, 20)
+    until(lambda: os.path.exists(f"{stage.folder}/changed"), 60)
+    stage.happens()
     stage.look(engine, after)
+
+
+def _plain(count, tokens=True):
+    """A step of so many requests; without tokens all of its counts are -1."""
+    ids = range(1000, 1000 + count) if tokens else []
+    return fp.Step.from_arrays("plain", [1 if tokens else -1] * count, ids)
+
+
+def kept_out(stage):
+    """A worker of another user, and a queue whose mode changes."""
+
+    def work():
+        os.setgid(65534)
+        os.setuid(65534)
+        with fp.Sender("plain") as sender:
+            while True:
+                with contextlib.suppress(fp.QueuePermission):
+                    sender.send(_plain(REQUESTS))
+                time.sleep(0.02)
+
+    os.environ["FD_POSTPROC_QUEUE_MODE"] = "0666"
+    engine = stage.engine()
+    stage.child(work)
+    stage.sound(engine, AT // 2)
+    stage.happens()
+    sysv_ipc.MessageQueue(queues.locate("plain")).mode = 0o600
+    stage.look(engine, LATER)
+
+
+def _report_now_and_then(rig):
+    """As outside of tests: then the engine watches who reads."""
+    rig.processor.gauge_period = 0.1
+
+
+def _thief(stage, *_):
+    """Another process, which takes a message every two seconds."""
+
+    def steal():
+        queue = sysv_ipc.MessageQueue(queues.locate("plain"))
+        while True:
+            queue.receive()
+            time.sleep(2.0)
+
+    stage.child(steal)
+
+
+def _stop_for_a_while(stage, engine, _):
+    stage.kill(engine, signal.SIGSTOP)
+    time.sleep(8.0)
+    stage.kill(engine, signal.SIGCONT)
+
+
+def _hold_the_gil():
+    """Another thread than the token thread calls into C without giving the GIL back."""
+    threading.Thread(target=ctypes.PyDLL(None).usleep, args=(7_000_000,)).start()
+
+
+def _begin_anew(stage, _, worker):
+    stage.kill(worker)
+    stage.worker(dialect="compact")
+
+
+def _slow_down(rig, seconds):
+    """From step 20 on, delivery takes long."""
+    real, put = rig.sink.put_results, []
+
+    def put_results(results):
+        put.append(None)
+        if len(put) > 20:
+            time.sleep(seconds)
+        return real(results)
+
+    rig.sink.put_results = put_results
+
+
+def slow_delivery(stage):
+    engine = stage.engine(prepare=partial(_slow_down, seconds=0.3))
+    stage.worker(pace=0.2)
+    stage.until_steps(engine, 20)
+    stage.happens()
+    stage.look(engine, LONGER)
+
+
+def idle_engine(stage):
+    """All threads of the engine get the idle priority, on a processor that others use."""
+    processor = {min(os.sched_getaffinity(0))}
+
+    def use():
+        os.sched_setaffinity(0, processor)
+        while True:
+            pass
+
+    def schedule(policy):
+        for thread in os.listdir(f"/proc/{engine}/task"):
+            os.sched_setaffinity(int(thread), processor)
+            os.sched_setscheduler(int(thread), policy, os.sched_param(0))
+
+    engine = stage.engine()
+    stage.worker(pace=0.1)
+    stage.sound(engine, AT // 2)
+    for _ in range(2):
+        stage.child(use)
+    stage.happens()
+    schedule(os.SCHED_IDLE)
+    try:
+        stage.look(engine, 16.0, reason=False)
+    finally:
+        schedule(os.SCHED_OTHER)  # so that it can end
 
 
 def of_another_version(stage):
@@ -133,7 +265,7 @@ def _columns():
     import numpy as np
 
     shape = (REQUESTS, 21)
-    return np.full(shape, 1000), np.zeros(shape, np.float32), np.zeros(REQUESTS, int)
+    return np.full(shape, 1000), np.zeros(shape, np.float32), np.ones(REQUESTS, int)
 
 
 def left_by_an_earlier_run(stage):
@@ -206,12 +338,12 @@ FAULTS = [
     # ---- what worker-sim does
     Fault(
         "silence", "the worker lives and sends nothing", partial(simulated, fault="silence", after=LATER),
-        "worker-silent", "silent", f"{PLAIN} --fault silence",
+        "silent", "silent", f"{PLAIN} --fault silence",
         "Look at the worker: its log, `nvidia-smi`, a stack (`py-spy dump`). What it waits for is "
         "on its side of the queue.",
     ),
     Fault(
-        "drift", "the worker becomes slower and slower", partial(simulated, fault="drift", after=9.0),
+        "drift", "the worker becomes slower and slower", partial(simulated, fault="drift", after=12.0),
         "slower", None, f"{PLAIN} --fault drift",
         "Nothing is lost. Look for what grows on the worker's side: memory, a cache, a clock that throttles.",
     ),
@@ -223,7 +355,7 @@ FAULTS = [
     ),
     Fault(
         "death", "the worker is killed between two steps", partial(simulated, fault="death", after=LATER),
-        "worker-dead", "worker", f"{PLAIN} --fault death",
+        "worker", "worker", f"{PLAIN} --fault death",
         "`dmesg` tells of the OOM killer, the worker's log of a crash. Restart the service.",
     ),
     Fault(
@@ -269,7 +401,7 @@ FAULTS = [
     ),
     Fault(
         "other-build", "the worker is of a build with other sizes", partial(simulated, fault="other-build"),
-        "other-build", "refused", f"{PLAIN} --fault other-build",
+        "refused", "refused", f"{PLAIN} --fault other-build",
         "Engine and worker have to be of one FastDeploy: see which one each process imports.",
     ),
     Fault(
@@ -288,14 +420,14 @@ FAULTS = [
     Fault(
         "removed", "the queue is removed, and the worker notices",
         partial(simulated, fault="removed"),
-        "queue-removed", None, f"{PLAIN} --fault removed",
+        "removed", None, f"{PLAIN} --fault removed",
         "A new queue was made at once; steps in the old one are lost. Find out who calls `ipcrm`.",
     ),
     # ---- what happens to the worker
     Fault(
         "stopped", "the worker is stopped",
         partial(happening, what=lambda stage, _, worker: stage.kill(worker, signal.SIGSTOP), after=LATER),
-        "worker-stopped", "stopped", "`kill -STOP` the process of a worker-sim.",
+        "stopped", "stopped", "`kill -STOP` the process of a worker-sim.",
         "`kill -CONT` it; or a debugger holds it.",
     ),
     Fault(
@@ -305,7 +437,7 @@ FAULTS = [
     ),
     Fault(
         "never-sent", "no worker ever sends", never_sent,
-        "worker-silent", None, "Start a service whose worker cannot start.",
+        "silent", None, "Start a service whose worker cannot start.",
         "`healthy()` waits for a first token as long as FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT, since a "
         "prefill may take so long. See the worker's log.",
     ),
@@ -319,20 +451,61 @@ FAULTS = [
     ),
     Fault(
         "mixed-versions", "the worker's frames are of another version", of_another_version,
-        "other-build", "refused", "Install another fd_postproc in the worker's environment.",
+        "refused", "refused", "Install another fd_postproc in the worker's environment.",
         "Install one fd_postproc for engine and workers.",
+    ),
+    Fault(
+        "two-packed-workers", "two workers send packed messages to one queue",
+        partial(happening, what=lambda stage, *_: stage.worker(), after=16.0),
+        "two-senders", None, f"Twice, at a time: {PLAIN}",
+        "As above. Packed messages have no numbers: the kernel's last sender tells the two apart.",
+    ),
+    Fault(
+        "other-dialect", "a worker began anew with another dialect",
+        partial(happening, what=_begin_anew, reason=False),
+        "other-dialect", None, f"End a worker-sim, then start another: {COMPACT}",
+        "Nothing, if it was wanted. Else compare FD_PLUGINS and FD_POSTPROC_DIALECT of both starts.",
+    ),
+    Fault(
+        "slow-worker", "the worker is ten times slower at once",
+        partial(changing, step=lambda _: _plain(REQUESTS), pace=lambda n: 0.02 if n < AT else 0.2),
+        "slow-worker", None, "End a worker-sim, then start another with --pace 0.2.",
+        "Look at the worker's machine: a clock that was lowered, a GPU that is shared, a debugger's log.",
+    ),
+    Fault(
+        "half-batch", "messages have fewer requests than the engine",
+        partial(changing, step=lambda n: _plain(REQUESTS if n < AT else REQUESTS // 2)),
+        "starved", None, f"{PLAIN} --load 4,1,1, to an engine with eight requests",
+        "Compare max_num_seqs of engine and worker. The others' clients wait in vain: restart the service.",
+    ),
+    Fault(
+        "no-tokens", "all counts are -1 from now on",
+        partial(changing, step=lambda n: _plain(REQUESTS, n < AT)),
+        "empty", None, "A worker that takes every request for a stopped one.",
+        "See the worker's log: its stop flags, its sampling. Restart the service.",
     ),
     # ---- what happens to the queue
     Fault(
+        "mode", "the queue's mode keeps the worker out", kept_out,
+        "permission", "silent", "A program that sets the mode of the queue by `msgctl`.",
+        "Run both sides as one user, or set FD_POSTPROC_QUEUE_MODE in the engine, and restart.",
+    ),
+    Fault(
+        "thief", "another process takes a packed message every two seconds",
+        partial(happening, what=_thief, after=LONGER, prepare=_report_now_and_then),
+        "two-readers", None, "A program that calls `msgrcv` now and then.",
+        "End it. Packed messages have no numbers, so no count of lost ones is possible: use compact frames.",
+    ),
+    Fault(
         "removed-unnoticed", "the queue is removed, and the worker does not notice", unnoticed_removal,
-        "queue-removed", "removed", "`ipcrm -q` while FastDeploy's own save ops send.",
+        "removed", "removed", "`ipcrm -q` while FastDeploy's own save ops send.",
         "Restart the service: FastDeploy's own save ops keep the number of the old queue for ever. "
         "Find out who calls `ipcrm`.",
     ),
     Fault(
         "no-queue", "no queue can be made",
         partial(happening, what=_no_queue),
-        "queue-error", "queue", "Lower kernel.msgmni, then remove the queue.",
+        "queue", "queue", "Lower kernel.msgmni, then remove the queue.",
         "Remove queues that nobody uses (`fd-postproc doctor --remove`), or raise kernel.msgmni.",
     ),
     Fault(
@@ -361,13 +534,13 @@ FAULTS = [
     Fault(
         "stuck", "the token thread is stuck in a step",
         partial(in_a_step, prepare=lambda rig: at_step(rig, AT, hang), after=LATER),
-        "stuck", "step", "A scheduler that does not return.",
+        "step", "step", "A scheduler that does not return.",
         "A stack of the engine (`py-spy dump`) says where. Restart the service.",
     ),
     Fault(
         "thread-dead", "the token thread ends",
         partial(in_a_step, prepare=lambda rig: at_step(rig, AT, _leave)),
-        "thread-dead", "thread", "Something in a step that raises SystemExit.",
+        "thread", "thread", "Something in a step that raises SystemExit.",
         "Restart the service. The engine's log has the reason.",
     ),
     Fault(
@@ -385,13 +558,13 @@ FAULTS = [
     Fault(
         "engine-killed", "the engine is killed between two steps",
         partial(happening, what=lambda stage, engine, _: stage.kill(engine), reason=False),
-        "killed", None, "`kill -KILL` the engine.",
+        "engine", None, "`kill -KILL` the engine.",
         "`dmesg` tells of the OOM killer, the engine's log of a crash.",
     ),
     Fault(
         "engine-killed-in-step", "the engine is killed in a step",
         partial(in_a_step, prepare=lambda rig: at_step(rig, AT, _die)),
-        "killed", None, "`kill -KILL` the engine under load.",
+        "engine", None, "`kill -KILL` the engine under load.",
         "The same.",
     ),
     Fault(
@@ -402,5 +575,30 @@ FAULTS = [
         ),
         "frozen", None, "`kill -STOP` the engine.",
         "`kill -CONT` it. Nobody answers for it meanwhile: a probe needs a time limit of its own.",
+    ),
+    Fault(
+        "engine-was-stopped", "the engine was stopped for eight seconds",
+        partial(happening, what=_stop_for_a_while, after=12.0, pace=0.1),
+        "frozen", None, "`kill -STOP` the engine, then `kill -CONT`.",
+        "Find out who stops it: a debugger, a container that is frozen, a snapshot of the machine.",
+    ),
+    Fault(
+        "gil", "a thread of the engine holds the GIL for seven seconds",
+        partial(
+            in_a_step, prepare=lambda rig: at_step(rig, AT, _hold_the_gil), after=12.0, reason=False, pace=0.1
+        ),
+        "frozen", None, "A C extension that computes for seconds and keeps the GIL.",
+        "A stack with native frames (`py-spy dump --native`) says which. It has to give the GIL back.",
+    ),
+    Fault(
+        "slow-delivery", "delivery takes 0.3 s", slow_delivery,
+        "slow-engine", None, "A scheduler that waits, as for a network.",
+        "The text says which stage takes the time. Delivery is FastDeploy's scheduler.",
+    ),
+    Fault(
+        "idle-engine", "the engine runs on an idle priority beside busy processes",
+        idle_engine,
+        "no-cpu", None, "`chrt --idle -a -p 0 PID` of the engine, on a machine with busy processes.",
+        "Give the engine its priority back (`chrt --other -a -p 0 PID`, `renice`), or processors of its own.",
     ),
 ]  # fmt: skip

@@ -215,7 +215,6 @@ class Call:
         )  # fmt: skip
         assert status != -2 or machine is None, machine.fault()
         assert status != -2, "a thread wrote behind its block's shared memory"
-        assert status != -3, "a block did not tell that it was done"
         self.decided = status == 1
         if status == -1:
             return Outcome(buffer.tobytes(), REFUSED, fault=fault.values())

@@ -8,9 +8,9 @@ import pytest
 from tests.lib.children import python
 
 
-def as_nobody(script):
-    """Run a script as user 65534, which owns nothing."""
+def as_nobody(script, imports=""):
+    """Run a script as user 65534, which owns nothing, after imports of what that user may not read."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    code = f"import os; import fd_postproc as fp; os.setgid(65534); os.setuid(65534)\n{script}"
+    code = f"import os; import fd_postproc as fp\n{imports}\nos.setgid(65534); os.setuid(65534)\n{script}"
     return subprocess.run(python(code), capture_output=True, text=True, timeout=60, cwd="/")

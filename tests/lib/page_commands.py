@@ -20,12 +20,8 @@ from fd_postproc.recording import RecordingWriter
 from tests.lib.paths import ROOT
 from tests.lib.waiting import until
 
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *(page for folder in ("docs", "benchmarks", "examples") for page in ROOT.glob(f"{folder}/*.md")),
-    ]
-)
+FOLDERS = ("", "docs/", "benchmarks/", "examples/", "harness/service/", "tests/restated/")
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}*.md"))
 QUEUE_ID, KEY = 8002, 0x21500001  # those of the documents
 MESSAGES = 20
 PID, REQUEST = "4711", "chatcmpl-1f0c"
@@ -116,7 +112,6 @@ def run_command(command, programs, folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         if arguments[0] == "worker-sim":

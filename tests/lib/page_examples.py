@@ -37,7 +37,6 @@ def run_example(block, folder, python=sys.executable):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
     with process as example:
         if ENDLESS in block:

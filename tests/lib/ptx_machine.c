@@ -41,7 +41,6 @@ static void add_regions(void)
     add_region("length", result, wide, 1, 0);
     add_region("wide", result + wide, 8, 1, 1);
     add_region("fault", result + wide + 8, (int64_t)sizeof(fdk_result) - wide - 8, 1, 0);
-    add_region("done", job->done, 4 * (int64_t)n_blocks, 1, 0);
 }
 
 static uint64_t state;
@@ -66,7 +65,7 @@ static void shuffle(int32_t *order)
 static void begin_block(int32_t index)
 {
     block_state *b = &blocks[index];
-    *b = (block_state){n_threads, 0, 0, -1, malloc(sizeof(int32_t) * (size_t)n_threads), 0,
+    *b = (block_state){n_threads, 0, 0, malloc(sizeof(int32_t) * (size_t)n_threads), 0,
                        malloc((size_t)shared_bytes + 1), malloc(sizeof(word_watch) * (size_t)(shared_bytes / 4 + 1)),
                        malloc(sizeof(thread_state) * (size_t)n_threads)};
     memset(b->shared, 0xA5, (size_t)shared_bytes);
@@ -76,7 +75,7 @@ static void begin_block(int32_t index)
     for (int32_t k = 0; k < n_threads; k++) {
         thread_state *t = &b->threads[k];
         b->order[k] = k;
-        t->pc = t->barriers = t->fenced = 0;
+        t->pc = t->barriers = 0;
         t->block = index;
         t->thread = k;
     }
@@ -90,7 +89,6 @@ static int advance(block_state *b)
     const int answer = run_thread(t);
     if (answer == ENDED)
         b->running--;
-    t->fenced = 0;
     if (b->next == 0)
         b->pc = answer == ENDED ? -1 : t->pc;
     if (b->pc != (answer == ENDED ? -1 : t->pc))

@@ -37,12 +37,11 @@ typedef struct {
     uint8_t p[N_P];
     int32_t pc;         /* the barrier that it waits at */
     int32_t barriers;   /* that it has passed */
-    int32_t fenced;     /* nothing was written since a fence */
     int32_t block, thread;
 } thread_state;
 
 typedef struct {
-    int32_t running, epoch, pc, last_write_epoch;
+    int32_t running, epoch, pc;
     int32_t *order;
     int32_t next;
     uint8_t *shared;
@@ -143,15 +142,6 @@ static uint64_t access_global(thread_state *t, int line, uint64_t at, int size, 
             watch(t, line, &r->words[k], is_write, 1, r->anybody, at);
     if (!is_write)
         return get((const uint8_t *)at, size);
-    if (strcmp(r->name, "done") == 0) {
-        if (!t->fenced)
-            fail(t, line, "a block tells that it is done without a fence", at);
-        if (blocks[t->block].last_write_epoch == blocks[t->block].epoch)
-            fail(t, line, "a block tells that it is done without a barrier", at);
-    } else {
-        blocks[t->block].last_write_epoch = blocks[t->block].epoch;
-    }
-    t->fenced = 0;
     memcpy((void *)at, &value, (size_t)size);
     if (strcmp(r->name, "payload") == 0) {
         if (n_stores == most_stores)

@@ -103,8 +103,6 @@ def statement(opcode, operands, line, barriers):
         barriers.append(len(barriers) + 1)
         number = barriers[-1]
         return f"t->pc = {number}; return AT_BARRIER; B{number}:;"
-    if opcode == "membar.sys":
-        return "t->fenced = 1;"
     if opcode.startswith(("ld.", "st.")):
         return memory(opcode, operands, line)
     c = [operand(text) for text in operands]

@@ -10,9 +10,9 @@ import random
 import sys
 from types import SimpleNamespace
 
-from fd_postproc.fastdeploy.engine.decode_log import adds_up
-from fd_postproc.fastdeploy.engine.deliveries import collection_of, delivery_to
-from fd_postproc.fastdeploy.engine.shapes import plan_of
+from fd_postproc.fastdeploy.engine.delivery.decode_log import adds_up
+from fd_postproc.fastdeploy.engine.delivery.delivery import handover_in
+from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
 
 NAMES = [f"request {number}" for number in range(12)]
 
@@ -49,7 +49,7 @@ def state(scheduler):
     return {
         "requests": list(scheduler.requests),
         "responses": {
-            name: [(type(response), id(response.raw)) for response in waiting]
+            name: [(response.request_id, response.finished, id(response.raw)) for response in waiting]
             for name, waiting in scheduler.responses.items()
         },
         "steps": [list(map(id, step)) for step in scheduler.batch_responses_per_step],
@@ -58,14 +58,13 @@ def state(scheduler):
 
 
 def compare(fastdeploy, seed, steps):
-    """How many steps went in and out the quick way; the first difference, if there is one."""
+    """How many steps went in and out the fast path; the first difference, if there is one."""
     module = importlib.import_module(f"{fastdeploy}.output.token_processor")
     log = importlib.import_module(f"{fastdeploy}.scheduler.local_scheduler").scheduler_logger
     plan, rng = plan_of(module), random.Random(seed)
     theirs, ours = scheduler_of(fastdeploy), scheduler_of(fastdeploy)
-    delivery = delivery_to(ours, plan)
-    collection = collection_of(ours, plan)
-    if delivery is None or collection is None:
+    handover = handover_in(ours, plan)
+    if handover is None:
         return {"quick": None, "fetched": None, "difference": None}
     lines = []
     keep = logging.Handler()
@@ -78,13 +77,13 @@ def compare(fastdeploy, seed, steps):
             fetch = rng.random() < 0.3
             for scheduler in (theirs, ours):
                 del lines[:]
-                if scheduler is ours and delivery.put(results):
+                if scheduler is ours and handover.put(results):
                     told["quick"] += 1
                 else:
                     scheduler.put_results(results)
                 outcome = [state(scheduler), list(lines)]
                 if fetch:
-                    quick = collection.get(scheduler) if scheduler is ours else None
+                    quick = handover.take() if scheduler is ours else None
                     told["fetched"] += quick is not None
                     got = scheduler.get_results() if quick is None else quick
                     outcome += [[(name, list(map(id, some))) for name, some in got.items()], state(scheduler)]

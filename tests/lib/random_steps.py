@@ -36,4 +36,4 @@ def random_step(channel, seed, *, batch=None, cols=None, accepted=None, layout=f
     special = rng.random((rows, cols)) < 0.1
     scores[special] = rng.choice(np.array([np.nan, -np.inf, np.inf, -0.0], np.float32), int(special.sum()))
     ranks = rng.integers(-(1 << 31), 1 << 31, rows)
-    return fp.Step.from_arrays(channel, counts, ids, scores, ranks, **keywords)
+    return fp.Step.from_arrays(channel, counts, ids, scores, ranks, **keywords, as_recorded=True)

@@ -44,7 +44,7 @@ def check(tree):
 TRIAL = """
 import importlib, json
 from dataclasses import asdict
-from fd_postproc.fastdeploy.engine.processor import make_class
+from fd_postproc.fastdeploy.engine.processor_class import make_class
 from fd_postproc.fastdeploy.trial.compatibility import compare
 module = importlib.import_module("fastdeploy.output.token_processor")
 print("told: " + json.dumps(asdict(compare(module, make_class))))
@@ -79,7 +79,7 @@ def run(tree, program, *arguments, folder, shim=True, **variables):
     folder : Path
         Where it runs and logs.
     shim : bool
-        Whether the machine looks as if it had a GPU (``benchmarks/service/shim``).
+        Whether the machine looks as if it had a GPU (``harness/service/shim``).
     """
     check(tree)
     paths = [*([SHIM] if shim else []), tree, LIB.parents[1]]

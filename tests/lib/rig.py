@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import time
 
 import numpy as np
@@ -121,11 +122,17 @@ class Rig:
         counts = [entry if isinstance(entry, int) else len(entry) for entry in own]
         flat = [token for entry in own if not isinstance(entry, int) for token in entry]
         if not self.mode["enable_logprob"]:
-            return fp.Step.from_arrays(self.channel, counts, np.array(flat, int), flag=flag)
+            return fp.Step.from_arrays(self.channel, counts, np.array(flat, int), flag=flag, as_recorded=True)
         ids = np.array([[token, *range(columns - 1)] for token in flat], int).reshape(len(flat), columns)
         scores = np.array([[-token / 8] * columns for token in flat], np.float32).reshape(len(flat), columns)
         return fp.Step.from_arrays(
-            self.channel, counts, ids, scores, np.array([token % 7 for token in flat], int), flag=flag
+            self.channel,
+            counts,
+            ids,
+            scores,
+            np.array([token % 7 for token in flat], int),
+            flag=flag,
+            as_recorded=True,
         )
 
     def process(self, tokens, **options):
@@ -143,6 +150,17 @@ class Rig:
         payload = fp.encode(self.message(tokens, **options)).ljust(payload_size(self.channel), b"\0")
         imported("tests.lib.step_replay.tensors").fill(self.channel, tensors, payload)
         processor._process_batch_output()
+
+    def queue_refuses(self, monkeypatch):
+        """Every look into the queue fails from now on; the loop does not wait between two."""
+
+        def next_step():
+            raise fp.QueueError(13, "no, thank you")
+
+        monkeypatch.setattr(self.processor, "_next_step", next_step)
+        monkeypatch.setattr(
+            "fd_postproc.fastdeploy.engine.processor.receiving.time.sleep", lambda _: os.sched_yield()
+        )
 
     def step(self, tokens=None, **options):
         """The same; returns the results by request id, in the order of puts.

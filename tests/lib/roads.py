@@ -8,7 +8,6 @@ import sysv_ipc
 import zmq
 
 import fd_postproc as fp
-from tests.lib.waiting import until
 
 
 class Road:
@@ -59,11 +58,13 @@ class Road:
             for message in messages:
                 queue.send(message, type=2)
             return
-        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-            socket.connect(self.end["address"])
-            socket.linger = 5000
-            for message in messages:
-                socket.send(message)
+        context = zmq.Context()
+        self._open.callback(context.destroy, linger=0)
+        socket = context.socket(zmq.PUSH)
+        self._open.callback(socket.close, linger=0)
+        socket.connect(self.end["address"])
+        for message in messages:  # they wait in it until the receiver receives
+            socket.send_multipart(message if isinstance(message, list) else [message])
 
     def close(self):
         self._open.close()
@@ -83,11 +84,6 @@ class quietly:
             self.sender.close()
 
 
-def taken(sender):
-    """Wait until a receiver has taken all that a Sender has sent."""
-    until(lambda: sender.unacknowledged == 0)
-
-
 def numbered(k):
     return fp.Step.from_arrays("plain", [1], [k])
 
@@ -98,3 +94,13 @@ def token(step):
 
 def arriving(receiver, count):
     return [token(receiver.receive(20)) for _ in range(count)]
+
+
+def filled(sender, step):
+    """Send until nothing more goes for a while, not even into the kernel; how many went."""
+    for n in range(1 << 20):
+        try:
+            sender.send(step, 0.3)
+        except fp.QueueTimeout:
+            return n
+    raise AssertionError("it never filled up")

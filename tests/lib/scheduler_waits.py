@@ -5,8 +5,8 @@ import json
 import threading
 import time
 
-from fd_postproc.fastdeploy.engine.shapes import plan_of
-from fd_postproc.fastdeploy.engine.wake_up import WakeUp
+from fd_postproc.fastdeploy.engine.delivery.wake_up import WakeUp
+from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
 
 PUTS = 20
 

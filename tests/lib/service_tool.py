@@ -1,4 +1,4 @@
-"""``benchmarks/service`` without the checkout on the import path: it would hide the installed package."""
+"""``harness/service`` without the checkout on the import path: it would hide the installed package."""
 
 import importlib
 import importlib.util
@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "service"
-NAME = "fd_postproc_benchmarks_service"
+FOLDER = Path(__file__).resolve().parents[2] / "harness" / "service"
+NAME = "fd_postproc_harness_service"
 TREES = [Path(path) for path in os.environ.get("FD_POSTPROC_FASTDEPLOY", "").split(":") if path]
 NEEDED = ("aiohttp", "httpx", "openai", "tokenizers", "uvicorn", "zmq")
 

@@ -9,7 +9,7 @@ import enum
 import json
 
 from fd_postproc.fastdeploy.trial.canned import SCRIPTS
-from fd_postproc.fastdeploy.trial.facts import ABORT_SETS, Facts
+from fd_postproc.fastdeploy.trial.features import ABORT_SETS, Facts
 from fd_postproc.fastdeploy.trial.sandbox import Sandbox
 from fd_postproc.fastdeploy.trial.trial import Trial
 

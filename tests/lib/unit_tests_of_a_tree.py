@@ -1,4 +1,7 @@
-"""Program: FastDeploy's own unit tests of its token processor, on its class (0) or on ours (1)."""
+"""Program: FastDeploy's own unit tests: of its token processor, on its class (0) or ours (1); or of a file.
+
+``FD_PLUGINS`` decides whether the tests of a file meet the plug-in, as it does for a service.
+"""
 
 import importlib
 import json
@@ -14,17 +17,17 @@ FILES = (
 )
 
 
-class Passed:
+class Outcomes:
     def __init__(self):
-        self.names = []
+        self.of = {}
 
     def pytest_runtest_logreport(self, report):
-        if report.when == "call" and report.passed:
-            self.names.append(report.nodeid)
+        if report.when == "call" or not report.passed:
+            self.of[report.nodeid] = report.outcome
 
 
 def put_ours_in_place():
-    from fd_postproc.fastdeploy.engine.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     module = importlib.import_module(MODULE)
     stock, ours = module.TokenProcessor, make_class(module)
@@ -34,17 +37,36 @@ def put_ours_in_place():
             cls.__bases__ = tuple(ours if base is stock else base for base in cls.__bases__)
 
 
-def main(ours):
+def run(folder, files):
+    outcomes = Outcomes()
+    # Hypothesis's plug-in is imported at the end, and meets what a test of FastDeploy's has replaced.
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        str(folder),
+        "-W",
+        "ignore",
+    ]
+    pytest.main([*options, *map(str, files)], plugins=[outcomes])
+    print("\ntold: " + json.dumps(outcomes.of))
+
+
+def run_on_the_class(ours):
     module = importlib.import_module(MODULE)
     if ours:
         put_ours_in_place()
     folder = Path(module.__file__).resolve().parents[2] / "tests" / "output"
-    files = [str(folder / name) for name in FILES if (folder / name).exists()]
-    passed = Passed()
-    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder), "-W", "ignore"]
-    pytest.main([*options, *files], plugins=[passed])
-    print("\ntold: " + json.dumps({"passed": sorted(passed.names)}))
+    run(folder, [folder / name for name in FILES if (folder / name).exists()])
 
 
 if __name__ == "__main__":
-    main(bool(int(sys.argv[1])))
+    if sys.argv[1] in ("0", "1"):
+        run_on_the_class(bool(int(sys.argv[1])))
+    else:
+        run(Path(sys.argv[1]).parent, sys.argv[1:])

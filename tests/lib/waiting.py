@@ -6,8 +6,8 @@ import threading
 import time
 
 
-def until(condition, seconds=20):
-    """What the condition gave in the end; fails if it stays false."""
+def until(condition, seconds=90):
+    """What the condition gave in the end; fails if it stays false for longer than any busy machine takes."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it took too long"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fd_postproc.fastdeploy import logs
-from fd_postproc.fastdeploy.worker import overlap, warmup
+from fd_postproc.fastdeploy.worker import warmup
 from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.frameworks import Paddle
@@ -42,7 +42,6 @@ def save(double, channel, requests, **keywords):
 def restore_save_ops():
     """FastDeploy's own save ops again, wherever ours went; nothing that the worker side has begun goes on."""
     warmup.end()
-    overlap.end()
     for name, module in list(sys.modules.items()):
         if name.startswith("fastdeploy.") and hasattr(module, "__dict__"):
             for op in SAVE_OPS:

@@ -14,7 +14,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import ops, queues
-from fd_postproc.complaints import Backoff, Complaints
+from fd_postproc.log_throttle import Backoff, Complaints
 from fd_postproc.ops import receive
 from tests import reference
 from tests.lib.children import python
@@ -82,7 +82,6 @@ def test_every_golden_message_fills_the_tensors_as_fastdeploys_op_does(raised_li
     check_filled(send, Numpy(), received_golden)
 
 
-@pytest.mark.sample
 def test_golden_messages_fill_tensors_of_every_framework(raised_limits, send, framework, received_golden):
     check_filled(send, framework, received_golden)
 
@@ -197,6 +196,16 @@ def test_a_removed_queue_is_made_again(send):
     send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
     call("plain", [x], wait=False)
     assert x[2, 0] == 7
+
+
+def test_what_was_counted_outlives_a_removed_queue(send):
+    x = fresh("plain")[0]
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
+    call("plain", [x], wait=False)
+    before = ops.receive_stats()["messages"]
+    sysv_ipc.MessageQueue(queues.locate("plain")).remove()
+    call("plain", [x], wait=False)
+    assert ops.receive_stats()["messages"] == before > 0
 
 
 def test_a_queue_that_is_removed_again_and_again_is_waited_for(send, complaints, caplog, monkeypatch):
@@ -365,14 +374,14 @@ def test_a_torch_tensor_without_memory_is_refused(send):
 
 def test_another_layout(send):
     step = fp.Step.from_arrays(
-        "spec_topk", [6, -3], np.arange(36).reshape(6, 6), np.zeros((6, 6)), np.arange(6)
+        "spec_topk", [6, -3], np.arange(36).reshape(6, 6), np.zeros((6, 6)), np.arange(1, 7)
     )
     send("spec_topk", fp.encode(step, layout=fp.Layout(128, 5, 6)))
     tensors = [np.full(3 + 128 + 128 * 36, 2), np.zeros(128 * 36, np.float32), np.zeros(128 * 6, np.int64)]
     ops.speculate_get_output_topk(*tensors, 5, 0, True, layout=fp.Layout(128, 5, 6))
     assert tensors[0][:6].tolist() == [1, 3 | 6 << 8, 2, 6, -3, 2]
     assert tensors[0][131 : 131 + 36].tolist() == list(range(36))
-    assert tensors[2][:6].tolist() == list(range(6))
+    assert tensors[2][:6].tolist() == list(range(1, 7))
 
 
 GET = {
@@ -426,3 +435,15 @@ def test_counters_have_their_names_before_anything_is_sent():
             assert stats["waits"] == stats["messages"] == sum(stats.values()) == 0
     """
     subprocess.run(python(textwrap.dedent(code)), check=True)
+
+
+def test_a_plain_step_fills_no_log_probabilities(send, caplog):
+    """FastDeploy's worker sends one where no request has asked for any."""
+    send("topk", fp.encode(fp.Step.from_arrays("plain", [1, 1], [[5], [6]]), "packed"))
+    tensors = fresh("topk")
+    before = [np.copy(tensor) for tensor in tensors]
+    call("topk", tensors)
+    assert "it is of channel 'plain'" in caplog.text
+    np.testing.assert_array_equal(tensors[0][2:], before[0][2:])
+    for tensor, old in zip(tensors[1:], before[1:], strict=True):
+        np.testing.assert_array_equal(tensor, old)

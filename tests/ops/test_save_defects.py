@@ -79,6 +79,7 @@ REFUSED = [
     ("H19", "save_output", put("x", 2, WIDE), {}, ["x", "2", str(WIDE)]),
     ("H19", "save_output", put("x", 1, -WIDE - 1), {}, ["x", "1", str(-WIDE - 1)]),
     ("H19", TOPK, put("x", 0, WIDE), {}, ["x", "0", str(WIDE)]),
+    ("H19", TOPK, put("topk_ids", (1, 1), 1 << 32), {}, ["topk_ids", "1", "1", str(1 << 32)]),
     ("H19", TOPK, put("topk_ids", (1, 3), 1 << 32), {}, ["topk_ids", "1", "3", str(1 << 32)]),
     ("H19", TOPK, put("ranks", 2, WIDE), {}, ["ranks", "2", str(WIDE)]),
     ("H19", SPEC, put("accept_tokens", (1, 1), WIDE), {}, ["accept_tokens", "1", str(WIDE)]),

@@ -91,7 +91,6 @@ def test_all_recorded_messages_from_tensors(golden, raised_limits, ops_queue, mo
     check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
 
 
-@pytest.mark.sample
 def test_the_reference_saves_what_fastdeploy_saved(golden):
     op, args, inputs = recorded_call(golden)
     if flat_sampled(inputs):
@@ -162,6 +161,19 @@ def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
             np.testing.assert_array_equal(value, old)
 
     check()
+
+
+@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+def test_counts_of_a_larger_batch_are_cleared(dialect, raised_limits, ops_queue, monkeypatch):
+    """The memory of a message is used again."""
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
+    for batch in (256, 3):
+        args = arguments("speculate_save_output", random_inputs("speculate_save_output", batch, 1, 5))
+        send("speculate_save_output", *args)
+        payload, _ = ops_queue.take("spec")
+        assert_same((payload, 1), saved("speculate_save_output", *args, dialect=dialect))
+    counts = np.frombuffer(payload[8 : 8 + 4 * 256], np.int32)
+    assert not counts[3:].any()
 
 
 @pytest.mark.parametrize("op", CHANNELS)

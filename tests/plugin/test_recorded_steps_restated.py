@@ -26,7 +26,7 @@ CLASSES = ["installed", "restated"] if os.environ.get("FD_POSTPROC_FASTDEPLOY") 
 def token_processor(kind="restated"):
     """The class of the module that FastDeploy's engine imports, or the restated step on it."""
     module = imported("fastdeploy.output.token_processor")
-    bind = imported("benchmarks.baseline").bind
+    bind = imported("tests.restated").bind
     return module.TokenProcessor if kind == "installed" else bind(module)
 
 
@@ -216,7 +216,6 @@ def test_only_sums_have_a_tolerance_and_only_on_request():
     assert differences({"metrics": counts[0]}, {"metrics": counts[1]}, sum_tolerance=1e-9)
 
 
-@pytest.mark.sample
 def test_the_replayers_tensors_are_those_that_fastdeploys_ops_filled(received_golden):
     """These messages went through FastDeploy's own get ops; the replayer writes packed ones only."""
     legacy = received_golden.channel in ("topk", "spec_topk") and received_golden.dialect == "legacy"
@@ -235,7 +234,7 @@ def test_the_replayers_tensors_are_those_that_fastdeploys_ops_filled(received_go
 @pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk_target", "spec_topk_draft"])
 def test_the_timed_load_is_steady_decode(channel):
     """Every request gets its tokens in every step, in all columns, and none ends."""
-    workload = imported("benchmarks.baseline.workload")
+    workload = imported("tests.restated.workload")
     accepted, columns = (4 if "spec" in channel else 1), (6 if "topk" in channel else 1)
     case = workload.Case(channel, columns, accepted, batch=5)
     load = workload.Load(imported("fastdeploy.output.token_processor"), token_processor(), case)
@@ -254,7 +253,7 @@ def test_the_timed_load_is_steady_decode(channel):
 
 
 def test_taking_parts_out_leaves_the_names_as_they_were():
-    shares = imported("benchmarks.baseline.shares")
+    shares = imported("tests.restated.shares")
     module = imported("fastdeploy.output.token_processor")
     classes = module.RequestOutput, module.RequestMetrics, module.Request
     before = [dict(vars(cls)) for cls in classes]

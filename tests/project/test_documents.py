@@ -7,15 +7,10 @@ import runpy
 
 import pytest
 
+from tests.lib.page_commands import PAGES
 from tests.lib.paths import ROOT
 
 GENERATOR = ROOT / "docs" / "generate_api.py"
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *(page for folder in ("docs", "benchmarks", "examples") for page in ROOT.glob(f"{folder}/*.md")),
-    ]
-)
 TRANSLATED = {"README.md": "README_CN.md", "docs/user-guide.md": "docs/user-guide_cn.md"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -27,7 +22,18 @@ def generator():
 
 def test_the_api_page_is_up_to_date(generator):
     written = GENERATOR.with_name("api.md").read_text()
-    assert written == generator["page"](), "run python docs/generate_api.py"
+    assert written == generator["index"](), "run python docs/generate_api.py"
+
+
+def test_the_api_page_has_every_name_of_the_reference(generator):
+    names = re.findall(r"^###+ `(\.?\w+)", generator["page"](), flags=re.M)
+    one, found = "", []
+    for name in names:
+        one = one if name.startswith(".") else name
+        found.append(one + name if name.startswith(".") else name)
+    index = set(re.findall(r"^\| `([\w.]+)` \|", generator["index"](), flags=re.M))
+    assert len(found) > 100
+    assert {name for name in found if ".__" not in name} == index
 
 
 def test_everything_public_is_described(generator):
@@ -62,6 +68,12 @@ def test_links_lead_somewhere(page):
         assert linked.exists(), target
         if anchor:
             assert anchor in anchors(linked), target
+
+
+def test_the_site_has_every_page():
+    """And no other; .ci/checks/site builds it."""
+    named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    assert set(named) == set(NAMES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -110,6 +122,17 @@ def code(section):
 def links(section):
     """Pages that are linked; headings are translated, and a translation leads to translations."""
     return sorted(re.sub(r"_(cn|CN)(?=\.md)|#.*", "", to) for to in re.findall(r"\]\(([^)]*)\)", section))
+
+
+def test_the_tests_that_the_security_page_names_are_there():
+    named = re.findall(
+        r"`(tests/[\w/]+\.py|test_\w+\.py)(?:::(\w+))?`", (ROOT / "docs/security.md").read_text()
+    )
+    assert len(named) > 12
+    for path, test in named:
+        file = ROOT / (path if path.startswith("tests/") else f"tests/transport/{path}")
+        assert file.is_file(), path
+        assert f"def {test}(" in file.read_text() or not test, f"{path}::{test}"
 
 
 @pytest.mark.parametrize("what", [structure, numbers, commands, code, links])

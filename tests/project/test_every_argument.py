@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import os
 import re
+import runpy
 import signal
 import warnings
 from types import SimpleNamespace
@@ -135,7 +136,7 @@ def packer(op="save_output", layout=fp.GPU, **tensors):
 
 
 CALLS = {
-    "Step.from_arrays": (fp.Step.from_arrays, {"channel": "spec_topk", **FROM}),
+    "Step.from_arrays": (fp.Step.from_arrays, {"channel": "spec_topk", **FROM, "as_recorded": False}),
     "Step.token_ids": (STEP.token_ids, {"i": 0}),
     "Step.logprobs": (STEP.logprobs, {"i": 0}),
     "Logprobs.slice_rows": (VIEW.slice_rows, {"start": 0, "end": 1}),
@@ -152,7 +153,6 @@ CALLS = {
     "queues.remove_queue": (queues.remove_queue, {"msqid": 0}),
     "ops.flush": (ops.flush, {"timeout": 0}),
     "ops.num_columns": (ops.num_columns, {"requested": [1, None], "layout": fp.GPU}),
-    "ops.ready": (lambda tensors: ops.ready(tensors), {"tensors": PACKED["x"]}),
     "ops.Packer": (packer, {"op": "save_output", "layout": fp.GPU, **PACKED}),
     "ops.Packer.save": (packer().save, {"batch": 1, "stream": None}),
     "ops.save_output_normal": (
@@ -175,11 +175,11 @@ VALUES = {
 
 
 def documented():
-    """Argument names of each public function and method that has any, from the API page."""
-    page = ROOT / "docs" / "api.md"
+    """Argument names of each public function and method that has any, from the API reference."""
+    reference = runpy.run_path(str(ROOT / "docs" / "generate_api.py"))["page"]()
     module = one = ""
     found = {}
-    for level, text in re.findall(r"^(#{2,4}) `(.*)`$", page.read_text(), flags=re.M):
+    for level, text in re.findall(r"^(#{2,4}) `(.*)`$", reference, flags=re.M):
         name, bracket, arguments_ = text.partition("(")
         if level == "##":
             module = name.removeprefix("fd_postproc").removeprefix(".")

@@ -1,15 +1,24 @@
 """The programs in ``examples/`` run as their README says."""
 
 import importlib.util
+import json
+import runpy
+import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+import fd_postproc as fp
 from fd_postproc import queues
+from tests.core.test_client import COMPACT, DEFAULT
 from tests.lib.page_commands import as_a_user
 from tests.lib.paths import ROOT
+from tests.lib.waiting import until
 
 FOLDER = ROOT / "examples"
 DOUBLE = ROOT / "tests" / "fastdeploy_double"
@@ -87,5 +96,63 @@ def test_the_plug_in_is_loaded_where_it_is_named(run):
     lines = run("which_processor.py", PYTHONPATH=f"{DOUBLE}:{ROOT}", PYTHONWARNINGS="ignore")
     assert lines == [
         "FD_PLUGINS=(none): fastdeploy.output.token_processor.TokenProcessor",
-        "FD_PLUGINS=fd_postproc: fd_postproc.fastdeploy.engine.processor.TokenProcessor",
+        "FD_PLUGINS=fd_postproc: fd_postproc.fastdeploy.engine.processor_class.TokenProcessor",
     ]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """An API server, which answers every other request as one with the plug-in does."""
+
+    asked: ClassVar[list] = []
+
+    def do_POST(self):
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        told = COMPACT if len(self.asked) % 2 else DEFAULT
+        body = json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_rollouts_are_collected_in_either_form(run):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (line,) = run("collect_rollouts.py", f"http://127.0.0.1:{server.server_port}", "20")
+        server.shutdown()
+    assert line.startswith("20 answers, 40 tokens, 0.0 MB in ")
+    assert [one["compact_arrays"] for one in Answers.asked] == [True] * 20
+
+
+@pytest.fixture
+def redis_server(tmp_path):
+    """A private server at a Unix socket; its address."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("needs redis-server")
+    redis = pytest.importorskip("redis")
+    path = tmp_path / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(path), "--dir", str(tmp_path), "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        until(path.exists)
+        yield redis.Redis(unix_socket_path=str(path))
+        server.terminate()
+
+
+def test_steps_through_a_broker_survive_the_reader(run, redis_server):
+    """What a killed reader had in hand comes to the next of its name; nothing is missing."""
+    assert run("through_redis.py", f"unix://{redis_server.connection_pool.connection_kwargs['path']}") == [
+        "[0]", "[1]", "[2]",
+    ]  # fmt: skip
+    module = runpy.run_path(str(FOLDER / "through_redis.py"))
+    for k in range(100):
+        module["send"](redis_server, fp.Step.from_arrays("plain", [1], [k]))
+    first = module["receive"](redis_server, "reader")
+    seen = [next(first).token_ids(0)[0] for _ in range(30)]
+    first.close()  # in the middle of the thirtieth
+    again = [step.token_ids(0)[0] for step in module["receive"](redis_server, "reader")]
+    assert seen[:29] + again == list(range(100))
+    redis_server.close()

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -36,8 +37,12 @@ def test_what_is_called_is_there(caller):
 def test_every_change_runs_every_check():
     by_hand = {"c-format"}  # changes files
     apart = {"coverage"}  # takes long, finds no error
-    assert called((ROOT / ".ci" / "run").read_text()) == NAMES - by_hand - apart
-    assert called((ROOT / ".github" / "workflows" / "checks.yml").read_text()) == NAMES - by_hand
+    with_a_tree = {"fastdeploy"}  # a workflow of its own
+    documents = {"site"}  # no change of the package breaks it; the tests look at links, too
+    assert called((ROOT / ".ci" / "run").read_text()) == NAMES - by_hand - apart - with_a_tree - documents
+    workflows = ROOT / ".github" / "workflows"
+    assert called((workflows / "checks.yml").read_text()) == NAMES - by_hand - with_a_tree
+    assert called((workflows / "fastdeploy.yml").read_text()) == with_a_tree
     assert called((ROOT / "docs" / "development.md").read_text()) == NAMES
 
 
@@ -45,9 +50,35 @@ def test_workflows_use_every_python_that_is_supported():
     classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text())
     (matrix,) = re.findall(r"python: \[(.*)\]", (ROOT / ".github" / "workflows" / "checks.yml").read_text())
     assert [version.strip('"') for version in matrix.split(", ")] == classifiers
-    wheels = (ROOT / ".github" / "workflows" / "wheels.yml").read_text()
-    assert re.findall(r"^ +(3\.\d+)$", wheels, flags=re.M) == classifiers
-    assert re.findall(r" python(3\.\d+)", wheels) == classifiers
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert re.findall(r"^ +(3\.\d+)$", release, flags=re.M) == classifiers
+    assert re.findall(r" python(3\.\d+)", release) == classifiers
+
+
+def test_the_changelogs_section_is_what_a_release_says(tmp_path):
+    """The program that a tag starts refuses a wrong tag and a section without a date."""
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "fd_postproc").mkdir()
+    program = tmp_path / ".ci" / "release_notes"
+    program.write_text((ROOT / ".ci" / "release_notes").read_text())
+    (tmp_path / "fd_postproc" / "_version.py").write_text('__version__ = "1.2.3"\n')
+    changelog = tmp_path / "CHANGELOG.md"
+
+    def notes(tag, text):
+        changelog.write_text(text)
+        return subprocess.run(
+            [sys.executable, program, tag], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+
+    dated = "# Changelog\n\n## 1.2.3 - 2026-12-01\n\nNew.\n\n## 1.2.2 - 2026-11-01\n\nOld.\n"
+    good = notes("v1.2.3", dated)
+    assert (good.returncode, good.stdout) == (0, "New.\n")
+    wrong = notes("v1.2.4", dated)
+    assert wrong.returncode == 1
+    assert "the tag is v1.2.4, but fd_postproc/_version.py says 1.2.3" in wrong.stderr
+    undated = notes("v1.2.3", dated.replace("2026-12-01", "unreleased"))
+    assert undated.returncode == 1
+    assert "'unreleased'" in undated.stderr
 
 
 @pytest.mark.parametrize("page", ["README.md", "README_CN.md"])

@@ -4,12 +4,13 @@ import ast
 import re
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from tests.lib.paths import ROOT
 
-PACKAGE = ROOT / "fd_postproc"
+PACKAGE, THIS = ROOT / "fd_postproc", Path(__file__)
 HEADERS = PACKAGE / "headers"
 CUDA = ROOT / "cuda"
 NATIVE = sorted(
@@ -102,8 +103,11 @@ FLOORS = [
     *(
         "_version",
         "_checkout",
-        "_child",
+        "client",
+        "subprocess_json",
         "checks",
+        "codes",
+        "faults",
         "environment",
         "errors",
         "layout",
@@ -118,8 +122,8 @@ FLOORS = [
         "_core",
         "_save",
         "cuda",
-        "needs",
-        "complaints",
+        "needed_limits",
+        "log_throttle",
         "flight",
         "explain",
         "recording",
@@ -128,29 +132,48 @@ FLOORS = [
     *("ops", "fastdeploy", "doctor", "cli", "__main__"),
 ]
 
-# The files of the plug-in, the lowest first, as docs/design.md draws them.  An extension is its .pyi here.
+# The files of the plug-in, the lowest first, as docs/files.md draws them.  An extension is its .pyi here.
 PLUG_IN = [
-    *("introspection", "ways", "logs", "build", "stream_frames"),
-    *("trial/canned", "trial/differences", "trial/private_metrics", "trial/sandbox", "trial/scratch"),
-    *("trial/filling", "trial/trial", "trial/facts", "trial/compatibility"),
-    *("engine/context", "engine/_results", "engine/counters", "engine/decode_log", "engine/apart"),
-    *("engine/deliveries", "engine/wake_up", "engine/messages", "engine/send_loop"),
-    *("engine/shapes", "engine/stale", "engine/warmup", "engine/liveness"),
-    *("engine/contract", "engine/reporter", "engine/pickles", "engine/framed", "engine/watch"),
-    # The parts of the class: each inherits from others before it.
-    *("engine/best_effort", "engine/tracing", "engine/release", "engine/pairing", "engine/transfers"),
-    *("engine/finish", "engine/steady", "engine/advance", "engine/gauges", "engine/steps"),
-    *("engine/streamed", "engine/receiving", "engine/sockets", "engine/health"),
-    *("engine/quick_ways", "engine/lifecycle"),
-    *("engine/activation", "engine/processor", "engine/entry"),
-    *("worker/overlap", "worker/room", "worker/warmup", "worker/pieces", "worker/streams"),
+    *("introspection", "logs", "seams", "build", "stream_frames", "array_readers", "contract"),
+    *("trial/canned", "trial/differences", "trial/private_globals", "trial/private_metrics"),
+    *("trial/result", "trial/sandbox", "trial/fakes"),
+    *("trial/trial_messages", "trial/trial", "trial/features", "trial/more_steps", "trial/known_code"),
+    "trial/compatibility",
+    *("engine/results/step_context", "engine/results/_results", "engine/results/result_classes"),
+    *("engine/delivery/decode_log", "engine/delivery/sending", "engine/delivery/trial"),
+    *("engine/delivery/delivery", "engine/delivery/wake_up"),
+    *("engine/health/counters", "engine/health/liveness", "engine/health/reporter", "engine/health/watch"),
+    # The mix-ins of the class: each inherits from others before it.
+    "engine/processor/base",
+    *("engine/processor/pairing", "engine/processor/finish", "engine/processor/advance"),
+    *("engine/processor/steps", "engine/processor/warmup"),
+    "engine/processor/receiving",
+    *("engine/zmq/frame_step", "engine/zmq/object_step", "engine/zmq/zmq_loop"),
+    *("engine/fast_paths", "engine/stale_messages", "engine/lifecycle"),
+    *("engine/activation", "engine/processor_class", "engine/entry"),
+    *("worker/limit_check", "worker/warmup", "worker/split_frames", "worker/streams"),
     "worker/drafts",
     "worker/masks",
     "worker/sending",
     "worker/entry",
-    *("api/_chunks", "api/loading", "api/texts", "api/waits", "api/plans", "api/building_blocks"),
-    *("api/canned", "api/trial", "api/counters", "api/activation", "api/connections", "api/unpacking"),
-    *("api/queues", "api/weights", "api/detokenising", "api/responses", "api/parts", "api/entry"),
+    *("api/chunks/_chunks", "api/chunks/token_spelling", "api/chunks/wait_for"),
+    *("api/chunks/model_fields", "api/chunks/building_blocks"),
+    *("api/loading", "api/canned", "api/trial", "api/counters", "api/activation", "api/connections"),
+    *("api/unpacking", "api/engine_process", "api/watchdog"),
+    *(
+        "api/stream_queue",
+        "api/answer_text",
+        "api/detokenising",
+        "api/excerpt",
+        "api/word_counts",
+        "api/token_counts",
+        "api/known_parsers",
+        "api/parsers",
+        "api/responses",
+        "api/steady",
+        "api/lane",
+    ),
+    *("api/in_use", "api/entry"),
     "report",
 ]
 
@@ -184,15 +207,12 @@ def test_each_floor_imports_only_floors_below(path):
             assert below <= set(allowed), f"line {node.lineno}: {below - set(allowed)} is no floor below"
 
 
-def test_design_md_draws_the_plug_in():
-    page = (ROOT / "docs" / "design.md").read_text()
-    section = page[page.index("\n## The plug-in\n") : page.index("\n## The bounds gate\n")]
-    drawn = set(re.findall(r"\w+", section[: section.index("| file |")]))
-    told = set(re.findall(r"(\w+)\.pyx?`", section))
+def test_files_md_draws_the_plug_in():
+    page = (ROOT / "docs" / "files.md").read_text()
+    section = page[page.index("\n## The plug-in\n") :]
+    drawn = set(re.findall(r"\w+", section))
     for name in PLUG_IN:
-        file = name.rpartition("/")[2]
-        assert file in drawn, f"{name} is not in the picture"
-        assert file in told, f"{name} is not in the table"
+        assert name.rpartition("/")[2] in drawn, f"{name} is not in the picture"
 
 
 @cache
@@ -239,4 +259,50 @@ def test_the_files_of_a_folder_are_next_to_each_other():
 def test_the_parts_of_the_class_say_what_they_expect_of_it():
     """Their bases do; nobody hides that behind an annotation."""
     for name, path in plug_in_files().items():
-        assert "self: Any" not in path.read_text() or name == "engine/shapes", name
+        assert "self: Any" not in path.read_text() or name == "engine/results/result_classes", name
+
+
+# The folders beside the package, and which of each other they may import.
+ROOMS = {
+    "fd_postproc": (),
+    "harness": (),
+    # What is measured against must be the step that the recorded runs hold to: restated once, under tests/.
+    "benchmarks": ("tests.restated",),
+    "tools": ("benchmarks", "tests"),
+    "tests": ("harness", "tools"),
+    # A benchmark may change or go without a test of anything else: only its own tests know it.
+    "tests/benchmarks": ("benchmarks", "tests"),
+}
+
+
+def room_of(path):
+    """The room that a file is in: of two that fit, the inner one."""
+    name = str(path.relative_to(ROOT))
+    return max((room for room in ROOMS if name.startswith(f"{room}/")), key=len, default=None)
+
+
+def foreign_imports(text, room):
+    """Modules of other rooms that a source imports, be it by a name in a string, without leave."""
+    imported = rf"(?:from|import) ((?:{'|'.join(ROOMS)})\b[\w.]*)"
+    in_a_string = r"""["']((?:benchmarks|harness|tools)\.\w[\w.]*)["']"""
+    for one, quoted in re.findall(f"{imported}|{in_a_string}", text):
+        name = one or quoted
+        known = (room.partition("/")[0], "fd_postproc", *ROOMS[room])
+        if not any(name == other or name.startswith(f"{other}.") for other in known):
+            yield name
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_it_may(room):
+    paths = [path for path in (ROOT / room).rglob("*.py") if room_of(path) == room and path != THIS]
+    assert paths
+    found = {str(path): list(foreign_imports(path.read_text(), room)) for path in paths}
+    assert not {path: names for path, names in found.items() if names}
+
+
+def test_a_foreign_import_is_seen():
+    assert list(foreign_imports("    from benchmarks.cases import Case\n", "tests")) == ["benchmarks.cases"]
+    assert list(foreign_imports('imported("benchmarks.processors")', "tests")) == ["benchmarks.processors"]
+    assert list(foreign_imports("from tests.lib import rig\n", "benchmarks")) == ["tests.lib"]
+    assert list(foreign_imports("import tests.restated\n", "fd_postproc")) == ["tests.restated"]
+    assert not list(foreign_imports("from tests.restated import bind\n", "benchmarks"))

@@ -23,7 +23,8 @@ def test_the_examples_pass_strict_checks(tmp_path):
     """The README's and the programs in ``examples/``."""
     (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
     (tmp_path / "example.py").write_text(block)
-    programs = [tmp_path / "example.py", *sorted(Path(ROOT, "examples").glob("*.py"))]
+    there = {*Path(ROOT, "examples").glob("*.py")} - {Path(ROOT, "examples", "through_redis.py")}
+    programs = [tmp_path / "example.py", *sorted(there)]  # redis, an optional package, has types of its own
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", *programs],
         cwd=ROOT,

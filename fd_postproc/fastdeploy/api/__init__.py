@@ -1,1 +1,1 @@
-"""The API server's process: from a result to the bytes of an answer."""
+"""The API server's side: fast paths from a result to the bytes of an answer."""

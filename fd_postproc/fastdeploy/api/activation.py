@@ -1,4 +1,4 @@
-"""Whether ours is used in a serving module, and the log line that says so."""
+"""Decides whether the plug-in is active in a serving module, and logs the decision."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from ..._version import __version__
 from ...environment import FORCE, is_on
 from ..logs import api_log, export_active, warn
-from ..ways import left_text
+from ..seams import left_text, unknown_text
+from ..trial.result import TrialResult
 from . import counters
-from .building_blocks import install
-from .trial import Verdict, compare
+from .chunks.building_blocks import install
+from .trial import compare
 
 WHAT = {
     "serving_chat": "chat completions",
@@ -18,8 +19,8 @@ WHAT = {
 }
 
 
-def settle(module: Any) -> Verdict:
-    """Decide for a serving module that was just imported; put ours in if it is to be used.
+def settle(module: Any) -> TrialResult:
+    """Decide for a serving module that was just imported, and install the fast path if it fits.
 
     Parameters
     ----------
@@ -48,5 +49,6 @@ def settle(module: Any) -> Verdict:
         log.info(
             f"fd_postproc: API side active for {what} ({__version__}): writes the chunks; {verdict.reason} "
             f"with FastDeploy's own code ({verdict.seconds * 1e3:.0f} ms){left_text(verdict.left)}"
+            f"{unknown_text(verdict.unknown)}"
         )
     return verdict

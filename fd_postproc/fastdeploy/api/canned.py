@@ -1,13 +1,21 @@
-"""Requests and the results for them that both ways are tried with: made up, and small."""
+"""Small made-up requests and results for the trial of the API side."""
 
 from __future__ import annotations
 
 import copy
 import math
+import random
+import struct
 from dataclasses import dataclass, field
 from typing import Any
 
 NOW = 1_763_740_800.5
+
+MANY = 24
+"""Random answers for a FastDeploy whose code is unknown."""
+
+EXPERTS = "routing_data"
+"""Key of a result's routed experts."""
 
 TEXTS = (
     " the",
@@ -23,7 +31,7 @@ TEXTS = (
     "\u2028",
     " the",
 )
-"""What the trial's tokenizer says for token ids 0, 1, ...; further ids are refused."""
+"""Texts of the trial's tokenizer for token ids 0, 1, ...; it refuses further ids."""
 
 SCORES = (
     *(-0.5, -1.1920928955078125e-07, -0.0, -9.999999747378752e-06, -1.4999999621068127e-05, -17.25),
@@ -55,13 +63,13 @@ class Script:
     max_tokens: int = 50
 
     def groups(self) -> list[list[dict[str, Any]]]:
-        """Results of its own for each user, one group each."""
+        """New results for each caller, one group at a time."""
         return [[copy.deepcopy(result)] for result in self.results]
 
 
 @dataclass
 class _Maker:
-    """Makes the results of a script, with other numbers in each."""
+    """Builder of a script's results, with different numbers in each."""
 
     request_id: str
     step: int = 0
@@ -165,13 +173,29 @@ def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
         .add(1, 2, choice=1, finished=True).made,
         "masks": maker().add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
         .add(1, 1, speculate_metrics=speculation, finished=True).made,
+        "experts": maker().add(1, 1).add(1, 1, choice=1, finished=True, routing_data=_experts(7))
+        .add(1, 1, finished=True, routing_data=_experts(11)).made,
         "error": maker().add(1, 1).add(1, 1, error_code=500, error_msg="it failed", finished=True).made,
         "aborted": maker().add(1, 1).add(1, error_msg="Aborted", finished=True).made,
     }  # fmt: skip
 
 
+def _experts(tokens: int) -> list[list[list[int]]]:
+    """Experts of some tokens in two layers."""
+    return [
+        [[(5 * token + 3 * layer) % 9, (37 * token) % 256] for layer in range(2)] for token in range(tokens)
+    ]
+
+
+def as_one_value(experts: list[list[list[int]]]) -> bytes:
+    """The bytes of an array of uint8, as `headers/packed_array.h` has them."""
+    shape = len(experts), len(experts[0]), len(experts[0][0])
+    numbers = bytes(one for layers in experts for layer in layers for one in layer)
+    return struct.pack("<cBBx3I", b"u", 1, 3, *shape) + numbers
+
+
 def scripts(chat: bool) -> list[Script]:
-    """All, for one of the two APIs."""
+    """All scripts for one of the two APIs."""
     results = _results("chatcmpl-trial" if chat else "cmpl-trial")
 
     def asked(columns: int | None, **more: Any) -> dict[str, Any]:
@@ -197,6 +221,29 @@ def scripts(chat: bool) -> list[Script]:
         Script("skipped and called tools", asked(1), results["skipped"]),
         Script("two choices", asked(2, n=2), results["choices"], 2),
         Script("masks and speculation", asked(1), results["masks"]),
+        Script("routed experts", asked(1, n=2), results["experts"], 2),
         Script("an error", asked(1), results["error"]),
         Script("aborted", asked(1), results["aborted"]),
     ]
+
+
+def random_script(number: int, chat: bool) -> Script:
+    """A random request and its results, the same for the same number."""
+    rng = random.Random(number)
+    maker = _Maker("chatcmpl-trial" if chat else "cmpl-trial")
+    columns, choices = rng.choice((None, 0, 1, 5, 20, 24)), rng.choice((1, 1, 2, 3))
+    steps = rng.randint(1, 10)
+    for step in range(steps):
+        for choice in range(choices):
+            wide = None if columns is None else rng.choice((columns, columns, columns + 3, 0))
+            maker.add(rng.randint(1, 6), wide, choice=choice, finished=step == steps - 1)
+    options: dict[str, Any] = {"n": choices} if choices > 1 else {}
+    if columns is not None:
+        options |= {"logprobs": True, "top_logprobs": columns} if chat else {"logprobs": columns}
+    if rng.random() < 0.4:
+        options["stream_options"] = {"include_usage": True, "continuous_usage_stats": rng.random() < 0.5}
+    if rng.random() < 0.4:
+        options["return_token_ids"] = True
+    if rng.random() < 0.2:
+        options["include_logprobs_decode_token"] = False
+    return Script(f"random answer {number}", options, maker.made, choices, rng.choice((5, 50)))

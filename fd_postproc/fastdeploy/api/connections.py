@@ -10,25 +10,72 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ...environment import GC
-from ._chunks import note
-from .plans import NotPlain
+from ...environment import COALESCE, GC, is_on
+from .. import seams
+from ..array_readers import announce
+from .chunks._chunks import note
+from .chunks.model_fields import NotPlain
 
 UTILS = "fastdeploy.entrypoints.openai.utils"
 
 MOST_HELD = 4096
-"""Groups of results that are kept at most, of all requests together."""
+"""Limit of early groups of results, over all requests."""
 
-PATIENCE = 60.0
-"""Seconds that one is kept."""
+MOST_BYTES = 64 << 20
+"""Limit of their memory in bytes."""
+
+KEEP_EARLY_S = 60.0
+"""Seconds after which an early group is dropped."""
+
+MOST_TURNS = 16
+"""Limit of the event loop's turns for which chunks wait for those of results that are here already."""
+
+MOST_PENDING = 1 << 16
+"""Limit of a connection's chunks that wait, in bytes."""
 
 MOST_GONE = 4096
-"""Requests that are remembered as over: what still comes for them is nobody's."""
+"""Limit of remembered ended requests, whose late results are dropped."""
+
+TOO_MANY = f"early results were dropped, there were more than {MOST_HELD:,} groups of them"
+TOO_LARGE = f"early results were dropped, they took more than {MOST_BYTES >> 20} MiB"
+TOO_OLD = f"early results were dropped, their request was not registered within {KEEP_EARLY_S:.0f} s"
+
+
+class ResultsDropped(Exception):
+    """Error for a request whose early results were dropped."""
+
+
+class NoResults(list):  # type: ignore[type-arg]
+    """Group of results that raises when it is read; FastDeploy reports that error to the client.
+
+    Parameters
+    ----------
+    error : Exception
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def __iter__(self) -> Any:
+        raise self.error
+
+    def __getitem__(self, index: Any) -> Any:
+        raise self.error
+
+
+class _Held:
+    """The early results of one request."""
+
+    def __init__(self, since: float) -> None:
+        self.since, self.size = since, 0
+        self.groups: list[Any] = []
 
 
 class RequestMap(dict):  # type: ignore[type-arg]
@@ -37,17 +84,39 @@ class RequestMap(dict):  # type: ignore[type-arg]
     The dispatcher asks it with ``get`` for each group of results.  For an id that is not registered, and has
     not been before, it gives a queue that keeps what it is given.  Only the beginning of an answer is kept:
     its first result, and what comes after a first result that was kept.
+
+    Above `MOST_BYTES` the request with the most bytes loses its early results, above `MOST_HELD` the oldest
+    request does.  It ends with an error as soon as it is registered.
+
+    Attributes
+    ----------
+    held : OrderedDict
+        Early results by request.
+    groups, size : int
+        How many groups are held, and the bytes of memory that they take.
+    dropped : OrderedDict
+        Requests that have lost their early results: when, and why.
+    lanes : dict
+        By request: what writes its chunks (`lane`).
+    more : callable
+        Whether the next message of results is here already.
     """
 
     def __init__(self, registered: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(registered)
         self.clock = clock
-        self.held: OrderedDict[str, tuple[float, list[Any]]] = OrderedDict()
-        self.groups = 0
+        self.held: OrderedDict[str, _Held] = OrderedDict()
+        self.groups = self.size = 0
+        self.dropped: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self.gone: OrderedDict[str, None] = OrderedDict()
+        self.lanes: dict[str, Any] = {}
+        self.premises: Any = None  # of streams in their steady state (`steady`)
+        self.more: Callable[[], Any] = bool
+        self.waiting: list[Any] = []  # lanes with chunks that wait
+        self.turns = 0
 
     def get(self, name: str, default: Any = None) -> Any:
-        queue = super().get(name)
+        queue = self.lanes.get(name) or super().get(name)
         if queue is not None:
             return queue
         return default if default is not None or name in self.gone else _Early(self, name)
@@ -55,44 +124,83 @@ class RequestMap(dict):  # type: ignore[type-arg]
     def __setitem__(self, name: str, queue: Any) -> None:
         super().__setitem__(name, queue)
         self.gone.pop(name, None)
-        _, groups = self.held.pop(name, (0.0, ()))
-        self.groups -= len(groups)
-        for group in groups:
-            queue.put_nowait(group)
+        if name in self.held:
+            for group in self._taken(name):
+                queue.put_nowait(group)
+        since, why = self.dropped.pop(name, (0.0, ""))
+        if why and self.clock() - since < KEEP_EARLY_S:
+            text = f"{why}; this request has lost its own and ends here: send it again"
+            queue.put_nowait(NoResults(ResultsDropped(text)))
 
     def pop(self, name: str, *default: Any) -> Any:
-        self.gone[name] = None
-        if len(self.gone) > MOST_GONE:
-            self.gone.popitem(last=False)
+        _remember(self.gone, name, None)
+        self.lanes.pop(name, None)
         return super().pop(name, *default)
 
     def clear(self) -> None:
         super().clear()
+        self.lanes.clear()
         self.held.clear()
-        self.groups = 0
+        self.dropped.clear()
+        self.groups = self.size = 0
+
+    def write(self, lane: Any) -> None:
+        """Write a lane's chunks, at once or with those of messages that are here already."""
+        if not self.more():
+            lane.flush()
+        elif lane not in self.waiting:
+            if not self.waiting:
+                self.turns = 0
+                asyncio.get_running_loop().call_soon(self._turn)
+            self.waiting.append(lane)
+        elif sum(map(len, lane.pending)) > MOST_PENDING:
+            lane.flush()
+
+    def _turn(self) -> None:
+        """Write what waits, unless the dispatcher has more for it."""
+        self.turns += 1
+        if self.turns < MOST_TURNS and self.more():
+            asyncio.get_running_loop().call_soon(self._turn)
+            return
+        waiting, self.waiting = self.waiting, []
+        for lane in waiting:
+            lane.flush()
 
     def hold(self, name: str, group: Any) -> None:
-        """Keep a group of results of an id that is not registered."""
+        """Hold a group of results of an id that is not registered."""
         now = self.clock()
-        while self.held:
-            oldest = next(iter(self.held))
-            since, groups = self.held[oldest]
-            if now - since < PATIENCE and self.groups < MOST_HELD:
-                break
-            del self.held[oldest]
-            self.groups -= len(groups)
-            note("results that nobody came to wait for were dropped")
+        while self.held and now - next(iter(self.held.values())).since >= KEEP_EARLY_S:
+            self._taken(next(iter(self.held)))
+            note(TOO_OLD)
         if name not in self.held:
-            if not _begins(group):
+            if name in self.dropped or not _begins(group):
                 return
-            self.held[name] = (now, [])
+            self.held[name] = _Held(now)
             note("results came before their request was registered, and were kept")
-        self.held[name][1].append(group)
+        held, size = self.held[name], _memory_of(group, MOST_BYTES)
+        held.groups.append(group)
+        held.size += size
         self.groups += 1
+        self.size += size
+        while self.size > MOST_BYTES:
+            self._drop(max(self.held, key=lambda one: self.held[one].size), now, TOO_LARGE)
+        while self.groups > MOST_HELD:
+            self._drop(next(iter(self.held)), now, TOO_MANY)
+
+    def _taken(self, name: str) -> list[Any]:
+        held = self.held.pop(name)
+        self.groups -= len(held.groups)
+        self.size -= held.size
+        return held.groups
+
+    def _drop(self, name: str, now: float, why: str) -> None:
+        self._taken(name)
+        _remember(self.dropped, name, (now, why))
+        note(why)
 
 
 class _Early:
-    """Takes the place of a queue that is not there yet."""
+    """Replacement for a queue that does not exist yet."""
 
     def __init__(self, requests: RequestMap, name: str) -> None:
         self.requests, self.name = requests, name
@@ -101,8 +209,27 @@ class _Early:
         self.requests.hold(self.name, group)
 
 
+def _remember(names: OrderedDict[str, Any], name: str, value: Any) -> None:
+    names[name] = value
+    if len(names) > MOST_GONE:
+        names.popitem(last=False)
+
+
+def _memory_of(group: Any, most: int) -> int:
+    """Bytes of a group's lists, maps, texts and numbers; counting stops above `most`."""
+    size, left = 0, [group]
+    while left and size <= most:
+        one = left.pop()
+        size += sys.getsizeof(one)
+        if type(one) is dict:
+            left += one.values()  # keys are the same strings everywhere
+        elif type(one) is list:
+            left += one
+    return size
+
+
 def _begins(group: Any) -> bool:
-    """Whether an answer begins with a group: its first tokens, or an error instead of an answer."""
+    """Whether a group begins an answer: its first tokens, or an error in place of an answer."""
     if not (isinstance(group, list) and group and isinstance(group[0], dict)):
         return False
     first = group[0]
@@ -113,7 +240,7 @@ def _begins(group: Any) -> bool:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Give FastDeploy's connection manager our map; a function that undoes it.
+    """Install our map in FastDeploy's connection manager; return a function that restores its own.
 
     Also, once it has been initialised - the server is about to serve - the dispatcher is made to take turns
     with the streams, and what is there by then is taken out of the garbage collector's sight.
@@ -145,20 +272,31 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(stock_initialize)
     async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
         made = await stock_initialize(manager, *arguments, **options)
-        take_turns(getattr(manager, "pull_client", None))
+        stream = getattr(manager, "pull_client", None)
+        take_turns(stream)
+        messages = getattr(stream, "_queue", None)
+        if is_on(COALESCE) and messages is not None and type(manager.request_map) is RequestMap:
+            manager.request_map.more = messages.__len__
+        tell_of_arrays(manager, module)
         freeze()
         return made
 
-    cls.__init__, cls.initialize = __init__, initialize
+    return seams.install(
+        "api connections",
+        (cls, "__init__", __init__),
+        (cls, "initialize", initialize),
+    )
 
-    def restore() -> None:
-        cls.__init__, cls.initialize = stock_init, stock_initialize
 
-    return restore
+def tell_of_arrays(manager: Any, module: Any) -> None:
+    """Let the engine send arrays as one value, where our msgpack unpacks its messages."""
+    path = getattr(manager, "pull_ipc_path", None)
+    if type(path) is str and getattr(vars(module).get("msgpack"), "reads_arrays", False):
+        manager.fd_postproc_arrays = announce(path)
 
 
 def take_turns(stream: Any) -> None:
-    """Let others run before each message that the dispatcher reads.
+    """Yield to other tasks before each message that the dispatcher reads.
 
     aiozmq's stream has the next message at once while there are more, without a turn of the event loop.
     Where the engine is faster than this process, the dispatcher then never waits: it took all of the CPU
@@ -176,18 +314,18 @@ def take_turns(stream: Any) -> None:
 
 
 RESULTS_A_COLLECTION = 4096
-"""How many results may come until the collector looks for cycles: each is a handful of lists and maps."""
+"""Number of results after which the garbage collector runs; each is a few lists and maps."""
 
 
 def freeze() -> None:
-    """Collect once, and have the collector pass over what is left, unless ``FD_POSTPROC_GC`` is ``off``.
+    """Collect once and freeze what is left, unless ``FD_POSTPROC_GC`` is ``off``.
 
     Half a million objects of Paddle and FastDeploy live as long as the process; walking through them again
     and again took a fourth of an API server's time.  A step's results are lists and maps that are gone when
     their chunks are written: Python's own threshold has the collector look at them twice a step, while all
-    of them live.  One that somebody else has changed stays.
+    of them live.  A threshold that was changed already stays.
     """
-    if GC.text.strip().lower() != "off":
+    if is_on(GC):
         gc.collect()
         gc.freeze()
         first, *others = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""From new token ids to new text, asking the tokenizer itself.
+"""New text from new token ids, by direct calls of the tokenizer library.
 
 FastDeploy's ``ids2tokens`` decodes two windows of an answer for each result, the ids before and those with
 the new ones; what is more in the second is the new text.  Each window goes through layers of PaddleFormers
@@ -7,7 +7,8 @@ the work.  Where nothing but those layers lies in between, the library is asked 
 questions, with the same answers.
 
 Not even the library is asked where a text is nothing but the bytes of its tokens in a row, as byte-level
-tokenizers have it (``ByteTokens``).
+tokenizers have it (``ByteTokens``), or the texts of SentencePiece's pieces in a row (``PieceTokens``), as in
+FastDeploy's own tokenizer for ERNIE, which is written in Python.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import importlib
 import inspect
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ._chunks import ByteTokens, note
-from .plans import NotPlain
+from .. import seams
+from .answer_text import AnswerText
+from .chunks._chunks import ByteTokens, PieceTokens, note
+from .chunks.model_fields import NotPlain
 
-PROCESSORS = "fastdeploy.input.base_processor"
+METHOD = "ids2tokens"
 REPLACEMENT = "\ufffd"
 
 LAYERS = {
@@ -32,7 +35,12 @@ LAYERS = {
     "decode": "transformers.tokenization_utils_base",
     "_decode": "transformers.tokenization_utils_fast",
 }
-"""Methods of a tokenizer on the way to the library, and whose they have to be."""
+"""Methods between a tokenizer and the tokenizers library, and the modules that must define them."""
+
+PIECE_LAYERS = ("decode_token", "decode", "_decode", "convert_ids_to_tokens", "convert_tokens_to_string")
+"""Methods between a tokenizer and SentencePiece; FastDeploy or PaddleFormers must define them."""
+
+_FEW = 4096  # ids among which bytes and spaces are looked for
 
 KNOWN_NAMES = frozenset(
     {
@@ -40,10 +48,13 @@ KNOWN_NAMES = frozenset(
         "list", "len", "replace", "append", "decode_token",
     }
 )  # fmt: skip
-"""What FastDeploy's method has been seen to look at."""
+"""Names that FastDeploy's method may use."""
+
+NEEDED_NAMES = frozenset({"decode_status", "tokenizer"})
+"""Names that it must use; an abstract method does not."""
 
 STATE = 4
-"""Items of an answer's state: two offsets, ids, text.  With ``FD_USE_HF_TOKENIZER`` there are three."""
+"""Items of an answer's state: two offsets, ids, text; three with ``FD_USE_HF_TOKENIZER``."""
 
 ARGUMENTS = ["self", "token_id", "task_id"]
 
@@ -54,13 +65,13 @@ CANNED = (
     "👩‍👩‍👧‍👦🏳️‍🌈🇩🇪 𝔘𝔫𝔦 e\u0301 \u200b\u2028\ufeff\ufffd ｗｉｄｅ ½ ﬁ",
     "<think>a</think> <|im_start|> </s> <unk> ## ' ll ' s n't ( a ) . , ? !",
 )
-"""Texts whose tokens are decoded both ways before a tokenizer is asked at once."""
+"""Texts that the trial decodes by both functions before the fast path is used."""
 
 
 def decode_token(
     decode: Callable[..., str], ids: list[int], prefix_offset: int, read_offset: int
 ) -> tuple[str, int, int]:
-    """As PaddleFormers' ``decode_token``: new text, and where the two windows begin next time.
+    """Decode as PaddleFormers' ``decode_token``: new text, and both offsets for the next call.
 
     Parameters
     ----------
@@ -81,36 +92,46 @@ def decode_token(
 
 
 class Ways(NamedTuple):
-    """How a tokenizer can be asked.
+    """The ways in which a tokenizer can be called.
 
     Attributes
     ----------
     decode : callable or None
         The library's; None where FastDeploy's way has to be taken.
     new_text : callable or None
-        `ByteTokens.new_text`; None where its texts are more than bytes in a row.
+        Of `ByteTokens` or `PieceTokens`; None where its texts are more than those of tokens in a row.
     """
 
     decode: Callable[..., str] | None = None
     new_text: Callable[..., tuple[str, int, int] | None] | None = None
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether there is a fast path."""
+        return self.decode is not None or self.new_text is not None
+
+
+def _library_of(tokenizer: Any) -> Any:
+    """The library object that does the work below a tokenizer."""
+    return tokenizer.__dict__.get("_tokenizer") or tokenizer.__dict__.get("sp_model")
+
 
 class Tokenizers:
-    """Which tokenizers can be asked at once: decided for each when it is first seen."""
+    """Cache of the fast path of each tokenizer, decided when the tokenizer is first used."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[Callable[[], Any], Any, Ways]] = {}
 
     def ways_of(self, tokenizer: Any) -> Ways:
-        """How it can be asked."""
+        """How a tokenizer can be called."""
         name = id(tokenizer)
         last, library, ways = self.known.get(name, _NONE)
-        if last() is tokenizer and (ways.decode is None or tokenizer.__dict__.get("_tokenizer") is library):
+        if last() is tokenizer and (not ways.is_quick or _library_of(tokenizer) is library):
             return ways
         library, ways = None, Ways()
         try:
             ways = ways_of(tokenizer)
-            library = vars(tokenizer)["_tokenizer"]
+            library = _library_of(tokenizer)
         except NotPlain as reason:
             note(f"texts of new tokens: {reason}")
         except Exception as error:
@@ -125,13 +146,16 @@ _NONE: tuple[Callable[[], Any], Any, Ways] = (lambda: None, None, Ways())
 
 
 def ways_of(tokenizer: Any) -> Ways:
-    """How to ask the tokenizers library below a tokenizer, where that gives the same.
+    """The fast path to the tokenizers library, if it decodes the same.
 
     Raises
     ------
     NotPlain
         With the reason.
     """
+    model = getattr(tokenizer, "__dict__", {}).get("sp_model")
+    if model is not None and type(model) is importlib.import_module("sentencepiece").SentencePieceProcessor:
+        return Ways(new_text=_pieces_way(tokenizer, model))
     for name, module in LAYERS.items():
         method = getattr(type(tokenizer), name, None)
         if getattr(method, "__module__", None) != module or name in vars(tokenizer):
@@ -154,8 +178,82 @@ def ways_of(tokenizer: Any) -> Ways:
     return Ways(decode, new_text)
 
 
+def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int] | None]:
+    """The fast path for a SentencePiece model's pieces, if it decodes the same.
+
+    Raises
+    ------
+    NotPlain
+        With the reason.
+    """
+    for name in PIECE_LAYERS:
+        method = getattr(type(tokenizer), name, None)
+        package = getattr(method, "__module__", "").partition(".")[0]
+        if package not in ("fastdeploy", "paddleformers") or name in vars(tokenizer):
+            raise NotPlain(f"{type(tokenizer).__name__} has its own {name}")
+
+    def decode(*ids: int) -> str:
+        text: str = tokenizer.decode([*ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    size = model.vocab_size()
+    special = {*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder}
+    plain = [
+        one
+        for one in range(size)
+        if model.id_to_piece(one) not in special
+        and not (model.is_control(one) or model.is_byte(one) or model.is_unknown(one))
+    ]
+    anchor = next((one for one in plain if decode(one, one) == 2 * decode(one) != ""), None)
+    if anchor is None:
+        raise NotPlain("the model has no piece that is its own text")
+    before = decode(anchor)
+    dropped = next((one for one in plain[:_FEW] if decode(one) == ""), None)
+    stays = dropped is not None and decode(dropped, dropped) == ""
+
+    def meet(token: int) -> tuple[bytes, bytes, int] | None:
+        try:
+            name, alone, after = tokenizer.convert_ids_to_tokens(token), decode(token), decode(anchor, token)
+            if name in special:
+                text = name.encode()
+                return (text, text, 1) if alone == name else None
+            if token < size and model.is_byte(token):
+                text = bytes([int(name[3:-1], 16)])
+                return (text, text, 0) if alone == text.decode(errors="replace") else None
+            if not after.startswith(before):
+                return None
+            return alone.encode(), after[len(before) :].encode(), 2 if model.is_control(token) else 0
+        except Exception:  # an id that is none, or that the model refuses
+            return None
+
+    new_text = PieceTokens(meet, stays, len(tokenizer)).new_text
+    _compare(tokenizer, new_text, _piece_samples(tokenizer, model, plain))
+    return new_text
+
+
+def _piece_samples(tokenizer: Any, model: Any, plain: list[int]) -> list[list[int]]:
+    """Samples for the trial: texts, random ids, broken characters, spaces and special tokens."""
+    draw = random.Random(4)
+    ids_of = tokenizer.convert_tokens_to_ids
+    size = model.vocab_size()
+    ends = [*ids_of([*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder]), *range(min(size, 8))]
+    spaces = [one for one in plain if not model.id_to_piece(one).strip("\u2581")]
+    bytes_of = [one for one in range(min(size, _FEW)) if model.is_byte(one)]
+    odd = [*ends, *spaces[:8], *bytes_of]
+    samples = [ids_of(tokenizer.tokenize(text)) for text in CANNED]
+    samples += [[*spaces[:1] * 3, *sample[:20]] for sample in samples]
+    for chance in (0.0, 0.1, 0.3, 0.6, 1.0) * 12:
+        samples.append([draw.choice(odd if draw.random() < chance else plain) for _ in range(12)])
+    if bytes_of:
+        name = {model.id_to_piece(one): one for one in bytes_of}
+        letters = [f"<0x{byte:02X}>" for byte in "".join(CANNED[1:3]).encode()]
+        samples.append([name[letter] for letter in letters if letter in name])
+        samples += [draw.choices(bytes_of, k=6) for _ in range(20)]
+    return samples
+
+
 def _bytes_of() -> dict[str, int]:
-    """GPT-2's alphabet: which byte a character of a token stands for."""
+    """GPT-2's alphabet: the byte that a character of a token stands for."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -165,7 +263,7 @@ BYTES_OF = _bytes_of()
 
 
 def _samples(library: Any) -> list[list[int]]:
-    """Answers to be decoded both ways."""
+    """Samples of answers for the trial."""
     draw = random.Random(1)
     size = library.get_vocab_size()
     added = [*library.get_added_tokens_decoder()]
@@ -179,7 +277,7 @@ def _samples(library: Any) -> list[list[int]]:
 
 
 def _pieces(library: Any) -> list[list[int]]:
-    """Tokens of one byte each: characters in pieces, whole and broken."""
+    """Tokens of one byte each: whole and broken characters."""
     draw = random.Random(3)
     bytes_of = {byte: library.token_to_id(letter) for letter, byte in BYTES_OF.items()}
     text = "".join(CANNED).encode()
@@ -198,7 +296,7 @@ def _pieces(library: Any) -> list[list[int]]:
 def _compare(
     tokenizer: Any, new_text: Callable[..., tuple[str, int, int] | None], samples: list[list[int]]
 ) -> None:
-    """Decode answers both ways, a few tokens at a time."""
+    """Decode answers by both functions, a few tokens at a time, and compare."""
     draw = random.Random(2)
     for ids in samples:
         known: list[int] = []
@@ -213,26 +311,44 @@ def _compare(
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Give FastDeploy's data processors our way; a function that undoes it.
+    """Install the fast path in FastDeploy's data processors; return a function that restores.
 
     Parameters
     ----------
     module : module
-        ``fastdeploy.input.base_processor``.
+        One that defines classes with ``ids2tokens``, wherever FastDeploy keeps them.
 
     Raises
     ------
     NotPlain
-        If its method does more than it is known to.
+        If none of the methods does what it is known to do.
     """
-    cls = module.BaseTextProcessor
-    stock = vars(cls)["ids2tokens"]
-    more = sorted({*stock.__code__.co_names} - KNOWN_NAMES)
-    if more or [*inspect.signature(stock).parameters] != ARGUMENTS:
-        raise NotPlain(
-            f"ids2tokens looks at more: {', '.join(more)}" if more else "ids2tokens takes other arguments"
-        )
-    envs = module.envs
+    classes = seams.classes_that_define(module, METHOD)
+    if not classes:
+        raise NotPlain(f"{getattr(module, '__name__', 'its module')} defines no {METHOD}")
+    reasons = {cls: _unlike(vars(cls)[METHOD]) for cls in classes}
+    known = [cls for cls, reason in reasons.items() if not reason]
+    if not known:
+        raise NotPlain("; ".join(dict.fromkeys(reasons.values())))
+    changes = [change for cls in known for change in _changes(cls, getattr(module, "envs", None))]
+    return seams.install("api detokenising", *changes)
+
+
+def _unlike(stock: Any) -> str:
+    """The difference of a method from the supported one, in words; empty if there is none."""
+    names = {*stock.__code__.co_names}
+    if [*inspect.signature(stock).parameters] != ARGUMENTS:
+        return f"{METHOD} takes other arguments"
+    if names - KNOWN_NAMES:
+        return f"{METHOD} looks at more: {', '.join(sorted(names - KNOWN_NAMES))}"
+    return "" if names >= NEEDED_NAMES else f"{METHOD} keeps no state of answers"
+
+
+def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
+    """The replacements for a class's methods."""
+    stock = vars(cls)[METHOD]
+    asks_environment = "FD_USE_HF_TOKENIZER" in stock.__code__.co_names
+    extends_first = "extend" in stock.__code__.co_names  # before the tokenizer may refuse an id
     tokenizers = Tokenizers()
     stock_init = cls.__init__
 
@@ -242,36 +358,50 @@ def install(module: Any) -> Callable[[], None]:
         if getattr(processor, "tokenizer", None) is not None:
             tokenizers.ways_of(processor.tokenizer)  # before the first client waits for it
 
+    def is_left_to_fastdeploy() -> bool:
+        # Asked once an answer: reading the environment takes longer than decoding.
+        return asks_environment and bool(envs.FD_USE_HF_TOKENIZER)
+
+    def advance(tokenizer: Any, status: list[Any], new_ids: list[int]) -> str:
+        """Add new ids to an answer's state; return the new text, which is not added."""
+        decode, new_text = tokenizers.ways_of(tokenizer)
+        ids = status[2]
+        ids.extend(new_ids)
+        told = None if new_text is None else new_text(ids, status[0], status[1])
+        text: str
+        try:
+            if told is None and decode is not None:
+                told = decode_token(decode, ids, status[0], status[1])
+            text, status[0], status[1] = told or tokenizer.decode_token(ids, status[0], status[1])
+        except Exception:  # an id that is none: as FastDeploy raises it, or takes it
+            try:
+                text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
+            except Exception:
+                if not extends_first:
+                    del ids[len(ids) - len(new_ids) :]
+                raise
+        return text
+
     @functools.wraps(stock)
     def ids2tokens(processor: Any, token_id: Any, task_id: Any) -> Any:
-        tokenizer = processor.tokenizer
-        decode, new_text = tokenizers.ways_of(tokenizer)
         answers = processor.decode_status
         status = answers.get(task_id)
-        if decode is None or type(token_id) is not list:
+        if status is not None and type(status[-1]) is AnswerText:
+            status[-1] = str(status[-1])
+        if type(token_id) is not list or (status is not None and len(status) != STATE):
             return stock(processor, token_id, task_id)
         if status is None:
-            # Asked once an answer: reading the environment takes longer than decoding.
-            if envs.FD_USE_HF_TOKENIZER:
+            if is_left_to_fastdeploy():
                 return stock(processor, token_id, task_id)
             status = answers[task_id] = [0, 0, [], ""]
-        elif len(status) != STATE:
-            return stock(processor, token_id, task_id)
         previous = status[3]
-        ids = status[2]
-        ids.extend(token_id)
-        told = None if new_text is None else new_text(ids, status[0], status[1])
-        try:
-            text, status[0], status[1] = told or decode_token(decode, ids, status[0], status[1])
-        except Exception:  # an id that is none: as FastDeploy raises it, or takes it
-            text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
+        text = advance(vars(processor)["tokenizer"], status, token_id)
         if text:
             status[3] = previous + text
-        return text, ids, previous
+        return text, status[2], previous
 
-    cls.__init__, cls.ids2tokens = __init__, ids2tokens
-
-    def restore() -> None:
-        cls.__init__, cls.ids2tokens = stock_init, stock
-
-    return restore
+    ids2tokens.advance = advance  # type: ignore[attr-defined]
+    ids2tokens.ways_of = tokenizers.ways_of  # type: ignore[attr-defined]
+    ids2tokens.is_left_to_fastdeploy = is_left_to_fastdeploy  # type: ignore[attr-defined]
+    yield cls, "__init__", __init__
+    yield cls, METHOD, ids2tokens

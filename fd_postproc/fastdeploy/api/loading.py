@@ -1,4 +1,4 @@
-"""Something to be done when a module has been imported.  Standard library only.
+"""Calls a function when a module has been imported; uses the standard library only.
 
 FastDeploy calls plug-ins while it imports its own package, when its serving code cannot be imported yet.
 """
@@ -15,13 +15,13 @@ from typing import Any
 
 
 def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module, at once if it is loaded, otherwise at the end of its import.
+    """Call a function with a module: now if it is loaded, otherwise at the end of its import.
 
     Parameters
     ----------
     name : str
     action : callable
-        What it raises goes to whoever imports the module: it should raise nothing.
+        It should raise nothing: an exception would reach the importer of the module.
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
@@ -33,7 +33,7 @@ def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what the others find; of a module that is waited for, the loader calls the functions, too."""
+    """Import finder that wraps the loaders of awaited modules, which then call the functions."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -54,7 +54,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
     def taken(self, name: str) -> list[Callable[[ModuleType], None]]:
-        """What is to be done with a module that is there: now, and no more.
+        """Remove and return the functions of a module that is loaded.
 
         Not before: who looks for a module need not load it.
         """
@@ -65,7 +65,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, and what is to be done after it: the finder knows."""
+    """Loader that runs the functions after the wrapped loader."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
         self.loader, self.finder = loader, finder

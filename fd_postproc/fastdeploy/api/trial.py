@@ -1,4 +1,4 @@
-"""Do FastDeploy's generators write the same with our building blocks as with its own?  Both are tried.
+"""Trial of the API side: FastDeploy's generators run with its building blocks and with ours.
 
 Each way has a private copy of the serving module: its functions, in a namespace of their own, in which
 everything that acts on the outside is replaced - metrics, loggers, tracing, the clock.
@@ -7,6 +7,7 @@ everything that acts on the outside is replaced - metrics, loggers, tracing, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import json
@@ -15,43 +16,24 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ..trial.private_globals import copied
+from ..trial.result import TrialResult
 from ..trial.sandbox import SILENT, Clock, Overlay, Quiet, QuietModule
-from .building_blocks import CHAT, PROTOCOL, Blocks, blocks_of
-from .canned import NOW, TEXTS, Script, scripts
-from .plans import NotPlain
+from .canned import EXPERTS, MANY, NOW, TEXTS, Script, as_one_value, random_script, scripts
+from .chunks._chunks import ARRAY, unpack
+from .chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
+from .chunks.model_fields import NotPlain
 
 FAILED = "raises"
 _MOST_FAILURES = 6  # of FastDeploy's own code: a version may know less than a script asks for
-_PATIENCE = 20.0  # seconds for all scripts of one way
+_SCRIPTS_WAIT_S = 20.0  # seconds for all scripts of one way
 _MODEL = 'trial "é"'
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the trial found.
-
-    Attributes
-    ----------
-    compatible : bool
-    reason : str
-        One sentence in plain words; of a difference, the first one.
-    seconds : float
-        How long it took.
-    left : dict of str to str
-        Parts that are left to FastDeploy, and why.
-    """
-
-    compatible: bool
-    reason: str
-    seconds: float = 0.0
-    left: tuple[tuple[str, str], ...] = ()
-
-
-def compare(module: Any) -> tuple[Verdict, Blocks | None]:
-    """Try FastDeploy's serving module with its own parts and with ours.
+def compare(module: Any) -> tuple[TrialResult, Blocks | None]:
+    """Compare FastDeploy's serving module with its own parts and with ours.
 
     Parameters
     ----------
@@ -60,7 +42,7 @@ def compare(module: Any) -> tuple[Verdict, Blocks | None]:
 
     Returns
     -------
-    Verdict
+    TrialResult
         Never raises: what cannot be tried is not compatible.
     Blocks or None
         Ours; None if they cannot be made.
@@ -71,19 +53,23 @@ def compare(module: Any) -> tuple[Verdict, Blocks | None]:
     try:
         blocks = blocks_of(module)
         left = tuple(sorted(blocks.left.items()))
-        found = in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module)))
-        count = len(scripts(module.__name__ == CHAT))
-        reason = found or f"equal in {2 * count} trials"
-        verdict = Verdict(not found, reason, time.perf_counter() - began, left)
+        chat = module.__name__ == CHAT
+        tried = scripts(chat)
+        if blocks.unknown:
+            tried += [random_script(number, chat) for number in range(MANY)]
+        found = in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module), tried))
+        reason = found or f"equal in {2 * len(tried)} trials"
+        took = time.perf_counter() - began
+        verdict = TrialResult(not found, reason, seconds=took, left=left, unknown=blocks.unknown)
     except NotPlain as reason:
-        verdict = Verdict(False, str(reason))
+        verdict = TrialResult(False, str(reason))
     except Exception as error:
-        verdict = Verdict(False, f"cannot tell: {type(error).__name__}: {error}")
+        verdict = TrialResult(False, f"cannot tell: {type(error).__name__}: {error}")
     return verdict, blocks
 
 
 def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
-    """What a function returns that runs an event loop: this thread's may be running already."""
+    """Run a function that needs an event loop in a thread of its own; return its result."""
     kept: list[Any] = []
 
     def target() -> None:
@@ -94,7 +80,7 @@ def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=target, name="fd_postproc trial", daemon=True)
     thread.start()
-    thread.join(3 * _PATIENCE)
+    thread.join(3 * _SCRIPTS_WAIT_S)
     if not kept:
         raise TimeoutError("the trial does not end")
     value, error = kept[0]
@@ -103,24 +89,30 @@ def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:
     return value
 
 
-def _first_difference(module: Any, blocks: Blocks) -> str | None:
-    chat = module.__name__ == CHAT
-    stock, ours = Side(module, Blocks()), Side(module, blocks)
+def _first_difference(module: Any, blocks: Blocks, tried: list[Script]) -> str | None:
+    with in_use(module, blocks):
+        return _difference_in_use(module, blocks, tried)
+
+
+def _difference_in_use(module: Any, blocks: Blocks, tried: list[Script]) -> str | None:
+    stock = Side(module, Blocks())
+    ours = {"": Side(module, blocks), ", packed": Side(module, blocks, packed=True)}
     failed = 0
-    for script in scripts(chat):
+    for script in tried:
         for stream in (True, False):
-            expected, actual = _outcome(stock, script, stream), _outcome(ours, script, stream)
+            expected = _outcome(stock, script, stream)
             failed += expected[0] == FAILED
             if failed > _MOST_FAILURES:
                 raise RuntimeError(f"FastDeploy's own code fails in the trial '{script.name}': {expected[1]}")
-            found = _difference(expected, actual)
-            if found:
-                return f"{script.name}, {'streamed' if stream else 'not streamed'}: {found}"
+            for which, side in ours.items():
+                found = _difference(expected, _outcome(side, script, stream))
+                if found:
+                    return f"{script.name}, {'streamed' if stream else 'not streamed'}{which}: {found}"
     return None
 
 
 def _outcome(side: Side, script: Script, stream: bool) -> list[str]:
-    """The chunks, or what is raised."""
+    """The chunks, or the exception."""
     try:
         return side.run(script, stream)
     except Exception as error:
@@ -148,10 +140,12 @@ class Side:
     module : module
     blocks : Blocks
         What is replaced in it.
+    packed : bool, optional
+        Whether results come as from the engine, out of a message.
     """
 
-    def __init__(self, module: Any, blocks: Blocks) -> None:
-        self.chat = module.__name__ == CHAT
+    def __init__(self, module: Any, blocks: Blocks, packed: bool = False) -> None:
+        self.chat, self.packed = module.__name__ == CHAT, packed
         self.protocol = importlib.import_module(PROTOCOL)
         space = {name: _private(name, value) for name, value in vars(module).items()}
         space.update(blocks.names)
@@ -167,16 +161,19 @@ class Side:
         self.cls: Any = type(owner, (), body)
 
     def run(self, script: Script, stream: bool) -> list[str]:
-        """The chunks of an answer; of one that is not streamed, its JSON both ways."""
+        """The chunks of an answer; both kinds of JSON if it is not streamed."""
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _PATIENCE))
+            return loop.run_until_complete(asyncio.wait_for(self._answer(script, stream), _SCRIPTS_WAIT_S))
         finally:
             loop.close()
 
     async def _answer(self, script: Script, stream: bool) -> list[str]:
         handler = object.__new__(self.cls)
-        handler.engine_client = _EngineClient(script)
+        client = _EngineClient(script, self.packed)
+        with contextlib.suppress(Exception):  # attributes that a version adds
+            handler.__init__(**dict.fromkeys(_required(self.cls)) | {"engine_client": client})
+        handler.engine_client = client
         handler.enable_mm_output, handler.tokenizer_base_url = False, None
         handler._is_process_response_dict_async = None
         made = self._generator(handler, script, stream)
@@ -219,35 +216,44 @@ class Side:
         return generator(**{name: values[name] for name in inspect.signature(generator).parameters})
 
 
+def _required(cls: Any) -> list[str]:
+    """The parameters of a class that have no default."""
+    parameters = inspect.signature(cls).parameters.values()
+    return [one.name for one in parameters if one.default is inspect.Parameter.empty]
+
+
 def _with_private_stock(function: Any, space: dict[str, Any]) -> Any:
-    """Our method, with FastDeploy's own that it falls back on in the private namespace, too."""
-    made = types.FunctionType(
-        function.__code__,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        tuple(
-            types.CellType(_copied(cell.cell_contents, space)) if name == "stock" else cell
-            for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
-        ),
+    """Our method, with the fallback to FastDeploy's own bound to the private namespace."""
+    cells = tuple(
+        types.CellType(_copied(cell.cell_contents, space)) if name == "stock" else cell
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    return copied(function, function.__globals__, cells)
 
 
 def _copied(value: Any, space: dict[str, Any]) -> Any:
-    """A function with another namespace; of a class, the same for what it holds."""
+    """A copy of a function, or of a class's members, with another namespace."""
     if isinstance(value, (staticmethod, classmethod)):
         return type(value)(_copied(value.__func__, space))
     if not isinstance(value, types.FunctionType):
         return value
-    made = types.FunctionType(value.__code__, space, value.__name__, value.__defaults__, value.__closure__)
-    made.__kwdefaults__ = value.__kwdefaults__
-    return made
+    cells = value.__closure__
+    return copied(value, space, cells and tuple(_cell(cell, value.__module__, space) for cell in cells))
+
+
+def _cell(cell: types.CellType, module: str, space: dict[str, Any]) -> types.CellType:
+    """What a decorator's function closes over: a function of the same module is copied, too."""
+    try:
+        held = cell.cell_contents
+    except ValueError:
+        return cell
+    if isinstance(held, types.FunctionType) and held.__globals__.get("__name__") == module:
+        return types.CellType(_copied(held, space))
+    return cell
 
 
 def _private(name: str, value: Any) -> Any:
-    """What stands for a name of the module: nothing that acts on the outside."""
+    """The private replacement for a name of the module: it has no outside effect."""
     if name in ("main_process_metrics", "trace_print"):
         return Quiet()
     if isinstance(value, logging.Logger) or name.endswith("_logger"):
@@ -269,13 +275,13 @@ def _private(name: str, value: Any) -> Any:
 
 
 class _EngineClient:
-    """What a generator asks of FastDeploy's EngineClient."""
+    """The part of FastDeploy's EngineClient that a generator uses."""
 
     ori_vocab_size = 100
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, packed: bool) -> None:
         self.data_processor = _Processor()
-        self.connection_manager = _Connections(script)
+        self.connection_manager = _Connections(script, packed)
         self.semaphore = Quiet()
 
     def check_model_weight_status(self) -> bool:
@@ -286,8 +292,8 @@ class _EngineClient:
 
 
 class _Connections:
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, packed: bool) -> None:
+        self.script, self.packed = script, packed
 
     async def get_connection(self, request_id: str, num_choices: int = 1) -> Any:
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -296,11 +302,20 @@ class _Connections:
             for result in group:
                 if compound is not None:  # ids that tell the choice another way
                     result["request_id"] = compound(*_choice_of(result["request_id"]))
-            queue.put_nowait(group)
+            queue.put_nowait(_through_a_message(group) if self.packed else group)
         return Quiet(), queue
 
     async def cleanup_request(self, request_id: str) -> None:
         pass
+
+
+def _through_a_message(group: list[dict[str, Any]]) -> Any:
+    """Results as they come out of a message of an engine with the plug-in."""
+    msgpack = importlib.import_module("msgpack")
+    for result in group:
+        if result.get(EXPERTS) is not None:
+            result[EXPERTS] = msgpack.ExtType(ARRAY, as_one_value(result[EXPERTS]))
+    return unpack(msgpack.packb(group))
 
 
 def _choice_of(request_id: str) -> tuple[str, int]:
@@ -309,7 +324,9 @@ def _choice_of(request_id: str) -> tuple[str, int]:
 
 
 class _Processor:
-    """A data processor whose results are processed already."""
+    """A data processor for results that are processed already."""
+
+    output_fallback_manager = None
 
     def __init__(self) -> None:
         self.tokenizer = self

@@ -1,4 +1,4 @@
-"""A step's results out of msgpack: their log-probabilities are not turned into lists that nobody reads.
+"""Unpacks a step's results from msgpack, and leaves log-probabilities packed until they are read.
 
 FastDeploy's dispatcher has the module ``msgpack`` unpack a message with the results of all requests: for each
 log-probability a Python object, most of them only to be written down again, or thrown away where a client did
@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ._chunks import LAZY, Unknown, note, unpack
-from .plans import NotPlain
+from .. import seams
+from .chunks._chunks import ARRAY, LAZY, Unknown, lists_of, note, unpack
+from .chunks.model_fields import NotPlain
 
 DISPATCHER = "_dispatch_batch_responses"
 KNOWN_NAMES = frozenset(
@@ -23,10 +24,10 @@ KNOWN_NAMES = frozenset(
         "traceback", "format_exc", "ConnectionError", "OSError", "Exception",
     }
 )  # fmt: skip
-"""What the dispatcher has been seen to look at; one that looks at more may look into results."""
+"""Names that the dispatcher may use; others could mean that it reads results."""
 
 
-class Msgpack:
+class UnpackingMsgpack:
     """The module ``msgpack`` with another ``unpackb``.
 
     Parameters
@@ -34,28 +35,41 @@ class Msgpack:
     stock : module
     """
 
+    reads_arrays = True
+
     def __init__(self, stock: Any) -> None:
         self._stock = stock
 
     def unpackb(self, packed: Any, **options: Any) -> Any:
-        """As msgpack's; the values of keys in `LAZY` become lists when they are looked at."""
+        """Unpack as msgpack does; the values of keys in `LAZY` become lists when they are read."""
+        rest = None
         if not options and type(packed) is bytes:
             try:
                 return unpack(packed)
             except (Unknown, UnicodeDecodeError) as error:
+                rest = getattr(error, "rest", None)
                 note(
                     str(error)
                     if isinstance(error, Unknown)
                     else "a message of results with a text that is none"
                 )
-        return self._stock.unpackb(packed, **options)
+        options.setdefault("ext_hook", self._extension)
+        whole = self._stock.unpackb(packed, **options)
+        if rest is not None:  # what comes before is written
+            before, group, first = rest
+            whole = [*before, whole[group][first:], *whole[group + 1 :]]
+        return whole
+
+    def _extension(self, code: int, content: bytes) -> Any:
+        """Lists of an array that came as one value; any other extension as msgpack's own."""
+        return lists_of(content) if code == ARRAY else self._stock.ExtType(code, content)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stock, name)
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Give FastDeploy's dispatcher our msgpack; a function that undoes it.
+    """Install our msgpack in FastDeploy's dispatcher; return a function that restores.
 
     Parameters
     ----------
@@ -77,16 +91,14 @@ def install(module: Any) -> Callable[[], None]:
     difference = _difference(stock)
     if difference:
         raise NotPlain(difference)
-    module.msgpack = Msgpack(stock)
-
-    def restore() -> None:
-        module.msgpack = stock
-
-    return restore
+    return seams.install(
+        "api unpacking",
+        (module, "msgpack", UnpackingMsgpack(stock)),
+    )
 
 
 def _difference(stock: Any) -> str | None:
-    """What ours unpacks in another way than the installed msgpack; None if nothing."""
+    """The first difference from the installed msgpack; None if there is none."""
     for name, value in CANNED.items():
         packed = stock.packb(value)
         expected = stock.unpackb(packed)
@@ -146,4 +158,4 @@ CANNED: dict[str, Any] = {
         for rows in _LOGPROBS
     ],
 }
-"""What is unpacked both ways before ours is used."""
+"""Samples for the comparison."""

@@ -1,1 +1,1 @@
-"""The engine process: a class in the place of FastDeploy's TokenProcessor."""
+"""The engine's side: a replacement for FastDeploy's TokenProcessor."""

@@ -1,4 +1,4 @@
-"""Whether our class is used, what that means for the workers, and the log line that says so."""
+"""Decides whether our token processor is active, tells the workers, and logs the decision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from ...flight.recorder import Recorder
 from ...layout import Channel
 from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, ops_module
-from ..logs import export_active, warn
-from ..trial.compatibility import Verdict, check
+from ..logs import export, export_active, warn
+from ..seams import ASIDE_COST, unknown_text
+from ..trial.compatibility import check
+from ..trial.result import TrialResult
 
 OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
 UNKNOWN_KEYS = (
@@ -24,8 +26,8 @@ UNKNOWN_KEYS = (
 )
 
 
-def decide(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> Verdict:
-    """Whether our class is to be used.
+def decide(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> TrialResult:
+    """Decide whether our class is active.
 
     Parameters
     ----------
@@ -38,14 +40,14 @@ def decide(module: Any, make_class: Callable[[Any], type], speculative: bool = F
 
     Returns
     -------
-    Verdict
+    TrialResult
         `compatible` is the decision; if `forced`, the reason tells of a difference nevertheless.
         Never raises.
     """
     try:
         reason = _not_served(module)
         if reason:
-            return Verdict(False, reason)
+            return TrialResult(False, reason)
         verdict = check(module, make_class, speculative)
         if verdict.compatible and not module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
             # The ops by which stock workers send must find the queue that our receiver opens.
@@ -54,21 +56,21 @@ def decide(module: Any, make_class: Callable[[Any], type], speculative: bool = F
                 reason = OTHER_KEYS if rule is KeyRule.OTHER else UNKNOWN_KEYS
                 verdict = replace(verdict, compatible=False, reason=reason)
     except Exception as error:
-        return Verdict(False, f"cannot tell: {type(error).__name__}: {error}")
+        return TrialResult(False, f"cannot tell: {type(error).__name__}: {error}")
     if not verdict.compatible and is_on(FORCE):
         return replace(verdict, compatible=True, forced=True)
     return verdict
 
 
 def _not_served(module: Any) -> str | None:
-    """Why this process is none of ours, whatever its classes do; None if it is."""
+    """Reason to stay inactive regardless of compatibility; None if there is none."""
     if is_on(DISABLE):
         return f"switched off by {DISABLE}"
     return None
 
 
 def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, masks: bool = False) -> None:
-    """Tell the workers, which inherit this process's environment, which frames are understood.
+    """Announce the supported frames to the workers, which inherit this process's environment.
 
     FastDeploy starts its workers after it has constructed the token processor, in every version.
     """
@@ -85,7 +87,7 @@ def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, ma
 
 
 def _record(channel: Channel, text: str, log: Any) -> None:
-    """Leave a flight recorder's file that says why nothing else is recorded."""
+    """Write a flight recorder's file that says why nothing else is recorded."""
     try:
         recorder = Recorder.begin("engine", channel, queue_id_from_env(), log, size=1 << 16)
     except ValueError:  # the queue's number, which others complain of
@@ -94,8 +96,8 @@ def _record(channel: Channel, text: str, log: Any) -> None:
     recorder.end()
 
 
-def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any], type]) -> Verdict:
-    """Decide for a token processor that was just constructed; one that stands aside becomes FastDeploy's own.
+def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any], type]) -> TrialResult:
+    """Decide for a token processor that was just constructed; a fallback makes it FastDeploy's own.
 
     Parameters
     ----------
@@ -116,6 +118,7 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
     for name, value in verdict.traits.items():
         setattr(type(processor), name, value)
     export_active("engine", verdict.compatible)
+    export("known", "side", "engine", not verdict.unknown)
     log = module.llm_logger
     if not verdict.compatible:
         processor.__class__ = stock
@@ -123,7 +126,7 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
         if is_on(DISABLE):  # the operator knows
             log.info(f"fd_postproc: {text}")
         else:
-            warn(log, text)
+            warn(log, f"{text}; {ASIDE_COST}")
             _record(channel, text, log)
     elif verdict.forced:
         log.warning(
@@ -134,6 +137,6 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
         log.info(
             f"fd_postproc: engine side active ({__version__}): receives the tokens and makes the results; "
             f"{verdict.reason} with FastDeploy's own class ({verdict.seconds * 1e3:.0f} ms); this FastDeploy "
-            f"has: {', '.join(verdict.features)}"
+            f"has: {', '.join(verdict.features)}{unknown_text(verdict.unknown)}"
         )
     return verdict

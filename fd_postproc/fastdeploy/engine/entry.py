@@ -1,4 +1,4 @@
-"""What FastDeploy's entry-point group calls.  Only the standard library is imported at load.
+"""The engine's entry point; only the standard library is imported at load.
 
 FastDeploy evaluates the group once, while it imports its engine, and swallows whatever goes wrong without a
 word; so everything that goes wrong here is logged, and FastDeploy's own class returned.
@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from ...environment import DISABLE, PEER, is_on
+from ..logs import tell_variables
 
 GROUP = "fastdeploy.token_processor_plugins"
 NAME = "fd_postproc"
@@ -29,6 +30,7 @@ def token_processor() -> type:
     """
     module = importlib.import_module(MODULE)
     log = getattr(module, "llm_logger", logging.getLogger(NAME))
+    tell_variables(log)
     if is_on(DISABLE):
         os.environ.pop(PEER.name, None)
         log.info(f"fd_postproc: engine side off: {DISABLE} is set")
@@ -38,7 +40,7 @@ def token_processor() -> type:
         os.environ.pop(PEER.name, None)
         return other
     try:
-        from .processor import make_class
+        from .processor_class import make_class
 
         return make_class(module)
     except Exception as error:

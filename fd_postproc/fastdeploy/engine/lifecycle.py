@@ -1,38 +1,42 @@
-"""What happens between construction and the first step: stale messages, the collector, the quick ways."""
+"""Start, health and end of the token processor: stale messages, fast paths, is it alive?"""
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
+from functools import cached_property
 from typing import Any
 
+from ..._core import _last_sender_of
 from ..._version import __version__
-from ...environment import PEER
+from ...environment import PEER, SILENCE
+from ...errors import QueueError
+from ...faults import STEP_S
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
+from ...process_stat import process_stat
 from ...queues import queue_id_from_env
-from . import quick_ways
-from .health import Health
-from .messages import Packing
-from .send_loop import SendLoop
-from .stale import StaleMessages
-from .wake_up import WakeUp
-from .warmup import Warmup
-from .watch import Watch
+from . import fast_paths
+from .delivery.wake_up import WakeUp
+from .health.liveness import Liveness, Sight, Verdict
+from .health.watch import HealthWatch
+from .processor.warmup import Warmup
+from .stale_messages import StaleMessages
+from .zmq.zmq_loop import Sockets
 
 
-class Lifecycle(Health):
-    """Construction and start.  An object made by ``__new__`` has none of these."""
+class Lifecycle(Sockets):
+    """Mix-in of `run`, `stop` and `health`; an object made by ``__new__`` has its defaults."""
 
     stale: StaleMessages | None = None
     wake_up: WakeUp | None = None
-    packing: Packing | None = None
-    send_loop: SendLoop | None = None
-    watch: Watch | None = None
+    watch: HealthWatch | None = None
     watch_period = 0.5
-    """Seconds between two looks at the health."""
+    """Seconds between two checks of the health."""
 
     def _get_ready(self) -> None:
-        """The object was constructed, and is to receive."""
+        """Prepare a constructed object for receiving."""
         if not self.receives_objects:  # a socket keeps nothing of an earlier run
             self.stale = StaleMessages(self.channel, self.cfg, self.fd.llm_logger)
             self.counters.stale += self.stale.at_construction()
@@ -41,11 +45,12 @@ class Lifecycle(Health):
         self.best_effort("the loop that sends", self._take_over_sending)
 
     def _let_finalizer_go(self) -> None:
-        """Clean up with this object: FastDeploy's finalizer, a method of it, keeps it alive for good."""
+        """Clean up with this object, which FastDeploy's finalizer would keep alive."""
         finalizer, executor = getattr(self, "_finalizer", None), getattr(self, "executor", None)
         if isinstance(finalizer, weakref.finalize) and executor is not None:
             finalizer.detach()
             masks = getattr(self, "sampling_mask_zmq_server", None)
+            _keep_for_good(getattr(self, "split_connector", None))
             self._finalizer = weakref.finalize(self, _clean_up, executor, masks)
         if self.zmq_server is not None:
             # Not at the interpreter's exit: the token thread may be waiting in it.
@@ -59,15 +64,14 @@ class Lifecycle(Health):
             self.warmup.begin()
             self.best_effort("the flight recorder", self._begin_recording)
             self.best_effort("the wait in the scheduler", self._wait_for_results)
-            self.best_effort("packing results", self._pack_results)
-            self.best_effort("the quick ways", quick_ways.tell, self)
+            self.best_effort("the fast paths", fast_paths.tell, self)
         super().run()  # type: ignore[safe-super]
         if self.warmup is not None:
             self.best_effort("the watch over the health", self._watch_health)
 
     def _watch_health(self) -> None:
-        """Tell of the health when it changes."""
-        self.watch = Watch(self, self.watch_period)
+        """Start the health watchdog."""
+        self.watch = HealthWatch(self, self.watch_period)
         weakref.finalize(self, self.watch.end)
         self.watch.begin()
 
@@ -82,7 +86,7 @@ class Lifecycle(Health):
             self.recorder.event(Kind.STALE, -1, self.counters.stale)
 
     def _wait_for_results(self) -> None:
-        """Let whoever sends results wait in the scheduler until there are some."""
+        """Let the sender's thread wait in the scheduler until there are results."""
         self.wake_up = WakeUp(self.cached_generated_tokens, self.plan)
         weakref.finalize(self, self.wake_up.end)
         text = self.wake_up.begin()
@@ -90,32 +94,146 @@ class Lifecycle(Health):
             self.fd.llm_logger.info(f"fd_postproc: {text}")
 
     def _take_over_sending(self) -> None:
-        """Send results in one go; the thread that sends may begin before the token thread."""
-        self.send_loop = SendLoop(self.plan)
-        weakref.finalize(self, self.send_loop.end)
-        self.send_loop.begin()
-
-    def _pack_results(self) -> None:
-        """Pack results without dictionaries, where FastDeploy sends them."""
-        self.packing = Packing(self.plan)
-        weakref.finalize(self, self.packing.end)
-        self.packing.begin()
+        """Install the send loop; the sender's thread may begin before the token thread."""
+        weakref.finalize(self, self.delivery.end)
+        self.delivery.begin()
 
     def stop(self, timeout: float | None = None) -> None:
-        """End the receive loop; what `run` has changed about FastDeploy is as it was before."""
+        """End the receive loop, and restore what `run` has changed in FastDeploy."""
         if self.watch is not None:  # first: it would tell that the token thread has ended
             self.watch.end()
         super().stop(timeout)
-        for change in (self.wake_up, self.packing, self.send_loop):
-            if change is not None:
-                change.end()
+        if self.wake_up is not None:
+            self.wake_up.end()
+        self.delivery.end()
+
+    # ---- whether steps are processed, and if not, why not
+
+    stuck_after = STEP_S
+
+    @cached_property
+    def liveness(self) -> Liveness:
+        """The judge of the worker's pace."""
+        try:
+            floor = SILENCE.value
+        except ValueError as error:
+            floor = SILENCE.of("")
+            self.fd.llm_logger.error(f"fd_postproc: {error}; it is {floor:g}")
+        return Liveness(floor, self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT)
+
+    @cached_property
+    def liveness_lock(self) -> threading.Lock:
+        """Lock of the liveness check, which runs in the thread that asks."""
+        return threading.Lock()
+
+    def healthy(self) -> bool:
+        """Whether steps are processed: `health` finds no fault."""
+        return self.health() is None
+
+    def health(self) -> Verdict | None:
+        """The fault and its reason; None if there is none.
+
+        Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
+        or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, or if requests
+        are running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`).
+        """
+        return self._thread_is_wrong() or self._worker_is_wrong()
+
+    def _thread_is_wrong(self) -> Verdict | None:
+        worker = getattr(self, "worker", None)
+        if worker is not None and not worker.is_alive():
+            return Verdict("thread", "the token thread has ended")
+        began, hangs = self._in_hand()
+        if began is not None:
+            lasted = time.monotonic() - began
+            if lasted > min(self.stuck_after, self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT):
+                return Verdict("step", f"the token thread has had a step in hand for {lasted:.1f} s")
+            return None
+        if hangs:
+            return Verdict("step", "the engine says that its output hangs")
+        trouble = self._trouble
+        if trouble is not None and trouble.steps == self.counters.steps and trouble.kind == "queue":
+            return Verdict("queue", f"the queue cannot be used: {trouble.text}")
+        return None
+
+    def _in_hand(self) -> tuple[float | None, bool]:
+        """Start of the current step in monotonic seconds, or None; whether it hangs."""
+        with self.health_lock:  # which the token thread takes twice a step: not for long
+            began, stamp = self._in_hand_since, self.timestamp_for_alive_before_handle_batch
+            if began is None and stamp is not None:  # other code's, by the wall clock
+                began = time.monotonic() - (self.fd.time.time() - stamp)
+            return began, self.engine_output_token_hang
+
+    def _worker_is_wrong(self) -> Verdict | None:
+        if getattr(self, "resource_manager", None) is None:  # nothing runs yet
+            return None
+        with self.liveness_lock:
+            return self.liveness.look(self._sight())
+
+    def _sight(self) -> Sight:
+        receiver, counted, trouble = self._receiver, self.tokens_counter, self._trouble
+        names = [task.request_id for task in tuple(self.resource_manager.tasks_list) if task is not None]
+        worker = 0 if receiver is None else receiver._last_sender
+        worker = max(worker, 0)
+        state = _state_of(worker) if names and worker else ""
+        if names and worker and not state and receiver is not None:
+            receiver._sender_due = 0  # the next step's sender is the one
+        steps = self.counters.steps
+        return Sight(
+            now=time.monotonic(),
+            steps=steps + self.counters.lost_steps,
+            refused=self.counters.malformed,
+            running={name: counted.get(name, 0) for name in names},
+            known=frozenset(tuple(counted)),
+            # A worker whose next messages are still unread is not silent either.
+            busy=bool(self.transfers) or self._in_hand()[0] is not None,
+            worker=worker,
+            state=state,
+            refused_by_worker=self._refused_by(worker),
+            refusal="" if trouble is None else trouble.text,
+            removed=trouble is not None and trouble.kind == "removed" and trouble.steps == steps,
+        )
+
+    def _refused_by(self, worker: int) -> bool:
+        """Whether refused messages may be the worker's; other processes can send, too."""
+        receiver, trouble = self._receiver, self._trouble
+        if trouble is None or trouble.kind != "refused" or receiver is None or not worker:
+            return True
+        try:
+            return _last_sender_of(receiver.msqid) == worker or not _state_of(worker)
+        except QueueError:  # it is being made anew
+            return False
+
+
+def _state_of(process: int) -> str:
+    """State letter of ``/proc/PID/stat``; ``S`` if unreadable, empty if not there."""
+    try:
+        state = process_stat(process)[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    except (OSError, IndexError):
+        return "S"
+    return "" if state in ("Z", "X", "x") else state  # a zombie sends nothing either
+
+
+_kept: dict[int, Any] = {}
+
+
+def _keep_for_good(connector: Any) -> None:
+    """Keep a connector to other instances alive, as FastDeploy's finalizer does.
+
+    It has a ZeroMQ context with open sockets and no end of its own: collected with them as garbage, the
+    context may go first, and waits for them for ever.
+    """
+    if connector is not None:
+        _kept[id(connector)] = connector
 
 
 def _clean_up(executor: Any, masks: Any) -> None:
-    """What a token processor leaves; `masks` is FastDeploy's server of the sampling masks, if it has one.
+    """Clean up after a token processor; `masks` is FastDeploy's server of sampling masks, if any.
 
     Its socket is closed first: the end of a ZeroMQ context waits for every open socket, and in a garbage
-    cycle nobody says which of the two goes first.
+    cycle the order of the two is undefined.
     """
     try:
         if masks is not None:

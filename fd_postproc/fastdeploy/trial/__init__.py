@@ -1,1 +1,1 @@
-"""May the plug-in work with this FastDeploy?  Both classes do the same canned steps, and must agree."""
+"""The trial of the plug-in: both token processors process the same canned steps, and must agree."""

@@ -1,4 +1,4 @@
-"""The steps that both classes are given: every channel, and every way a request goes through it.
+"""Canned steps for both classes: every channel, and every course of a request.
 
 Left out on purpose is what FastDeploy's class does wrong and ours does not (docs/fastdeploy.md, "What is
 different for a client"): results there differ and should.
@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..._core import DRAFT, TARGET, has_counts, has_logprobs
+from ...codes import Code
 from ...layout import Channel
 
 END = 2  # the end token of every request
-PREEMPTED, RECOVERY, NOTHING = -9, -3, -1
+PREEMPTED, RECOVERY, NOTHING = (int(code) for code in (Code.PREEMPTED, Code.RECOVERY_STOP, Code.NO_TOKEN))
 
 
 @dataclass(frozen=True)
 class Message:
-    """What one message carries, slot by slot.
+    """Content of one message, slot by slot.
 
     Attributes
     ----------
@@ -51,7 +52,7 @@ class Script:
         What it is about, for a log line.
     channel : str
     requests : tuple of (dict or None)
-        One for each slot: what differs from an ordinary request (`scratch.make_task`); None: nobody.
+        One for each slot: what differs from an ordinary request (`fakes.make_task`); None: an empty slot.
     messages : tuple of Message
     role, method, v1, adapter, draft_logprobs, masks, decode_log, caching
         Splitwise role; speculative method; the V1 scheduler; the internal adapter; draft logprobs; sampling
@@ -116,7 +117,7 @@ def _tokens(*rows: int | tuple[int, ...]) -> tuple[int | tuple[int, ...], ...]:
 
 
 _SAMPLED = (
-    # first token; goes on; ends; nobody; stopped; recovers; nothing; preempted; aborted
+    # first token; goes on; ends; empty; stopped; recovers; nothing; preempted; aborted
     Message(
         _tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, PREEMPTED, PREEMPTED),
         columns=3,
@@ -237,7 +238,7 @@ SCRIPTS: tuple[Script, ...] = (
 )
 
 _STREAM = (
-    # first token; goes on; ends; nobody; stopped; nothing; preempted; aborted
+    # first token; goes on; ends; empty; stopped; nothing; preempted; aborted
     Message(
         _tokens((11,), (12,), (END,), (13,), (14,), NOTHING, PREEMPTED, PREEMPTED),
         columns=3,
@@ -293,7 +294,7 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         streamed=True,
     ),
 )
-"""The same where steps come as objects.
+"""The same for steps that come as objects.
 
 A recovery stop is left out: FastDeploy's class never ends the request.
 """

@@ -1,4 +1,4 @@
-"""Does our class do what the installed FastDeploy's own does?  Decided by trying both, never by version.
+"""Compares our class with the installed FastDeploy's by running both, never by version.
 
 ::
 
@@ -13,12 +13,16 @@ import time
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from . import known_code
 from .canned import SCRIPTS, STREAMED_SCRIPTS, Script
 from .differences import difference
-from .facts import ABORT_SETS, Facts
+from .features import ABORT_SETS, Facts
+from .more_steps import MANY
+from .more_steps import script as random_script
+from .result import TrialResult
 from .sandbox import Sandbox
 from .trial import Trial
 
@@ -29,42 +33,48 @@ _NEEDED = (
 )
 SERVED = "2.5 and newer"
 _SLACK = 0.5  # seconds, besides those that the trial takes
-_PATIENCE = 15.0  # seconds; stamps of scratch requests lie further apart
+_LONGEST_TRIAL_S = 15.0  # seconds; stamps of scratch requests lie further apart
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the check found.
+NEW_LOOP = (
+    "FastDeploy's way of steps over ZeroMQ is not one of those known, which all refuse speculative decoding: "
+    "it may take accepted tokens in messages that ours does not read"
+)
+
+
+class Road(NamedTuple):
+    """How steps come.
 
     Attributes
     ----------
-    compatible : bool
-    reason : str
-        One sentence in plain words; of a difference, the first one.
-    features : tuple of str
-        What this FastDeploy has that others do not, in plain words.
-    seconds : float
-        How long the check took.
-    traits : dict of str to bool
-        Attributes that our class has to have for this FastDeploy.
-    forced : bool
-        Compatible only because ``FD_POSTPROC_FORCE`` says so; the reason tells the difference.
+    socket : bool
+        Whether they come through a socket (``FD_USE_GET_SAVE_OUTPUT_V1``).
+    speculative : bool
+        Whether with accepted tokens, which are the same whichever way they come.
     """
 
-    compatible: bool
-    reason: str
-    features: tuple[str, ...] = ()
-    seconds: float = 0.0
-    traits: dict[str, bool] = field(default_factory=dict)
-    forced: bool = False
+    socket: bool
+    speculative: bool = False
+
+    @property
+    def streamed(self) -> bool:
+        """Whether steps come as objects."""
+        return self.socket and not self.speculative
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """Methods of FastDeploy's that do not run."""
+        if not self.socket:
+            return known_code.SOCKET
+        return frozenset() if self.speculative else known_code.QUEUE
 
 
-_verdicts: weakref.WeakKeyDictionary[Any, dict[bool, Verdict]] = weakref.WeakKeyDictionary()
+_verdicts: weakref.WeakKeyDictionary[Any, dict[Road, TrialResult]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def check(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> Verdict:
-    """Compare the classes; once for each module, and each way in which steps come, in a process.
+def check(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> TrialResult:
+    """Compare the classes, once in a process for each module and each transport of steps.
 
     Parameters
     ----------
@@ -77,37 +87,36 @@ def check(module: Any, make_class: Callable[[Any], type], speculative: bool = Fa
 
     Returns
     -------
-    Verdict
+    TrialResult
         Never raises: what cannot be tried is not compatible.
     """
     with _lock:
-        known, streamed = _verdicts.setdefault(module, {}), _is_streamed(module) and not speculative
-        if streamed not in known:
+        known, road = _verdicts.setdefault(module, {}), Road(_has_socket(module), speculative)
+        if road not in known:
             began = time.perf_counter()
-            verdict = compare(module, make_class, streamed)
-            known[streamed] = replace(verdict, seconds=time.perf_counter() - began)
-        return known[streamed]
+            verdict = compare(module, make_class, road)
+            known[road] = replace(verdict, seconds=time.perf_counter() - began)
+        return known[road]
 
 
-def _is_streamed(module: Any) -> bool:
-    """Whether steps come as objects, through a socket."""
+def _has_socket(module: Any) -> bool:
     return bool(getattr(module.envs, "FD_USE_GET_SAVE_OUTPUT_V1", False))
 
 
-def compare(module: Any, make_class: Callable[[Any], type], streamed: bool | None = None) -> Verdict:
-    """The same, anew each time; `streamed`: whether steps come as objects, by the environment if None."""
+def compare(module: Any, make_class: Callable[[Any], type], road: Road | None = None) -> TrialResult:
+    """The same without a cache; None reads from the environment how steps come."""
     features: tuple[str, ...] = ()
     traits: dict[str, bool] = {}
     try:
         missing = contract_gap(module)
         if missing:
-            return Verdict(False, missing)
+            return TrialResult(False, missing)
         module = _with_stock_class(module)
         box = Sandbox(module)
         facts = Facts.of(module, box)
-        streamed = _is_streamed(module) if streamed is None else streamed
-        scripts = STREAMED_SCRIPTS if streamed else SCRIPTS
-        features = facts.in_words() + (("steps as objects, through a socket",) if streamed else ())
+        road = Road(_has_socket(module)) if road is None else road
+        scripts = STREAMED_SCRIPTS if road.streamed else SCRIPTS
+        features = facts.in_words() + (("steps as objects, through a socket",) if road.streamed else ())
         ours = Sandbox(module)
         cls: Any = make_class(ours.module)
         traits = facts.traits
@@ -117,14 +126,46 @@ def compare(module: Any, make_class: Callable[[Any], type], streamed: bool | Non
         for script in scripts:
             found = first_difference_in(script, *pair, facts)
             if found:
-                return Verdict(False, f"{script.name}: {found}", features, traits=traits)
+                return TrialResult(False, f"{script.name}: {found}", features, traits=traits)
+        theirs = ours.module.TokenProcessor.__mro__
+        own = [one for one in cls.__mro__ if one not in theirs]
+        code = known_code.read(own, module.TokenProcessor, road.unused)
+        reads = getattr(getattr(module, "ZmqIpcServer", None), "recv_pyobj", None)
+        new = known_code.unknown_words_of("recv_pyobj", reads) if road.socket and reads is not None else ()
+        if new:
+            told = f"recv_pyobj looks at {', '.join(new)}"
+            reason = f"steps over ZeroMQ are read by something else than pickle: {told}"
+            return TrialResult(False, reason, features, traits=traits, unknown=("recv_pyobj",))
+        if code.reason:
+            return TrialResult(False, code.reason, features, traits=traits, unknown=code.methods)
+        if road.socket and road.speculative and not known_code.SOCKET.isdisjoint(code.methods):
+            return TrialResult(False, NEW_LOOP, features, traits=traits, unknown=code.methods)
+        more = _first_difference_in_more(pair, facts, road.streamed) if code.methods else 0
+        if isinstance(more, str):
+            return TrialResult(False, more, features, traits=traits, unknown=code.methods)
     except Exception as error:
-        return Verdict(False, f"cannot tell: {type(error).__name__}: {error}", features, traits=traits)
-    return Verdict(True, f"equal in {len(scripts)} trials", features, traits=traits)
+        return TrialResult(False, f"cannot tell: {type(error).__name__}: {error}", features, traits=traits)
+    reason = f"equal in {len(scripts) + more} trials"
+    return TrialResult(True, reason, features, traits=traits, unknown=code.methods)
+
+
+def _first_difference_in_more(pair: tuple[Pair, Pair], facts: Facts, streamed: bool) -> str | int:
+    """Run random scripts; return the first difference, or how many were equal."""
+    equal = 0
+    for number in range(MANY):
+        script = random_script(number, facts, streamed)
+        try:
+            found = first_difference_in(script, *pair, facts)
+        except RuntimeError:  # FastDeploy's own class does not take it
+            continue
+        if found:
+            return f"{script.name}: {found}"
+        equal += 1
+    return equal
 
 
 def _with_stock_class(module: Any) -> Any:
-    """The module with FastDeploy's own class in it, also if somebody has put ours there."""
+    """The module with FastDeploy's own class in it, also where ours is installed."""
     stock = getattr(module.TokenProcessor, "stock", None)
     if stock is None:
         return module
@@ -134,7 +175,7 @@ def _with_stock_class(module: Any) -> Any:
 
 
 def contract_gap(module: Any) -> str | None:
-    """Why the module is not of the family that this package serves; None if it is."""
+    """Reason why the module is not of the supported family; None if it is."""
     for name in _NEEDED:
         if not hasattr(module, name):
             return f"{module.__name__} has no {name}; served are FastDeploy {SERVED}"
@@ -144,14 +185,14 @@ def contract_gap(module: Any) -> str | None:
 
 
 class Pair(NamedTuple):
-    """A class and the sandbox that it lives in."""
+    """A class and its sandbox."""
 
     box: Sandbox
     cls: type
 
 
 def first_difference_in(script: Script, stock: Pair, ours: Pair, facts: Facts) -> str | None:
-    """Run a script on both classes; the first difference in words, None if there is none.
+    """Run a script on both classes; return the first difference in words, None without one.
 
     Raises
     ------
@@ -175,9 +216,11 @@ def first_difference_in(script: Script, stock: Pair, ours: Pair, facts: Facts) -
     except Exception as error:
         return f"ours raises {type(error).__name__}: {error}"
     elapsed = time.perf_counter() - began
-    if elapsed > _PATIENCE:
+    if elapsed > _LONGEST_TRIAL_S:
         raise RuntimeError(f"the trial '{script.name}' took {elapsed:.0f} s: stamps cannot be compared")
-    return _first_difference_in_lists(expected, actual, elapsed + _SLACK)
+    return _first_difference_in_lists(
+        expected, actual, (elapsed + _SLACK) * max(1, len(script.requests) // 10)
+    )
 
 
 def _first_difference_in_lists(

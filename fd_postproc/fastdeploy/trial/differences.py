@@ -1,4 +1,4 @@
-"""Where two values differ first, in words."""
+"""Finds the first difference of two values, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def difference(expected: Any, actual: Any, slack: float, near: bool = False) -> str | None:
-    """Where two values differ first; None if they do not.
+    """The first difference of two values; None if they are equal.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def difference(expected: Any, actual: Any, slack: float, near: bool = False) -> 
 
 
 def _same_bytes(expected: Any, actual: Any) -> bool:
-    """A quick yes for most; marshal tells types and signs of zero apart, and version 2 has no references."""
+    """Fast check for equality; marshal version 2 tells types and zeros apart."""
     try:
         return marshal.dumps(expected, 2) == marshal.dumps(actual, 2)
     except ValueError:

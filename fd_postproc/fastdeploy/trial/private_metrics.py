@@ -1,4 +1,4 @@
-"""Metrics that count like FastDeploy's and are seen by nobody.
+"""Metrics that count like FastDeploy's and are not exported.
 
 Copies of real metric objects with fresh values in ordinary memory.  A new metric object would not do: in
 multiprocess mode, which FastDeploy switches on, it shares a memory-mapped file with the real one.
@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 BY_NAME = {"obs_value": "observe", "inc_value": "inc", "dec_value": "dec", "set_value": "set"}
-"""How FastDeploy updates its metrics since its pull request #7865, and what that does to a metric."""
+"""FastDeploy's metric updates since its pull request #7865, and their effect on a metric."""
 
 SPECULATIVE = "spec_decode_"
 _OWN = "_values_of_the_trial"  # attribute of a copy
@@ -20,7 +20,7 @@ _HEADS = "spec_decode_draft_single_head_acceptance_rate"
 
 
 class PrivateMetrics:
-    """Stands for ``main_process_metrics``.
+    """Stand-in for ``main_process_metrics``.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class PrivateMetrics:
     def _update(
         self, how: str, name: str, value: float = 1, labelvalues: dict[str, Any] | None = None
     ) -> None:
-        """Update a metric by name: the very metric, unless it has labels, which only this way supplies."""
+        """Update a metric by name: directly, unless it has labels."""
         labels = labelvalues or {}
         real: Any = getattr(self._real, name, None)
         if labels or getattr(real, "_labelnames", None):
@@ -65,7 +65,7 @@ class PrivateMetrics:
         getattr(metric, how)(value)
 
     def _make_speculative(self, name: str) -> Any:
-        """FastDeploy's own are in its registry from the first speculative step on, and not before."""
+        """Make a speculative metric; FastDeploy registers its own at the first speculative step."""
         if self._heads is None:
             raise AttributeError(name)
         return [Series() for _ in range(self._heads)] if name == _HEADS else Series()
@@ -74,7 +74,7 @@ class PrivateMetrics:
         self._heads = heads
 
     def reset(self) -> None:
-        """Count from zero again; a class may hold on to the metrics that it has seen."""
+        """Reset to zero; a class may hold references to the metrics."""
         self._labelled.clear()
         for name, metric in self._made.items():
             if name in BY_NAME:
@@ -87,7 +87,7 @@ class PrivateMetrics:
                         value.set(0.0)
 
     def samples(self) -> dict[str, Any]:
-        """The values of everything that was touched, by name."""
+        """The values of all touched metrics, by name."""
         found = {f"{name} by name": series.sample() for name, series in self._labelled.items()}
         for name, metric in self._made.items():
             if name in BY_NAME:
@@ -134,7 +134,7 @@ class Series:
 
 
 def private_copy(metric: Any) -> Any:
-    """A metric of the same class, with the same buckets and values of its own, from zero."""
+    """A private copy of a metric: the same class and buckets, from zero."""
     if not type(metric).__module__.startswith("prometheus_client"):
         return Series()
     if getattr(metric, "_labelnames", ()) and not getattr(metric, "_labelvalues", ()):
@@ -164,7 +164,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _values(metric: Any) -> dict[str, Any]:
-    """The values of a metric by attribute: one, or a list of them."""
+    """The values of a metric by attribute: one, or a list."""
     own: dict[str, Any] | None = vars(metric).get(_OWN)
     if own is not None:
         return own
@@ -180,7 +180,7 @@ def _flat(values: dict[str, Any]) -> list[Any]:
 
 
 def _sample(metric: Any) -> Any:
-    """The numbers in a metric; None if it was not touched."""
+    """The numbers of a metric; None if it was not touched."""
     if isinstance(metric, Series):
         return metric.sample()
     values = _values(metric)

@@ -1,4 +1,4 @@
-"""A private copy of FastDeploy's token-processor module, on which both classes can be tried.
+"""Private copy of FastDeploy's token-processor module, in which both classes are tried.
 
 The engine's threads use the real module while the trial runs, so nothing in it may be patched.  Instead the
 functions of its classes are copied with namespaces of their own, in which everything that acts on the
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..introspection import is_library
+from .private_globals import copied
 from .private_metrics import PrivateMetrics
 
 _FASTDEPLOY = "fastdeploy"
@@ -36,7 +37,7 @@ _MOST_SLEEPS = 50
 
 
 class Sandbox:
-    """The copy, and handles to what was replaced in it.
+    """The copy, and handles to the replaced objects in it.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class Sandbox:
         self._fill(module)
 
     def reset(self) -> None:
-        """As at first, but for what a class has come to hold."""
+        """Reset to the initial state, except for references that a class holds."""
         self.clock.now, self.clock.sleeps = time.time(), 0
         self.switches.clear()
         self.metrics.reset()
@@ -114,7 +115,7 @@ class Sandbox:
         return value
 
     def _rules(self) -> list[tuple[Callable[[Any], bool], Callable[[Any], Any]]]:
-        """The first rule that fits decides; a value that fits none is used as it is."""
+        """Replacement rules; the first match decides, other values are unchanged."""
         return [
             (lambda value: isinstance(value, types.ModuleType), self._for_module),
             (_is_logger, lambda value: SILENT),
@@ -202,13 +203,7 @@ class Sandbox:
         if cells is not None:
             named = zip(function.__code__.co_freevars, cells, strict=True)
             cells = tuple(self._cell(name, cell, own_class) for name, cell in named)
-        made = types.FunctionType(
-            function.__code__, space.__dict__, function.__name__, function.__defaults__, cells
-        )
-        made.__kwdefaults__ = function.__kwdefaults__
-        made.__qualname__, made.__doc__ = function.__qualname__, function.__doc__
-        made.__dict__.update(function.__dict__)
-        return made
+        return copied(function, space.__dict__, cells)
 
     def _cell(self, name: str, cell: types.CellType, own_class: types.CellType | None) -> types.CellType:
         if name == "__class__" and own_class is not None:
@@ -226,7 +221,7 @@ class Sandbox:
 
 
 class Clock:
-    """``time`` with a clock that stands still unless somebody sleeps."""
+    """The module ``time`` with a clock that moves only in ``sleep``."""
 
     def __init__(self) -> None:
         self.now = time.time()
@@ -236,7 +231,7 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Move the clock on; no wait in a trial may be long."""
+        """Move the clock forward, at once."""
         self.sleeps += 1
         if self.sleeps > _MOST_SLEEPS:
             raise RuntimeError(f"slept {_MOST_SLEEPS} times: waiting for something that never comes")
@@ -247,7 +242,7 @@ class Clock:
 
 
 class Quiet:
-    """Can be called and has every attribute, and nothing happens; every call returns None."""
+    """Object with every attribute; each call does nothing and returns None."""
 
     def __call__(self, *arguments: Any, **named: Any) -> None:
         return None
@@ -259,7 +254,7 @@ class Quiet:
 
 
 class QuietModule(Quiet):
-    """The same for a module, whose switches (``tracing_enabled``) are off.  Any other object would be on."""
+    """The same for a module, whose switches (``tracing_enabled``) are off."""
 
     def __init__(self, module: types.ModuleType) -> None:
         self._module = module
@@ -270,7 +265,7 @@ class QuietModule(Quiet):
 
 
 class Silent(Quiet):
-    """A logger that nobody reads."""
+    """A logger without output."""
 
     level = logging.CRITICAL
 
@@ -285,7 +280,7 @@ SILENT = Silent()
 
 
 class Overlay:
-    """A module with some other values; `values` is looked into at each access."""
+    """Module with some replaced values; `values` is read at each access."""
 
     def __init__(self, module: Any, values: dict[str, Any] | None = None, **more: Any) -> None:
         self._module = module
@@ -319,7 +314,7 @@ def _is_fastdeploys(value: Any) -> bool:
 
 
 def _globals_of(cls: type) -> dict[str, Any] | None:
-    """Namespace of the module that a class's methods were written in."""
+    """The namespace of the module that defines a class's methods."""
     for value in vars(cls).values():
         function = getattr(value, "__func__", value)
         if isinstance(function, types.FunctionType) and function.__module__ == cls.__module__:

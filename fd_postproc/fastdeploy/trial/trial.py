@@ -1,4 +1,4 @@
-"""Runs canned steps on one class in a sandbox, and writes down everything that came of them."""
+"""Runs canned steps on one class in a sandbox, and records all outcomes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from ..introspection import STORAGE
 from .canned import Script
-from .filling import as_frame, fill, objects
-from .sandbox import Sandbox
-from .scratch import (
+from .fakes import (
     Connector,
+    FakeTransfers,
     Manager,
     Masks,
     Scheduler,
-    Transfers,
     configuration,
     fields_of,
     make_task,
     request_id,
     wanted_by,
 )
+from .sandbox import Sandbox
+from .trial_messages import as_frame, fill, objects
 
 _LAST_TOKEN, _BETWEEN_STEPS = 3.0, 0.03
 _TABLES = (
@@ -32,7 +32,7 @@ _TABLES = (
 
 
 class Trial:
-    """One script on one class.
+    """Run of one script on one class.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Trial:
             **wanted_by(fd.TokenProcessor),  # None for what a newer FastDeploy wants besides
             "cfg": configuration(script),
             "cached_generated_tokens": self.scheduler,
-            "engine_worker_queue": Transfers(script),
+            "engine_worker_queue": FakeTransfers(script),
             "split_connector": self.connector,
         }
         fd.TokenProcessor.__init__(processor, **arguments)
@@ -94,7 +94,7 @@ class Trial:
             task.last_token_time = self.box.clock.now - _LAST_TOKEN
 
     def run(self) -> list[tuple[str, Any]]:
-        """(place in words, value) of everything that can be compared, in order."""
+        """Pairs of (place in words, value) of all that can be compared, in order."""
         seen: list[tuple[str, Any]] = []
         for number, message in enumerate(self.script.messages, 1):
             where = f"step {number}"
@@ -117,7 +117,7 @@ class Trial:
         return seen
 
     def _stream(self, datas: list[Any]) -> None:
-        """What the receive loop does with objects."""
+        """Process objects as the receive loop does."""
         processor = self.processor
         if not hasattr(processor, "_process_stream"):
             processor._reschedule_preempt_task_use_zmq(datas)
@@ -139,7 +139,7 @@ class Trial:
         return seen
 
     def _pickled(self, result: Any) -> Any:
-        """What another process reads.  Its classes must be FastDeploy's: it may not have our package."""
+        """The unpickled object as a process without our package has it."""
         fd, again = self.box.module, pickle.loads(pickle.dumps(result))
         classes = [type(one) for one in (again, again.outputs, again.metrics)]
         known = [fd.RequestOutput, fd.CompletionOutput, fd.RequestMetrics, type(None)]
@@ -164,7 +164,7 @@ class Trial:
         }
 
     def _known(self, table: Any) -> Any:
-        """A table without requests that were let go: FastDeploy's class never frees what it has of them."""
+        """A table without released requests, which FastDeploy's class never removes."""
         if not isinstance(table, dict):
             return list(table) if isinstance(table, list) else table
         return {name: table[name] for name in sorted(table) if name not in self.manager.gone}
@@ -189,7 +189,7 @@ class Trial:
 
 
 def _attributes(result: Any) -> dict[str, Any]:
-    """Attributes of a result and its output that to_dict leaves out or could make up."""
+    """Attributes of a result and its output that to_dict omits or could change."""
     outputs = result.outputs
     names = fields_of(type(outputs)) or getattr(outputs, "__dict__", ())
     return {name: value for name, value in vars(result).items() if name not in ("outputs", "metrics")} | {
@@ -198,7 +198,7 @@ def _attributes(result: Any) -> dict[str, Any]:
 
 
 def _frozen(value: Any) -> Any:
-    """The value as it is now: containers are copied, what is in them is not."""
+    """A copy of the current value: containers are copied, their items are not."""
     if type(value) is dict:
         return {key: _frozen(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -211,7 +211,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _numbers(result: Any) -> Any:
-    """What a later step could change by mistake."""
+    """Numbers that a later step could change by mistake."""
     outputs, metrics = result.outputs, result.metrics
     shown = [getattr(outputs, name, None) for name in ("token_ids", "send_idx", "logprob", "top_logprobs")]
     return _frozen([*shown, getattr(metrics, "engine_recv_latest_token_time", None)])

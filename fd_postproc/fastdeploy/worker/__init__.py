@@ -1,1 +1,1 @@
-"""The worker process: our save ops in the place of FastDeploy's."""
+"""The worker's side: replacements for FastDeploy's save ops."""

@@ -1,4 +1,4 @@
-"""Accepted tokens of speculative decoding over FastDeploy's ZeroMQ road, which has nothing for them itself.
+"""Accepted tokens of speculative decoding over ZeroMQ, which FastDeploy itself does not support.
 
 FastDeploy's worker calls its save ops for such a step whatever ``FD_USE_GET_SAVE_OUTPUT_V1`` says.  Ours,
 which stand in their place, make a frame then and give it to the thread that FastDeploy's model runner has for
@@ -18,18 +18,17 @@ from ...ops.arguments import check_flag, check_sizes, say
 from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
 from ...tensors import ROLES
-from ..stream_frames import Content, packed
-from .pieces import Runner
+from .split_frames import Runner
 from .streams import _on_host, numbering
 
 
 def engine_wants_drafts() -> bool:
-    """Whether the engine's process has said that accepted tokens are to come through the socket."""
+    """Whether the engine's process accepts accepted tokens through the socket."""
     return peer_understands(DRAFTS)
 
 
 class OpFrames:
-    """A save op's calls as compact frames that go another way than the op's.
+    """Builder of compact frames from a save op's calls, for another transport than the op's.
 
     Parameters
     ----------
@@ -45,14 +44,16 @@ class OpFrames:
         skips = [place for place, name in enumerate(spec.parameters) if name.startswith("skip_")]
         self._skip = skips[0] if skips else -1
 
-    def made(self, args: tuple[Any, ...], layout: Layout | None = None) -> tuple[int, bytes]:
-        """Requests and frame of a call.
+    def made(self, args: tuple[Any, ...], layout: Layout | None = None, **number: int) -> bytes:
+        """The frame of a call.
 
         Parameters
         ----------
         args : tuple
         layout : Layout, optional
             Whose limits hold; default: of the build only that of accepted tokens.
+        **number : int
+            Sender and number of the frame; default: 0.
 
         Raises
         ------
@@ -64,25 +65,25 @@ class OpFrames:
             role: host_input(_on_host(args[place]), names[role], ROLES[role]) for role, place in self._roles
         }
         batch, width, rows, cols = check_sizes(self._name, inputs)
-        goes_on, number = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
+        goes_on, message = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
         made = _op_frame(
             self._name, inputs, batch, cols, width, rows, layout or _layout(batch, cols),
-            stop_flag=number if goes_on else -number,
+            stop_flag=message if goes_on else -message,
             flag=check_flag(args[self._flag]) if self._flag >= 0 else 0,
-            skip_prefill=self._skip >= 0 and bool(args[self._skip]),
+            skip_prefill=self._skip >= 0 and bool(args[self._skip]), **number,
         )  # fmt: skip
         if not isinstance(made, bytes):
             raise UnfitNumber(say(self._name, width, cols, made))
-        return batch, made
+        return made
 
 
 class DraftOp(OpFrames):
-    """A save op's calls as frames in the model runner's queue."""
+    """Save op that puts frames into the model runner's queue."""
 
     _queue: Any = None
 
     def __call__(self, args: tuple[Any, ...]) -> None:
-        """Send what the op was called with.
+        """Send the arguments of the op's call.
 
         Raises
         ------
@@ -96,13 +97,12 @@ class DraftOp(OpFrames):
         self._queue.put(self.frame(args))
 
     def frame(self, args: tuple[Any, ...]) -> bytes:
-        """The frame of a call."""
-        batch, made = self.made(args)
+        """Make the frame of a call."""
         sender, number = numbering.next()
-        return packed(Content(batch, compact=made, sender=sender, number=number))
+        return self.made(args, sender=sender, number=number)
 
 
 @lru_cache(maxsize=64)
 def _layout(batch: int, cols: int) -> Layout:
-    """No queue's limits hold here: neither of requests nor of columns."""
+    """Layout without a queue's limits on requests and columns."""
     return Layout(max(GPU.max_batch, batch), max(GPU.top_k, cols - 1), GPU.max_draft)

@@ -1,15 +1,12 @@
-"""The worker side: our save ops where FastDeploy looks its own up.
+"""The worker's entry point: it installs our save ops where FastDeploy looks its own up.
 
 FastDeploy calls `register` at the end of the import of ``fastdeploy.model_executor.models``, in every worker
-process before its first step (and in other processes that import the models, where nobody calls a save op).
+process before its first step (and in other processes that import the models but call no save op).
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator
-from typing import Any
 
 
 def register() -> None:
@@ -26,10 +23,11 @@ def register() -> None:
 def _activate() -> None:
     from ...environment import DISABLE, is_on
     from ..build import ops_module
-    from ..logs import fastdeploy_log, forward
+    from ..logs import fastdeploy_log, forward, tell_variables
     from . import warmup
 
     log = fastdeploy_log()
+    tell_variables(log)
     if is_on(DISABLE):
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
@@ -46,7 +44,7 @@ def _activate() -> None:
 
 
 def _take_over_streams(log: logging.Logger) -> None:
-    """Steps over ZeroMQ, where the engine reads frames there."""
+    """Install frames for steps over ZeroMQ, where the engine reads them there."""
     from .streams import engine_reads_frames, replace_builder
 
     if engine_reads_frames():
@@ -58,7 +56,7 @@ def _take_over_streams(log: logging.Logger) -> None:
 
 
 def _take_over_masks(log: logging.Logger) -> None:
-    """Sampling masks in the frame of their step, where the engine takes them there."""
+    """Install sampling masks in their step's frame, where the engine reads them there."""
     from .masks import engine_takes_masks, replace_functions
 
     if engine_takes_masks():
@@ -71,7 +69,7 @@ def _take_over_masks(log: logging.Logger) -> None:
 
 
 def replace_save_ops() -> list[str]:
-    """Put our save ops into FastDeploy's modules of ops, and into all modules that have them already.
+    """Install our save ops in FastDeploy's modules of ops, and in all modules that imported them.
 
     Returns
     -------
@@ -79,6 +77,7 @@ def replace_save_ops() -> list[str]:
         Names of those that were replaced.
     """
     from ...ops.table import SAVE_OPS
+    from .. import seams
     from ..build import ops_module
     from .sending import SaveOp
 
@@ -90,16 +89,6 @@ def replace_save_ops() -> list[str]:
         if not callable(original) or isinstance(original, SaveOp):
             continue
         ours = SaveOp(name, original, get_output_ep)
-        setattr(own, name, ours)
-        for module in _modules():
-            if vars(module).get(name) is original:
-                setattr(module, name, ours)
+        seams.install("save ops", (own, name, ours), *seams.everywhere(name, original, ours))
         replaced.append(name)
     return replaced
-
-
-def _modules() -> Iterator[Any]:
-    """FastDeploy's modules that are loaded, or are being loaded at this moment."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("fastdeploy.") and hasattr(module, "__dict__"):
-            yield module

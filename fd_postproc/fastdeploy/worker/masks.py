@@ -1,4 +1,4 @@
-"""Sampling masks in the compact frame of their step, where FastDeploy sends them beside it.
+"""Sampling masks in the compact frame of their step, where FastDeploy sends them separately.
 
 FastDeploy's function that saves a step calls the save op first, and afterwards gives the masks to a socket's
 client (2.5) or to the queue of a thread that has one (2.6).  Ours, in its place, calls it with a stand-in for
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from ...layout import GPU, Channel
 from ...ops import host
 from ...ops.environment import peer_understands
 from ...ops.table import OpSpec
+from .. import seams
 from ..logs import fastdeploy_log
 from .drafts import OpFrames
 
@@ -31,19 +31,19 @@ NAMES = (
     *("save_output_specualate", "post_process_specualate"),  # FastDeploy's spelling
 )
 PLACES = {"sampling_mask_async_queue": "put", "sampling_mask_zmq_client": "send_pyobj"}
-"""Parameters that take the masks, and by which method."""
+"""Parameters that take the masks, by method."""
 OUTPUT = "sampler_output"
 
 _thread = threading.local()
 
 
 def engine_takes_masks() -> bool:
-    """Whether the engine's process has said that it takes masks out of frames, and frames are to be sent."""
+    """Whether the engine's process accepts masks in frames, and frames are sent."""
     return peer_understands(IN_FRAMES) and DIALECT.value in ("auto", "compact")
 
 
 class MaskedStep:
-    """What one step consists of, until it is sent; stands in the place of what FastDeploy gives masks to.
+    """The parts of one step until it is sent; replaces FastDeploy's receiver of masks.
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ class MaskedStep:
         self._frames: list[tuple[Channel, bytes]] = []
 
     def hold(self, channel: Channel, frame: bytes) -> None:
-        """Keep a save op's frame."""
+        """Hold a save op's frame."""
         self._frames.append((channel, frame))
 
     def take(self, item: Any) -> None:
-        """Send what is held, with the masks that FastDeploy's function has for it."""
+        """Send the held frame, with the masks from FastDeploy's function."""
         if not self.send(item):
             self._forward(item)
 
     put = send_pyobj = take
 
     def send(self, item: Any = None) -> bool:
-        """Send what is held; whether the masks went with it.
+        """Send the held frame; return whether the masks went with it.
 
         Those for which a frame has no room are not sent: the engine waits for FastDeploy's own message of
         them if a step carries none.
@@ -95,7 +95,7 @@ def _give_masks(step: Any, item: Any) -> bool:
 
 
 def masks_by_slot(item: Any, slots: int) -> dict[int, Any]:
-    """Masks by slot, as FastDeploy groups them.
+    """The masks by slot, grouped as in FastDeploy.
 
     Parameters
     ----------
@@ -131,23 +131,23 @@ def _tell(why: str) -> None:
 
 
 class MaskedOp(OpFrames):
-    """A save op's calls within a step that has masks."""
+    """Save op whose frames carry the masks of their step."""
 
     def __init__(self, name: str, spec: OpSpec) -> None:
         super().__init__(name, spec)
         self._channel = spec.channel
 
     def __call__(self, args: tuple[Any, ...]) -> bool:
-        """Hold what the op was called with, if masks will come for it; whether that was done."""
+        """Hold the call's frame if masks will come for it; return whether it does."""
         step: MaskedStep | None = getattr(_thread, "step", None)
         if step is None:
             return False
-        step.hold(self._channel, self.made(args, GPU)[1])
+        step.hold(self._channel, self.made(args, GPU))
         return True
 
 
 class SaveOutput:
-    """Stands where FastDeploy's function stood that saves a step.
+    """Replacement for FastDeploy's function that saves a step.
 
     Parameters
     ----------
@@ -177,12 +177,12 @@ class SaveOutput:
 
 
 def place_of_masks(function: Callable[..., Any]) -> str:
-    """The parameter that takes the masks; empty: it has none."""
+    """Name of the parameter that takes the masks; empty if there is none."""
     return next((name for name in PLACES if name in inspect.signature(function).parameters), "")
 
 
 def replace_functions() -> list[str]:
-    """Put ours in the place of FastDeploy's, wherever they have been imported; names of those replaced."""
+    """Install our functions wherever FastDeploy's were imported; return the replaced names."""
     module = importlib.import_module(MODULE)
     replaced = []
     for name in NAMES:
@@ -192,8 +192,6 @@ def replace_functions() -> list[str]:
         if not place_of_masks(original):
             continue
         ours = SaveOutput(original)
-        for at, one in list(sys.modules.items()):
-            if at.startswith("fastdeploy.") and getattr(one, "__dict__", {}).get(name) is original:
-                setattr(one, name, ours)
+        seams.install("masks", *seams.everywhere(name, original, ours))
         replaced.append(name)
     return replaced

@@ -1,4 +1,4 @@
-"""A save op that stands where FastDeploy's stood: ours where it can send, else FastDeploy's own."""
+"""Save op in the place of FastDeploy's: it sends by our code, or falls back to FastDeploy's op."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from ...ops.table import SAVE_OPS
 from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, stock_dialect
 from ..logs import export_active, fastdeploy_log
-from . import overlap
 from .drafts import DraftOp, engine_wants_drafts
+from .limit_check import check_room
 from .masks import MaskedOp, engine_takes_masks
-from .room import check_room
 
 # What our op raises for tensors that it does not know how to read; nothing was sent then.
 _REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
@@ -38,11 +37,11 @@ _FORMS = {
 
 
 class LeftToFastDeploy(Exception):
-    """Why FastDeploy's own op has to send."""
+    """Raised with the reason why FastDeploy's own op has to send."""
 
 
 class SaveOp:
-    """One of FastDeploy's save ops, sent by us.
+    """Replacement for one of FastDeploy's save ops.
 
     Whatever is in doubt is left to FastDeploy's op, for good and with one line in the log: both send what
     either receiver understands.  An op of ours that was refused by the kernel, or was given a number that
@@ -68,7 +67,7 @@ class SaveOp:
         self._own: Callable[..., Any] = getattr(ops, name)
         self._state = "new"  # "new", then "own" or "original"
         self._told: set[int] = set()
-        self._nobody: Any = None  # preempted_idx of calls that have none
+        self._none_preempted: Any = None  # preempted_idx of calls that have none
         self._checked: set[str | None] = set()
         self._recorder = Recorder()  # records nothing, until the first call
         self._sent = 0
@@ -80,7 +79,7 @@ class SaveOp:
             return self._stock(args, kwargs)
         spec = self.spec
         if spec.has_shorter_form and len(args) == self._n_arguments - 1 and not kwargs:
-            args = self._with_nobody_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
+            args = self._with_none_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
         if kwargs or len(args) != self._n_arguments:
             if self._goes_over_socket():
                 given = len(args) + len(kwargs)
@@ -107,7 +106,7 @@ class SaveOp:
             raise
         except (LeftToFastDeploy, *_REFUSALS) as error:
             if self._drafts is not None:
-                raise  # into the queue, where FastDeploy's op would send, nobody looks
+                raise  # the engine does not read the queue into which FastDeploy's op would send
             if self._state == "new":
                 self._begin_recording(None)
             self._leave(error, args)
@@ -115,7 +114,6 @@ class SaveOp:
         if self._state == "new":
             self._state = "own"
             export_active("worker", True)
-            overlap.begin()  # the class is there by now; it is not yet when FastDeploy loads plug-ins
             fastdeploy_log().info(
                 "fd_postproc: worker side active: %s sends %s on channel %s",
                 self.__name__, _FORMS[dialect], spec.channel,
@@ -125,12 +123,12 @@ class SaveOp:
     def _goes_over_socket(self) -> bool:
         return has_counts(self.spec.channel) and engine_wants_drafts()
 
-    def _with_nobody_preempted(self, args: tuple[Any, ...], at: int, batch: int) -> tuple[Any, ...]:
+    def _with_none_preempted(self, args: tuple[Any, ...], at: int, batch: int) -> tuple[Any, ...]:
         import numpy as np
 
-        if self._nobody is None or len(self._nobody) < batch:
-            self._nobody = np.zeros(max(batch, GPU.max_batch), np.int32)
-        return (*args[:at], self._nobody, *args[at:])
+        if self._none_preempted is None or len(self._none_preempted) < batch:
+            self._none_preempted = np.zeros(max(batch, GPU.max_batch), np.int32)
+        return (*args[:at], self._none_preempted, *args[at:])
 
     def _send(self, args: tuple[Any, ...]) -> Any:
         if self._drafts is not None:
@@ -143,7 +141,7 @@ class SaveOp:
             return self._own(*args)
 
     def _begin_recording(self, dialect: str | None) -> None:
-        """With the first call: a process that never sends has nothing to tell."""
+        """Start the flight recorder at the first call: a process that never sends needs none."""
         if self._recorder.ring is None:
             self._recorder = recorder_of_process(self.spec.channel)
             form = "FastDeploy's own op" if dialect is None else _FORMS[dialect]
@@ -170,12 +168,12 @@ class SaveOp:
         return result
 
     def _stock(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        """FastDeploy's own op, after whatever our ops have not sent yet."""
+        """Call FastDeploy's own op, after all pending frames of our ops."""
         ops.flush()
         return self.original(*args, **(kwargs or {}))
 
     def _dialect(self, batch: int) -> Dialect:
-        """Dialect that will be spoken."""
+        """The dialect of the messages."""
         channel = self.spec.channel
         logprobs = has_logprobs(channel)
         dialect = send_dialect(logprobs, batch > most_requests(channel))
@@ -197,7 +195,7 @@ class SaveOp:
         return dialect
 
     def _leave(self, why: Exception, args: tuple[Any, ...]) -> None:
-        """Have FastDeploy's op send from now on."""
+        """Fall back to FastDeploy's op from now on."""
         self._state = "original"
         self._recorder.event(Kind.STOOD_ASIDE, text=f"{self.__name__}: {type(why).__name__}: {why}")
         export_active("worker", False)
@@ -205,7 +203,7 @@ class SaveOp:
         self._check_room(args, None)
 
     def _check_room(self, args: tuple[Any, ...], dialect: Any) -> None:
-        """Once for each dialect; None: FastDeploy's op.  No step is lost if it cannot be made."""
+        """Check the queue's room once for each dialect; None falls back."""
         if dialect in self._checked:
             return
         self._checked.add(dialect)
@@ -238,7 +236,7 @@ def _recorder_of(pid: int, channel: Channel) -> Recorder:
 
 
 def recorder_of_process(channel: Channel) -> Recorder:
-    """The one of this process, which all of its save ops share."""
+    """The recorder of this process, shared by all of its save ops."""
     return _recorder_of(os.getpid(), channel)
 
 

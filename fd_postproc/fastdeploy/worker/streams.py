@@ -1,28 +1,28 @@
-"""The worker's end of FastDeploy's ZeroMQ road: a step becomes one frame instead of a list of objects."""
+"""The worker's side of FastDeploy's ZeroMQ transport: a step is one frame."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Callable
 from itertools import count
 from math import prod
 from typing import Any
 
-from ..._core import _rows_bytes, _rows_fit
+from ..._core import Sampled
 from ...environment import STREAMS
 from ...ops.environment import peer_understands
+from .. import seams
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
-from .pieces import Piece, Runner, cut
+from .split_frames import FramePiece, Runner, cut
 
 MODULE = "fastdeploy.model_executor.pre_and_post_process"
 NAME = "_build_stream_transfer_data"
 
 
 def engine_reads_frames() -> bool:
-    """Whether the engine's process has said that it does."""
+    """Whether the engine's process reads frames."""
     return peer_understands(STREAMS)
 
 
@@ -33,7 +33,7 @@ def content_of(
     prompt_logprobs_list: Any = None,
     sampling_mask: Any = None,
 ) -> Content:
-    """What FastDeploy's builder of the same arguments makes objects of, without a number.
+    """The content, without a number, that FastDeploy's builder turns into objects.
 
     Parameters
     ----------
@@ -67,13 +67,13 @@ def content_of(
 
 
 def numbered(content: Content) -> Content:
-    """The content of the next frame."""
+    """Number the content of the next frame."""
     sender, number = numbering.next()
     return content._replace(sender=sender, number=number)
 
 
 def build_frame(*arguments: Any, **named: Any) -> bytes:
-    """The frame of a whole step; arguments and errors as of `content_of`."""
+    """Build the frame of a whole step; arguments and errors as of `content_of`."""
     return packed(numbered(content_of(*arguments, **named)))
 
 
@@ -82,20 +82,20 @@ def _tensors(rows: Any) -> tuple[Any, Any, Any]:
 
 
 def _on_host(tensor: Any) -> Any:
-    """The tensor, copied if it is on a device."""
+    """The tensor in host memory, copied if it is on a device."""
     place = getattr(tensor, "place", None)
     there = place is None or place.is_cpu_place() or place.is_cuda_pinned_place()
     return tensor if there else tensor.cpu()
 
 
 class Numbering:
-    """Numbers of this process's frames."""
+    """Sequence of this process's frames."""
 
     def __init__(self) -> None:
         self._pid, self._sender, self._numbers = 0, 0, count()
 
     def next(self) -> tuple[int, int]:
-        """The sender's number, and the next frame's."""
+        """The sender's id, and the number of the next frame."""
         if self._pid != os.getpid():  # at first, and in a child of the process
             self._pid, self._numbers = os.getpid(), count()
             self._sender = int.from_bytes(os.urandom(8), "little")
@@ -112,7 +112,7 @@ def _pooled(output: Any) -> Any:
 
 
 class StreamBuilder:
-    """Stands where FastDeploy's builder stood; what is in doubt is left to that, with one line in the log.
+    """Replacement for FastDeploy's builder; unsupported steps fall back to it, with one log line.
 
     FastDeploy's thread sends what this returns as it sends the objects; the engine side takes both.
 
@@ -144,22 +144,19 @@ class StreamBuilder:
         return frame
 
     def _built(self, content: Content) -> Any:
-        """The frame of a step, or the last one of those that it is cut into; the others are queued."""
+        """Build the frame of a step, or the last one of its pieces; the others are queued."""
         parts = cut(content)
         if len(parts) == 1:
             frame = packed(numbered(content))
-            return frame if self._runner is None else Piece(frame, self._runner)
+            return frame if self._runner is None else FramePiece(frame, self._runner)
         if self._runner is None:
             try:
                 self._runner = Runner.found()
-            except RuntimeError:  # no thread of FastDeploy's would send them: whoever asks gets it whole
+            except RuntimeError:  # no FastDeploy thread would send the pieces: one whole frame
                 return packed(numbered(content))
-        if content.rows is not None:  # that a piece can be packed has to be known before the first is sent
-            ids, scores, ranks = content.rows
-            _rows_bytes(ids, scores, ranks, 0)
-            if not _rows_fit(ids, ranks):
-                raise ValueError("log-probabilities: a number has no room in 32 bits")
-        *others, last = [Piece(numbered(part), self._runner) for part in parts]
+        # That a piece can be packed has to be known before the first is sent.
+        Sampled(content.tokens, content.rows, content.slots, 0, 0, ())
+        *others, last = [FramePiece(numbered(part), self._runner) for part in parts]
         for piece in others:
             self._runner.queue.put(piece)
         return last
@@ -171,13 +168,11 @@ class StreamBuilder:
 
 
 def replace_builder() -> bool:
-    """Put ours into FastDeploy's module, and into all that have its builder; whether that was done."""
+    """Install our builder in FastDeploy's module and importers; return whether it is."""
     module = importlib.import_module(MODULE)
     original = getattr(module, NAME, None)
     if not callable(original) or isinstance(original, StreamBuilder):
         return False
     ours = StreamBuilder(original)
-    for name, one in list(sys.modules.items()):
-        if name.startswith("fastdeploy.") and getattr(one, "__dict__", {}).get(NAME) is original:
-            setattr(one, NAME, ours)
+    seams.install("streams", *seams.everywhere(NAME, original, ours))
     return True

@@ -1,8 +1,8 @@
-"""The save kernel is loaded before the first step, in the background.
+"""Loads the save kernel before the first step, in the background.
 
 The driver compiles the kernel for a device that the package has no machine code for, which takes up to a
 third of a second.  Nothing here initialises CUDA or makes a context: FastDeploy registers plug-ins before it
-chooses a device, and in processes that fork.  So a thread waits until somebody else has done both.
+chooses a device, and in processes that fork.  So a thread waits until other code has done both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 
 WAIT_SECONDS = 900.0
-"""A process that has no context after that will hardly save anything."""
+"""Seconds after which a process without a context is unlikely to save anything."""
 _EARLY_SECONDS, _EARLY_PAUSE, _LATE_PAUSE = 60.0, 0.1, 1.0
 
 _lock = threading.Lock()
@@ -29,7 +29,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Let the thread end, if it still waits."""
+    """End the thread, if it still waits."""
     global _enough
     with _lock:
         if _enough is not None:

@@ -106,3 +106,9 @@ def test_a_packer_sends_on_other_ranks_what_the_op_sends(ops_queue):
     packed("mtp_save_first_token", inputs, rank_id=1, save_each_rank=True).save()
     assert ops_queue.waiting() == 1
     assert isinstance(ops_queue.open("spec"), sysv_ipc.MessageQueue)
+
+
+@pytest.mark.parametrize("op", [op for op in CHANNELS if not op.startswith("mtp")])
+def test_other_ops_send_on_the_first_rank_only(op, ops_queue):
+    packed(op, random_inputs(op, 2, 2, 1), rank_id=1, save_each_rank=True).save()
+    assert ops_queue.waiting() == 0

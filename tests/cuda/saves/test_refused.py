@@ -38,6 +38,14 @@ TOPK = {
 }
 
 
+@pytest.mark.parametrize("shape", [(1 << 40, 1 << 40), (1 << 32, 1 << 32), (-1, 4), (-2, -4), (1 << 62, 2)])
+def test_a_shape_whose_product_overflows(shape):
+    """2**32 * 2**32 elements are none in 64 bits; what a framework says of a tensor is checked."""
+    tensor = Exchange(TOPK["x"])
+    tensor.c_shape[:] = shape
+    assert_refused(ValueError, r"x has shape \[.*\]: so many elements are in no memory", x=tensor)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_dtypes_that_the_kernel_cannot_read(kind, ops_queue):
     for dtype, name in (np.float64, "logprob_scores"), (np.float16, "logprob_scores"), (np.int16, "ranks"):
@@ -217,6 +225,29 @@ def test_several_errors_are_told(ops_queue, caplog, slow):
     with pytest.raises(ValueError, match="does not fit"):
         ops.flush(10)
     assert sum("does not fit" in record.message for record in caplog.records) == 3
+
+
+def test_more_errors_than_are_kept_are_counted(run):
+    """All of twenty become known before anything asks: sixteen are told, and how many more there were."""
+    code = """
+import logging
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+stub.stub_delay(ctypes.c_int64(-1000))
+for n in range(20):
+    save((1 << 31) + n)
+stub.stub_delay(ctypes.c_int64(0))
+while device.saves.extension.pending():
+    time.sleep(0.01)
+print(error_of(ops.flush, 10))
+print(ops.save_stats()["lost"], device.saves.extension.held()[0])
+save(7)
+print(error_of(ops.flush, 10))
+"""
+    told = run(code, FD_POSTPROC_CUDA_BUFFERS="64")
+    assert told.count("does not fit") == 16, told
+    assert "4 more saved messages were not sent" in told
+    *_, counts, nothing = told.strip().splitlines()
+    assert (counts, nothing) == ("20 0", "none")
 
 
 def test_a_removed_queue_is_told_and_made_anew(ops_queue):

@@ -18,6 +18,7 @@ def _reader(name, usual):
 
 environment_variables = {name: _reader(name, usual) for name, usual in recording()["switches"].items()}
 environment_variables.setdefault("FD_PLUGINS", _reader("FD_PLUGINS", None))
+environment_variables.setdefault("FD_USE_HF_TOKENIZER", _reader("FD_USE_HF_TOKENIZER", False))
 environment_variables.setdefault("INFERENCE_MSG_QUEUE_ID", _reader("INFERENCE_MSG_QUEUE_ID", "0"))
 
 

@@ -20,6 +20,11 @@ _root.addHandler(logging.NullHandler())
 _root.propagate = False
 
 
+def get_base_request_id(compound_id):
+    """A request's name without the number of its choice."""
+    return compound_id.rpartition("::n::")[0] or compound_id
+
+
 class EngineError(Exception):
     """An error with the code that the client gets."""
 
@@ -31,5 +36,6 @@ class EngineError(Exception):
 llm_logger = get_logger("fastdeploy", "fastdeploy.log")
 spec_logger = get_logger("speculate", "speculate.log")
 scheduler_logger = get_logger("scheduler", "scheduler.log")
+api_server_logger = get_logger("api_server", "api_server.log")
 data_processor_logger = get_logger("data_processor", "data_processor.log")
 zmq_client_logger = get_logger("zmq_client", "zmq_client.log")

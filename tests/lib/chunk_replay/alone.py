@@ -5,10 +5,7 @@ import json
 import marshal
 from functools import cache
 
-from benchmarks.baseline.api import models
-from benchmarks.baseline.api.logprobs import Steps
-from benchmarks.baseline.api.streams import PARTS, ChatStream, CompletionStream, Processed, Stock
-from fd_postproc.fastdeploy.api._chunks import (
+from fd_postproc.fastdeploy.api.chunks._chunks import (
     ChatBuilder,
     ChatModels,
     CompletionBuilder,
@@ -16,9 +13,13 @@ from fd_postproc.fastdeploy.api._chunks import (
     Texts,
     Unknown,
 )
-from fd_postproc.fastdeploy.api.plans import float_style, models_of
-from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
+from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
 from tests.lib.chunk_replay.cases import FOLDER
+from tests.restated.api import models
+from tests.restated.api.answers import ChatAnswer, CompletionAnswer
+from tests.restated.api.logprobs import Steps
+from tests.restated.api.streams import PARTS, ChatStream, CompletionStream, Processed, Stock
 
 MOST_COLUMNS = 1 << 20  # the vocabulary: more than any row has
 
@@ -130,8 +131,16 @@ def results_of(case):
 
 def play(case, parts):
     """The events of a streamed case, written with some parts."""
-    cls = ChatStream if case["path"].endswith("chat/completions") else CompletionStream
+    return list(_writer(case, ChatStream, CompletionStream, parts).events(results_of(case)))
+
+
+def answer(case, parts):
+    """The model of a case that is not streamed, made of some parts."""
+    return _writer(case, ChatAnswer, CompletionAnswer, parts).answer(results_of(case))
+
+
+def _writer(case, of_chat, of_completion, parts):
+    cls = of_chat if case["path"].endswith("chat/completions") else of_completion
     derived = dict(case["derived"])
     derived["prompt_texts"] = echoed_prompts().get(case["name"], derived["prompt_tokens"])
-    stream = cls(json.loads(case["request_body"]), derived, MOST_COLUMNS, parts)
-    return list(stream.events(results_of(case)))
+    return cls(json.loads(case["request_body"]), derived, MOST_COLUMNS, parts)

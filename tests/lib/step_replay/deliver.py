@@ -7,9 +7,9 @@ import os
 import pickle
 
 import fd_postproc as fp
-from fd_postproc.fastdeploy.stream_frames import Content, packed
 from tests.lib.step_replay.tensors import fill
 from tests.lib.step_replay.traces import payload
+from tests.reference import ReferenceStep, encode_frame
 
 
 def through_tensors(replay, event):
@@ -54,9 +54,7 @@ def through_socket(replay, event):
     os.environ["FD_USE_GET_SAVE_OUTPUT_V1"] = "1"  # `Replay` has patched it, and restores it
     try:
         step = fp.decode(payload(event), channel)
-        frame = packed(
-            Content(step.batch, compact=fp.encode(step, "compact"), sender=1, number=replay.number)
-        )
+        frame = encode_frame(ReferenceStep.from_step(step), sender=1, seq=replay.number)
     except (fp.MalformedMessage, ValueError):
         return event.get("op")
     processor._take_message(pickle.dumps(frame))  # without the envelope, whose metrics want a socket

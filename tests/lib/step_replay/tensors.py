@@ -6,7 +6,7 @@ count above six is cut to six here; the op would go on into the next slot.
 
 import numpy as np
 
-from benchmarks.baseline.workload import flat_view
+from tests.restated.workload import flat_view
 
 COLUMNS, DRAFTS = 21, 6
 SLOT = np.dtype(

@@ -2,14 +2,15 @@
 
 import asyncio
 import gc
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
 
 from fd_postproc.fastdeploy.api import connections
-from fd_postproc.fastdeploy.api._chunks import forget_totals, totals
+from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals, unpack
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from fd_postproc.fastdeploy.api.connections import RequestMap
-from fd_postproc.fastdeploy.api.plans import NotPlain
 
 
 class Queue(list):
@@ -82,11 +83,13 @@ def test_what_comes_after_the_end_is_nobodys(requests):
 
 def test_what_nobody_comes_for_is_dropped_in_time(requests, clock):
     give(requests, "a", group(0))
-    clock.now = connections.PATIENCE + 1
+    clock.now = connections.KEEP_EARLY_S + 1
     give(requests, "b", group(0))
     assert list(requests.held) == ["b"]
     assert requests.groups == 1
-    assert totals()[1]["results that nobody came to wait for were dropped"] == 1
+    assert totals()[1][connections.TOO_OLD] == 1
+    requests["a"] = queue = Queue()  # a new one of the same id
+    assert queue == []
 
 
 def test_no_more_is_kept_than_there_is_room_for(requests, monkeypatch):
@@ -95,9 +98,71 @@ def test_no_more_is_kept_than_there_is_room_for(requests, monkeypatch):
     for number in range(100):
         give(requests, f"id {number}", group(0))
         requests.pop(f"other {number}", None)
-    assert requests.groups <= 10
-    assert len(requests.held) <= 10
-    assert len(requests.gone) <= 5
+    assert list(requests.held) == [f"id {number}" for number in range(90, 100)]
+    assert (requests.groups, len(requests.gone), len(requests.dropped)) == (10, 5, 5)
+    assert totals()[1][connections.TOO_MANY] == 90
+
+
+def large(results, rows, kind):
+    """A group as the dispatcher unpacks it, with log-probabilities of so many rows."""
+    msgpack = pytest.importorskip("msgpack")
+    made = {
+        "request_id": "a_0",
+        "outputs": {"send_idx": 0, kind: [[[5] * 20] * rows, [[0.5] * 20] * rows, [1] * rows]},
+    }
+    return unpack(msgpack.packb([made] * results))
+
+
+def memory(make):
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        made = make()
+        return made, tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["top_logprobs", "prompt_logprobs"])
+def test_the_memory_of_a_group_is_what_it_takes(kind):
+    """Packed rows and lists; numbers that Python has once are counted at each place."""
+    made, taken = memory(lambda: large(3, 500, kind))
+    assert taken / 2 < connections._memory_of(made, 1 << 30) < 3 * taken
+
+
+def test_the_largest_loses_its_early_results_and_is_told(requests, clock, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_BYTES", 1 << 20)
+    give(requests, "small", group(0))
+    for number in range(40):
+        give(requests, "large", large(1, 300, "top_logprobs"))
+        assert requests.size <= 1 << 20
+        assert number < 20 or "large" in requests.dropped
+    assert totals()[1][connections.TOO_LARGE] == 1
+    requests["small"] = small = Queue()
+    assert small == [group(0)]
+    requests["large"] = queue = Queue()
+    (only,) = queue
+    for read in (lambda: only[-1], lambda: list(only)):
+        with pytest.raises(connections.ResultsDropped, match=r"more than 64 MiB.* send it again"):
+            read()
+    assert (requests.size, requests.groups, requests.dropped) == (0, 0, {})
+
+
+def test_one_group_above_the_limit_costs_no_other_request(requests, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_BYTES", 1 << 16)
+    for number in range(5):
+        give(requests, f"small {number}", group(0))
+    give(requests, "large", large(4, 1000, "prompt_logprobs"))
+    assert list(requests.dropped) == ["large"]
+    assert len(requests.held) == 5
+
+
+def test_a_later_request_of_the_same_id_is_served(requests, clock, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_BYTES", 10)
+    give(requests, "a", group(0))
+    clock.now = connections.KEEP_EARLY_S
+    requests["a"] = queue = Queue()
+    assert queue == []
 
 
 def test_clearing(requests):

@@ -1,5 +1,6 @@
 """New text out of new token ids, without the layers above the tokenizers library."""
 
+import contextlib
 import sys
 from types import SimpleNamespace
 
@@ -8,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api import detokenising
-from fd_postproc.fastdeploy.api._chunks import forget_totals, totals
-from fd_postproc.fastdeploy.api.plans import NotPlain
+from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 
 PIECES = [
     b" the",
@@ -164,7 +165,7 @@ def layers(monkeypatch):
 @pytest.fixture
 def ours():
     cls = type("Copy", (Processor,), dict(vars(Processor)))
-    restore = detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs))
+    restore = detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs, __name__=__name__))
     yield cls
     restore()
     assert cls.ids2tokens is Processor.ids2tokens
@@ -180,7 +181,7 @@ TOKENIZERS = [Tokenizer(Library(decoded)), Tokenizer(Library(cleaned)), Tokenize
 )
 def test_the_same_text_and_the_same_state(steps, tokenizer):
     cls = type("Copy", (Processor,), dict(vars(Processor)))
-    detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs))
+    detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs, __name__=__name__))
     own, theirs = cls(tokenizer), Processor(tokenizer)
     tokenizer.decode_token = None  # is not asked
     del tokenizer.decode_token
@@ -407,5 +408,29 @@ def test_another_method_stays(caplog):
     for cls, text in ((More, "looks at more: transliterate"), (Arguments, "other arguments")):
         stock = cls.ids2tokens
         with pytest.raises(NotPlain, match=text):
-            detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs))
+            detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs, __name__=__name__))
         assert cls.ids2tokens is stock
+
+
+class ExtendsLast(Processor):
+    """As in FastDeploy 2.5: ids that the tokenizer refuses are not kept."""
+
+    def ids2tokens(self, token_id, task_id):
+        status = self.decode_status.setdefault(task_id, [0, 0, [], ""])
+        previous_texts = status[3]
+        text, status[0], status[1] = self.tokenizer.decode_token(status[2] + token_id, status[0], status[1])
+        status[2] += token_id
+        status[3] += text
+        return text, status[2], previous_texts
+
+
+def test_ids_that_are_refused_are_kept_only_where_fastdeploy_keeps_them():
+    for base in (Processor, ExtendsLast):
+        cls = type("Copy", (base,), dict(vars(base)))
+        detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs, __name__=__name__))
+        own, theirs = cls(), base()
+        for ids in ([1], ["x"], [2]):
+            for processor in (own, theirs):
+                with contextlib.suppress(ValueError):
+                    processor.ids2tokens(ids, "a")
+            assert own.decode_status == theirs.decode_status

@@ -16,6 +16,7 @@ def module(tmp_path, monkeypatch):
     (tmp_path / f"{name}.py").write_text("VALUE = 5\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
+    monkeypatch.setattr(loading, "_finder", loading._Finder())  # other tests may leave modules awaited
     yield name
     sys.modules.pop(name, None)
     assert loading._finder not in sys.meta_path

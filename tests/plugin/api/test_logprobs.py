@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.baseline.api import models
-from benchmarks.baseline.api.logprobs import Steps
-from fd_postproc.fastdeploy.api._chunks import (
+from fd_postproc.fastdeploy.api.chunks._chunks import (
     ChatBuilder,
     ChatModels,
     CompletionBuilder,
@@ -20,8 +18,10 @@ from fd_postproc.fastdeploy.api._chunks import (
     Unknown,
     standing_in,
 )
-from fd_postproc.fastdeploy.api.plans import float_style, models_of
-from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling, silence
+from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
+from tests.restated.api import models
+from tests.restated.api.logprobs import Steps
 
 STYLE = float_style()
 TEXTS = [" the", "é", "\ufffd", '\n"\\/', "\x07\x1f\x7f", "", "日本", "😀", "a\ufffd", "\u2028", " the", "é"]

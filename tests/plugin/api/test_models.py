@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.baseline.api import models
-from fd_postproc.fastdeploy.api._chunks import Field, forget_totals, full, standing_in, totals
-from fd_postproc.fastdeploy.api.plans import NotPlain, float_style, models_of
+from fd_postproc.fastdeploy.api.chunks._chunks import Field, forget_totals, full, standing_in, totals
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
 from tests.lib.chunk_replay.alone import stand_ins
+from tests.restated.api import models
 
 OURS, STYLE = stand_ins()
 
@@ -218,6 +218,20 @@ def test_models_of_another_kind_are_not_stood_in_for():
     ):  # fmt: skip
         with pytest.raises(NotPlain, match=reason):
             models_of(cls, {}, float_style())
+
+
+@pytest.mark.parametrize("value", [5, 0, 11, "5", "x", None, 1.5])
+def test_a_field_with_a_constraint_keeps_it(value):
+    class Bounded(pydantic.BaseModel):
+        a: int = pydantic.Field(ge=1, le=10)
+        b: int = 0
+
+    named = models_of(Bounded, {}, float_style())
+
+    def made(cls):
+        return outcome(lambda: cls(a=value).model_dump_json())
+
+    assert made(named) == made(Bounded)
 
 
 def test_a_default_that_is_no_constant_is_refused():

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fd_postproc.fastdeploy.api._chunks import PROBES, PYTHON, FloatStyle
-from fd_postproc.fastdeploy.api.plans import float_style
+from fd_postproc.fastdeploy.api.chunks._chunks import PROBES, PYTHON, FloatStyle
+from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
 
 ADAPTER = TypeAdapter(float)
 STYLE = float_style()

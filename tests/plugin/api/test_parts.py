@@ -1,6 +1,5 @@
 """Which parts of the API side are put in, and who is told of those that are not."""
 
-import importlib
 import logging
 from types import SimpleNamespace
 
@@ -9,32 +8,35 @@ import pytest
 from fd_postproc.doctor.findings import Finding
 from fd_postproc.doctor.trial import api_side
 from fd_postproc.fastdeploy.api import entry
-from fd_postproc.fastdeploy.api.parts import PARTS, put_in
+from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
 from tests.lib.paths import ROOT
 
-OTHER = SimpleNamespace(EngineClient=SimpleNamespace(check_model_weight_status=lambda client: client.other))
+OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace(get_connection=lambda manager: manager.other))
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_module_of_another_kind_keeps_its_own(name):
     """Its reason is said in words; nothing is raised, and nothing put in."""
     module = SimpleNamespace()
-    assert put_in(name, module)
+    assert PARTS[name].put_in(module)
     assert vars(module) == {}
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_each_part_is_in_the_guides_table(name):
-    assert f"| `api {name}` |" in (ROOT / "docs" / "fastdeploy.md").read_text()
-    assert callable(importlib.import_module(f"fd_postproc.fastdeploy.api.{name}").install)
+def test_each_part_is_on_the_page_of_seams(name):
+    assert f"### api {name}\n" in (ROOT / "docs" / "seams.md").read_text()
+    assert callable(PARTS[name].maker())
 
 
-def test_the_reason_is_logged_and_the_gauge_set(caplog):
+def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     prometheus_client = pytest.importorskip("prometheus_client")
+    monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", set())
+    monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
-        entry._put_in("weights", OTHER)
-    assert "leaves the look at the weights' state to FastDeploy: it looks at something else" in caplog.text
-    assert prometheus_client.REGISTRY.get_sample_value("fd_postproc_quick_way", {"way": "api weights"}) == 0
+        entry._put_in("stream_queue", OTHER)
+    assert "leaves the queues of results to FastDeploy: its queues are made in another way" in caplog.text
+    value = prometheus_client.REGISTRY.get_sample_value
+    assert value("fd_postproc_fast_path", {"path": "api stream_queue"}) == 0
 
 
 def verdicts(left):

@@ -6,16 +6,16 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fd_postproc.fastdeploy.api import queues
-from fd_postproc.fastdeploy.api._chunks import Next
-from fd_postproc.fastdeploy.api.plans import NotPlain
-from fd_postproc.fastdeploy.api.waits import wait_for
+from fd_postproc.fastdeploy.api import stream_queue
+from fd_postproc.fastdeploy.api.chunks._chunks import Next
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
 from tests.lib.races import nothing_is_lost
 
-WAYS = {"asyncio": (asyncio.Queue, asyncio.wait_for), "ours": (queues.Queue, wait_for)}
+WAYS = {"asyncio": (asyncio.Queue, asyncio.wait_for), "ours": (stream_queue.Queue, wait_for)}
 ACTIONS = ("put", "wait", "wait long", "cancel first", "cancel last", "turn", "take", "done")
 
 
@@ -73,6 +73,8 @@ def test_the_same_is_seen(actions):
 
 
 @given(st.lists(st.sampled_from(ACTIONS[:-2]), max_size=25))
+@example(["wait", "wait", "turn", "put", "cancel first", "turn"])  # told, and gone: the second gets it
+@example(["wait", "wait", "turn", "put", "put", "cancel first", "turn"])
 def test_the_same_without_a_turn_between(actions):
     """Without limits: a task of asyncio's own ``wait_for`` is some turns late."""
     bare = ["wait" if action == "wait long" else action for action in actions]
@@ -105,7 +107,7 @@ def test_a_stream_sets_one_timer():
         loop, set_at = asyncio.get_running_loop(), []
         call_at = loop.call_at
         loop.call_at = lambda when, *rest, **more: set_at.append(when) or call_at(when, *rest, **more)
-        queue = queues.Queue()
+        queue = stream_queue.Queue()
         for number in range(50):
             loop.call_soon(queue.put_nowait, number)
             assert await wait_for(queue.get(), 10) == number
@@ -119,7 +121,7 @@ def test_a_limit_that_is_reached_after_others_were_not():
     """The timer of an earlier wait is due before: it is set again."""
 
     async def run():
-        queue, loop = queues.Queue(), asyncio.get_running_loop()
+        queue, loop = stream_queue.Queue(), asyncio.get_running_loop()
         loop.call_later(0.15, queue.put_nowait, "x")
         assert await wait_for(queue.get(), 0.3) == "x"
         began = loop.time()
@@ -132,7 +134,7 @@ def test_a_limit_that_is_reached_after_others_were_not():
 
 def test_nothing_is_lost_when_a_limit_and_an_item_meet():
     async def run():
-        await nothing_is_lost(queues.Queue(), wait_for)
+        await nothing_is_lost(stream_queue.Queue(), wait_for)
 
     asyncio.run(run())
 
@@ -141,7 +143,7 @@ def test_a_queue_that_nobody_has_is_freed():
     """Its timer is not due yet."""
 
     async def run():
-        queue = queues.Queue()
+        queue = stream_queue.Queue()
         asyncio.get_running_loop().call_soon(queue.put_nowait, "x")
         await wait_for(queue.get(), 3600)
         gone = weakref.ref(queue)
@@ -212,10 +214,10 @@ def manager(make):
 
 def test_the_manager_makes_ours():
     module, space = manager("asyncio.Queue(), asyncio.Queue(3), asyncio.Lock()")
-    restore = queues.install(module)
+    restore = stream_queue.install(module)
     space["asyncio"] = module.asyncio
     ours, limited, lock = module.DealerConnectionManager().get_connection()
-    assert type(ours) is queues.Queue
+    assert type(ours) is stream_queue.Queue
     assert type(limited) is asyncio.Queue
     assert limited.maxsize == 3
     assert type(lock) is asyncio.Lock
@@ -225,7 +227,7 @@ def test_the_manager_makes_ours():
 
 def test_it_is_installed_where_a_loop_runs():
     async def run():
-        queues.install(manager("asyncio.Queue()")[0])
+        stream_queue.install(manager("asyncio.Queue()")[0])
 
     asyncio.run(run())
 
@@ -233,11 +235,11 @@ def test_it_is_installed_where_a_loop_runs():
 def test_other_queues_stay():
     module, _ = manager("asyncio.LifoQueue()")
     with pytest.raises(NotPlain, match="made in another way"):
-        queues.install(module)
+        stream_queue.install(module)
     assert module.asyncio is asyncio
 
 
-class Backwards(queues.Queue):
+class Backwards(stream_queue.Queue):
     def put_nowait(self, item):
         self._queue.appendleft(item)
         self.wake_all()
@@ -248,12 +250,12 @@ class Backwards(queues.Queue):
             waiter.done() or waiter.set_result(None)
 
 
-class Fails(queues.Queue):
+class Fails(stream_queue.Queue):
     def put_nowait(self, item):
         raise KeyError(item)
 
 
-class Loses(queues.Queue):
+class Loses(stream_queue.Queue):
     def put_nowait(self, item):
         if self._getters or not self.qsize():
             super().put_nowait(item)
@@ -261,10 +263,10 @@ class Loses(queues.Queue):
 
 @pytest.mark.parametrize("planted", [Backwards, Loses, Fails])
 def test_a_planted_difference_is_seen(monkeypatch, planted):
-    monkeypatch.setattr(queues, "Queue", planted)
+    monkeypatch.setattr(stream_queue, "Queue", planted)
     module, _ = manager("asyncio.Queue()")
     with pytest.raises(NotPlain, match=r"at asyncio's queue it is|KeyError"):
-        queues.install(module)
+        stream_queue.install(module)
     assert module.asyncio is asyncio
 
 
@@ -272,14 +274,14 @@ def test_a_wait_that_is_late_is_seen(monkeypatch):
     async def never(awaitable, limit):
         return await awaitable if limit > 1 else "late"
 
-    monkeypatch.setattr(queues, "wait_for", never)
+    monkeypatch.setattr(stream_queue, "wait_for", never)
     with pytest.raises(NotPlain, match="TimeoutError"):
-        queues.install(manager("asyncio.Queue()")[0])
+        stream_queue.install(manager("asyncio.Queue()")[0])
 
 
 def test_what_is_thrown_in_goes_through():
     for thrown in (ValueError("x"), ValueError):
-        waiting = queues.Queue().get()
+        waiting = stream_queue.Queue().get()
         assert type(waiting) is Next
         with pytest.raises(ValueError, match=r"x|"):
             waiting.throw(thrown)

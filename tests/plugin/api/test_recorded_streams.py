@@ -1,6 +1,6 @@
 """Recorded streams of FastDeploy's API server, written without it: with restated parts, and with ours."""
 
-from fd_postproc.fastdeploy.api import _chunks
+from fd_postproc.fastdeploy.api.chunks import _chunks
 from tests.lib.chunk_replay.alone import Ours, Stock, Tokenizer, play
 from tests.lib.chunk_replay.cases import cases
 

@@ -1,5 +1,6 @@
 """Answers that are not streamed: the body without a dictionary for each candidate."""
 
+import asyncio
 import copy
 import json
 import math
@@ -9,10 +10,10 @@ import types
 import pytest
 
 from fd_postproc.fastdeploy.api import responses
-from fd_postproc.fastdeploy.api._chunks import ChatBuilder, ChatModels, Models, Texts
-from fd_postproc.fastdeploy.api.plans import NotPlain, float_style, models_of
+from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, ChatModels, Models, Texts
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
+from fd_postproc.fastdeploy.api.chunks.token_spelling import silence
 from fd_postproc.fastdeploy.api.responses import Dump
-from fd_postproc.fastdeploy.api.texts import silence
 from tests.lib.chunk_replay.alone import models
 
 STYLE = float_style()
@@ -21,8 +22,15 @@ STYLE = float_style()
 class JSONResponse:
     """As starlette's."""
 
+    status_code, background = 200, None
+
     def __init__(self, content):
         self.body = self.render(content)
+        self.raw_headers = [(b"content-length", str(len(self.body)).encode()), (b"x", b"y")]
+
+    async def __call__(self, scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body})
 
     def render(self, content):
         return json.dumps(
@@ -77,6 +85,52 @@ def application():
 def test_the_body_is_the_same(application):
     assert application.respond(answer()).body == JSONResponse(answer().model_dump()).body
     assert isinstance(application.respond(answer()), JSONResponse)
+
+
+def long_answer(score=-0.5):
+    logprobs = answer(score).choices[0].logprobs.content[:1] * 5000
+    return ANSWER(id="x", choices=[CHOICE(index=0, logprobs=LOGPROBS(content=logprobs))])
+
+
+LOGPROBS = models_of(models.LogProbs, STOOD_IN, STYLE)
+
+
+async def served(response):
+    """The events that a response sends, and how often another task had its turn meanwhile."""
+    events, turns, over = [], 0, False
+
+    async def other():
+        nonlocal turns
+        while not over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def send(event):
+        events.append(event)
+
+    beside = asyncio.ensure_future(other())
+    await response({"type": "http"}, None, send)
+    over = True
+    await beside
+    return events, turns
+
+
+def test_a_long_answer_is_sent_in_pieces(application):
+    expected = JSONResponse(long_answer().model_dump()).body
+    (start, *bodies), turns = asyncio.run(served(application.respond(long_answer())))
+    assert dict(start["headers"]) == {b"content-length": str(len(expected)).encode(), b"x": b"y"}
+    assert b"".join(event["body"] for event in bodies) == expected
+    assert [event.get("more_body", False) for event in bodies] == [True] * (len(bodies) - 1) + [False]
+    pieces = len(expected) >> 16
+    assert len(bodies) > pieces > 3
+    assert turns > 2 * pieces
+    assert application.respond(long_answer()).body == expected  # for a caller that asks for all of it
+
+
+def test_a_long_answer_that_json_refuses_is_refused(application):
+    response = application.respond(long_answer(math.nan))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        asyncio.run(served(response))
 
 
 def test_no_dictionary_is_made_for_it(application, monkeypatch):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fd_postproc.fastdeploy.api._chunks import Texts, Unknown
-from fd_postproc.fastdeploy.api.texts import chat_spelling, completion_spelling
+from fd_postproc.fastdeploy.api.chunks._chunks import Texts, Unknown
+from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 
 
 class Processor:

@@ -2,16 +2,19 @@
 
 import copy
 import gc
+import os
 import pickle
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api import unpacking
-from fd_postproc.fastdeploy.api._chunks import (
+from fd_postproc.fastdeploy.api.chunks._chunks import (
     LAZY,
     ChatBuilder,
     CompletionBuilder,
@@ -21,7 +24,8 @@ from fd_postproc.fastdeploy.api._chunks import (
     totals,
     unpack,
 )
-from fd_postproc.fastdeploy.api.plans import NotPlain
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from tests.lib.paths import ROOT
 
 from .test_logprobs import chat, columns, completion, tops
 
@@ -79,6 +83,17 @@ def test_any_bytes(packed):
     for lazy in (True, False):
         made = ours(packed, lazy)
         assert made is None or made == refused(packed)
+
+
+@pytest.mark.parametrize(
+    "value", ["a", "a" * 40, "a" * 300, 1.5, 200, 70_000, 1 << 40, -70_000, [0, 0], {"a": 0}]
+)
+def test_a_value_that_ends_too_early(value):
+    """Whatever lies behind the end."""
+    packed = msgpack.packb(value)
+    for cut in range(len(packed)):
+        for lazy in (True, False):
+            assert ours(packed[:cut], lazy) is None
 
 
 @given(tops(), single, st.data())
@@ -173,6 +188,46 @@ def built(build, rows):
         return f"left: {error}"
 
 
+@st.composite
+def uneven(draw):
+    """Rows of ids, of scores, and ranks: as many of each, and as long, as it comes."""
+    ids = draw(st.lists(st.lists(st.integers(0, 9), max_size=8), max_size=5))
+    scores = draw(st.lists(st.lists(st.floats(-30, 0, width=32), max_size=8), max_size=5))
+    return [ids, scores, draw(st.lists(st.integers(0, 9), max_size=5))]
+
+
+@given(uneven(), columns, st.booleans(), single)
+@example([[[1] * 8, [2]], [[-0.5], [-0.25]], [1, 1]], 9, True, True)
+@example([[[1], [2], [3]], [[-0.5]] * 3, [1]], 9, True, True)
+def test_rows_of_any_shape(top, most, texts, single):
+    """What has no partner is left out, and nothing else is shown in its place."""
+    plain = [*msgpack.unpackb(msgpack.packb(top, use_single_float=single))]
+    for build in (
+        lambda rows: chat().build(rows, True, most, texts),
+        lambda rows: completion().build(rows, most),
+    ):
+        assert built(build, lazily(top, single)) == built(build, plain)
+
+
+def test_the_room_for_scores_of_four_bytes():
+    """Python's debug allocator looks behind each block when it is freed."""
+    code = """
+import msgpack
+from fd_postproc.fastdeploy.api.chunks._chunks import unpack
+from tests.plugin.api.test_logprobs import chat
+for rows in range(1, 40):
+    for columns in (1, 2, 5, 16):
+        top = [[[1] * columns] * rows, [[-0.5] * columns] * rows, [1] * rows]
+        made = unpack(msgpack.packb({"top_logprobs": top}, use_single_float=True))["top_logprobs"]
+        assert len(chat().build(made, True, 99, True).content) == rows
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONMALLOC": "debug"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("builder", [chat, completion])
 def test_rows_that_fastdeploy_has_to_see(builder):
     build = builder()
@@ -207,7 +262,7 @@ def test_nothing_is_there_for_the_collector():
 @pytest.fixture
 def stand_in():
     forget_totals()
-    return unpacking.Msgpack(msgpack)
+    return unpacking.UnpackingMsgpack(msgpack)
 
 
 @pytest.mark.parametrize(

@@ -136,10 +136,10 @@ import json
 from fastdeploy.output import token_processor
 from fastdeploy.engine import common_engine, request
 from fastdeploy.worker import output
-from benchmarks import baseline
+from tests import restated
 print(json.dumps({
     "files": [module.__file__ for module in (token_processor, request, output, common_engine)],
-    "restated": issubclass(baseline.bind(token_processor), baseline.CommonStep),
+    "restated": issubclass(restated.bind(token_processor), restated.CommonStep),
 }))
 """
 

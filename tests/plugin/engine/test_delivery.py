@@ -17,7 +17,7 @@ double = Double()
 @pytest.fixture
 def plan():
     module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.shapes").plan_of(module)
+    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def scheduler():
     return made
 
 
-def delivery_to(scheduler, plan):
-    return imported("fd_postproc.fastdeploy.engine.deliveries").delivery_to(scheduler, plan)
+def handover_in(scheduler, plan):
+    return imported("fd_postproc.fastdeploy.engine.delivery.delivery").handover_in(scheduler, plan)
 
 
 def results(plan, *names):
@@ -42,7 +42,7 @@ def test_random_steps_are_delivered_as_fastdeploy_does():
     assert told["fetched"] > 80
 
 
-def test_the_token_thread_delivers_the_quick_way(scheduler):
+def test_the_token_thread_delivers_the_fast_path(scheduler):
     rig = Rig("topk", ["a", "b"])
     try:
         rig.processor.cached_generated_tokens = scheduler
@@ -51,22 +51,30 @@ def test_the_token_thread_delivers_the_quick_way(scheduler):
         assert scheduler.responses == {}  # what an instance has in its place counts
         del scheduler.put_results
         rig.step({0: [7], 1: [8]})
-        assert rig.processor._delivery is not None
+        assert rig.processor.delivery.handover_in(scheduler) is not None
         got = scheduler.get_results()
         assert {name: result[0].outputs.token_ids for name, result in got.items()} == {"a": [7], "b": [8]}
     finally:
         rig.close()
 
 
-def test_a_result_is_wrapped_as_fastdeploy_wraps_it(plan, scheduler):
+def test_a_result_lies_there_as_its_own_response(plan, scheduler):
     made = results(plan, "a")
-    assert delivery_to(scheduler, plan).put(made)
+    assert handover_in(scheduler, plan).put(made)
     (response,) = scheduler.responses["a"]
-    before = double.scheduler__data.ScheduledResponse(made[0])
-    assert type(response) is type(before)
-    assert vars(response).keys() == vars(before).keys()
-    assert 0 <= before.schedule_time - response.schedule_time < 60
-    assert (response.raw, response.request_id, response.finished) == (made[0], "a", False)
+    assert response is response.raw is made[0]
+    assert "raw" not in vars(response)
+    assert scheduler.get_results() == {"a": made}
+
+
+def test_fastdeploys_own_results_come_out_beside_ours(plan, scheduler):
+    made, handover = results(plan, "a", "b"), handover_in(scheduler, plan)
+    theirs = plan.fd.RequestOutput("a", finished=True, error_code=500)
+    assert handover.put(made)
+    scheduler.put_results([theirs])
+    assert handover.take() == {"a": [made[0], theirs], "b": [made[1]]}
+    assert list(scheduler.requests) == ["b", "c"]
+    assert nothing_touched(scheduler)
 
 
 def nothing_touched(scheduler):
@@ -75,16 +83,16 @@ def nothing_touched(scheduler):
 
 @pytest.mark.parametrize("names", [("a", "expired"), ("expired",)])
 def test_an_expired_request_is_fastdeploys_business(names, plan, scheduler):
-    assert not delivery_to(scheduler, plan).put(results(plan, *names))
+    assert not handover_in(scheduler, plan).put(results(plan, *names))
     assert nothing_touched(scheduler)
 
 
 def test_a_request_that_ends_is_told_by_fastdeploy(plan, scheduler):
     made = results(plan, "a", "b", "c")
     made[0].finished = made[2].finished = True
-    delivery = delivery_to(scheduler, plan)
+    handover = handover_in(scheduler, plan)
     with mock.patch.object(double.utils.scheduler_logger, "info") as info:
-        assert delivery.put(made)
+        assert handover.put(made)
     assert [call.args for call in info.call_args_list] == [("requests that ended: ['a', 'c']",)]
     assert [len(waiting) for waiting in scheduler.responses.values()] == [1, 1, 1]
     assert [len(step) for step in scheduler.batch_responses_per_step] == [3]
@@ -94,32 +102,32 @@ def test_a_request_that_ends_is_told_by_fastdeploy(plan, scheduler):
 def test_so_is_an_end_that_is_no_bool(finished, plan, scheduler):
     made = results(plan, "a", "b")
     made[1].finished = finished
-    assert not delivery_to(scheduler, plan).put(made)
+    assert not handover_in(scheduler, plan).put(made)
     assert nothing_touched(scheduler)
 
 
 def test_so_are_results_of_other_classes(plan, scheduler):
     made = [*results(plan, "a"), imported("fastdeploy.output.token_processor").RequestOutput("b")]
-    assert not delivery_to(scheduler, plan).put(made)
+    assert not handover_in(scheduler, plan).put(made)
     assert nothing_touched(scheduler)
 
 
 def test_so_are_debug_lines_that_somebody_reads(plan, scheduler):
-    delivery, log = delivery_to(scheduler, plan), double.utils.scheduler_logger
+    handover, log = handover_in(scheduler, plan), double.utils.scheduler_logger
     level = log.level
     log.setLevel(logging.DEBUG)
     try:
-        assert not delivery.put(results(plan, "a"))
-        assert delivery_to(scheduler, plan) is None
+        assert not handover.put(results(plan, "a"))
+        assert handover.take() is None
     finally:
         log.setLevel(level)
     assert nothing_touched(scheduler)
 
 
 def test_a_replaced_method_is_called(plan, scheduler):
-    delivery, put = delivery_to(scheduler, plan), []
+    handover, put = handover_in(scheduler, plan), []
     scheduler.put_results = put.append
-    assert not delivery.put(results(plan, "a"))
+    assert not handover.put(results(plan, "a"))
     assert nothing_touched(scheduler)
 
 
@@ -159,17 +167,17 @@ OTHERS = {
 
 
 def test_a_method_of_the_same_meaning_is_served(plan):
-    assert delivery_to(of(BODY), plan) is not None
+    assert handover_in(of(BODY), plan) is not None
 
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_one_of_another_meaning_is_left_alone(what, plan):
-    assert delivery_to(of(OTHERS[what]), plan) is None
+    assert handover_in(of(OTHERS[what]), plan) is None
 
 
 @pytest.mark.parametrize("other", [None, object(), SimpleNamespace(put_results=print), Rig])
 def test_no_scheduler_of_fastdeploys(other, plan):
-    assert delivery_to(other, plan) is None
+    assert handover_in(other, plan) is None
 
 
 # ---- the scheduler's log ---------------------------------------------------------------------------
@@ -222,7 +230,7 @@ def decodes(task):
 def test_whether_a_step_may_be_told_in_one_call(log, stage, sums):
     made = log()
     before = dict(vars(made))
-    assert imported("fd_postproc.fastdeploy.engine.decode_log").adds_up(made, stage) is sums
+    assert imported("fd_postproc.fastdeploy.engine.delivery.decode_log").adds_up(made, stage) is sums
     assert vars(made) == before  # tried on copies
 
 

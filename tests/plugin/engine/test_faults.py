@@ -269,6 +269,16 @@ def test_a_late_transfer_whose_end_raises(prefilling, what):
     assert {*rig.step({0: [60], 2: [61]})} == {"a", "c"}
 
 
+def test_the_outcome_of_a_transfer_is_not_kept(prefilling):
+    """Another request of the same name would be handed over with it."""
+    rig = prefilling
+    rig.processor._recycle_resources = lambda *given: None  # not every FastDeploy's takes it out itself
+    rig.transfers.answers = [[["culprit", "finished"]]]
+    rig.processor.serve_transfers()
+    assert rig.processor.transfers == {}
+    assert "culprit" not in rig.processor.prefill_result_status
+
+
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, taken_over):
     """Its slot may be another's by then, which must not be freed; nothing is kept about it forever."""
@@ -454,7 +464,7 @@ def test_a_message_wider_than_the_slots(rig, holder):
 def test_a_malformed_message_changes_nothing(rig):
     """Through the tensors; bytes are refused before they reach the class."""
     rig = rig("spec")
-    flat_view = imported("benchmarks.baseline.workload").flat_view
+    flat_view = imported("tests.restated.workload").flat_view
     cells = flat_view(rig.processor.output_tokens)
     before = dict(rig.processor.tokens_counter)
     for batch, count in ((3, 7), (3, 1 << 20), (257, 1), (-1, 1), (1 << 40, 1)):
@@ -470,7 +480,7 @@ def test_a_malformed_message_changes_nothing(rig):
 def test_tables_do_not_grow_for_ever(rig, channel):
     """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
     rig = rig(channel)
-    processor, most = rig.processor, imported("fd_postproc.fastdeploy.engine.release").MOST_REQUESTS
+    processor, most = rig.processor, imported("fd_postproc.fastdeploy.engine.processor.finish").MOST_REQUESTS
     for i in range(most + 10):
         processor.tokens_counter[f"gone-{i}"] = 3
         processor.total_step_per_request[f"gone-{i}"] = 3

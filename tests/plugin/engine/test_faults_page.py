@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from fd_postproc.cli.misbehaviour import FAULTS as SIMULATED
-from fd_postproc.explain.findings import CODES
-from fd_postproc.fastdeploy.engine.liveness import REASONS
+from fd_postproc.faults import FAULTS as WORDS
+from fd_postproc.faults import HEALTH
 from tests import record_faults
 from tests.lib.faults import FAULTS
 from tests.lib.paths import ROOT
@@ -16,17 +16,16 @@ from tests.lib.paths import ROOT
 pytestmark = pytest.mark.framework
 
 PAGE = record_faults.PAGE.read_text()
-ROW = re.compile(r"^\| \[(.*)\]\(#([\w-]+)\) \| (.*) \| (.*) \| (.*) \| `([\w-]+)`: .+ \|$", re.M)
 
 
 def test_every_fault_has_its_row_and_section():
-    rows = {name: (title, reason, code) for title, name, _, reason, _, code in ROW.findall(PAGE)}
+    rows, _ = record_faults.invariants(PAGE)
     assert [*rows] == [fault.name for fault in FAULTS]
     for fault in FAULTS:
         said = f"`{fault.reason}`" if fault.reason else "-"
         assert rows[fault.name] == (fault.title, said, fault.code)
         assert f"\n## {fault.name}\n" in PAGE
-        assert fault.remedy in PAGE
+        assert f". {fault.remedy}\n" in PAGE
 
 
 def test_the_page_has_all_that_a_worker_can_simulate():
@@ -38,17 +37,42 @@ def test_the_page_has_all_that_a_worker_can_simulate():
 def test_codes_and_reasons_exist():
     """Those that need no stage but a special FastDeploy, or have been played elsewhere, are named here."""
     played = {fault.code for fault in FAULTS}
-    also = {
-        code
-        for codes in re.findall(r"also says (.*)$", PAGE, re.M)
-        for code in re.findall(r"`([\w-]+)`", codes)
-    }
-    assert played | also <= {*CODES}
-    assert {*CODES} - played - also == {
+    last_cells = re.findall(r"^\| \[.* \| (.*) \|$", PAGE, re.M)
+    also = {code for cell in last_cells for code in re.findall(r"`([\w-]+)`", cell)}
+    assert played | also <= {*WORDS}
+    assert {*WORDS} - played - also == {
         *("lost-step", "failed-request", "stood-aside", "send-failed", "slow-sends", "left"),
-        *("unhealthy", "damaged"),
+        *("damaged", "send-stuck"),
     }
-    assert {fault.reason for fault in FAULTS} - {None} == {*REASONS}
+    # That the engine's process is gone is the word of the API server's gauge.
+    assert {fault.reason for fault in FAULTS} - {None} == {*HEALTH} - {"engine"}
+
+
+def test_the_page_has_the_rules_of_evidence():
+    assert PAGE.endswith("\n".join(record_faults.evidence()) + "\n")
+    assert len(re.findall(r"^\| `[\w-]+`( \(\*\))? \| \w+ \|", PAGE, re.M)) == len(WORDS)
+
+
+def test_a_check_compares_what_does_not_vary():
+    other = PAGE.replace("many steps come at once", "few steps come at once")
+    assert record_faults.differing(PAGE, PAGE) == []
+    assert record_faults.differing(PAGE, other)
+    assert record_faults.differing(PAGE, PAGE.replace("| `silent` |", "| - |"))
+    assert record_faults.differing(PAGE, PAGE.replace("| `burst` |", "| `slower` |"))
+    assert not record_faults.differing(PAGE, PAGE.replace("`queue-backlog`, ", ""))
+    assert not record_faults.differing(PAGE, PAGE.replace("unhealthy (silent)", "something else"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("process 7 sent 1,024 bytes in 2.5 s", "process N sent N bytes in N s"),
+        ("faults.py:12 (_refuse)", "faults.py:N (_refuse)"),
+        ("slots 4, 5, 6 of fd_postproc 0x1234567", "slots N of fd_postproc N"),
+    ],
+)
+def test_numbers_are_not_on_the_page(text, shown):
+    assert record_faults.settled(text) == shown
 
 
 @pytest.mark.nightly

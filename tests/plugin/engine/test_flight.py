@@ -146,13 +146,7 @@ def test_a_queue_that_is_removed_and_made_again(rig):
 
 def test_a_queue_that_cannot_be_used(rig, monkeypatch):
     rig = rig()
-    refuse = fp.QueueError(13, "no, thank you")
-
-    def next_step():
-        raise refuse
-
-    monkeypatch.setattr(rig.processor, "_next_step", next_step)
-    monkeypatch.setattr("fd_postproc.fastdeploy.engine.receiving.time.sleep", lambda _: os.sched_yield())
+    rig.queue_refuses(monkeypatch)
     rig.send({0: [50]})
     (one, *_) = until(lambda: events(rig, Kind.QUEUE_ERROR))
     assert (one.numbers[0], one.text) == (13, "QueueError")

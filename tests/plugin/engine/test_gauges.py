@@ -2,7 +2,7 @@
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.gauges import Gauges
+from fd_postproc.fastdeploy.engine.processor.steps import Steps
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
@@ -53,7 +53,7 @@ def slow(method):
 
 
 def test_they_are_told_a_few_times_a_second():
-    assert 0.05 <= Gauges.gauge_period <= 1.0
+    assert 0.05 <= Steps.gauge_period <= 1.0
 
 
 def test_totals_wait(slow):

@@ -1,6 +1,5 @@
 """`healthy`: the truth about token thread, worker and queue, within seconds, and no false alarm."""
 
-import os
 import random
 import re
 import signal
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 import sysv_ipc
 
-import fd_postproc as fp
 from fd_postproc import queues
-from fd_postproc.fastdeploy.engine import health, liveness
+from fd_postproc.fastdeploy.engine import lifecycle
+from fd_postproc.fastdeploy.engine.health import liveness
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.reading import Event
@@ -111,15 +110,36 @@ def test_a_dead_token_thread_is_not_healthy(started):
 def test_a_batch_that_takes_too_long_is_not_healthy(started, monkeypatch):
     rig = started()
     limit = rig.processor.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT
-    now = rig.processor.fd.time.time()
+    now = time.monotonic()
     assert limit > 5
-    rig.processor.timestamp_for_alive_before_handle_batch = now - 4
+    rig.processor._in_hand_since = now - 4
     assert rig.processor.healthy()
-    rig.processor.timestamp_for_alive_before_handle_batch = now - 5
+    rig.processor._in_hand_since = now - 5
     assert not rig.processor.healthy()
     monkeypatch.setenv("FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT", "3")
-    rig.processor.timestamp_for_alive_before_handle_batch = now - 4
+    rig.processor._in_hand_since = now - 4
     assert not rig.processor.healthy()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_step_of_the_wall_clock_neither_hides_nor_invents_a_stuck_step(started, monkeypatch, hours):
+    rig = started()
+    processor, seen = rig.processor, []
+    stock = processor.fd.time.time
+
+    def look(*arguments):
+        seen.append((processor.timestamp_for_alive_before_handle_batch, processor.healthy()))
+        monkeypatch.setattr(processor.fd.time, "time", lambda: stock() + hours * 3600)
+        seen.append((processor.timestamp_for_alive_before_handle_batch, processor.healthy()))
+        processor._in_hand_since -= 5
+        seen.append((processor.timestamp_for_alive_before_handle_batch, processor.healthy()))
+
+    monkeypatch.setattr(processor, "_process_step", look)
+    processor._handle(None)
+    assert [healthy for _, healthy in seen] == [True, True, False]
+    assert all(seen[0])  # FastDeploy's stamp is set, too
+    assert processor._in_hand_since is None
+    assert processor.healthy()
 
 
 def test_a_worker_that_is_gone_is_not_healthy_while_requests_run(started):
@@ -166,7 +186,7 @@ def test_whether_the_sender_is_there_is_asked_without_the_lock(started, monkeypa
     """The token thread takes it twice a step."""
     rig, asked = started(), []
     monkeypatch.setattr(type(rig.processor), "_sight", lambda self: asked.append(self.health_lock.locked()))
-    monkeypatch.setattr("fd_postproc.fastdeploy.engine.liveness.Liveness.look", lambda *_: None)
+    monkeypatch.setattr("fd_postproc.fastdeploy.engine.health.liveness.Liveness.look", lambda *_: None)
     assert rig.processor.healthy()
     assert set(asked) == {False}
 
@@ -194,11 +214,9 @@ def test_a_stuck_step_is_told_and_over_when_it_is(started, log):
 def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(started, worker, log):
     rig, process = started(), worker()
     decoding(rig)
-    time.sleep(0.2)  # the sender of a step is asked for a few times a second
+    until(lambda: rig.processor._receiver._last_sender == process.pid)  # asked for a few times a second
     process.kill()
-    began = time.monotonic()
     until(lambda: gauge("worker") == 1)  # nobody has waited for it: it is a zombie
-    assert time.monotonic() - began < 5
     until(lambda: f"the worker's process {process.pid} is gone" in log.text)
     worker()
     until(lambda: gauge("worker") == 0)
@@ -331,13 +349,7 @@ def test_a_neighbour_who_sends_rubbish_during_a_prefill_is_not_the_worker(starte
 
 def test_a_queue_that_cannot_be_used(started, monkeypatch):
     rig = started()
-    refuse = fp.QueueError(13, "no, thank you")
-
-    def next_step():
-        raise refuse
-
-    monkeypatch.setattr(rig.processor, "_next_step", next_step)
-    monkeypatch.setattr("fd_postproc.fastdeploy.engine.receiving.time.sleep", lambda _: os.sched_yield())
+    rig.queue_refuses(monkeypatch)
     rig.send({0: [11]})
     until(lambda: reason(rig) == "queue")
 
@@ -351,7 +363,7 @@ def test_an_invalid_floor_is_told(started, monkeypatch, log):
 
 def test_the_watch_does_not_outlive_the_processor(started):
     def watching():
-        return sum(thread.name == "fd_postproc-watch" for thread in threading.enumerate())
+        return sum(thread.name == "fd_postproc-health" for thread in threading.enumerate())
 
     before = watching()
     rig = started()
@@ -397,8 +409,23 @@ def test_half_an_hour_of_a_running_engine(ops_queue, worker, monkeypatch):
         rig.close()
 
 
+def test_a_step_that_other_code_has_in_hand_counts():
+    """FastDeploy's own stamps, by the wall clock, as its unit tests set them."""
+    rig = Rig("topk", ["a"])
+    try:
+        processor = rig.processor
+        processor.timestamp_for_alive_before_handle_batch = processor.fd.time.time() - 1
+        assert processor.healthy()
+        processor.timestamp_for_alive_before_handle_batch -= 1000
+        assert processor.health().reason == "step"
+        processor._in_hand_since = time.monotonic()  # our own by another clock
+        assert processor.healthy()
+    finally:
+        rig.close()
+
+
 def test_every_reason_is_a_value_of_the_gauge():
-    source = "".join(Path(module.__file__).read_text() for module in (liveness, health))
+    source = "".join(Path(module.__file__).read_text() for module in (liveness, lifecycle))
     for one in liveness.REASONS:
         assert re.search(rf'Verdict\(\s*"{one}"', source), one
     assert (

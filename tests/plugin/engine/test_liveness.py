@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.liveness import Liveness, Sight
+from fd_postproc import faults
+from fd_postproc.environment import SILENCE
+from fd_postproc.fastdeploy.engine.health.liveness import REASONS, Liveness, Sight
 
 
 class Clock:
@@ -12,11 +14,12 @@ class Clock:
 
     def __init__(self, floor=4.0, prefill=120.0):
         self.judge, self.now, self.steps = Liveness(floor, prefill), 0.0, 0
-        self.running, self.more, self.refused = {}, {}, 0
+        self.running, self.more, self.refused, self.busy = {}, {}, 0, False
 
     def look(self):
         known = frozenset(name for name, tokens in {**self.more, **self.running}.items() if tokens)
-        sight = Sight(self.now, self.steps, self.refused, dict(self.running), known, worker=1, state="S")
+        seen = (self.now, self.steps, self.refused, dict(self.running), known)
+        sight = Sight(*seen, busy=self.busy, worker=1, state="S")
         verdict = self.judge.look(sight)
         return verdict and verdict.reason
 
@@ -134,3 +137,29 @@ def test_half_an_hour_with_prefills_of_30_seconds_has_no_false_alarm():
                 assert clock.silence(random_.choice([0, 1, 30])) is None
             assert not clock.work(random_.uniform(1, 60), random_.choice([0.005, 0.02, 0.5]))
         assert clock.silence(30) is not None
+
+
+def test_a_look_that_comes_late_is_no_silence_of_the_worker():
+    """The engine was stopped for eight seconds: messages wait, and none has been read yet."""
+    clock = Clock()
+    clock.running = {"a": 0}
+    clock.work(10)
+    clock.now += 8
+    assert clock.look() is None
+    assert 4 <= clock.silence(20) <= 5  # counted from then on
+
+
+def test_the_thresholds_are_those_of_the_table():
+    clock = Clock(faults.SILENCE_S)
+    clock.running = {"a": 0}
+    clock.work(10)
+    assert clock.judge.patience == faults.SILENCE_S
+    assert SILENCE.of("") == faults.SILENCE_S
+    assert {*REASONS} == {*faults.HEALTH} - {"engine"}
+
+
+def test_an_engine_that_waits_for_a_transfer_does_not_blame_the_worker():
+    clock = Clock()
+    clock.running, clock.busy = {"a": 0}, True
+    assert not clock.work(10)
+    assert clock.silence(20) is None

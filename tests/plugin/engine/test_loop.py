@@ -77,7 +77,7 @@ def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
 def test_a_queue_that_is_removed_again_and_again_is_waited_for(started, log, monkeypatch):
     rig = started()
     pauses = []
-    module = imported("fd_postproc.fastdeploy.engine.receiving")
+    module = imported("fd_postproc.fastdeploy.engine.processor.receiving")
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     for n in range(1, 6):
         until(lambda: rig.processor._receiver is not None)
@@ -105,8 +105,24 @@ def test_an_exception_costs_one_step_and_the_loop_goes_on(started, log):
     assert rig.processor.healthy()
 
 
+def test_the_queues_number_may_come_after_construction(ops_queue, monkeypatch):
+    """As in FastDeploy's architecture to come."""
+    number = os.environ["INFERENCE_MSG_QUEUE_ID"]
+    monkeypatch.delenv("INFERENCE_MSG_QUEUE_ID")
+    rig = Rig("spec", ["a"])
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", number)
+    try:
+        assert ops_queue.open("spec") is None
+        rig.start()
+        rig.send({0: [11, 12]}, dialect="legacy")
+        until(lambda: rig.sink.puts)
+        assert told(rig) == [[[11, 12]]]
+    finally:
+        rig.close()
+
+
 def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, monkeypatch):
-    module = imported("fd_postproc.fastdeploy.engine.receiving")
+    module = imported("fd_postproc.fastdeploy.engine.processor.receiving")
     real = module.Receiver
 
     def stopped_meanwhile(*arguments, **named):
@@ -124,7 +140,7 @@ def test_stopping_while_a_queue_is_made_ends_the_loop(ops_queue, monkeypatch):
 
 def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatch):
     """Once a second, with a line of the log each time: the cause may go away."""
-    module = imported("fd_postproc.fastdeploy.engine.receiving")
+    module = imported("fd_postproc.fastdeploy.engine.processor.receiving")
     real, pauses = module.Receiver, []
 
     def refused(*arguments, **named):
@@ -147,7 +163,7 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(ops_queue, log, monkeypatc
 
 
 def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.receiving"), "PATIENCE", 0.05)
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.receiving"), "DRAFT_WAIT_S", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     until(lambda: rig.sink.puts)
@@ -162,7 +178,7 @@ def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
 
 
 def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
-    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.receiving"), "PATIENCE", 0.05)
+    monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.receiving"), "DRAFT_WAIT_S", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"))
@@ -216,6 +232,33 @@ closed = weakref.ref(processor.sampling_mask_zmq_server.socket)
 del rig, processor
 gc.collect()
 assert closed() is None
+"""
+    pytest.importorskip("zmq")
+    with_paddle(f"{code}\nprint('null')")
+
+
+def test_a_connector_to_other_instances_stays():
+    """FastDeploy's finalizer keeps it; as garbage, its context would wait for its own open socket."""
+    code = """
+import gc, weakref
+import zmq
+from tests.lib.rig import Rig, plugin_class
+class Connector:  # as FastDeploy's SplitwiseConnector: no end of its own
+    def __init__(self):
+        self.circle = self
+        self.zmq_ctx = zmq.Context()
+        self.router_socket = self.zmq_ctx.socket(zmq.ROUTER)
+        self.router_socket.bind("inproc://splitwise")
+rig = Rig("plain", cls=plugin_class())
+processor = rig.processor
+processor.split_connector = connector = Connector()
+processor._let_finalizer_go()
+held, kept = weakref.ref(processor), weakref.ref(connector)
+del rig, processor, connector
+gc.collect()
+assert held() is None
+assert not kept().router_socket.closed
+kept().router_socket.close()
 """
     pytest.importorskip("zmq")
     with_paddle(f"{code}\nprint('null')")

@@ -43,8 +43,8 @@ PACK = functools.partial(msgpack.packb, default=default)
 @functools.cache
 def plan_and_messages():
     module = imported("fastdeploy.output.token_processor")
-    plan = imported("fd_postproc.fastdeploy.engine.shapes").plan_of(module)
-    return plan, imported("fd_postproc.fastdeploy.engine._results").Messages(plan)
+    plan = imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
+    return plan, imported("fd_postproc.fastdeploy.engine.results._results").Messages(plan)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def plan():
 
 @pytest.fixture
 def messages(plan):
-    return imported("fd_postproc.fastdeploy.engine._results").Messages(plan)
+    return imported("fd_postproc.fastdeploy.engine.results._results").Messages(plan)
 
 
 def result(plan, name="one", **values):
@@ -108,7 +108,12 @@ UNKNOWN = [
         object(),
         np.float64(1.5),
         np.int64(7),
-        np.arange(3),
+        np.array([0.5], ">f8"),
+        np.zeros((2, 0)),
+        np.ones((3, 2))[:, 1],
+        np.array([True]),
+        np.ones(2, np.float16),
+        np.array([2**64 - 1], np.uint64),
         bytearray(b"a"),
     ),
     *(
@@ -136,6 +141,50 @@ def test_every_other_one_is_msgpacks_business(value, plan, messages):
     """Its result alone; and what msgpack refuses, is refused."""
     batch = [[result(plan, "one")], [result(plan, "two", prompt=value)], [result(plan, "three")]]
     same(messages, batch, asked=1)
+
+
+def arrays():
+    draw = np.random.default_rng(3)
+    for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "i8"):
+        limits = np.iinfo(kind)
+        for shape in ((1,), (5, 3), (7, 2, 8), (70_000, 1), (2, 1, 3, 4)):
+            yield draw.integers(limits.min, limits.max, shape, kind, endpoint=True)
+    yield draw.normal(size=(4, 21)).astype("f4")
+    yield np.array([[np.nan, np.inf, -0.0]])
+
+
+@pytest.mark.parametrize("array", [*arrays()], ids=lambda array: f"{array.dtype} {array.shape}")
+def test_arrays(array, plan, messages):
+    """Lists for who reads lists; one value with the same numbers for who reads arrays."""
+    same(messages, [[result(plan, prompt_logprobs=array)]])
+    if "routing_data" not in plan.results.names:
+        pytest.skip("this FastDeploy has no routed experts")
+    some = [[result(plan), result(plan, routing_data=array, finished=True)], [result(plan)]]
+    same(messages, some)
+    assert messages.pack(some, PACK, lambda: False) == messages.pack(some, PACK)
+    shown = msgpack.unpackb(messages.pack(some, PACK, lambda: True), ext_hook=as_array)
+    assert str(shown) == str(msgpack.unpackb(messages.pack(some, PACK)))
+    assert some[0][1].routing_data is array
+
+
+def as_array(code, content):
+    assert code == 0x41
+    kind, size, dimensions = chr(content[0]), content[1], content[2]
+    shape = np.frombuffer(content[4:], "<u4", dimensions)
+    return np.frombuffer(content[4 + 4 * dimensions :], f"<{kind}{size}").reshape(shape).tolist()
+
+
+def test_named_tuples_of_arrays(plan, messages):
+    rows = plan.fd.LogprobsLists(np.arange(6).reshape(2, 3), np.ones((2, 3), "f4"), np.array([1, 2]))
+    same(messages, [[result(plan, prompt_logprobs=rows)]])
+    same(messages, [[result(plan, prompt_logprobs=plan.fd.LogprobsLists([[1]], np.ones((1, 1)), [{2}]))]], 1)
+
+
+def test_memory_of_large_arrays_is_not_kept(plan, messages):
+    if "routing_data" not in plan.results.names:
+        pytest.skip("this FastDeploy has no routed experts")
+    message = messages.pack([[result(plan, routing_data=np.zeros((1000, 46, 8), np.uint8))]], PACK)
+    assert sys.getrefcount(message) == 2
 
 
 def test_lists_that_are_too_deep(plan, messages):
@@ -411,7 +460,6 @@ def test_it_has_nothing_of_the_one_before(size, plan, messages):
     assert packed == whole
     assert hash(packed) == hash(whole)
     assert ctypes.string_at(ctypes.c_char_p(packed), len(packed) + 1) == whole + b"\0"
-    assert messages.pack_step(batch[0], PACK) == whole[1:]
 
 
 def test_a_message_made_while_another_is_made_has_its_own_memory(plan, messages):
@@ -457,3 +505,14 @@ def test_steps_on_their_way_leave_memory_where_it_was(steps):
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 512, f"grew by {done.stdout.strip()} KiB in {steps // 2} steps"
+
+
+def test_only_a_process_that_says_so_gets_arrays_as_one_value():
+    reads = imported("fd_postproc.fastdeploy.engine.delivery.sending")._reads_arrays
+    path = f"/dev/shm/response_{os.getpid()}_w7.pull"
+    server = SimpleNamespace(worker_push_addresses={7: f"ipc://{path}", 8: "ipc:///dev/shm/another"})
+    assert [reads(server, process) for process in (7, 8, 9, None)] == [False] * 4
+    held = imported("fd_postproc.fastdeploy.array_readers").announce(path)
+    assert [reads(server, process) for process in (7, 8, 9, None)] == [True, False, False, False]
+    held.close()
+    assert not reads(server, 7)

@@ -28,7 +28,7 @@ def module(monkeypatch):
 
 
 def make_class(module):
-    cls = imported("fd_postproc.fastdeploy.engine.processor").make_class(module)
+    cls = imported("fd_postproc.fastdeploy.engine.processor_class").make_class(module)
     cls.gauge_period = 0
     return cls
 

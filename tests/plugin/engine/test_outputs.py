@@ -7,7 +7,7 @@ import types
 import msgpack
 import pytest
 
-from fd_postproc.fastdeploy.engine._results import Messages, Rounds
+from fd_postproc.fastdeploy.engine.results._results import Messages, by_process
 from tests.lib.rig import Rig
 
 pytestmark = pytest.mark.framework
@@ -53,7 +53,7 @@ def test_made_once(rig):
 def test_the_sender_gives_a_text(rig, looked):
     made, plan = result(rig), rig.processor.plan
     assert not looked or made.outputs.text is None
-    assert Rounds(plan).batches({"one": [made]}, {}) == {None: [[made]]}
+    assert by_process(plan, {"one": [made]}, {}, None, True) == {None: [[made]]}
     (sent,) = msgpack.unpackb(packed(Messages(plan), made))[0]
     assert sent["outputs"]["text"] == made.outputs.text == ""
 

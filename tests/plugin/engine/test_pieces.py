@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fd_postproc.fastdeploy.stream_frames import Content, opened, packed
-from fd_postproc.fastdeploy.worker import pieces, streams
-from fd_postproc.fastdeploy.worker.pieces import Piece, Runner, cut
+from fd_postproc.fastdeploy.stream_frames import Content, packed
+from fd_postproc.fastdeploy.worker import split_frames, streams
+from fd_postproc.fastdeploy.worker.split_frames import FramePiece, Runner, cut
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.step_replay.compare import differences
 from tests.plugin.engine.test_streamed_steps import OURS, without_drafts
+from tests.reference.streams import open_streamed
 
 pytestmark = pytest.mark.framework
 
@@ -26,11 +27,14 @@ pytestmark = pytest.mark.framework
 def content(slots, columns, n_rows=None, masks=False, prompts=()):
     rng = np.random.default_rng(slots + columns)
     n_rows = slots if n_rows is None else n_rows
+    tokens = rng.integers(-9, 1 << 31, slots)
     ids = rng.integers(0, 1 << 31, (n_rows, columns))
+    if columns:
+        ids[:, 0] = tokens[:n_rows]
     rows = ids, rng.random((n_rows, columns), np.float32), rng.integers(1, 99, n_rows)
     return Content(
         slots,
-        rng.integers(-9, 1 << 40, slots),
+        tokens,
         rows if columns else None,
         [rng.integers(0, 99, slot % 4) for slot in range(slots)] if masks else None,
         {
@@ -47,31 +51,30 @@ def content(slots, columns, n_rows=None, masks=False, prompts=()):
 def test_pieces_are_the_step(slots, columns, n_rows, masks, prompts, room):
     """Every slot is in one of them, in order, and none is longer than it may be but for a slot that is."""
     whole = content(slots, columns, min(n_rows, slots), masks, {slot for slot in prompts if slot < slots})
-    limit, pieces.PIECE_BYTES = pieces.PIECE_BYTES, room
+    limit, split_frames.PIECE_BYTES = split_frames.PIECE_BYTES, room
     try:
         parts = cut(whole)
-        sizes = list(pieces._sizes(whole))
+        sizes = list(split_frames._sizes(whole))
     finally:
-        pieces.PIECE_BYTES = limit
+        split_frames.PIECE_BYTES = limit
     if sum(sizes) <= room:
         assert parts == [whole]
         return
-    again, at = opened(packed(whole)), 0
+    again, at = open_streamed(packed(whole)), 0
     for part in parts:
-        told = opened(packed(part))
-        assert told.span == (at, slots)
-        here = slice(at, at + told.slots)
-        assert np.array_equal(told.tokens, again.tokens[here])
+        told = open_streamed(packed(part))
+        assert (told.slots, told.span[0]) == (slots, at)
+        here = range(at, at + told.span[1])
+        assert told.tokens[here.start : here.stop] == again.tokens[here.start : here.stop]
         if columns:
-            for one, other in zip(told.rows, again.rows, strict=True):
-                assert np.array_equal(one, other[here])
-        assert told.masks == (again.masks[here] if masks else None)
-        assert {slot + at for slot in told.prompts} == {
-            slot for slot in again.prompts if at <= slot < here.stop
-        }
-        assert told.slots == 1 or sum(sizes[here]) <= room
-        assert len(packed(part)) <= sum(sizes[here]) + 400  # heads
-        at += told.slots
+            assert told.rows == {slot: row for slot, row in again.rows.items() if slot in here}
+        if masks:
+            assert told.masks == {slot: mask for slot, mask in again.masks.items() if slot in here}
+        assert list(told.prompts) == [slot for slot in again.prompts if slot in here]
+        assert len(here) == 1 or sum(sizes[here.start : here.stop]) <= room
+        heads = 400 + 8 * slots + 60 * len(told.prompts)
+        assert len(packed(part)) <= sum(sizes[here.start : here.stop]) + heads
+        at += len(here)
     assert at == slots
     assert len(parts) > 1 or slots == 1
 
@@ -79,8 +82,8 @@ def test_pieces_are_the_step(slots, columns, n_rows, masks, prompts, room):
 @pytest.fixture
 def in_pieces(monkeypatch):
     """The worker's builder, which cuts everything that can be, and what it has put into the queue."""
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/2")
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
+    monkeypatch.setattr(split_frames, "PIECE_BYTES", 1)
     put = queue.Queue()
     monkeypatch.setattr(Runner, "found", classmethod(lambda cls: Runner(put, None)))
     return streams.StreamBuilder(imported("tests.lib.stream_replay").build), put
@@ -158,7 +161,7 @@ def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):
         assert len(parts[request]) <= len(whole[request])
 
 
-def test_numbers_without_room_are_found_before_anything_is_sent(in_pieces):
+def test_tensors_that_do_not_fit_are_found_before_anything_is_sent(in_pieces):
     builder, put = in_pieces
     paddle = imported("paddle")
 
@@ -166,10 +169,8 @@ def test_numbers_without_room_are_found_before_anything_is_sent(in_pieces):
         return paddle.to_tensor(np.array(values, dtype), place="cpu")
 
     tensors = imported("fastdeploy.worker.output").LogprobsTensors
-    wide = tensors(
-        here([[5, 1], [6, 1 << 31]], "int64"), here([[-1, -2]] * 2, "float32"), here([1, 2], "int64")
-    )
-    made = builder(here([[5], [6]], "int64"), logprobs=wide)
+    wrong = tensors(here([[5, 1], [6, 2]], "int64"), here([[-1, -2]] * 2, "float32"), here([1], "int64"))
+    made = builder(here([[5], [6]], "int64"), logprobs=wrong)
     assert put.empty()
     assert isinstance(made, list)  # FastDeploy's objects
 
@@ -178,16 +179,16 @@ def test_after_the_first_long_step_short_ones_wait_for_room_too(in_pieces):
     builder, put = in_pieces
     tokens = np.array([5, 6, 7])
     last = builder(tokens)
-    assert [type(one) for one in (put.get(), put.get(), last)] == [Piece] * 3
+    assert [type(one) for one in (put.get(), put.get(), last)] == [FramePiece] * 3
     short = builder(np.array([5]))
-    assert type(short) is Piece
-    assert opened(pickle.loads(pickle.dumps(short))).tokens.tolist() == [5]
+    assert type(short) is FramePiece
+    assert open_streamed(pickle.loads(pickle.dumps(short))).tokens == [5]
 
 
 def test_without_a_thread_that_sends_a_step_stays_whole(monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/2")
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
-    assert opened(streams.StreamBuilder(None)(np.array([5, 6]))).tokens.tolist() == [5, 6]
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
+    monkeypatch.setattr(split_frames, "PIECE_BYTES", 1)
+    assert open_streamed(streams.StreamBuilder(None)(np.array([5, 6]))).tokens == [5, 6]
 
 
 def test_tokens_are_those_of_the_call(in_pieces):
@@ -196,14 +197,14 @@ def test_tokens_are_those_of_the_call(in_pieces):
     tokens = np.array([5, 6])
     last = builder(tokens)
     tokens[:] = 9
-    frames = [opened(pickle.loads(pickle.dumps(one))) for one in (put.get(), last)]
-    assert [frame.tokens.tolist() for frame in frames] == [[5], [6]]
+    frames = [open_streamed(pickle.loads(pickle.dumps(one))) for one in (put.get(), last)]
+    assert [frame.tokens for frame in frames] == [[5, -1], [-1, 6]]
 
 
 def test_no_more_is_made_than_can_be_sent(tmp_path):
     """Through real sockets, to an engine that is slow: nothing is lost, and few pieces exist at once."""
     zmq = pytest.importorskip("zmq")
-    sockets = imported("fd_postproc.fastdeploy.engine.sockets")
+    sockets = imported("fd_postproc.fastdeploy.engine.zmq.zmq_loop")
     context, made = zmq.Context(), []
     address = f"ipc://{tmp_path}/s"
     try:
@@ -217,7 +218,7 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
         def send():
             for number in range(40):
                 part = content(1, 50_000)._replace(number=number)
-                push.send(pickle.dumps(Piece(part, runner)))
+                push.send(pickle.dumps(FramePiece(part, runner)))
                 made.append(number)
 
         sending = threading.Thread(target=send)
@@ -225,7 +226,7 @@ def test_no_more_is_made_than_can_be_sent(tmp_path):
         got = []
         for number in range(40):
             assert pull.poll(20_000)
-            got.append(opened(pickle.loads(pull.recv())).number)
+            got.append(open_streamed(pickle.loads(pull.recv())).number)
             if number == 0:
                 sockets.Sockets._keep_few(engine, SimpleNamespace(sender=7))
             time.sleep(0.3 if number == 20 else 0)

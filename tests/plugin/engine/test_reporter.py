@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fd_postproc.fastdeploy.engine import counters, reporter
+from fd_postproc.fastdeploy.engine.health import counters, reporter
 from tests.lib.quiet import imported
 from tests.lib.waiting import until
 
@@ -56,10 +56,15 @@ def test_it_waits_while_there_is_nothing_to_tell(running, monkeypatch):
     rig, looks = running(gauge_period=0.01, period=0.01), []
     rig.send({0: [20, 21], 1: [30]}, dialect="packed")
     until(lambda: rig.processor.counters.steps == 1 and not rig.processor.gauges_wait)
-    time.sleep(0.1)
-    monkeypatch.setattr(counters.Reports, "refresh", lambda *_: looks.append(1))
-    time.sleep(0.2)
-    assert len(looks) <= 1
+    real = counters.Reports.refresh
+    monkeypatch.setattr(counters.Reports, "refresh", lambda *given: (looks.append(1), real(*given))[1])
+
+    def looks_no_more():
+        before = len(looks)
+        time.sleep(0.2)  # twenty times its period
+        return len(looks) == before
+
+    until(looks_no_more)
 
 
 def test_the_end_tells_all(reporters, running):
@@ -80,11 +85,12 @@ def test_what_fails_in_it_is_logged_once_and_goes_on(reporters, running, monkeyp
     rig = running(gauge_period=0.01, period=0.01)
     monkeypatch.setattr(counters.Reports, "refresh", fail)
     for _ in range(3):
+        steps = rig.processor.counters.steps
         rig.send({0: [20], 1: [30]}, dialect="packed")
-        time.sleep(0.05)
+        until(lambda steps=steps: rig.processor.counters.steps == steps + 1)
     until(lambda: rig.processor.counters.steps == 3)
     assert len(reporters()) == 1
-    assert "exported counters" in rig.processor.complained
+    until(lambda: "exported counters" in rig.processor.complained)
 
 
 def test_without_a_thread_steps_are_processed_all_the_same(running, monkeypatch):

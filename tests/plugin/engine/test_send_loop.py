@@ -24,7 +24,7 @@ LOOP = "_zmq_send_generated_tokens"
 @pytest.fixture
 def plan():
     module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.shapes").plan_of(module)
+    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
 
 
 @pytest.fixture
@@ -34,11 +34,12 @@ def service():
 
 @pytest.fixture
 def loop(plan, service):
-    made = imported("fd_postproc.fastdeploy.engine.send_loop").SendLoop(plan)
-    setattr(service, LOOP, made.stock)  # whatever earlier tests have left
+    scheduler = double.scheduler__local_scheduler.LocalScheduler()
+    made = imported("fd_postproc.fastdeploy.engine.delivery.delivery").Delivery(plan, scheduler)
+    setattr(service, LOOP, made.stock.loop)  # whatever earlier tests have left
     yield made
     made.end()
-    assert vars(service)[LOOP] is made.stock
+    assert vars(service)[LOOP] is made.stock.loop
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def both(plan, loop, engine, *steps):
     """What one round of FastDeploy's loop sends and of ours, and what is left behind."""
     outcomes = []
     workers = dict(engine.request_worker_map)
-    for one in (lambda: loop.stock(once(engine)), lambda: loop.round(engine)):
+    for one in (lambda: loop.stock.loop(once(engine)), lambda: loop.round(engine)):
         engine.scheduler.requests.update(dict.fromkeys("abcd"))
         engine.request_worker_map = dict(workers)
         for step in steps:
@@ -102,7 +103,7 @@ STEPS = {
     "an end without a token": (lambda plan: [result(plan, "a", (), finished=True), result(plan, "b")],),
     "a text of the engine's": (lambda plan: [result(plan, "a", decode_type=2)],),
 }
-OTHERS = {
+BY_RULES = {
     "no token": (lambda plan: [result(plan, "a", ()), result(plan, "b")],),
     "theirs": (lambda plan: [plan.fd.RequestOutput("a", finished=True, error_code=500), result(plan, "b")],),
     "no outputs": (lambda plan: [result(plan, "a", finished=True), without_outputs(plan)],),
@@ -125,24 +126,118 @@ def with_a_tuple(plan):
 @pytest.mark.parametrize("what", STEPS)
 def test_a_round_of_ours(what, plan, loop, engine):
     assert both(plan, loop, engine, *STEPS[what])[0]
-    assert (loop.rounds, loop.others) == (1, 0)
+    assert (loop.rounds, loop.sending.others) == (1, 0)
 
 
-@pytest.mark.parametrize("what", OTHERS)
-def test_a_round_of_fastdeploys(what, plan, loop, engine):
-    both(plan, loop, engine, *OTHERS[what])
-    assert (loop.rounds, loop.others) == (1, 1)
+@pytest.mark.parametrize("what", BY_RULES)
+def test_a_request_sorted_by_fastdeploys_rules(what, plan, loop, engine):
+    both(plan, loop, engine, *BY_RULES[what])
+    assert (loop.rounds, loop.sending.others) == (1, 1)
+
+
+def test_texts_of_the_engine(plan, loop, engine, monkeypatch):
+    monkeypatch.setenv("FD_ENABLE_RETURN_TEXT", "1")
+    for steps in STEPS.values():
+        assert b"text" in both(plan, loop, engine, *steps)[0][0]
+    assert loop.rounds == len(STEPS) < loop.sending.others
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("FD_ENABLE_RETURN_TEXT", "1"), ("FD_ENABLE_INTERNAL_ADAPTER", "1"), ("ZMQ_SEND_BATCH_DATA", "0")],
+    ("name", "value"), [("FD_ENABLE_INTERNAL_ADAPTER", "1"), ("ZMQ_SEND_BATCH_DATA", "0"), ("workers", None)]
 )
-def test_switches_that_are_fastdeploys_business(name, value, plan, loop, engine, monkeypatch):
-    monkeypatch.setenv(name, value)
-    for steps in STEPS.values():
-        both(plan, loop, engine, *steps)
-    assert loop.rounds == loop.others == len(STEPS)
+def test_where_no_batches_are_sent_fastdeploys_loop_runs(name, value, loop, engine, monkeypatch):
+    loop.begin()
+    engine.running = True
+    assert loop.sending.serves(engine)
+    if value is None:
+        del engine.request_worker_map
+    else:
+        monkeypatch.setenv(name, value)
+    given, stock = [], loop.stock
+    loop.stock = stock._replace(loop=given.append)
+    getattr(engine, LOOP)()
+    loop.stock = stock
+    assert given == [engine]
+    assert loop.rounds == 0
+
+
+def unpackable(plan, name="a", **values):
+    made = result(plan, name)
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made
+
+
+def test_a_message_that_cannot_be_packed_is_fastdeploys_error(plan, loop, engine, monkeypatch):
+    """Where FastDeploy's lines are shown, it packs."""
+    log = double.inter_communicator__zmq_server.llm_logger
+    told = []
+    monkeypatch.setattr(log, "error", told.append)
+    monkeypatch.setattr(log, "isEnabledFor", lambda level: True)
+    engine.scheduler.put_results([unpackable(plan, prompt=object())])
+    loop.round(engine)
+    assert sent(engine) == []
+    assert told == ["sending to 1 failed: object cannot be packed"]
+
+
+class TooLarge:
+    """As msgpack says of what has more than 4 GiB."""
+
+    def tolist(self):
+        raise ValueError("list is too large")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(object(), "TypeError"), (1 << 70, "TypeError"), (TooLarge(), "too large")]
+)
+def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
+    value, words, plan, loop, engine, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(double.inter_communicator__zmq_server.llm_logger, "error", told.append)
+    engine.request_worker_map.update(a=1, b=1, c=1, d=1)
+    engine.scheduler.put_results(
+        [result(plan, "a"), unpackable(plan, "b", prompt=value), result(plan, "c", finished=True)]
+    )
+    loop.round(engine)
+    (message,) = map(msgpack.unpackb, sent(engine))
+    by_name = {one["request_id"]: one for (one,) in message}
+    assert [*by_name] == ["a", "b", "c"]
+    assert by_name["a"]["outputs"]["token_ids"] == by_name["c"]["outputs"]["token_ids"] == [5]
+    error = by_name["b"]
+    assert (error["finished"], error["error_code"]) == (True, 500)
+    assert "results of request b cannot be sent" in error["error_msg"]
+    assert words in error["error_msg"]
+    assert "Ask for fewer" in error["error_msg"]
+    assert len(told) == 1
+    assert error["error_msg"] in told[0]
+
+
+def test_a_server_whose_method_was_replaced_is_asked(plan, loop, engine):
+    given = []
+    engine.send_response_server.send_response = lambda *arguments, **named: given.append((arguments, named))
+    engine.scheduler.put_results([made := result(plan, "a")])
+    loop.round(engine)
+    assert given == [((None, [[made]]), {"worker_pid": 1})]
+
+
+def test_a_class_whose_method_was_replaced_is_asked(plan, loop, engine, monkeypatch):
+    given, server = [], type(engine.send_response_server)
+    assert loop.sending is not None
+    monkeypatch.setattr(
+        server, "_send_batch_response", lambda server, *all_of_it, **named: given.append(all_of_it)
+    )
+    engine.scheduler.put_results([made := result(plan, "a")])
+    loop.round(engine)
+    assert given == [([[made]],)]
+
+
+def test_another_scheduler_is_asked(plan, loop, engine):
+    kept = engine.scheduler
+    kept.put_results([result(plan, "a")])
+    engine.scheduler = SimpleNamespace(get_results=kept.get_results)
+    loop.round(engine)
+    assert len(sent(engine)) == 1
 
 
 def test_random_rounds(plan, loop, engine):
@@ -163,20 +258,20 @@ def test_random_rounds(plan, loop, engine):
         engine.request_worker_map = {name: rng.choice((1, 2, None)) for name in "abcd" if rng.random() < 0.8}
         both(plan, loop, engine, *[step] * rng.choice((1, 2)))
     assert loop.rounds == 300
-    assert 30 < loop.others < 250
+    assert 30 < loop.sending.others < 450
 
 
 def test_another_decode_is_asked(plan, loop, engine):
     engine._decode_token = lambda token_ids, req_id, is_end: ("text", token_ids)
     both(plan, loop, engine, *STEPS["one result each"])
-    assert loop.others == 1
+    assert loop.sending.others == 3
 
 
 @pytest.mark.parametrize(("waited", "sleeps"), [(0.001, 1), (0.004, 1), (0.006, 0), (0.5, 0)])
 def test_nothing_to_send(waited, sleeps, loop, engine):
     """FastDeploy's pause is for a wait that is none."""
     clock = SimpleNamespace(monotonic=mock.Mock(side_effect=[7.0, 7.0 + waited]), sleep=mock.Mock())
-    with mock.patch.object(imported("fd_postproc.fastdeploy.engine.send_loop"), "time", clock):
+    with mock.patch.object(imported("fd_postproc.fastdeploy.engine.delivery.delivery"), "time", clock):
         loop.round(engine)
     assert clock.sleep.call_args_list == [mock.call(0.005)] * sleeps
     assert loop.rounds == 0
@@ -255,7 +350,7 @@ def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(plan, loop, service, eng
     stock, calls = loop.stock, []
     loop.begin()
     loop.round = lambda engine: calls.append(1) or engine.nothing
-    loop.stock = lambda engine: calls.append(2)
+    loop.stock = stock._replace(loop=lambda engine: calls.append(2))
     engine.running = True
     getattr(engine, LOOP)()
     loop.stock = stock
@@ -265,11 +360,11 @@ def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(plan, loop, service, eng
 def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):
     stock = vars(service)[LOOP]
     loop.begin()
-    second = type(loop)(plan)
-    assert second.stock is stock
+    second = type(loop)(plan, loop._scheduler)
+    assert second.stock.loop is stock
     second.begin()
     loop.end()
-    assert vars(service)[LOOP] is second._put
+    assert second._replacement.is_in_place
     second.end()
     assert vars(service)[LOOP] is stock
 
@@ -289,6 +384,9 @@ def _zmq_send_generated_tokens(self):
                     text, token_ids = self._decode_token(content.outputs.token_ids, request_id, True)
                     if len(token_ids):
                         content.outputs.token_ids, content.outputs.text = token_ids, text
+                    elif not content.finished:
+                        text = f"current tokens need to accumulate, req_id: {request_id} {token_ids}"
+                        self.llm_logger.warning(text)
             kept = [one for one in contents if one.outputs is None or one.outputs.token_ids or one.finished]
             if kept:
                 batches[self.request_worker_map.get(request_id)].append(kept)
@@ -310,30 +408,81 @@ OTHER_LOOPS = {
 }
 
 
-def other(plan, body):
-    there = {}
-    names = {**vars(double.engine__common_engine), "collections": collections}
-    exec(body, names, there)
-    decode = vars(double.engine__common_engine.EngineService)["_decode_token"]
-    return imported("fd_postproc.fastdeploy.engine.send_loop").served_loop(
-        type("EngineService", (), {**there, "_decode_token": decode}), plan
-    )
+SEND = """
+def _send_batch_response(self, batch_data, worker_pid=None):
+    try:
+        result = msgpack.packb(
+            [[output.to_dict() for output in outputs] for outputs in batch_data], default=_msgpack_default
+        )
+        with self.response_token_lock:
+            self.socket.send(result, copy=False)
+    except Exception as error:
+        llm_logger.error(f"sending to {worker_pid} failed: {error}")
+"""
+OTHER_SENDS = {
+    "requests are counted": ("try:", "self.requests = len(batch_data)\n    {0}"),
+    "requests are told": ("try:", "llm_logger.info([len(some) for some in batch_data])\n    {0}"),
+    "another name": ("llm_logger.error", "print(output); {0}"),
+    "the first only": ("in batch_data]", "in batch_data if outputs is batch_data[0]]"),
+    "an attribute of results": ("output.to_dict()", "{{**output.to_dict(), 'address': output.address}}"),
+    "another request": ("output.to_dict()", "{{**output.to_dict(), 'request_id': 'one'}}"),
+    "backwards": ("outputs in batch_data]", "outputs in list(batch_data)[::-1]]"),
+    "twice": ("self.socket.send(result, copy=False)", "[self.socket.send(result) for _ in batch_data]"),
+}
 
 
-def test_a_loop_of_the_same_meaning_is_served(plan):
-    assert other(plan, BODY) is not None
+def sends(plan, loop=None, send=None, service=None):
+    """Whether rounds are sent by ours beside another loop or another way to send."""
+    sending = imported("fd_postproc.fastdeploy.engine.delivery.sending")
+    engine, server = double.engine__common_engine, double.inter_communicator__zmq_server
+    service = service or engine.EngineService
+    if loop is not None:
+        there = {}
+        exec(loop, {**vars(engine), "collections": collections}, there)
+        service = type("EngineService", (service,), there)
+    if send is not None:
+        module, there = types.ModuleType("other"), {}
+        vars(module).update(vars(server))
+        exec(send, vars(module), there)
+        module.ZmqServerBase = type("ZmqServerBase", (server.ZmqServerBase,), there)
+        module.ZmqIpcServer, server = type("ZmqIpcServer", (module.ZmqServerBase,), {}), module
+    scheduler = double.scheduler__local_scheduler.LocalScheduler
+    stock = sending.Stock.of(scheduler, service, server)
+    return imported("fd_postproc.fastdeploy.engine.delivery.trial").try_out(plan, stock).sends
+
+
+def test_methods_of_the_same_meaning_are_served(plan):
+    assert sends(plan)
+    assert sends(plan, BODY, SEND)
 
 
 @pytest.mark.parametrize("what", OTHER_LOOPS)
-def test_one_of_another_meaning_is_left_alone(what, plan):
+def test_a_loop_of_another_meaning_is_left_alone(what, plan):
     old, new = OTHER_LOOPS[what]
     assert old in BODY
-    assert other(plan, BODY.replace(old, new)) is None
+    assert not sends(plan, BODY.replace(old, new))
+
+
+@pytest.mark.parametrize("what", OTHER_SENDS)
+def test_one_that_sends_in_another_way_is_left_alone(what, plan):
+    old, new = OTHER_SENDS[what]
+    assert old in SEND
+    assert not sends(plan, None, SEND.replace(old, new.format(old)))
 
 
 @pytest.mark.parametrize("service", [object, SimpleNamespace(), types.SimpleNamespace(**{LOOP: print})])
 def test_no_service_of_fastdeploys(service, plan):
-    assert imported("fd_postproc.fastdeploy.engine.send_loop").served_loop(service, plan) is None
+    assert not sends(plan, service=service)
+
+
+def test_the_trial_leaves_no_trace(plan):
+    modules = double.inter_communicator__zmq_server, double.engine__common_engine
+    classes = modules[0].ZmqServerBase, modules[1].EngineService
+    before = [dict(vars(one)) for one in (*modules, *classes)]
+    with mock.patch.object(modules[0].llm_logger, "handle") as handle:
+        assert sends(plan)
+    handle.assert_not_called()
+    assert [dict(vars(one)) for one in (*modules, *classes)] == before
 
 
 # ---- in the engine ---------------------------------------------------------------------------------
@@ -341,7 +490,7 @@ def test_no_service_of_fastdeploys(service, plan):
 
 def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, ops_queue):
     rig = Rig("topk", ["a"])
-    stock = rig.processor.send_loop.stock
+    stock = rig.processor.delivery.stock.loop
     try:
         assert vars(service)[LOOP] is not stock
         rig.start()
@@ -353,7 +502,7 @@ def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, 
 
 def test_it_goes_with_a_token_processor_that_never_ran(service):
     rig = Rig("topk", ["a"])
-    stock = rig.processor.send_loop.stock
+    stock = rig.processor.delivery.stock.loop
     assert vars(service)[LOOP] is not stock
     rig.close()
     del rig

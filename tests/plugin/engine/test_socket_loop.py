@@ -1,9 +1,7 @@
-"""The loop that receives objects: a real socket, tensors in shared memory, damaged messages."""
+"""The loop that receives FastDeploy's objects: a real socket, damaged messages."""
 
-import contextlib
 import os
 import pickle
-import struct
 import time
 from types import SimpleNamespace
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 from fd_postproc.explain.findings import findings
-from fd_postproc.explain.picture import Picture
+from fd_postproc.explain.timeline import Picture
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
 from tests.lib.plugged import plugin_class
@@ -184,117 +182,14 @@ def test_damaged_messages_never_end_the_thread(running):
     assert counters.malformed + counters.lost_steps >= len(hostile()) + len(good) // 97 - 2
 
 
-def test_tensors_whose_files_are_gone(running):
-    """The token is told, without log-probabilities: FastDeploy's unpickling loses the step."""
+def test_a_message_whose_tensors_are_gone_is_refused(running):
+    """FastDeploy's unpickling raises; the next step comes through."""
     before = shared_files()
     content = running.replay.message(step(running.replay, [5, 6, 7, 8]))
     for name in shared_files() - before:
         os.unlink(f"{SHARED}/{name}")
     running.send(content)
+    running.send(running.replay.message(step(running.replay, [9, 10, 11, 12])))
     results = running.steps(1)
-    assert [result["outputs"]["token_ids"] for result in results] == [[5], [6], [7], [8]]
-    assert [result["outputs"]["top_logprobs"] for result in results] == [None] * 4
-
-
-def test_tensors_whose_files_were_cut(running):
-    """No memory behind the end of a file is touched."""
-    before = shared_files()
-    content = running.replay.message(step(running.replay, [5, 6, 7, 8]))
-    for name in shared_files() - before:
-        os.truncate(f"{SHARED}/{name}", 60)
-    running.send(content)
-    assert [result["outputs"]["top_logprobs"] for result in running.steps(1)] == [None] * 4
-    for name in shared_files() - before:
-        os.unlink(f"{SHARED}/{name}")
-
-
-# ---- One tensor ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pickles():
-    said = []
-    made = imported("fd_postproc.fastdeploy.engine.pickles").Pickles(said.append)
-    made.said = said
-    return made
-
-
-def sent(values, dtype):
-    replay = imported("tests.lib.stream_replay")
-    tensor = imported("paddle").to_tensor(np.array(values, dtype), place="cpu")
-    return tensor, bytes(replay.Pickler.dumps(tensor))
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype"), [([1, -(2**62)], "int64"), ([[0.5, -np.inf, 3.0]], "float32"), ([[1], [2]], "int64")]
-)
-def test_a_tensor_is_read_as_paddle_reads_it(pickles, values, dtype):
-    tensor, content = sent(values, dtype)
-    read = pickles.loads(content)
-    assert type(read).__name__ == "SharedTensor"
-    assert read.shape == tuple(tensor.shape)
-    assert read.tolist() == tensor.tolist() == read.tolist()
-    with pytest.raises(ValueError, match="have been taken"):
-        read.tensor()
-    assert pickles.said == []
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("use", ["read", "as a tensor", "not looked at"])
-def test_the_file_goes_when_both_have_let_go(pickles, use, keeps):
-    before = shared_files()
-    tensor, content = sent([1, 2, 3], "int64")
-    (name,) = shared_files() - before
-    if not keeps:
-        del tensor
-    read = pickles.loads(content)
-    if use == "read":
-        read.tolist()
-    elif use == "as a tensor":
-        assert read.tensor().tolist() == [1, 2, 3]
-    del read
-    with contextlib.suppress(FileNotFoundError), open(f"{SHARED}/{name}", "rb") as file:
-        assert struct.unpack("i", file.read(4)) == (1,)
-        assert keeps
-    assert (name in shared_files()) == keeps
-    if keeps:
-        assert tensor.tolist() == [1, 2, 3]
-        del tensor
-        assert name not in shared_files()
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype"), [([1.5], "float64"), (3, "int64"), ([[[1]]], "int64"), ([], "float32")]
-)
-def test_other_tensors_are_paddles(pickles, values, dtype):
-    tensor, content = sent(values, dtype)
-    read = pickles.loads(content)
-    assert type(read) is type(tensor)
-    assert read.tolist() == tensor.tolist()
-
-
-def test_where_paddle_pickles_otherwise_it_reads_itself(pickles, monkeypatch):
-    reductions = imported("paddle.incubate.multiprocessing.reductions")
-    tensor, content = sent([1, 2], "int64")
-    with monkeypatch.context() as patched:
-        patched.setattr(reductions, "_rebuild_tensor", lambda *arguments: None)
-        with contextlib.suppress(Exception):
-            pickles.loads(content)
-    assert "unpickled by Paddle itself" in pickles.said[0]
-    _, again = sent([1, 2], "int64")
-    assert type(pickles.loads(again)) is type(tensor)
-    assert len(pickles.said) == 1
-
-
-@pytest.mark.parametrize("name", ["/../etc/passwd", "/a/b", "", "/" + "a" * 80, "/\0", "/paddle_gone"])
-def test_names_of_files_outside_are_never_opened(pickles, name):
-    """What the name stands for is Paddle's to say, or it is nothing."""
-    results = imported("fd_postproc.fastdeploy.engine._results")
-    asked = []
-    files = results.TensorFiles(lambda *one: asked.append(one), lambda *one: asked.append(one), 9, 10)
-    made = files.of_file(None, name, -1, 8, 9, [1], [], False)
-    if made is None:
-        assert len(asked) == 1
-    else:
-        with pytest.raises(ValueError, match="is gone"):
-            made.tolist()
+    assert [result["outputs"]["token_ids"] for result in results] == [[9], [10], [11], [12]]
+    assert running.processor.counters.malformed == 1

@@ -12,9 +12,10 @@ import pytest
 import sysv_ipc
 
 from fd_postproc import queues
-from fd_postproc.fastdeploy.engine import stale, warmup
-from fd_postproc.fastdeploy.engine.stale import StaleMessages, own_queue_ids
-from fd_postproc.fastdeploy.engine.warmup import Warmup
+from fd_postproc.fastdeploy.engine import stale_messages
+from fd_postproc.fastdeploy.engine.processor import warmup
+from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
+from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queue_ids
 from tests.lib.children import python
 from tests.lib.quiet import imported
 from tests.lib.waiting import until
@@ -53,7 +54,7 @@ def log():
 
 
 def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, log, monkeypatch):
-    monkeypatch.setattr(stale, "_is_older", lambda queue: True)
+    monkeypatch.setattr(stale_messages, "_is_older", lambda queue: True)
     messages = StaleMessages("topk", config(queue_id), log)
     assert messages.at_construction() == 3
     assert queue.current_messages == 0
@@ -79,12 +80,29 @@ def test_at_run_messages_since_this_process_began_are_kept(queue, queue_id, log)
     assert "since this process began" in log.lines[0][1]
 
 
+@pytest.mark.parametrize(
+    ("sent", "sender", "older"),
+    [
+        (-10, None, True),  # sent before this process began, whoever sent it
+        (-10, 5, True),
+        (10, 200, False),  # by a worker of this service
+        (10, 5, True),  # by a worker of an earlier one, which goes on sending
+        (10, None, False),  # by one that is gone: it may have been ours
+    ],
+)
+def test_which_messages_are_older(monkeypatch, sent, sender, older):
+    monkeypatch.setattr(stale_messages, "_began", {"self": 100.0, "77": sender}.get)
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    queue = SimpleNamespace(last_send_time=booted + 100 + sent, last_send_pid=77)
+    assert stale_messages._is_older(queue) is older
+
+
 def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id):
     code = """
 import logging, sys, time
 from types import SimpleNamespace
-from fd_postproc.fastdeploy.engine import stale
-messages = stale.StaleMessages("topk", SimpleNamespace(), logging.getLogger())
+from fd_postproc.fastdeploy.engine import stale_messages
+messages = stale_messages.StaleMessages("topk", SimpleNamespace(), logging.getLogger())
 print(messages.at_run())
 """
     told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
@@ -133,9 +151,9 @@ def test_the_numbers_that_fastdeploys_versions_give_a_queue(parallel, ids):
 
 
 def test_when_a_process_began():
-    assert stale._began("self") == stale._began(str(os.getpid()))
-    assert 0 < stale._began(str(os.getppid())) <= stale._began("self")
-    assert stale._began("0") is None
+    assert stale_messages._began("self") == stale_messages._began(str(os.getpid()))
+    assert 0 < stale_messages._began(str(os.getppid())) <= stale_messages._began("self")
+    assert stale_messages._began("0") is None
 
 
 def test_a_process_whose_name_is_no_text_is_none_the_less_one(tmp_path):
@@ -145,7 +163,7 @@ def test_a_process_whose_name_is_no_text_is_none_the_less_one(tmp_path):
     try:
         with open(f"/proc/{child.pid}/stat", "rb") as file:
             until(lambda: b"\xff" in file.read() or file.seek(0))
-        assert stale._began(str(child.pid)) >= stale._began("self")
+        assert stale_messages._began(str(child.pid)) >= stale_messages._began("self")
     finally:
         child.kill()
         child.wait()
@@ -201,7 +219,7 @@ def test_garbage_is_collected_before_the_first_step(freezes, monkeypatch):
 def test_what_lives_is_really_frozen():
     code = """
 import gc
-from fd_postproc.fastdeploy.engine.warmup import Warmup
+from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 warm = Warmup(steps=1)
 warm.begin()
 print(gc.get_freeze_count(), end=" ")
@@ -225,7 +243,7 @@ print(gc.get_freeze_count() > 1000)
 @pytest.mark.framework
 def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monkeypatch):
     module = imported("fastdeploy.output.token_processor")
-    make_class = imported("fd_postproc.fastdeploy.engine.processor").make_class
+    make_class = imported("fd_postproc.fastdeploy.engine.processor_class").make_class
     monkeypatch.setenv("FD_POSTPROC_PEER", "")
     cfg = imported("fastdeploy.config").FDConfig()
     cfg.model_config.enable_logprob = True

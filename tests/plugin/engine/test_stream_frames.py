@@ -1,4 +1,4 @@
-"""Frames of FastDeploy's ZeroMQ road: what is packed is what is read, and damage is refused by name."""
+"""Steps over FastDeploy's ZeroMQ socket as compact frames: what is packed is read, damage is refused."""
 
 import contextlib
 import struct
@@ -7,33 +7,64 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies
 
-from fd_postproc._core import _rows_bytes, _step_of_tokens
-from fd_postproc.fastdeploy.engine.framed import Framed
-from fd_postproc.fastdeploy.stream_frames import Content, is_frame, opened, packed, sections_of
+from fd_postproc._core import Sampled, _is_frame, _open_streamed
+from fd_postproc.errors import MalformedMessage
+from fd_postproc.fastdeploy.engine.zmq.frame_step import Framed
+from fd_postproc.fastdeploy.stream_frames import Content, packed
 from tests.lib.quiet import imported
+from tests.reference.frames import FrameHeader, seal
+from tests.reference.streams import open_streamed, with_section
 
 RNG = np.random.default_rng(3)
 
 
-def rows(slots, columns):
-    return (
-        RNG.integers(0, 2**31, (slots, columns)),
-        RNG.random((slots, columns), np.float32),
-        RNG.integers(1, 99, slots),
-    )
+class Lists(tuple):
+    """FastDeploy's LogprobsLists, as far as it is asked here."""
+
+    def __new__(cls, *parts):
+        return super().__new__(cls, parts)
 
 
+class WithArrays(Framed):
+    """Prompts' log-probabilities stay arrays, for which Paddle is not needed."""
+
+    def _tensors(self, arrays):
+        return arrays
+
+
+def framed(frame, logprobs=True):
+    """What the engine makes of it."""
+    return WithArrays(*_open_streamed(frame, False, 6), logprobs, Lists)
+
+
+def rows(tokens, columns, n=None):
+    n = len(tokens) if n is None else n
+    ids = RNG.integers(0, 2**31, (n, columns))
+    ids[:, 0] = tokens[:n]
+    return ids, RNG.random((n, columns), np.float32), RNG.integers(1, 99, n)
+
+
+def prompt(n, columns):
+    ids = RNG.integers(0, 2**31, (n, columns))
+    return ids, RNG.random((n, columns), np.float32), RNG.integers(1, 99, n)
+
+
+FEW = np.array([5, -1, 7, -9])
 CONTENTS = {
     "nothing": Content(0, np.zeros(0, np.int64)),
-    "tokens": Content(3, np.array([5, -1, -9])),
-    "logprobs": Content(3, np.array([5, 6, 7]), rows(3, 21)),
-    "fewer rows than slots": Content(3, np.array([5, 6, 7]), rows(1, 4)),
-    "a vocabulary": Content(2, np.array([5, 6]), rows(2, 50_000)),
-    "2048 slots": Content(2048, np.arange(2048), rows(2048, 3)),
+    "tokens": Content(4, FEW),
+    "wide tokens": Content(4, np.array([5, 1 << 31, -1, 1 << 62])),
+    "logprobs": Content(3, np.array([5, 6, 7]), rows([5, 6, 7], 21)),
+    "codes between": Content(4, FEW, rows(FEW, 3)),
+    "fewer rows than slots": Content(3, np.array([5, 6, 7]), rows([5], 4, 1)),
+    "rows of other tokens": Content(3, np.array([5, 6, 7]), rows([5, 9, 7], 4)),
+    "wide ids": Content(2, np.array([5, 6]), (np.array([[5, 1], [6, 1 << 31]]), *rows([5, 6], 2)[1:])),
+    "wide ranks": Content(2, np.array([5, 6]), (*rows([5, 6], 2)[:2], np.array([1 << 40, 2]))),
+    "a vocabulary": Content(2, np.array([5, 6]), rows([5, 6], 50_000)),
+    "2048 slots": Content(2048, np.arange(2048), rows(np.arange(2048), 3)),
     "masks": Content(2, np.array([5, 6]), None, [[1, 2, 3], []]),
-    "a part": Content(2, np.array([5, 6]), rows(2, 3), span=(3, 9)),
-    "a version": Content(1, np.array([5]), weights="step-40"),
-    "prompts": Content(4, np.arange(4), rows(4, 2), None, {1: rows(7, 3), 3: rows(1, 1)}),
+    "a part": Content(9, np.arange(9), rows(np.arange(9), 3), [[slot] for slot in range(9)], span=(3, 2)),
+    "prompts": Content(4, np.arange(4), rows(np.arange(4), 2), None, {1: prompt(7, 3), 3: prompt(1, 1)}),
     "pooled": Content(
         4,
         None,
@@ -43,12 +74,14 @@ CONTENTS = {
             3: np.ones((), np.float16),
         },
     ),
+    "the first rows of more": Content(3, np.array([5, 6, 7]), tuple(part[:1] for part in rows([5, 6, 7], 4))),
+    "nothing pooled": Content(2, None, sender=7, number=9),
 }
 
 
 def same(one, other):
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other, equal_nan=True)
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(same, one, other))
     if hasattr(one, "items"):
@@ -56,84 +89,139 @@ def same(one, other):
     return one == other
 
 
+def row_of(content, slot):
+    """The log-probabilities of a slot as lists."""
+    return [part[slot : slot + 1].tolist() for part in content.rows]
+
+
 @pytest.mark.parametrize("name", CONTENTS)
 def test_what_is_packed_is_what_is_read(name):
-    frame = packed(CONTENTS[name])
-    assert is_frame(frame)
-    assert same(opened(frame), CONTENTS[name])
+    content, frame = CONTENTS[name], packed(CONTENTS[name])
+    assert _is_frame(frame)
+    made, told = framed(frame), open_streamed(frame)
+    assert (told.slots, told.sender, told.number) == (content.slots, content.sender, content.number)
+    first, n = content.span or (0, content.slots)
+    assert made.is_part == (n != content.slots)
+    for slot in range(content.slots):
+        entry = made.entry(slot)
+        if not first <= slot < first + n:
+            assert entry is None
+        elif content.tokens is None:
+            assert (entry is not None) == (slot in content.pooled)
+            if entry is not None:
+                assert entry.tokens is None
+                assert same(entry.pooler_output, content.pooled[slot])
+                assert same(told.pooled[slot], content.pooled[slot])
+        else:
+            assert entry.tokens.tolist() == [content.tokens[slot]] == [told.tokens[slot]]
+            if content.rows is not None and content.tokens[slot] >= 0:
+                assert list(entry.logprobs.tolists()) == row_of(content, slot)
+            assert entry.sampling_mask == (None if content.masks is None else content.masks[slot])
+    assert same(made._prompts, content.prompts)
+    assert same(told.prompts, content.prompts)
 
 
-@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "a part", "a version"])
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_step_without_log_probabilities_for_clients(name):
+    content, made = CONTENTS[name], framed(packed(CONTENTS[name]), False)
+    assert made.step.channel == "plain"
+    first, n = content.span or (0, content.slots)
+    for slot in range(first, first + n if content.tokens is not None else first):
+        assert made.entry(slot).tokens.tolist() == [content.tokens[slot]]
+
+
+@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "a part"])
 def test_a_frame_that_ends_early_is_refused(name):
     frame = packed(CONTENTS[name])
     for end in range(0, len(frame), 1 if len(frame) < 500 else 7):
-        with pytest.raises((ValueError, struct.error)):
-            opened(frame[:end])
+        with pytest.raises(MalformedMessage):
+            framed(frame[:end])
 
 
-@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled"])
-def test_a_damaged_frame_is_refused_or_is_another_one(name):
-    """Nothing but ValueError, whichever byte it is."""
+@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "wide ids"])
+def test_a_damaged_frame_is_refused(name):
+    """By its checksum; and with a right one it is refused or another one."""
     frame = packed(CONTENTS[name])
-    for at in range(min(len(frame), 300)):
+    for at in range(min(len(frame), 400)):
         for bit in (0, 7):
             damaged = bytearray(frame)
             damaged[at] ^= 1 << bit
+            with pytest.raises(MalformedMessage):
+                framed(bytes(damaged))
             with contextlib.suppress(ValueError):
-                opened(bytes(damaged))
-
-
-def section(frame, name, content, marks=1):
-    """A frame with one section more."""
-    count = struct.unpack_from("<i", frame, 12)[0]
-    head = frame[:12] + struct.pack("<i", count + 1) + frame[16:]
-    return head + struct.pack("<8sI4xq", name, marks, len(content)) + content + bytes(-len(content) % 8)
+                made = framed(seal(bytes(damaged)))
+                for slot in range(made.step.batch if made.step.batch < 99 else 0):
+                    made.entry(slot)
 
 
 def test_sections_that_are_not_known():
     frame = packed(CONTENTS["masks"])
-    assert same(opened(section(frame, b"later", b"anything", 0)), CONTENTS["masks"])
-    assert same(opened(section(frame, b"later", b"anything", 2)), CONTENTS["masks"])  # another mark
-    with pytest.raises(ValueError, match="section b'later', without which it cannot be understood"):
-        opened(section(frame, b"later", b"anything"))
-    with pytest.raises(ValueError, match="version b'3'"):
-        opened(b"fdstep/3" + frame[8:])
+    assert framed(with_section(frame, b"later", b"anything", 0)).masks == {0: [1, 2, 3], 1: []}
+    assert framed(with_section(frame, b"later", b"anything", 2)).step.counts == [1, 1]  # another mark
+    with pytest.raises(MalformedMessage, match="'later'"):
+        framed(with_section(frame, b"later", b"anything"))
+    assert framed(with_section(frame, b"weights", b"step-40", 0)).step.counts == [1, 1]
+
+
+def test_a_queue_knows_no_section_of_the_socket():
+    """Its reader would lose what is in one."""
+    fp = imported("fd_postproc")
+    with pytest.raises(MalformedMessage, match="'span'"):
+        fp.decode(packed(CONTENTS["a part"]), "topk", mtype=2)
+
+
+def test_a_frame_of_another_version():
+    frame = seal(FrameHeader.unpack(packed(CONTENTS["tokens"]))._replace(version=2).pack() + bytes(16))
+    assert _is_frame(frame)
+    with pytest.raises(MalformedMessage, match="version"):
+        framed(frame)
+    assert not _is_frame(frame[:63])
+    assert not _is_frame(bytes(80))
+
+
+def header(frame, **fields):
+    return seal(FrameHeader.unpack(frame)._replace(**fields).pack() + frame[64:])
+
+
+SLOT_0 = struct.pack("<iiq", 0, 0, 5)
 
 
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda f: section(f, b"masks/2", b""), "two sections b'masks/2'"),
-        (lambda f: section(f, b"span", bytes(7)), "7 bytes of a span"),
-        (lambda f: section(f, b"span", struct.pack("<ii", 1, 2)), "slots 1 to 3 of a step of 2"),
-        (lambda f: section(f, b"span", struct.pack("<ii", -1, 2)), "slots -1 to 1"),
-        (lambda f: section(f, b"span", struct.pack("<ii", 0, 1 << 17)), "of a step of 131072"),
-        (lambda f: f[:12] + struct.pack("<i", 3) + f[16:], "says that it has 3 sections, and has 2"),
-        (lambda f: section(f, b"compact", b""), "a compact step, and sections"),
-        (lambda f: f + bytes(8), "ends within a section, after 8 bytes"),
-        (lambda f: f[:8] + struct.pack("<i", 1 << 17) + f[12:], "131072 slots"),
-        (lambda f: f[:8] + struct.pack("<i", -1) + f[12:], "-1 slots"),
-        (lambda f: f[:12] + struct.pack("<i", 65) + f[16:], "65 sections"),
-        (lambda f: f[:12] + struct.pack("<i", -1) + f[16:], "-1 sections"),
-        (lambda f: f[:8] + struct.pack("<i", 3) + f[12:], "bytes of tokens for 3 slots"),
-        (lambda f: f[:48] + struct.pack("<q", 1 << 62) + f[56:], "ends within a section"),
-        (lambda f: f[:48] + struct.pack("<q", -8) + f[56:], "ends within a section"),
+        (lambda f: with_section(f, b"masks/2", b""), "sections"),
+        (lambda f: with_section(f, b"span", bytes(7)), "7 bytes of a span"),
+        (lambda f: with_section(f, b"span", struct.pack("<ii", 1, 2)), "slots 1 to 3 of a step of 2"),
+        (lambda f: with_section(f, b"span", struct.pack("<ii", -1, 2)), "slots -1 to 1"),
+        (lambda f: with_section(f, b"span", struct.pack("<ii", 0, -1)), "slots 0 to -1"),
+        (lambda f: with_section(f, b"tokens", SLOT_0), r"slots \[0\] are in the body"),
+        (lambda f: with_section(f, b"tokens", struct.pack("<iiq", 2, 0, 5)), "of slot 2"),
+        (lambda f: with_section(f, b"tokens", struct.pack("<iiq", -1, 0, 5)), "of slot -1"),
+        (lambda f: with_section(f, b"tokens", struct.pack("<iiq", 0, -1, 5)), "with -1 columns"),
+        (lambda f: with_section(f, b"tokens", struct.pack("<iiq", 0, 0, -5)), "token -5"),
+        (lambda f: with_section(f, b"tokens", struct.pack("<iiq", 0, 9, 5)), "ends after 0 bytes of 72"),
+        (lambda f: header(f, total=len(f) + 8) + bytes(8), "checksum|sections|length"),
+        (lambda f: header(f, batch=(1 << 16) + 1), "65537"),
+        (lambda f: header(f, batch=-1), "-1"),
+        (lambda f: header(f, batch=3), "request 2 claims 5 tokens"),
+        (lambda f: header(f, channel=2), "channel"),
+        (lambda f: header(f, channel=9), "channel"),
     ],
 )
-def test_a_table_of_sections_that_does_not_add_up(damage, text):
+def test_what_does_not_add_up(damage, text):
     with pytest.raises(ValueError, match=text):
-        opened(damage(packed(CONTENTS["masks"])))
+        framed(damage(packed(CONTENTS["masks"])))
 
 
 @given(strategies.binary(max_size=200), strategies.integers(0, 4), strategies.sampled_from([0, 1]))
 def test_whatever_is_in_a_section_is_refused_or_read(content, which, keep):
-    """ValueError or a step, for what is opened whole and what the engine makes of it."""
-    name = [b"logprobs", b"masks/2", b"prompt", b"pooled", b"span"][which]
-    frame = section(packed(CONTENTS["tokens"] if keep else Content(3)), name, content)
+    """ValueError or a step."""
+    name = [b"tokens", b"masks/2", b"prompt", b"pooled", b"span"][which]
+    frame = with_section(packed(CONTENTS["tokens"] if keep else Content(3, np.full(3, -1))), name, content)
     with contextlib.suppress(ValueError):
-        opened(frame)
-    with contextlib.suppress(ValueError):
-        Framed(sections_of(frame), True, None)
+        made = framed(frame)
+        for slot in range(4):
+            made.entry(slot)
 
 
 @given(
@@ -144,63 +232,58 @@ def test_whatever_is_in_a_section_is_refused_or_read(content, which, keep):
     strategies.integers(1, 4),
     strategies.sets(strategies.integers(-1, 13)),
     strategies.booleans(),
+    strategies.tuples(strategies.integers(0, 12), strategies.integers(0, 12)),
 )
-def test_a_step_of_a_frame(tokens, n_rows, columns, apart, scored):
-    """Which slots are in the step, and with what: as plain Python says."""
+def test_what_is_in_the_body(tokens, n_rows, columns, apart, scored, borders):
+    """Which slots are in the body, and with what: as plain Python says."""
     n_rows = min(n_rows, len(tokens))
-    ids = RNG.integers(0, 40, (n_rows, columns), np.int32)
+    begin, end = sorted(min(border, len(tokens)) for border in borders)
+    ids = RNG.integers(0, 40, (n_rows, columns))
     for slot in range(n_rows):
         if slot % 3 and 0 <= tokens[slot] < 2**31:
             ids[slot, 0] = tokens[slot]
+        if slot % 5 == 4:
+            ids[slot, -1] = 1 << 33
     scores = RNG.random((n_rows, columns), np.float32)
-    ranks = np.arange(n_rows, dtype=np.int32)
+    ranks = np.arange(n_rows)
+    given_rows = (ids, scores, ranks) if scored else None
     whole = np.array(tokens, np.int64)
-    step, told = _step_of_tokens(
-        whole.tobytes(), _rows_bytes(ids, scores, ranks, len(tokens)) if scored else None, apart
-    )
+    sampled = Sampled(whole, given_rows, len(tokens), begin, end, apart)
     expected, counts = [], []
     for slot, token in enumerate(tokens):
-        fits = token < 2**31 and (not scored or (slot < n_rows and ids[slot, 0] == token))
-        if token < 0:
+        row_fits = slot < n_rows and ids[slot, 0] == token and ids[slot].max() < 2**31
+        if not begin <= slot < end:
+            counts.append(-1)
+        elif token < 0:
             counts.append(max(token, -(2**31)))
-        elif fits and slot not in apart:
+        elif token < 2**31 and (not scored or row_fits) and slot not in apart:
             counts.append(1)
         else:
             counts.append(-1)
             expected.append(slot)
     live = [slot for slot, count in enumerate(counts) if count == 1]
-    assert (step.counts, told) == (counts, set(expected))
+    assert sampled.apart == expected
+    step, sections, sender = _open_streamed(sampled.frame(b"", 7, 8), False, 6)
+    assert (step.counts, sections, sender, step.seq) == (counts, {}, 7, 8)
     assert [row[0] for row in step.ids.tolist()] == [tokens[slot] for slot in live]
+    for slot in expected:
+        assert sampled.token(slot)[0] == tokens[slot]
     if scored:
         assert step.ids.tolist() == ids[live].tolist()
         assert np.array_equal(np.asarray(step.scores), scores[live])
         assert step.ranks.tolist() == ranks[live].tolist()
 
 
-def test_rows_that_do_not_fit_are_refused():
-    tokens, good = np.array([5, 6]).tobytes(), _rows_bytes(*rows(2, 3), 2)
-    for bad in (b"", good[:7], good[:-1], good + b"1", struct.pack("<ii", 3, 1), struct.pack("<ii", 1, 0)):
-        with pytest.raises(ValueError, match="log-probabilities"):
-            _step_of_tokens(tokens, bad, ())
-    for rows_told, cols in ((-1, 3), (2, -3), (2, 2**31 - 1), (2**31 - 1, 3)):
-        with pytest.raises(ValueError, match="log-probabilities"):
-            _step_of_tokens(tokens, struct.pack("<ii", rows_told, cols) + good[8:], ())
-
-
 @pytest.mark.parametrize(
     ("content", "text"),
     [
         (Content(1, np.array([0.5])), "tokens has dtype float64"),
-        (
-            Content(1, np.array([5]), (np.array([[2**31]]), np.zeros((1, 1), np.float32), np.array([1]))),
-            "no room",
-        ),
-        (Content(1, np.array([5]), (*rows(1, 3)[:2], np.array([2**31]))), r"ranks\[0\]: a number"),
-        (Content(1, np.array([5]), rows(1, 0)), "shapes"),
+        (Content(1, np.array([5]), prompt(1, 0)), "shapes"),
         (Content(2, np.array([5])), "1 tokens for 2 slots"),
-        (Content(1 << 17, np.zeros(1 << 17, np.int64)), "131072 slots"),
-        (Content(2, np.array([5, 6]), (*rows(2, 3)[:2], np.array([1]))), "shapes"),
+        (Content(1 << 17, np.zeros(1 << 17, np.int64)), "131072; a frame has at most 65536"),
+        (Content(2, np.array([5, 6]), (*prompt(2, 3)[:2], np.array([1]))), "shapes"),
         (Content(2, np.array([5, 6]), None, [np.array([1])]), "1 sampling masks"),
+        (Content(2, np.array([5, 6]), span=(1, 2)), "slots 1 to 3"),
         (Content(1, None, pooled={0: np.array(["a"])}), "pooling output"),
     ],
 )
@@ -210,8 +293,8 @@ def test_what_has_no_room_is_said(content, text):
 
 
 def test_rows_of_more_than_the_slots_are_left_out():
-    ids, scores, ranks = rows(5, 3)
-    assert same(opened(packed(Content(2, np.array([5, 6]), (ids, scores, ranks)))).rows[0], ids[:2])
+    made = framed(packed(Content(2, np.array([5, 6]), rows([5, 6, 7, 8, 9], 3))))
+    assert made.step.rows == 2
 
 
 # ---- The worker's builder ------------------------------------------------------------------------------
@@ -219,14 +302,14 @@ def test_rows_of_more_than_the_slots_are_left_out():
 
 @pytest.fixture
 def builder(monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/2")
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
     return imported("fd_postproc.fastdeploy.worker.streams").StreamBuilder(lambda *a, **n: [a, n])
 
 
 @pytest.mark.framework
 def test_frames_are_sent_only_to_an_engine_that_reads_them(builder, monkeypatch):
     tokens = imported("paddle").to_tensor([[5], [6]])
-    assert is_frame(builder(tokens))
+    assert _is_frame(builder(tokens))
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     assert isinstance(builder(tokens), list)
     monkeypatch.delenv("FD_POSTPROC_PEER")
@@ -239,7 +322,7 @@ def test_what_is_not_known_is_left_to_fastdeploy(builder):
     assert builder(tokens, something_new=1) == [(tokens,), {"something_new": 1}]
     assert isinstance(builder([5, 6]), list)
     assert isinstance(builder(imported("paddle").to_tensor([0.5])), list)
-    assert is_frame(builder(tokens))
+    assert _is_frame(builder(tokens))
 
 
 @pytest.mark.framework
@@ -251,7 +334,7 @@ def test_the_builder_takes_fastdeploys_place_for_a_peer_only(monkeypatch):
     monkeypatch.delenv("FD_POSTPROC_PEER", raising=False)
     entry._take_over_streams(log)
     assert module._build_stream_transfer_data is stock
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/2")
+    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
     try:
         entry._take_over_streams(log)
         assert module._build_stream_transfer_data.original is stock

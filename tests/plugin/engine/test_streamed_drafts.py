@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import fd_postproc as fp
-from fd_postproc._core import DRAFT, TARGET
+from fd_postproc._core import DRAFT, TARGET, _open_streamed
 from fd_postproc.environment import DRAFTS, PEER
-from fd_postproc.fastdeploy.engine.framed import accepted_step
-from fd_postproc.fastdeploy.stream_frames import Content, packed, sections_of
+from fd_postproc.fastdeploy.stream_frames import Content, packed
 from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.queues import list_queues, locate
 from tests.lib.plugged import plugin_class, stock_class
@@ -22,6 +21,7 @@ from tests.lib.rig import Rig
 from tests.lib.sampled_steps import Requests
 from tests.lib.step_replay.traces import Trace, trace_names
 from tests.lib.worker_side import restore_save_ops, sampled, save
+from tests.reference import ReferenceStep, encode_frame
 
 pytestmark = pytest.mark.framework
 
@@ -83,13 +83,20 @@ def double(monkeypatch, ops_queue):
     module = imported("tests.lib.quiet").Double()
     imported("paddle")
     monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    monkeypatch.setenv(PEER.name, f"compact/1,streams/2,{DRAFTS}")
+    monkeypatch.setenv(PEER.name, f"compact/1,streams/3,{DRAFTS}")
     worker.register()
     yield module
     restore_save_ops()
     preparation = module.model_executor__pre_and_post_process
     if hasattr(preparation._build_stream_transfer_data, "original"):
         preparation._build_stream_transfer_data = preparation._build_stream_transfer_data.original
+
+
+def received(runner):
+    """What the engine's side reads next: (Step, sender)."""
+    step, sections, sender = _open_streamed(runner.sent.get(timeout=10), True, 6)
+    assert sections == {}
+    return step, sender
 
 
 @pytest.mark.parametrize("channel", ["spec", "spec_topk"])
@@ -100,9 +107,9 @@ def test_accepted_tokens_come_as_frames(channel, batch, double, runner):
     for seed in range(3):
         requests = sampled(channel, seed, batch)
         save(double, channel, requests)
-        frame = sections_of(runner.sent.get(timeout=10))
-        seen.append((frame.sender, frame.number))
-        requests.check(accepted_step(frame))
+        step, sender = received(runner)
+        seen.append((sender, step.seq))
+        requests.check(step)
     first = seen[0]
     assert seen == [(first[0], first[1] + more) for more in range(3)]
 
@@ -110,20 +117,20 @@ def test_accepted_tokens_come_as_frames(channel, batch, double, runner):
 def test_more_columns_and_requests_than_a_queue_carries(double, runner):
     requests = Requests(np.random.default_rng(5), 2048, 51, 6, plain=False)
     save(double, "spec_topk", requests)
-    requests.check(accepted_step(sections_of(runner.sent.get(timeout=10))))
+    requests.check(received(runner)[0])
 
 
 def test_first_tokens_of_a_prefill_node(double, runner):
     requests = Requests(np.random.default_rng(3), 5, 3, 1)
     save(double, "spec", requests, is_mtp_prefill=True)
-    step = accepted_step(sections_of(runner.sent.get(timeout=10)))
+    step = received(runner)[0]
     assert step.counts == [n + 1 if n > 0 else n for n in requests.counts]
 
 
 def test_draft_messages_keep_their_flag(double, runner):
     requests = sampled("spec_topk", 2)
     save(double, "spec_topk", requests)
-    target = accepted_step(sections_of(runner.sent.get(timeout=10)))
+    target = received(runner)[0]
     op = double.model_executor__ops__gpu.speculate_save_output_topk
     paddle = imported("paddle")
     ints = lambda values, dtype="int32": paddle.to_tensor(np.array(values, dtype), place="cpu")  # noqa: E731
@@ -132,7 +139,7 @@ def test_draft_messages_keep_their_flag(double, runner):
         ints([1, 2], "int64"), ints([2]), ints([0]), paddle.to_tensor([True]), ints([5]), ints([3], "int64"),
         4, 0, False,
     )  # fmt: skip
-    draft = accepted_step(sections_of(runner.sent.get(timeout=10)))
+    draft = received(runner)[0]
     assert (target.flag, draft.flag) == (TARGET, DRAFT)
     assert draft.ids.tolist() == [[7, 1], [8, 2]]
 
@@ -150,14 +157,14 @@ def test_a_number_that_does_not_fit_is_named(double, runner):
         save(double, "spec", requests)
     requests.counts[0] = 1
     save(double, "spec", requests)
-    requests.check(accepted_step(sections_of(runner.sent.get(timeout=10))))
+    requests.check(received(runner)[0])
 
 
 # ---- The engine's loop -----------------------------------------------
 
 
-def frame_of(step, number=0, **other):
-    return packed(Content(step.batch, compact=fp.encode(step, "compact"), sender=9, number=number, **other))
+def frame_of(step, number=0):
+    return encode_frame(ReferenceStep.from_step(step), sender=9, seq=number)
 
 
 def envelope(frame):
@@ -226,9 +233,7 @@ def test_what_is_no_such_step_is_refused(running):
     damaged = bytearray(good)
     damaged[-1] ^= 1  # the checksum notices
     tokens = packed(Content(3, np.array([5, 6, 7])))
-    wrong = [bytes(damaged), tokens, packed(Content(3, compact=b"")), packed(Content(3, compact=bytes(80)))]
-    other = accepted([5])
-    wrong.append(packed(Content(3, compact=fp.encode(other, "compact"))))
+    wrong = [bytes(damaged), tokens, good[:-1], bytes(80)]
     for frame in [*wrong, []]:
         running.send(envelope(frame))
     running.send(envelope(good))

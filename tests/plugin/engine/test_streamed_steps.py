@@ -1,6 +1,5 @@
 """Steps that come as objects, as FastDeploy 2.6 has processed them: golden_streams/README.md."""
 
-import numpy as np
 import pytest
 
 from tests.lib.plugged import plugin_class, stock_class
@@ -171,69 +170,3 @@ def test_other_payloads_are_refused_and_counted(traces, ours):
         for _ in replaying.steps():
             pass
         assert replaying.processor.counters.malformed == 2
-
-
-# ---- The batch loop ------------------------------------------------------------------------------------
-
-
-def test_running_requests_are_advanced_by_the_batch_loop(traces, ours):
-    """All but the first tokens and the ends: FastDeploy's classes are asked for none of them."""
-    replay = stream_replay()
-    looked_at = []
-
-    class Watched(ours):
-        def _advance_entry(self, slot, task, entry):
-            looked_at.append(slot)
-            return super()._advance_entry(slot, task, entry)
-
-    trace = traces["v1_h_columns_50"]
-    with replay.StreamReplay(trace, Watched, replay.one_message) as replaying:
-        results = sum(len(results) for step in replaying.steps() for results in step.actual["put"])
-    first_and_last = 2 * len(trace.requests)
-    assert len(looked_at) <= first_and_last < results
-
-
-def test_objects_are_read_without_a_tensor(traces, ours):
-    """Log-probabilities, that is: a prompt's reach the client as FastDeploy's tensors."""
-    replay, results = stream_replay(), imported("fd_postproc.fastdeploy.engine._results")
-    kinds = set()
-    pickles = imported("fd_postproc.fastdeploy.engine.pickles").Pickles(kinds.add)
-    for event in traces["v1_h_prompt_logprobs"].events:
-        if "stream" in event:
-            for data in pickles.loads(replay.message(replay.payload(event)))["data"]:
-                kinds |= {type(part) for part in data.logprobs or ()}
-    assert kinds == {results.SharedTensor}
-
-
-@pytest.mark.parametrize("change", ["two tokens", "another dtype", "no tokens", "beyond 32 bits"])
-def test_what_has_no_room_in_a_step_is_looked_at_closely(change):
-    results = imported("fd_postproc.fastdeploy.engine._results")
-    replay = stream_replay()
-    datas = replay.handmade([{"batch_id": slot, "tokens": [slot + 5]} for slot in range(3)])
-    datas[1].tokens = {
-        "two tokens": np.array([5, 6]),
-        "another dtype": np.array([5], np.int32),
-        "no tokens": np.array([], np.int64),
-        "beyond 32 bits": np.array([2**31]),
-    }[change]
-    entries = results.entries_of(datas, False)
-    assert entries.apart == {1}
-    assert list(entries.step.counts) == [1, -1, 1]
-    assert entries.entry(1) is datas[1]
-    assert [entries.entry(slot) for slot in (-1, 3)] == [None, None]
-
-
-@pytest.mark.parametrize("slots", [[1, 0], [0, 0], [-1], ["a"], [2**40], [None]])
-def test_slots_that_no_worker_tells_are_taken_one_by_one(slots):
-    results = imported("fd_postproc.fastdeploy.engine._results")
-    datas = stream_replay().handmade([{"batch_id": slot, "tokens": [5]} for slot in slots])
-    assert results.entries_of(datas, False) is None
-
-
-def test_gaps_between_slots():
-    results = imported("fd_postproc.fastdeploy.engine._results")
-    datas = stream_replay().handmade([{"batch_id": slot, "tokens": [slot]} for slot in (1, 4)])
-    entries = results.entries_of(datas, True)
-    assert list(entries.step.counts) == [-1, 1, -1, -1, 1]
-    assert [entries.entry(slot) is None for slot in range(5)] == [True, False, True, True, False]
-    assert len(results.entries_of([], True).step.counts) == 0

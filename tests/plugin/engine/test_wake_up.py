@@ -17,14 +17,14 @@ STOCK = 0.001
 
 @pytest.fixture
 def plan():
-    return imported("fd_postproc.fastdeploy.engine.shapes").plan_of(
+    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(
         imported("fastdeploy.output.token_processor")
     )
 
 
 @pytest.fixture
 def wake_up():
-    return imported("fd_postproc.fastdeploy.engine.wake_up")
+    return imported("fd_postproc.fastdeploy.engine.delivery.wake_up")
 
 
 @pytest.fixture

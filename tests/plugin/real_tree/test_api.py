@@ -1,5 +1,7 @@
 """The API server's side in FastDeploy's own serving code, on the real trees."""
 
+import random
+
 import pytest
 
 from tests.lib.chunk_replay.plants import PLANTS
@@ -7,6 +9,7 @@ from tests.lib.real_tree import LIB, check, each_tree, run
 
 pytestmark = pytest.mark.fastdeploy
 
+RANDOM = str(LIB / "random_thinking.py")
 SERVE = str(LIB / "chunk_replay" / "serve.py")
 TRIAL = """
 import importlib, json
@@ -20,7 +23,7 @@ TOKENIZERS = """
 import importlib.util, json, random
 import fastdeploy
 from fd_postproc.fastdeploy.api import detokenising
-from fd_postproc.fastdeploy.api._chunks import forget_totals, totals
+from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
 from tests.lib.chunk_replay.cases import FOLDER
 found = {}
 if importlib.util.find_spec("fastdeploy.input.base_processor") is not None:
@@ -55,13 +58,9 @@ print("told: " + json.dumps(found))
 PARTS = """
 import importlib, json
 import fastdeploy
-from fd_postproc.fastdeploy.api import queues
-names = ("openai.utils", "engine_client")
-utils, client = (importlib.import_module(f"fastdeploy.entrypoints.{name}") for name in names)
-own = client.EngineClient.check_model_weight_status
-print("told: " + json.dumps([
-    utils.asyncio.Queue is queues.make_queue, getattr(own, "__wrapped__", own) is not own,
-]))
+from fd_postproc.fastdeploy.api import stream_queue
+utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
+print("told: " + json.dumps([utils.asyncio.Queue is stream_queue.make_queue]))
 """
 
 
@@ -99,18 +98,18 @@ def test_texts_of_any_ids_are_the_same(tree, tmp_path):
     found, _ = run(tree, TOKENIZERS, folder=tmp_path, shim=False)
     for name, (left, wrong, quick) in found.items():
         assert wrong == [], name
-        assert quick is (name == "bytebpe")
-        assert bool(left) is (name == "sentencepiece"), left  # which is written in Python
+        assert quick is (name in ("bytebpe", "sentencepiece"))
+        assert left == []
 
 
 @each_tree
 @pytest.mark.parametrize("on", [True, False])
-def test_queues_and_weights_are_ours(tree, on, tmp_path):
+def test_queues_are_ours(tree, on, tmp_path):
     check(tree)
     if not (tree / "fastdeploy" / "plugins" / "tool_parser").is_dir():
         pytest.skip("this FastDeploy loads no plug-in in the API server's process")
     told, _ = run(tree, PARTS, folder=tmp_path, FD_PLUGINS="fd_postproc", FD_POSTPROC_API="1" if on else "0")
-    assert told == [on, on]
+    assert told == [on]
 
 
 @each_tree
@@ -118,6 +117,26 @@ def test_the_switch_leaves_everything_to_fastdeploy(tree, tmp_path):
     told = serve(tree, tmp_path, "g003", FD_PLUGINS="fd_postproc", FD_POSTPROC_API="0")
     assert told["played"] == 1
     assert told["written"] == 0
+
+
+def think(tree, folder, seed, deltas):
+    """Random answers through every parser, on every kind of tokenizer: equal, and by excerpts."""
+    told, _ = run(tree, RANDOM, seed, deltas, folder=folder, shim=False)
+    assert told["wrong"] == []
+    assert all(told["quick"].values()), told["left"]
+    assert min(told["played"].values()) >= deltas
+    assert len(told["played"]) >= 40
+
+
+@each_tree
+def test_random_answers_are_parsed_the_same(tree, tmp_path):
+    think(tree, tmp_path, 1, 60)
+
+
+@pytest.mark.nightly
+@each_tree
+def test_a_million_random_deltas_are_parsed_the_same(tree, tmp_path):
+    think(tree, tmp_path, random.randrange(1 << 30), 25_000)
 
 
 @pytest.mark.nightly

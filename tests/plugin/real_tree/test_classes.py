@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from tests.lib.real_tree import LIB, check, each_tree, run, serves
+from tests.lib.service_tool import TREES
 
 pytestmark = pytest.mark.fastdeploy
 
@@ -52,7 +53,7 @@ def _random(tree, tmp_path, seed, results):
 
 
 @each_tree
-def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
+def test_results_go_into_the_real_scheduler_the_fast_path(tree, tmp_path):
     serves(tree)
     told, _ = run(tree, str(LIB / "random_deliveries.py"), 0, 2000, folder=tmp_path)
     assert told["difference"] is None
@@ -65,16 +66,34 @@ def test_results_go_into_the_real_scheduler_the_quick_way(tree, tmp_path):
 def test_fastdeploys_own_unit_tests_pass_with_our_class(tree, tmp_path):
     """Those that pass on its own class do on ours."""
     serves(tree)
-    stock, ours = (_unit_tests(tree, tmp_path / name, name == "ours") for name in ("stock", "ours"))
-    assert len(stock) > 10
-    assert stock - ours - OF_TEXTS == set()
+    stock, ours = (_unit_tests(tree, tmp_path / name, int(name == "ours")) for name in ("stock", "ours"))
+    passed, passed_by_ours = (
+        {name for name, outcome in told.items() if outcome == "passed"} for told in (stock, ours)
+    )
+    assert len(passed) > 10
+    assert passed - passed_by_ours - OF_TEXTS == set()
 
 
-def _unit_tests(tree, folder, ours):
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("tree", "file"),
+    [
+        pytest.param(tree, file, id=f"{tree.name}-{file.relative_to(tree / 'tests')}")
+        for tree in TREES
+        for folder in ("output", "entrypoints", "scheduler", "inter_communicator", "engine", "metrics")
+        for file in sorted((tree / "tests" / folder).rglob("test_*.py"))
+    ],
+)
+def test_fastdeploys_own_unit_tests_do_the_same_with_the_plug_in_on(tree, file, tmp_path):
+    """What passes, fails and is skipped without it does so with it; none waits for ever."""
+    off = _unit_tests(tree, tmp_path / "off", file)
+    assert _unit_tests(tree, tmp_path / "on", file, FD_PLUGINS="fd_postproc") == off
+
+
+def _unit_tests(tree, folder, what, **variables):
+    """The outcome of each test, by its name."""
     folder.mkdir()
-    program = str(LIB / "unit_tests_of_a_tree.py")
-    told, _ = run(tree, program, int(ours), folder=folder)
-    return set(told["passed"])
+    return run(tree, str(LIB / "unit_tests_of_a_tree.py"), what, folder=folder, **variables)[0]
 
 
 @each_tree

@@ -21,44 +21,27 @@ def test_the_schedulers_wait_until_results_are_put(tree, tmp_path):
         assert "instead of 0.001 s" in told[name]["said"]
 
 
-LOOP = """
+WAY = """
 import importlib, json
 module = importlib.import_module("fastdeploy.output.token_processor")
 service = importlib.import_module("fastdeploy.engine.common_engine").EngineService
-envs = importlib.import_module("fastdeploy.envs")
-from fd_postproc.fastdeploy.engine.messages import BATCH, method_in_use
-from fd_postproc.fastdeploy.engine.send_loop import served_loop
-from fd_postproc.fastdeploy.engine.shapes import plan_of
-served = served_loop(service, plan_of(module))
-print("told: " + json.dumps([method_in_use(envs) == BATCH, served is not None]))
-"""
-
-
-@each_tree
-def test_the_loop_that_sends_batches_is_served(tree, tmp_path):
-    serves(tree)
-    (batches, served), _ = run(tree, LOOP, folder=tmp_path)
-    assert batches == served
-
-
-MESSAGES = """
-import importlib, json
-module = importlib.import_module("fastdeploy.output.token_processor")
 server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")
-from fd_postproc.fastdeploy.engine.messages import served_methods
-from fd_postproc.fastdeploy.engine.shapes import plan_of
-names = ("_send_batch_response", "_send_response_per_step")
-there = [name for name in names if hasattr(server.ZmqServerBase, name)]
-print("told: " + json.dumps([there, list(served_methods(server, plan_of(module)))]))
+scheduler = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
+envs = importlib.import_module("fastdeploy.envs")
+from fd_postproc.fastdeploy.engine.delivery.sending import Stock, sends_batches
+from fd_postproc.fastdeploy.engine.delivery.trial import try_out
+from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
+served = try_out(plan_of(module), Stock.of(scheduler, service, server))
+print("told: " + json.dumps([sends_batches(envs), served.sends, served.hands_over]))
 """
 
 
 @each_tree
-def test_every_method_that_packs_results_is_served(tree, tmp_path):
+def test_the_way_to_the_socket_is_served_where_batches_are_sent(tree, tmp_path):
     serves(tree)
-    (there, served), _ = run(tree, MESSAGES, folder=tmp_path)
-    assert there == served
-    assert served
+    (batches, sends, hands_over), _ = run(tree, WAY, folder=tmp_path)
+    assert batches == sends
+    assert hands_over
 
 
 @each_tree

@@ -135,5 +135,19 @@ def test_a_restart_after_a_death_answers_as_ever(tmp_path, whose):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("in_batches", [True, False])
+def test_clients_of_an_engine_that_is_gone_get_an_error(tmp_path, in_batches):
+    """Also those that are not streamed; an engine that was stopped for 10 s was not gone."""
+    switch = {"ZMQ_SEND_BATCH_DATA": str(int(in_batches))}
+    got = tool().faults.engine_gone(TREES[0], tmp_path, environment=switch, stopped=10.0)
+    assert not got["early"]
+    assert got["seconds"] < 5
+    for name, end in {**got["waiting"], **got["new"]}.items():
+        assert "is gone" in str(end), name
+        assert ("status" in end) is not (name in got["waiting"] and name.endswith("True")), name
+    assert got["health"] == 404
+
+
+@pytest.mark.nightly
 def test_two_services_do_not_disturb_each_other(tmp_path):
     assert tool().faults.neighbours(TREES[0], tmp_path, "spec_topk") == []

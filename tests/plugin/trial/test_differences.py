@@ -9,7 +9,7 @@ import pytest
 from fd_postproc.fastdeploy.trial import compatibility
 from fd_postproc.fastdeploy.trial.compatibility import compare
 from fd_postproc.fastdeploy.trial.differences import difference
-from fd_postproc.fastdeploy.trial.facts import Facts
+from fd_postproc.fastdeploy.trial.features import Facts
 from fd_postproc.fastdeploy.trial.sandbox import Sandbox
 from tests.lib.other_classes import ours, same
 
@@ -27,7 +27,7 @@ def test_equal_classes_are_compatible_and_the_features_are_told(real):
 
 
 def test_our_class_is_compatible(real):
-    from fd_postproc.fastdeploy.engine.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     verdict = compare(real, make_class)
     assert verdict.compatible, verdict.reason
@@ -35,7 +35,7 @@ def test_our_class_is_compatible(real):
 
 def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, monkeypatch):
     """Not beside itself, without an end."""
-    from fd_postproc.fastdeploy.engine.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     monkeypatch.setattr(real, "TokenProcessor", make_class(real))
     verdict = compare(real, make_class)
@@ -44,7 +44,7 @@ def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, mo
 
 @pytest.mark.parametrize("default", [{}, {"watermark": 7}], ids=["wanted", "with a default"])
 def test_a_constructor_with_another_argument(variant, monkeypatch, default):
-    from fd_postproc.fastdeploy.engine.processor import make_class
+    from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     stock = variant.TokenProcessor.__init__
 
@@ -225,3 +225,17 @@ def test_facts_are_read_from_the_code(real):
     assert facts.packed_spec_topk
     assert facts.speculative_mark
     assert not facts.labelled
+
+
+@pytest.mark.parametrize(
+    ("actual", "told"),
+    [
+        ([("a", 1), ("b", 2)], None),
+        ([("a", 1)], "1 things happened, not 2"),
+        ([("a", 1), ("c", 2)], "b in FastDeploy's class, c in ours"),
+        ([("a", 1), ("b", 3)], "b: 2 is expected"),
+    ],
+)
+def test_what_happened_is_compared_by_place_and_number(actual, told):
+    found = compatibility._first_difference_in_lists([("a", 1), ("b", 2)], actual, slack=0.5)
+    assert found is None if told is None else found.startswith(told)

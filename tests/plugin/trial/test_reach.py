@@ -1,4 +1,4 @@
-"""The plug-in's check of itself reaches the batch loop's quick way, not only the methods it falls back on."""
+"""The plug-in's check of itself reaches the batch loop's fast path, not only the methods it falls back on."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def real():
 @pytest.fixture
 def quick(monkeypatch):
     """By script, the results of our class that `advance` did not make."""
-    processor = imported("fd_postproc.fastdeploy.engine.processor")
+    processor = imported("fd_postproc.fastdeploy.engine.processor_class")
     advance, run = processor.Parts.advance, Trial.run
     close, found = [], {}
 
@@ -44,8 +44,8 @@ def quick(monkeypatch):
     return found
 
 
-def test_the_quick_way_is_tried(real, quick):
-    make_class = imported("fd_postproc.fastdeploy.engine.processor").make_class
+def test_the_fast_path_is_tried(real, quick):
+    make_class = imported("fd_postproc.fastdeploy.engine.processor_class").make_class
     verdict = compare(real, make_class)
     assert verdict.compatible, verdict.reason
     without = {name for name, results in quick.items() if not results}
@@ -59,12 +59,12 @@ def test_the_quick_way_is_tried(real, quick):
 def test_it_is_tried_while_requests_are_traced(real, quick, monkeypatch):
     monkeypatch.setattr(real.tracing, "tracing_enabled", True)
     assert Sandbox(real).module.tracing.tracing_enabled is False
-    compare(real, imported("fd_postproc.fastdeploy.engine.processor").make_class)
+    compare(real, imported("fd_postproc.fastdeploy.engine.processor_class").make_class)
     assert quick["plain tokens"]
 
 
-def test_a_difference_on_the_quick_way_alone_is_found(real, monkeypatch):
-    """A FastDeploy that counts something more in each step: the quick way knows nothing of that."""
+def test_a_difference_on_the_fast_path_alone_is_found(real, monkeypatch):
+    """A FastDeploy that counts something more in each step: the fast path knows nothing of that."""
     stock = real.TokenProcessor._record_metrics
 
     def record(self, task, current_time, token_ids):
@@ -72,6 +72,6 @@ def test_a_difference_on_the_quick_way_alone_is_found(real, monkeypatch):
         self.fd.main_process_metrics.request_success_total.inc(0.25)
 
     monkeypatch.setattr(real.TokenProcessor, "_record_metrics", record)
-    verdict = compare(real, imported("fd_postproc.fastdeploy.engine.processor").make_class)
+    verdict = compare(real, imported("fd_postproc.fastdeploy.engine.processor_class").make_class)
     assert not verdict.compatible
     assert "request_success_total" in verdict.reason

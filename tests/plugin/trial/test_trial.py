@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fd_postproc import _child, doctor
+from fd_postproc import doctor, subprocess_json
 from fd_postproc.doctor import Finding, Scope, trial
 from fd_postproc.fastdeploy import report
 from tests.lib.paths import TESTS
@@ -109,7 +109,7 @@ def test_what_is_switched_off_is_tried_all_the_same(monkeypatch):
 def test_a_child_without_an_answer_is_told_with_its_last_words(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
     code = "import sys; print('no GPU here', file=sys.stderr); sys.exit(3)"
-    monkeypatch.setattr(_child, "python_command", lambda module: [sys.executable, "-c", code])
+    monkeypatch.setattr(subprocess_json, "python_command", lambda module: [sys.executable, "-c", code])
     (found,) = trial.check_trial()
     assert found.code == "plugin-unknown"
     assert "ended with status 3: no GPU here" in found.seen
@@ -133,7 +133,7 @@ STATIC = Finding(
     "info", "fastdeploy", "plugin", "engine side", "fd_postproc's", data={"active": True, "FD_PLUGINS": None}
 )
 COMPATIBLE = DIFFERENCE | {"compatible": True}
-OURS = "fd_postproc.fastdeploy.engine.processor.TokenProcessor"
+OURS = "fd_postproc.fastdeploy.engine.processor_class.TokenProcessor"
 STOCK = "fastdeploy.output.token_processor.TokenProcessor"
 
 

@@ -143,3 +143,13 @@ def test_a_removed_queue_costs_no_step(double, plugged, ops_queue):
     requests = sampled("plain", 2)
     save(double, "plain", requests)
     requests.check(stock_ops.receive_ours("plain"))
+
+
+def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, plugged, monkeypatch):
+    exported = []
+    monkeypatch.setattr(
+        "fd_postproc.fastdeploy.worker.sending.export_active", lambda *one: exported.append(one)
+    )
+    for _ in range(2):
+        save(double, "plain", sampled("plain"))
+    assert exported == [("worker", True)]

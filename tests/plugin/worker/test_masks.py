@@ -217,8 +217,8 @@ def test_an_engine_with_masks_announces_it(double, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "")
     for arguments, words in (
         ((True, False, False, True), "compact/1,masks/2"),
-        ((True, True, False, True), "compact/1,streams/2"),
-        ((True, True, True, False), "compact/1,streams/2,streams/2+drafts"),
+        ((True, True, False, True), "compact/1,streams/3"),
+        ((True, True, True, False), "compact/1,streams/3,streams/3+drafts"),
         ((True,), "compact/1"),
         ((False, False, False, True), None),
     ):

@@ -9,6 +9,8 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.errors import MessageTooBig
+from fd_postproc.fastdeploy.logs import fastdeploy_log as log_of_fastdeploy
+from fd_postproc.fastdeploy.worker.limit_check import check_room
 from fd_postproc.ops import watch as watch_module
 from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
@@ -90,7 +92,7 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
     def broken():
         raise OSError
 
-    monkeypatch.setattr("fd_postproc.fastdeploy.worker.room.kernel_limits", broken)
+    monkeypatch.setattr("fd_postproc.fastdeploy.worker.limit_check.kernel_limits", broken)
     requests = sampled("plain")
     save(double, "plain", requests)
     requests.check(stock_ops.receive_ours("plain"))
@@ -126,3 +128,14 @@ def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged
     assert None not in got
     assert ops.save_stats()["waits"] > before
     assert lines(log, "WARNING", "has been full for")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "limit", "fits"),
+    [("packed", 10316, True), ("packed", 10315, False), ("compact", 8192, True), (None, 530448, True)],
+)
+def test_a_message_may_be_as_long_as_the_limit(default_limits, dialect, limit, fits, log):
+    default_limits("msgmax", limit)
+    default_limits("msgmnb", max(limit, 16384))
+    check_room("spec_topk", 8, dialect, log_of_fastdeploy())
+    assert bool(lines(log, "ERROR")) is not fits

@@ -66,7 +66,8 @@ def test_it_stands_aside_when_told_to(double, originals, log, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "off"), [("", False), ("0", False), (" 0 ", False), ("1", True), ("yes", True)]
+    ("value", "off"),
+    [("", False), ("0", False), (" 0 ", False), ("1", True), ("false", False), ("yess", True)],
 )
 def test_values_of_the_switch(double, originals, monkeypatch, value, off):
     monkeypatch.setenv("FD_POSTPROC_DISABLE", value)
@@ -74,6 +75,19 @@ def test_values_of_the_switch(double, originals, monkeypatch, value, off):
     found = isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
     restore_save_ops()
     assert found != off
+
+
+def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monkeypatch):
+    for name in ("CHECKSUM", "FLIGHT_TOKENS", "FORCE"):
+        monkeypatch.setenv(f"FD_POSTPROC_{name}", "perhaps")
+    monkeypatch.setenv("FD_POSTPROC_DISABEL", "1")
+    worker.register()
+    assert isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
+    assert lines(log, "ERROR", "FD_POSTPROC_FLIGHT_TOKENS='perhaps'")
+    assert lines(log, "ERROR", "FD_POSTPROC_DISABLE was perhaps meant")
+    assert [os.environ[f"FD_POSTPROC_{name}"] for name in ("CHECKSUM", "FLIGHT_TOKENS", "FORCE")] == list(
+        "100"
+    )
 
 
 @pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu"])

@@ -93,7 +93,10 @@ class EngineService:
                             if len(token_ids):
                                 content.outputs.token_ids, content.outputs.text = token_ids, text
                             elif not content.finished:
-                                self.llm_logger.warning(f"tokens of {content.request_id} wait")
+                                name = content.request_id
+                                self.llm_logger.warning(
+                                    f"current tokens need to accumulate, req_id: {name} {token_ids}"
+                                )
                                 continue
                         new_contents.append(content)
                     return new_contents

@@ -70,11 +70,16 @@ class ZmqServerBase:
                 [[output.to_dict() for output in outputs] for outputs in batch_data], default=_msgpack_default
             )
             start = time.time()
+            socket = self.socket if worker_pid is None else self._get_worker_push_socket(worker_pid)
             with self.response_token_lock:
-                self.socket.send(packed, copy=False)
+                socket.send(packed, copy=False)
             llm_logger.debug(f"{len(batch_data)} requests sent to {worker_pid} in {time.time() - start}")
         except Exception as error:
             llm_logger.error(f"sending to {worker_pid} failed: {error}")
+
+    def _get_worker_push_socket(self, worker_pid):
+        """All processes of the API server read the same socket here."""
+        return self.socket
 
     def send_response(self, req_id, data, worker_pid=None):
         """Send results: a list of lists in one message, or one request's list in a message of its own."""

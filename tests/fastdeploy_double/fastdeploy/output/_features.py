@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from benchmarks.baseline.optional import (
+from fastdeploy._shapes import recording
+from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
+from tests.restated.optional import (
     AbortResultsMixin,
     AbortsMixin,
     DecodeLogMixin,
@@ -10,8 +12,6 @@ from benchmarks.baseline.optional import (
     MasksMixin,
     RoutingMixin,
 )
-from fastdeploy._shapes import recording
-from fastdeploy.inter_communicator.zmq_server import PULL, ZmqIpcServer
 
 
 class SchedulerLogMixin(DecodeLogMixin):

@@ -1,7 +1,7 @@
 """What a version does otherwise than 2.6: a class for each difference, chosen by what was recorded of it."""
 
-from benchmarks.baseline.step import CommonStep
 from fastdeploy._shapes import recording
+from tests.restated.step import CommonStep
 
 BEHAVIOUR = recording()["behaviour"]
 TRANSFER = BEHAVIOUR.get("failed_transfer", {"error_code": 501, "says_so_in": "error_msg", "text": ""})
@@ -23,6 +23,13 @@ class EmptySlotsRaise:
     """A slot that is not stopped is taken to have a task."""
 
     passes_over_empty_slots = False
+
+
+class NumberedChoices:
+    """The number of a choice is marked as such in its name."""
+
+    def _trace_id(self, name):
+        return self.fd.get_base_request_id(name)
 
 
 class OneRunningStatus:
@@ -106,6 +113,7 @@ def step_classes():
         (LegacyTopk, not told.get("packed_topk")),
         (LegacySpecTopk, not told.get("packed_spec_topk")),
         (EmptySlotsRaise, told.get("slot_without_task") != "passed over"),
+        (NumberedChoices, "get_base_request_id" in names),
         (OneRunningStatus, "RequestStatus" not in names),
         (PrefillIsNoCompletion, not told.get("prefill_completes")),
         (RunningGauge, "num_requests_running" in recording()["metrics"]),

@@ -1,4 +1,4 @@
-"""The stock token processor: construction, receive loops, health.  The step is benchmarks.baseline.
+"""The stock token processor: construction, receive loops, health.  The step is tests.restated.
 
 What the recorded version does otherwise is in _versions.py; names and methods that it lacks are left out.
 
@@ -39,7 +39,7 @@ from fastdeploy.output._versions import step_classes
 from fastdeploy.spec_decode import SpecMethod
 from fastdeploy.trace.constants import LoggingEventName
 from fastdeploy.trace.trace_logger import print as trace_print
-from fastdeploy.utils import llm_logger, spec_logger
+from fastdeploy.utils import get_base_request_id, llm_logger, spec_logger
 from fastdeploy.worker.output import LogprobsLists
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "WarmUpTokenProcessor",
     "copy",
     "envs",
+    "get_base_request_id",
     "llm_logger",
     "main_process_metrics",
     "spec_logger",

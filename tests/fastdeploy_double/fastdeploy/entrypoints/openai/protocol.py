@@ -1,21 +1,40 @@
-"""Types that results may carry; the token processor makes none of them."""
+"""Requests, and the parts of answers: those that the restated generators of the API server make."""
 
-from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 
-@dataclass
-class ToolCall:
-    id: str | None = None
-    type: str = "function"
-    function: Any = None
-    index: int | None = None
-
-
-@dataclass
-class DeltaMessage:
-    role: str | None = None
-    content: str | None = None
-
+from tests.restated.api.models import (  # noqa: F401  what answers are made of
+    ChatCompletionResponse,
+    ChatCompletionResponseChoice,
+    ChatCompletionResponseStreamChoice,
+    ChatCompletionStreamResponse,
+    ChatMessage,
+    CompletionLogprobs,
+    CompletionResponse,
+    CompletionResponseChoice,
+    CompletionResponseStreamChoice,
+    CompletionStreamResponse,
+    CompletionTokenUsageInfo,
+    DeltaMessage,
+    DeltaToolCall,
+    LogProbEntry,
+    LogProbs,
+    PromptTokenUsageInfo,
+    ToolCall,
+    UsageInfo,
+)
 
 AnyResponseFormat = Any
+
+
+class ChatCompletionRequest(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    messages: list[Any]
+    n: int | None = None
+
+
+class CompletionRequest(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    prompt: Any
+    n: int | None = None

@@ -1,0 +1,62 @@
+"""Writes docs/seams.md from the table in `fd_postproc.fastdeploy.seams`.
+
+``python docs/generate_seams.py``; tests/project/test_seams.py compares the page with the table.
+"""
+
+import textwrap
+from pathlib import Path
+
+from fd_postproc.fastdeploy.seams import API, ENGINE, SEAMS, WORKER
+
+PAGE = Path(__file__).with_name("seams.md")
+SIDES = {
+    ENGINE: "The engine's process",
+    API: "The API server's processes",
+    WORKER: "The worker's processes",
+}
+HEAD = """\
+# What of FastDeploy is replaced
+
+fd_postproc changes FastDeploy while it runs, in three kinds of processes. This page lists every change.
+`python docs/generate_seams.py` makes it from the table in `fd_postproc/fastdeploy/seams.py`.
+
+* Where no name stands behind "Replaced", FastDeploy's own is called less often, and stays.
+* Each replacement is tried first beside FastDeploy's own code. Where they differ, FastDeploy's own stays.
+* The log says at start-up what is used and what is left. `fd-postproc doctor` says the same before a start.
+* The gauge `fd_postproc_fast_path{path="NAME"}` is 1 where ours is used, and 0 where it is left.
+* `FD_POSTPROC_DISABLE=1` turns off everything, `FD_POSTPROC_API=0` the API server's side alone.
+* When a token processor stops, what it put into FastDeploy's classes is taken out again.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    parts = [HEAD]
+    for side, title in SIDES.items():
+        parts.append(f"\n## {title}\n")
+        for seam in SEAMS.values():
+            if seam.side == side:
+                parts += ["", f"### {seam.name}", "", *entry(seam)]
+        parts.append("")
+    return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def entry(seam):
+    """Lines of one seam."""
+    gain = seam.gain[0].upper() + seam.gain[1:]
+    yield from textwrap.wrap(f"{gain}.", 100)
+    yield ""
+    yield item("FastDeploy's", ", ".join(f"`{one}`" for one in seam.modules))
+    if seam.places:
+        yield item("Replaced", ", ".join(f"`{one}`" for one in seam.places))
+    yield item("Ours", f"`fd_postproc.fastdeploy.{seam.ours}`")
+    yield item("Known and tried", seam.trial)
+
+
+def item(name, text):
+    """One bullet, wrapped."""
+    return textwrap.fill(f"* {name}: {text}", 100, subsequent_indent="  ", break_long_words=False)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,71 @@
+"""What a bug report needs: versions, shapes, reasons; no user data, no text of sources."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .._version import __version__
+from .findings import Finding
+
+SCHEMA = 1
+_TOLD = re.compile(
+    r"FD_(POSTPROC_\w+|PLUGINS|\w*(SAVE_OUTPUT|BATCH_DATA|INTERNAL_ADAPTER|KVCACHE_SCHEDULER)\w*)"
+)
+_HARMLESS = re.compile(r"-?\d{1,6}(\.\d+)?|on|off|true|false|fd_postproc", re.IGNORECASE)
+
+
+def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
+    """A dictionary for JSON.
+
+    Parameters
+    ----------
+    findings : sequence of Finding
+        Of `examine`.  Only those of FastDeploy and of the kernel limits are told: others name processes,
+        users and queues.
+
+    Returns
+    -------
+    dict
+        ``"schema"``, ``"versions"``, ``"system"``, ``"settings"`` (other than numbers and switches: only that
+        they are set), ``"findings"``, ``"trial"``, and ``"shapes"``, which has names of FastDeploy's classes,
+        parameters and methods, and digests of the methods that ours replace.
+    """
+    told = [finding for finding in findings if finding.group in ("fastdeploy", "limits")]
+    data: dict[str, Any] = {}
+    for finding in told:
+        data.update(finding.data)
+    kept = ("decision", "verdict", "fast_paths", "why_left", "api_left")
+    return {
+        "schema": SCHEMA,
+        "versions": data.get("versions")
+        or {"fd_postproc": __version__, "python": sys.version.split()[0], "fastdeploy": "not tried"},
+        "system": {"machine": platform.machine(), "kernel": platform.release(), "libc": platform.libc_ver()},
+        "settings": {
+            name: _shown(value) for name, value in sorted(os.environ.items()) if _TOLD.fullmatch(name)
+        },
+        "findings": [
+            {
+                "severity": one.severity,
+                "code": one.code,
+                "subject": one.subject,
+                "seen": _without_paths(one.seen),
+            }
+            for one in told
+        ],
+        "trial": {name: data[name] for name in kept if name in data},
+        "shapes": data.get("shapes", {}),
+    }
+
+
+def _shown(value: str) -> str:
+    return value if _HARMLESS.fullmatch(value) else "set"
+
+
+def _without_paths(text: str) -> str:
+    """A text without the folders of paths."""
+    return re.sub(r"(?<![\w.])/[\w.+-]+(/[\w.+-]+)+", lambda path: f".../{path[0].rpartition('/')[2]}", text)

@@ -1,0 +1,43 @@
+"""The accumulated text of an answer, as the API side stores it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+
+class AnswerText:
+    """Accumulated text of an answer; appending a delta has a constant cost.
+
+    It stands in FastDeploy's ``decode_status`` for the string, and reads as it.
+
+    Parameters
+    ----------
+    text : str
+        The text until now.
+    marks : Marks or None
+        Of the answer's parsers.
+    excerpt : Excerpt or None
+        What the answer's parsers are given instead; None if there are no parsers.
+    """
+
+    __slots__ = ("append", "excerpt", "marks", "whole")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, text: str, marks: Any = None, excerpt: Any = None) -> None:
+        buffer = io.StringIO()
+        self.append, self.whole, self.marks, self.excerpt = buffer.write, buffer.getvalue, marks, excerpt
+        self.append(text)
+
+    def __str__(self) -> str:
+        return self.whole()
+
+    def __repr__(self) -> str:
+        return repr(self.whole())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole())  # for "".join()
+
+    def __eq__(self, other: object) -> bool:
+        return self.whole() == (other.whole() if isinstance(other, AnswerText) else other)

@@ -1,0 +1,1 @@
+"""Chunk writing: stand-ins for the models of answers, and their JSON."""

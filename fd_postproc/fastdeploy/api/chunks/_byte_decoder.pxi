@@ -1,0 +1,128 @@
+# New text out of new token ids, where each token is some bytes and a text is all of them in a row.
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_AsLong
+
+cdef extern from "Python.h":
+    Py_ssize_t PyUnicode_GET_LENGTH(object text) noexcept
+    uint32_t PyUnicode_READ_CHAR(object text, Py_ssize_t i) noexcept
+    object PyUnicode_Substring(object text, Py_ssize_t begin, Py_ssize_t end)
+    Py_ssize_t PyUnicode_Tailmatch(
+        object text, object part, Py_ssize_t begin, Py_ssize_t end, int where) except -1
+
+cdef enum:
+    REPLACED = 0xFFFD
+    AT_ONCE = 1024    # bytes of a window that need no memory of their own
+
+
+@cython.final
+cdef class ByteTokens:
+    """Cached bytes of a byte-level tokenizer's tokens, by id.
+
+    Parameters
+    ----------
+    library : tokenizers.Tokenizer
+    bytes_of : dict of str to int
+        The byte that a character of a token stands for.
+    size : int
+        How many ids there are.
+    """
+
+    cdef object name_of, decode
+    cdef dict bytes_of
+    cdef list known
+
+    def __init__(self, library, dict bytes_of not None, Py_ssize_t size):
+        self.name_of, self.decode, self.bytes_of = library.id_to_token, library.decode, bytes_of
+        self.known = [None] * size
+
+    def new_text(self, list ids not None, Py_ssize_t prefix, Py_ssize_t read):
+        """Decode as PaddleFormers' ``decode_token``: new text, and both offsets for the next call.
+
+        Parameters
+        ----------
+        ids : list of int
+            All of an answer.
+        prefix, read : int
+            Where the windows begin, and where the first one ends.
+
+        Returns
+        -------
+        tuple or None
+            None if the tokenizer has to be asked.
+        """
+        cdef char kept[AT_ONCE]
+        cdef char *window = kept
+        cdef char *grown
+        cdef Py_ssize_t used = 0, room = AT_ONCE, before_size = 0, count = PyList_GET_SIZE(ids), i, size
+        cdef long token
+        if not 0 <= prefix <= read <= count:
+            return None
+        try:
+            for i in range(prefix, count):
+                if i == read:
+                    before_size = used
+                one = <object>PyList_GET_ITEM(ids, i)
+                if not PyLong_CheckExact(one):
+                    return None
+                if not -1 < one < PyList_GET_SIZE(self.known):
+                    return None
+                token = PyLong_AsLong(one)
+                text = <object>PyList_GET_ITEM(self.known, token)
+                if text is None:
+                    text = self.met(token)
+                    if text is None:
+                        return None
+                size = PyBytes_GET_SIZE(text)
+                if size > room - used:
+                    room = 2 * (used + size)
+                    grown = <char *>PyMem_Malloc(room)
+                    if grown == NULL:
+                        raise MemoryError
+                    memcpy(grown, window, used)
+                    if window != kept:
+                        PyMem_Free(window)
+                    window = grown
+                memcpy(window + used, PyBytes_AS_STRING(text), size)
+                used += size
+            if read == count:
+                before_size = used
+            return _grown(PyUnicode_DecodeUTF8(window, before_size, "replace"),
+                          PyUnicode_DecodeUTF8(window, used, "replace"), prefix, read, count)
+        finally:
+            if window != kept:
+                PyMem_Free(window)
+
+    cdef bytes met(self, long token):
+        """The bytes of a token; None if the id is not a token's, or its text is a special one."""
+        cdef bytes made
+        name = self.name_of(token)
+        if name is None:
+            return None
+        made = self.spelled(name)
+        if self.decode([token], skip_special_tokens=False) != made.decode(errors="replace"):
+            note("texts of new tokens: a token is shown as something else than its bytes")
+            return None
+        self.known[token] = made
+        return made
+
+    cdef bytes spelled(self, str name):
+        made = bytearray()
+        for letter in name:
+            byte = self.bytes_of.get(letter)
+            if byte is None:  # an added token, which is its own text
+                return name.encode()
+            made.append(byte)
+        return bytes(made)
+
+
+cdef tuple _grown(str before, str text, Py_ssize_t prefix, Py_ssize_t read, Py_ssize_t count):
+    """The text by which the second window is longer than the first."""
+    cdef Py_ssize_t old = PyUnicode_GET_LENGTH(before), size = PyUnicode_GET_LENGTH(text)
+    if size <= old or PyUnicode_READ_CHAR(text, size - 1) == REPLACED:
+        return "", prefix, read    # perhaps a character that is not complete
+    if size > 1 and PyUnicode_READ_CHAR(text, size - 2) == REPLACED:
+        return "", prefix, read
+    if not PyUnicode_Tailmatch(text, before, 0, size, -1):
+        return "", prefix, count
+    return PyUnicode_Substring(text, old, size), read, count

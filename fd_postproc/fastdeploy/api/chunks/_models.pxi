@@ -1,0 +1,511 @@
+# Stand-ins for models of pydantic: the same attributes and the same JSON, without validation by schema.
+#
+# A value of exactly the type that a field is declared with is taken as it is.  Anything else - another type,
+# a field that is missing - goes to the model itself, which accepts or refuses it.
+
+cdef enum:
+    AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, AS_MASKS, AS_PROMPTS, \
+        BY_PYDANTIC
+
+KINDS = {
+    "str": AS_STR, "int": AS_INT, "float": AS_FLOAT, "ints": AS_INTS, "choice": AS_CHOICE,
+    "model": AS_MODEL, "models": AS_MODELS, "masks": AS_MASKS, "prompts": AS_PROMPTS,
+    "other": BY_PYDANTIC,
+}
+
+
+cdef frozenset _TOKEN_IDS = frozenset(("token_ids", "prompt_token_ids", "completion_token_ids"))
+cdef frozenset _LOGPROBS = frozenset(("logprobs", "draft_logprobs"))
+
+
+@cython.final
+cdef class Field:
+    """A field of a model.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+        One of `KINDS`.
+    optional : bool
+        Whether None may be given.
+    default : object
+        ``...`` if it has none that is a constant; else None, a str or an int.
+    required : bool
+    more : object
+        The class of a model, or of models in a list; the strings that are allowed; otherwise a
+        ``pydantic.TypeAdapter`` of the annotation.
+    """
+
+    cdef readonly str name
+    cdef readonly object default
+    cdef int kind
+    cdef bint optional, required
+    cdef object more
+    cdef bytes key, default_json
+
+    def __init__(self, str name not None, str kind not None, bint optional, default, bint required, more):
+        self.name, self.kind, self.optional, self.required = name, KINDS[kind], optional, required
+        self.default, self.more = default, more
+        self.key = _json_string(name) + b":"
+        if default is ...:
+            self.default_json = None
+        elif default is None or type(default) in (str, int):
+            self.default_json = _json_dumps(default, ensure_ascii=False).encode()
+        else:
+            raise ValueError(f"default={default!r} of the field {name} is none of: None, a str, an int")
+
+    cdef object taken(self, value):
+        """The value that the model would hold; NotImplemented if only the model can tell."""
+        cdef int kind = self.kind
+        if value is None:
+            return None if self.optional else NotImplemented
+        if kind == AS_STR:
+            return _encoded_by(value) if PyUnicode_CheckExact(value) else NotImplemented
+        if kind == AS_INT:
+            return value if PyLong_CheckExact(value) else NotImplemented
+        if kind == AS_FLOAT:
+            if PyFloat_CheckExact(value):
+                return value
+            if PyLong_CheckExact(value) and -(1 << 53) <= value <= 1 << 53:
+                return float(value)
+            return NotImplemented
+        if kind == AS_INTS:
+            return _copied_integers(value)
+        if kind == AS_CHOICE:
+            return value if PyUnicode_CheckExact(value) and value in self.more else NotImplemented
+        if kind == AS_MODEL:
+            return value if _is_model(value, self.more) else NotImplemented
+        if kind == AS_MODELS:
+            if not PyList_CheckExact(value):
+                return NotImplemented
+            for item in <list>value:
+                if not _is_model(item, self.more):
+                    return NotImplemented
+            return list(value)
+        if kind == AS_MASKS:
+            return _taken_masks(value)
+        if kind == AS_PROMPTS:
+            parts = _prompt_parts(value)
+            if parts is not None:
+                return parts
+            value = full(value)
+        try:
+            return self.more.validate_python(value)
+        except Exception:
+            return NotImplemented
+
+    cdef int write(self, _Writer writer, value) except -1:
+        cdef int kind = self.kind
+        if value is None:
+            return writer.literal(b"null", 4)
+        if writer.compact and self.write_compact(writer, value):
+            return 0
+        if kind == AS_STR or kind == AS_CHOICE:
+            if PyUnicode_CheckExact(value):
+                return writer.string(value)
+            if type(value) is Encoded:
+                if writer.parts is not None:
+                    return writer.leave(_Base64.of(<Encoded>value))
+                return writer.string(str(value))
+        elif kind == AS_INT:
+            if PyLong_CheckExact(value):
+                return writer.integer(value)
+        elif kind == AS_FLOAT:
+            if PyFloat_CheckExact(value):
+                return writer.double(PyFloat_AS_DOUBLE(value))
+        elif kind == AS_INTS:
+            if PyList_CheckExact(value):
+                return writer.integers(value)
+        elif kind == AS_MODEL:
+            return _write_piece(writer, value, self.more)
+        elif kind == AS_MODELS:
+            if PyList_CheckExact(value):
+                return _write_models(writer, value, self.more)
+        elif kind == AS_MASKS:
+            return _write_masks(writer, value)
+        else:
+            if kind == AS_PROMPTS:
+                parts = _prompt_parts(value)
+                if parts is not None:
+                    return _write_prompts(writer, parts)
+                value = full(value)
+            if writer.python:
+                return writer.put(_python_json(self.more.dump_python(value)))
+            return writer.put(self.more.dump_json(value, exclude_unset=writer.unset))
+        raise Unknown("a field was assigned another type")
+
+    cdef bint write_compact(self, _Writer writer, value) except -1:
+        """Write a value of numbers as arrays; False for any other one."""
+        cdef int kind = self.kind
+        if type(value) is Encoded:
+            writer.leave(_ArrayOfBytes.packed((<Encoded>value).held, &(<Encoded>value).array))
+        elif kind == AS_INTS and self.name in _TOKEN_IDS and PyList_CheckExact(value):
+            writer.leave(_array_of_integers(value))
+        elif kind == AS_MASKS:
+            _write_compact_masks(writer, value)
+        elif kind == AS_PROMPTS:
+            _write_compact_prompts(writer, value)
+        elif kind == AS_MODEL and self.name in _LOGPROBS:
+            _write_compact_logprobs(writer, value)
+        else:
+            return False
+        return True
+
+    cdef object plain(self, value):
+        """The value as ``model_dump`` returns it."""
+        if value is None:
+            return None
+        if self.kind == AS_MODEL:
+            return _plain(value)
+        if self.kind == AS_MODELS and PyList_CheckExact(value):
+            return [_plain(item) for item in <list>value]
+        if self.kind == AS_INTS and PyList_CheckExact(value):
+            return list(value)
+        if self.kind == AS_MASKS:
+            return _plain_masks(value)
+        if self.kind == BY_PYDANTIC or self.kind == AS_PROMPTS:
+            return self.more.dump_python(full(value))
+        return str(value) if type(value) is Encoded else value
+
+
+cdef object _copied_integers(value):
+    cdef Py_ssize_t i
+    if not PyList_CheckExact(value):
+        return NotImplemented
+    for i in range(PyList_GET_SIZE(value)):
+        if not PyLong_CheckExact(<object>PyList_GET_ITEM(value, i)):
+            return NotImplemented
+    return list(value)
+
+
+cdef inline bint _is_model(value, cls):
+    return (<Piece>value).model_class() is cls if isinstance(value, Piece) else type(value) is cls
+
+
+cdef int _write_piece(_Writer writer, value, cls) except -1:
+    if isinstance(value, Piece):
+        if (<Piece>value).model_class() is cls:
+            return (<Piece>value).write(writer)
+    elif type(value) is cls:
+        return _write_model(writer, value)
+    raise Unknown("a field was assigned another type")
+
+
+cdef int _write_models(_Writer writer, list values, cls) except -1:
+    cdef Py_ssize_t i
+    if writer.parts is not None and PyList_GET_SIZE(values) >= MANY:
+        return writer.leave(_ModelRows.of(values, cls))
+    writer.literal(b"[", 1)
+    for i in range(len(values)):
+        if i:
+            writer.literal(b",", 1)
+        _write_piece(writer, values[i], cls)
+    return writer.literal(b"]", 1)
+
+
+cdef int _write_model(_Writer writer, model) except -1:
+    """Write a full model inside an answer, by its own serialiser."""
+    if writer.python:
+        return writer.put(_python_json(model.model_dump()))
+    return writer.put(model.model_dump_json(exclude_unset=writer.unset).encode())
+
+
+cdef bytes _python_json(value):
+    """The JSON of a value as a JSON response writes it."""
+    try:
+        return _json_dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:  # NaN, or a surrogate
+        raise Unknown("a value is not JSON") from error
+
+
+cdef object _plain(value):
+    return (<Piece>value).plain() if isinstance(value, Piece) else value.model_dump()
+
+
+@cython.final
+cdef class Models:
+    """Replacement for a class of pydantic models; a call returns a stand-in.
+
+    Parameters
+    ----------
+    cls : type
+        The class.
+    fields : list of Field
+        All of it, in their order.
+    style : FloatStyle
+        How the class prints floats.
+    """
+
+    cdef readonly object cls
+    cdef readonly tuple fields
+    cdef dict by_name
+    cdef FloatStyle style
+    cdef Py_ssize_t required
+
+    def __init__(self, cls, fields, FloatStyle style not None):
+        self.cls, self.fields, self.style = cls, tuple(fields), style
+        self.by_name = {}
+        cdef Field field
+        for field in self.fields:
+            self.by_name[field.name] = field
+            self.required += field.required
+
+    def __call__(self, *arguments, **values):
+        cdef Py_ssize_t place = 0, required = 0
+        cdef PyObject *name
+        cdef PyObject *value
+        cdef PyObject *found
+        cdef Field field
+        cdef dict changed = None
+        cdef list unknown = None
+        if arguments:
+            return self.cls(*arguments, **values)
+        while PyDict_Next(values, &place, &name, &value):
+            found = PyDict_GetItemWithError(self.by_name, <object>name)
+            if found == NULL:  # pydantic leaves out what it does not know
+                if unknown is None:
+                    unknown = []
+                unknown.append(<object>name)
+                continue
+            field = <Field>found
+            taken = field.taken(<object>value)
+            if taken is NotImplemented:
+                return self.stock(values, <object>name)
+            required += field.required
+            if <PyObject *>taken != value:
+                if changed is None:
+                    changed = {}
+                changed[<object>name] = taken
+        if required != self.required:
+            return self.stock(values, "a field that is missing")
+        if changed is not None:
+            values.update(changed)
+        if unknown is not None:
+            for key in unknown:
+                del values[key]
+        cdef Model made = Model.__new__(Model)
+        made.models, made.values = self, values
+        return made
+
+    cdef object stock(self, dict values, str what):
+        note(f"the model has to look at {self.cls.__name__}: {what}")
+        return self.cls(**{key: full(value) for key, value in values.items()})
+
+    def __getattr__(self, name):
+        return getattr(self.cls, name)
+
+    def __instancecheck__(self, other):
+        return isinstance(other, self.cls)
+
+    def __subclasscheck__(self, other):
+        return issubclass(other.cls if type(other) is Models else other, self.cls)
+
+    def __mro_entries__(self, bases):
+        return (self.cls,)
+
+    def __repr__(self):
+        return f"<stand-in for {self.cls.__module__}.{self.cls.__qualname__}>"
+
+
+cdef object _shown_value(value):
+    """A field's value as a caller reads it."""
+    if type(value) is Encoded:
+        return str(value)
+    if PyList_CheckExact(value) and PyList_GET_SIZE(value) and type(value[0]) is PromptLogprobs:
+        return full(value)
+    return value
+
+
+@cython.final
+cdef class Model(Piece):
+    """Stand-in for a model: the values that were set, by name."""
+
+    cdef Models models
+    cdef dict values
+    cdef object whole
+
+    def __getattr__(self, name):
+        cdef PyObject *found
+        if self.whole is None:
+            found = PyDict_GetItemWithError(self.values, name)
+            if found != NULL:
+                return _shown_value(<object>found)
+            found = PyDict_GetItemWithError(self.models.by_name, name)
+            if found != NULL and (<Field>found).default is not ...:
+                return (<Field>found).default
+        return self.attribute_of_model(name)
+
+    def __setattr__(self, name, value):
+        if self.whole is None and PyDict_GetItemWithError(self.models.by_name, name) != NULL:
+            PyDict_SetItem(self.values, name, value)
+        else:
+            setattr(self.whole_model(), name, value)
+
+    cdef int write(self, _Writer writer) except -1:
+        if self.whole is not None:
+            return _write_model(writer, self.whole)
+        cdef Field field
+        cdef PyObject *value
+        cdef size_t begin = writer.out.used
+        for item in self.models.fields:
+            field = <Field>item
+            value = PyDict_GetItemWithError(self.values, field.name)
+            if value == NULL and writer.unset:
+                continue
+            writer.literal(b"{" if writer.out.used == begin else b",", 1)
+            writer.put(field.key)
+            if value != NULL:
+                field.write(writer, <object>value)
+            elif field.default_json is not None:
+                writer.put(field.default_json)
+            else:
+                raise Unknown("a field that was not set has no constant for a default")
+        if writer.out.used == begin:
+            writer.literal(b"{", 1)
+        return writer.literal(b"}", 1)
+
+    cdef object plain(self):
+        cdef Field field
+        cdef PyObject *value
+        if self.whole is not None:
+            return self.whole.model_dump()
+        made = {}
+        for item in self.models.fields:
+            field = <Field>item
+            value = PyDict_GetItemWithError(self.values, field.name)
+            if value == NULL and field.default is ...:
+                return self.whole_model().model_dump()
+            made[field.name] = field.plain(<object>value) if value != NULL else field.default
+        return made
+
+    cdef object whole_model(self):
+        if self.whole is None:
+            note(f"the full {self.models.cls.__name__} was asked for")
+            self.whole = self.models.cls.model_construct(
+                _fields_set=set(self.values), **{key: full(value) for key, value in self.values.items()})
+        return self.whole
+
+    cdef object model_class(self):
+        return self.models.cls
+
+    def model_dump_json(self, *, exclude_unset=False, **options):
+        """The JSON of the full model."""
+        global _written
+        if not options and self.whole is None:
+            if not exclude_unset and _loggers and _getframe(0).f_code in _loggers:
+                pieces = self.pieces(False, self.models.style, False)
+                if pieces is not None:
+                    _written += 1
+                    return (<Pieces>pieces).shortened()
+            text = self.json_text(exclude_unset, self.models.style, False)
+            if text is not None:
+                _written += 1
+                return text
+        return self.whole_model().model_dump_json(exclude_unset=exclude_unset, **options)
+
+    def model_dump(self, **options):
+        """The dictionary of the full model."""
+        if options or self.whole is not None:
+            return self.whole_model().model_dump(**options)
+        if _dump_answer is not None and self.models.cls.__name__ in _answers:
+            return _dump_answer(self)
+        return self.plain()
+
+    def plain_dump(self):
+        """The result of ``model_dump()``, with nested dictionaries."""
+        return self.plain()
+
+    def response_json(self):
+        """The JSON of ``model_dump()`` for a JSON response; None if only the model can tell."""
+        return None if self.whole is not None else self.json_text(False, PYTHON, True)
+
+    def response_pieces(self, bint compact=False):
+        """The same in pieces, its numbers as arrays if asked for; None if only the model can tell."""
+        return None if self.whole is not None else self.pieces(False, PYTHON, True, compact)
+
+    cdef object pieces(self, bint unset, FloatStyle style, bint python, bint compact=False):
+        cdef _Writer writer = _Writer.begin(style)
+        writer.unset, writer.python, writer.parts, writer.compact = unset, python, [], compact
+        try:
+            self.write(writer)
+            return Pieces.of(writer)
+        except (Unknown, UnicodeEncodeError):  # noted by the next attempt
+            return None
+        finally:
+            writer.end()
+
+    cdef str json_text(self, bint unset, FloatStyle style, bint python):
+        """The JSON; None if only the full model can write it."""
+        cdef _Writer writer = _Writer.begin(style)
+        writer.unset, writer.python = unset, python
+        try:
+            self.write(writer)
+            return writer.taken()
+        except (Unknown, UnicodeEncodeError) as error:
+            note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
+            return None
+        finally:
+            writer.end()
+
+
+cdef set _loggers = set()
+
+
+def shorten_for(codes):
+    """Set the code objects whose ``model_dump_json()`` goes into a log: long lists are not written there."""
+    _loggers.clear()
+    _loggers.update(codes)
+
+
+cdef tuple _answers = ()
+cdef object _dump_answer = None
+
+
+def dump_answers_by(tuple names not None, function):
+    """Replace the result of ``model_dump()``, for classes of these names, by a function's."""
+    global _answers, _dump_answer
+    _answers, _dump_answer = names, function
+
+
+cdef long long _written = 0
+cdef dict _notes = {}
+
+
+cdef object _told = None    # who else is told of notes
+
+
+cpdef note(str reason):
+    """Count one use of FastDeploy's own code, or one stand-in that became a full model."""
+    _notes[reason] = count = _notes.get(reason, 0) + 1
+    if _told is not None:
+        _told(reason, count)
+
+
+def tell_notes_to(function):
+    """Set the function that receives each noted reason and its count; None removes it."""
+    global _told
+    _told = function
+
+
+def forget_totals():
+    """Reset the totals to zero."""
+    global _written
+    _written = 0
+    _notes.clear()
+
+
+def totals():
+    """Totals of this process: chunks written, and fallbacks to FastDeploy by reason.
+
+    Returns
+    -------
+    int
+        Models that were written here.
+    dict of str to int
+        The others, and what they were made of, by reason.
+    """
+    return _written, dict(_notes)
+
+
+from json import dumps as _json_dumps

@@ -1,0 +1,323 @@
+# Results from msgpack's bytes; their log-probabilities stay packed until they are read.
+from cpython.dict cimport PyDict_New, PyDict_SetItem
+from cpython.float cimport PyFloat_FromDouble
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_FromLongLong, PyLong_FromUnsignedLongLong
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from "fd_postproc/headers/unpack.h":
+    ctypedef struct fdu_bytes:
+        const unsigned char *at
+        const unsigned char *end
+    ctypedef struct fdu_rows:
+        const unsigned char *ids
+        const unsigned char *scores
+        const unsigned char *ranks
+        size_t rows, width
+    bint fdu_big_endian(fdu_bytes *b, size_t n, uint64_t *value) noexcept nogil
+    bint fdu_integer(fdu_bytes *b, int64_t *value) noexcept nogil
+    bint fdu_float(fdu_bytes *b, double *value) noexcept nogil
+    bint fdu_list(fdu_bytes *b, size_t *count) noexcept nogil
+    bint fdu_map(fdu_bytes *b, size_t *count) noexcept nogil
+    bint fdu_text(fdu_bytes *b, const char **text, size_t *size) noexcept nogil
+    bint fdu_pass(fdu_bytes *b, int depth) noexcept nogil
+    bint fdu_logprobs(fdu_bytes *b, fdu_rows *rows) noexcept nogil
+    bint fdu_extension(fdu_bytes *b, int type, const unsigned char **content, size_t *size) noexcept nogil
+    bint fdu_masks(fdu_bytes *b, size_t *count, int *nested) noexcept nogil
+
+LAZY = ("top_logprobs", "draft_top_logprobs")
+"""Keys of a result whose values stay packed."""
+
+cdef str _top = LAZY[0], _draft = LAZY[1], _prompt = "prompt_logprobs", _mask = "sampling_mask"
+cdef bint _masks_packed = False, _prompts_packed = False, _arrays_packed = False
+
+
+def keep_packed(*, masks=None, prompts=None, arrays=None):
+    """Set which other values of results stay packed: where what reads them has been seen to know them.
+
+    Parameters
+    ----------
+    masks, prompts, arrays : bool, optional
+        Sampling masks, the prompt's log-probabilities, and arrays that came as one value.
+    """
+    global _masks_packed, _prompts_packed, _arrays_packed
+    _masks_packed = _masks_packed if masks is None else masks
+    _prompts_packed = _prompts_packed if prompts is None else prompts
+    _arrays_packed = _arrays_packed if arrays is None else arrays
+
+
+cdef enum:
+    DEEPEST = 64     # levels of lists and maps
+    KEYS = 512       # of maps that are remembered
+    LONGEST_KEY = 48
+
+cdef list _keys = [None] * KEYS
+cdef bytes _unpacking = None  # the one that is unpacked
+
+
+cdef object _key(const char *text, size_t size):
+    """The string of a map's key, cached."""
+    cdef uint32_t mixed = <uint32_t>size
+    cdef size_t i
+    cdef Py_ssize_t known_size
+    cdef const char *known_text
+    if size > LONGEST_KEY:
+        return PyUnicode_DecodeUTF8(text, size, NULL)
+    for i in range(size):
+        mixed = (mixed ^ <unsigned char>text[i]) * 16777619u
+    mixed = (mixed ^ (mixed >> 15)) % KEYS
+    known = _keys[mixed]
+    if known is not None:
+        known_text = PyUnicode_AsUTF8AndSize(known, &known_size)
+        if <size_t>known_size == size and not memcmp(known_text, text, size):
+            return known
+    made = _interned(PyUnicode_DecodeUTF8(text, size, NULL))
+    _keys[mixed] = made
+    return made
+
+
+cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
+    """The value that begins here, as msgpack returns it; Unknown if its type is not supported."""
+    cdef int64_t integer
+    cdef uint64_t large
+    cdef double real
+    cdef const char *text
+    cdef size_t size, i
+    cdef unsigned char kind
+    cdef list made
+    if source.at >= source.end:
+        raise Unknown("a message of results that ends too early")
+    kind = source.at[0]
+    if kind == 0xC0 or kind == 0xC2 or kind == 0xC3:
+        source.at += 1
+        return None if kind == 0xC0 else kind == 0xC3
+    if fdu_integer(source, &integer):
+        return PyLong_FromLongLong(integer)
+    if fdu_text(source, &text, &size):
+        return PyUnicode_DecodeUTF8(text, size, NULL)
+    if fdu_float(source, &real):
+        return PyFloat_FromDouble(real)
+    if depth > DEEPEST:
+        raise Unknown("a message of results with too many levels")
+    if fdu_list(source, &size):
+        made = PyList_New(size)
+        for i in range(size):
+            value = _unpacked(source, depth + 1, lazy)
+            Py_INCREF(value)
+            PyList_SET_ITEM(made, i, value)
+        return made
+    if fdu_map(source, &size):
+        return _unpacked_map(source, size, depth, lazy)
+    if 0xC7 <= kind <= 0xC9 or 0xD4 <= kind <= 0xD8:
+        return _packed_array(source, lazy)
+    if kind == 0xCF and fdu_big_endian(source, 8, &large):
+        return PyLong_FromUnsignedLongLong(large)
+    raise Unknown("a message of results with something else than numbers, texts, lists and maps")
+
+
+cdef dict _unpacked_map(fdu_bytes *source, size_t size, int depth, bint lazy):
+    cdef const char *text
+    cdef size_t length, i
+    cdef dict made = PyDict_New()
+    for i in range(size):
+        if not fdu_text(source, &text, &length):
+            raise Unknown("a message of results with a key that is no text")
+        key = _key(text, length)
+        value = None
+        if lazy:
+            if key is _top or key is _draft or (_prompts_packed and key is _prompt):
+                value = _packed(source)
+            elif _masks_packed and key is _mask:
+                value = _packed_masks(source)
+        if value is None:
+            value = _unpacked(source, depth + 1, lazy)
+        PyDict_SetItem(made, key, value)
+    return made
+
+
+cdef object _packed(fdu_bytes *source):
+    """Log-probabilities, still packed; None if the value here is something else."""
+    cdef const unsigned char *begin = source.at
+    cdef fdu_rows rows
+    if not fdu_logprobs(source, &rows):
+        return None
+    return _kept_rows(begin, <size_t>(source.at - begin), &rows)
+
+
+cdef PackedRows _kept_rows(const unsigned char *begin, size_t size, const fdu_rows *rows):
+    """Log-probabilities that begin here."""
+    cdef PackedRows made = PackedRows.__new__(PackedRows)
+    made.keep(begin, size)
+    made.rows = rows.rows
+    made.ids, made.scores, made.ranks = rows.ids - begin, rows.scores - begin, rows.ranks - begin
+    made.width = rows.width
+    return made
+
+
+def unpack(bytes packed not None, bint lazy=True):
+    """Unpack as ``msgpack.unpackb`` does, without the results that are written at once (`SteadyStream`).
+
+    Parameters
+    ----------
+    packed : bytes
+    lazy : bool, optional
+        Whether the values of keys in `LAZY` stay packed, where they are a result's log-probabilities.
+
+    Raises
+    ------
+    Unknown
+        For what has to be unpacked by msgpack.
+    UnicodeDecodeError
+        For a text that is none.
+    """
+    global _unpacking
+    cdef fdu_bytes source
+    source.at = <const unsigned char *><const char *>packed
+    source.end = source.at + len(packed)
+    _unpacking = packed
+    try:
+        made = _unwritten(&source) if lazy and _steady else _unpacked(&source, 0, lazy)
+    finally:
+        _unpacking = None
+    if source.at != source.end:
+        raise Unknown("a message of results with something behind it")
+    return made
+
+
+@cython.no_gc
+cdef class Packed:
+    """A list of numbers, or of lists of them, that stays as bytes until it is looked at."""
+
+    cdef unsigned char *packed
+    cdef size_t size
+    cdef list lists
+
+    def __dealloc__(self):
+        PyMem_Free(self.packed)
+
+    cdef int keep(self, const unsigned char *begin, size_t size) except -1:
+        """Copy the bytes: one slow client's results must not keep the messages of all others."""
+        self.packed = <unsigned char *>PyMem_Malloc(size)
+        if self.packed == NULL:
+            raise MemoryError
+        memcpy(self.packed, begin, size)
+        self.size = size
+        return 0
+
+    cdef list unpacked(self):
+        """The lists, cached after the first call."""
+        cdef fdu_bytes source
+        if self.lists is None:
+            source.at, source.end = self.packed, self.packed + self.size
+            self.lists = _unpacked(&source, 0, False)
+        return self.lists
+
+    @property
+    def __class__(self):
+        return list
+
+    def __getattr__(self, name):
+        return getattr(self.unpacked(), name)
+
+    def __sizeof__(self):
+        return object.__sizeof__(self) + self.size
+
+    def __len__(self):
+        return len(self.unpacked())
+
+    def __iter__(self):
+        return iter(self.unpacked())
+
+    def __reversed__(self):
+        return reversed(self.unpacked())
+
+    def __getitem__(self, place):
+        return self.unpacked()[place]
+
+    def __setitem__(self, place, value):
+        self.unpacked()[place] = value
+
+    def __delitem__(self, place):
+        del self.unpacked()[place]
+
+    def __contains__(self, value):
+        return value in self.unpacked()
+
+    def __add__(self, other):
+        return self.unpacked() + _lists(other)
+
+    def __radd__(self, other):
+        return other + self.unpacked()
+
+    def __iadd__(self, other):
+        self.unpacked().extend(other)
+        return self
+
+    def __mul__(self, count):
+        return self.unpacked() * count
+
+    def __rmul__(self, count):
+        return count * self.unpacked()
+
+    def __eq__(self, other):
+        return self.unpacked() == _lists(other)
+
+    def __ne__(self, other):
+        return self.unpacked() != _lists(other)
+
+    def __lt__(self, other):
+        return self.unpacked() < _lists(other)
+
+    def __le__(self, other):
+        return self.unpacked() <= _lists(other)
+
+    def __gt__(self, other):
+        return self.unpacked() > _lists(other)
+
+    def __ge__(self, other):
+        return self.unpacked() >= _lists(other)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return repr(self.unpacked())
+
+    def __copy__(self):
+        return list(self.unpacked())
+
+    def __deepcopy__(self, memo):
+        return _deepcopy(self.unpacked(), memo)
+
+    def __reduce_ex__(self, protocol):
+        return list, (self.unpacked(),)
+
+
+@cython.final
+@cython.no_gc
+cdef class PackedRows(Packed):
+    """Log-probabilities of a result: lists of ids, scores and ranks, unpacked at the first access.
+
+    The garbage collector does not see it: what it holds are numbers.
+    """
+
+    cdef size_t rows, width    # of each row; 0: they differ
+    cdef size_t ids, scores, ranks    # where the first of each begins
+
+    def __len__(self):
+        return 3 if self.lists is None else len(self.lists)
+
+
+cdef object _lists(value):
+    return (<Packed>value).unpacked() if isinstance(value, Packed) else value
+
+
+from copy import deepcopy as _deepcopy
+from sys import intern as _interned

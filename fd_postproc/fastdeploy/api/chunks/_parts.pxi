@@ -1,0 +1,182 @@
+# Long lists of an answer, which are written a piece at a time while the event loop has its turns in between.
+
+cdef enum:
+    MANY = 64         # items of a list that is written in pieces
+    PIECE = 1 << 16   # bytes after which a piece ends
+    NEW_TEXTS = 64    # texts that are made in one piece: each is asked of the tokenizer
+
+
+cdef class Part:
+    """A place of an answer's JSON that is written later, in pieces.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of its JSON; -1: not known before it is written.
+    """
+
+    cdef readonly Py_ssize_t size
+    cdef Py_ssize_t next, count
+
+    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
+        raise NotImplementedError
+
+    cdef Py_ssize_t texts_known(self) noexcept:
+        """Number of texts that were made so far, where an item may make some."""
+        return 0
+
+    cdef bytes piece(self, _Writer writer):
+        """The JSON of the next items; None after the last one."""
+        cdef Py_ssize_t before = self.texts_known()
+        if self.next > self.count:
+            return None
+        writer.out.used = 0
+        if self.next == 0:
+            writer.literal(b"[", 1)
+        while (self.next < self.count and writer.out.used < PIECE
+               and self.texts_known() - before < NEW_TEXTS):
+            if self.next:
+                writer.literal(b",", 1)
+            self.write_item(writer, self.next)
+            self.next += 1
+        if self.next == self.count:
+            writer.literal(b"]", 1)
+            self.next += 1
+        return writer.out.data[:writer.out.used]
+
+    def __repr__(self):
+        return f"<{self.count} items>"
+
+
+@cython.final
+cdef class _ModelRows(Part):
+    cdef list values
+    cdef object cls
+
+    @staticmethod
+    cdef _ModelRows of(list values, cls):
+        cdef _ModelRows made = _ModelRows.__new__(_ModelRows)
+        made.values, made.cls, made.count, made.size = values, cls, PyList_GET_SIZE(values), -1
+        return made
+
+    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
+        return _write_piece(writer, self.values[i], self.cls)
+
+
+@cython.final
+cdef class _MaskRows(Part):
+    cdef list rows
+
+    @staticmethod
+    cdef _MaskRows of(list rows):
+        cdef _MaskRows made = _MaskRows.__new__(_MaskRows)
+        made.rows, made.count, made.size = rows, PyList_GET_SIZE(rows), -1
+        return made
+
+    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
+        return _write_mask(writer, self.rows[i])
+
+
+@cython.final
+cdef class _Written(Part):
+    """A part whose JSON is there."""
+
+    cdef list pieces
+
+    @staticmethod
+    cdef _Written of(list pieces):
+        cdef _Written made = _Written.__new__(_Written)
+        made.pieces, made.size, made.count = pieces, sum(map(len, pieces)), len(pieces)
+        return made
+
+    cdef bytes piece(self, _Writer writer):
+        if self.next == self.count:
+            return None
+        piece, self.pieces[self.next] = self.pieces[self.next], None
+        self.next += 1
+        return piece
+
+
+@cython.final
+cdef class Pieces:
+    """An answer's JSON, in pieces: an iterator of bytes.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of all of it; -1 before `settle` has ended.
+    """
+
+    cdef readonly Py_ssize_t size
+    cdef bytes frame      # what stands around the parts
+    cdef list parts       # (place in `frame`, Part)
+    cdef Py_ssize_t at, next
+    cdef FloatStyle style
+    cdef bint unset, python
+
+    @staticmethod
+    cdef Pieces of(_Writer writer):
+        cdef Pieces made = Pieces.__new__(Pieces)
+        made.frame, made.parts = writer.out.data[:writer.out.used], writer.parts
+        made.style, made.unset, made.python = writer.floats, writer.unset, writer.python
+        made.size = -1
+        return made
+
+    @property
+    def whole(self):
+        """All of it, where nothing was long enough to be left for later; None otherwise."""
+        return None if self.parts else self.frame
+
+    def settle(self):
+        """Write what has to be written before the size is known; an iterator that ends then."""
+        cdef Py_ssize_t i, size = len(self.frame)
+        for i in range(len(self.parts)):
+            place, part = self.parts[i]
+            if (<Part>part).size < 0:
+                made = []
+                while (piece := self.piece_of(part)) is not None:
+                    made.append(piece)
+                    yield
+                part = _Written.of(made)
+                self.parts[i] = place, part
+            size += (<Part>part).size
+        self.size = size
+
+    cdef bytes piece_of(self, Part part):
+        cdef _Writer writer = _Writer.begin(self.style)
+        writer.unset, writer.python = self.unset, self.python
+        try:
+            return part.piece(writer)
+        finally:
+            writer.end()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Py_ssize_t begin = self.at
+        cdef bytes piece
+        while self.next < len(self.parts):
+            place, part = self.parts[self.next]
+            if self.at < place:
+                self.at = place
+                return self.frame[begin:place]
+            piece = self.piece_of(part)
+            if piece is not None:
+                return piece
+            self.next += 1
+        if self.at >= len(self.frame):
+            raise StopIteration
+        self.at = len(self.frame)
+        return self.frame[begin:]
+
+    def shortened(self):
+        """The JSON with a remark in the place of each part, for a log."""
+        cdef Py_ssize_t begin = 0
+        texts = []
+        for place, part in self.parts:
+            texts.append(self.frame[begin:place].decode())
+            texts.append(f'"{part!r}"')
+            begin = place
+        texts.append(self.frame[begin:].decode())
+        return "".join(texts)

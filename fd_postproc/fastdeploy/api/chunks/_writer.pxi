@@ -1,0 +1,190 @@
+# The buffer that an answer is written into.
+
+
+class Unknown(Exception):
+    """Raised for a value that is not supported here; the full model then writes it."""
+
+
+cdef list _idle = []  # writers whose buffers wait for the next answer
+
+
+@cython.final
+@cython.no_gc
+cdef class _Writer:
+    """An output buffer, and the style of its numbers.
+
+    One user at a time: writing a part may call other code (pydantic's, a tokenizer's), which may write, too.
+    """
+
+    cdef fdj_buffer out
+    cdef fdj_style style
+    cdef FloatStyle floats
+    cdef bint unset     # fields that were not set are left out
+    cdef bint python    # as Python's json writes it, which refuses NaN and infinities
+    cdef bint compact   # numbers are arrays, as the client has asked
+    cdef list parts     # long lists that are left for later, each with its place; None: none is
+
+    @staticmethod
+    cdef _Writer begin(FloatStyle style):
+        cdef _Writer writer = _idle.pop() if _idle else _Writer.__new__(_Writer)
+        writer.floats = style
+        writer.style = style.style
+        writer.out.used = 0
+        writer.unset = writer.python = writer.compact = False
+        writer.parts = None
+        return writer
+
+    cdef int end(self) except -1:
+        self.floats = self.parts = None
+        if self.out.room > 1 << 20:  # a full answer's
+            free(self.out.data)
+            memset(&self.out, 0, sizeof(fdj_buffer))
+        if len(_idle) < 4:
+            _idle.append(self)
+        return 0
+
+    def __dealloc__(self):
+        free(self.out.data)
+
+    cdef str taken(self):
+        return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
+
+    cdef int put(self, bytes text) except -1:
+        if fdj_put(&self.out, text, len(text)):
+            raise MemoryError
+        return 0
+
+    cdef int literal(self, const char *text, size_t n) except -1:
+        if fdj_put(&self.out, text, n):
+            raise MemoryError
+        return 0
+
+    cdef int leave(self, Part part) except -1:
+        """Leave a part for later."""
+        self.parts.append((self.out.used, part))
+        return 0
+
+    cdef int string(self, text) except -1:
+        """Write a str; raise UnicodeEncodeError for a lone surrogate."""
+        cdef Py_ssize_t n
+        cdef const char *data = PyUnicode_AsUTF8AndSize(text, &n)
+        if fdj_string(&self.out, data, n):
+            raise MemoryError
+        return 0
+
+    cdef int double(self, double value) except -1:
+        if self.python and not isfinite(value):
+            raise Unknown("a float is not finite")
+        if fdj_double(&self.out, value, &self.style):
+            raise MemoryError
+        return 0
+
+    cdef int integer(self, value) except -1:
+        """Write an exact int."""
+        cdef int overflow = 0
+        cdef long long n = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if overflow:
+            return self.put(str(value).encode())
+        if fdj_integer(&self.out, n):
+            raise MemoryError
+        return 0
+
+    cdef int integers(self, list values) except -1:
+        """Write a list of ints, in brackets."""
+        cdef Py_ssize_t i
+        self.literal(b"[", 1)
+        for i in range(PyList_GET_SIZE(values)):
+            if i:
+                self.literal(b",", 1)
+            value = <object>PyList_GET_ITEM(values, i)
+            if not PyLong_CheckExact(value):
+                raise Unknown("a list of integers has something else")
+            self.integer(value)
+        return self.literal(b"]", 1)
+
+
+_OF_INSTANCES = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+
+
+cdef class Piece:
+    """Part of an answer that can write itself, or become the model that it stands in for."""
+
+    cdef int write(self, _Writer writer) except -1:
+        raise NotImplementedError
+
+    cdef object plain(self):
+        """The value in Python's own types, as ``model_dump`` returns it."""
+        raise NotImplementedError
+
+    cdef object whole_model(self):
+        """The full model, cached after the first call."""
+        raise NotImplementedError
+
+    cdef object model_class(self):
+        """The class that this object stands in for."""
+        raise NotImplementedError
+
+    @property
+    def __class__(self):
+        return self.model_class()
+
+    cdef object attribute_of_model(self, name):
+        # isinstance looks for some of the class's: not worth making the model for.
+        if name.startswith("__pydantic_") and name not in _OF_INSTANCES:
+            return getattr(self.model_class(), name)
+        return getattr(self.whole_model(), name)
+
+    def __getattr__(self, name):
+        return self.attribute_of_model(name)
+
+    def __setattr__(self, name, value):
+        setattr(self.whole_model(), name, value)
+
+    def __delattr__(self, name):
+        delattr(self.whole_model(), name)
+
+    def __eq__(self, other):
+        return self.whole_model() == (full(other) if isinstance(other, Piece) else other)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return repr(self.whole_model())
+
+    def __str__(self):
+        return str(self.whole_model())
+
+    def __iter__(self):
+        return iter(self.whole_model())
+
+    def __dir__(self):
+        return dir(self.whole_model())
+
+    def __copy__(self):
+        return self.whole_model().__copy__()
+
+    def __deepcopy__(self, memo):
+        return self.whole_model().__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol):
+        return self.whole_model().__reduce_ex__(protocol)
+
+
+cpdef object full(value):
+    """What the model itself takes: the full model of a stand-in, lists and texts of what was packed."""
+    if isinstance(value, Piece):
+        return (<Piece>value).whole_model()
+    if PyUnicode_CheckExact(value):
+        value = _encoded_by(value)
+    if type(value) is Encoded:
+        return str(value)
+    if isinstance(value, Packed):
+        return _plain_masks(value)
+    if PyList_CheckExact(value):
+        return _with_lists(value)
+    return value
+
+
+cpdef object standing_in(value):
+    """Whether a value is one of these stand-ins, whatever class it reports."""
+    return issubclass(type(value), Piece)

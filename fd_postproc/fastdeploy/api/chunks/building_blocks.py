@@ -1,0 +1,357 @@
+"""Replacements for the models and logprob builders that the serving modules look up by name.
+
+FastDeploy's generators stay as they are.  What they call - the classes of an answer's parts, and the methods
+that turn a result's log-probabilities into some of them - is replaced by name in the module that they look
+it up in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import seams
+from ...trial import known_code
+from ._chunks import (
+    ChatBuilder,
+    ChatModels,
+    CompletionBuilder,
+    CompletionModels,
+    FloatStyle,
+    PromptLogprobs,
+    Texts,
+    Unknown,
+    extend_prompts_by,
+    keep_packed,
+    note,
+    prompt_logprobs,
+    read_arrays_by,
+    shorten_for,
+)
+from .model_fields import NotPlain, float_style, models_of
+from .token_spelling import chat_spelling, completion_spelling, prompt_spelling, silence
+from .wait_for import Asyncio, wait_for
+
+PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
+CHAT = "fastdeploy.entrypoints.openai.serving_chat"
+COMPLETION = "fastdeploy.entrypoints.openai.serving_completion"
+
+MODELS = (
+    *("LogProbEntry", "LogProbs", "CompletionLogprobs"),
+    *("PromptTokenUsageInfo", "CompletionTokenUsageInfo", "UsageInfo"),
+    *("DeltaMessage", "ChatCompletionResponseStreamChoice", "ChatCompletionStreamResponse"),
+    *("ChatMessage", "ChatCompletionResponseChoice", "ChatCompletionResponse"),
+    *("CompletionResponseStreamChoice", "CompletionStreamResponse"),
+    *("CompletionResponseChoice", "CompletionResponse"),
+)
+"""Classes of an answer's parts, innermost first."""
+
+_BUILT_BY_FASTDEPLOY = ("LogProbEntry", "CompletionLogprobs")  # in its own methods, where ours gave up
+
+
+@dataclass
+class Blocks:
+    """Replacements for one module of FastDeploy's.
+
+    Attributes
+    ----------
+    names : dict of str to object
+        What stands for a class, by its name in the module.
+    methods : dict of (str, str) to function
+        What stands for a method, by class and name.
+    left : dict of str to str
+        What is left to FastDeploy, and why.
+    packed : set of str
+        Kinds of values that may stay packed, as `keep_packed` names them.
+    readers, extenders, loggers : set of code
+        Of the functions that make base64 of routed experts, that collect a prompt's log-probabilities, and
+        that write an answer into the log.
+    unknown : tuple of str
+        Methods that are replaced, and whose code is not one of those known.
+    """
+
+    names: dict[str, Any] = field(default_factory=dict)
+    methods: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    packed: set[str] = field(default_factory=set)
+    readers: set[types.CodeType] = field(default_factory=set)
+    extenders: set[types.CodeType] = field(default_factory=set)
+    loggers: set[types.CodeType] = field(default_factory=set)
+    unknown: tuple[str, ...] = ()
+
+
+def blocks_of(module: Any) -> Blocks:
+    """The replacements for ``serving_chat`` or ``serving_completion``.
+
+    Raises
+    ------
+    NotPlain
+        If there is none, with the reason.
+    """
+    protocol = importlib.import_module(PROTOCOL)
+    style = float_style()
+    if style is None:
+        raise NotPlain("pydantic prints floats in none of the ways known here")
+    made = Blocks()
+    classes = {name: vars(protocol)[name] for name in MODELS if name in vars(protocol)}
+    stood_in = dict.fromkeys(classes.values())
+    for name, cls in classes.items():
+        if vars(module).get(name) is not cls or name in _BUILT_BY_FASTDEPLOY:
+            continue
+        try:
+            made.names[name] = models_of(cls, stood_in, style)
+        except NotPlain as reason:
+            made.left[name] = str(reason)
+    if vars(module).get("asyncio") is asyncio:
+        made.names["asyncio"] = Asyncio(wait_for=wait_for)
+    for (owner, name), make in _METHODS.items():
+        cls = vars(module).get(owner)
+        stock = vars(cls).get(name) if cls is not None else None
+        if stock is None:
+            continue
+        if not isinstance(stock, types.FunctionType) or _parameters(stock) != _PARAMETERS[name]:
+            made.left[name] = f"{owner}.{name} takes other arguments"
+            continue
+        if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
+            continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
+        ours = make(stock, protocol, style)
+        code = known_code.read([type("Ours", (), {name: ours})], cls, frozenset())
+        if code.reason:
+            made.left[name] = code.reason
+            continue
+        made.methods[owner, name] = ours
+        made.unknown += code.methods
+    if not made.names and not made.methods:
+        raise NotPlain(f"{module.__name__} names none of the parts known here")
+    _look_at_arrays(module, made)
+    _look_at_prompts(module, made)
+    return made
+
+
+_CLAMP = "clamp_prompt_logprobs"
+_BUILD_PROMPT = "_build_prompt_logprobs"
+
+
+def _look_at_prompts(module: Any, made: Blocks) -> None:
+    """Have a prompt's log-probabilities stay packed where the code that sees them is known."""
+    stock = vars(module).get(_CLAMP)
+    if not isinstance(stock, types.FunctionType) or _parameters(stock) != ("prompt_logprobs",):
+        for place in [place for place in made.methods if place[1] == _BUILD_PROMPT]:
+            del made.methods[place]
+        return
+    if any(name == _BUILD_PROMPT for _, name in made.methods):
+        made.names[_CLAMP] = _clamp(stock)
+        made.packed.add("prompts")
+        collects = vars(vars(module).get("OpenAIServingChat", object)).get("chat_completion_full_generator")
+        if collects is not None and "ChatCompletionResponseChoice" in made.names:
+            made.extenders.add(collects.__code__)
+
+
+def _clamp(stock: Any) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def clamp_prompt_logprobs(prompt_logprobs: Any) -> Any:
+        if type(prompt_logprobs) is not PromptLogprobs:
+            return stock(prompt_logprobs)
+        prompt_logprobs.clamp(stock)
+        return prompt_logprobs
+
+    return clamp_prompt_logprobs
+
+
+_MASKED = ("ChatCompletionResponseStreamChoice", "ChatCompletionResponseChoice")
+_MAKES_BASE64 = {"routing_data", "base64", "b64encode", "tobytes", "decode", "ndarray"}
+_FULL = {
+    "OpenAIServingChat": (CHAT, "chat_completion_full_generator", "chat_completion_full_generator"),
+    "OpenAIServingCompletion": (
+        *(COMPLETION, "completion_full_generator", "request_output_to_completion_response"),
+    ),
+}
+"""By class: its module, the method that logs a whole answer, and the one that makes base64 of its experts."""
+
+
+def _look_at_arrays(module: Any, made: Blocks) -> None:
+    """Note which values may stay packed in a module's code, and where that code is."""
+    for owner, (at, logs, encodes) in _FULL.items():
+        methods = vars(vars(module).get(owner, object))
+        if module.__name__ != at or not {logs, encodes} <= methods.keys():
+            continue
+        answer = "ChatCompletionResponse" if at == CHAT else "CompletionResponse"
+        if answer not in made.names:
+            return
+        made.packed.add("arrays")
+        made.loggers.add(methods[logs].__code__)
+        code = methods[encodes].__code__
+        if _words_in(code) >= _MAKES_BASE64 and "routed_experts" in made.names[answer].cls.model_fields:
+            made.readers.add(code)
+        if at == CHAT and all(name in made.names for name in _MASKED):
+            made.packed.add("masks")
+
+
+def _words_in(code: types.CodeType) -> set[str]:
+    """Names and texts in a function's code."""
+    return {*code.co_names, *(one for one in code.co_consts if type(one) is str)}
+
+
+_in_use: dict[str, Blocks] = {}  # by module
+
+
+@contextlib.contextmanager
+def in_use(module: Any, blocks: Blocks) -> Iterator[None]:
+    """Have values stay packed as a module's replacements allow it."""
+    _in_use[module.__name__] = blocks
+    try:
+        _settle_packed()
+        yield
+    finally:
+        _in_use.pop(module.__name__, None)
+        _settle_packed()
+
+
+def _settle_packed() -> None:
+    packed: set[str] = set().union(*(one.packed for one in _in_use.values()))
+    keep_packed(masks="masks" in packed, prompts="prompts" in packed, arrays="arrays" in packed)
+    read_arrays_by(set().union(*(one.readers for one in _in_use.values())))
+    extend_prompts_by(set().union(*(one.extenders for one in _in_use.values())))
+    shorten_for(set().union(*(one.loggers for one in _in_use.values())))
+
+
+def install(module: Any, blocks: Blocks) -> Callable[[], None]:
+    """Install the replacements in a module; return a function that restores FastDeploy's own."""
+    ours_in = contextlib.ExitStack()
+    ours_in.enter_context(in_use(module, blocks))
+    ours_in.callback(
+        seams.install(
+            "api chunks",
+            *((module, name, ours) for name, ours in blocks.names.items()),
+            *((vars(module)[owner], name, function) for (owner, name), function in blocks.methods.items()),
+        )
+    )
+    return ours_in.close
+
+
+def _parameters(function: types.FunctionType) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+class _PerProcessor:
+    """Cache of one builder for each data processor; usually there is a single one."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make = make
+        self.last: Callable[[], Any] = lambda: None
+        self.builder: Any = None
+
+    def of(self, processor: Any) -> Any:
+        if self.last() is not processor:
+            self.builder = self.make(processor)
+            self.last = weakref.ref(processor)
+        return self.builder
+
+
+def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
+    models = ChatModels(protocol.LogProbEntry, protocol.LogProbs, style)
+    silent = Texts(silence)
+    builders = _PerProcessor(lambda processor: ChatBuilder(models, Texts(chat_spelling(processor)), silent))
+
+    @functools.wraps(stock)
+    def _create_chat_logprobs(
+        handler: Any,
+        output_top_logprobs: Any,
+        request_logprobs: Any = None,
+        request_top_logprobs: Any = None,
+        request_decode_flag: Any = True,
+    ) -> Any:
+        try:
+            builder = builders.of(handler.engine_client.data_processor)
+            return builder.build(
+                output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
+            )
+        except Unknown as reason:
+            note(str(reason))
+        except Exception:
+            note("the tokenizer refuses a token id")
+        return stock(
+            handler, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
+        )
+
+    _create_chat_logprobs.builder_of = builders.of  # type: ignore[attr-defined]
+    return _create_chat_logprobs
+
+
+def _completion_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
+    models = CompletionModels(protocol.CompletionLogprobs, style)
+    builders = _PerProcessor(
+        lambda processor: CompletionBuilder(models, Texts(completion_spelling(processor)))
+    )
+
+    @functools.wraps(stock)
+    def _create_completion_logprobs(
+        handler: Any, output_top_logprobs: Any, request_logprobs: Any = None, prompt_text_offset: Any = None
+    ) -> Any:
+        try:
+            builder = builders.of(handler.engine_client.data_processor)
+            top = output_top_logprobs
+            own = functools.partial(stock, handler, top, request_logprobs, prompt_text_offset)
+            return builder.build(output_top_logprobs, request_logprobs, own)
+        except Unknown as reason:
+            note(str(reason))
+        except Exception:
+            note("the tokenizer refuses a token id")
+        return stock(handler, output_top_logprobs, request_logprobs, prompt_text_offset)
+
+    _create_completion_logprobs.builder_of = builders.of  # type: ignore[attr-defined]
+    return _create_completion_logprobs
+
+
+def _prompt_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
+    builders = _PerProcessor(lambda processor: Texts(prompt_spelling(processor)))
+
+    @functools.wraps(stock)
+    def _build_prompt_logprobs(
+        handler: Any,
+        prompt_logprobs_tensors: Any,
+        num_prompt_logprobs: Any,
+        include_logprobs_decode_token: Any,
+    ) -> Any:
+        tensors, wanted = prompt_logprobs_tensors, include_logprobs_decode_token
+        own = functools.partial(stock, handler, tensors, num_prompt_logprobs, wanted)
+        if type(tensors) in (list, tuple) and type([*tensors, None][0]) is list:
+            return own()  # another way of transport has unpacked them
+        try:
+            texts = builders.of(handler.engine_client.data_processor) if wanted else None
+            return prompt_logprobs(tensors, num_prompt_logprobs, texts, own)
+        except Unknown as reason:
+            note(str(reason))
+        except Exception:
+            note("the tokenizer refuses a token id")
+        return own()
+
+    return _build_prompt_logprobs
+
+
+_METHODS = {
+    ("OpenAIServingChat", "_create_chat_logprobs"): _chat_logprobs,
+    ("OpenAIServingCompletion", "_create_completion_logprobs"): _completion_logprobs,
+    ("OpenAIServingChat", _BUILD_PROMPT): _prompt_logprobs,
+    ("OpenAIServingCompletion", _BUILD_PROMPT): _prompt_logprobs,
+}
+_PARAMETERS = {
+    _BUILD_PROMPT: (
+        *("self", "prompt_logprobs_tensors", "num_prompt_logprobs", "include_logprobs_decode_token"),
+    ),
+    "_create_chat_logprobs": (
+        *("self", "output_top_logprobs", "request_logprobs", "request_top_logprobs"),
+        "request_decode_flag",
+    ),
+    "_create_completion_logprobs": (
+        *("self", "output_top_logprobs", "request_logprobs", "prompt_text_offset"),
+    ),
+}

@@ -1,0 +1,259 @@
+"""Finds the parsers that search an answer's earlier text for their marks only.
+
+A parser is known if FastDeploy's own package defines it, if its code mentions only what the code of known
+parsers does, and if it answers the same with excerpts in a trial with random answers.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..trial.sandbox import SILENT, Quiet
+from .chunks.model_fields import NotPlain
+from .excerpt import SHAPE, Excerpt, Marks
+
+REASONING = "extract_reasoning_content_streaming"
+TOOLS = "extract_tool_calls_streaming"
+
+KNOWN_NAMES = {
+    REASONING: frozenset(
+        {
+            "DeltaMessage", "_extract_response_content", "_is_with_tool", "endswith", "find", "len", "lstrip",
+            "partition", "response_end_token", "response_end_token_id", "response_start_token",
+            "response_start_token_id", "startswith", "strip", "think_end_token", "think_end_token_id",
+            "think_start_token", "think_start_token_id", "tool_call_end_token_id", "tool_call_start_token",
+            "tool_call_start_token_id", "tool_begin_token", "tool_begin_token_id",
+        }
+    ),
+    TOOLS: frozenset(
+        {
+            "ALL", "Allow", "DOTALL", "DeltaFunctionCall", "DeltaMessage", "DeltaToolCall", "Exception",
+            "JSONDecodeError", "MalformedJSON", "STR", "append", "bracket_counts", "buffer", "core", "count",
+            "current_tool_id", "current_tool_name_sent", "data_processor_logger", "debug", "decoder",
+            "dumps", "end", "endswith", "enumerate", "error", "escape", "exceptions", "find", "format_exc",
+            "get", "group", "isinstance", "json", "len", "loads", "log_request_error", "logger", "lstrip",
+            "max", "model_dump", "partial_json_parser", "prev_tool_call_arr", "random_tool_call_id", "re",
+            "replace", "request_id", "rindex", "rstrip", "search", "split", "str", "streamed_args_for_tool",
+            "strip", "tool_call_end_token", "tool_call_start_token", "tool_call_start_token_id", "traceback",
+            "valid", "warning",
+        }
+    ),
+}  # fmt: skip
+"""Names that the streaming methods of FastDeploy's parsers may use."""
+
+RAISED = "raises"
+ANSWERS = 60  # of a trial, for each state that a prompt leaves
+
+
+def marks_of(reasoning: Any, tools: Callable[[Any], Any] | None, tokenizer: Any) -> Marks | None:
+    """The marks of a data processor's parsers; None if it has no parser.
+
+    Parameters
+    ----------
+    reasoning : ReasoningParser or None
+    tools : type of ToolParser or None
+    tokenizer : PreTrainedTokenizer
+        What a tool parser is made with.
+
+    Raises
+    ------
+    NotPlain
+        If one of the parsers is not known, with the reason.
+    """
+    parsers = []
+    if reasoning is not None:
+        _check_code(reasoning, REASONING)
+        parsers.append(reasoning)
+    if tools is not None:
+        tool_parser = tools(tokenizer)
+        _check_code(tool_parser, TOOLS)
+        parsers.append(tool_parser)
+    if not parsers:
+        return None
+    texts, ids = set(), set()
+    for parser in parsers:
+        for name, value in vars(parser).items():
+            if type(value) is str and value:
+                if not SHAPE.fullmatch(value):
+                    raise NotPlain(f"{type(parser).__name__} has a mark of another kind: {value!r}")
+                texts.add(value)
+            elif type(value) is int and name.endswith("_token_id"):
+                ids.add(value)
+    call = None
+    if tools is not None:
+        call = tool_parser.tool_call_start_token, tool_parser.tool_call_end_token
+    marks = Marks(tuple(sorted(texts)), frozenset(ids), call)
+    _try(marks, reasoning, tools, tokenizer)
+    return marks
+
+
+def _check_code(parser: Any, method: str) -> None:
+    """Raise NotPlain if a streaming method reaches code of another kind."""
+    cls = type(parser)
+    waiting, seen = [method], set()
+    while waiting:
+        name = waiting.pop()
+        function = getattr(cls, name, None)
+        if name in seen or not isinstance(function, types.FunctionType):
+            if name == method:
+                raise NotPlain(f"{cls.__name__} has no {method}")
+            continue
+        seen.add(name)
+        if name in vars(parser) or not function.__module__.startswith("fastdeploy."):
+            raise NotPlain(f"{cls.__name__} is none of FastDeploy's own parsers")
+        names = function.__code__.co_names
+        more = sorted({*names} - KNOWN_NAMES[method])
+        if more:
+            raise NotPlain(f"{cls.__name__} looks at more: {', '.join(more)}")
+        waiting += [one for one in names if one not in seen and hasattr(cls, one)]
+
+
+# ---- the trial ---------------------------------------------------------------------------------------------
+
+
+class Request(dict):  # type: ignore[type-arg]
+    """What a parser may read of a request."""
+
+    request_id = "trial"
+
+
+def _try(marks: Marks, reasoning: Any, tools: Any, tokenizer: Any) -> None:
+    """Raise NotPlain if a parser answers excerpts in a different way."""
+    draw, tokenizer = random.Random(36), OneVocabulary(tokenizer)
+    thinks = None if reasoning is None else _quiet_class(reasoning)
+    calls = None if tools is None else _quiet_class(tools(tokenizer))
+    heard: set[int] = set()
+    states = [*getattr(reasoning, "token_status_mapping", {"": ""}).values()]
+    for state in states:
+        for _ in range(ANSWERS):
+            deltas = list(random_deltas(draw, marks))
+            ways: list[list[Any]] = []
+            for history in (Whole, Excerpts):
+                parsers: list[tuple[Any, str, Any]] = []
+                if thinks is not None:
+                    parsers.append((_quiet(reasoning, thinks), REASONING, state))
+                if calls is not None:
+                    parsers.append((_quiet(tools(tokenizer), calls), TOOLS, Request()))
+                ways.append(answers(parsers, history(marks), deltas))
+            for delta, expected, actual in zip(deltas, *ways, strict=True):
+                heard |= {at for at, one in enumerate(expected) if one is None or one[0] is not RAISED}
+                if expected != actual:
+                    raise NotPlain(f"{delta} is parsed otherwise: {expected} is expected, not {actual}")
+    if len(heard) < sum(one is not None for one in (thinks, calls)):
+        raise NotPlain("a parser raises whatever it is asked")
+
+
+class OneVocabulary:
+    """Tokenizer whose vocabulary is made once: each tool parser asks for it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, tokenizer.get_vocab()
+
+    def get_vocab(self) -> Any:
+        return self._vocabulary
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+class Whole:
+    """Arguments of FastDeploy's parsers: the whole earlier answer."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.text, self.ids = "", []  # type: str, list[int]
+
+    def add_ids(self, ids: list[int]) -> None:
+        self.ids.extend(ids)
+
+    def add_text(self, text: str) -> None:
+        self.text += text
+
+
+class Excerpts(Excerpt):
+    """Arguments with an excerpt, shortened at each delta."""
+
+    def add_text(self, delta: str) -> None:
+        self._next = 0
+        super().add_text(delta)
+
+
+def answers(parsers: Any, history: Any, deltas: list[tuple[str, list[int]]]) -> list[Any]:
+    """The parsers' answers to each delta, as plain values."""
+    said = []
+    for delta, ids in deltas:
+        history.add_ids(ids)
+        arguments = (history.text, history.text + delta, delta, history.ids, history.ids + ids, ids)
+        said.append([_answer(getattr(parser, name), arguments, last) for parser, name, last in parsers])
+        history.add_text(delta)
+    return said
+
+
+def _answer(method: Any, arguments: Any, last: Any) -> Any:
+    most = method.__code__.co_argcount - 1  # 2.4's reasoning parsers are told no state
+    try:
+        message = method(*(*arguments, last)[:most])
+    except Exception as error:
+        return RAISED, f"{type(error).__name__}: {error}"
+    return None if message is None else re.sub(r"tool-[0-9a-f]+", "tool-", repr(message.model_dump()))
+
+
+def _quiet(parser: Any, quiet_class: type) -> Any:
+    """A copy of a parser that logs nothing."""
+    twin: Any = object.__new__(quiet_class)
+    vars(twin).update(vars(parser))
+    return twin
+
+
+def _quiet_class(parser: Any) -> type:
+    """The class of such copies."""
+    spaces: dict[int, dict[str, Any]] = {}
+    body: dict[str, Any] = {}
+    for cls in reversed(type(parser).__mro__[:-1]):
+        for name, function in vars(cls).items():
+            if isinstance(function, types.FunctionType) and function.__closure__ is None:
+                names = function.__globals__
+                if id(names) not in spaces:
+                    spaces[id(names)] = {key: _silent(key, value) for key, value in names.items()}
+                body[name] = types.FunctionType(
+                    function.__code__, spaces[id(names)], name, function.__defaults__
+                )
+    return type(type(parser).__name__, (type(parser),), body)
+
+
+def _silent(name: str, value: Any) -> Any:
+    if name.endswith("logger"):
+        return SILENT
+    return Quiet() if getattr(value, "__module__", "") == "fastdeploy.logger.request_logger" else value
+
+
+PIECES = (
+    *("a", " the", "\n", "\n\n", " ", "", "日本", "x\n", "\r\n", "< ", "</", ">", "{", "}", "}}", '"'),
+    *('{"name": "', '"name": "f', 'get_weather"', '", "arguments": ', '"arguments": {', '{"a": "b', '"}'),
+    *('{"name": "f", "arguments": {"a": 1}}', '{"name": "g", "arguments": {}}', "[1, ", "null", "\\n"),
+)
+"""Pieces of random answers, besides marks."""
+
+
+def random_deltas(draw: random.Random, marks: Marks) -> Iterator[tuple[str, list[int]]]:
+    """Deltas of a random answer: marks as text or ids, cut, missing and doubled."""
+    texts = [*marks.texts, *(marks.call or ())]
+    ids = [*marks.ids, *marks.ids, 7, 8]
+    marked = draw.random() * 0.4
+    calls = marks.call is not None and draw.random() < 0.5
+    rest = ""
+    for _ in range(draw.randint(1, 24)):
+        given, text = [], rest
+        for _ in range(draw.choice((0, 1, 1, 1, 1, 2, 3))):
+            if draw.random() < marked:
+                text += draw.choice(texts)
+                given.append(draw.choice(ids))
+            else:
+                text += draw.choice(PIECES if calls else PIECES[:16])
+                given.append(draw.randrange(1000, 2000))
+        cut = len(text) if draw.random() < 0.7 else draw.randint(0, len(text))
+        yield text[:cut], given
+        rest = text[cut:]

@@ -1,0 +1,255 @@
+"""Reasoning and tool parsers at a constant cost a chunk.
+
+FastDeploy hands each parser the whole answer so far at each chunk: its text twice, its ids twice.  A parser
+that is known only looks for its marks in them.  It is given an excerpt: a real ``str`` and a real ``list``
+that are short, and in which it finds the same marks (`excerpt`).  FastDeploy's own method does the rest.  It
+runs on a view of the data processor whose ``ids2tokens`` gives the excerpt, and whose tokenizer counts the
+tokens of the same text once (`token_counts`).
+
+Which parsers are known is decided by their code and by a trial (`known_parsers`).  Any other parser, and
+each one that FastDeploy's package does not define, is given the whole answer as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import seams
+from .answer_text import AnswerText
+from .chunks._chunks import note
+from .chunks.model_fields import NotPlain
+from .excerpt import Excerpt, Marks
+from .known_parsers import REASONING, marks_of
+from .token_counts import CountingTokenizer, UncountedTokenizer
+
+PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
+STREAMED = "process_response_dict_streaming"
+WHOLE = "process_response_dict_normal"
+
+KNOWN_NAMES = frozenset(
+    {
+        "__class__", "__name__", "content", "data_processor_logger", "decode", "decode_status",
+        "eos_token_id", "eos_token_ids", "extract_reasoning_content", "extract_reasoning_content_streaming",
+        "extract_tool_calls", "extract_tool_calls_streaming", "get", "hasattr", "ids2tokens", "info", "len",
+        "model_status_dict", "reasoning_content", "reasoning_parser", "tokenize", "tokenizer", "tool_calls",
+        "tool_parser_dict", "tool_parser_obj", "tools_called",
+    }
+)  # fmt: skip
+"""Names that FastDeploy's methods may use."""
+
+OUTPUT_FALLBACK = "output_fallback_manager"
+"""Attributes of some FastDeploy versions that change the text before the parsers get it."""
+
+_NOT_QUICK = "parsers are given the whole answer at each chunk"
+_STATE = 4  # items of an answer's state: two offsets, ids, text
+
+
+class Views(NamedTuple):
+    """A data processor as its methods see it.
+
+    Attributes
+    ----------
+    made_for : tuple
+        The parsers and the tokenizer that it had, and a method that was set on its reasoning parser.
+    chunk : object
+        For a result of a streamed answer.
+    uncounted : object
+        For one whose reasoning tokens are told to no client.
+    part : object
+        For one of a whole answer, which does not end it.
+    last : object
+        For one that does.
+    """
+
+    made_for: tuple[Any, ...]
+    chunk: Any
+    uncounted: Any
+    part: Any
+    last: Any
+
+
+class Processors:
+    """Cache of each data processor's views.
+
+    Parameters
+    ----------
+    ids2tokens : function
+        Ours, of the class that defines it.
+    """
+
+    def __init__(self, ids2tokens: Any) -> None:
+        self.ids2tokens = ids2tokens
+        self.known: dict[int, tuple[Callable[[], Any], Views]] = {}
+
+    def views_of(self, processor: Any) -> Views:
+        """The views that the methods of a processor use."""
+        name = id(processor)
+        reasoning = processor.reasoning_parser
+        changed = None if reasoning is None else vars(reasoning).get(REASONING)
+        now = reasoning, processor.tool_parser_obj, processor.tokenizer, changed
+        known = self.known.get(name)
+        if known is not None and known[0]() is processor and known[1].made_for == now:
+            return known[1]
+        made = Views(now, processor, processor, processor, processor)
+        try:
+            made = self._made(made)
+        except Exception as error:
+            reason = str(error) if isinstance(error, NotPlain) else type(error).__name__
+            note(f"{_NOT_QUICK}: {reason}")
+        with contextlib.suppress(TypeError):
+            gone = weakref.ref(processor, lambda _: self.known.pop(name, None))
+            self.known[name] = gone, made
+        return made
+
+    def _made(self, views: Views) -> Views:
+        processor, (reasoning, tools, tokenizer, _) = views.last, views.made_for
+        cls = type(processor)
+        if getattr(processor, OUTPUT_FALLBACK, None) is not None:
+            raise NotPlain("an output fallback reads it, too")
+        if cls.ids2tokens is not self.ids2tokens or "ids2tokens" in vars(processor):
+            raise NotPlain(f"{cls.__name__} has its own ids2tokens")
+        views = views._replace(part=_view(processor, tokenizer, ids2tokens=_quick(self.ids2tokens, None)))
+        try:
+            tokenizer = CountingTokenizer(tokenizer)
+            marks = marks_of(reasoning, tools, tokenizer)
+        except NotPlain as reason:
+            note(f"{_NOT_QUICK}: {reason}")
+            return views
+        quick = _quick(self.ids2tokens, marks)
+        return views._replace(
+            chunk=_view(processor, tokenizer, ids2tokens=quick),
+            uncounted=_view(processor, UncountedTokenizer(tokenizer), ids2tokens=quick),
+            last=_view(processor, tokenizer),
+        )
+
+
+def _view(processor: Any, tokenizer: Any, **methods: Any) -> Any:
+    """A processor that shares all attributes, now and later, except for some."""
+    cls = type(processor)
+    made = type(cls.__name__, (cls,), {"tokenizer": property(lambda view: tokenizer), **methods})
+    view: Any = object.__new__(made)
+    view.__dict__ = processor.__dict__
+    return view
+
+
+def _quick(stock: Any, marks: Marks | None) -> Any:
+    """``ids2tokens`` at a constant cost; the earlier answer in its result is an excerpt."""
+    advance = stock.advance
+    ids_of_marks = frozenset() if marks is None else marks.ids
+    without_any: list[int] = []
+
+    def ids2tokens(view: Any, token_id: Any, task_id: Any) -> Any:
+        status = view.decode_status.get(task_id)
+        if status is None or type(status[-1]) is not AnswerText or status[3].marks is not marks:
+            status = _begun(view, task_id, status, marks)
+        if status is None or type(token_id) is not list:
+            return stock(view, token_id, task_id)
+        answer = status[3]
+        delta = advance(view.__dict__["tokenizer"], status, token_id)
+        excerpt = answer.excerpt
+        if excerpt is None:
+            if delta:
+                answer.append(delta)
+            return delta, without_any, ""
+        if not ids_of_marks.isdisjoint(token_id) or not excerpt.ids:
+            excerpt.add_ids(token_id)
+        previous = excerpt.text
+        if delta:
+            answer.append(delta)
+            excerpt.add_text(delta)
+        return delta, excerpt.ids, previous
+
+    def _begun(view: Any, task_id: Any, status: Any, marks: Marks | None) -> Any:
+        """The state of an answer, with a text that can grow; None if it has another type."""
+        if status is None:
+            if stock.is_left_to_fastdeploy():
+                return None
+            status = view.decode_status[task_id] = [0, 0, [], ""]
+        if len(status) != _STATE or type(status[3]) not in (str, AnswerText):
+            return None
+        excerpt = None if marks is None else Excerpt(marks)
+        if excerpt is not None:
+            excerpt.add_ids(status[2])
+            excerpt.add_text(str(status[3]))
+        status[3] = AnswerText(str(status[3]), marks, excerpt)
+        return status
+
+    return ids2tokens
+
+
+def install(module: Any) -> Callable[[], None]:
+    """Install views for the data processors of a module; return a function that restores.
+
+    Parameters
+    ----------
+    module : module
+        One that defines classes with our ``ids2tokens``.
+
+    Raises
+    ------
+    NotPlain
+        If there is none, or a method does more than it is known to.
+    """
+    changes = []
+    for cls in seams.classes_that_define(module, STREAMED):
+        if not hasattr(vars(cls).get("ids2tokens"), "advance"):
+            continue
+        stock = {name: vars(cls)[name] for name in (STREAMED, WHOLE)}
+        more = sorted({name for each in stock.values() for name in each.__code__.co_names} - KNOWN_NAMES)
+        if more and OUTPUT_FALLBACK not in more:
+            raise NotPlain(f"the methods of {cls.__name__} look at more: {', '.join(more)}")
+        changes += [(cls, name, method) for name, method in _methods(cls, stock).items()]
+    if not changes:
+        raise NotPlain("ids2tokens is FastDeploy's own")
+    return seams.install("api parsers", *changes)
+
+
+def is_quick(processor: Any) -> bool:
+    """Whether the parsers of a data processor get excerpts, or it has no parser."""
+    views_of = getattr(getattr(type(processor), STREAMED, None), "views_of", None)
+    return views_of is not None and views_of(processor).chunk is not processor
+
+
+def _is_told_no_counts(request: Any) -> bool:
+    """Whether FastDeploy's handler drops the number of reasoning tokens: a stream without usage."""
+    cls = type(request)
+    return (
+        cls.__name__ == "ChatCompletionRequest"
+        and cls.__module__ == PROTOCOL
+        and getattr(request, "stream", None) is True
+        and getattr(request, "stream_options", ...) is None
+    )
+
+
+def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
+    """The replacements for a class's methods, by name."""
+    views_of = Processors(vars(cls)["ids2tokens"]).views_of
+    streamed, whole, stock_init = stock[STREAMED], stock[WHOLE], cls.__init__
+
+    @functools.wraps(stock_init)
+    def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
+        stock_init(processor, *arguments, **options)
+        with contextlib.suppress(AttributeError):  # a subclass sets more: at the first answer
+            views_of(processor)  # before the first client waits for it
+
+    @functools.wraps(streamed)
+    def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
+        views = views_of(processor)
+        view = views.uncounted if _is_told_no_counts(kwargs.get("request")) else views.chunk
+        return streamed(view, response_dict, **kwargs)
+
+    @functools.wraps(whole)
+    def process_response_dict_normal(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
+        views = views_of(processor)
+        return whole(views.last if response_dict["finished"] else views.part, response_dict, **kwargs)
+
+    process_response_dict_streaming.views_of = views_of  # type: ignore[attr-defined]
+    return {
+        "__init__": __init__,
+        STREAMED: process_response_dict_streaming,
+        WHOLE: process_response_dict_normal,
+    }

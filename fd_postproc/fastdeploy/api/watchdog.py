@@ -1,0 +1,311 @@
+"""The API server's watchdog: it ends streams and refuses requests when the engine is gone.
+
+FastDeploy's API server waits for an engine that was killed for ever: no stream ends, and no request is
+refused.  Here a look at the engine's process, twice a second, tells that it is gone.  An engine that is
+slow, stopped or busy lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ...environment import ENGINE_WATCHDOG, is_on
+from .. import seams
+from ..logs import api_log, export
+from .chunks.model_fields import NotPlain
+from .connections import NoResults
+from .counters import counter
+from .engine_process import EngineProcess, Unknown, listener, socket_file
+from .loading import when_loaded
+
+LOOK_S = 0.5
+"""Seconds between two checks of the engine's process."""
+
+GRACE_S = 1.0
+"""Seconds after its death in which the streams still get results that were sent before."""
+
+SERVING = "fastdeploy.entrypoints.openai."
+ANSWERS = {
+    "serving_chat": ("OpenAIServingChat", "create_chat_completion"),
+    "serving_completion": ("OpenAIServingCompletion", "create_completion"),
+    "serving_embedding": ("OpenAIServingEmbedding", "create_embedding"),
+    "serving_reward": ("OpenAIServingReward", "create_reward"),
+}
+"""The class of each module, and its method that answers a request."""
+
+METHODS = ("create_zmq_client", "add_requests", "check_health", "run_control_method")
+"""Methods of FastDeploy's engine client that ask the watchdog; 2.4 has no control methods."""
+
+_WATCHDOG = "_fd_postproc_watchdog"  # attribute of FastDeploy's engine client
+
+
+class EngineGone(Exception):
+    """Error for a request that waits for results when the engine is gone."""
+
+
+class Watchdog:
+    """Watchdog of the engine's process, for one engine client.
+
+    Parameters
+    ----------
+    client : EngineClient
+        FastDeploy's, connected to the engine's socket.
+    path : str
+        That socket.
+    loop : asyncio.AbstractEventLoop
+        Where the looks, and the client's requests, run.
+    """
+
+    def __init__(self, client: Any, path: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._client, self._path, self._loop = client, path, loop
+        self._engine: EngineProcess | None = None
+        self._file: tuple[int, int] | None = None  # the socket's, at the last attempt to find the engine
+        self._gone_since: float | None = None
+        self._ended: dict[str, Any] = {}  # by request: the queue that has been given `NoResults`
+        self._unknown = ""
+
+    def begin(self) -> None:
+        """Check now, and then every `LOOK_S` seconds."""
+        export("unhealthy", "reason", "engine", False)
+        self._run()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the engine's process is gone."""
+        return self._gone_since is not None
+
+    @property
+    def knows_engine(self) -> bool:
+        """Whether the engine's process is identified."""
+        return self._engine is not None
+
+    @property
+    def text(self) -> str:
+        """The error text for clients while the engine is gone."""
+        pid = None if self._engine is None else self._engine.pid
+        return (
+            f"FastDeploy's engine (process {pid}) is gone: it was killed, or has crashed. "
+            "This request cannot be answered; ask again when the service is running again."
+        )
+
+    def count(self, outcome: str, requests: int = 1) -> None:
+        """Count requests that were ``ended`` or ``refused``."""
+        total = counter(
+            "engine_gone_requests",
+            "Requests that fd_postproc ended or refused because the engine's process was gone",
+            "outcome",
+        )
+        if total is not None and requests:
+            total.labels(outcome).inc(requests)
+
+    def _run(self) -> None:
+        try:
+            self.look()
+        except Exception:
+            api_log().exception("fd_postproc: the look at the engine's process failed")
+        self._loop.call_later(LOOK_S, self._run)
+
+    def look(self) -> None:
+        """Check whether the engine is alive, and act on a change."""
+        if self._engine is None or self.is_gone:
+            self._find()
+        elif not self._engine.is_alive():
+            self._gone_since = self._loop.time()
+            export("unhealthy", "reason", "engine", True)
+            api_log().error(
+                f"fd_postproc: unhealthy (engine): process {self._engine.pid} of the engine is gone; streams "
+                "end with an error, requests are refused.  Restart the service."
+            )
+        if self._gone_since is not None and self._loop.time() - self._gone_since >= GRACE_S:
+            self._end_streams(self._client.connection_manager.request_map)
+
+    def _find(self) -> None:
+        """Identify the engine's process: at the start, and after a restart."""
+        file = socket_file(self._path)
+        if self.is_gone and file in (None, self._file):
+            return  # the socket of the one that is gone, which its children may hold
+        try:
+            engine = listener(self._path)
+        except Unknown as reason:
+            if not self.is_gone and str(reason) != self._unknown:
+                self._unknown = str(reason)
+                api_log().info(f"fd_postproc: API side cannot tell yet whether the engine lives: {reason}")
+            return
+        self._file = file
+        if engine == self._engine:
+            return
+        self._engine = engine
+        if self._gone_since is None:
+            api_log().info(f"fd_postproc: API side watches the engine, process {engine.pid}")
+            return
+        lasted = self._loop.time() - self._gone_since
+        self._gone_since = None
+        self._ended.clear()
+        _reconnect(self._client, self._path)
+        export("unhealthy", "reason", "engine", False)
+        api_log().info(
+            f"fd_postproc: healthy again, after {lasted:.1f} s: the engine is back, as process {engine.pid}"
+        )
+
+    def _end_streams(self, requests: dict[str, Any]) -> None:
+        """End every waiting stream once, including those registered since the last check."""
+        waiting = dict(requests.items())
+        new = [name for name, queue in waiting.items() if self._ended.get(name) is not queue]
+        for name in new:
+            waiting[name].put_nowait(NoResults(EngineGone(self.text)))
+        self._ended = waiting
+        self.count("ended", len(new))
+
+
+def _reconnect(client: Any, path: str) -> None:
+    """Reconnect FastDeploy's sockets.
+
+    An API process that was forked from the engine holds the engine's listening socket: until the handshake
+    times out, half a minute, its own sockets wait for an answer there.
+    """
+    address = f"ipc://{path}"
+    client.zmq_client.socket.disconnect(address)
+    client.zmq_client.socket.connect(address)
+    for dealer in getattr(client.connection_manager, "connections", ()):
+        for endpoint in tuple(dealer.transport.connections()):
+            dealer.transport.disconnect(endpoint)
+            dealer.transport.connect(endpoint)
+
+
+def install(module: Any) -> Callable[[], None]:
+    """Have FastDeploy's engine client watch its engine; return a function that restores.
+
+    Parameters
+    ----------
+    module : module
+        ``fastdeploy.entrypoints.engine_client``.
+
+    Raises
+    ------
+    NotPlain
+        If it is switched off, or the client is not made as it is known to be.
+    """
+    if not is_on(ENGINE_WATCHDOG):
+        raise NotPlain(f"{ENGINE_WATCHDOG} is off")
+    cls = module.EngineClient
+    stock = {name: vars(cls)[name] for name in METHODS if name in vars(cls)}
+    connect, add = stock["create_zmq_client"], stock["add_requests"]
+    check, control = stock["check_health"], stock.get("run_control_method")
+    refusal = module.ParameterError
+    if "zmq_client" not in connect.__code__.co_names or not inspect.iscoroutinefunction(add):
+        raise NotPlain("it connects to the engine in another way")
+
+    @functools.wraps(connect)
+    def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
+        made = connect(client, *arguments, **options)
+        _watch(client)
+        return made
+
+    # FastDeploy's own coroutines are what is awaited: its errors have a traceback, and clients read it.
+    @functools.wraps(add)
+    def add_requests(client: Any, *arguments: Any, **options: Any) -> Any:
+        watchdog = _gone_watchdog(client)
+        return add(client, *arguments, **options) if watchdog is None else refuse(watchdog)
+
+    async def refuse(watchdog: Watchdog) -> None:
+        watchdog.count("refused")
+        raise refusal(None, watchdog.text)
+
+    @functools.wraps(check)
+    def check_health(client: Any, *arguments: Any, **options: Any) -> Any:
+        watchdog = _gone_watchdog(client)
+        return check(client, *arguments, **options) if watchdog is None else (False, watchdog.text)
+
+    def run_control_method(client: Any, request: Any) -> Any:
+        watchdog = _gone_watchdog(client)
+        return control(client, request) if watchdog is None else refuse_control(watchdog, request)  # type: ignore[misc]
+
+    async def refuse_control(watchdog: Watchdog, request: Any) -> Any:
+        watchdog.count("refused")
+        return module.ControlResponse(request.request_id, 500, watchdog.text)
+
+    ours = {
+        "create_zmq_client": create_zmq_client,
+        "add_requests": add_requests,
+        "check_health": check_health,
+    }
+    if control is not None:
+        ours["run_control_method"] = functools.wraps(control)(run_control_method)
+    for name, (owner, method) in ANSWERS.items():
+        when_loaded(SERVING + name, functools.partial(_answer_in_words, owner, method))
+    return seams.install("api watchdog", *((cls, name, method) for name, method in ours.items()))
+
+
+def _watch(client: Any) -> None:
+    """Start the watchdog of a client that was just connected, in an event loop."""
+    path = getattr(client.zmq_client, "file_name", None)
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # it does not serve
+        return
+    if isinstance(path, str) and getattr(client, _WATCHDOG, None) is None:
+        watchdog = Watchdog(client, path, loop)
+        setattr(client, _WATCHDOG, watchdog)
+        watchdog.begin()
+
+
+def watchdog_of(client: Any) -> Watchdog | None:
+    """The watchdog of a client; None if its engine is not watched."""
+    watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)
+    return watchdog
+
+
+def _gone_watchdog(client: Any) -> Watchdog | None:
+    """The watchdog of a client whose engine is gone; None if it is alive or not watched."""
+    watchdog = watchdog_of(client)
+    return watchdog if watchdog is not None and watchdog.is_gone else None
+
+
+def _answer_in_words(owner: str, method: str, module: Any) -> None:
+    """Have a serving class report that the engine is gone, where FastDeploy reports another error.
+
+    Its answers that are not streamed hide an error of the engine, or add a traceback to it.
+    """
+    cls = getattr(module, owner, None)
+    stock = vars(cls or object).get(method)
+    if not inspect.iscoroutinefunction(stock):
+        return
+
+    @functools.wraps(stock)
+    async def create(handler: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            answer = await stock(handler, *arguments, **options)
+        except Exception:
+            watchdog = _gone_watchdog(getattr(handler, "engine_client", None))
+            if watchdog is None:
+                raise
+            raise _unavailable(watchdog.text) from None
+        watchdog = _gone_watchdog(getattr(handler, "engine_client", None))
+        if watchdog is None or not _hides(answer, watchdog.text):
+            return answer
+        return _error(watchdog.text)
+
+    seams.install("api watchdog", (cls, method, create))
+
+
+def _hides(answer: Any, text: str) -> bool:
+    """Whether FastDeploy lost the error, or put it into a longer one."""
+    return answer is None or text in getattr(getattr(answer, "error", None), "message", "")
+
+
+def _error(text: str) -> Any:
+    """FastDeploy's error response."""
+    protocol = importlib.import_module(SERVING + "protocol")
+    kinds = importlib.import_module("fastdeploy.utils").ErrorType
+    return protocol.ErrorResponse(error=protocol.ErrorInfo(message=text, type=kinds.INTERNAL_ERROR))
+
+
+def _unavailable(text: str) -> Exception:
+    """FastAPI's answer with status 503."""
+    error: Exception = importlib.import_module("fastapi").HTTPException(status_code=503, detail=text)
+    return error

@@ -1,0 +1,1 @@
+"""The engine's health for an operator: counters, gauges, log lines, the watchdog."""

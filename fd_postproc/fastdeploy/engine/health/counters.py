@@ -1,0 +1,185 @@
+"""Totals and times of the token thread: counted, logged and exported."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from functools import partial
+from typing import Any
+
+from ...._core import TROUBLES, Receiver
+from ....environment import LOG_STATS
+from ....log_throttle import Complaints, frames_text
+from ..results._results import Stages
+
+PREFIX = "fd_postproc_"
+PERIOD = 5.0  # seconds between two updates of what is exported
+LOOK = 5.0  # seconds between two looks at what comes without a step: pieces of frames
+NAMES = {
+    "steps": "Decode steps that were processed",
+    "results": "Results that were made",
+    "malformed": "Messages that were refused",
+    "corrupt": "Messages of these that were compact frames with a wrong checksum",
+    "incomplete": "Compact frames that never became whole",
+    "missing": "Compact frames that did not come between others, incomplete and refused ones among them",
+    "doubled": "Compact frames whose number had come already",
+    "reordered": "Compact frames that came after later ones of their sender",
+    "stale": "Messages of an earlier run that were dropped",
+    "lost_steps": "Steps that were lost to an exception",
+    "failed_requests": "Requests that ended with an error of the token processor",
+    "receive_seconds": "Time to receive and decode steps, and between steps, waiting included",
+    "wait_seconds": "Time of it that was waiting for the worker",
+    "build_seconds": "Time to make results, waiting for sampling masks included",
+    "put_seconds": "Time to deliver results to the scheduler",
+}
+RECEIVED = ("wait_seconds", "corrupt", *TROUBLES)
+"""Totals that a `Receiver` counts."""
+STAGES = ("steps", "results", "receive_seconds", "build_seconds", "put_seconds")
+"""Totals that `Stages` counts."""
+
+
+class Counters:
+    """Totals since the start, as text and numbers.
+
+    Attributes
+    ----------
+    stages : Stages
+        Counts steps and the time of their stages.
+    receiver : Receiver or None
+        Whose counters count as well; see `follow`.
+    malformed, stale, lost_steps, failed_requests : int
+    """
+
+    receiver: Receiver | None = None
+    malformed = stale = lost_steps = failed_requests = 0
+    _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
+
+    def __init__(self) -> None:
+        self.stages = Stages()
+
+    @property
+    def steps(self) -> int:
+        """Number of processed steps."""
+        return self.stages.steps
+
+    def follow(self, receiver: Any) -> None:
+        """Add another receiver, or an object like one, to the totals."""
+        self._before, self.receiver = self.received(), receiver
+
+    def received(self) -> dict[str, int | float]:
+        """The receivers' totals of the names in `RECEIVED`."""
+        if self.receiver is None:
+            return self._before
+        stats = self.receiver.stats
+        return {name: before + stats[name] for name, before in self._before.items()}
+
+    @property
+    def wait_seconds(self) -> float:
+        """Time that the receivers waited for the worker."""
+        return float(self.received()["wait_seconds"])
+
+    def as_dict(self) -> dict[str, int | float]:
+        """All totals by name."""
+        received, stages = self.received(), self.stages
+        return {
+            name: received[name] if name in received else getattr(stages if name in STAGES else self, name)
+            for name in NAMES
+        }
+
+    def line(self) -> str:
+        """The totals as a log line."""
+        now = self.as_dict()
+        seconds = ", ".join(
+            f"{name.removesuffix('_seconds')} {value:.3f} s"
+            for name, value in now.items()
+            if "seconds" in name
+        )
+        counts = ", ".join(
+            f"{value} {name.replace('_', ' ')}" for name, value in now.items() if "seconds" not in name
+        )
+        return f"fd_postproc: {counts}; {seconds}"
+
+
+class Reports:
+    """Reports of the totals: Prometheus counters, if prometheus_client is there, and log lines.
+
+    In FastDeploy's multi-process mode only counters of prometheus_client's own reach a scrape, so they are
+    moved forward now and then instead of being collected on demand.
+
+    Parameters
+    ----------
+    counters : Counters
+    logger : logging.Logger
+        Gets a line every ``FD_POSTPROC_LOG_STATS`` seconds, if that is set.
+    """
+
+    def __init__(self, counters: Counters, logger: Any) -> None:
+        self._counters, self._logger, self._told = counters, logger, dict.fromkeys(NAMES, 0.0)
+        self._due = 0.0
+        self._troubles: dict[str, int | float] = dict.fromkeys(TROUBLES, 0)  # that were told
+        self._complaints = Complaints(lambda text: logger.error(f"fd_postproc: {text}"))
+        try:
+            self._log_period = LOG_STATS.value
+        except ValueError as error:
+            self._log_period = math.inf
+            logger.error(f"fd_postproc: {error}; no statistics are logged")
+        self._log_due = time.monotonic() + self._log_period
+        self._metrics = _prometheus_counters()
+
+    def patience(self, now: float) -> float | None:
+        """Seconds until `refresh` is due, at most an hour; None if it is not, without news."""
+        untold = self._metrics and self._counters.as_dict() != self._told
+        due = min(self._log_due, self._due if untold else math.inf)
+        if self._counters.receiver is not None:
+            due = min(due, now + LOOK)
+        return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
+
+    def refresh(self, now: float) -> None:
+        """Update the exported counters, once in `PERIOD`, and log when it is due.
+
+        Parameters
+        ----------
+        now : float
+            ``time.monotonic()``.
+        """
+        if now >= self._due:
+            self._due = now + PERIOD
+            self.move_forward()
+        self.tell_troubles()
+        if now >= self._log_due:
+            self._log_due = now + self._log_period
+            self._logger.info(self._counters.line())
+
+    def tell_troubles(self) -> None:
+        """Log the problems with frames."""
+        receiver, received = self._counters.receiver, self._counters.received()
+        for trouble in TROUBLES:
+            count = int(received[trouble] - self._troubles[trouble])
+            if receiver is not None and count > 0:
+                self._complaints.tell(trouble, partial(frames_text, trouble, receiver), count)
+            self._troubles[trouble] = received[trouble]
+        self._complaints.flush()
+
+    def move_forward(self) -> None:
+        """Set the exported counters to the totals."""
+        for name, value in self._counters.as_dict().items() if self._metrics else ():
+            if value > self._told[name]:
+                self._metrics[name].inc(value - self._told[name])
+                self._told[name] = value
+
+
+_exported: dict[str, Any] = {}
+
+
+def _prometheus_counters() -> dict[str, Any]:
+    """The process's Prometheus counters; none where prometheus_client cannot make them.
+
+    It refuses a name twice, and in multi-process mode it opens a file.
+    """
+    if not _exported:
+        with contextlib.suppress(ImportError, OSError, ValueError):
+            from prometheus_client import Counter
+
+            _exported.update({name: Counter(PREFIX + name, text) for name, text in NAMES.items()})
+    return _exported

@@ -1,0 +1,113 @@
+"""Thread that updates what others read about the token thread.
+
+The token thread waits for messages without ever looking up: a System V queue has no wait with a time limit,
+and looking again and again would make every message late.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .counters import Reports
+
+if TYPE_CHECKING:
+    from ....flight.recorder import Recorder
+    from ....log_throttle import Complaints
+    from ...contract import Module
+    from .counters import Counters
+
+
+class Reported(Protocol):
+    """Protocol for `Reporter`: a processor that reports on itself periodically."""
+
+    fd: Module
+    gauge_period: float
+
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def complaints(self) -> Complaints: ...
+
+    recorder: Recorder
+
+    def look(self) -> None: ...
+    def watch_readers(self, seconds: float) -> None: ...
+    def report_gauges(self) -> None: ...
+    def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
+
+
+LOOK = 1.0  # seconds between two looks of the flight recorder at the queue
+WATCHED = 0.1  # seconds at a time that are spent watching who reads it
+
+
+class Reporter:
+    """Reporter of speculative gauges, exported counters and the log; a context manager.
+
+    Parameters
+    ----------
+    processor : TokenProcessor
+        Ours.  It tells of its steps by `notify`.
+
+    Attributes
+    ----------
+    has_news : bool
+        Whether `notify` has been called, and nothing been told since.
+    """
+
+    def __init__(self, processor: Reported) -> None:
+        self._processor = processor
+        self._reports = Reports(processor.counters, processor.fd.llm_logger)
+        self._news, self._end = threading.Event(), threading.Event()
+        self.has_news = False
+        self._looked = 0.0
+        self._thread = threading.Thread(target=self._run, name="fd_postproc-reporter", daemon=True)
+
+    def __enter__(self) -> Reporter:
+        self._processor.best_effort("the thread that tells of steps", self._thread.start)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._end.set()
+        self._news.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._processor.report_gauges()
+        self._processor.best_effort("exported counters", self._reports.move_forward)
+
+    def notify(self) -> None:
+        """Note an event; the thread reports it a little later, with those that follow."""
+        self.has_news = True
+        self._news.set()
+
+    def _patience(self, now: float) -> float | None:
+        patience = self._reports.patience(now)
+        if self._processor.recorder.ring is None:
+            return patience
+        return LOOK if patience is None else min(patience, LOOK)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, so that more events are reported together."""
+        watched = min(seconds, WATCHED)
+        if watched > 0:
+            self._processor.watch_readers(watched)
+        self._end.wait(seconds - watched)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            if self._news.wait(self._patience(time.monotonic())):
+                self._rest(self._processor.gauge_period)
+                self._news.clear()
+                self.has_news = False  # before looking: what comes from now on is told the next time
+            now = time.monotonic()
+            self._processor.report_gauges()
+            self._processor.best_effort("exported counters", self._reports.refresh, now)
+            if now >= self._looked + LOOK:
+                self._looked = now
+                # A step of ours has woken this thread; at a random time it sees other steps, too.
+                self._end.wait(random.uniform(0, LOOK / 10))
+                self._processor.look()
+            self._processor.best_effort("complaints", self._processor.complaints.flush)

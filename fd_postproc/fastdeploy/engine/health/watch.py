@@ -1,0 +1,83 @@
+"""The watchdog thread: it checks the health, and reports changes to the log and as a gauge."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ....flight.codes import Kind
+from ...logs import export
+from .liveness import REASONS, Verdict
+
+if TYPE_CHECKING:
+    from ...contract import Module
+
+
+class Judged(Protocol):
+    """Protocol for `HealthWatch`: a processor that reports its health."""
+
+    fd: Module
+
+    def health(self) -> Verdict | None: ...
+    def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
+
+
+class HealthWatch:
+    """Watchdog of a processor's health; `begin` starts it, `end` ends it.
+
+    It is no part of the token thread, of which it also tells that it is dead, and it does not keep the
+    processor alive.
+
+    Parameters
+    ----------
+    processor : TokenProcessor
+        Ours.
+    period : float
+        Seconds between two looks.
+    """
+
+    def __init__(self, processor: Judged, period: float) -> None:
+        self._processor = weakref.ref(processor)
+        self._period = period
+        self._end = Event()
+        self._verdict: Verdict | None = None
+        self._since = 0.0
+
+    def begin(self) -> None:
+        Thread(target=self._run, name="fd_postproc-health", daemon=True).start()
+
+    def end(self) -> None:
+        self._end.set()
+
+    def _run(self) -> None:
+        for reason in REASONS:
+            export("unhealthy", "reason", reason, False)
+        while not self._end.wait(self._period):
+            processor = self._processor()
+            if processor is None:
+                return
+            processor.best_effort("health", self._look, processor)
+            del processor
+
+    def _look(self, processor: Any) -> None:
+        verdict, before = processor.health(), self._verdict
+        if self._end.is_set() or verdict == before:
+            return
+        now, log = time.monotonic(), processor.fd.llm_logger
+        self._verdict = verdict
+        if (verdict and verdict.reason) == (before and before.reason):
+            return  # a text with another number of seconds in it
+        if before is not None:
+            export("unhealthy", "reason", before.reason, False)
+        if verdict is not None:
+            export("unhealthy", "reason", verdict.reason, True)
+            processor.recorder.event(Kind.UNHEALTHY, text=f"{verdict.reason}: {verdict.text}")
+            log.error(f"fd_postproc: unhealthy ({verdict.reason}): {verdict.text}")
+        else:
+            processor.recorder.event(Kind.HEALTHY)
+            log.info(f"fd_postproc: healthy again, after {now - self._since:.1f} s")
+        if before is None:
+            self._since = now

@@ -1,0 +1,1 @@
+"""The token processor's class, split into mix-ins by task."""

@@ -1,0 +1,118 @@
+"""Draft log-probabilities: target results wait for the draft message, paired by request."""
+
+from __future__ import annotations
+
+import traceback
+from functools import cached_property
+from typing import Any
+
+from ...._core import DRAFT, TARGET
+from ....flight.codes import Kind
+from ..delivery.delivery import Delivery
+from .base import BestEffort
+
+DRAFT_WAIT_S = 0.5  # seconds that results wait for a draft message before they go out without it
+
+
+class Pairing(BestEffort):
+    """Mix-in of `postprocess`, which delivers the results of a step."""
+
+    _batch_result_buffer: Any = None
+
+    @property
+    def pairs_drafts(self) -> bool:
+        """Whether target results wait for draft log-probabilities."""
+        return bool(self.cfg.speculative_config.method and self.use_logprobs and self.enable_draft_logprob)
+
+    def postprocess(self, batch_result: list[Any], mtype: int = TARGET) -> None:
+        """Deliver the results of a step.
+
+        With draft log-probabilities on, a target's results wait for the draft message that follows them.
+        Whatever comes first - the draft, another target, a step in which a request ends, or the end of
+        `DRAFT_WAIT_S` - every waiting result goes out once, in order, and before anything newer.  (An empty
+        batch waits, too, and its draft puts an empty list, as FastDeploy does.)
+
+        Parameters
+        ----------
+        batch_result : list of RequestOutput
+        mtype : int
+            3 target, 4 draft; others are delivered as they are.
+        """
+        try:
+            if not self.pairs_drafts:
+                self.deliver(batch_result)
+            elif mtype == DRAFT:
+                self._pair(batch_result)
+            else:
+                if self._batch_result_buffer:
+                    self.deliver_waiting()
+                if mtype == TARGET and not any(result.finished for result in batch_result):
+                    self._batch_result_buffer = list(batch_result)
+                else:
+                    self.deliver(batch_result)
+        except Exception as error:
+            self._tell_undelivered("the results of a step were not delivered", error)
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """The way of results to the API server's socket."""
+        return Delivery(self.plan, self.cached_generated_tokens)
+
+    def deliver(self, results: list[Any]) -> None:
+        """Put results into FastDeploy's scheduler."""
+        self.delivery.put(self.cached_generated_tokens, results)
+
+    def deliver_waiting(self) -> None:
+        """Deliver the results that wait for their draft message, without it."""
+        waiting, self._batch_result_buffer = self._batch_result_buffer, None
+        if waiting is None:
+            return
+        try:
+            self.deliver(waiting)
+        except Exception as error:  # what comes after it must go out all the same
+            self._tell_undelivered("results that waited were not delivered", error)
+
+    def _tell_undelivered(self, what: str, error: Exception) -> None:
+        self.recorder.failure(Kind.UNDELIVERED, error)
+        text = f"fd_postproc: {what}: {type(error).__name__}: {error}"
+        self.fd.llm_logger.error(f"{text}\n{traceback.format_exc()}")
+
+    def _pair(self, drafts: list[Any]) -> None:
+        waiting = self._batch_result_buffer
+        if waiting is None:
+            return
+        of = {}
+        for draft in drafts:
+            slot, rows = getattr(draft.outputs, "index", None), draft.outputs.draft_top_logprobs
+            of[draft.request_id, slot] = of[draft.request_id, None] = rows
+        for target in waiting:
+            # FastDeploy's tests give stand-ins for outputs, without a slot: the request alone decides then.
+            slot = getattr(target.outputs, "index", None)
+            target.outputs.draft_top_logprobs = of.get((target.request_id, slot))
+        self.deliver_waiting()
+
+    def draft_results(self, step: Any) -> list[Any]:
+        """A result for each live request of a draft message, with its draft log-probabilities."""
+        manager, results = self.resource_manager, []
+        carrier = self.fd.RequestOutput(request_id="").trace_carrier  # FastDeploy leaves it at its default
+        for slot, count in enumerate(step.counts):
+            if slot >= len(manager.stop_flags) or manager.stop_flags[slot]:
+                continue
+            task = manager.tasks_list[slot]
+            if task is None:
+                continue
+            result = self.plan.new_result(slot, None, task.request_id, step.flag, None)
+            result.trace_carrier = carrier
+            outputs = result.outputs
+            outputs.draft_top_logprobs = self.plan.logprobs_lists(step, slot, count)
+            if outputs.draft_top_logprobs is not None:
+                outputs.logprob = outputs.draft_top_logprobs.logprobs[-1][0]
+            results.append(result)
+        return results
+
+
+def put_abort_results(processor: Any, task: Any) -> None:
+    """Deliver the end of an aborted request, by FastDeploy's method, after its waiting results."""
+    if processor._batch_result_buffer:
+        processor.deliver_waiting()
+    processor.stock._put_abort_results(processor, task)

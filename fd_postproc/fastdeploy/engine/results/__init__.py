@@ -1,0 +1,1 @@
+"""Result objects of a step: bulk creation, and subclasses of FastDeploy's result classes."""

@@ -1,0 +1,231 @@
+# Results handed over by the token thread, in FastDeploy's scheduler, to the thread that sends them.
+cimport cython
+from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_CheckExact
+
+
+@cython.final
+cdef class Handover:
+    """Fast path into a scheduler of FastDeploy's and out of it, for the results of a step.
+
+    The tables are the scheduler's own.  Results of ours lie in them as they are: they have the attributes of
+    a response.  FastDeploy's methods format debug lines of each result, and look up each id four times: in a
+    running engine that took longer than making the results did.  They are called for the results of requests
+    that end, in an empty scheduler of the same class, for what they log and recycle.
+
+    `delivery.Delivery` makes one of these only for a scheduler on which both have been seen to do the same.
+
+    Parameters
+    ----------
+    scheduler : object
+    put_results, get_results : function
+        FastDeploy's, of its class.
+    log : logging.Logger
+        Where they write debug lines.
+    results : FieldCopier
+        Of our subclass of RequestOutput.
+    """
+
+    cdef readonly object scheduler, put_results, get_results, log
+    cdef object empty
+    cdef type result
+    cdef Py_ssize_t request_id, finished
+
+    def __init__(self, scheduler, put_results, get_results, log, FieldCopier results not None):
+        self.scheduler, self.put_results, self.get_results = scheduler, put_results, get_results
+        self.log, self.result = log, results.cls
+        self.request_id = field_offset(results.cls, "request_id")
+        self.finished = field_offset(results.cls, "finished")
+        self.empty = object.__new__(type(scheduler))
+        self.empty.mutex = Lock()
+        self.empty.responses_not_empty = Condition(self.empty.mutex)
+        self.empty.wait_response_timeout = 0
+
+    def put(self, list results not None):
+        """Put the results of a step; False, with nothing changed, if the scheduler must."""
+        if not self._is_stock("put_results", self.put_results):
+            return False
+        cdef list ended = []
+        for result in results:
+            if not self._is_known(<PyObject *>result):
+                return False
+            if <object>at_offset(<PyObject *>result, self.finished)[0] is True:
+                ended.append(result)
+        with self.scheduler.mutex:
+            return self._put(results, ended)
+
+    def take(self):
+        """Wait for results: lists by request, maybe none; None if the scheduler must."""
+        if not self._is_stock("get_results", self.get_results):
+            return None
+        scheduler = self.scheduler
+        condition = scheduler.responses_not_empty
+
+        def taken():
+            responses = scheduler.responses
+            scheduler.responses, scheduler.batch_responses_per_step = {}, []
+            return responses or None
+
+        with condition:
+            responses = condition.wait_for(taken, scheduler.wait_response_timeout)
+            return {} if responses is None else self._by_request(responses)
+
+    cdef bint _is_stock(self, name, stock) except -1:
+        """Whether the scheduler's method is FastDeploy's, and its debug lines are not shown."""
+        return (getattr(getattr(self.scheduler, name), "__func__", None) is stock
+                and not self.log.isEnabledFor(10))
+
+    cdef bint _is_known(self, PyObject *result) noexcept:
+        """Whether a result is one of ours, with all that is needed here."""
+        if Py_TYPE(<object>result) != <PyTypeObject *>self.result:
+            return False
+        cdef PyObject *name = at_offset(result, self.request_id)[0]
+        cdef PyObject *finished = at_offset(result, self.finished)[0]
+        return (finished != NULL and (<object>finished is False or <object>finished is True)
+                and name != NULL and PyUnicode_CheckExact(<object>name))
+
+    cdef bint _put(self, list results, list ended) except -1:
+        scheduler = self.scheduler
+        cdef dict known = scheduler.requests, table = scheduler.responses
+        cdef list steps = scheduler.batch_responses_per_step
+        cdef PyObject *name
+        cdef PyObject *waiting
+        for result in results:
+            name = at_offset(<PyObject *>result, self.request_id)[0]
+            if PyDict_GetItemWithError(known, <object>name) == NULL:
+                return False  # an expired one: its warning is FastDeploy's
+        if ended:
+            self._let_empty_hold({})
+            self.put_results(self.empty, ended)
+        steps.append(results[:])
+        for result in results:
+            name = at_offset(<PyObject *>result, self.request_id)[0]
+            waiting = PyDict_GetItemWithError(table, <object>name)
+            if waiting != NULL:
+                (<object>waiting).append(result)
+            else:
+                first = [result]
+                _untrack(<PyObject *>first)
+                table[<object>name] = first
+        scheduler.responses_not_empty.notify_all()
+        return True
+
+    cdef dict _by_request(self, dict responses):
+        """Lists of results by request, FastDeploy's own without their wrapping."""
+        cdef Py_ssize_t i
+        cdef bint ends, wrapped
+        for name, waiting in responses.items():
+            if not PyList_CheckExact(waiting):
+                waiting = responses[name] = list(waiting)
+            ends = wrapped = False
+            for one in <list>waiting:
+                if Py_TYPE(one) == <PyTypeObject *>self.result:
+                    ends = ends or one.finished is not False
+                else:
+                    wrapped, ends = True, ends or bool(one.finished)
+            if ends:
+                self._recycle(name, waiting)
+            if wrapped:
+                for i in range(PyList_GET_SIZE(waiting)):
+                    (<list>waiting)[i] = (<list>waiting)[i].raw
+        return responses
+
+    cdef int _recycle(self, name, waiting) except -1:
+        """Recycle an ended request; a failure does not lose other requests' results."""
+        try:
+            self._let_empty_hold({name: waiting})
+            self.get_results(self.empty)
+        except Exception as error:
+            self.log.error(f"fd_postproc: request {name} was not recycled: {type(error).__name__}: {error}")
+        return 0
+
+    cdef int _let_empty_hold(self, responses) except -1:
+        """Give the empty scheduler responses, and what it shares with the other one."""
+        empty, scheduler = self.empty, self.scheduler
+        empty.requests, empty._recycle = scheduler.requests, scheduler._recycle
+        empty.responses, empty.batch_responses_per_step = responses, []
+        return 0
+
+
+def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual):
+    """Lists of results by the process of the API server that gets them, where the engine makes no text.
+
+    Parameters
+    ----------
+    plan : Plan
+    results : dict of str to list of results
+        By request.
+    processes : dict of str to int
+        Of requests; those that end are taken out.
+    prepare : function
+        ``prepare(name, results)`` gives those that are sent, if one of them is not of ours, or has neither a
+        token nor an end.
+    is_usual : bool
+        Whether results of ours get an empty text; else all are given to `prepare`.
+
+    Returns
+    -------
+    dict of (int or None) to list of list of results
+    """
+    cdef dict batches = {}
+    cdef bint ends
+    for name, contents in results.items():
+        ends = False
+        if is_usual and _are_usual(plan, contents):
+            for content in <list>contents:
+                ends |= _give_text(plan, <PyObject *>content)
+        else:
+            contents = prepare(name, contents)
+            for content in contents:
+                ends |= bool(getattr(content, "finished", False))
+        if not contents:
+            continue
+        process = processes.get(name)
+        batch = batches.get(process)
+        if batch is None:
+            batch = batches[process] = []
+        (<list>batch).append(contents)
+        if ends:
+            processes.pop(name, None)
+    return batches
+
+
+cdef bint _are_usual(Plan plan, contents) noexcept:
+    """Whether every result is ours, with a token or the end of its request."""
+    cdef Py_ssize_t i
+    if not PyList_CheckExact(contents):
+        return False
+    for i in range(PyList_GET_SIZE(contents)):
+        if not _is_usual(plan, PyList_GET_ITEM(contents, i)):
+            return False
+    return True
+
+
+cdef bint _is_usual(Plan plan, PyObject *result) noexcept:
+    cdef PyObject *output
+    cdef PyObject *tokens
+    cdef PyObject *finished
+    if Py_TYPE(<object>result) != <PyTypeObject *>plan.results.cls:
+        return False
+    output = at_offset(result, plan.r_outputs)[0]
+    finished = at_offset(result, plan.r_finished)[0]
+    if finished == NULL or (<object>finished is not True and <object>finished is not False):
+        return False
+    if _accepted(output) != NULL:
+        return True
+    if output == NULL or Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls:
+        return False
+    tokens = at_offset(output, plan.o_tokens)[0]
+    if tokens == NULL or not PyList_CheckExact(<object>tokens):
+        return False
+    return PyList_GET_SIZE(<object>tokens) > 0 or <object>finished is True
+
+
+cdef bint _give_text(Plan plan, PyObject *result) noexcept:
+    """Set the empty text of a result with tokens; return whether it is its request's last."""
+    cdef PyObject *output = at_offset(result, plan.r_outputs)[0]
+    if (not plan.accepted.give_text(result)
+            and PyList_GET_SIZE(<object>at_offset(output, plan.o_tokens)[0]) > 0):
+        put(output, plan.o_text, "")
+    return <object>at_offset(result, plan.r_finished)[0] is True

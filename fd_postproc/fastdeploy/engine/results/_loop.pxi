@@ -1,0 +1,390 @@
+# The batch loop: results of a step.
+cimport cython
+from cpython.dict cimport PyDict_SetItem
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_SIZE
+from cpython.long cimport (
+    PyLong_AsLongLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact, PyLong_FromLong,
+    PyLong_FromLongLong,
+)
+from cpython.object cimport PyObject, PyObject_HasAttr
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t, int64_t
+from fd_postproc._core cimport Step
+from fd_postproc.headers.lists cimport drop_reference
+from fd_postproc.headers.prefetch cimport (
+    fda_fetch_table, fda_fetch_values, fda_item, fda_lines, fda_moved, fda_note, fda_note_end, fda_places,
+    fda_table,
+)
+from fd_postproc.headers.wire cimport fdw_block
+
+
+@cython.final
+cdef class Batch:
+    """Batch loop: turns one step into results.
+
+    A request in its steady state - running, not its first token, none of its tokens ends it - is advanced
+    here.
+
+    Parameters
+    ----------
+    plan : Plan
+    step : Step
+    context : context.Context
+    advance : callable
+        ``advance(slot, task, code, batch)`` gives the result of every other request, or None.  What those
+        before it have added to `sums` may be taken first.
+    give_up : callable
+        ``give_up(slot, task, error)`` gives that of a request that raised.
+
+    Attributes
+    ----------
+    sums : Sums
+        What FastDeploy's attributes and metrics are to get.
+    failures : dict of str to Exception
+        What failed first of each kind that does not disturb a request.
+    """
+
+    cdef Plan plan
+    cdef readonly Step step
+    cdef readonly Sums sums
+    cdef readonly dict failures
+    cdef readonly object output_type
+    cdef readonly dict masks
+    cdef object advance, give_up
+    cdef object stop_flags
+    cdef object tasks
+    cdef object counter      # tokens_counter, a dict or Counter; None: no request is steady
+    cdef object record       # FastDeploy's _record_metrics, or None: done here
+    cdef object log_decoding  # tells the scheduler's log of a request's tokens; None: no log, or summed up
+    cdef object now
+    cdef double clock
+    cdef int64_t least_count
+    cdef bint in_pairs       # a decode instance: its requests were prefilled elsewhere
+    cdef tuple dropped       # sets of request ids whose tokens a decode instance drops
+    cdef dict steps_of       # acceptance tables; None without speculation
+    cdef dict heads_of
+    cdef list commons        # by slot, what its request's metrics were at its last step, but for the stamps
+    cdef Py_ssize_t most_heads
+    cdef bint streamed       # the step came over ZeroMQ
+
+    def __init__(self, Plan plan not None, Step step not None, context, advance, give_up):
+        self.plan, self.step, self.advance, self.give_up = plan, step, advance, give_up
+        self.sums, self.failures = Sums(), {}
+        self.stop_flags, self.tasks, self.output_type, self.masks, steady = context
+        if steady is not None and plan.inline_stamps:
+            try:
+                self._prepare(steady)
+            except Exception as error:
+                self.counter = None
+                self._failed("the fast path", error)
+
+    cdef int _prepare(self, steady) except -1:
+        """Prepare to advance requests."""
+        # By position, not by name: that is half a microsecond less, in every step.
+        (self.now, counter, self.commons, metrics, self.record, self.sums.decode_log, self.log_decoding,
+         self.in_pairs, self.dropped, self.steps_of, self.heads_of, self.most_heads, self.streamed) = steady
+        if metrics is not None:
+            self.sums.fuse(metrics)
+        if self.sums.gaps is not None:
+            self.record = None
+        self.least_count = 2 if self.in_pairs else 1
+        self.most_heads = min(self.most_heads, <Py_ssize_t>_MOST_HEADS)
+        if len(self.commons) < self.step.raw.batch:
+            self.commons.extend([None] * (self.step.raw.batch - len(self.commons)))
+        self.clock = self.now
+        self.counter = counter if type(counter) in (dict, Counter) else None
+        return 0
+
+    cdef int _failed(self, str what, error) except -1:
+        if what not in self.failures:
+            self.failures[what] = error
+        return 0
+
+    def results(self):
+        """Make the results, in slot order; a request that fails does not disturb the others."""
+        cdef list made = []
+        cdef Py_ssize_t i
+        cdef Step step = self.step
+        self._prefetch_tables()
+        for i in range(step.raw.batch):
+            self._prefetch(i)
+            try:
+                # Other threads change both lists at any time: look once, then keep the task.
+                if self.stop_flags[i]:
+                    self._let_go(i)
+                    continue
+                task = self.tasks[i]
+                if task is None:
+                    self._let_go(i)
+                    continue
+            except IndexError:
+                continue
+            try:
+                result = self._steady(i, task)
+                if result is None:
+                    result = self.advance(i, task, step.raw.block.counts[i], self)
+            except Exception as error:
+                result = self.give_up(i, task, error)
+            if result is not None:
+                made.append(result)
+        if self.commons is not None:
+            for i in range(step.raw.batch, PyList_GET_SIZE(self.commons)):
+                self._let_go(i)
+        return made
+
+    cdef void _prefetch_tables(self) noexcept:
+        if self.counter is None:
+            return
+        fda_table(<PyObject *>self.counter, 256)
+        if self.steps_of is not None:
+            fda_table(<PyObject *>self.steps_of, 256)
+            fda_table(<PyObject *>self.heads_of, 256)
+
+    cdef void _prefetch(self, Py_ssize_t i) noexcept:
+        """Prefetch the memory of the requests that follow slot `i`.
+
+        Between two steps other threads have had the caches, and a request is a chain of some thirty places:
+        its table is where its dictionary says, its metrics where the table says.  Where they were at the last
+        step is kept in one place.
+        """
+        cdef PyObject *task
+        cdef PyObject *common
+        if self.counter is None or type(self.tasks) is not list:
+            return
+        fda_lines(fda_item(<PyObject *>self.commons, i + 8), 0, 2)
+        task = fda_item(<PyObject *>self.tasks, i + 6)
+        if task != NULL:
+            fda_lines(task, -1, 1)  # in front of it lies where its dictionary is
+        common = self._common(i + 6)
+        if common != NULL:
+            fda_fetch_table(&(<Common><object>common).places)
+        common = self._common(i + 3)
+        if common != NULL:
+            fda_fetch_values(&(<Common><object>common).places)
+            fda_lines(<PyObject *>(<Common><object>common).metrics, 0, 4)
+
+    cdef inline PyObject *_common(self, Py_ssize_t i) noexcept:
+        """The cached metrics of a slot's last step, or NULL."""
+        cdef PyObject *common = fda_item(<PyObject *>self.commons, i)
+        if common == NULL or Py_TYPE(<object>common) != <PyTypeObject *>Common:
+            return NULL
+        return common
+
+    cdef void _let_go(self, Py_ssize_t i) noexcept:
+        """Drop the cached data of a slot's last request."""
+        if self.commons is not None and i < PyList_GET_SIZE(self.commons):
+            if PyList_GET_ITEM(self.commons, i) != <PyObject *>None:
+                self.commons[i] = None
+
+    def is_crowded(self, Py_ssize_t most):
+        """Whether a table of requests has more than `most` entries."""
+        return (self.counter is None or len(self.counter) > most
+                or (self.steps_of is not None and (len(self.steps_of) > most or len(self.heads_of) > most)))
+
+    cdef object _steady(self, Py_ssize_t i, task):
+        """The result of a request in steady state; None, without side effects, otherwise."""
+        cdef Plan plan = self.plan
+        cdef fdw_block *b = &self.step.raw.block
+        cdef int32_t count = b.counts[i]
+        if self.counter is None or count <= 0 or type(task) is not plan.request:
+            return None
+        cdef dict own = PyObject_GenericGetDict(task, NULL)
+        name = _dict_get(own, "request_id")
+        if not PyUnicode_CheckExact(name):
+            return None
+        sent = _dict_get(self.counter, name)
+        if not PyLong_CheckExact(sent):
+            return None
+        cdef int64_t before = PyLong_AsLongLong(sent)
+        stamps, tokens_so_far = _dict_get(own, "metrics"), _dict_get(own, "output_token_ids")
+        last = _dict_get(own, "last_token_time")
+        if (before < self.least_count or not PyList_CheckExact(tokens_so_far)
+                or not plan.metrics.fits(<PyObject *>stamps)
+                or (not self.in_pairs
+                    and PyDict_GetItemWithError(own, "disaggregate_info") != <PyObject *>None)
+                or (last is not None and not PyFloat_CheckExact(last))
+                or not (self._is_plain_streamed(own) if self.streamed else self._is_plain(own))):
+            return None
+        cdef PyObject *arrival = at_offset(<PyObject *>stamps, plan.m_arrival)[0]
+        cdef PyObject *start = at_offset(<PyObject *>stamps, plan.m_start)[0]
+        if (arrival == NULL or not PyFloat_CheckExact(<object>arrival)
+                or start == NULL or not PyFloat_CheckExact(<object>start)
+                or PyFloat_AS_DOUBLE(<object>start) == 0.0):  # FastDeploy takes that for none
+            return None
+        for ids in self.dropped:
+            if name in ids:
+                return None
+        cdef Py_ssize_t first = b.offsets[i], j
+        if not _none_ends(b.ids + first * self.step.raw.cols, self.step.raw.cols, count,
+                          PyDict_GetItemWithError(own, "eos_token_ids")):
+            return None
+
+        # Decided: from here on the request changes.
+        if self.steps_of is not None:
+            self._count_accepted(name, count)
+        if self.sums.decode_log is not None:
+            self.sums.decoded += count if _decodes(own) else 0
+        elif self.log_decoding is not None:
+            self._log_decoding(task, count)
+        if (plan.running_prefill is not None and not self.streamed
+                and _dict_get(own, "status") is plan.running_prefill):
+            PyDict_SetItem(own, "status", plan.running_decode)
+        result = _owned_object(plan._result(name, self.output_type))
+        cdef PyObject *r = <PyObject *>result
+        give(r, plan.r_outputs, plan.accepted.taken(self.step, i, count, before))
+        give(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
+        put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
+        if self.streamed:
+            put(r, plan.r_carrier, plan.carrier)
+        else:
+            put(r, plan.r_length, _dict_get(own, "prompt_token_ids_len"))
+            put(r, plan.r_cached, _dict_get(own, "num_cached_tokens"))
+        if self.masks and i in self.masks:
+            result.outputs.sampling_mask = self.masks[i]
+        self._record(task, own, last, result)
+        for j in range(count):
+            PyList_Append(tokens_so_far, PyLong_FromLong(b.ids[(first + j) * self.step.raw.cols]))
+        sent = PyLong_FromLongLong(before + count)
+        PyDict_SetItem(self.counter, name, sent)
+        self._note(i, own, stamps, tokens_so_far, name, sent)
+        self.sums.steps += 1
+        self.sums.n_tokens += count
+        return result
+
+    cdef bint _is_plain(self, dict own) except -1:
+        """Whether a request has no feature that needs work at every step."""
+        if (PyDict_GetItemWithError(own, "multimodal_inputs") != <PyObject *>None
+                or PyDict_GetItemWithError(own, "prefill_chunk_info") != NULL):
+            return False
+        settings = _dict_get(own, "sampling_params")
+        return settings is None or not PyObject_HasAttr(settings, "prefill_chunk_info")
+
+    cdef bint _is_plain_streamed(self, dict own) except -1:
+        """The same for steps over ZeroMQ; images and chunks matter with the first token."""
+        if PyDict_GetItemWithError(own, "pooling_params") != <PyObject *>None:
+            return False
+        pair = _dict_get(own, "disaggregate_info")
+        return pair is None or (type(pair) is dict and _dict_get(pair, "role") != "prefill")
+
+    cdef int _count_accepted(self, name, int32_t count) except -1:
+        """Count as _record_speculative_decoding_accept_num_per_request, above 0."""
+        cdef Py_ssize_t head
+        cdef list heads
+        if count > self.most_heads:
+            raise ValueError(f"{count} accepted tokens, at most {self.most_heads} are possible")
+        steps = _dict_get(self.steps_of, name)
+        PyDict_SetItem(self.steps_of, name, 1 if steps is None else _one_more(steps))
+        table = _dict_get(self.heads_of, name)
+        if table is None:
+            table = [0] * self.most_heads
+            PyDict_SetItem(self.heads_of, name, table)
+        heads = table
+        for head in range(count):
+            heads[head] = _one_more(heads[head])
+            self.sums.heads[head] += 1
+        if count > self.sums.n_heads:
+            self.sums.n_heads = count
+        return 0
+
+    cdef int _log_decoding(self, task, int32_t count) except -1:
+        try:
+            self.log_decoding(task, count)
+        except Exception as error:
+            self._failed("the scheduler's log", error)
+        return 0
+
+    cdef PyObject *_stamped(self, Py_ssize_t i, PyObject *stamps) except NULL:
+        """Stamp as RequestMetrics.record_recv_token does, if `Plan.inline_stamps` is set.
+
+        Returns what the metrics of the result are made of.
+        """
+        cdef Plan plan = self.plan
+        cdef Moment moment = Moment.__new__(Moment)
+        before = self.commons[i]
+        moment.common = plan.moments.common_of(stamps, before)
+        if moment.common is not before:
+            self.commons[i] = moment.common
+        moment.latest = self.now
+        moment.execute = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_arrival)[0])
+        moment.forward = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_start)[0])
+        plan.moments.stamp(stamps, moment)
+        _take(<PyObject *>moment)
+        return <PyObject *>moment
+
+    cdef int _note(self, Py_ssize_t i, dict own, stamps, tokens, name, sent) except -1:
+        """Record where the next step finds the request."""
+        cdef fda_places *at = &(<Common>self.commons[i]).places
+        cdef PyObject *heads = NULL
+        if fda_moved(at, <PyObject *>own, <PyObject *>stamps, <PyObject *>tokens):
+            if self.heads_of is not None:
+                heads = PyDict_GetItemWithError(self.heads_of, name)
+            fda_note(at, <PyObject *>own, <PyObject *>stamps, <PyObject *>tokens,
+                     PyDict_GetItemWithError(own, "eos_token_ids"),
+                     PyDict_GetItemWithError(own, "sampling_params"), <PyObject *>name, heads)
+        fda_note_end(at, <PyObject *>tokens, <PyObject *>sent)
+        return 0
+
+    cdef int _record(self, task, dict own, last, result) except -1:
+        """Record as _record_metrics does; metric updates are summed up."""
+        if self.record is not None:
+            try:
+                self.record(task, self.now, result.outputs.token_ids)
+            except Exception as error:
+                self._failed("metrics of a step", error)
+            return 0
+        if last is not None:
+            self.sums.add_gap(self.clock - PyFloat_AS_DOUBLE(last))
+        PyDict_SetItem(own, "last_token_time", self.now)
+        return 0
+
+
+def live_requests(Step step not None):
+    """Number of requests of a step with an accepted token."""
+    cdef Py_ssize_t i, live = 0
+    for i in range(step.raw.batch):
+        live += step.raw.block.counts[i] > 0
+    return live
+
+
+cdef bint _decodes(dict own) except -1:
+    """Whether _is_decode_stage accepts a request, by its attributes."""
+    needed, computed = _dict_get(own, "need_prefill_tokens"), _dict_get(own, "num_computed_tokens")
+    if PyLong_CheckExact(needed) and PyLong_CheckExact(computed):
+        return PyLong_AsLongLong(computed) >= PyLong_AsLongLong(needed)
+    return needed is not None and computed >= needed
+
+
+cdef inline object _one_more(n):
+    """n + 1, for an int."""
+    return PyLong_FromLongLong(PyLong_AsLongLong(n) + 1)
+
+
+cdef inline object _dict_get(d, key):
+    """d.get(key), without a call."""
+    cdef PyObject *value = PyDict_GetItemWithError(d, key)
+    return None if value == NULL else <object>value
+
+
+cdef inline object _owned_object(PyObject *made):
+    """Pass a new reference to Cython's reference counting."""
+    o = <object>made
+    drop_reference(made)
+    return o
+
+
+cdef bint _none_ends(const int32_t *ids, Py_ssize_t pitch, Py_ssize_t count, PyObject *ends) except -1:
+    """Whether no token is an end token; False also for values that are no small integers."""
+    cdef Py_ssize_t j, k
+    cdef int overflow
+    cdef long long end
+    if ends == NULL or not PyList_CheckExact(<object>ends):
+        return False
+    for k in range(PyList_GET_SIZE(<object>ends)):
+        if not PyLong_CheckExact(<object>PyList_GET_ITEM(<object>ends, k)):
+            return False
+        end = PyLong_AsLongLongAndOverflow(<object>PyList_GET_ITEM(<object>ends, k), &overflow)
+        for j in range(count):
+            if ids[j * pitch] == end:
+                return False
+    return True

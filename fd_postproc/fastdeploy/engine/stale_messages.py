@@ -1,0 +1,126 @@
+"""Drains messages of a killed run from the queue.
+
+A queue outlives the processes that use it, and its number comes from a port, so that the next run reads what
+the last one left: tokens of ended requests, in slots that belong to other requests by then.
+
+When the token processor is constructed, this service's worker has not been started: whatever waits then is
+stale.  But that is known to be the right queue only if the environment already names one of the
+configuration's ports; FastDeploy's versions differ in when they set it.  Else run() looks, when a worker may
+be there, and goes by age: the kernel keeps no age of a message, only time and process of the last one sent.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import sysv_ipc
+
+from ... import queues
+from ...environment import KEEP_STALE, QUEUE_ID, is_on
+from ...layout import Channel
+from ...process_stat import process_stat
+
+_LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
+
+
+class StaleMessages:
+    """Drain of a channel's queue, once at construction or at run().
+
+    Parameters
+    ----------
+    channel : str
+    cfg : FDConfig
+        Its ports are the numbers that a queue of this service can have.
+    log : logger
+    """
+
+    def __init__(self, channel: Channel, cfg: Any, log: Any) -> None:
+        self.channel, self.cfg, self.log = channel, cfg, log
+        self._settled_key: int | None = None
+
+    def at_construction(self) -> int:
+        """Drain all messages, if the queue is this service's; return their number."""
+        if QUEUE_ID.text.strip() not in own_queue_ids(self.cfg):
+            return 0
+        return self._look(everything=True)
+
+    def at_run(self) -> int:
+        """Drain messages older than this process, unless `at_construction` has done it."""
+        return self._look(everything=False)
+
+    def _look(self, *, everything: bool) -> int:
+        try:
+            key = queues.locate(self.channel)
+            if key == self._settled_key:
+                return 0
+            self._settled_key = key
+            queue = sysv_ipc.MessageQueue(key, max_message_size=_LONGEST)
+            return self._drain(queue, everything)
+        except sysv_ipc.ExistentialError:
+            return 0  # it does not exist yet
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self.log.warning(f"fd_postproc: looking for stale messages failed: {what}")
+            return 0
+
+    def _drain(self, queue: sysv_ipc.MessageQueue, everything: bool) -> int:
+        waiting = queue.current_messages
+        if not waiting:
+            return 0
+        sent = time.strftime("%F %T", time.localtime(queue.last_send_time))
+        last = f"the last sent {sent} by process {queue.last_send_pid}"
+        what = f"queue {queue.id} holds {waiting} messages, {last}"
+        if is_on(KEEP_STALE):
+            self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
+            return 0
+        if not everything and not _is_older(queue):
+            self.log.info(f"fd_postproc: {what}; that is since this process began, so they are kept")
+            return 0
+        drained = 0
+        try:
+            while drained < waiting:
+                queue.receive(block=False)
+                drained += 1
+        except sysv_ipc.BusyError:
+            pass  # another process has read the rest
+        self.log.warning(
+            f"fd_postproc: {what}; they are left from an earlier run, {drained} were dropped ({KEEP_STALE}=1 "
+            "keeps them)"
+        )
+        return drained
+
+
+def own_queue_ids(cfg: Any) -> set[str]:
+    """Queue ids that FastDeploy's versions derive from a configuration."""
+    parallel = getattr(cfg, "parallel_config", cfg)
+    rank = getattr(parallel, "local_data_parallel_id", 0)
+    ports: list[Any] = [getattr(parallel, "local_engine_worker_queue_port", None)]
+    listed = getattr(parallel, "engine_worker_queue_port", None)
+    ports += listed if isinstance(listed, (list, tuple)) else [listed]
+    found = set()
+    for port in ports:
+        if isinstance(port, (int, str)) and str(port).isdecimal():
+            found |= {str(port), str(int(port) + (rank if isinstance(rank, int) else 0))}
+    return found
+
+
+def _is_older(queue: sysv_ipc.MessageQueue) -> bool:
+    """Whether the last message is older than this process, or its sender is.
+
+    Seconds decide: no worker loads a model and sends within the second in which the engine starts.
+    """
+    began, sender = _began("self"), _began(str(queue.last_send_pid))
+    if began is None:
+        return False
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return queue.last_send_time <= booted + began or (sender is not None and sender < began)
+
+
+def _began(pid: str) -> float | None:
+    """Start of a process in seconds since boot; None if it does not exist."""
+    try:
+        return int(process_stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Steps that come through FastDeploy's ZeroMQ socket."""

@@ -1,0 +1,527 @@
+"""What of FastDeploy is replaced: one table, and the class that installs, checks and restores.
+
+A *seam* is a place in FastDeploy where an object of the plug-in stands instead of FastDeploy's own, or a
+function of FastDeploy's that the plug-in calls less often.  Each seam is one row of `SEAMS`.  The log, the
+gauges, the doctor and docs/seams.md take their words from there.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .logs import export
+
+ENGINE, API, WORKER = "engine", "api", "worker"
+
+
+_taken: set[str] = set()
+
+
+class Refused(Exception):
+    """Raised when FastDeploy's own object stays in its place; the text says why."""
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One object of FastDeploy's that the plug-in replaces.
+
+    Attributes
+    ----------
+    name : str
+        In the gauge ``fd_postproc_fast_path{path=...}``, the log and the doctor's report.
+    side : {"engine", "api", "worker"}
+        The process in which it is replaced.
+    modules : tuple of str
+        FastDeploy's modules where it is looked for.  Each has its own replacement if several have it.
+    places : tuple of str
+        Attributes that are set: ``name`` of the module, or ``Class.name``; ``*.name``: of each class that
+        defines it.  Empty: nothing is set, FastDeploy's own is called less often.
+    own : str
+        For the log: what stays FastDeploy's where ours is refused.
+    ours : str
+        What takes its place, and tries it first: ``module:name`` below `fd_postproc.fastdeploy`.
+    trial : str
+        What is known of FastDeploy's own, and how ours is tried beside it.
+    gain : str
+        What becomes faster or safer.
+    is_program : bool
+        Whether its module reads the command line and loads a model when it is imported.
+    """
+
+    name: str
+    side: str
+    modules: tuple[str, ...]
+    places: tuple[str, ...]
+    own: str
+    ours: str
+    trial: str
+    gain: str
+    is_program: bool = False
+
+    @property
+    def attributes(self) -> set[str]:
+        """The last names of `places`."""
+        return {place.rpartition(".")[2] for place in self.places}
+
+    @property
+    def module(self) -> str:
+        """The first of `modules`."""
+        return self.modules[0]
+
+    def maker(self) -> Callable[..., Any]:
+        """The object that `ours` names, whose module this imports."""
+        module, _, name = self.ours.partition(":")
+        made: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), name)
+        return made
+
+    def loaded(self) -> Any:
+        """FastDeploy's module, if it has been imported; None otherwise."""
+        return next((sys.modules[name] for name in self.modules if name in sys.modules), None)
+
+    def put_in(self, module: Any) -> str | None:
+        """Try our object beside a module's own, and install it.
+
+        Parameters
+        ----------
+        module : module
+            One of `modules`, imported.
+
+        Returns
+        -------
+        str or None
+            Why FastDeploy's own stays; None: ours is in.
+        """
+        try:
+            self.maker()(module)
+        except (Refused, AttributeError, KeyError) as reason:
+            return str(reason) or type(reason).__name__
+        _taken.add(self.name)
+        return None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether `put_in` has found a module of FastDeploy's that accepts our object."""
+        return self.name in _taken
+
+
+class Replacement:
+    """Objects of ours in FastDeploy's places, until `restore`.
+
+    Parameters
+    ----------
+    seam : str
+        Name of a row of `SEAMS`, which lists every attribute that is set.
+    *changes : tuple of (object, str, object)
+        The holder (a module, a class or an instance), the attribute's name, ours.
+
+    Raises
+    ------
+    ValueError
+        If the row does not list an attribute.
+    """
+
+    def __init__(self, seam: str, *changes: tuple[Any, str, Any]) -> None:
+        self.seam = SEAMS[seam]
+        for _, name, _ in changes:
+            if name not in self.seam.attributes:
+                raise ValueError(f"seams.py does not list {name} as replaced by {seam!r}")
+        self._changes = changes
+        self._stock: list[tuple[Any, str, Any, Any]] = []
+
+    def install(self) -> Replacement:
+        """Install our objects; the replaced ones are stored for `restore`."""
+        for holder, name, ours in self._changes:
+            self._stock.append((holder, name, ours, self._before(holder, name)))
+            setattr(holder, name, ours)
+        _installed.add(self)
+        return self
+
+    def _before(self, holder: Any, name: str) -> Any:
+        """FastDeploy's own object, also where an earlier replacement of the same seam stands."""
+        found = vars(holder).get(name, _NONE)
+        for other in _installed:
+            for where, what, ours, stock in other._stock if other.seam is self.seam else ():
+                if where is holder and what == name and ours is found:
+                    return stock
+        return found
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether all of our objects are still installed."""
+        return bool(self._stock) and all(
+            vars(holder).get(name) is ours for holder, name, ours, _ in self._stock
+        )
+
+    def restore(self) -> None:
+        """Restore FastDeploy's own objects where ours still are."""
+        while self._stock:
+            holder, name, ours, stock = self._stock.pop()
+            if vars(holder).get(name) is not ours:
+                continue
+            if stock is _NONE:
+                delattr(holder, name)  # it was inherited
+            else:
+                setattr(holder, name, stock)
+
+
+_NONE = object()
+_installed: weakref.WeakSet[Replacement] = weakref.WeakSet()
+
+
+def install(seam: str, *changes: tuple[Any, str, Any]) -> Callable[[], None]:
+    """Install a `Replacement`; return the function that restores."""
+    return Replacement(seam, *changes).install().restore
+
+
+def everywhere(name: str, original: Any, ours: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Changes for each module of FastDeploy's that has imported an object under its own name."""
+    for at, module in list(sys.modules.items()):
+        if at.startswith("fastdeploy.") and getattr(module, "__dict__", {}).get(name) is original:
+            yield module, name, ours
+
+
+def classes_that_define(module: Any, method: str) -> list[Any]:
+    """The classes of a module that define a method, whatever their names are."""
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and method in vars(one) and one.__module__ == module.__name__
+    ]
+
+
+# ---- What is said of them ----------------------------------------------------------------------------------
+
+
+def report(taken: dict[str, bool], side: str) -> None:
+    """Set the gauges of fast paths, by their names without the side's."""
+    prefix = "" if side == ENGINE else f"{side} "
+    for name, is_on in taken.items():
+        export("fast_path", "path", prefix + name, is_on)
+
+
+STOCK_STEP_MS, STEP_MS = 70.0, 0.4
+"""CPU time of the engine for a step of 256 requests, 2 tokens and 21 columns each: FastDeploy's, ours."""
+
+_COSTS_MS = {
+    "dictionaries": 12.0,
+    "stamps": 6.5,
+    "sending": 5.0,
+    "metrics": 1.4,
+    "delivery": 0.3,
+}
+"""What such a step costs more where a path is left to FastDeploy (`tools/step_costs.py`)."""
+
+
+def text_of(taken: dict[str, bool], unknown: Iterable[str] = (), why: dict[str, str] | None = None) -> str:
+    """The engine's fast paths, for the log and the doctor.
+
+    Parameters
+    ----------
+    taken : dict of str to bool
+        By the names of `SEAMS`.
+    unknown : iterable of str
+        FastDeploy's methods whose code this release does not know.
+    why : dict of str to str, optional
+        Why a path is left, by its name.
+    """
+    off, why = [name for name, is_on in taken.items() if not is_on], why or {}
+    if not off:
+        return f"every fast path is taken ({', '.join(taken)}){unknown_text(unknown)}"
+    reasons = "; ".join(f"{name} ({why.get(name) or f'elsewhere {SEAMS[name].gain}'})" for name in off)
+    cost = STEP_MS + sum(_COSTS_MS.get(name, 0.0) for name in off)
+    waits = "; the sender looks for results now and then, 2 ms late on average" if "wake-up" in off else ""
+    return (
+        f"results are right, but slower than they could be: {len(taken) - len(off)} of {len(taken)} fast "
+        f"paths are taken; left to FastDeploy, which differs there: {reasons}; a step of 256 requests costs "
+        f"about {cost:.1f} ms instead of {STEP_MS} (FastDeploy's own: {STOCK_STEP_MS:.0f}){waits}; please "
+        f"report it, with FastDeploy's version{unknown_text(unknown)}"
+    )
+
+
+ASIDE_COST = f"a step of 256 requests then costs about {STOCK_STEP_MS:.0f} ms of CPU instead of {STEP_MS}"
+"""What falling back costs, for the log and the doctor."""
+
+
+def unknown_text(unknown: Iterable[str]) -> str:
+    """The end of a sentence that names FastDeploy's new methods; empty for none."""
+    names = ", ".join(unknown)
+    return f"; this FastDeploy is unknown to this release, new code is in: {names}" if names else ""
+
+
+def left_text(left: Iterable[tuple[str, str]]) -> str:
+    """The end of a sentence for the log and the doctor: what stays FastDeploy's own, and why."""
+    parts = "; ".join(f"{what} ({why})" for what, why in left)
+    return f"; left to FastDeploy: {parts}" if parts else ""
+
+
+# ---- The table ---------------------------------------------------------------------------------------------
+
+_REQUEST = "fastdeploy.engine.request"
+_PROCESSOR = "fastdeploy.output.token_processor"
+_SCHEDULER = "fastdeploy.scheduler.local_scheduler"
+_UTILS = "fastdeploy.entrypoints.openai.utils"
+_CLIENT = "fastdeploy.entrypoints.engine_client"
+_SERVING = "fastdeploy.entrypoints.openai.serving_"
+_INPUTS = tuple(
+    f"fastdeploy.input.{name}"
+    for name in ("base_processor", "processor", "text_processor", "ernie4_5_processor")
+)
+_SAVING = "fastdeploy.model_executor.pre_and_post_process"
+
+_ROWS = (
+    Seam(
+        "token processor",
+        ENGINE,
+        (_PROCESSOR,),
+        (),
+        "the token processor",
+        "engine.processor_class:make_class",
+        "A subclass, which FastDeploy loads by its own entry point. Both classes do the same canned steps.",
+        "a step is decoded, advanced and delivered in one loop",
+    ),
+    Seam(
+        "dictionaries",
+        ENGINE,
+        (_REQUEST,),
+        (),
+        "to_dict of results",
+        "engine.results.result_classes:plan_of",
+        "Subclasses of the result classes; `to_dict` is asked once with values that tell where each goes.",
+        "results become dictionaries by a template, not by FastDeploy's to_dict",
+    ),
+    Seam(
+        "stamps",
+        ENGINE,
+        (_PROCESSOR,),
+        (),
+        "the loop over requests",
+        "engine.results.result_classes:plan_of",
+        "The names in FastDeploy's code of the time stamps, and the steps of the trial.",
+        "requests are advanced in one loop, which sets the four known time stamps",
+    ),
+    Seam(
+        "metrics",
+        ENGINE,
+        ("fastdeploy.metrics.metrics",),
+        (),
+        "the metrics of a step",
+        "engine.results._results:Sums",
+        "The attributes of the metric objects, and the metrics after the trial's steps.",
+        "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
+    ),
+    Seam(
+        "delivery",
+        ENGINE,
+        (_SCHEDULER,),
+        (),
+        "the scheduler's results",
+        "engine.delivery.delivery:handover_in",
+        "The names in its code; canned steps go in and come out, and leave the same tables behind.",
+        "a step's results go into FastDeploy's scheduler and out of it at once, not one by one",
+    ),
+    Seam(
+        "wake-up",
+        ENGINE,
+        (_SCHEDULER,),
+        ("wait_response_timeout",),
+        "the scheduler's wait",
+        "engine.delivery.wake_up:WakeUp",
+        "A made-up scheduler waits as long as the attribute says, and results end the wait.",
+        "FastDeploy's sender is woken when results are put, it does not look for them now and then",
+    ),
+    Seam(
+        "sending",
+        ENGINE,
+        ("fastdeploy.engine.common_engine",),
+        ("EngineService._zmq_send_generated_tokens",),
+        "the sender's loop",
+        "engine.delivery.delivery:Delivery",
+        "The names in its code; canned steps give the same bytes, tables, log lines and metrics.",
+        "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
+    ),
+    Seam(
+        "decode log",
+        ENGINE,
+        ("fastdeploy.engine.sched.scheduler_metrics_logger",),
+        (),
+        "the scheduler's log",
+        "engine.delivery.decode_log:adds_up",
+        "On copies, one call with a sum leaves the same behind as one call for each request.",
+        "the scheduler's log is told of a step's tokens in one call, not of each request's",
+    ),
+    Seam(
+        "api chunks",
+        API,
+        (_SERVING + "chat", _SERVING + "completion"),
+        (
+            *("LogProbEntry", "LogProbs", "CompletionLogprobs"),
+            *("PromptTokenUsageInfo", "CompletionTokenUsageInfo", "UsageInfo"),
+            *("DeltaMessage", "ChatCompletionResponseStreamChoice", "ChatCompletionStreamResponse"),
+            *("ChatMessage", "ChatCompletionResponseChoice", "ChatCompletionResponse"),
+            *("CompletionResponseStreamChoice", "CompletionStreamResponse"),
+            *("CompletionResponseChoice", "CompletionResponse"),
+            "asyncio",
+            "OpenAIServingChat._create_chat_logprobs",
+            "OpenAIServingCompletion._create_completion_logprobs",
+            *("*._build_prompt_logprobs", "clamp_prompt_logprobs"),
+        ),
+        "the chunks",
+        "api.activation:settle",
+        "FastDeploy's own generators write the same canned answers with both.",
+        "the JSON of a chunk is written at once, not by pydantic",
+    ),
+    Seam(
+        "api connections",
+        API,
+        (_UTILS,),
+        ("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
+        "the connections",
+        "api.connections:install",
+        "The names in the code of its dispatcher.",
+        "results are kept that come before their request is registered; every stream gets a turn",
+    ),
+    Seam(
+        "api unpacking",
+        API,
+        (_UTILS,),
+        ("msgpack",),
+        "the unpacking of results",
+        "api.unpacking:install",
+        "The names in the code of its dispatcher; canned messages are unpacked both ways.",
+        "log-probabilities, sampling masks and experts stay packed until they are written",
+    ),
+    Seam(
+        "api stream_queue",
+        API,
+        (_UTILS,),
+        ("asyncio",),
+        "the queues of results",
+        "api.stream_queue:install",
+        "The names in the method that makes queues; the same is played at both queues.",
+        "one future for each result that a stream waits for",
+    ),
+    Seam(
+        "api watchdog",
+        API,
+        (_CLIENT,),
+        (
+            "EngineClient.create_zmq_client",
+            "EngineClient.add_requests",
+            "EngineClient.check_health",
+            "EngineClient.run_control_method",
+            "serving_chat.OpenAIServingChat.create_chat_completion",
+            "serving_completion.OpenAIServingCompletion.create_completion",
+            "serving_embedding.OpenAIServingEmbedding.create_embedding",
+            "serving_reward.OpenAIServingReward.create_reward",
+        ),
+        "the wait for an engine that is gone",
+        "api.watchdog:install",
+        "The parameters and names of the methods; FastDeploy's own run first.",
+        "requests end when the engine's process is gone",
+    ),
+    Seam(
+        "api in use",
+        API,
+        (_CLIENT,),
+        ("EngineClient.create_zmq_client",),
+        "the look at what is in use",
+        "api.in_use:install",
+        "FastDeploy's own runs first.",
+        "the gauges say which parts are in use while the server serves",
+    ),
+    Seam(
+        "api detokenising",
+        API,
+        _INPUTS,
+        ("*.__init__", "*.ids2tokens"),
+        "the texts of new tokens",
+        "api.detokenising:install",
+        "The names in `ids2tokens`; for each tokenizer, canned texts are decoded both ways.",
+        "new text is put together from the bytes of the tokens",
+    ),
+    Seam(
+        "api parsers",
+        API,
+        _INPUTS,
+        ("*.__init__", "*.process_response_dict_streaming", "*.process_response_dict_normal"),
+        "what parsers are given",
+        "api.parsers:install",
+        "The names in both methods and each parser's; random answers are parsed both ways.",
+        "known parsers are given an excerpt of the answer so far; a text's tokens are counted once",
+    ),
+    Seam(
+        "api responses",
+        API,
+        ("fastdeploy.entrypoints.openai.api_server",),
+        ("JSONResponse",),
+        "the JSON of whole answers",
+        "api.responses:install",
+        "The class writes canned JSON as it is known to.",
+        "answers that are not streamed are written once, long ones in pieces",
+        is_program=True,
+    ),
+    Seam(
+        "api lane",
+        API,
+        ("fastdeploy.entrypoints.openai.api_server",),
+        ("StreamingResponse",),
+        "the writing of chunks",
+        "api.lane:install",
+        "The names in its method; each stream compares a chunk as the server writes it with ours.",
+        "the dispatcher writes a stream's chunks, past its task; the last ones of an answer go in one write",
+        is_program=True,
+    ),
+    Seam(
+        "save ops",
+        WORKER,
+        ("fastdeploy.model_executor.ops.gpu", "fastdeploy.model_executor.ops.*"),
+        (
+            *("save_output", "save_output_topk", "speculate_save_output", "speculate_save_output_topk"),
+            *("mtp_save_first_token", "mtp_save_first_token_with_topk"),
+        ),
+        "the save ops",
+        "worker.entry:replace_save_ops",
+        "Ours is called with the same arguments; any it does not know are left to FastDeploy's op.",
+        "a step is one small message, and no kernel limit has to be raised",
+    ),
+    Seam(
+        "streams",
+        WORKER,
+        (_SAVING,),
+        ("_build_stream_transfer_data",),
+        "the builder of objects",
+        "worker.streams:replace_builder",
+        "Only where the engine's process has said that it reads frames.",
+        "a step over ZeroMQ is one frame, not an object with tensors for each request",
+    ),
+    Seam(
+        "masks",
+        WORKER,
+        (_SAVING,),
+        (
+            "save_output_normal",
+            "save_output_speculate",
+            "save_output_specualate",
+            "post_process_specualate",
+        ),
+        "the sampling masks",
+        "worker.masks:replace_functions",
+        "The parameters of the functions; only where the engine's process has said that it takes masks.",
+        "sampling masks go in the frame of their step, not in a second message",
+    ),
+)
+
+SEAMS = {row.name: row for row in _ROWS}
+"""All seams by name."""
+
+API_PARTS = {
+    row.name.removeprefix("api "): row
+    for row in _ROWS
+    if row.side == API and row.name not in ("api chunks", "api in use")
+}
+"""The API side's seams besides chunks, without ``api``, in the order of their installation."""

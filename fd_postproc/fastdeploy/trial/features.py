@@ -1,0 +1,134 @@
+"""Features of the installed FastDeploy's token processor, from its code or by a trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...layout import Channel
+from ..introspection import STORAGE, names_in
+from .canned import PREEMPTED, Message, Script
+from .sandbox import Sandbox
+from .trial import Trial
+
+ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")
+"""Names of the resource manager's set of requests to abort, newest first."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Features of this FastDeploy's class.
+
+    Attributes
+    ----------
+    abort_set : str
+        Empty if it knows no aborts.
+    packed_topk, packed_spec_topk : bool
+        Whether the number of logprob columns is read from the header.
+    speculative_mark : bool
+        Whether an accept count of -9 means that the worker preempted the request.
+    makes_empty_results : bool
+        Whether a request without an accepted token gets a result all the same: until April 2026.
+    names : frozenset of str
+        Attributes and globals that its functions mention.
+    labelled : bool
+        Metrics have labels, and are updated by name.
+    """
+
+    abort_set: str
+    packed_topk: bool
+    packed_spec_topk: bool
+    speculative_mark: bool
+    makes_empty_results: bool
+    names: frozenset[str]
+    labelled: bool
+
+    @classmethod
+    def of(cls, module: Any, box: Sandbox) -> Facts:
+        """Read the class's code, and try what the code does not show."""
+        names = frozenset(names_in(module.TokenProcessor))
+        facts = cls(
+            abort_set=next((name for name in ABORT_SETS if name in names), ""),
+            packed_topk=True,
+            packed_spec_topk=True,
+            speculative_mark=True,
+            makes_empty_results=False,
+            names=names,
+            labelled=hasattr(module.main_process_metrics, "obs_value"),
+        )
+        return replace(
+            facts,
+            packed_topk=facts._reads_columns(box, "topk"),
+            packed_spec_topk=facts._reads_columns(box, "spec_topk"),
+            speculative_mark=facts._knows_mark(box),
+            makes_empty_results=facts._answers_nothing(box),
+        )
+
+    def _reads_columns(self, box: Sandbox, channel: Channel) -> bool:
+        put = self._try(box, Script("header", channel, ({},), (Message(((11,),), columns=2),)))
+        return bool(put) and len(put[0].outputs.top_logprobs.logprobs[0]) == 2
+
+    def _knows_mark(self, box: Sandbox) -> bool:
+        script = Script("mark", "spec", ({}, {}), (Message(((11,), PREEMPTED), preempted=(1,)),))
+        return [result.outputs.index for result in self._try(box, script)] == [0]
+
+    def _answers_nothing(self, box: Sandbox) -> bool:
+        script = Script("nothing", "spec", ({}, {}), (Message(((11,), 0)),))
+        return [result.outputs.index for result in self._try(box, script)] == [0, 1]
+
+    @property
+    def traits(self) -> dict[str, bool]:
+        """Attributes of our class that follow from FastDeploy's features."""
+        return {"makes_empty_results": self.makes_empty_results}
+
+    def _try(self, box: Sandbox, script: Script) -> list[Any]:
+        """Results of FastDeploy's class; none if it raises."""
+        trial = Trial(box, box.module.TokenProcessor, script, self.abort_set or ABORT_SETS[0], packed=True)
+        try:
+            trial.run()
+        except Exception:
+            return []
+        return [result for batch in trial.scheduler.put for result in batch]
+
+    def packed(self, channel: Channel) -> bool:
+        """Whether messages of a channel have the number of columns in the header."""
+        return self.packed_spec_topk if channel == "spec_topk" else self.packed_topk
+
+    def applies(self, script: Script) -> Script:
+        """The script without the cases that this FastDeploy's worker never sends."""
+        messages = script.messages
+        if script.speculative and not self.speculative_mark:
+            messages = tuple(
+                replace(
+                    message,
+                    slots=tuple(0 if slot == PREEMPTED else slot for slot in message.slots),
+                    preempted=(),
+                    aborted=(),
+                )
+                for message in messages
+            )
+        if not self.abort_set:
+            messages = tuple(replace(message, aborted=()) for message in messages)
+        if script.storage and STORAGE not in self.names:
+            script = replace(script, storage=False)
+        if script.masks and "use_sampling_mask" not in self.names:
+            return replace(script, messages=messages, masks=False)
+        return replace(script, messages=messages)
+
+    def in_words(self) -> tuple[str, ...]:
+        """The features as text for a log line."""
+        words = []
+        packed = [name for name in ("topk", "spec_topk") if self.packed(name)]
+        words.append(f"columns in the header of {' and '.join(packed)}" if packed else "fixed 21 columns")
+        words.append("labelled metrics" if self.labelled else "metrics without labels")
+        words.append(f"aborts by {self.abort_set}" if self.abort_set else "no aborts")
+        for name, word in (
+            ("use_sampling_mask", "sampling masks"),
+            ("enable_draft_logprob", "draft logprobs"),
+            ("_benchmark_logger", "benchmark logger"),
+            ("scheduler_metrics_logger", "scheduler metrics"),
+            ("routing_replay_config", "routing replay"),
+        ):
+            if name in self.names:
+                words.append(word)
+        return tuple(words)

@@ -1,0 +1,70 @@
+"""Runs a module of this package in a second Python process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Command line that runs `module` as a program with this process's import path.
+
+    ``python -m`` would look in the working directory first, and that may be a checkout, whose sources have
+    no extension modules beside them.
+    """
+    code = (
+        f"import runpy, sys; sys.path[:] = {sys.path!r}; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", code, *arguments]
+
+
+def answer_of(
+    module: str,
+    *arguments: str,
+    mark: str,
+    patience: float,
+    environment: Mapping[str, str] | None = None,
+    folder: str | None = None,
+) -> dict[str, Any]:
+    """What a program of this package prints after `mark`, as one line of JSON.
+
+    Parameters
+    ----------
+    module : str
+    *arguments : str
+    mark : str
+        The start of the line, because libraries that the program imports may print, too.
+    patience : float
+        Seconds.
+    environment : mapping of str to str, optional
+        Its environment; default this process's.
+    folder : str, optional
+        Its working directory.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        If it takes longer than `patience`.
+    ValueError
+        If it ends without an answer; the text contains its last line on standard error.
+    """
+    child = subprocess.run(
+        python_command(module, *arguments),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=patience,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        cwd=folder,
+    )
+    for line in reversed(child.stdout.splitlines()):
+        if line.startswith(mark):
+            answer: dict[str, Any] = json.loads(line.removeprefix(mark))
+            return answer
+    last = (child.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    raise ValueError(f"the child process ended with status {child.returncode}: {last}")

@@ -1,0 +1,1 @@
+"""What runs FastDeploy's own programs around the plug-in: the integration harness."""

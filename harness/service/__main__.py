@@ -1,0 +1,277 @@
+"""``python -m harness.service COMMAND --tree PATH``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from . import cases, faults, measure, streams, thinking, watch
+from .namespace import DEFAULT, RAISED, Namespace
+from .server import CHANNELS, Service
+
+LIMITS = {"default": DEFAULT, "raised": RAISED}
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = arguments.folder
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="fd-service-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return arguments.run(arguments, folder)
+
+
+def _serve(arguments: argparse.Namespace, folder: Path) -> int:
+    with (
+        Namespace(LIMITS[arguments.limits]) as namespace,
+        Service(
+            arguments.tree, folder, plug_in=arguments.plug_in, channel=arguments.channel[0],
+            namespace=namespace, draft=arguments.draft,
+        ) as service,
+    ):  # fmt: skip
+        service.wait(300)
+        print(f"{service.url}  metrics: {service.ports[2]}  logs: {folder}/log", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while service.process.poll() is None:
+                time.sleep(1)
+    return 0
+
+
+def _cases(arguments: argparse.Namespace, folder: Path) -> int:
+    """Each channel's cases, one at a time and side by side, with the plug-in off and on."""
+    failed = 0
+    for channel in arguments.channel:
+        for draft in (False, True) if channel == "spec_topk" else (False,):
+            found = compare(
+                arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
+                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
+            )  # fmt: skip
+            failed += len(found["differences"]) + len(found["hangs"])
+            print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
+    return 1 if failed else 0
+
+
+def compare(
+    tree: Path,
+    folder: Path,
+    channel: str,
+    draft: bool,
+    plug_ins: tuple[bool, bool] = (False, True),
+    over_zmq: bool = False,
+) -> dict[str, Any]:
+    """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
+
+    `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
+    """
+    wanted = cases.cases(channel, draft=draft)
+    answers: list[dict[str, Any]] = []
+    active: list[str] = []
+    again = 0
+    for number, plug_in in enumerate(plug_ins):
+        place = folder / ("on" if plug_in else "off" if number == 0 else "off-again")
+        with (
+            Namespace(RAISED) as namespace,
+            Service(
+                tree,
+                place,
+                plug_in=plug_in,
+                channel=channel,
+                draft=draft,
+                namespace=namespace,
+                requests=32,
+                environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in))},
+            ) as service,
+        ):
+            service.wait(300)
+            answers.append(
+                {
+                    "alone": cases.ask(service, wanted),
+                    "crowd": cases.ask(service, wanted, side_by_side=8),
+                }
+            )
+            if not cases.quiet(service):
+                answers[-1]["alone"]["left"] = ["requests are running forever"]
+            active = [side for side in ("engine", "worker") if f"{side} side active" in service.log()]
+            again += sum(service.dropped(case.name) for case in wanted)
+        (place / "answers.json").write_text(json.dumps(answers[-1], indent=1))
+    found, hangs = [], []
+    for how in "alone", "crowd":
+        off, on = (each[how] for each in answers)
+        found += [f"{how}: {line}" for line in cases.differences(off, on, crowd=how == "crowd")]
+        hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
+    return {
+        "active": active, "cases": 2 * len(wanted), "asked again": again, "hangs": hangs, "differences": found
+    }  # fmt: skip
+
+
+def _told(what: str, right: dict[str, Any], got: dict[str, Any]) -> list[str]:
+    """Print how many answers hang and differ; the differences."""
+    hang = sum(answer[-1:] == ["hangs"] for answer in got.values())
+    wrong = cases.differences(right, got, crowd=True)
+    print(f"{what}: {hang} of {len(got)} hang, {len(wrong)} differ {wrong[:1]}", flush=True)
+    return wrong
+
+
+def _faults(arguments: argparse.Namespace, folder: Path) -> int:
+    """Default limits, deaths, a neighbour; what should not be makes the exit status 1."""
+    failed = 0
+    for channel in arguments.channel:
+        right = faults.reference(arguments.tree, folder / "reference", channel)
+        for plug_in in False, True:
+            name = "on" if plug_in else "off"
+            got = faults.default_limits(arguments.tree, folder / f"limits-{name}", channel, plug_in=plug_in)
+            wrong = _told(f"{channel}, default limits, plug-in {name}", right, got)
+            failed += plug_in and bool(wrong)
+        if channel == "topk":
+            all_asked = faults.nobody_asks(arguments.tree, folder / "asked", plug_in=False, plain=False)
+            for plug_in in False, True:
+                name = "on" if plug_in else "off"
+                got = faults.nobody_asks(arguments.tree, folder / f"unasked-{name}", plug_in=plug_in)
+                wrong = _told(f"topk, nobody asks for logprobs, plug-in {name}", all_asked, got)
+                failed += plug_in and bool(wrong)
+        for whose in "worker", "engine":
+            for plug_in in False, True:
+                name = "on" if plug_in else "off"
+                got = faults.death(
+                    arguments.tree, folder / f"{whose}-{name}", channel, whose=whose, plug_in=plug_in
+                )
+                wrong = cases.differences(right, got["answers"], crowd=True)
+                failed += plug_in and bool(wrong)
+                print(
+                    f"{channel}, kill -9 of the {whose}, plug-in {name}: clients {got['clients']}; "
+                    f"restart with {got['stale']} messages waiting: {len(wrong)} of {len(right)} answers "
+                    f"differ {wrong[:1]}",
+                    flush=True,
+                )
+        wrong = faults.neighbours(arguments.tree, folder / "neighbours", channel)
+        failed += bool(wrong)
+        print(f"{channel}, two services at once: {len(wrong)} answers differ {wrong[:1]}", flush=True)
+    return 1 if failed else 0
+
+
+def _measure(arguments: argparse.Namespace, folder: Path) -> int:
+    rows = measure.run(
+        arguments.tree, folder, requests=arguments.requests, kinds=arguments.kind,
+        intervals=arguments.interval, seconds=arguments.seconds,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(measure.table(rows))
+    return 0
+
+
+def _streams(arguments: argparse.Namespace, folder: Path) -> int:
+    rows = streams.run(
+        arguments.tree, folder, streams=arguments.streams, kinds=arguments.kind,
+        interval=arguments.interval, seconds=arguments.seconds,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(streams.table(rows))
+    return 0
+
+
+def _watch(arguments: argparse.Namespace, folder: Path) -> int:
+    """Ordinary traffic: a finding that is more than information makes the exit status 1."""
+    told = watch.run(
+        arguments.tree, folder, minutes=arguments.minutes, channel=arguments.channel[0], seed=arguments.seed
+    )
+    print(json.dumps(told, indent=1))
+    return 1 if told["unhealthy"] or any(one["severity"] != "info" for one in told["findings"]) else 0
+
+
+def _thinking(arguments: argparse.Namespace, folder: Path) -> int:
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    rows = thinking.run(
+        arguments.tree, folder, parsers=arguments.parser, streams=arguments.streams, after=arguments.after,
+        interval=arguments.interval, seconds=arguments.seconds, say=say,
+    )  # fmt: skip
+    print(thinking.table(rows))
+    if arguments.whole:
+        answers = thinking.whole(
+            arguments.tree, folder, parsers=arguments.parser, tokens=arguments.whole, say=say
+        )
+        print(thinking.table_of_whole(answers))
+        rows += answers
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.service",
+        description="FastDeploy's own server without a GPU, with the plug-in off and on.  Needs root "
+        "(for kernel limits of its own), and what the tree needs to be imported on a CPU, installed beside "
+        "fd_postproc.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="a service, until it is interrupted")
+    serve.add_argument("--plug-in", action="store_true", help="with fd_postproc")
+    serve.add_argument("--limits", choices=LIMITS, default="raised", help="kernel limits")
+    serve.add_argument("--draft", action="store_true", help="draft logprobs (channel spec_topk)")
+    serve.set_defaults(run=_serve)
+    asked = commands.add_parser("cases", help="a client's cases, plug-in off and on: what differs")
+    asked.add_argument(
+        "--stock", action="store_true", help="FastDeploy's own service twice: what differs by itself"
+    )
+    asked.add_argument(
+        "--over-zmq",
+        action="store_true",
+        help="with the plug-in, steps over ZeroMQ (FD_USE_GET_SAVE_OUTPUT_V1; channels spec, spec_topk)",
+    )
+    asked.set_defaults(run=_cases)
+    wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
+    wrong.set_defaults(run=_faults)
+    watched = commands.add_parser("watch", help="ordinary traffic, and what explain finds in it")
+    watched.add_argument("--minutes", type=float, default=60)
+    watched.add_argument("--seed", type=int, default=1)
+    watched.set_defaults(run=_watch)
+    for command in serve, asked, wrong, watched:
+        command.add_argument("--channel", choices=CHANNELS, nargs="+", default=list(CHANNELS))
+    timed = commands.add_parser("measure", help="CPU of a step, thread by thread")
+    timed.add_argument("--requests", type=int, nargs="+", default=[1, 32, 128, 256])
+    timed.add_argument("--kind", choices=measure.KINDS, nargs="+", default=list(measure.KINDS))
+    timed.add_argument("--interval", type=float, nargs="+", default=[0.1, 0.0], help="seconds between steps")
+    timed.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    timed.add_argument("--json", type=Path, help="also write this file")
+    timed.set_defaults(run=_measure)
+    served = commands.add_parser(
+        "streams",
+        help="tokens a second, chunk to chunk, CPU: one API process with it, one and four without",
+    )
+    served.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 512])
+    served.add_argument("--kind", choices=measure.KINDS, nargs="+", default=["21 columns"])
+    served.add_argument("--interval", type=float, default=0.025, help="seconds between steps, at least")
+    served.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    served.add_argument("--json", type=Path, help="also write this file")
+    served.set_defaults(run=_streams)
+    thinks = commands.add_parser("thinking", help="long answers with a reasoning parser and without")
+    thinks.add_argument("--parser", choices=thinking.PARSERS, nargs="+", default=list(thinking.PARSERS))
+    thinks.add_argument("--streams", type=int, nargs="*", default=[64])
+    thinks.add_argument("--after", type=int, nargs="+", default=[500, 8000], help="tokens of each answer")
+    thinks.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
+    thinks.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    thinks.add_argument("--whole", type=int, metavar="TOKENS", help="also answers that are not streamed")
+    thinks.add_argument("--json", type=Path, help="also write this file")
+    thinks.set_defaults(run=_thinking)
+    for command in serve, asked, wrong, watched, timed, served, thinks:
+        command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
+        command.add_argument("--folder", type=Path, help="keep logs here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

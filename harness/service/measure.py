@@ -1,0 +1,366 @@
+"""What a step costs the engine's process, thread by thread, in the running service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from .cases import gauge
+from .counters import Counters
+from .namespace import RAISED, Namespace
+from .server import Service
+
+LEAST = 20
+"""Steps, below which a measurement goes on for up to four times as long."""
+LATE = 20.0
+"""Seconds that measuring waits for the clients whose answer has not begun."""
+START = 120.0
+"""Seconds, within which each client has to have a chunk."""
+ACCEPTED = 2
+"""Tokens of a request in each step."""
+THREADS = {
+    "process_sampling_results": "token",
+    "_zmq_send_generated_tokens": "sender",
+    "_schedule_request_to_worker_v1": "schedule",
+}
+KINDS = {"plain": ("spec", None), "1 column": ("spec_topk", 0), "21 columns": ("spec_topk", 20)}
+"""Channel and ``top_logprobs``; two tokens a step in all of them."""
+
+
+class Load(NamedTuple):
+    """What is measured.
+
+    Attributes
+    ----------
+    requests : int
+        That stream at the same time.
+    kind : str
+        Of `KINDS`.
+    interval : float
+        Seconds from a step to the next; 0: the worker sends as fast as the queue takes it.
+    after : int
+        Tokens of each answer before it is measured.
+    """
+
+    requests: int
+    kind: str
+    interval: float
+    after: int = 0
+
+
+def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = LEAST) -> dict[str, Any]:
+    """Measure one load; the service has to be started with two accepted tokens a step.
+
+    Parameters
+    ----------
+    seconds : float
+        Up to four times as long with fewer steps than `least`.
+
+    Returns
+    -------
+    dict
+        CPU milliseconds a step of the threads of the engine's process and of the API server, steps a second,
+        tokens a second that the clients got, and their times: milliseconds to the first chunk, and from chunk
+        to chunk.
+    """
+    worker = Counters(service.counters)
+    worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    clients = context.Process(
+        target=_clients, args=(service.url, load.requests, load.kind, theirs), daemon=True
+    )
+    clients.start()
+    try:
+        _until(lambda: worker.read()[1] == load.requests, 120, f"{load.requests} requests")
+        if load.after:
+            worker.pace(0)
+            _steps(worker, load.after // ACCEPTED, 1200)
+            worker.pace(-1)
+            _until_idle(service, 600)
+        worker.pace(load.interval)
+        _steps(worker, 5)
+        ours.send("measure")
+        if not ours.poll(START) or ours.recv() != "measuring":
+            raise TimeoutError(f"no first chunk for every client within {START} s")
+        told = _stages(service)
+        before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
+        time.sleep(seconds)
+        while _received(service, worker) < steps + least and time.monotonic() < start + 4 * seconds:
+            time.sleep(0.1)
+        after, more, end = _clocks(service), _received(service, worker), time.monotonic()
+        live = worker.read()[1]
+        ours.send("stop")
+        times = ours.recv()
+        stages = _since(told, _stages(service))
+    finally:
+        worker.pace(-2)
+        clients.terminate()
+        clients.join()
+    count = max(more - steps, 1)
+    spent = {name: (after[name] - before.get(name, 0)) / count * 1000 for name in after}
+    engine = sum(spent[name] for name in spent if name != "API server")
+    return {
+        **load._asdict(),
+        "live": live,
+        "load average": os.getloadavg()[0],
+        "steps": count,
+        "steps a second": count / (end - start),
+        "seconds": end - start,
+        "tokens a second": ACCEPTED * times["chunks"] / times["client seconds"],
+        **{f"{name} ms": value for name, value in sorted(spent.items())},
+        "engine ms": engine,
+        "engine without schedule ms": engine - spent.get("schedule", 0),
+        **stages,
+        **times,
+    }
+
+
+def _clocks(service: Service) -> dict[str, float]:
+    """CPU seconds: of each kind of thread in the engine's process, and of the API server."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(service.clocks))
+        answer = b"".join(iter(lambda: asking.recv(1 << 16), b""))
+    found: dict[str, float] = {}
+    for name, spent in json.loads(answer).values():
+        kind = next((kind for function, kind in THREADS.items() if function[:15] == name), "other")
+        found[kind] = found.get(kind, 0.0) + spent
+    found["API server"] = api_clock(service)
+    return found
+
+
+_STAGES = ("receive", "wait", "build", "put")
+
+
+def _stages(service: Service) -> dict[str, float]:
+    """The plug-in's own totals, as its engine last told them (every 5 s)."""
+    found = {}
+    for name in ("steps", *(f"{stage}_seconds" for stage in _STAGES)):
+        value = gauge(service.metrics(), f"fd_postproc_{name}_total")
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Wall-clock microseconds a step of each stage of the token thread; nothing without the plug-in."""
+    steps = after.get("steps", 0) - before.get("steps", 0)
+    if steps <= 0:
+        return {}
+    return {
+        f"{stage} us": (after[f"{stage}_seconds"] - before[f"{stage}_seconds"]) / steps * 1e6
+        for stage in _STAGES
+    }
+
+
+def _received(service: Service, worker: Counters) -> int:
+    """Steps that the engine has taken out of the queue."""
+    return worker.read()[0] - service.namespace.waiting()
+
+
+def _process_clock(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | 2)  # CPUCLOCK_SCHED of a process
+
+
+def _steps(worker: Counters, count: int, seconds: float = 60) -> None:
+    first = worker.read()[0]
+    _until(lambda: worker.read()[0] >= first + count, seconds, f"{count} steps")
+
+
+def api_clock(service: Service) -> float:
+    """CPU seconds of the API server's processes."""
+    return sum(map(_process_clock, service.api_servers()))
+
+
+def _until_idle(service: Service, seconds: float) -> None:
+    """Until the API server has written what it has: it lags behind a worker that does not wait."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        busy = api_clock(service)
+        time.sleep(1)
+        if api_clock(service) - busy < 0.05:
+            return
+    raise TimeoutError(f"the API server is busy for more than {seconds} s")
+
+
+def _until(true: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} within {seconds} s")
+        time.sleep(0.005)
+
+
+def _clients(url: str, requests: int, kind: str, pipe: Any) -> None:
+    """Run in a process of its own: stream, and note when chunks come."""
+    asyncio.run(_stream_all(url, requests, KINDS[kind][1], pipe))
+
+
+async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> None:
+    firsts: list[float] = []
+    gaps: list[float] = []
+    measuring, began = asyncio.Event(), 0.0
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as session:
+        tasks = [
+            asyncio.create_task(_stream(session, url, number, top, firsts, gaps, measuring))
+            for number in range(requests)
+        ]
+        while True:
+            while not pipe.poll():
+                await asyncio.sleep(0.02)
+            if pipe.recv() == "stop":
+                break
+            patience = time.perf_counter() + LATE
+            # In a server that lags behind the last one comes late, or never if the engine runs ahead.
+            while len(firsts) < requests and time.perf_counter() < patience:
+                await asyncio.sleep(0.02)
+            measuring.set()
+            began = time.perf_counter()
+            pipe.send("measuring")
+        pipe.send({"client seconds": time.perf_counter() - began, **_times(firsts, gaps)})
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _stream(
+    session: aiohttp.ClientSession,
+    url: str,
+    number: int,
+    top: int | None,
+    firsts: list[float],
+    gaps: list[float],
+    measuring: asyncio.Event,
+) -> None:
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": f"request {number}"}],
+        "max_tokens": 32700,
+        "min_tokens": 32700,
+        "stream": True,
+    }
+    if top is not None:
+        body |= {"logprobs": True, "top_logprobs": top}
+    start = last = time.perf_counter()
+    seen = 0
+    async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+        async for data in answer.content.iter_any():
+            events = data.count(b"data: ")
+            now = time.perf_counter()
+            if seen <= 1 < seen + events:
+                firsts.append(now - start)
+            elif measuring.is_set() and events:
+                gaps.extend([(now - last) / events] * events)
+            seen, last = seen + events, now
+
+
+def _times(firsts: list[float], gaps: list[float]) -> dict[str, Any]:
+    found: dict[str, Any] = {"chunks": len(gaps)}
+    if firsts:
+        found["first chunk ms"] = statistics.median(firsts) * 1000
+    if len(gaps) > 1:
+        cuts = statistics.quantiles(gaps, n=100)
+        found |= {"chunk p50 ms": cuts[49] * 1000, "chunk p99 ms": cuts[98] * 1000}
+    return found
+
+
+def run(
+    tree: Path,
+    folder: Path,
+    *,
+    requests: list[int],
+    kinds: list[str],
+    intervals: list[float],
+    seconds: float,
+    say: Any = print,
+) -> list[dict[str, Any]]:
+    """Measure everything: two services, with the plug-in and without, take turns at each load."""
+    rows = []
+    for kind in kinds:
+        with contextlib.ExitStack() as stack:
+            services = [
+                _service(stack, tree, folder / f"{kind.replace(' ', '')}-{name}", kind, name == "on")
+                for name in ("off", "on")
+            ]
+            for service in services:
+                service.wait(300)
+            for interval in intervals:
+                for count in requests:
+                    for service in services:
+                        with contextlib.suppress(TimeoutError):
+                            row = measure(service, Load(count, kind, interval), seconds=seconds)
+                            rows.append({"plug-in": service.plug_in, **row})
+                            say(json.dumps(rows[-1]))
+                        settle(service)
+    return rows
+
+
+def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, plug_in: bool) -> Service:
+    """Started, in an IPC namespace of its own."""
+    service = Service(
+        tree, folder, plug_in=plug_in, channel=KINDS[kind][0],
+        namespace=stack.enter_context(Namespace(RAISED)), environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+    )  # fmt: skip
+    return stack.enter_context(service)
+
+
+def settle(service: Service, seconds: float = 90) -> None:
+    """Until no request is left, the queue is empty, and the API server has nothing to do."""
+    worker = Counters(service.counters)
+    worker.pace(-2)
+    steps = -1
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        now, busy = worker.read()[0], api_clock(service)
+        time.sleep(1)
+        idle = api_clock(service) - busy < 0.05
+        if now == steps and idle and service.namespace.waiting() == 0:
+            return
+        steps = worker.read()[0]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for each load, FastDeploy's own beside ours."""
+    lines = [
+        "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
+        " steps a second | API server | chunk to chunk, p50 | p99 |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
+    order = list(KINDS)
+    for requests, kind, interval in sorted(loads, key=lambda load: (load[2], order.index(load[1]), load[0])):
+        pair = [
+            next((row for row in rows if _is(row, requests, kind, interval, plug_in)), None)
+            for plug_in in (False, True)
+        ]
+        cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
+        for name in (
+            "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
+            "API server ms",            "chunk p50 ms", "chunk p99 ms",
+        ):  # fmt: skip
+            cells.append(" / ".join(_number(row and row.get(name)) for row in pair))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _is(row: dict[str, Any], requests: int, kind: str, interval: float, plug_in: bool) -> bool:
+    return (row["requests"], row["kind"], row["interval"], row["plug-in"]) == (
+        requests,
+        kind,
+        interval,
+        plug_in,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"

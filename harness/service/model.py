@@ -1,0 +1,97 @@
+"""A made-up model folder: what FastDeploy reads of one before it loads weights."""
+
+import itertools
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+END, PAD, START = "<|endoftext|>", "<|pad|>", "<|im_start|>"
+MARKS = ("<think>", "</think>", "<response>", "</response>", "<tool_call>", "</tool_call>")
+_WORDS = "the of and a to in is you that it he was for on are as with his they at be this have from"
+_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def make(folder: Path) -> tuple[int, int]:
+    """Write the folder.
+
+    Returns
+    -------
+    first, last : int
+        Ids from first to last - 1 are text.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    size = tokenizer.get_vocab_size()
+    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+    _write(
+        folder / "tokenizer_config.json",
+        tokenizer_class="Qwen2Tokenizer",
+        model_max_length=32768,
+        eos_token=END,
+        pad_token=PAD,
+        bos_token=None,
+        clean_up_tokenization_spaces=False,
+        chat_template=_TEMPLATE,
+    )
+    vocabulary = json.loads(tokenizer.to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary["vocab"]))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in vocabulary["merges"]]
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    _write(
+        folder / "config.json",
+        architectures=["Qwen2ForCausalLM"],
+        model_type="qwen2",
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        hidden_act="silu",
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        max_position_embeddings=32768,
+        vocab_size=size,
+        tie_word_embeddings=True,
+        torch_dtype="bfloat16",
+        eos_token_id=end,
+        bos_token_id=end,
+        pad_token_id=pad,
+    )
+    _write(
+        folder / "generation_config.json", eos_token_id=[end], pad_token_id=pad, top_p=0.8, temperature=0.7
+    )
+    return 3 + len(MARKS), size
+
+
+def ids_of(folder: Path, text: str) -> list[int]:
+    """The tokens of a text, marks as one token each."""
+    ids: list[int] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
+    return ids
+
+
+def _tokenizer() -> Tokenizer:
+    """Byte-level, with a few merges: some tokens are parts of a character, as in real ones."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    words = _WORDS.split()
+    text = [f"{a} {b} {c}{n}" for n, (a, b) in enumerate(itertools.pairwise(words)) for c in words]
+    text += ["你好，世界。", "naïve café – déjà vu", "def f(x):\n    return x + 1\n"] * 20
+    trainer = trainers.BpeTrainer(
+        vocab_size=1200,
+        special_tokens=[END, PAD, START, *MARKS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text, trainer)
+    return tokenizer
+
+
+def _write(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False))

@@ -1,0 +1,157 @@
+"""Long answers of models that think: the API server with a parser and without, streamed and whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from .cases import tidy
+from .counters import Counters
+from .measure import ACCEPTED, KINDS, Load, api_clock, measure, settle
+from .namespace import RAISED, Namespace
+from .server import Service
+
+PARSERS = {
+    "no parser": ("", ""),
+    "qwen3": ("qwen3", ""),
+    "ernie-x1 with tools": ("ernie-x1", "ernie-x1"),
+    "ernie-45-vl-thinking with tools": ("ernie-45-vl-thinking", "ernie-45-vl-thinking"),
+}
+SERVERS = {"FastDeploy": False, "fd_postproc": True}
+THINKS = {0: "<think>"}
+"""Of streams: they are in the reasoning when they are measured."""
+WHOLE = 32_000
+
+
+def calls(tokens: int) -> dict[int, str]:
+    """What a whole answer says: it thinks, calls a tool, and responds.
+
+    FastDeploy's own parser qwen3 fails where ``</think>`` does not come.
+    """
+    end = tokens * 3 // 4
+    return {
+        0: "<think>",
+        end: "</think>\n",
+        end + 10: '<tool_call>{"name": "get_weather", "arguments": {"city": "x"}}</tool_call>\n<response>\n',
+    }
+
+
+def run(
+    tree: Path,
+    folder: Path,
+    *,
+    parsers: list[str],
+    streams: list[int],
+    after: list[int],
+    interval: float,
+    seconds: float,
+    say: Any = print,
+) -> list[dict[str, Any]]:
+    """Measure streams everywhere: one server at a time, since an idle one polls, too."""
+    rows = []
+    for parser in parsers:
+        for name, plug_in in SERVERS.items():
+            with _service(tree, folder / f"{parser}-{name}", "plain", plug_in, parser, THINKS) as service:
+                for count in streams:
+                    for before in after:
+                        with contextlib.suppress(TimeoutError):
+                            load = Load(count, "plain", interval, before)
+                            row = measure(service, load, seconds=seconds, least=0)
+                            rows.append({"server": name, "parser": parser, **row})
+                            say(json.dumps(rows[-1]))
+                        settle(service)
+    return rows
+
+
+def whole(
+    tree: Path, folder: Path, *, parsers: list[str], tokens: int = WHOLE, say: Any = print
+) -> list[dict[str, Any]]:
+    """Ask for an answer of so many tokens with 20 log-probabilities each, not streamed, of both servers."""
+    rows = []
+    for parser in parsers:
+        for name, plug_in in SERVERS.items():
+            place = folder / f"{parser}-{name}-whole"
+            with _service(tree, place, "21 columns", plug_in, parser, calls(tokens)) as service:
+                before, began = api_clock(service), time.monotonic()
+                text = _ask(service, tokens)
+                rows.append(
+                    {
+                        "server": name,
+                        "parser": parser,
+                        "tokens": tokens,
+                        "seconds": time.monotonic() - began,
+                        "API server s": api_clock(service) - before,
+                        "bytes": len(text),
+                        "digest": _digest(text),
+                    }
+                )
+                say(json.dumps(rows[-1]))
+    return rows
+
+
+def _ask(service: Service, tokens: int) -> str:
+    body = {
+        "messages": [{"role": "user", "content": "think"}], "max_tokens": tokens, "min_tokens": tokens,
+        "logprobs": True, "top_logprobs": KINDS["21 columns"][1],
+    }  # fmt: skip
+    Counters(service.counters).pace(0)
+    answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=1200)
+    if answer.status_code != httpx.codes.OK:
+        raise ValueError(f"status {answer.status_code}: {answer.text[:500]}")
+    return answer.text
+
+
+def _digest(text: str) -> str:
+    """Of an answer without ids and clocks."""
+    plain = json.dumps(tidy(json.loads(text)), sort_keys=True)
+    return hashlib.sha256(re.sub("tool-[0-9a-f]{32}", "tool", plain).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _service(tree: Path, folder: Path, kind: str, plug_in: bool, parser: str, says: dict[int, str]) -> Any:
+    with (
+        Namespace(RAISED) as namespace,
+        Service(
+            tree, Path(str(folder).replace(" ", "-")), plug_in=plug_in, channel=KINDS[kind][0],
+            namespace=namespace, parsers=PARSERS[parser], says=says,
+            environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+        ) as service,
+    ):  # fmt: skip
+        service.wait(300)
+        yield service
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for each load, FastDeploy's own beside ours."""
+    lines = [
+        "| streams | tokens before | parser | API server, ms a step: FastDeploy | fd_postproc | load |",
+        "|---:|---:|---|---:|---:|---:|",
+    ]
+    for load in dict.fromkeys((row["requests"], row["after"], row["parser"]) for row in rows):
+        pair = {row["server"]: row for row in rows if (row["requests"], row["after"], row["parser"]) == load}
+        cells = [f"{pair[one]['API server ms']:.1f}" if one in pair else "-" for one in SERVERS]
+        busy = max(row["load average"] for row in pair.values())
+        lines.append(f"| {load[0]} | {load[1]:,} | {load[2]} | {' | '.join(cells)} | {busy:.0f} |")
+    return "\n".join(lines)
+
+
+def table_of_whole(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for each answer."""
+    lines = [
+        "| parser | server | tokens | seconds | API server | bytes | the same |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        same = len({one["digest"] for one in rows if one["parser"] == row["parser"]}) == 1
+        lines.append(
+            f"| {row['parser']} | {row['server']} | {row['tokens']:,} | {row['seconds']:.1f} | "
+            f"{row['API server s']:.2f} s | {row['bytes']:,} | {'yes' if same else 'NO'} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""Commands where something is short, missing or odd: they work, or one line says cause, limit and remedy."""
+
+import os
+import subprocess
+
+import pytest
+
+from fd_postproc import queues
+from fd_postproc.cli import main
+from tests.conftest import set_limit
+from tests.lib.children import FD_POSTPROC
+from tests.lib.commands import SHIPPED, flat
+
+RECORDING = str(SHIPPED / "plain.fdrec")
+COMMANDS = {
+    "demo": ("demo", "--repeat", "1"),
+    "inspect": ("inspect", RECORDING),
+    "replay": ("replay", RECORDING, "8002"),
+    "record": ("record", "8002", "it.fdrec", "--count", "1"),
+    "explain": ("explain",),
+}
+WITHOUT_PROC = 'mount --bind "$PWD" /proc && exec "$@"'
+SURROUNDINGS = {
+    "64 descriptors": ["prlimit", "--nofile=64", "--"],
+    "12 descriptors": ["prlimit", "--nofile=12", "--"],
+    "150 MB of memory": ["prlimit", "--as=150000000", "--"],
+    "no /proc": ["unshare", "-m", "sh", "-c", WITHOUT_PROC, "sh"],
+    "no HOME": ["env", "-u", "HOME"],
+    "read-only HOME": ["env", "HOME=/proc/1"],
+    "20 columns": ["env", "COLUMNS=20"],
+    "LANG=C": ["env", "LC_ALL=C", "PYTHONUTF8=0", "PYTHONIOENCODING=ascii"],
+    "no standard output": ["sh", "-c", 'exec "$@" >&-', "sh"],
+    "no standard error": ["sh", "-c", 'exec "$@" 2>&-', "sh"],
+    "no standard input": ["sh", "-c", 'exec "$@" <&-', "sh"],
+    "no folder": ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"],
+    "python -OO": ["env", "PYTHONOPTIMIZE=2"],
+    "unreadable switches": ["env", "FD_POSTPROC_DISABLE=perhaps", "FD_POSTPROC_FLIGHT_TOKENS=perhaps"],
+    "an unreadable number": ["env", "FD_POSTPROC_LOG_STATS=perhaps", "FD_POSTPROC_FLIGHT=perhaps"],
+}
+QUICK = {(name, "demo") for name in ("64 descriptors", "150 MB of memory", "no /proc", "20 columns")}
+
+
+def told(surrounding, command, folder):
+    """Exit status, stdout and stderr of a command in its surroundings."""
+    environment = {**os.environ, "FD_POSTPROC_FLIGHT_FOLDER": str(folder)}
+    done = subprocess.run(
+        [*SURROUNDINGS[surrounding], FD_POSTPROC, *COMMANDS[command]],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.resident_memory  # a sanitizer build needs far more
+@pytest.mark.parametrize(
+    ("surrounding", "command"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.nightly)
+        for pair in ((surrounding, command) for surrounding in SURROUNDINGS for command in COMMANDS)
+    ],
+)
+def test_a_command_in_odd_surroundings(surrounding, command, tmp_path, own_namespace):
+    status, out, err = told(surrounding, command, tmp_path)
+    assert "Traceback" not in err
+    assert "interrupted" not in err  # by whom?
+    if command in ("demo", "inspect") and surrounding != "no /proc":
+        assert status == 0, err
+        if surrounding != "no standard output":
+            assert "every one arrived equal" in flat(out) if command == "demo" else out
+    else:
+        assert status in (0, 1)
+        assert status == 0 or surrounding == "no standard error" or err.startswith(f"fd-postproc {command}: ")
+    if (surrounding, command) == ("no /proc", "demo"):
+        assert "/proc/sys" in err
+        assert "mount /proc" in err
+
+
+@pytest.mark.parametrize("command", [("demo",), ("bench", "--seconds", "0.001", "--batch", "1")])
+def test_no_queue_is_left(command, run, own_namespace):
+    if not own_namespace:
+        pytest.skip("kernel.msgmni is set in an IPC namespace of the test's own")
+    set_limit("msgmni", 0)
+    status, _, err = run(*command)
+    assert status == 1
+    assert "all 0 queues that kernel.msgmni allows are in use" in err
+    assert "ipcs -q" in err
+
+
+def test_no_queue_is_left_for_a_receiver(own_namespace):
+    if not own_namespace:
+        pytest.skip("kernel.msgmni is set in an IPC namespace of the test's own")
+    set_limit("msgmni", 0)
+    with pytest.raises(OSError, match=r"all 0 queues that kernel.msgmni allows .*sysctl -w kernel.msgmni"):
+        queues.open_queue(12345)
+
+
+@pytest.mark.parametrize("command", [("inspect", RECORDING), ("inspect", "--help")])
+def test_a_full_standard_output_is_named(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([FD_POSTPROC, *command], stdout=full, stderr=subprocess.PIPE, text=True)
+    if "--help" in command:  # argparse swallows it
+        assert "Traceback" not in done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (
+            1,
+            "fd-postproc inspect: standard output: No space left on device\n",
+        )
+
+
+def test_a_full_disk_names_its_file(tmp_path):
+    """By a limit of the size of a file: whoever may mount a full disk is root."""
+    limited = ["prlimit", "--fsize=0", "--", FD_POSTPROC, "bench", "--seconds", "0.001", "--batch", "1"]
+    path = tmp_path / "here.json"
+    done = subprocess.run(
+        [*limited, "--channel", "plain", "--json", str(path)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1
+    assert f"{path}: File too large; the numbers are those above" in done.stderr
+
+
+def test_an_unreadable_checksum_is_one_line(run, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_CHECKSUM", "maybe")
+    status, out, err = run("demo", "--repeat", "1")
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        "fd-postproc demo: FD_POSTPROC_CHECKSUM='maybe' is neither yes (1, true, yes, on) nor"
+    )
+
+
+def test_ctrl_c_while_the_command_is_imported(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fd_postproc.cli._parser", interrupted)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "fd-postproc: interrupted\n"
+
+
+def test_an_address_cannot_be_inspected(capsys):
+    assert main(["inspect", "ipc:///tmp/steps"]) == 1
+    assert "'fd-postproc record ipc:///tmp/steps FILE' takes it into a file" in capsys.readouterr().err
+    assert main(["inspect", "http://localhost:5570"]) == 1
+    assert "address 'http://localhost:5570' is not 'ipc:///an/absolute/path'" in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""What ``fd-postproc doctor --report FILE`` writes: what a bug report needs, and nothing of anybody's."""
+
+import json
+
+import pytest
+
+from fd_postproc import doctor
+from fd_postproc.doctor import trial
+from fd_postproc.fastdeploy.seams import STEP_MS, text_of
+from tests.lib.quiet import imported
+
+
+def test_versions_shapes_and_reasons(run, tmp_path, monkeypatch):
+    imported("fastdeploy.output.token_processor")
+    report = imported("fd_postproc.fastdeploy.report").report()
+    monkeypatch.setattr(trial, "report", lambda: report)
+    monkeypatch.setattr(doctor, "check_trial", trial.check_trial)
+    monkeypatch.setattr(trial, "installed", lambda: doctor.Finding("ok", "fastdeploy", "fastdeploy", "", ""))
+    monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "/home/somebody/secret")
+    file = tmp_path / "report.json"
+    run("--report", file)
+    told = json.loads(file.read_text())
+    assert told["versions"]["fd_postproc"]
+    assert told["versions"]["numpy"]
+    assert told["settings"]["FD_PLUGINS"] == "fd_postproc"
+    assert told["settings"]["FD_POSTPROC_FLIGHT"] == "set"
+    assert told["trial"]["decision"]["compatible"] == report["decision"]["compatible"]
+    assert "token_ids" in told["shapes"]["CompletionOutput"]["parameters"]
+    assert told["shapes"]["replaced"]["postprocess"]["digests"]
+    text = file.read_text()
+    assert "somebody" not in text
+    assert "def " not in text
+
+
+def test_paths_are_not_told():
+    finding = doctor.Finding("info", "fastdeploy", "x", "engine", "no /home/somebody/tree/file.py there")
+    (told,) = doctor.bug_report([finding])["findings"]
+    assert told["seen"] == "no .../file.py there"
+    other = doctor.Finding("info", "queues", "x", "somebody", "4711")
+    assert doctor.bug_report([other])["findings"] == []
+
+
+@pytest.mark.parametrize(("left", "cost"), [("stamps", 6.5), ("sending", 5.0)])
+def test_a_path_that_is_left_costs_something(left, cost):
+    taken = {"stamps": True, "sending": True, "delivery": True, left: False}
+    text = text_of(taken, unknown=["postprocess"], why={left: "it looks at this"})
+    assert "2 of 3 fast paths are taken" in text
+    assert f"{left} (it looks at this)" in text
+    assert f"about {STEP_MS + cost:.1f} ms instead of {STEP_MS}" in text
+    assert "new code is in: postprocess" in text
+    assert "new code" not in text_of(dict.fromkeys(taken, True))

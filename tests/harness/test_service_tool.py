@@ -1,0 +1,91 @@
+"""Parts of ``harness/service`` that need no FastDeploy: first responses that are dropped, and ids."""
+
+import asyncio
+import importlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from fd_postproc.fastdeploy.api.connections import RequestMap
+from tests.lib import service_tool
+
+NAME = "chatcmpl-{}-01234567-89ab-cdef-0123-456789abcdef"
+
+
+@pytest.fixture
+def tool():
+    for name in ("httpx", "openai"):
+        pytest.importorskip(name)
+    return service_tool.tool()
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    monkeypatch.syspath_prepend(str(service_tool.FOLDER / "shim"))
+    from fd_service_shim import connections
+
+    yield connections
+    for name in [name for name in sys.modules if name.startswith("fd_service_shim")]:
+        del sys.modules[name]
+
+
+def manager(connections, requests):
+    """FastDeploy's connection manager, as far as the shim knows it, which has begun to listen."""
+
+    class DealerConnectionManager:
+        def __init__(self, pid):
+            self.request_map = requests
+
+        async def initialize(self):
+            self.running = True
+
+    connections.watch(SimpleNamespace(DealerConnectionManager=DealerConnectionManager))
+    made = DealerConnectionManager(1)
+    asyncio.run(made.initialize())
+    assert made.running
+    return made
+
+
+def test_a_response_that_comes_too_early_is_said(tool, connections, capsys, tmp_path):
+    requests = manager(connections, {}).request_map
+    early, late = NAME.format("case"), NAME.format("case-stream")
+    assert requests.get(early) is None
+    requests[early] = requests[late] = "queue"
+    assert requests.get(early) == requests.get(late) == "queue"
+    requests.pop(late)
+    requests.get(late)  # of a client that left: nobody misses it
+    (tmp_path / "out").write_text(capsys.readouterr().out)
+    service = tool.server.Service(tmp_path, tmp_path, plug_in=False)
+    assert service.dropped("case") == 1
+    assert service.dropped("case-stream") == service.dropped("cas") == 0
+
+
+def test_the_map_of_the_plug_in_stays(connections):
+    """It keeps what comes too early: the service that is measured is the one that is used."""
+    ours = RequestMap({})
+    assert manager(connections, ours).request_map is ours
+
+
+def test_ids_are_no_part_of_an_answer(tool):
+    for user in ("case", "chat-logprobs5-stream"):
+        text = f"request[{NAME.format(user)}_0] ended, cmpl-01234567-89ab-cdef-0123-456789abcdef did not"
+        assert tool.cases.tidy(text) == "request[chatcmpl-ID] ended, cmpl-ID did not"
+
+
+def test_the_table_of_streams(tool):
+    pytest.importorskip("aiohttp")
+    streams = importlib.import_module(f"{service_tool.NAME}.streams")
+    row = {
+        "server": streams.SERVERS[1].name,
+        "requests": 64,
+        "kind": "1 column",
+        "steps": 100,
+        "seconds": 10.0,
+    }
+    row |= {"tokens a second": 1000.0, "API server ms": 20.0, "engine ms": 5.0, "load average": 1.6}
+    rows = [row | {"chunk p50 ms": 99.6, "chunk p99 ms": 150.0}, row | {"server": streams.SERVERS[0].name}]
+    one, four = streams.table(rows).splitlines()[2:]
+    costs = " 200 us | 50 us | 250 us | 2 |"
+    assert one == f"| 64, 1 column | {streams.SERVERS[0].name} | 1,000 | - | - |{costs}"
+    assert four == f"| 64, 1 column | {streams.SERVERS[1].name} | 1,000 | 100 ms | 150 ms |{costs}"

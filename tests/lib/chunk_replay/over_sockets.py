@@ -1,0 +1,236 @@
+"""Plays recorded streams through FastDeploy's serving code and uvicorn, to a socket; a program of its own.
+
+Each case is asked with the lane off and on, at several paces of the engine's messages; the bytes that a
+client reads have to be the same, headers and chunked encoding included.
+
+    FD_PLUGINS=fd_postproc python over_sockets.py PROTOCOL [MODULE:FUNCTION ...] [CASE ...]
+"""
+
+import ast
+import asyncio
+import contextlib
+import functools
+import importlib
+import json
+import random
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from fd_postproc.environment import STREAM_INTERVAL
+from tests.lib.chunk_replay import serve
+from tests.lib.chunk_replay.cases import cases, index
+
+TURNS = 30
+"""Turns of the event loop in which a stream has written what it was given."""
+
+
+class Paced(serve.Frames):
+    """The result socket: a message, then some turns of the event loop for the streams."""
+
+    def __init__(self, frames, turns):
+        super().__init__(frames)
+        self.turns = turns
+
+    async def read(self):
+        for _ in range(self.turns()):
+            await asyncio.sleep(0)
+        return await super().read()
+
+
+def wrapped_by_the_application():
+    """FastDeploy's function around a generator, without the rest of its program."""
+    path = Path(importlib.import_module("fastdeploy").__file__).parent / "entrypoints/openai/api_server.py"
+    for node in ast.parse(path.read_text()).body:
+        if getattr(node, "name", None) == "wrap_streaming_generator":
+            space = vars(importlib.import_module("fastdeploy.entrypoints.openai.utils")).copy()
+            space.update(
+                time=time, connection_semaphore=serve.Semaphore(), AsyncGenerator=object,
+                trace=importlib.import_module("opentelemetry.trace"),
+            )  # fmt: skip
+            exec(compile(ast.Module([node], []), str(path), "exec"), space)
+            return space["wrap_streaming_generator"]
+    raise AssertionError("no wrap_streaming_generator")
+
+
+class Server:
+    """uvicorn with one route, which answers the case that is set."""
+
+    def __init__(self, protocol, **options):
+        import uvicorn
+        from fastapi import FastAPI, Request
+
+        app = FastAPI()
+        self.wrap = wrapped_by_the_application()
+
+        @app.post("/")
+        async def answer(_: Request):
+            return await self.answer()
+
+        config = uvicorn.Config(
+            app, http=protocol, log_level="error", date_header=False, server_header=False,
+            lifespan="off", **options,
+        )  # fmt: skip
+        self.server = uvicorn.Server(config)
+
+    async def answer(self):
+        case = self.case
+        client = serve.EngineClient(case)
+        create, request = serve.asked(case, client)
+        manager = self.manager = client.connection_manager
+        manager.pull_client = Paced(case["frames"], self.turns)
+        manager.pull_metrics_address = "ipc://none"
+        if self.coalesce:
+            manager.request_map.more = manager.pull_client.frames.__len__
+        made = await create(request)
+        assert type(made).__name__ != "ErrorResponse", made
+
+        async def dispatch():
+            while not manager.request_map:
+                await asyncio.sleep(0)
+            await manager._dispatch_batch_responses()
+
+        self.dispatcher = asyncio.create_task(dispatch())
+        return sys.modules["__main__"].StreamingResponse(
+            content=self.wrap(made)(), media_type="text/event-stream"
+        )
+
+    async def asked(self, case, turns, coalesce=False):
+        """The bytes of an answer."""
+        serve.prepare(case)
+        serve.processor_of(case["server"])  # made only once, and what makes it draws ids
+        serve.prepare(case)
+        self.case, self.turns, self.coalesce, self.dispatcher = case, turns, coalesce, None
+        reader, writer = await asyncio.open_connection(*self.address)
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+        told = b""
+        try:
+            async with asyncio.timeout(6 * serve.PATIENCE):
+                while not told.endswith(b"\r\n0\r\n\r\n"):
+                    part = await reader.read(1 << 16)
+                    if not part:
+                        break
+                    told += part
+        except TimeoutError:
+            told += b"no end"
+        writer.close()
+        if self.dispatcher is not None:
+            self.dispatcher.cancel()
+        return told
+
+    async def run(self, ask):
+        """Serve while `ask` runs."""
+        task = asyncio.create_task(self.server.serve(sockets=[self.bound()]))
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        try:
+            return await ask(self)
+        finally:
+            self.server.should_exit = True
+            await task
+
+    def bound(self):
+        import socket
+
+        bound = socket.socket()
+        bound.bind(("127.0.0.1", 0))
+        self.address = bound.getsockname()
+        return bound
+
+
+def chunks_of(told):
+    """The events of an answer."""
+    body, found = told.partition(b"\r\n\r\n")[2], []
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        found.append(body[: int(size, 16)].decode())
+        body = body[int(size, 16) + 2 :]
+    return found[:-1]
+
+
+def merged(told):
+    """An answer whose chunks are put together: texts and log-probabilities of each choice, and the rest."""
+    head, _, _ = told.partition(b"\r\n\r\n")
+    texts, rest = {}, []
+    for event in chunks_of(told):
+        chunk = json.loads(event[6:]) if event.startswith("data: {") else event
+        for choice in chunk.get("choices", ()) if isinstance(chunk, dict) else ():
+            one = texts.setdefault(choice["index"], {"text": ""})
+            place = choice.get("delta", choice)
+            key = "content" if place is not choice else "text"
+            one["text"] += place.pop(key, None) or ""
+            for name, values in (choice.pop("logprobs", None) or {}).items():
+                one[name] = one.get(name, []) + values
+            if choice.get("finish_reason"):
+                rest.append(choice | {"arrival_time": None})
+        if not isinstance(chunk, dict) or not chunk.get("choices"):
+            rest.append(chunk)
+    return [head, texts, rest]
+
+
+async def play(server):
+    """What differs, by case; how many chunks the lane wrote."""
+    from fd_postproc.fastdeploy.api import lane
+
+    wrong, played, written, writes = {}, 0, [0], lane.Lane.write
+
+    def write(self, group):
+        written[0] += len(group)
+        writes(self, group)
+
+    lane.Lane.write = write
+    program = sys.modules["__main__"]
+    for name, case in cases().items():
+        if not (case["derived"] and case["dimensions"]["stream"]) or (only and name not in only):
+            continue
+        played += 1
+        expected = await server.asked(case, lambda: TURNS)
+        if chunks_of(expected) != case["output"]["chunks"]:
+            wrong[name] = "FastDeploy's own is not the recorded one"
+        restore = lane.install(program)
+        draw = random.Random(played)
+        paces = [
+            (lambda: TURNS, False),
+            (functools.partial(draw.randrange, 6), False),
+            (functools.partial(draw.randrange, 9), True),
+        ]
+        for number, (turns, coalesce) in enumerate(paces):
+            told = await server.asked(case, turns, coalesce)
+            told, right = (merged(told), merged(expected)) if STREAM_INTERVAL.value else (told, expected)
+            if told != right:
+                told, right = (bytes(told), right) if isinstance(told, bytes) else map(str, (told, right))
+                at = next((i for i, (a, b) in enumerate(zip(told, right, strict=False)) if a != b), -1)
+                wrong[name] = f"pace {number} at {at}: {told[at - 60 : at + 60]} {right[at - 60 : at + 60]}"
+        restore()
+    return played, wrong, written[0]
+
+
+if __name__ == "__main__":
+    import fastdeploy  # noqa: F401
+    import msgpack
+    from fastapi.responses import StreamingResponse  # noqa: F401
+    from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
+    from fastdeploy.entrypoints.openai import utils as serving_utils
+
+    if not hasattr(serving_utils.DealerConnectionManager, "_dispatch_batch_responses") or hasattr(
+        importlib.import_module("fastdeploy.utils"), "make_choice_id"
+    ):
+        print("told: " + json.dumps({"other": "its results come one by one, or have other ids"}))
+        sys.exit()
+    serve.msgpack, serve.serving_utils = msgpack, serving_utils
+    for planted in (argument for argument in sys.argv[2:] if ":" in argument):
+        name, function = planted.split(":")
+        getattr(importlib.import_module(name), function)()
+    only = [argument for argument in sys.argv[2:] if ":" not in argument]
+    frozen = index()["frozen_time"]
+    time.time = lambda: frozen
+    traceback.format_exc = lambda *a, **k: "<traceback>"
+    with contextlib.suppress(KeyboardInterrupt):
+        served = Server(sys.argv[1])
+        played, wrong, written = asyncio.run(served.run(play))
+        from fd_postproc.fastdeploy.api.chunks._chunks import steady_totals, totals
+
+        steady, behind = steady_totals()
+        told = {"played": played, "wrong": wrong, "lane": written, "steady": steady, "behind": behind}
+        print("told: " + json.dumps(told | {"left": totals()[1]}))

@@ -1,0 +1,1 @@
+"""The listed bugs, a module for each room."""

@@ -1,0 +1,321 @@
+"""Is ours used in a serving module?  Decided by a trial, here on the double's serving modules.
+
+Their generators are restated, and held to what FastDeploy's own wrote: test_recorded_streams.py and
+test_recorded_answers.py.
+"""
+
+import importlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from fd_postproc.fastdeploy.api import activation, canned, counters, entry, loading, trial
+from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
+from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
+from fd_postproc.fastdeploy.api.trial import compare
+
+OPENAI = "fastdeploy.entrypoints.openai"
+METHODS = {
+    CHAT: ("OpenAIServingChat", "_create_chat_logprobs"),
+    COMPLETION: ("OpenAIServingCompletion", "_create_completion_logprobs"),
+}
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A function that imports a serving module anew; nothing of it stays."""
+    monkeypatch.setattr(loading, "_finder", loading._Finder())
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name in (CHAT, COMPLETION):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module
+    for name in (CHAT, COMPLETION):
+        sys.modules.pop(name, None)
+    counters.stop()
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Gauges and log lines."""
+    seen = SimpleNamespace(gauges=[], lines=[])
+    log = SimpleNamespace(info=seen.lines.append, warning=seen.lines.append, error=seen.lines.append)
+    monkeypatch.setattr(activation, "api_log", lambda: log)
+    monkeypatch.setattr(activation, "export_active", lambda side, active: seen.gauges.append((side, active)))
+    monkeypatch.setattr(counters, "api_log", lambda: log)
+    return seen
+
+
+def is_ours(module):
+    """Whether a module has our parts: all or none."""
+    owner, method = METHODS[module.__name__]
+    own = [vars(module)[name] is not vars(sys.modules[PROTOCOL])[name] for name in blocks_of_names(module)]
+    own.append("__wrapped__" in vars(vars(vars(module)[owner])[method]))
+    assert len(set(own)) == 1, own
+    return own[0]
+
+
+def blocks_of_names(module):
+    by_fastdeploy = building_blocks._BUILT_BY_FASTDEPLOY
+    return [name for name in vars(module) if name in building_blocks.MODELS and name not in by_fastdeploy]
+
+
+# ---- What is decided -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+def test_the_trial_finds_no_difference_and_ours_is_used(name, load, told):
+    entry.register()
+    assert not told.gauges
+    module = load(name)
+    assert told.gauges == [("api", True)]
+    (line,) = told.lines
+    assert f"API side active for {activation.WHAT[name.rpartition('.')[2]]}" in line
+    assert f"equal in {2 * len(canned.scripts(name == CHAT))} trials" in line
+    assert is_ours(module)
+
+
+@pytest.mark.parametrize("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])
+def test_switched_off(variables, load, told, monkeypatch):
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    entry.register()
+    assert loading._finder.actions == {}
+    assert not is_ours(load(CHAT))
+    assert (told.gauges, told.lines) == ([], [])
+
+
+def in_models(monkeypatch, names, change):
+    """Plant into our stand-ins of some classes."""
+    stock = building_blocks.models_of
+
+    def planted(cls, stood_in, style):
+        made = stock(cls, stood_in, style)
+        return (lambda **values: made(**change(values))) if cls.__name__ in names else made
+
+    monkeypatch.setattr(building_blocks, "models_of", planted)
+
+
+def another_reasoning(monkeypatch):
+    """Of equal length."""
+
+    def change(values):
+        return {**values, "reasoning_content": values.get("reasoning_content") and "mh"}
+
+    in_models(monkeypatch, ("DeltaMessage",), change)
+
+
+def whole_answers_only(monkeypatch):
+    in_models(
+        monkeypatch,
+        ("ChatCompletionResponse", "CompletionResponse"),
+        lambda values: {**values, "model": 'trial "e"'},
+    )
+
+
+def many_alternatives_only(monkeypatch):
+    """A row of more than three is shown with one less."""
+    for name in ("ChatBuilder", "CompletionBuilder"):
+        stock = getattr(building_blocks, name)
+
+        class Planted:
+            def __init__(self, *given, stock=stock):
+                self.builder = stock(*given)
+
+            def build(self, top, *asked):
+                wide = top is not None and len(top) == 3 and top[0] and len(top[0][0]) > 2
+                cut = [[row[:-1] for row in part] for part in top[:2]] if wide else None
+                return self.builder.build([*cut, top[2]] if wide else top, *asked)
+
+        monkeypatch.setattr(building_blocks, name, Planted)
+
+
+def raising(monkeypatch):
+    in_models(monkeypatch, ("UsageInfo",), lambda values: values["nothing"])
+
+
+PLANTS = [another_reasoning, whole_answers_only, many_alternatives_only, raising]
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+def test_where_the_trial_finds_a_difference_fastdeploys_own_stays(
+    name, plant, load, told, monkeypatch, capsys
+):
+    if plant is another_reasoning and name == COMPLETION:
+        pytest.skip("completions have no such part")
+    plant(monkeypatch)
+    entry.register()
+    module = load(name)
+    assert told.gauges == [("api", False)]
+    (line,) = told.lines
+    assert "API side stands aside, FastDeploy's own code writes the" in line
+    assert "API side stands aside" in capsys.readouterr().err
+    assert not is_ours(module)
+
+
+def test_a_difference_of_whole_answers_is_named(load, monkeypatch):
+    whole_answers_only(monkeypatch)
+    verdict, _ = compare(load(CHAT))
+    assert "not streamed" in verdict.reason
+    assert "is expected, ours is" in verdict.reason
+
+
+def test_one_that_differs_is_used_where_that_is_forced(load, told, monkeypatch):
+    whole_answers_only(monkeypatch)
+    monkeypatch.setenv("FD_POSTPROC_FORCE", "1")
+    entry.register()
+    load(CHAT)
+    assert told.gauges == [("api", True)]
+    (line,) = told.lines
+    assert "because FD_POSTPROC_FORCE is set, although it differs" in line
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "found"),
+    [
+        (["a", "b"], ["a", "b"], None),
+        (["a", "bx"], ["a", "by"], "chunk 1: 'bx' is expected, ours is 'by'"),
+        (["ab"], ["abc"], "chunk 0: 'ab' is expected, ours is 'abc'"),
+        (["a", "b"], ["a"], "1 chunks, not 2"),
+        (["a"], ["a", "b"], "2 chunks, not 1"),
+    ],
+)
+def test_differences(expected, actual, found):
+    assert trial._difference(expected, actual) == found
+
+
+def test_a_fastdeploy_that_fails_by_itself_cannot_be_compared(load, monkeypatch):
+    module = load(CHAT)
+
+    async def fails(self, request, request_id):
+        raise OSError("no disk")
+        yield
+
+    monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", fails)
+    verdict, _ = compare(module)
+    assert not verdict.compatible
+    assert "FastDeploy's own code fails in the trial" in verdict.reason
+    assert "OSError: no disk" in verdict.reason
+
+
+def test_a_method_with_other_arguments_is_left_to_fastdeploy(load, monkeypatch):
+    module = load(CHAT)
+    monkeypatch.setattr(module.OpenAIServingChat, "_create_chat_logprobs", lambda self, top, more: None)
+    blocks = blocks_of(module)
+    assert blocks.methods == {}
+    assert blocks.left == {
+        "_create_chat_logprobs": "OpenAIServingChat._create_chat_logprobs takes other arguments"
+    }
+
+
+def test_a_module_that_names_nothing_known(load):
+    load(CHAT)
+    verdict, blocks = compare(SimpleNamespace(__name__=CHAT))
+    assert (verdict.compatible, blocks) == (False, None)
+    assert "names none of the parts known here" in verdict.reason
+
+
+def test_an_unknown_way_of_floats(load, monkeypatch):
+    monkeypatch.setattr(building_blocks, "float_style", lambda: None)
+    verdict, blocks = compare(load(CHAT))
+    assert (verdict.compatible, blocks) == (False, None)
+    assert "pydantic prints floats in none of the ways" in verdict.reason
+
+
+def test_what_is_installed_can_be_taken_out(load):
+    module = load(COMPLETION)
+    restore = install(module, blocks_of(module))
+    assert is_ours(module)
+    restore()
+    assert not is_ours(module)
+
+
+def test_nothing_that_goes_wrong_keeps_fastdeploy_from_starting(load, monkeypatch, caplog):
+    def fails(*arguments):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(activation, "settle", fails)
+    entry.register()
+    assert not is_ours(load(CHAT))
+    assert "the API server's side is off" in caplog.text
+    monkeypatch.setattr(loading, "when_loaded", fails)
+    entry.register()
+
+
+# ---- In use --------------------------------------------------------------------------------------------
+
+
+class Processor:
+    def __init__(self, word):
+        self.word, self.tokenizer = word, self
+
+    def process_logprob_response(self, token_ids, **options):
+        return f"{self.word}{token_ids}"
+
+    def convert_ids_to_tokens(self, token):
+        return self.word
+
+
+TOP = [[[1, 2]], [[-0.5, -1.5]], [1]]
+
+
+def asked(module, processor, top=TOP, columns=1):
+    owner, method = METHODS[module.__name__]
+    handler = vars(module)[owner](SimpleNamespace(data_processor=processor))
+    return getattr(handler, method)(top, *([True] if module.__name__ == CHAT else []), columns)
+
+
+@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+def test_each_processor_has_texts_of_its_own(name, load, told):
+    entry.register()
+    module = load(name)
+    one, other = Processor("one"), Processor("other")
+    for processor in (one, other, one, Processor("third")):
+        shown = asked(module, processor).model_dump_json()
+        assert f'"{processor.word}[1]' in shown
+        assert f'"{processor.word}[2]' in shown
+
+
+@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
+    counted = []
+    metric = SimpleNamespace(labels=lambda reason: SimpleNamespace(inc=lambda: counted.append(reason)))
+    monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
+    entry.register()
+    module = load(name)
+    assert counted == []  # of the trial nothing is told
+    assert _chunks.totals() == (0, {})
+    told.lines.clear()
+    processor = Processor("x")
+    for _ in range(10):
+        assert asked(module, processor, [[[1.5]], [[-0.5]], [1]]).model_dump_json()
+    assert len(counted) == 10
+    assert [line.partition("once")[1] or line.partition("10 times")[1] for line in told.lines] == [
+        "once",
+        "10 times",
+    ]
+    assert sum(_chunks.totals()[1].values()) == 10
+
+
+def test_a_tokenizer_that_refuses_goes_fastdeploys_way(load, told):
+    entry.register()
+    module = load(CHAT)
+
+    class Refuses(Processor):
+        def process_logprob_response(self, token_ids, **options):
+            raise ValueError(token_ids)
+
+    assert asked(module, Refuses("x")) is None
+    assert _chunks.totals()[1] == {"the tokenizer refuses a token id": 1}
+
+
+def test_the_counter_is_prometheus_or_nothing(monkeypatch):
+    monkeypatch.setattr(counters, "_counters", {})
+    of_a_test = ("of_a_test", "What a test counts", "reason")
+    made = counters.counter(*of_a_test)
+    assert made is counters.counter(*of_a_test)
+    made.labels("x").inc()
+    assert made.labels("x")._value.get() == 1
+    monkeypatch.setattr(counters, "_counters", {})  # the name is taken now
+    assert counters.counter(*of_a_test) is None

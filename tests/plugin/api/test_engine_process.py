@@ -1,0 +1,128 @@
+"""Which process the engine is, and whether it lives: real processes that listen, stop and die."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fd_postproc.fastdeploy.api import engine_process
+from fd_postproc.fastdeploy.api.engine_process import EngineProcess, Unknown, listener, socket_file
+from tests.lib.waiting import until
+
+LISTEN = """
+import os, socket, sys, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+child = os.fork() if sys.argv[2:] == ["fork"] else 1
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def listening(tmp_path):
+    """Starts a process that listens at a path, and ends it afterwards."""
+    started = []
+
+    def start(*arguments):
+        path = str(tmp_path / f"{len(started)}.socket")
+        process = subprocess.Popen(
+            [sys.executable, "-c", LISTEN, path, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process, path, int(process.stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_process_that_listens_is_known(listening):
+    process, path, _ = listening()
+    engine = listener(path)
+    assert engine.pid == process.pid
+    assert engine.is_alive()
+    assert listener(path) == engine
+
+
+def test_a_stopped_process_lives(listening):
+    process, path, _ = listening()
+    engine = listener(path)
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: engine_process.process_stat(process.pid)[0] == "T")
+    assert engine.is_alive()
+    assert listener(path) == engine
+
+
+def test_a_killed_process_is_gone_before_its_parent_has_noticed(listening):
+    process, path, _ = listening()
+    engine = listener(path)
+    process.kill()
+    until(lambda: not engine.is_alive())
+    assert engine_process.process_stat(process.pid)[0] == "Z"
+    process.wait()
+    assert not engine.is_alive()
+    with pytest.raises(Unknown, match=r"0\.socket: ECONNREFUSED"):
+        listener(path)
+
+
+def test_a_child_that_holds_the_socket_is_not_the_engine(listening):
+    """FastDeploy's API processes are forked from the engine: its socket outlives it there."""
+    process, path, child = listening("fork")
+    try:
+        assert listener(path).pid == process.pid
+        process.kill()
+        process.wait()
+        with pytest.raises(Unknown, match=f"process {process.pid}, which made .* (has ended|cannot be seen)"):
+            listener(path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_another_process_of_the_same_number_is_not_the_engine():
+    itself = EngineProcess(os.getpid(), engine_process.process_stat("self")[19])
+    assert itself.is_alive()
+    assert not itself._replace(start="1").is_alive()
+
+
+@pytest.mark.parametrize("error", [PermissionError(), OSError(24, "too many open files")])
+def test_what_cannot_be_read_lives(monkeypatch, error):
+    def fails(pid):
+        raise error
+
+    monkeypatch.setattr(engine_process, "process_stat", fails)
+    assert EngineProcess(1, "1").is_alive()
+
+
+@pytest.mark.parametrize(("state", "threads", "alive"), [("Z", 1, False), ("Z", 2, True), ("X", 1, False)])
+def test_a_first_thread_that_has_ended_is_not_the_process(monkeypatch, state, threads, alive):
+    fields = [state, *"1" * 16, str(threads), "0", "77"]
+    monkeypatch.setattr(engine_process, "process_stat", lambda pid: fields)
+    assert EngineProcess(1, "77").is_alive() is alive
+
+
+def test_no_socket_and_another_kind_of_file(tmp_path):
+    with pytest.raises(Unknown, match=r"none\.socket: ENOENT"):
+        listener(str(tmp_path / "none.socket"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unknown, match="file: ECONNREFUSED"):
+        listener(str(tmp_path / "file"))
+
+
+def test_a_socket_that_is_made_anew_is_another_file(tmp_path):
+    path = str(tmp_path / "a.socket")
+    assert socket_file(path) is None
+    seen = set()
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path)
+        seen.add(socket_file(path))
+        os.unlink(path)
+    assert len(seen) == 2

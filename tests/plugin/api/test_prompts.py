@@ -1,0 +1,267 @@
+"""Log-probabilities of a prompt: packed until somebody looks, and the JSON that FastDeploy's maps make."""
+
+import copy
+import json
+import math
+import random
+import sys
+from dataclasses import dataclass
+
+import msgpack
+import numpy as np
+import pytest
+
+from fd_postproc.fastdeploy.api.chunks._chunks import (
+    PromptLogprobs,
+    Texts,
+    Unknown,
+    extend_prompts_by,
+    keep_packed,
+    prompt_logprobs,
+    unpack,
+)
+from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+from tests.lib.chunk_replay.alone import models
+from tests.plugin.api.test_arrays import one_value
+
+
+@dataclass
+class Logprob:
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+class Plain(models.BaseModel):
+    id: str
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+
+
+ANSWER = models_of(Plain, {Plain: None}, float_style())
+SPELLED = [" the", "é\n", "", "\ufffd", "日本", '"']
+
+
+def spell(token):
+    if token >= 1 << 20:
+        raise IndexError("piece id is out of range")
+    return SPELLED[token % len(SPELLED)] + str(token // 100), ""
+
+
+def stock_list(ids, scores, ranks, columns, texts):
+    """As FastDeploy builds it."""
+    made = [None]
+    for row, values, rank in zip(ids, scores, ranks, strict=True):
+        shown = [spell(token)[0] for token in row] if texts else [None] * len(row)
+        places = [rank, *range(1, columns + 1)]
+        made.append(
+            {
+                token: Logprob(value, place, text)
+                for token, value, place, text in zip(row, values, places, shown, strict=False)
+            }
+        )
+    return made
+
+
+def clamp(value):
+    for row in value:
+        for one in (row or {}).values():
+            one.logprob = -9999.0 if one.logprob == -math.inf else one.logprob
+    return value
+
+
+def collected(value):
+    """As FastDeploy's chat puts them into a list."""
+    made = []
+    made.extend(value)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def packed():
+    keep_packed(prompts=True, arrays=True)
+    extend_prompts_by([collected.__code__])
+    yield
+    keep_packed(prompts=False, arrays=False)
+    extend_prompts_by([])
+
+
+def numbers(rows, width, seed, most=300):
+    draw = np.random.default_rng(seed)
+    scores = (-draw.exponential(3, (rows, width))).astype(np.float32)
+    scores[draw.random((rows, width)) < 0.02] = -np.inf
+    return draw.integers(0, most, (rows, width)), scores, draw.integers(1, 1 << 40, rows)
+
+
+def forms(ids, scores, ranks):
+    """What arrives from an engine of ours, and from any other one."""
+    yield [one_value(one) for one in (ids, scores, ranks)]
+    yield [ids.tolist(), scores.tolist(), ranks.tolist()]
+    yield [one_value(ids.astype(np.int32)), one_value(scores.astype(np.float64)), one_value(ranks)]
+
+
+CASES = [(1, 1, 1), (3, 5, 4), (70, 21, 20), (200, 21, 7), (64, 3, 0), (2, 5000, 5000), (900, 21, 20)]
+
+
+@pytest.mark.parametrize("texts", [True, False])
+@pytest.mark.parametrize(("rows", "width", "columns"), CASES)
+def test_the_json_is_that_of_fastdeploys_maps(rows, width, columns, texts):
+    given = numbers(rows, width, rows)
+    lists = [one.tolist() for one in given]
+    right = Plain(id="x", prompt_logprobs=clamp(stock_list(*lists, columns, texts)))
+    for form in forms(*given):
+        tensors = unpack(msgpack.packb({"prompt_logprobs": form}))["prompt_logprobs"]
+        assert isinstance(tensors, list)
+        made = prompt_logprobs(tensors, columns, Texts(spell) if texts else None, None)
+        assert type(made) is PromptLogprobs
+        assert len(made) == rows + 1
+        made.clamp(clamp)
+        for value in (made, collected(made)):
+            answer = ANSWER(id="x", prompt_logprobs=value)
+            assert answer.model_dump_json() == right.model_dump_json()
+            assert answer.model_dump_json(exclude_unset=True) == right.model_dump_json(exclude_unset=True)
+            pieces = answer.response_pieces()
+            list(pieces.settle())
+            body = list(pieces)
+            assert b"".join(body).decode() == json.dumps(
+                right.model_dump(), ensure_ascii=False, separators=(",", ":")
+            )
+            assert max(map(len, body)) < 70_000
+
+
+def test_few_texts_are_made_in_a_piece():
+    """Each is asked of the tokenizer, which takes longer than a thousand that are known."""
+    asked = []
+    given = numbers(400, 21, 3, most=100_000)
+    tensors = unpack(msgpack.packb([one_value(one) for one in given]))
+
+    def counted(token):
+        asked.append(token)
+        return spell(token)
+
+    made = prompt_logprobs(tensors, 20, Texts(counted), None)
+    made.clamp(clamp)
+    before, most = len(asked), 0
+    for _ in ANSWER(id="x", prompt_logprobs=made).response_pieces().settle():
+        before, most = len(asked), max(most, len(asked) - before)
+    assert most == 64
+    assert len(asked) > 7000
+
+
+def test_whoever_looks_finds_fastdeploys_list():
+    given = numbers(5, 4, 8)
+    lists = [one.tolist() for one in given]
+    right = stock_list(*lists, 3, True)
+
+    def made():
+        tensors = unpack(msgpack.packb([one_value(one) for one in given]))
+        return prompt_logprobs(tensors, 3, Texts(spell), lambda: stock_list(*lists, 3, True))
+
+    assert isinstance(made(), list)
+    assert made() == right
+    assert list(made()) == right
+    assert copy.deepcopy(made()) == right
+    assert made()[1] == right[1]
+    assert made()[1:] == right[1:]
+    for value in (made(), collected(made())):
+        assert ANSWER(id="x", prompt_logprobs=value).prompt_logprobs == right
+        assert ANSWER(id="x", prompt_logprobs=value).model_copy().prompt_logprobs == right
+        assert (
+            ANSWER(id="x", prompt_logprobs=value).model_dump()
+            == Plain(id="x", prompt_logprobs=right).model_dump()
+        )
+    changed = made()
+    changed[1][5] = Logprob(-1.5, 7, "new")
+    changed.clamp(clamp)
+    expected = Plain(id="x", prompt_logprobs=clamp(list(changed)))
+    assert '"new"' in expected.model_dump_json()
+    assert ANSWER(id="x", prompt_logprobs=changed).model_dump_json() == expected.model_dump_json()
+    assert ANSWER(id="x", prompt_logprobs=collected(changed)).model_dump_json() == expected.model_dump_json()
+
+
+def test_two_results_of_a_choice_stand_one_behind_the_other():
+    given = numbers(40, 3, 5)
+    lists = [one.tolist() for one in given]
+    tensors = [unpack(msgpack.packb([one_value(one) for one in given])) for _ in range(2)]
+    parts = [prompt_logprobs(one, 2, None, None) for one in tensors]
+    right = Plain(id="x", prompt_logprobs=2 * stock_list(*lists, 2, False))
+    answer = ANSWER(id="x", prompt_logprobs=[*collected(parts[0]), *collected(parts[1])])
+    assert answer.model_dump_json() == right.model_dump_json()
+    text = right.model_dump_json()
+    assert len(answer.response_pieces().whole or b"") in (0, len(text))
+
+
+IDS, SCORES, RANKS = [[1, 2], [3, 4]], [[-0.5, -1.0], [-2.0, -3.0]], [1, 2]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        *([IDS, SCORES, [1]], [IDS, SCORES[:1], RANKS], [IDS, [[-0.5], [-1.0, -2.0]], RANKS], [[], [], []]),
+        *(
+            [[[]], [[]], [1]],
+            [IDS, [[1, 2], [3, 4]], RANKS],
+            [IDS, SCORES],
+            None,
+            "x",
+            [[["x"]], [[-0.5]], [1]],
+        ),
+        [one_value(np.array(IDS)), one_value(np.array(SCORES)), one_value(np.array(SCORES))],
+        [one_value(np.array(SCORES)), one_value(np.array(SCORES)), one_value(np.array(RANKS))],
+        [one_value(np.array(IDS)), one_value(np.array(SCORES)[:1]), one_value(np.array(RANKS))],
+        [one_value(np.array(IDS)), one_value(np.array(SCORES)), one_value(np.array([1]))],
+    ],
+    ids=repr,
+)
+def test_other_values_are_left_to_fastdeploy(tensors):
+    came = unpack(msgpack.packb({"prompt_logprobs": tensors}))["prompt_logprobs"]
+    with pytest.raises(Unknown):
+        prompt_logprobs(came, 2, None, None)
+
+
+@pytest.mark.parametrize("columns", [-1, None, 2.0, True])
+def test_an_odd_number_of_columns_is_left_to_fastdeploy(columns):
+    came = unpack(msgpack.packb({"prompt_logprobs": [IDS, SCORES, RANKS]}))["prompt_logprobs"]
+    with pytest.raises(Unknown):
+        prompt_logprobs(came, columns, None, None)
+
+
+def test_a_tokenizer_that_refuses_does_it_before_anything_is_written():
+    came = unpack(msgpack.packb({"prompt_logprobs": [[[1, 2], [1 << 20, 3]], SCORES, RANKS]}))
+    with pytest.raises(IndexError):
+        prompt_logprobs(came["prompt_logprobs"], 2, Texts(spell), None)
+
+
+def test_not_a_number_is_left_to_the_model():
+    came = unpack(msgpack.packb({"prompt_logprobs": [[[1, 2]] * 80, [[-0.5, math.nan]] * 80, [1] * 80]}))
+    answer = ANSWER(id="x", prompt_logprobs=prompt_logprobs(came["prompt_logprobs"], 2, None, None))
+    assert '"logprob":null' in answer.model_dump_json()  # as in a stream
+    with pytest.raises(Unknown):
+        list(answer.response_pieces().settle())
+    assert answer.response_json() is None
+
+
+@pytest.mark.parametrize(("more", "kept"), [(0, True), (60_000, True), (200_000, False)])
+def test_a_message_is_kept_where_most_of_it_is_the_array(more, kept):
+    array = np.frombuffer(random.Random(4).randbytes(80_000), np.uint8).reshape(100, 800)
+    message = msgpack.packb([one_value(array), "x" * more])
+    before = sys.getrefcount(message)
+    value = unpack(message)[0]
+    assert sys.getrefcount(message) - before == kept
+    del message
+    assert value == array.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_prompts(seed):
+    draw = random.Random(seed)
+    for step in range(40):
+        rows, width = draw.randint(1, 90), draw.randint(1, 30)
+        columns, most = draw.randint(0, 32), draw.choice((2, 40, 100_000))
+        given = numbers(rows, width, 1000 * seed + step, most)
+        lists = [one.tolist() for one in given]
+        texts = draw.random() < 0.5
+        right = Plain(id="x", prompt_logprobs=stock_list(*lists, columns, texts))
+        form = draw.choice([*forms(*given)])
+        tensors = unpack(msgpack.packb({"prompt_logprobs": form}))["prompt_logprobs"]
+        made = prompt_logprobs(tensors, columns, Texts(spell) if texts else None, None)
+        assert ANSWER(id="x", prompt_logprobs=made).model_dump_json() == right.model_dump_json()

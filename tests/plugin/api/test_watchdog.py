@@ -1,0 +1,397 @@
+"""What streams, new requests and the operator get when the engine's process is gone: a real one is killed."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import traceback
+import types
+from types import SimpleNamespace
+
+import pytest
+
+from fd_postproc.fastdeploy.api import connections, watchdog
+from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.watchdog import EngineGone, Watchdog
+from tests.lib.children import python
+
+zmq = pytest.importorskip("zmq")
+prometheus_client = pytest.importorskip("prometheus_client")
+
+ENGINE = """
+import os, sys, time, zmq
+socket = zmq.Context().socket(zmq.PULL)
+socket.bind("ipc://" + sys.argv[1])
+child = 0
+if sys.argv[2:] == ["fork"]:
+    child = os.fork()
+    if child == 0:  # as an API process: it holds the socket that listens
+        os.closerange(0, 3)
+        time.sleep(600)
+print(child, flush=True)
+while True:
+    print("request", socket.recv().decode(), flush=True)
+"""
+
+
+class ParameterError(Exception):
+    def __init__(self, param, message):
+        super().__init__(message)
+        self.param, self.message = param, message
+
+
+class ControlResponse(SimpleNamespace):
+    def __init__(self, request_id, error_code, error_message):
+        super().__init__(request_id=request_id, error_code=error_code, error_message=error_message)
+
+
+def engine_client(path):
+    """Restates FastDeploy's engine client, as far as it is asked here."""
+
+    class EngineClient:
+        def __init__(self):
+            self.connection_manager = SimpleNamespace(request_map={})
+
+        def create_zmq_client(self, model, mode):
+            self.zmq_client = SimpleNamespace(file_name=path, socket=zmq.Context().socket(mode))
+            self.zmq_client.socket.connect(f"ipc://{path}")
+
+        async def add_requests(self, task):
+            await asyncio.to_thread(self.zmq_client.socket.send_string, task)
+
+        async def run_control_method(self, request):
+            return "FastDeploy's"
+
+        def check_health(self, time_interval_threashold=30):
+            return True, ""
+
+    return EngineClient
+
+
+class Engine:
+    """A process that listens as the engine does."""
+
+    async def start(self, path, *arguments):
+        self.process = await asyncio.create_subprocess_exec(
+            *python(ENGINE, path, *arguments), stdout=asyncio.subprocess.PIPE
+        )
+        self.child = int(await self.line())
+        return self
+
+    async def line(self):
+        return (await asyncio.wait_for(self.process.stdout.readline(), 30)).decode().strip()
+
+    async def kill(self):
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Runs a coroutine function with a watched client and a function that starts engines."""
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
+    monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
+    path = str(tmp_path / "engine.socket")
+    cls = engine_client(path)
+    module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
+    restore = watchdog.install(module)
+    engines = []
+
+    async def start(*arguments):
+        engines.append(await Engine().start(path, *arguments))
+        return engines[-1]
+
+    async def run(scene):
+        client = cls()
+        try:
+            return await asyncio.wait_for(scene(client, start), 60)
+        finally:
+            for engine in engines:
+                await engine.kill()
+                if engine.child:
+                    os.kill(engine.child, signal.SIGKILL)
+            if hasattr(client, "zmq_client"):
+                client.zmq_client.socket.close(0)
+                client.zmq_client.socket.context.term()
+
+    yield lambda scene: asyncio.run(run(scene))
+    restore()
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def gone(client):
+    return watchdog._gone_watchdog(client) is not None
+
+
+def gauge():
+    return prometheus_client.REGISTRY.get_sample_value("fd_postproc_unhealthy", {"reason": "engine"})
+
+
+def counted(outcome):
+    name = "fd_postproc_engine_gone_requests_total"
+    return prometheus_client.REGISTRY.get_sample_value(name, {"outcome": outcome}) or 0
+
+
+def test_what_waits_ends_after_the_results_that_have_come(play):
+    before = counted("ended")
+
+    async def scene(client, start):
+        engine = await start()
+        client.create_zmq_client("a", zmq.PUSH)
+        assert gauge() == 0
+        queues = client.connection_manager.request_map
+        queues["a"], queues["b"] = asyncio.Queue(), asyncio.Queue()
+        queues["a"].put_nowait(["a result"])
+        await engine.kill()
+        await until(lambda: gone(client))
+        assert gauge() == 1
+        assert await queues["a"].get() == ["a result"]
+        for name in "ab":
+            group = await queues[name].get()
+            for read in (lambda: [*group], lambda: group[0]):  # noqa: B023
+                with pytest.raises(EngineGone, match=rf"process {engine.process.pid}\) is gone"):
+                    read()
+        queues["late"] = asyncio.Queue()  # was on its way when the engine died
+        assert isinstance(await queues["late"].get(), connections.NoResults)
+        await asyncio.sleep(0.05)
+        assert [queue.qsize() for queue in queues.values()] == [0, 0, 0]  # each is told once
+
+    play(scene)
+    assert counted("ended") - before == 3
+
+
+def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog):
+    before = counted("refused")
+
+    async def scene(client, start):
+        engine = await start("fork")
+        client.create_zmq_client("a", zmq.PUSH)
+        await client.add_requests("1")
+        assert await engine.line() == "request 1"
+        assert await client.run_control_method(SimpleNamespace(request_id="c")) == "FastDeploy's"
+        assert client.check_health() == (True, "")
+        await engine.kill()
+        await until(lambda: gone(client))
+        with pytest.raises(ParameterError, match="is gone"):
+            await client.add_requests("2")
+        answer = await client.run_control_method(SimpleNamespace(request_id="c"))
+        assert (answer.request_id, answer.error_code) == ("c", 500)
+        assert "is gone" in answer.error_message
+        healthy, why = client.check_health(30)
+        assert not healthy
+        assert "is gone" in why
+        second = await start()
+        await until(lambda: not gone(client))
+        assert gauge() == 0
+        await client.add_requests("3")
+        assert await second.line() == "request 3"
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+    assert counted("refused") - before == 2
+    assert "fd_postproc: unhealthy (engine): process" in caplog.text
+    assert "the engine is back, as process" in caplog.text
+
+
+def test_a_stopped_engine_is_not_gone(play):
+    async def scene(client, start):
+        engine = await start()
+        client.create_zmq_client("a", zmq.PUSH)
+        os.kill(engine.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(0.2)
+        assert not gone(client)
+        os.kill(engine.process.pid, signal.SIGCONT)
+        await client.add_requests("1")
+        assert await engine.line() == "request 1"
+        assert gauge() == 0
+
+    play(scene)
+
+
+def test_an_engine_that_is_not_there_yet_is_found_later(play, caplog):
+    async def scene(client, start):
+        client.create_zmq_client("a", zmq.PUSH)
+        await asyncio.sleep(0.05)
+        assert not gone(client)
+        engine = await start()
+        await until(lambda: "API side watches the engine" in caplog.text)
+        await engine.kill()
+        await until(lambda: gone(client))
+
+    with caplog.at_level(logging.INFO):
+        play(scene)
+    told = [one.getMessage() for one in caplog.records if "cannot tell yet" in one.getMessage()]
+    assert 1 <= len(told) == len(set(told))  # each reason once: no file, or a socket that does not listen yet
+
+
+def test_a_client_outside_of_a_loop_is_not_watched(play, tmp_path):
+    module = SimpleNamespace(EngineClient=engine_client(str(tmp_path / "x")), ParameterError=ParameterError)
+    watchdog.install(module)
+    client = module.EngineClient()
+    client.create_zmq_client("a", zmq.PUSH)
+    assert watchdog._gone_watchdog(client) is None
+    assert not hasattr(client, watchdog._WATCHDOG)
+    client.zmq_client.socket.close(0)
+    client.zmq_client.socket.context.term()
+
+
+def test_a_look_that_fails_is_logged_and_the_next_one_comes(caplog):
+    async def scene():
+        dog = Watchdog(SimpleNamespace(), "/nowhere", asyncio.get_running_loop())
+        looks = []
+
+        def look():
+            looks.append(1)
+            raise RuntimeError("planted")
+
+        dog.look = look
+        watchdog.LOOK_S, before = 0.001, watchdog.LOOK_S
+        try:
+            dog.begin()
+            await until(lambda: len(looks) > 2)
+        finally:
+            watchdog.LOOK_S = before
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+    assert "the look at the engine's process failed" in caplog.text
+
+
+def test_an_error_of_fastdeploys_has_fastdeploys_traceback(tmp_path):
+    """FastDeploy puts it into what a client reads."""
+    cls = engine_client("")
+
+    async def add_requests(self, task):
+        raise ValueError(task)
+
+    cls.add_requests = cls.run_control_method = add_requests
+    watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+
+    async def ask(method):
+        try:
+            await method("planted")
+        except ValueError:
+            return traceback.format_exc()
+
+    for method in (cls().add_requests, cls().run_control_method):
+        told = asyncio.run(ask(method))
+        assert "planted" in told
+        assert "watchdog.py" not in told.replace("test_watchdog.py", "")
+
+
+def test_it_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_ENGINE_WATCHDOG", "0")
+    cls = engine_client("")
+    stock = dict(vars(cls))
+    with pytest.raises(NotPlain, match="FD_POSTPROC_ENGINE_WATCHDOG is off"):
+        watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+    assert dict(vars(cls)) == stock
+
+
+def test_a_client_that_connects_in_another_way_stays():
+    cls = engine_client("")
+    cls.add_requests = lambda client, task: None
+    with pytest.raises(NotPlain, match="in another way"):
+        watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+
+
+# ---- answers that are not streamed -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def serving(monkeypatch):
+    """FastDeploy's error response and FastAPI's exception, restated; a handler whose engine is gone."""
+
+    class ErrorInfo(SimpleNamespace):
+        pass
+
+    class ErrorResponse(SimpleNamespace):
+        pass
+
+    class HTTPException(Exception):
+        def __init__(self, status_code, detail):
+            super().__init__(detail)
+            self.status_code = status_code
+
+    protocol = types.ModuleType("protocol")
+    protocol.ErrorInfo, protocol.ErrorResponse = ErrorInfo, ErrorResponse
+    utils = types.ModuleType("utils")
+    utils.ErrorType = SimpleNamespace(INTERNAL_ERROR="internal_error")
+    fastapi = types.ModuleType("fastapi")
+    fastapi.HTTPException = HTTPException
+    for name, module in (
+        ("fastdeploy.entrypoints.openai.protocol", protocol),
+        ("fastdeploy.utils", utils),
+        ("fastapi", fastapi),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    return SimpleNamespace(ErrorInfo=ErrorInfo, ErrorResponse=ErrorResponse, HTTPException=HTTPException)
+
+
+def handler_of(answer, is_gone):
+    """A serving class whose method gives or raises something, wrapped; an instance of it."""
+
+    class OpenAIServingChat:
+        async def create_chat_completion(self, request):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    watchdog._answer_in_words(
+        "OpenAIServingChat",
+        "create_chat_completion",
+        SimpleNamespace(OpenAIServingChat=OpenAIServingChat),
+    )
+    dog = Watchdog(None, "", None)
+    if is_gone:
+        dog._gone_since = 0.0
+    handler = OpenAIServingChat()
+    handler.engine_client = SimpleNamespace(**{watchdog._WATCHDOG: dog})
+    return handler, dog
+
+
+def ask(handler):
+    return asyncio.run(handler.create_chat_completion("request"))
+
+
+def test_an_error_that_fastdeploy_loses_or_hides_is_said(serving):
+    text = handler_of(None, True)[1].text
+    hidden = serving.ErrorResponse(error=serving.ErrorInfo(message=f"generator error: {text}, Traceback"))
+    for lost in (None, hidden):
+        answer = ask(handler_of(lost, True)[0])
+        assert vars(answer.error) == {"message": text, "type": "internal_error"}
+
+
+def test_other_answers_stay(serving):
+    other = serving.ErrorResponse(error=serving.ErrorInfo(message="max_tokens is wrong"))
+    for answer in (other, "a whole answer"):
+        assert ask(handler_of(answer, True)[0]) is answer
+        assert ask(handler_of(answer, False)[0]) is answer
+    assert ask(handler_of(None, False)[0]) is None
+
+
+def test_what_is_raised_becomes_a_503_only_while_the_engine_is_gone(serving):
+    with pytest.raises(serving.HTTPException, match="is gone") as raised:
+        ask(handler_of(AttributeError("data"), True)[0])
+    assert raised.value.status_code == 503
+    with pytest.raises(AttributeError, match="data"):
+        ask(handler_of(AttributeError("data"), False)[0])
+
+
+def test_a_handler_without_a_client_answers():
+    handler, _ = handler_of("a whole answer", True)
+    del handler.engine_client
+    assert ask(handler) == "a whole answer"
+
+
+def test_a_serving_class_of_another_kind_stays():
+    module = SimpleNamespace(OpenAIServingChat=SimpleNamespace(create_chat_completion=len))
+    watchdog._answer_in_words("OpenAIServingChat", "create_chat_completion", module)
+    watchdog._answer_in_words("OpenAIServingChat", "create_chat_completion", SimpleNamespace())
+    assert module.OpenAIServingChat.create_chat_completion is len

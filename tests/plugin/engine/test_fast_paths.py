@@ -1,0 +1,249 @@
+"""Fast paths that are not taken are told: nothing else would show that most of the speed is gone."""
+
+import contextlib
+import inspect
+import logging
+import subprocess
+import textwrap
+from types import SimpleNamespace
+from unittest import mock
+
+import prometheus_client
+import pytest
+
+from tests.lib.children import python
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import Rig
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+double = Double()
+ALL = {
+    *("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"),
+    "decode log",
+}
+
+
+class Log:
+    def __init__(self):
+        self.tokens = 0
+
+    def on_decode_tokens(self, count):
+        self.tokens += count
+
+
+class Deaf(Log):
+    def on_decode_tokens(self, count):
+        self.tokens = count
+
+
+def odd_dictionary():
+    output = imported("fastdeploy.output.token_processor").RequestOutput
+    stock = output.to_dict
+    return mock.patch.object(output, "to_dict", lambda self: stock(self) | {"seen": str(self.request_id)})
+
+
+def odd_stamps():
+    metrics = imported("fastdeploy.output.token_processor").RequestMetrics
+    stock = metrics.record_recv_token
+
+    def record(self, *arguments):
+        stock(self, *arguments)
+        self.arrival_time = 0.0
+
+    return mock.patch.object(metrics, "record_recv_token", record)
+
+
+def odd_metrics():
+    metrics = double.metrics__metrics.main_process_metrics
+    labelled = prometheus_client.Histogram("other", "Labelled.", ["model"], registry=None)
+    return mock.patch.object(metrics, "time_per_output_token", labelled)
+
+
+@contextlib.contextmanager
+def renamed_metrics(name):
+    """A FastDeploy that has a metric by another name."""
+    metrics = double.metrics__metrics.main_process_metrics
+    value = vars(metrics)[name]
+    delattr(metrics, name)
+    setattr(metrics, f"{name}_seconds", value)
+    try:
+        yield
+    finally:
+        delattr(metrics, f"{name}_seconds")
+        setattr(metrics, name, value)
+
+
+def odd_messages():
+    """A method that counts results."""
+    base = double.inter_communicator__zmq_server.ZmqServerBase
+    stock = base._send_batch_response
+
+    def send(self, batch_data, worker_pid=None):
+        self.results = sum(map(len, batch_data))
+        stock(self, batch_data, worker_pid)
+
+    return mock.patch.object(base, "_send_batch_response", send)
+
+
+def odd_loop():
+    service = double.engine__common_engine.EngineService
+    return mock.patch.object(service, "_zmq_send_generated_tokens", lambda self: self.cfg)
+
+
+def looks_at_more(name):
+    """A scheduler one of whose methods looks at something unknown."""
+    module, there = double.scheduler__local_scheduler, {}
+    text = textwrap.dedent(inspect.getsource(getattr(module.LocalScheduler, name)))
+    exec(text.replace("with self.", "self.ttl\n    with self.", 1), vars(module), there)
+    return type("Other", (module.LocalScheduler,), there)()
+
+
+def other_gets():
+    cls = double.scheduler__local_scheduler.LocalScheduler
+    return type("Other", (cls,), {"get_results": lambda self: dict(self.responses)})()
+
+
+@contextlib.contextmanager
+def made(scheduler=None, log=None, odd=None):
+    """A processor that is about to run."""
+    metrics = double.metrics__metrics.main_process_metrics
+    metrics.reset()
+    assert double.engine__common_engine  # imported, as in an engine
+    with (
+        mock.patch.object(type(metrics), "reset"),
+        odd() if odd else contextlib.nullcontext(),
+    ):
+        rig = Rig("topk", ["a"])
+        try:
+            rig.processor.cached_generated_tokens = (
+                double.scheduler__local_scheduler.LocalScheduler() if scheduler is None else scheduler
+            )
+            rig.processor.set_scheduler_metrics_logger(log or Log())
+            yield rig.processor
+        finally:
+            rig.close()
+
+
+def tell(processor):
+    log = mock.Mock()
+    processor.fd = SimpleNamespace(**{**vars(processor.fd), "llm_logger": log})
+    imported("fd_postproc.fastdeploy.engine.fast_paths").tell(processor)
+    return log
+
+
+def exported(way):
+    return prometheus_client.REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": way})
+
+
+def test_all_of_them():
+    with made() as processor:
+        log = tell(processor)
+    (text,) = log.info.call_args.args
+    assert text.startswith("fd_postproc: every fast path is taken (")
+    assert all(way in text for way in ALL)
+    log.warning.assert_not_called()
+    assert {way: exported(way) for way in ALL} == dict.fromkeys(ALL, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        ("dictionaries", {"odd": odd_dictionary}),
+        ("stamps", {"odd": odd_stamps}),
+        ("metrics", {"odd": odd_metrics}),
+        ("metrics", {"odd": lambda: renamed_metrics("time_per_output_token")}),
+        ("metrics", {"odd": lambda: renamed_metrics("generation_tokens_total")}),
+        ("delivery", {"scheduler": looks_at_more("put_results")}),
+        ("wake-up delivery", {"scheduler": other_gets()}),
+        ("delivery", {"scheduler": looks_at_more("get_results")}),
+        ("sending", {"odd": odd_loop}),
+        ("sending", {"odd": odd_messages}),
+        ("decode log", {"log": Deaf()}),
+    ],
+)
+def test_each_that_is_not_taken_is_named(way, options):
+    with made(**options) as processor:
+        log = tell(processor)
+    (text,) = log.warning.call_args.args
+    assert "results are right, but slower" in text
+    ways = {way} if way in ALL else set(way.split())
+    assert {other for other in ALL if f"{other} (" in text} == ways
+    log.info.assert_not_called()
+    assert {other for other in ALL if exported(other) == 0} == ways
+
+
+def test_it_is_told_when_the_token_thread_starts(caplog, ops_queue):
+    logger = logging.getLogger("fastdeploy")
+    logger.addHandler(caplog.handler)
+    try:
+        with made() as processor, caplog.at_level("INFO"):
+            processor.run()
+            until(lambda: processor._receiver is not None)
+        assert [record for record in caplog.records if "every fast path is taken" in record.getMessage()]
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+def test_none_is_missed_where_the_operator_keeps_the_polling(monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_KEEP_POLLING", "1")
+    with made() as processor:
+        log = tell(processor)
+    (text,) = log.info.call_args.args
+    assert "wake-up" not in text
+
+
+def finding(ways):
+    findings, trial = imported("fd_postproc.doctor.findings"), imported("fd_postproc.doctor.trial")
+    static = findings.Finding("ok", "fastdeploy", "plugin-on", "engine side", "on", data={"active": True})
+    told = {"decision": {"compatible": True}, "loaded": "fd_postproc.x", "fast_paths": ways}
+    tried = findings.Finding("ok", "fastdeploy", "plugin-compatible", "our token processor", "", data=told)
+    return trial.engine_side(static, [tried])
+
+
+def test_the_doctor_names_them():
+    good, bad = finding(dict.fromkeys(ALL, True)), finding({**dict.fromkeys(ALL, True), "delivery": False})
+    assert (good.severity, good.code) == ("ok", "plugin-active")
+    assert "every fast path" in good.seen
+    assert (bad.severity, bad.code) == ("warning", "plugin-slow")
+    assert "delivery (" in bad.seen
+    assert bad.data["fast_paths"]["delivery"] is False
+
+
+def test_the_delivery_is_probed_once_for_a_scheduler(monkeypatch):
+    """Telling of the fast paths and the token thread's first delivery share what was found out."""
+    delivery, probed = imported("fd_postproc.fastdeploy.engine.delivery.delivery"), []
+    real = delivery.handover_in
+
+    def probe(scheduler, plan):
+        probed.append(scheduler)
+        return real(scheduler, plan)
+
+    monkeypatch.setattr(delivery, "handover_in", probe)
+    with made() as processor:
+        first = processor.cached_generated_tokens
+        tell(processor)
+        processor.deliver([])
+        assert probed == [first]
+        second = processor.cached_generated_tokens = double.scheduler__local_scheduler.LocalScheduler()
+        processor.deliver([])
+        processor.deliver([])
+        assert probed == [first, second]
+
+
+def test_the_doctor_needs_no_extension_of_the_engine():
+    code = """
+import sys
+import fd_postproc.doctor
+print([name for name in sys.modules if name.startswith("fd_postproc.fastdeploy.") and "._" in name])
+"""
+    told = subprocess.run(python(code), capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
+
+
+def test_every_way_has_a_text():
+    with made() as processor:
+        fast_paths = imported("fd_postproc.fastdeploy.engine.fast_paths")
+        seams = imported("fd_postproc.fastdeploy.seams")
+        listed = {name for name, seam in seams.SEAMS.items() if seam.side == seams.ENGINE}
+        assert fast_paths.paths_of(processor).keys() == listed - {"token processor"}

@@ -1,0 +1,76 @@
+"""Letting go of requests: what is kept about them, and who is told."""
+
+import pytest
+
+from fd_postproc.fastdeploy.engine.processor.finish import MOST_REQUESTS, TABLES
+from tests.lib.rig import END, Rig
+
+
+@pytest.fixture
+def rig():
+    made = Rig("plain", ("a", "b"))
+    made.step({0: [50], 1: [60]})
+    yield made
+    made.close()
+
+
+def test_a_sweep_forgets_only_those_that_nobody_knows(rig):
+    """One that waits for a slot again, preempted, has its counter on."""
+    rig.manager.requests["waits"] = object()
+    table = rig.processor.tokens_counter
+    table["waits"] = 7
+    table.update({f"gone {n}": 1 for n in range(MOST_REQUESTS)})
+    rig.processor.sweep()
+    assert {*table} == {"a", "b", "waits"}
+    assert table["waits"] == 7
+
+
+def test_a_small_table_is_not_swept(rig):
+    rig.processor.tokens_counter.update({f"gone {n}": 1 for n in range(9)})
+    rig.processor.sweep()
+    assert len(rig.processor.tokens_counter) == 11
+
+
+def test_a_request_that_ends_leaves_nothing(rig):
+    rig.step({0: [END], 1: [61]})
+    assert rig.has_left("a", 0)
+    assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
+
+
+@pytest.mark.parametrize("managed", [True, False])
+@pytest.mark.parametrize("channel", ["plain", "spec"])
+@pytest.mark.parametrize("code", [-9, -1])
+def test_an_abort_before_2_6_is_told_by_the_token_processor(managed, channel, code, monkeypatch):
+    """With the V1 scheduler when the worker has let it go; else at any negative code of a plain step."""
+    rig = Rig(channel, ("a", "b"))
+    rig.step({0: [50], 1: [60]})
+    monkeypatch.setattr(type(rig.processor), "aborts_itself", True)
+    monkeypatch.setattr(rig.processor.fd.envs, "ENABLE_V1_KVCACHE_SCHEDULER", int(managed))
+    rig.manager.abort_req_ids_set = {"a"}
+    results = rig.step({0: code, 1: [61]})
+    ends = code == -9 if managed else channel == "plain"
+    told = [(one.finished, one.error_code, one.error_msg) for one in results.get("a", [])]
+    assert told == ([(True, 499, "Your request with request_id:a is aborted.")] if ends else [])
+    assert rig.manager.abort_req_ids_set == (set() if ends else {"a"})
+    assert rig.has_left("a", 0) is ends
+    assert "b" in results
+    rig.close()
+
+
+def test_an_abort_of_another_request_ends_nothing(monkeypatch):
+    rig = Rig("plain", ("a", "b"))
+    rig.step({0: [50], 1: [60]})
+    monkeypatch.setattr(type(rig.processor), "aborts_itself", True)
+    rig.manager.abort_req_ids_set = {"other"}
+    assert "a" not in rig.step({0: -9, 1: [61]})
+    assert rig.manager.abort_req_ids_set == {"other"}
+    rig.close()
+
+
+def test_the_end_of_everything_frees_every_slot():
+    names = [f"r{slot}" for slot in range(8)]
+    rig = Rig("plain", names)
+    rig.processor.clear_data()
+    assert all(rig.has_left(name, slot) for slot, name in enumerate(names))
+    assert sorted(result.request_id for put in rig.sink.puts for result in put) == names
+    rig.close()

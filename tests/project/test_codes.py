@@ -1,0 +1,33 @@
+"""One table of codes: what the C headers, the stubs and the pages say is what `fd_postproc.codes` says."""
+
+import re
+
+import pytest
+
+from fd_postproc._core import Step
+from fd_postproc.cli.tables import count_text
+from fd_postproc.codes import Code
+from fd_postproc.fastdeploy.trial import canned
+from tests.lib.paths import ROOT
+
+
+def test_the_save_ops_write_these():
+    header = (ROOT / "fd_postproc" / "headers" / "request.h").read_text()
+    assert re.findall(r"#define FDP_PREEMPTED \((-\d+)\)", header) == [str(int(Code.PREEMPTED))]
+
+
+@pytest.mark.parametrize("name", ["fastdeploy/engine", "fastdeploy/trial", "cli", "explain", "flight"])
+def test_no_file_has_numbers_of_its_own(name):
+    """But the -1 that many things say."""
+    for path in (ROOT / "fd_postproc" / name).glob("*.py"):
+        assert not re.search(r"(?:==|[=(,:]) ?-[39]\b(?!\])", path.read_text()), path
+
+
+def test_a_step_says_what_they_mean():
+    for code in Code:
+        assert f"{code.value} {code.text}" in Step.counts.__doc__
+        assert count_text(code) == f"{code.value} {code.text}"
+
+
+def test_the_trial_tries_them_all():
+    assert {canned.NOTHING, canned.RECOVERY, canned.PREEMPTED} == {*Code}

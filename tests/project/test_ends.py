@@ -1,0 +1,87 @@
+"""Closed objects say so; programs that end without a close end at once, without a word, and lose nothing."""
+
+import asyncio
+import subprocess
+
+import pytest
+
+import fd_postproc as fp
+from fd_postproc.recording import Recording, RecordingWriter
+from tests.lib.children import python
+
+STEP = fp.Step.from_arrays("plain", [1], [7])
+USES = {
+    "Receiver": {
+        "receive": lambda one: one.receive(0),
+        "receive_async": lambda one: asyncio.run(one.receive_async(0)),
+    },
+    "Sender": {
+        "send": lambda one: one.send(STEP, timeout=0),
+        "send_arrays": lambda one: one.send_arrays([1], [7], timeout=0),
+    },
+    "RecordingWriter": {"write": lambda one: one.write(b"abc")},
+    "Recording": {
+        "iterate": list,
+        "heads": lambda one: list(one.heads()),
+        "survey": lambda one: one.survey(),
+    },
+}
+
+
+@pytest.fixture
+def made(queue, tmp_path):
+    """An object of each kind, by its name."""
+    path = tmp_path / "it.fdrec"
+    RecordingWriter(path, "plain").close()
+    return {
+        "Receiver": lambda: fp.Receiver("plain", key=queue.key),
+        "Sender": lambda: fp.Sender("plain", key=queue.key),
+        "RecordingWriter": lambda: RecordingWriter(path, "plain", force=True),
+        "Recording": lambda: Recording(path),
+    }
+
+
+@pytest.mark.parametrize(("kind", "use"), [(kind, use) for kind, uses in USES.items() for use in uses])
+def test_a_closed_one_says_so(kind, use, made):
+    one = made[kind]()
+    one.close()
+    one.close()  # once more does no harm
+    with pytest.raises((ValueError, fp.QueueError), match=f"the {kind}.* is closed"):
+        USES[kind][use](one)
+    repr(one)
+
+
+END = """
+import sys
+import fd_postproc as fp
+from fd_postproc.recording import Recording, RecordingWriter
+
+key, path, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+sender, receiver = fp.Sender("plain", key=key), fp.Receiver("plain", key=key)
+sender.send_arrays([1], [7])
+sender.send_arrays([1], [8])
+assert receiver.receive(5).token_ids(0) == [7]
+writer = RecordingWriter(path, "plain")
+writer.write(b"abc")
+ENDS
+"""
+ENDS = {
+    "return": "",
+    "sys.exit": "sys.exit(0)",
+    "os._exit": "import os; os._exit(0)",
+    "fork": "import os\nif os.fork(): os.wait()",
+    "a reference cycle": "it = [sender, receiver, writer]; it.append(it)",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_program_that_ends_without_a_close(how, queue, tmp_path):
+    path = tmp_path / "it.fdrec"
+    command = python(END.replace("ENDS", ENDS[how]), queue.key, path, how)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with Recording(path) as recording:
+        assert [message.payload for message in recording] == [b"abc"]
+    with fp.Receiver("plain", key=queue.key) as receiver:  # what was sent is there, and nothing else
+        assert receiver.receive(0).token_ids(0) == [8]
+        assert receiver.receive(0) is None

@@ -1,0 +1,61 @@
+"""The patches for FastDeploy: no lines of theirs but those that change, a text for each; they apply."""
+
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.lib.paths import ROOT
+from tests.lib.service_tool import TREES
+
+FOLDER = ROOT / "docs/upstream"
+PATCHES = sorted(FOLDER.glob("*.patch"))
+MOST_TAKEN_OUT = 3  # lines of FastDeploy's that a patch may name
+
+
+def test_each_has_its_reason_figure_and_test():
+    text = (FOLDER / "README.md").read_text()
+    parts = re.split(r"^## (\d\d) ", text, flags=re.M)[1:]
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert list(told) == [path.name[:2] for path in PATCHES]
+    for part in told.values():
+        assert "* Figure: " in part
+        assert "* Test: " in part
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
+def test_it_names_no_more_of_fastdeploy_than_it_changes(patch):
+    lines = [line for line in patch.read_text().splitlines() if not line.startswith(("---", "+++"))]
+    assert all(line.startswith(("@@", "+", "-")) for line in lines), "a line of context"
+    assert all(re.fullmatch("@@ [-+,0-9 ]+ @@", line) for line in lines if line.startswith("@@"))
+    assert sum(line.startswith("-") for line in lines) <= MOST_TAKEN_OUT
+
+
+def test_the_parsers_set_is_a_list():
+    added = re.findall(r"^\+(.*)$", (FOLDER / "03-a-set-for-parsers.patch").read_text(), flags=re.M)
+    space = {}
+    exec("\n".join(line for line in added if not line.startswith(("++", "                "))), space)
+    rng, ids, plain = random.Random(5), space["SeenTokenIds"](), []
+    for _ in range(50):
+        delta = [rng.randint(0, 60) for _ in range(rng.randint(0, 4))]
+        ids.extend(delta)
+        plain.extend(delta)
+        both = ids + delta
+        assert (ids, both, len(both)) == (plain, plain + delta, len(plain) + len(delta))
+        for token in range(62):
+            assert (token in ids, token in both) == (token in plain, token in plain + delta)
+
+
+@pytest.mark.fastdeploy
+@pytest.mark.parametrize("tree", [tree for tree in TREES if "26" in tree.name])
+def test_they_apply_to_26(tree, tmp_path):
+    for patch in PATCHES:
+        for name in re.findall(r"^--- a/(\S+)$", patch.read_text(), flags=re.M):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tree / name, tmp_path / name)
+    for patch in PATCHES:
+        subprocess.run(["patch", "-p1", "-s", "-i", str(patch)], cwd=tmp_path, check=True)
+    for file in tmp_path.rglob("*.py"):
+        compile(file.read_text(), str(file), "exec")

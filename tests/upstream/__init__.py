@@ -1,0 +1,1 @@
+"""FastDeploy as it may become: what the plug-in does if FastDeploy changes in one small way."""
