@@ -53,10 +53,17 @@ class _Peer:
         self.arrived: list[bytes] = []
         self.data = bytearray()
         self.counted = 0  # bytes of it in `PlainInlet._held`
+        self.answered: list[int] = []  # not empty once our greeting is sent
         self.has_greeted = self.has_sent = False
         self.more = 0  # parts of the present message follow
         self.to_skip = 0  # bytes
         self.heard = time.monotonic()
+
+    def greet(self) -> None:
+        """Send our greeting, once; the peer may send messages from then on, so it is kept."""
+        if not self.answered:
+            with contextlib.suppress(*_GONE):
+                self.answered += map(self.connection.send, (_HELLO,))
 
     def next(self, longest: int) -> bytes | Dropped | None:
         """The message at the beginning of `data`, cut off there; None while more has to come."""
@@ -171,6 +178,7 @@ class PlainInlet(Inlet):
 
     def _read(self, peer: _Peer) -> None:
         self._ready[peer] = None
+        peer.greet()  # a signal handler's exception may have ended `_accept` before
         try:
             peer.arrived += map(peer.connection.recv, (_CHUNK,))
         except BlockingIOError:
@@ -206,12 +214,11 @@ class PlainInlet(Inlet):
             self._peers[connection.fileno()] = peer = _Peer(connection)
             try:
                 connection.setblocking(False)
-                with contextlib.suppress(*_GONE):
-                    connection.send(_HELLO)
                 self._epoll.register(connection, select.EPOLLIN)
             except BaseException:
                 self._drop(peer)
                 raise
+            peer.greet()
 
     def _evict(self, those: Iterable[_Peer], why: str) -> bool:
         """Close the one silent longest of those, rather one that has sent no message."""

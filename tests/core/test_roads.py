@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -246,6 +248,37 @@ def test_a_signal_handler_that_raises_costs_no_step(address_road):
             signal.signal(signal.SIGALRM, before)
     (heard,) = receiver.senders.values()
     assert heard == {"frames": 3000, "next": 3000, "missing": 0, "doubled": 0, "reordered": 0}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a connection that nobody has noted yet
+def test_an_exception_after_any_call_costs_no_step(address_road):
+    """Where a signal handler may raise: each call that the receiving end makes while a Sender connects."""
+    receiver = address_road.receiver()
+    for nth in itertools.count():
+        left = nth
+
+        def raises(frame, event, _):
+            nonlocal left
+            if event in ("c_call", "c_return") and frame.f_code.co_filename.endswith("/plain_inlet.py"):
+                left -= 1
+                if left < 0:
+                    raise TimeoutError  # which ends the profiling, too
+
+        sender, came = address_road.sender(), []
+        with in_thread(lambda: [sender.send(numbered(k), 20) for k in range(3)]):  # noqa: B023
+            sys.setprofile(raises)
+            try:
+                while len(came) < 3:
+                    with contextlib.suppress(TimeoutError):
+                        step = receiver.receive(20)
+                        assert step is not None, f"a step was lost: call {nth}"
+                        came.append(token(step))
+            finally:
+                sys.setprofile(None)
+        assert came == [0, 1, 2]
+        if left >= 0:
+            break
+    assert nth > 20
 
 
 @pytest.mark.parametrize("timeout", [None, 20])

@@ -3,6 +3,7 @@
 import ast
 
 CLASS = "TokenProcessor"
+LOG_METHODS = ("info", "debug", "warning", "error")
 
 
 def renamed(old, new):
@@ -24,6 +25,16 @@ def functions(tree, *names):
     """The functions of these names, wherever in a module."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return [node for node in ast.walk(tree) if isinstance(node, kinds) and node.name in names]
+
+
+def nodes_of(tree, names):
+    """All nodes in the functions of these names."""
+    return [node for one in functions(tree, *names) for node in ast.walk(one)]
+
+
+def instead(text, old):
+    """An expression of ours for another one; ``OLD`` in it is the other one."""
+    return ast.parse(text.replace("OLD", f"({ast.unparse(old)})"), mode="eval").body
 
 
 def classes(tree, *names):
