@@ -437,7 +437,7 @@ def test_counters_have_their_names_before_anything_is_sent():
     subprocess.run(python(textwrap.dedent(code)), check=True)
 
 
-def test_a_plain_step_fills_no_log_probabilities(send, caplog):
+def test_a_plain_step_fills_no_log_probabilities(send, complaints, caplog):
     """FastDeploy's worker sends one where no request has asked for any."""
     send("topk", fp.encode(fp.Step.from_arrays("plain", [1, 1], [[5], [6]]), "packed"))
     tensors = fresh("topk")
