@@ -18,7 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 trace = runpy.run_path("fd_postproc/environment.py")["TRACE"].value
-# Debug information is most of a small extension's size, and symbols a twentieth: only where somebody asks.
+# Debug information is most of a small extension's size, and symbols a twentieth: only where asked for.
 keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
 
 

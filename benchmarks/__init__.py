@@ -19,7 +19,7 @@ where a step's time goes.
 
 QUESTIONS = (
     *("receive", "gets", "save", "endtoend"),
-    *("step", "engine", "delivery", "sockets", "gc", "api", "thinking", "rollouts"),
+    *("step", "engine", "delivery", "sockets", "gc", "api", "thinking", "rollouts", "writes"),
 )
 QUEUE_QUESTIONS = ("receive", "gets", "save", "endtoend", "engine", "delivery")
 """Those that run in an IPC namespace of their own."""

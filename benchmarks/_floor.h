@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include "fd_postproc/headers/block.h"
 
@@ -144,6 +145,13 @@ static inline void flr_spread(const flr_shape *s, const uint8_t *arrays, const f
             scores += s->cols;
         }
     }
+}
+
+/* Two pieces in one call; whether the socket took all of them. */
+static inline int flr_writev(int socket, const char *head, size_t head_size, const char *body, size_t body_size)
+{
+    struct iovec pieces[2] = {{(void *)head, head_size}, {(void *)body, body_size}};
+    return writev(socket, pieces, 2) == (ssize_t)(head_size + body_size);
 }
 
 #endif

@@ -4,6 +4,7 @@ from typing import Any, final
 from fd_postproc._core import Step
 from fd_postproc.layout import Layout
 
+def write_each(sockets: list[int], head: bytes, body: bytes) -> int: ...
 def counted(call: Callable[[], Any]) -> Any: ...
 
 @final

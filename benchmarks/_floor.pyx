@@ -28,6 +28,7 @@ cdef extern from "_floor.h":
         int32_t cols
     void *flr_rows(const flr_shape *s, const uint8_t *data) nogil
     void *flr_words(const flr_shape *s, const uint8_t *data) nogil
+    bint flr_writev(int socket, const char *head, size_t head_size, const char *body, size_t body_size) nogil
     object flr_counted(object call)
     object flr_lists(const fdw_block *b, Py_ssize_t batch, Py_ssize_t cols)
     ctypedef struct flr_tensors:
@@ -429,6 +430,15 @@ cdef class Drain:
     def taken(self, Py_ssize_t n):
         """(payload, mtype) of the last message, whose length was n."""
         return PyBytes_FromStringAndSize(<const char *>self.buffer.payload(), n), self.buffer.message[0]
+
+
+def write_each(list sockets not None, bytes head not None, bytes body not None):
+    """Write two pieces to each socket with ``writev``; how many took all of them."""
+    cdef int written = 0
+    cdef Py_ssize_t head_size = len(head), body_size = len(body)
+    for socket in sockets:
+        written += flr_writev(socket, <const char *>head, head_size, <const char *>body, body_size)
+    return written
 
 
 def counted(call):

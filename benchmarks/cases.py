@@ -85,7 +85,7 @@ class Case:
         return payload.ljust(payload_size(self.channel, layout), b"\0") if full else payload
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """What a save op is given to send the step, by role: nobody is preempted or in chunked prefill.
+        """What a save op is given to send the step, by role: no request is preempted or in chunked prefill.
 
         Token tensors are as wide as a slot; ids and ranks are int64, as the sampler makes them.
         """

@@ -25,7 +25,7 @@ CODES = {"int64": (0, 64), "int32": (0, 32), "float32": (2, 32), "bool": (6, 8)}
 
 
 def build(folder):
-    """The driver, before anybody opens another one."""
+    """The driver, before another one is opened."""
     built = Path(folder) / "libcuda.so.1"
     headers = ["-I", ROOT]
     name = "-Wl,-soname,libcuda.so.1"

@@ -66,7 +66,7 @@ class Scheduler:
         self.last: list[Any] = []
 
     def put_results(self, results: list[Any]) -> None:
-        _ = f"results of a step: {results}"  # made whether or not anybody reads it, as upstream
+        _ = f"results of a step: {results}"  # made whether or not it is read, as upstream
         self.last = results
 
     def get_results(self) -> list[list[Any]]:
@@ -187,7 +187,7 @@ def _part(name: str, case: LoadCase, part: str) -> Ready:
     if part == DICTS:
         return Ready(timed(lambda: [result.to_dict() for result in results]))
     if name == OURS:
-        step_call(work)()  # results whose lists nobody has read
+        step_call(work)()  # results with unread lists
         return Ready(timed(partial(_packing(name, work), [[result] for result in work.sink.last])))
     dicts = [result.to_dict() for result in results]
     return Ready(timed(partial(importlib.import_module("msgpack").packb, dicts)))

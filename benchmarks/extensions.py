@@ -49,7 +49,7 @@ def _is_current(name: str) -> bool:
 
 
 def ensure() -> None:
-    """Build what is missing or old, once, whoever else asks at the same time.
+    """Build what is missing or old, once, however many ask at the same time.
 
     Raises
     ------

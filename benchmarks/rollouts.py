@@ -38,7 +38,7 @@ PROMPTS = [(8000, 21)]
 
 
 def comparisons(quick: bool) -> Iterator[Comparison]:
-    for tokens, layers, kind in [(8000, 46, "uint8")] if quick else EXPERTS:
+    for tokens, layers, kind in [(2000, 46, "uint8")] if quick else EXPERTS:
         label = f"experts, {tokens} tokens, {layers} x 8 {kind}"
         yield from _places(label, partial(_experts, tokens, layers, kind))
     for tokens, ids in () if quick else MASKS:
@@ -139,9 +139,12 @@ def packers() -> tuple[Any, dict[str, Callable[[list[Any]], bytes]]]:
 
 def _engine(name: str, results: Callable[[Any], list[Any]]) -> Ready:
     plan, ways = packers()
-    made = results(plan)
-    pack = partial(ways[name], made)
-    return Ready(_cpu_timed(pack), len(pack()))
+    made = [[result] for result in results(plan)]  # a message for each step
+
+    def pack() -> list[bytes]:
+        return [ways[name](step) for step in made]
+
+    return Ready(_cpu_timed(pack), sum(map(len, pack())))
 
 
 # ---- the API server --------------------------------------------------------------------------------------
@@ -209,14 +212,17 @@ class Server:
         """Restore what FastDeploy had."""
         self.using.close()
 
-    async def respond(self, message: bytes, sink: Callable[[bytes], Any], compact: bool = False) -> None:
-        """Answer with the results of a message, with arrays if the request asks for them."""
+    async def respond(
+        self, messages: list[bytes], sink: Callable[[bytes], Any], compact: bool = False
+    ) -> None:
+        """Answer with the results of messages, with arrays if the request asks for them."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
 
-        async def feed() -> None:  # one result after the other, as they come
-            for group in self.unpack(message):
-                for result in group:
-                    queue.put_nowait([result])
+        async def feed() -> None:  # a step's when the one before is read, as they come
+            for message in messages:
+                for group in self.unpack(message):
+                    queue.put_nowait(group)
+                while not queue.empty():
                     await asyncio.sleep(0)
 
         feeding = asyncio.ensure_future(feed())
@@ -290,15 +296,15 @@ async def longest_hold(work: Any) -> float:
 
 def _server(name: str, results: Callable[[Any], list[Any]]) -> Ready:
     plan, ways = packers()
-    message = ways[name](results(plan))
-    stock = message if name == STOCK else ways[STOCK](results(plan))
-    options = {"prompt_logprobs": 20} if b"prompt" in stock[:200] and len(stock) > 1 << 20 else {}
+    made = results(plan)
+    messages = [ways[name]([result]) for result in made]
+    options = {"prompt_logprobs": 20} if made[-1].prompt_logprobs is not None else {}
     server = Server(name, **options)
     loop = asyncio.new_event_loop()
     body: list[bytes] = []
 
     def call(sink: Callable[[bytes], Any] = len) -> float:
-        return loop.run_until_complete(longest_hold(server.respond(message, sink)))
+        return loop.run_until_complete(longest_hold(server.respond(messages, sink)))
 
     call(body.append)
     check(json.loads(b"".join(body))["object"] == "chat.completion", "an error in place of an answer")

@@ -92,7 +92,7 @@ def has_paddle() -> bool:
 
 
 def new_queue_id() -> str:
-    """An id that nobody has."""
+    """An unused id."""
     return str(random.SystemRandom().randrange(1 << 16, 1 << 20))
 
 

@@ -84,7 +84,7 @@ def _make(name: str, case: LoadCase) -> Ready:
 
 
 def _and_read(case: LoadCase) -> Ready:
-    """Somebody looks at the log-probabilities of every result: only then do ours become lists."""
+    """Read the log-probabilities of every result: only then do ours become lists."""
     work = loaded(OURS, token_processor_module(), case)
     return Ready(steps_of(work, and_read(work)))
 

@@ -92,7 +92,7 @@ def markdown(found: Found) -> str:
 
 
 class Row(NamedTuple):
-    """One row of README's table, for whoever runs FastDeploy."""
+    """One row of README's table, for operators of FastDeploy."""
 
     what: str
     question: str

@@ -481,7 +481,7 @@ _TIMES = (
 
 
 def _tops(ids: list[int], words: list[int], top: int | None) -> Any:
-    """Log-probabilities of a result: ids, scores and ranks; None if nobody asks for them."""
+    """Log-probabilities of a result: ids, scores and ranks; None if not asked for."""
     if top is None or len(ids) > 1:
         return None
     others = (words * (top // len(words) + 1))[:top]

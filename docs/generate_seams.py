@@ -21,6 +21,7 @@ fd_postproc changes FastDeploy while it runs, in three kinds of processes. This 
 `python docs/generate_seams.py` makes it from the table in `fd_postproc/fastdeploy/seams.py`.
 
 * Where no name stands behind "Replaced", FastDeploy's own is called less often, and stays.
+* Names behind "Ours" begin with `fd_postproc.fastdeploy.`.
 * Each replacement is tried first beside FastDeploy's own code. Where they differ, FastDeploy's own stays.
 * The log says at start-up what is used and what is left. `fd-postproc doctor` says the same before a start.
 * The gauge `fd_postproc_fast_path{path="NAME"}` is 1 where ours is used, and 0 where it is left.
@@ -49,8 +50,8 @@ def entry(seam):
     yield item("FastDeploy's", ", ".join(f"`{one}`" for one in seam.modules))
     if seam.places:
         yield item("Replaced", ", ".join(f"`{one}`" for one in seam.places))
-    yield item("Ours", f"`fd_postproc.fastdeploy.{seam.ours}`")
-    yield item("Known and tried", seam.trial)
+    yield item("Ours", f"`{seam.ours}`")
+    yield item("Tried", seam.trial)
 
 
 def item(name, text):

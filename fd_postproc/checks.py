@@ -95,7 +95,7 @@ def seconds(value: Any, name: str = "timeout") -> float:
     return number
 
 
-def permission_bits(value: Any, name: str = "mode") -> int:
+def permission_bits(value: Any) -> int:
     """Permission bits of a new queue.
 
     Its owner must be able to read and write it, otherwise only root could use it; execute and special bits
@@ -109,17 +109,17 @@ def permission_bits(value: Any, name: str = "mode") -> int:
         If it is not 0o600, 0o660, 0o666 or another mode between them.
     """
     rule = "permission bits of a queue are 0o600 (its owner alone) to 0o666 (everybody), without others"
-    mode = whole_number(value, name, -(1 << 63), (1 << 63) - 1, f"{rule}; 0o600 is the usual one")
+    mode = whole_number(value, "mode", -(1 << 63), (1 << 63) - 1, f"{rule}; 0o600 is the usual one")
     if mode & ~0o666 or mode & 0o600 != 0o600:
-        text = f"{name} {mode}" if mode < 0 else f"{name} 0o{mode:o}"
+        text = f"mode {mode}" if mode < 0 else f"mode 0o{mode:o}"
         meant = str(mode)
         if set(meant) <= set("01234567") and int(meant, 8) & ~0o66 == 0o600:
-            text = f"{name} {mode} (0o{mode:o}; did you mean 0o{meant}?)"
+            text = f"mode {mode} (0o{mode:o}; did you mean 0o{meant}?)"
         raise ValueError(f"{text}: {rule}")
     return mode
 
 
-def file_path(value: Any, name: str = "path") -> str:
+def file_path(value: Any) -> str:
     """A path as str.
 
     Raises
@@ -130,8 +130,8 @@ def file_path(value: Any, name: str = "path") -> str:
         If it contains a NUL, which no path does.
     """
     if not isinstance(value, (str, bytes, os.PathLike)):
-        raise TypeError(f"{name} must be a str or an os.PathLike, not {_typed(value)}")
+        raise TypeError(f"path must be a str or an os.PathLike, not {_typed(value)}")
     text = os.fsdecode(value)
     if "\0" in text:
-        raise ValueError(f"{name} {shown(text)} holds a NUL character, which no path can")
+        raise ValueError(f"path {shown(text)} holds a NUL character, which no path can")
     return text

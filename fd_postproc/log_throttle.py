@@ -10,12 +10,12 @@ from collections.abc import Callable
 from ._core import Receiver, _last_sender_of
 from .layout import Channel
 
-PERIOD = 10.0  # seconds between two summaries
+SUMMARY_S = 10.0  # seconds between two summaries
 MOST_FIRST = 5  # lines about new kinds in that time
 
 
 class Complaints:
-    """Logs the first event of each kind at once, and sums up later ones in one line every `PERIOD`.
+    """Logs the first event of each kind at once, and sums up later ones in one line every `SUMMARY_S`.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Complaints:
         self._known: set[str] = set()
         self._waiting: Counter[str] = Counter()
         self._last: str | Callable[[], str] = ""
-        self._since = self._due = -PERIOD
+        self._since = self._due = -SUMMARY_S
         self._firsts = 0
 
     def tell(self, kind: str, text: str | Callable[[], str], count: int = 1) -> None:
@@ -53,7 +53,7 @@ class Complaints:
             if kind not in self._known and self._firsts < MOST_FIRST:
                 self._known.add(kind)
                 self._firsts += 1
-                self._due = max(self._due, now + PERIOD)
+                self._due = max(self._due, now + SUMMARY_S)
                 lines = [_made(text)]
             else:
                 self._waiting[kind] += count
@@ -79,7 +79,7 @@ class Complaints:
             line += f" ({total:,} times in the last {now - self._since:.0f} s: {kinds})"
         self._known |= self._waiting.keys()
         self._waiting.clear()
-        self._since, self._due, self._firsts = now, now + PERIOD, 0
+        self._since, self._due, self._firsts = now, now + SUMMARY_S, 0
         return [line]
 
 

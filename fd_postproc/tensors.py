@@ -122,7 +122,7 @@ def host_array(tensor: Any, name: str) -> Any:
     Raises
     ------
     ValueError
-        If it is on a device: copying it here would block without anybody having asked for it.  Or if it has
+        If it is on a device: copying it here would block unasked.  Or if it has
         no memory of its own: meta, fake, sparse, nested tensors, and such as were cleared.
     TypeError
         If its framework cannot make an array of its dtype.

@@ -310,12 +310,12 @@ def _recipes(path):
 INDEX = json.loads((Golden.FOLDER / "index.json").read_text())
 REFUSED = "spec_b512_s1512"  # its header claims 512 of 256 slots
 GOLDENS = {entry["name"]: Golden(entry["name"]) for entry in INDEX}
+GOOD = {name: golden for name, golden in GOLDENS.items() if name != REFUSED}
+RECEIVED = {name: golden for name, golden in GOOD.items() if golden.tensors_path.exists()}
 
 
 def pytest_generate_tests(metafunc):
-    good = {name: golden for name, golden in GOLDENS.items() if name != REFUSED}
-    received = {name: golden for name, golden in good.items() if golden.tensors_path.exists()}
-    for argument, choice in ("golden", good), ("received_golden", received):
+    for argument, choice in ("golden", GOOD), ("received_golden", RECEIVED):
         if argument in metafunc.fixturenames:
             metafunc.parametrize(argument, list(choice.values()), ids=list(choice))
 
@@ -433,4 +433,4 @@ def stub(stub_path):
     yield library
     library.stub_delay(ctypes.c_int64(0))
     with contextlib.suppress(ValueError, fp.QueueError):  # what a test left behind is not the next one's
-        assert ops.flush(10)
+        assert ops.flush(60)

@@ -17,7 +17,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 PAGE = TESTS.parent / "docs" / "faults.md"
 LIMIT_S = 5.0  # within which `healthy` has to say what is wrong
-LINE = 110  # characters of a line of the log
+LINE = 70  # characters of a line of the log
 EVIDENCE = """\
 Which evidence decides what a fault is called, and which side it is of. (*): also a word of `healthy()`,
 and of the gauge `fd_postproc_unhealthy{reason="..."}`. `doctor` says `worker` and `engine` of a queue whose
@@ -96,7 +96,8 @@ def rows(faults, outcomes):
         others = sorted(code for code in outcome.findings if code != fault.code)
         doctor = ", ".join(sorted({f"`{code}`" for _, code, _ in outcome.doctor})) or "-"
         found[fault.name] = (
-            f"[{fault.title}](#{fault.name})",
+            f"`{fault.name}`",
+            fault.title,
             line_of(outcome),
             f"`{fault.reason}`" if outcome.reason else "-",
             doctor,
@@ -108,17 +109,18 @@ def rows(faults, outcomes):
 def page(faults, outcomes):
     lines = [
         INTRODUCTION,
-        "| fault | the log says | `healthy()` | `doctor` | `explain` names |",
-        "|---|---|---|---|---|",
+        "| fault | what happens | the log says | `healthy()` | `doctor` | `explain` names |",
+        "|---|---|---|---|---|---|",
     ]
     lines += ["| " + " | ".join(map(cell, row)) + " |" for row in rows(faults, outcomes).values()]
-    for fault in faults:
-        title, attempt = fault.title[0].upper() + fault.title[1:], fault.attempt
-        if attempt.startswith("--"):
-            attempt = f"`{attempt}`"
-        lines += ["", f"## {fault.name}", "", f"{title}. {fault.remedy}", "", f"To try it: {attempt}"]
+    lines += ["", "## What to do", "", "| fault | what to do | to try it |", "|---|---|---|"]
+    lines += [f"| `{fault.name}` | {cell(fault.remedy)} | {cell(_attempt(fault))} |" for fault in faults]
     lines += evidence()
     return "\n".join(lines) + "\n"
+
+
+def _attempt(fault):
+    return f"`{fault.attempt}`" if fault.attempt.startswith("--") else fault.attempt
 
 
 def evidence():
@@ -133,12 +135,12 @@ def evidence():
     return lines
 
 
-ROW = re.compile(r"^\| \[(.*)\]\(#([\w-]+)\) \| (.*) \| (.*) \| (.*) \| `([\w-]+)`.* \|$", re.M)
+ROW = re.compile(r"^\| `([\w-]+)` \| (.*) \| (.*) \| (.*) \| (.*) \| `([\w-]+)`.* \|$", re.M)
 
 
 def invariants(page):
     """Of a page: by fault, its title, `healthy`'s word and `explain`'s; and all that no run makes."""
-    rows = {name: (title, reason, word) for title, name, _, reason, _, word in ROW.findall(page)}
+    rows = {name: (title, reason, word) for name, title, _, reason, _, word in ROW.findall(page)}
     others = [line for line in page.splitlines() if not ROW.match(line)]
     return rows, others
 

@@ -225,7 +225,7 @@ def metrics(module, mentioned):
 
 def behaviour(module, mentioned):
     """What differs between versions in a step, found by trying FastDeploy's own class in a sandbox."""
-    from fd_postproc.fastdeploy.trial.canned import END, PREFILL, RUNNING, Message, Script
+    from fd_postproc.fastdeploy.trial.canned import END, PREFILL, RUNNING, CannedMessage, Script
     from fd_postproc.fastdeploy.trial.features import Facts
     from fd_postproc.fastdeploy.trial.sandbox import Sandbox
     from fd_postproc.fastdeploy.trial.trial import Trial
@@ -245,7 +245,7 @@ def behaviour(module, mentioned):
         return results, events, box.metrics.samples(), trial
 
     def script(role, transfers=None, request=PREFILL):
-        last = Message(((11 if role == "prefill" else END,),))
+        last = CannedMessage(((11 if role == "prefill" else END,),))
         return Script("recording", "plain", (request,), (last,), role=role, transfers=transfers or {})
 
     (failed,), events, samples, trial = tried(script("prefill", {0: OUTCOME}))

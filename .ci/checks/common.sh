@@ -7,7 +7,7 @@ python=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1
 
 # A hang is an answer, too: which test, and where, instead of the end of everybody's patience.
-hangs=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
+hangs=(-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true)
 
 apart() { # a copy of the tracked files and a fresh environment, where a special build leaves no trace
     work=$(mktemp -d)

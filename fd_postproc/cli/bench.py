@@ -1,5 +1,6 @@
-"""Measure what fd_postproc gives on this machine: queue, save op, decoding and lists, and its token processor
-beside FastDeploy's own, on the same steps, where FastDeploy can be imported.
+"""Measure what fd_postproc gives on this machine: queue, save op, decoding and lists.
+
+Its token processor is measured beside FastDeploy's own, on the same steps, where FastDeploy can be imported.
 
 Queues are private to you (mode 0600) and removed at the end; default kernel limits do.  A time is the median
 of some passes; the middle half of them lies within the spread.  Where the machine is busy, bench says so: no

@@ -1,7 +1,7 @@
 """Send FastDeploy messages through a real queue from a second process, and say what that gains.
 
-Without --load they are messages of all kinds as FastDeploy's own ops send them, shipped with the package;
-every one that arrives is compared with the recording.  Then one step is timed, beside FastDeploy's step
+They are messages of all kinds as FastDeploy's own ops send them, shipped with the package; every one that
+arrives is compared with the recording.  Then one step is timed, beside FastDeploy's step
 restated in Python (a lower bound of its time).  --all shows every message and its numbers.  Queues are
 private to you (mode 0600) and removed at the end.  Nothing needs root: a message too long for this machine's
 limits goes as a compact frame, in pieces.
@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .._core import CHANNELS
 from .._version import __version__
 from .terminal import (
-    CommandError,
     busy_machine,
     console,
-    parse_load,
     positive_int,
     positive_number,
     terminated_as_exit,
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 
     from .._core import Receiver, Step
     from ..layout import Channel
-    from ..needed_limits import Load
     from .queue_io import Room
     from .tables import Grid, Row
     from .transfer import Incoming
@@ -46,8 +41,6 @@ HELP = "send FastDeploy messages through a real queue, end to end"
 EXAMPLES = """examples:
   fd-postproc demo                                the recorded messages, in a few lines
   fd-postproc demo --all                          and every one of them
-  fd-postproc demo --load 64,1,1 --channel plain  synthetic steps: 64 requests, 1 token each, 1 column
-  fd-postproc demo --load 3,2,21 --steps 20000    speculative decoding with logprobs
   fd-postproc demo --transport ipc                over ZeroMQ instead of a queue
 """
 _EXAMPLE = 256, 2, 21  # batch, accepted tokens, columns: what README's table is about
@@ -63,16 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="show tables of all recorded messages, too")
     parser.add_argument(
-        "--load",
-        type=parse_load,
-        metavar="BATCH,ACCEPTED,COLUMNS",
-        help="send synthetic steps instead, in which all requests are alike",
-    )
-    parser.add_argument(
-        "--channel", choices=CHANNELS, help="channel of the synthetic steps (default: spec_topk)"
-    )
-    parser.add_argument("--steps", type=positive_int, help="synthetic steps to send (default: 5000)")
-    parser.add_argument(
         "--repeat",
         type=positive_int,
         help="how often the recorded messages are sent again to measure rates (default: 200)",
@@ -84,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --all: pause between messages (default: 0.15 on a terminal, else none)",
     )
     parser.add_argument(
-        "--rows", type=positive_int, help="with --all or --load: requests shown of a message (default: 2)"
+        "--rows", type=positive_int, help="with --all: requests shown of a message (default: 2)"
     )
     parser.add_argument(
         "--top", type=positive_int, help="likewise: alternatives shown for each token (default: what fits)"
@@ -92,14 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.load is None and (args.channel or args.steps):
-        args.usage_error("--channel and --steps go with --load")
-    if args.load is not None and (args.all or args.repeat or args.pace):
-        args.usage_error("--all, --repeat and --pace go with the recorded messages, not with --load")
-    if args.load is None and not args.all and (args.rows or args.top or args.pace):
+    if not args.all and (args.rows or args.top or args.pace):
         args.usage_error("--rows, --top and --pace are about the tables, which --all shows")
     with terminated_as_exit():
-        return _recorded(args) if args.load is None else _synthetic(args)
+        return _recorded(args)
 
 
 @dataclass
@@ -126,7 +105,7 @@ class _Rates:
         ]
 
 
-def _timed(incoming: Incoming, sequence: Iterator[Item], each: Callable[[], None] | None = None) -> _Rates:
+def _timed(incoming: Incoming, sequence: Iterator[Item]) -> _Rates:
     def counted(name: str) -> float:
         return sum(receiver.stats[name] for receiver in incoming.receivers.values())
 
@@ -141,8 +120,6 @@ def _timed(incoming: Incoming, sequence: Iterator[Item], each: Callable[[], None
         else:
             rates.messages += 1
             rates.tokens += step.rows
-        if each:
-            each()
     rates.seconds = time.perf_counter() - start if start is not None else 0.0
     rates.waited = counted("wait_seconds") - waited
     rates.bytes = int(counted("bytes") - received)
@@ -175,7 +152,6 @@ def _recorded(args: argparse.Namespace) -> int:
         orders = {
             **ways(receivers),
             "limit": limits.limit,
-            "load": None,
             "pause": args.pace or (0.15 if live else 0.0),
             "repeat": repeat,
         }
@@ -267,7 +243,7 @@ def _in_a_line(step: Step) -> str:
 
 
 def _tell_compact(sizes: list[int], limits: Room, screen: Console) -> None:
-    """Say which messages were sent as compact frames, and what FastDeploy's own receiver would need."""
+    """Say which messages were compact frames, and what FastDeploy's own receiver would need."""
     from .queue_io import remedy
 
     too_big = [size for size in sizes if size > limits.limit]
@@ -359,83 +335,3 @@ def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> It
 
     with Live(newest(), console=screen, transient=True, auto_refresh=False) as display:
         yield lambda: display.update(newest(), refresh=True)
-
-
-def _synthetic(args: argparse.Namespace) -> int:
-    from .._core import decode
-    from .tables import plural, print_labels, print_table, requests_table, step_rows, step_title
-    from .transfer import Incoming, SenderProcess, private_ends, ways
-    from .workload import misfit, synthetic_items
-
-    load: Load = args.load
-    channel: Channel = args.channel or "spec_topk"
-    steps = args.steps or 5000
-    if why := misfit(channel, load):
-        args.usage_error(why)
-    try:
-        items = synthetic_items(channel, **asdict(load), steps=steps)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    screen = console()
-    with private_ends([channel], args.transport) as receivers:
-        limits = _room_of(receivers)
-        orders = {
-            **ways(receivers),
-            "limit": limits.limit,
-            "load": {"channel": channel, "steps": steps, **asdict(load)},
-            "pause": 0.0,
-            "repeat": 0,
-        }
-        sequence = itertools.islice(itertools.cycle(items), steps)
-        with SenderProcess(orders) as sender, _progress(screen, steps) as advance:
-            incoming = Incoming(receivers, sender)
-            rates = _timed(incoming, sequence, advance)
-    last = items[(steps - 1) % len(items)]
-    title = f"Last step: {step_title(last.step, len(last.payload))}"
-    rows = list(step_rows(last.step, _top(args, screen), args.rows or _ROWS))
-    print_table(screen, title, requests_table(rows, logprobs=last.step.scores is not None))
-    took = _microseconds(lambda: decode(last.payload, channel))
-    lists = _microseconds(last.step.tolists)
-    alone = [
-        ("decode alone", f"{took:.1f} us per message"),
-        ("nested lists", f"{lists:.1f} us per step, if they are made"),
-    ]
-    print_labels(screen, "Rates", rates.rows() + alone)
-    screen.print()
-    status = incoming.verdict()
-    if status == 0:
-        screen.print(
-            f"{plural(steps, 'step')} came from process {sender.pid}; "
-            "every one arrived equal to what was sent."
-        )
-    if len(last.payload) > limits.limit:
-        screen.print(
-            f"Each was sent as {_as_frame(last.step, limits.limit)}: as one stock message it would have "
-            f"{len(last.payload):,} bytes, and one message may hold {limits}."
-        )
-    return status
-
-
-@contextlib.contextmanager
-def _progress(screen: Console, steps: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on a terminal; elsewhere nothing."""
-    if not screen.is_terminal or screen.is_dumb_terminal:
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task("steps", total=steps)
-        done = 0
-        drawn = time.monotonic()
-
-        def advance() -> None:
-            nonlocal done, drawn
-            done += 1
-            now = time.monotonic()
-            if now - drawn > 0.05 or done == steps:
-                progress.update(task, completed=done)
-                drawn = now
-
-        yield advance

@@ -124,7 +124,7 @@ def _whose(head: Flight) -> str:
     def when(moment: float) -> str:
         try:
             return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-        except (OverflowError, ValueError, OSError):  # anybody's number
+        except (OverflowError, ValueError, OSError):  # any number
             return "?"
 
     began = when(head.began_ns / 1e9)

@@ -11,7 +11,7 @@ class HelpText(argparse.HelpFormatter):
     """Formatter that wraps paragraphs, but no lines that begin with a space (examples)."""
 
     def _format_usage(self, *arguments: Any, **named: Any) -> str:
-        """Continued below the program's name, or where lines would be too long for that, at the left."""
+        """Continued below the program's name, or at the left where lines would be too long."""
         text = super()._format_usage(*arguments, **named)
         if max(map(len, text.splitlines())) <= self._width:
             return text
@@ -43,7 +43,7 @@ class HelpText(argparse.HelpFormatter):
 
     @staticmethod
     def _example(line: str, width: int, indent: str) -> list[str]:
-        """A command and, after two spaces or more, what it does: below each other if the line is too long."""
+        """A command and, after two spaces or more, what it does: on two lines if too long."""
         if len(indent + line) <= width:
             return [indent + line]
         margin = indent + line[: len(line) - len(line.lstrip())]

@@ -1,4 +1,4 @@
-"""Print a message in readable form: its header, its requests, their tokens and likeliest alternatives.
+"""Print a message in readable form: its header, its requests, their tokens and alternatives.
 
 From a queue the message is copied and stays there, if the kernel can do that; the queue's own state is
 printed, too.  A file is a recording or one raw payload.

@@ -1,4 +1,4 @@
-"""What ``fd-postproc worker-sim`` can do wrong: one `Fault` each, begun before a step that the user names."""
+"""What ``fd-postproc worker-sim`` can do wrong, each begun before a step that the user names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _anything(_worker: SimulatedWorker, _args: argparse.Namespace, _step: Step) 
 
 
 @dataclass(frozen=True)
-class Fault:
+class Mishap:
     """One kind of misbehaviour.
 
     Parameters
@@ -160,24 +160,24 @@ def _restart(worker: SimulatedWorker, *_: object) -> None:
     worker.restart()
 
 
-FAULTS = {
+MISHAPS = {
     fault.name: fault
     for fault in (
-        Fault("silence", "nothing is sent, for --seconds or until interrupted", _silence),
-        Fault("drift", "each step takes 2 % longer than the one before, up to 2 s", _drift, _paced),
-        Fault("burst", "--times steps more at once, without a pause", _burst),
-        Fault("death", "the process kills itself (SIGKILL) between two steps", _die),
-        Fault("death-in-frame", "the same when half of a frame is sent", _die_in_a_frame, _in_pieces),
-        Fault("restart", "frames come from another sender, numbered from 0", _restart),
-        Fault("lost", "a step is left out, as if the queue had lost it", _lost),
-        Fault("doubled", "a step comes twice", _doubled),
-        Fault("reordered", "two steps change places", _reordered),
-        Fault("malformed", "five messages that do not add up: cut, empty, noise, a strange type", _malformed),
-        Fault("corrupt", "a step comes with one wrong bit, and once more without", _corrupt),
-        Fault("other-build", "messages of a build with twice as many slots", _other_build),
-        Fault("full-size", "FastDeploy's full-size messages; what the kernel refuses is lost", _full_size),
-        Fault("lowered-limit", f"the queue may hold {_LOWERED} bytes from now on", _lowered_limits),
-        Fault("removed", "the queue is removed (ipcrm); a new one is waited for", _removed),
+        Mishap("silence", "nothing is sent, for --seconds or until interrupted", _silence),
+        Mishap("drift", "each step takes 2 % longer than the one before, up to 2 s", _drift, _paced),
+        Mishap("burst", "--times steps more at once, without a pause", _burst),
+        Mishap("death", "the process kills itself (SIGKILL) between two steps", _die),
+        Mishap("death-in-frame", "the same when half of a frame is sent", _die_in_a_frame, _in_pieces),
+        Mishap("restart", "frames come from another sender, numbered from 0", _restart),
+        Mishap("lost", "a step is left out, as if the queue had lost it", _lost),
+        Mishap("doubled", "a step comes twice", _doubled),
+        Mishap("reordered", "two steps change places", _reordered),
+        Mishap("malformed", "five messages that do not add up: cut, empty, noise, a wrong type", _malformed),
+        Mishap("corrupt", "a step comes with one wrong bit, and once more without", _corrupt),
+        Mishap("other-build", "messages of a build with twice as many slots", _other_build),
+        Mishap("full-size", "FastDeploy's full-size messages; what the kernel refuses is lost", _full_size),
+        Mishap("lowered-limit", f"the queue may hold {_LOWERED} bytes from now on", _lowered_limits),
+        Mishap("removed", "the queue is removed (ipcrm); a new one is waited for", _removed),
     )
 }  # fmt: skip
 """All faults by name."""

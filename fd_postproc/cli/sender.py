@@ -6,21 +6,19 @@ and the queues are removed, since no other process does it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import sysv_ipc
 
 from .._core import Sender
 from ..errors import QueueError
 from ..recording import MAX_PAYLOAD
-from .workload import Item, recorded_items, synthetic_items
+from .workload import Item, recorded_items
 
 
 def main() -> int:
@@ -40,13 +38,7 @@ def main() -> int:
     except (sysv_ipc.ExistentialError, QueueError):
         return 1  # the parent has removed them: it was stopped
     threading.Thread(target=watch_parent, args=(list(handles.values()),), daemon=True).start()
-    if orders["load"]:
-        items = synthetic_items(**orders["load"])
-        sequence: Iterator[Item] = itertools.islice(itertools.cycle(items), orders["load"]["steps"])
-        repeated: list[Item] = []
-    else:
-        repeated = list(recorded_items())
-        sequence = iter(repeated)
+    items = list(recorded_items())
 
     def send(item: Item) -> None:
         # The parent decides, once, which messages do not fit.
@@ -56,12 +48,12 @@ def main() -> int:
             handles[item.step.channel].send(item.payload)
 
     try:
-        for item in sequence:
+        for item in items:
             send(item)
             if orders["pause"]:
                 time.sleep(orders["pause"])
         for _ in range(orders["repeat"]):
-            for item in repeated:
+            for item in items:
                 send(item)
         for sender in frames.values():
             sender.close()

@@ -27,7 +27,7 @@ from .._core import has_logprobs, step_from_tensors
 from ..environment import FASTDEPLOY
 from ..fastdeploy.engine.processor_class import make_class
 from ..fastdeploy.report import import_fastdeploy
-from ..fastdeploy.trial.canned import Message, Script
+from ..fastdeploy.trial.canned import CannedMessage, Script
 from ..fastdeploy.trial.compatibility import check
 from ..fastdeploy.trial.differences import difference
 from ..fastdeploy.trial.features import ABORT_SETS, Facts
@@ -117,7 +117,7 @@ class _Side:
         rows = tuple(
             tuple(range(1000 + 8 * slot, 1000 + 8 * slot + load.accepted)) for slot in range(load.batch)
         )
-        message = Message(rows, columns=load.columns)
+        message = CannedMessage(rows, columns=load.columns)
         script = Script("bench", channel, ({},) * load.batch, (message,))
         packed = facts.packed(channel)
         clock = SimpleNamespace(now=time.time())

@@ -1,5 +1,7 @@
-"""The worker of ``fd-postproc worker-sim``: a Sender's messages, each put into the queue by hand, so that one
-can be left out, doubled, changed or stopped half-way."""
+"""The worker of ``fd-postproc worker-sim``: a Sender's messages, each put into the queue by hand.
+
+So one can be left out, doubled, changed or stopped half-way.
+"""
 
 from __future__ import annotations
 

@@ -47,15 +47,15 @@ def open_input(name: str) -> IO[bytes]:
 def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:
     """The messages of a flight recorder's file, as a recording without a name."""
     from .._core import CHANNELS
-    from ..flight.reading import MOST_BYTES, FlightError, Message, parse
+    from ..flight.reading import LONGEST_FILE, FlightError, MessageEntry, parse
     from ..recording import RecordingError, RecordingWriter
 
     source.seek(0)
     try:
-        flight = parse(source.read(MOST_BYTES), name_of(name))
+        flight = parse(source.read(LONGEST_FILE), name_of(name))
     except FlightError as error:
         raise RecordingError(str(error)) from None
-    messages = [entry for entry in flight.entries if isinstance(entry, Message) and entry.mtype > 0]
+    messages = [entry for entry in flight.entries if isinstance(entry, MessageEntry) and entry.mtype > 0]
     if not messages:
         raise RecordingError(f"{flight.name} holds no messages: {FLIGHT_TOKENS}=1 in the engine keeps them")
     made: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115

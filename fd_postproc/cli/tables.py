@@ -82,19 +82,6 @@ def _request_rows(step: Step, i: int, count: int, top: int) -> Iterator[Row]:
             )
 
 
-def step_title(step: Step, size: int | None = None) -> str:
-    """One line about a step."""
-    parts = [step.channel, f"batch {step.batch}", plural(step.rows, "token")]
-    if step.scores is not None:
-        parts.insert(1, step.dialect or "")
-        parts.append(plural(step.cols, "column"))
-    if step.flag:
-        parts.append(_FLAGS.get(step.flag, f"flag {step.flag}").split()[-1])
-    if size is not None:
-        parts.append(f"{size:,} bytes")
-    return ", ".join(part for part in parts if part)
-
-
 def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
     """The content of a message's header, as label and value."""
     meaning = "the worker has more to do" if step.stop_flag > 0 else "the worker has finished"

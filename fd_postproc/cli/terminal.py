@@ -104,11 +104,10 @@ def layout_name(layout: Layout) -> str:
     return "gpu" if layout == GPU else ",".join(map(str, astuple(layout)))
 
 
-def add_layout_option(parser: argparse.ArgumentParser, default: Layout | None = None) -> None:
+def add_layout_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout",
         type=parse_layout,
-        default=default,
         metavar="gpu|xpu|B,K,D,S",
         help="sender's geometry, by name or four numbers (default: the recording's, else gpu, 512,20,6,256)",
     )

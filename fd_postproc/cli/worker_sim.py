@@ -1,4 +1,4 @@
-"""Be a worker without a GPU: send made-up decode steps to a queue, at a pace, and do what workers do wrong.
+"""Be a worker without a GPU: send made-up decode steps to a queue, and do what workers do wrong.
 
 The steps are seeded: the same arguments send the same tokens. The queue is whatever a Receiver, 'record' or a
 FastDeploy engine reads. An engine gives a step's tokens to the requests that are in its first slots and
@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .._core import CHANNELS
-from .misbehaviour import FAULTS
+from .misbehaviour import MISHAPS
 from .queue_io import QUEUE_HELP, add_queue_options, queue_name
 from .terminal import (
     CommandError,
@@ -42,7 +42,7 @@ EXAMPLES = """examples:
   fd-postproc worker-sim 8002 --channel spec --fault malformed --at 10          messages that do not add up
 
 faults, from step --at on:
-""" + "".join(f"  {fault.name:<15}  {fault.help}\n" for fault in FAULTS.values())
+""" + "".join(f"  {fault.name:<15}  {fault.help}\n" for fault in MISHAPS.values())
 
 _PACE_S = 0.02
 
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--end-token", type=token_id, metavar="ID", help="the token that ends a request, eos_token_id"
     )
-    parser.add_argument("--fault", choices=FAULTS, metavar="FAULT", help=f"one of {', '.join(FAULTS)}")
+    parser.add_argument("--fault", choices=MISHAPS, metavar="FAULT", help=f"one of {', '.join(MISHAPS)}")
     parser.add_argument("--at", type=index_number, default=100, metavar="STEP", help="(default: 100)")
     parser.add_argument(
         "--seconds", type=positive_number, help="how long the silence lasts (default: until interrupted)"
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     worker = SimulatedWorker(target, args.channel, args.dialect, layout, args.timeout)
     worker.pace = 0.0 if args.full_speed else args.pace
     if args.fault is not None:
-        FAULTS[args.fault].check(worker, args, first)
+        MISHAPS[args.fault].check(worker, args, first)
     note(
         f"Sending {plural(args.steps, 'step')} of {plural(load.batch, 'request')} to queue {target.msqid}, "
         f"channel {args.channel}, {args.dialect}; Ctrl-C ends it."
@@ -167,7 +167,7 @@ def _steps(args: argparse.Namespace, load: Load) -> Iterator[Step]:
 
 
 def _work(worker: SimulatedWorker, args: argparse.Namespace, first: Step, steps: Iterator[Step]) -> None:
-    fault = FAULTS[args.fault] if args.fault is not None else None
+    fault = MISHAPS[args.fault] if args.fault is not None else None
     due = time.monotonic()
     step = first
     for number in range(args.steps):

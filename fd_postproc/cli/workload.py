@@ -1,6 +1,6 @@
-"""The messages that ``fd-postproc demo`` sends: recorded ones, or synthetic steps.
+"""Messages for the commands: recorded ones, and synthetic steps.
 
-Both processes of the demo build them here: the sender to send them, the receiver to know what must arrive.
+Both processes of ``fd-postproc demo`` read the recorded ones: to send them, and to know what must arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..needed_limits import Load
 
-KINDS = 16
+DIFFERENT_STEPS = 16
 """Number of different steps in a synthetic load; more steps repeat them."""
 
 IDS = (0, 149_999)
@@ -79,8 +79,7 @@ def misfit(channel: Channel, load: Load) -> str | None:
 def synthetic_step(
     channel: Channel, batch: int, accepted: int, columns: int, seed: int = 0, ids: tuple[int, int] = IDS
 ) -> Step:
-    """A step with every request's `accepted` tokens, from the first to the last of `ids`, and plausible
-    logprobs.
+    """A step with `accepted` tokens of every request, from `ids`, and plausible logprobs.
 
     Raises
     ------
@@ -133,9 +132,10 @@ def plausible_logprobs(random: np.random.Generator, ids: np.ndarray) -> tuple[np
 
 
 def synthetic_steps(channel: Channel, load: Load, seed: int, ids: tuple[int, int] = IDS) -> Iterator[Step]:
-    """Iterate over `KINDS` different steps endlessly."""
+    """Iterate over `DIFFERENT_STEPS` different steps endlessly."""
     kinds = (
-        synthetic_step(channel, **asdict(load), seed=KINDS * seed + kind, ids=ids) for kind in range(KINDS)
+        synthetic_step(channel, **asdict(load), seed=DIFFERENT_STEPS * seed + kind, ids=ids)
+        for kind in range(DIFFERENT_STEPS)
     )
     return itertools.cycle(kinds)
 
@@ -146,16 +146,6 @@ def ending_step(channel: Channel, batch: int, token: int) -> Step:
 
     logprobs = ([[0.0]] * batch, [1] * batch) if has_logprobs(channel) else ()
     return Step.from_arrays(channel, [1] * batch, np.full((batch, 1), token), *logprobs)
-
-
-def synthetic_items(channel: Channel, batch: int, accepted: int, columns: int, steps: int) -> list[Item]:
-    """`KINDS` different steps, or fewer."""
-    items = []
-    for seed in range(min(steps, KINDS)):
-        step = synthetic_step(channel, batch, accepted, columns, seed)
-        payload = encode(step)
-        items.append(Item(f"{channel} synthetic {seed}", step, payload, len(payload)))
-    return items
 
 
 def pieces(step: Step, limit: int, layout: Layout = GPU) -> int:

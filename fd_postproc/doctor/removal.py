@@ -22,7 +22,7 @@ def remove_leftover(queue: Queue) -> str | None:
     """Remove a queue if it is still what it was, and its users still dead.
 
     A process that has opened the queue but never sent or received, and is not inside msgsnd or msgrcv at
-    this moment, cannot be seen by anybody: stop the service first.
+    this moment, cannot be seen: stop the service first.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ..faults import BURST_TIMES, MOSTLY, SLOW_S, SLOWER_TIMES, SUSTAINED_S, SUSTAINED_STEPS
-from ..flight.reading import Step
+from ..flight.reading import StepEntry
 
 WINDOW = 32  # steps that are looked at together for a burst
 _SLOPE = 16  # for a slope
@@ -69,13 +69,13 @@ class Window(NamedTuple):
         return self.receive >= MOSTLY * (self.receive + self.build + self.put)
 
 
-def _windows(steps: Sequence[Step], size: int) -> list[Window]:
+def _windows(steps: Sequence[StepEntry], size: int) -> list[Window]:
     """Windows of a number of steps each; the last one ends with the latest step."""
     first = (len(steps) - 1) % size
     return [_window(steps[k : k + size + 1]) for k in range(first, len(steps) - size, size)]
 
 
-def _window(steps: Sequence[Step]) -> Window:
+def _window(steps: Sequence[StepEntry]) -> Window:
     later = steps[1:]
     return Window(
         steps[0].at, steps[-1].at - steps[0].at, len(later),
@@ -85,7 +85,7 @@ def _window(steps: Sequence[Step]) -> Window:
     )  # fmt: skip
 
 
-def working(steps: Sequence[Step], seconds: float) -> Iterator[Window]:
+def working(steps: Sequence[StepEntry], seconds: float) -> Iterator[Window]:
     """Windows of at least a number of seconds."""
     first = 0
     for k, step in enumerate(steps):
@@ -94,7 +94,7 @@ def working(steps: Sequence[Step], seconds: float) -> Iterator[Window]:
             first = k
 
 
-def slower(steps: Sequence[Step]) -> Change | None:
+def slower(steps: Sequence[StepEntry]) -> Change | None:
     """Find a worker that becomes slower and slower.
 
     Each of the last windows is slower than the one before, and no two of them make most of the change:
@@ -117,12 +117,12 @@ def slower(steps: Sequence[Step]) -> Change | None:
     return Change(slope[0].since, slope[0].gap, slope[-1].gap)
 
 
-def jump(steps: Sequence[Step], begun: Sequence[float] = ()) -> Change | None:
+def jump(steps: Sequence[StepEntry], begun: Sequence[float] = ()) -> Change | None:
     """Find a worker that is slower from one moment on, and was steady before.
 
     Parameters
     ----------
-    steps : sequence of Step
+    steps : sequence of StepEntry
     begun : sequence of float, optional
         When requests had their first tokens, in order: their prefills make steps of others longer, too.
     """
@@ -152,7 +152,7 @@ def jump(steps: Sequence[Step], begun: Sequence[float] = ()) -> Change | None:
     return Change(since[0].since, usual, median(window.gap for window in since))
 
 
-def bursts(steps: Sequence[Step]) -> list[tuple[float, int, float, float]]:
+def bursts(steps: Sequence[StepEntry]) -> list[tuple[float, int, float, float]]:
     """Bursts of steps: when, how many, within which time, the usual seconds between steps.
 
     Those between two times of a slower, even pace: who is faster for good makes no burst.  Nor do steps
@@ -175,7 +175,7 @@ def bursts(steps: Sequence[Step]) -> list[tuple[float, int, float, float]]:
     return found
 
 
-def _pause_before(steps: Sequence[Step], at: float, usual: float) -> float:
+def _pause_before(steps: Sequence[StepEntry], at: float, usual: float) -> float:
     """The longest time without a step in the window before, if it is unusual."""
     k = bisect_left(steps, at, key=lambda step: step.at)
     gaps = [step.at - before.at for before, step in pairwise(steps[max(k - WINDOW, 0) : k + 1])]

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from ..flight.codes import End, Kind, request_hash
-from ..flight.reading import Event, Step
+from ..flight.reading import Event, StepEntry
 from .finding import ERROR, Finding
 from .findings import findings
 from .timeline import SHOWN, Gap, Picture, with_slots
@@ -30,7 +30,7 @@ class Story:
     ----------
     events : list of Event
         Its own, in order.
-    steps : list of Step
+    steps : list of StepEntry
         Those in which it had tokens.
     gaps : list of Gap
         Between these, longer than usual for it, the longest first.
@@ -39,7 +39,7 @@ class Story:
     """
 
     events: list[Event]
-    steps: list[Step]
+    steps: list[StepEntry]
     gaps: list[Gap]
     usual_gap: float | None
 
@@ -77,7 +77,7 @@ def story_of(picture: Picture, name: str) -> Story | None:
     return Story(events, steps, sorted(long, key=lambda gap: -gap.seconds)[:SHOWN], usual)
 
 
-def _within(step: Step, begin: float, end: float) -> bool:
+def _within(step: StepEntry, begin: float, end: float) -> bool:
     """Its first and last step are stamped when they are done, after its beginning and its end."""
     began = step.at - step.build - step.put
     return began <= end and step.at >= begin

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..faults import MOSTLY, SILENCE_S
 from ..flight.codes import Kind
-from ..flight.reading import Event, Flight, Live, Queue, Step
+from ..flight.reading import Event, Flight, Live, QueueEntry, StepEntry
 
 SHOWN = 5
 LATELY = 10.0  # seconds that rates are of
@@ -56,12 +56,12 @@ class Picture:
     now: float
 
     @cached_property
-    def steps(self) -> list[Step]:
-        return [entry for entry in self.flight.entries if isinstance(entry, Step)]
+    def steps(self) -> list[StepEntry]:
+        return [entry for entry in self.flight.entries if isinstance(entry, StepEntry)]
 
     @cached_property
-    def queues(self) -> list[Queue]:
-        return [entry for entry in self.flight.entries if isinstance(entry, Queue)]
+    def queues(self) -> list[QueueEntry]:
+        return [entry for entry in self.flight.entries if isinstance(entry, QueueEntry)]
 
     @cached_property
     def events(self) -> list[Event]:
@@ -95,7 +95,7 @@ class Picture:
         try:
             moment = self.flight.began_ns / 1e9 + at - self.flight.began
             return time.strftime("%H:%M:%S", time.localtime(moment)) + f".{int(moment * 1000) % 1000:03}"
-        except (OverflowError, ValueError, OSError):  # anybody's number
+        except (OverflowError, ValueError, OSError):  # any number
             return "?"
 
     @cached_property
@@ -103,15 +103,15 @@ class Picture:
         """Gaps between each step and the one before it."""
         return self.gaps_of(self.steps)
 
-    def gaps_of(self, steps: list[Step]) -> list[Gap]:
+    def gaps_of(self, steps: list[StepEntry]) -> list[Gap]:
         """Gaps between each of some steps and the one before it."""
         return [self._gap(before, step) for before, step in pairwise(steps)]
 
-    def _gap(self, before: Step, step: Step) -> Gap:
+    def _gap(self, before: StepEntry, step: StepEntry) -> Gap:
         seconds = max(step.at - before.at, 0.0)
         return Gap(step.at, seconds, "worker" if self._worker_is_late(before.at, step, seconds) else "engine")
 
-    def _worker_is_late(self, since: float, step: Step, seconds: float) -> bool:
+    def _worker_is_late(self, since: float, step: StepEntry, seconds: float) -> bool:
         if step.receive < MOSTLY * seconds:
             return False
         if seconds < SILENCE_S / 2:  # too short for more than one look
@@ -151,7 +151,7 @@ class Picture:
         return k < len(self.steps) and self.steps[k].at - since <= seconds
 
     @cached_property
-    def looks_of_this_run(self) -> list[Queue]:
+    def looks_of_this_run(self) -> list[QueueEntry]:
         """Looks after something has come: until then the kernel names who used the queue before."""
         came = [one.at for one in self.of(Kind.REFUSED, Kind.OPEN, Kind.INCOMPLETE)]
         came += [step.at for step in self.steps[:1]]
@@ -166,12 +166,12 @@ class Picture:
         long = [gap for gap in self.gaps if gap.seconds > max(8 * self.usual_gap, 0.05)]
         return sorted(long, key=lambda gap: -gap.seconds)[:SHOWN]
 
-    def slowest_steps(self) -> list[Step]:
+    def slowest_steps(self) -> list[StepEntry]:
         """The steps that took the engine longest."""
         return sorted(self.steps, key=lambda step: -(step.build + step.put))[:SHOWN]
 
     @cached_property
-    def lately(self) -> list[Step]:
+    def lately(self) -> list[StepEntry]:
         """The steps of the last seconds that have any."""
         if not self.steps:
             return []
@@ -210,13 +210,13 @@ class Picture:
         return found
 
 
-def with_slots(flight: Flight) -> Iterator[tuple[Step, frozenset[int]]]:
+def with_slots(flight: Flight) -> Iterator[tuple[StepEntry, frozenset[int]]]:
     """Each step with its slots that had tokens; none where that was overwritten."""
     slots: frozenset[int] = frozenset()
     for entry in flight.entries:
         if isinstance(entry, Live):
             slots = entry.slots
-        elif isinstance(entry, Step):
+        elif isinstance(entry, StepEntry):
             yield entry, slots
 
 
@@ -230,7 +230,7 @@ def latencies(engine: Flight, worker: Flight) -> list[float]:
     }
     found = []
     for entry in engine.entries:
-        if isinstance(entry, Step) and entry.frame in sent and entry.at >= sent[entry.frame]:
+        if isinstance(entry, StepEntry) and entry.frame in sent and entry.at >= sent[entry.frame]:
             found.append(entry.at - sent[entry.frame])
     return found
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from .._core import CHANNELS, payload_size
 from ..faults import LONGEST_S, REFUSALS, SILENCE_S, SUSTAINED_S, USUAL_TIMES
 from ..flight.codes import Kind
-from ..flight.reading import Queue
+from ..flight.reading import QueueEntry
 from .finding import ERROR, INFO, WARNING, Finding, span
 from .pace import bursts, jump, slower
 from .timeline import Picture
@@ -24,8 +24,8 @@ _RETURNS = 2  # times that a sender comes back after another one before the two 
 
 def _process(p: Picture) -> Iterator[Finding]:
     """Find a sending process that is gone, or stopped."""
-    before: Queue | None = None
-    stopped: Queue | None = None
+    before: QueueEntry | None = None
+    stopped: QueueEntry | None = None
     told = False
     for look in p.looks_of_this_run:
         was_gone = before is not None and before.state in ("", "Z")
@@ -95,7 +95,7 @@ def _silence(p: Picture) -> Iterator[Finding]:
     yield from _too_long(p, look, since)
 
 
-def _too_long(p: Picture, look: Queue, since: float) -> Iterator[Finding]:
+def _too_long(p: Picture, look: QueueEntry, since: float) -> Iterator[Finding]:
     """Check for messages that the worker's kernel may refuse."""
     full = payload_size(p.flight.channel) if p.flight.channel in CHANNELS else 0
     if p.steps and p.steps[-1].frame is not None:

@@ -24,17 +24,23 @@ def names_in(cls: type) -> set[str]:
         for name, value in vars(one).items():
             function = getattr(value, "fget", getattr(value, "__func__", value))
             if name not in seen and isinstance(function, types.FunctionType):
-                _add_names(function.__code__, names)
+                names |= names_of(function.__code__) | _texts_of(function.__code__)
                 if "__class__" in function.__code__.co_freevars:  # super(): the overridden one runs, too
                     continue
             seen.add(name)
     return names
 
 
-def _add_names(code: types.CodeType, names: set[str]) -> None:
-    names.update(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _add_names(constant, names)
-        elif isinstance(constant, str):  # getattr(config, "name", default)
-            names.add(constant)
+def names_of(code: types.CodeType) -> set[str]:
+    """The attributes and globals that a function and its inner functions use."""
+    return set(code.co_names).union(*map(names_of, _inner(code)))
+
+
+def _texts_of(code: types.CodeType) -> set[str]:
+    """Their texts, such as that of ``getattr(config, "name", default)``."""
+    texts = {one for one in code.co_consts if isinstance(one, str)}
+    return texts.union(*map(_texts_of, _inner(code)))
+
+
+def _inner(code: types.CodeType) -> list[types.CodeType]:
+    return [one for one in code.co_consts if isinstance(one, types.CodeType)]

@@ -45,13 +45,14 @@ def report() -> dict[str, Any]:
     from .engine.processor_class import make_class
     from .trial.compatibility import check
 
+    taken = _fast_paths(module)
     return {
         "from": module.__file__,
         "verdict": asdict(check(module, make_class)),
         "decision": asdict(decide(module, make_class)),
         "loaded": _loaded(),
-        "fast_paths": _fast_paths(module),
-        "why_left": _why_left(module),
+        "fast_paths": taken,
+        "why_left": _why_left(taken),
         "versions": _versions(module),
         "shapes": _shapes(module),
         "api": _api(),
@@ -109,13 +110,13 @@ def _fast_paths(module: Any) -> dict[str, bool]:
         return {}
 
 
-def _why_left(module: Any) -> dict[str, str]:
+def _why_left(taken: dict[str, bool]) -> dict[str, str]:
     """Why fast paths are left, by name."""
     from .engine.fast_paths import why_left
 
     try:
         cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
-        return why_left(_fast_paths(module), cls)
+        return why_left(taken, cls)
     except Exception:
         return {}
 

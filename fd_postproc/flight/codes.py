@@ -1,4 +1,4 @@
-"""What the numbers in a flight recorder's file mean.  Never changed, only added to: files are kept."""
+"""Codes in a flight recorder's file; never changed, only added to, since files are kept."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .codes import (
 )
 from .files import writer_of
 
-MOST_BYTES = 1 << 30
+LONGEST_FILE = 1 << 30
 _CHANNELS = ("plain", "topk", "spec", "spec_topk")
 _DIALECTS = ("legacy", "packed", "compact", None)
 
@@ -36,7 +36,7 @@ class FlightError(ValueError):
     """Raised for a file that is not a flight recorder's."""
 
 
-class Step(NamedTuple):
+class StepEntry(NamedTuple):
     """A processed step.  Times are monotonic seconds of the machine, stages seconds."""
 
     at: float
@@ -54,7 +54,7 @@ class Step(NamedTuple):
     sender: int
 
 
-class Queue(NamedTuple):
+class QueueEntry(NamedTuple):
     """State of the queue."""
 
     at: float
@@ -89,7 +89,7 @@ class Live(NamedTuple):
     slots: frozenset[int]
 
 
-class Message(NamedTuple):
+class MessageEntry(NamedTuple):
     """A recorded message."""
 
     at: float
@@ -97,7 +97,7 @@ class Message(NamedTuple):
     payload: bytes
 
 
-Entry = Step | Queue | Event | Live | Message
+Entry = StepEntry | QueueEntry | Event | Live | MessageEntry
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def read(path: str, most: int | None = None) -> Flight:
             raise FlightError(f"{path} is not a regular file")
         writer = writer_of(descriptor)
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            data = file.read(min(found.st_size, MOST_BYTES))
+            data = file.read(min(found.st_size, LONGEST_FILE))
     finally:
         os.close(descriptor)
     return parse(data, path, writer, most)
@@ -290,7 +290,7 @@ def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
             dialect, channel = _DIALECTS[flags & 3], _CHANNELS[flags >> 2 & 3]
             stages = (_seconds(receive), _seconds(build), _seconds(put))
             made.append(
-                Step(
+                StepEntry(
                     when, frame if dialect == "compact" else None, channel, length, batch, slot, rows, total,
                     *stages, results, sender,
                 )
@@ -299,7 +299,7 @@ def _parsed(data: bytes, places: list[int], numbers: list[int]) -> list[Entry]:
             a, b, c, d, e, f, running, transfers, state, ticks, code = QUEUE_BODY.unpack(body)
             letter = chr(state) if 33 <= state < 127 else ""
             made.append(
-                Queue(when, a, b, c, d, e, f, running, transfers, letter, ticks, -code, bool(flags & 1))
+                QueueEntry(when, a, b, c, d, e, f, running, transfers, letter, ticks, -code, bool(flags & 1))
             )
         else:
             made.append(Event(when, kind, slot - 65536 if slot == 65535 else slot, NUMBERS.unpack(body), ""))
@@ -314,7 +314,7 @@ def _give(made: list[Entry], kind: int, data: bytes) -> None:
     if kind == Kind.TEXT:
         made[-1] = last._replace(text=_text(data))
     elif last.kind == Kind.FRAME and len(data) == last.numbers[1]:
-        made[-1] = Message(last.at, last.numbers[0], data)
+        made[-1] = MessageEntry(last.at, last.numbers[0], data)
 
 
 def _seconds(value: float) -> float:

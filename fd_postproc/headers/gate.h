@@ -306,7 +306,7 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
     return 0;
 }
 
-/* Without a count region in FastDeploy's message, a negative token is a code: anybody who gets the frame's
+/* Without a count region in FastDeploy's message, a negative token is a code: a reader who gets the frame's
  * content in another form could not distinguish such a token from a code. */
 static inline int fdw_check_tokens(const fdw_message *m, fdw_fault *fault)
 {

@@ -3,7 +3,7 @@
  * The senders of frames in pieces: what has arrived of each one's frame, and whose is given up when room is
  * short.
  *
- * Anybody who may write to the queue can begin frames under any number of sender numbers.  So a sender is a
+ * Any process that may write to the queue can begin frames under any number of sender numbers.  So a sender is a
  * stranger until it has completed a frame, and strangers share a room of their own: no number of them costs a
  * known sender anything.  Among strangers, the one of whom least has arrived, in powers of two, goes first,
  * because a genuine frame grows; of equals, the one that has been silent longest.

@@ -2,7 +2,7 @@
  *
  * The numbers of the frames of each sender: which are missing, came twice, or came late.
  *
- * The numbers are a witness, not a judge: every frame that is whole is delivered.  Anybody who may write to the
+ * The numbers are a witness, not a judge: every frame that is whole is delivered.  Any process that may write to the
  * queue can use another sender's number, and a recording that is replayed twice has its numbers twice.
  *
  * Memory is fixed: of the senders, the last FDN_MOST are known.  No system call, no allocation and no Python.

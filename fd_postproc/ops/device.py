@@ -129,7 +129,7 @@ class DeviceSaves:
         self._forget_finished()
 
     def send_all(self) -> None:
-        """Wait until everything is sent, so that a message that is sent directly does not overtake it.
+        """Wait until everything is sent, so that no message that is sent directly overtakes it.
 
         Raises
         ------
@@ -247,7 +247,7 @@ class DeviceSaves:
         raise first
 
     def _exception(self, unsent: UnsentSave, job: Any, lane: Any) -> Exception:
-        """The sender thread's error as the exception that a save of host tensors would have raised."""
+        """The sender thread's error, as the exception that a save of host tensors raises."""
         kind, details = unsent.kind, unsent.details
         if kind == "driver":
             return CudaError(f"an earlier save: {details}", details.code)

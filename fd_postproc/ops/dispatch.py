@@ -301,7 +301,7 @@ def _save_target(
     save_each_rank: bool,
     layout: Layout,
 ) -> None:
-    """Target tokens with logprobs; on a prefill node, where `proposer` is not None, with a draft token."""
+    """Target tokens with logprobs; on a prefill node, with a `proposer`, with a draft token."""
     counts = share_inputs["accept_num_cpu"]
     batch = rows_of(counts)
     slots = Slots(model_output, batch, layout)

@@ -24,7 +24,7 @@ def peer_understands(word: str) -> bool:
 
 
 def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
-    """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means for this message.
+    """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means here.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def save(
 
 
 def send_step(step: Step) -> None:
-    """Send a step that a save op's tensors have become, as a compact frame, by the sender of those ops."""
+    """Send a step made of a save op's tensors as a compact frame, by the sender of those ops."""
     if saves.lanes:
         saves.send_all()
     watch()

@@ -54,7 +54,7 @@ def get_output(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -
 
 
 def get_output_ep(x: Any, rank_id: int, wait_flag: bool, *, layout: Layout = GPU) -> Any:
-    """Receive a ``plain`` message, whatever the rank (expert and data parallel).  See `get_output`."""
+    """Receive a ``plain`` message like `get_output`, whatever the rank."""
     _receive("plain", (x,), wait_flag, layout)
     return x
 

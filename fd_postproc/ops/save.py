@@ -260,7 +260,7 @@ def mtp_save_first_token_with_topk(
     *,
     layout: Layout = GPU,
 ) -> None:
-    """Send the first token of each request of a prefill node with its logprobs, and its draft tokens.
+    """Send the first token of a prefill node's requests with its logprobs, and their draft tokens.
 
     For each request that has any tokens, one more is sent than ``token_num_per_batch`` says: the first with
     logprobs, the draft tokens without (their columns, scores and ranks are 0).  Parameters as for

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cases, faults, measure, streams, thinking, watch
+from . import cases, faults, measure, rollouts, streams, thinking, watch
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import CHANNELS, Service
 
@@ -52,7 +52,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
         for draft in (False, True) if channel == "spec_topk" else (False,):
             found = compare(
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
-                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
+                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq, lane=arguments.lane,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -66,10 +66,12 @@ def compare(
     draft: bool,
     plug_ins: tuple[bool, bool] = (False, True),
     over_zmq: bool = False,
+    lane: bool = False,
 ) -> dict[str, Any]:
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
 
-    `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
+    `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.  `lane`:
+    its streams take the lane.
     """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
@@ -87,7 +89,10 @@ def compare(
                 draft=draft,
                 namespace=namespace,
                 requests=32,
-                environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in))},
+                environment={
+                    "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
+                    "FD_POSTPROC_LANE": str(int(lane and plug_in)),
+                },
             ) as service,
         ):
             service.wait(300)
@@ -157,28 +162,34 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     return 1 if failed else 0
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _keep(arguments: argparse.Namespace, rows: list[dict[str, Any]], table: str) -> int:
+    """Write rows where ``--json`` names a file, and print their table."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(table)
+    return 0
+
+
 def _measure(arguments: argparse.Namespace, folder: Path) -> int:
     rows = measure.run(
         arguments.tree, folder, requests=arguments.requests, kinds=arguments.kind,
-        intervals=arguments.interval, seconds=arguments.seconds,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        intervals=arguments.interval, seconds=arguments.seconds, ways=arguments.way,
+        say=_say,
     )  # fmt: skip
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print(measure.table(rows))
-    return 0
+    return _keep(arguments, rows, measure.table(rows))
 
 
 def _streams(arguments: argparse.Namespace, folder: Path) -> int:
     rows = streams.run(
         arguments.tree, folder, streams=arguments.streams, kinds=arguments.kind,
-        interval=arguments.interval, seconds=arguments.seconds,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        intervals=arguments.interval, seconds=arguments.seconds, ways=arguments.way,
+        say=_say,
     )  # fmt: skip
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print(streams.table(rows))
-    return 0
+    return _keep(arguments, rows, streams.table(rows))
 
 
 def _watch(arguments: argparse.Namespace, folder: Path) -> int:
@@ -191,23 +202,26 @@ def _watch(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def _thinking(arguments: argparse.Namespace, folder: Path) -> int:
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     rows = thinking.run(
         arguments.tree, folder, parsers=arguments.parser, streams=arguments.streams, after=arguments.after,
-        interval=arguments.interval, seconds=arguments.seconds, say=say,
+        interval=arguments.interval, seconds=arguments.seconds, servers=arguments.server, say=_say,
     )  # fmt: skip
+    if not arguments.whole:
+        return _keep(arguments, rows, thinking.table(rows))
     print(thinking.table(rows))
-    if arguments.whole:
-        answers = thinking.whole(
-            arguments.tree, folder, parsers=arguments.parser, tokens=arguments.whole, say=say
-        )
-        print(thinking.table_of_whole(answers))
-        rows += answers
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+    answers = thinking.whole(
+        arguments.tree, folder, parsers=arguments.parser, tokens=arguments.whole, say=_say
+    )
+    return _keep(arguments, rows + answers, thinking.table_of_whole(answers))
+
+
+def _rollouts(arguments: argparse.Namespace, folder: Path) -> int:
+    rows = rollouts.run(
+        arguments.tree, folder, streams=arguments.streams, tokens=arguments.tokens, every=arguments.every,
+        interval=arguments.interval, seconds=arguments.seconds,
+        say=_say,
+    )  # fmt: skip
+    return _keep(arguments, rows, rollouts.table(rows))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -232,6 +246,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with the plug-in, steps over ZeroMQ (FD_USE_GET_SAVE_OUTPUT_V1; channels spec, spec_topk)",
     )
+    asked.add_argument("--lane", action="store_true", help="with the plug-in, streams take the lane")
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
     wrong.set_defaults(run=_faults)
@@ -254,20 +269,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     served.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 512])
     served.add_argument("--kind", choices=measure.KINDS, nargs="+", default=["21 columns"])
-    served.add_argument("--interval", type=float, default=0.025, help="seconds between steps, at least")
+    served.add_argument(
+        "--interval", type=float, nargs="+", default=[0.025],
+        help="seconds between steps, at least; the longest first, until the server is behind",
+    )  # fmt: skip
     served.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     served.add_argument("--json", type=Path, help="also write this file")
     served.set_defaults(run=_streams)
+    for command in timed, served:
+        command.add_argument(
+            "--way", choices=measure.WAYS, nargs="+", default=["off", "on"],
+            help="without the plug-in, with it, and with the lane as well",
+        )  # fmt: skip
     thinks = commands.add_parser("thinking", help="long answers with a reasoning parser and without")
     thinks.add_argument("--parser", choices=thinking.PARSERS, nargs="+", default=list(thinking.PARSERS))
     thinks.add_argument("--streams", type=int, nargs="*", default=[64])
     thinks.add_argument("--after", type=int, nargs="+", default=[500, 8000], help="tokens of each answer")
     thinks.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
     thinks.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    thinks.add_argument("--server", choices=thinking.SERVERS, nargs="+", default=list(thinking.SERVERS))
     thinks.add_argument("--whole", type=int, metavar="TOKENS", help="also answers that are not streamed")
     thinks.add_argument("--json", type=Path, help="also write this file")
     thinks.set_defaults(run=_thinking)
-    for command in serve, asked, wrong, watched, timed, served, thinks:
+    rolled = commands.add_parser("rollouts", help="answers with routed experts beside streams")
+    rolled.add_argument("--streams", type=int, default=64)
+    rolled.add_argument("--tokens", type=int, default=8000, help="of an answer's prompt and text")
+    rolled.add_argument("--every", type=float, default=2.0, help="seconds from an answer to the next")
+    rolled.add_argument("--interval", type=float, default=0.1, help="seconds between steps, at least")
+    rolled.add_argument("--seconds", type=float, default=30.0, help="of each measurement")
+    rolled.add_argument("--json", type=Path, help="also write this file")
+    rolled.set_defaults(run=_rollouts)
+    for command in serve, asked, wrong, watched, timed, served, thinks, rolled:
         command.add_argument("--tree", type=Path, required=True, help="folder that holds fastdeploy/")
         command.add_argument("--folder", type=Path, help="keep logs here")
     return parser

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 SIZE = 32
+SPRINT = -0.5
 
 
 class Counters:
@@ -25,6 +26,7 @@ class Counters:
     def pace(self, interval: float) -> None:
         """Seconds from a step to the next; 0: as fast as the queue takes them.
 
-        -1: no steps, only tasks.  -2: every request ends with its next token.
+        `SPRINT`: as fast, with as many tokens as a message of drafts takes.  -1: no steps, only tasks.  -2:
+        every request ends with its next token.
         """
         self._map[24:] = struct.pack("<d", interval)

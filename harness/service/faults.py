@@ -106,7 +106,7 @@ def death(tree: Path, folder: Path, channel: str, *, whose: str, plug_in: bool) 
             time.sleep(0.5)
             victim = first.workers()[0] if whose == "worker" else first.process.pid
             first.kill(victim)
-            if whose == "engine":  # its worker goes on, into a queue that nobody empties
+            if whose == "engine":  # its worker goes on, into a queue that is not emptied
                 until(lambda: namespace.waiting() > 8, 10)
             asking.join(60)
             clients = {name: got[-1] if got else "nothing" for name, got in streams.items()}

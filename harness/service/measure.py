@@ -10,13 +10,14 @@ import os
 import socket
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 
 from .cases import gauge
-from .counters import Counters
+from .counters import SPRINT, Counters
 from .namespace import RAISED, Namespace
 from .server import Service
 
@@ -35,6 +36,13 @@ THREADS = {
 }
 KINDS = {"plain": ("spec", None), "1 column": ("spec_topk", 0), "21 columns": ("spec_topk", 20)}
 """Channel and ``top_logprobs``; two tokens a step in all of them."""
+
+WAYS: dict[str, tuple[bool, dict[str, str]]] = {
+    "off": (False, {}),
+    "on": (True, {}),
+    "lane": (True, {"FD_POSTPROC_LANE": "1"}),
+}
+"""Ways to serve: whether the plug-in is in, and its switches."""
 
 
 class Load(NamedTuple):
@@ -58,20 +66,29 @@ class Load(NamedTuple):
     after: int = 0
 
 
-def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = LEAST) -> dict[str, Any]:
+def measure(
+    service: Service,
+    load: Load,
+    *,
+    seconds: float = 5.0,
+    least: int = LEAST,
+    beside: contextlib.AbstractContextManager[Any] | None = None,
+) -> dict[str, Any]:
     """Measure one load; the service has to be started with two accepted tokens a step.
 
     Parameters
     ----------
     seconds : float
         Up to four times as long with fewer steps than `least`.
+    beside : context manager, optional
+        What goes on meanwhile: it is entered when all streams run, and left when they have been measured.
 
     Returns
     -------
     dict
-        CPU milliseconds a step of the threads of the engine's process and of the API server, steps a second,
-        tokens a second that the clients got, and their times: milliseconds to the first chunk, and from chunk
-        to chunk.
+        CPU milliseconds a step of the threads of the engine's process and of the API server, CPU microseconds
+        of the API server for a chunk that a client got, steps a second, tokens a second that the clients got,
+        and their times: milliseconds to the first chunk, and from chunk to chunk.
     """
     worker = Counters(service.counters)
     worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
@@ -84,24 +101,26 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = 
     try:
         _until(lambda: worker.read()[1] == load.requests, 120, f"{load.requests} requests")
         if load.after:
-            worker.pace(0)
-            _steps(worker, load.after // ACCEPTED, 1200)
+            wanted = worker.read()[2] + load.requests * load.after
+            worker.pace(SPRINT)
+            _until(lambda: worker.read()[2] >= wanted, 3600, f"{load.after} tokens of each")
             worker.pace(-1)
-            _until_idle(service, 600)
+            _until_idle(service, 3600)
         worker.pace(load.interval)
         _steps(worker, 5)
-        ours.send("measure")
-        if not ours.poll(START) or ours.recv() != "measuring":
-            raise TimeoutError(f"no first chunk for every client within {START} s")
-        told = _stages(service)
-        before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
-        time.sleep(seconds)
-        while _received(service, worker) < steps + least and time.monotonic() < start + 4 * seconds:
-            time.sleep(0.1)
-        after, more, end = _clocks(service), _received(service, worker), time.monotonic()
-        live = worker.read()[1]
-        ours.send("stop")
-        times = ours.recv()
+        with beside or contextlib.nullcontext():
+            ours.send("measure")
+            if not ours.poll(START) or ours.recv() != "measuring":
+                raise TimeoutError(f"no first chunk for every client within {START} s")
+            told = _stages(service)
+            before, steps, start = _clocks(service), _received(service, worker), time.monotonic()
+            time.sleep(seconds)
+            while _received(service, worker) < steps + least and time.monotonic() < start + 4 * seconds:
+                time.sleep(0.1)
+            after, more, end = _clocks(service), _received(service, worker), time.monotonic()
+            live = worker.read()[1]
+            ours.send("stop")
+            times = ours.recv()
         stages = _since(told, _stages(service))
     finally:
         worker.pace(-2)
@@ -110,6 +129,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = 
     count = max(more - steps, 1)
     spent = {name: (after[name] - before.get(name, 0)) / count * 1000 for name in after}
     engine = sum(spent[name] for name in spent if name != "API server")
+    chunks = times["chunks"] / times["client seconds"] * (end - start)
     return {
         **load._asdict(),
         "live": live,
@@ -119,6 +139,7 @@ def measure(service: Service, load: Load, *, seconds: float = 5.0, least: int = 
         "seconds": end - start,
         "tokens a second": ACCEPTED * times["chunks"] / times["client seconds"],
         **{f"{name} ms": value for name, value in sorted(spent.items())},
+        "API server us a chunk": spent["API server"] * count * 1000 / max(chunks, 1),
         "engine ms": engine,
         "engine without schedule ms": engine - spent.get("schedule", 0),
         **stages,
@@ -282,34 +303,37 @@ def run(
     kinds: list[str],
     intervals: list[float],
     seconds: float,
+    ways: Sequence[str] = ("off", "on"),
     say: Any = print,
 ) -> list[dict[str, Any]]:
-    """Measure everything: two services, with the plug-in and without, take turns at each load."""
+    """Measure everything: a service for each of `WAYS` that is asked for; they take turns at each load."""
     rows = []
     for kind in kinds:
         with contextlib.ExitStack() as stack:
-            services = [
-                _service(stack, tree, folder / f"{kind.replace(' ', '')}-{name}", kind, name == "on")
-                for name in ("off", "on")
-            ]
-            for service in services:
+            services = {
+                way: _service(stack, tree, folder / f"{kind.replace(' ', '')}-{way}", kind, way)
+                for way in ways
+            }
+            for service in services.values():
                 service.wait(300)
             for interval in intervals:
                 for count in requests:
-                    for service in services:
+                    for way, service in services.items():
                         with contextlib.suppress(TimeoutError):
                             row = measure(service, Load(count, kind, interval), seconds=seconds)
-                            rows.append({"plug-in": service.plug_in, **row})
+                            rows.append({"plug-in": service.plug_in, "way": way, **row})
                             say(json.dumps(rows[-1]))
                         settle(service)
     return rows
 
 
-def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, plug_in: bool) -> Service:
+def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, way: str) -> Service:
     """Started, in an IPC namespace of its own."""
+    plug_in, switches = WAYS[way]
     service = Service(
         tree, folder, plug_in=plug_in, channel=KINDS[kind][0],
-        namespace=stack.enter_context(Namespace(RAISED)), environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+        namespace=stack.enter_context(Namespace(RAISED)),
+        environment={"FD_SERVICE_ACCEPT": str(ACCEPTED), **switches},
     )  # fmt: skip
     return stack.enter_context(service)
 
@@ -330,7 +354,7 @@ def settle(service: Service, seconds: float = 90) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each load, FastDeploy's own beside ours."""
+    """Markdown: a line for each load, the ways to serve beside each other."""
     lines = [
         "| requests, columns | between steps | token thread | sender | schedule | other | engine |"
         " steps a second | API server | chunk to chunk, p50 | p99 |",
@@ -338,28 +362,23 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
     order = list(KINDS)
+    ways = [way for way in WAYS if any(_way(row) == way for row in rows)]
     for requests, kind, interval in sorted(loads, key=lambda load: (load[2], order.index(load[1]), load[0])):
-        pair = [
-            next((row for row in rows if _is(row, requests, kind, interval, plug_in)), None)
-            for plug_in in (False, True)
-        ]
+        load = requests, kind, interval
+        found = {_way(row): row for row in rows if (row["requests"], row["kind"], row["interval"]) == load}
         cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
         for name in (
             "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
             "API server ms",            "chunk p50 ms", "chunk p99 ms",
         ):  # fmt: skip
-            cells.append(" / ".join(_number(row and row.get(name)) for row in pair))
+            cells.append(" / ".join(_number(found.get(way, {}).get(name)) for way in ways))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _is(row: dict[str, Any], requests: int, kind: str, interval: float, plug_in: bool) -> bool:
-    return (row["requests"], row["kind"], row["interval"], row["plug-in"]) == (
-        requests,
-        kind,
-        interval,
-        plug_in,
-    )
+def _way(row: dict[str, Any]) -> str:
+    """Of `WAYS`; rows of before there were three tell it by the plug-in."""
+    return str(row.get("way", "on" if row["plug-in"] else "off"))
 
 
 def _number(value: float | None) -> str:

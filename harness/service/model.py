@@ -15,8 +15,15 @@ _TEMPLATE = (
 )
 
 
-def make(folder: Path) -> tuple[int, int]:
+def make(folder: Path, layers: int = 2, experts: int = 0) -> tuple[int, int]:
     """Write the folder.
+
+    Parameters
+    ----------
+    layers : int
+        The made-up model's.
+    experts : int
+        How many of 128 each token has in each layer; 0: the model has none.
 
     Returns
     -------
@@ -48,7 +55,7 @@ def make(folder: Path) -> tuple[int, int]:
         model_type="qwen2",
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
@@ -62,6 +69,7 @@ def make(folder: Path) -> tuple[int, int]:
         eos_token_id=end,
         bos_token_id=end,
         pad_token_id=pad,
+        **({"moe_k": experts, "moe_num_experts": 128} if experts else {}),
     )
     _write(
         folder / "generation_config.json", eos_token_id=[end], pad_token_id=pad, top_p=0.8, temperature=0.7

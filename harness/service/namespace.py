@@ -14,7 +14,7 @@ RAISED = {"msgmax": 1 << 20, "msgmnb": 4 << 20}
 
 
 class Namespace:
-    """An IPC namespace that lives until it is closed, whoever enters and leaves it.
+    """An IPC namespace that lives until it is closed, through all that enter and leave it.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Namespace:
         return sum(int(line.split()[4]) for line in listed[1:])
 
     def close(self) -> None:
-        """Nobody can enter it any more; its queues go with the last process in it."""
+        """It cannot be entered any more; its queues go with the last process in it."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()

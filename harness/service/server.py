@@ -53,6 +53,8 @@ class Service:
         ``--reasoning-parser`` and ``--tool-call-parser``; "" is none.
     says : mapping of int to str, optional
         What each answer says from a token on, in the place of made-up tokens: ``{0: "<think>"}``.
+    experts : tuple of (int, int), optional
+        Layers, and experts of each token in each, that answers tell.
     ports : list of int, optional
         Four free ports: API, tasks, metrics, cache.  A restart has to have those of the service before.
     environment : mapping, optional
@@ -72,12 +74,14 @@ class Service:
         workers: int = 1,
         parsers: tuple[str, str] = ("", ""),
         says: Mapping[int, str] | None = None,
+        experts: tuple[int, int] | None = None,
         ports: list[int] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.tree, self.folder, self.plug_in, self.channel = Path(tree).resolve(), folder, plug_in, channel
         self.namespace, self.draft, self.requests = namespace, draft, requests
         self.api_processes, self.parsers, self.says = workers, parsers, dict(says or {})
+        self.experts = experts
         self.ports = ports or free_ports(4)
         self.more = dict(environment or {})
         self.process: subprocess.Popen | None = None
@@ -100,7 +104,7 @@ class Service:
     def start(self) -> None:
         """Start it; `wait` waits until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        first, last = model.make(self.folder / "model")
+        first, last = model.make(self.folder / "model", *(self.experts or ()))
         said = {
             place + n: token
             for place, text in self.says.items()
@@ -142,7 +146,11 @@ class Service:
             "--cache-queue-port",
             cache,
         ]
-        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", "200000"]
+        blocks = "4000" if self.experts else "200000"
+        options += ["--no-enable-prefix-caching", "--num-gpu-blocks-override", blocks]
+        if self.experts:
+            options += ["--routing-replay-config"]
+            options += ['{"enable_routing_replay": true, "routing_store_type": "response"}']
         options += ["--workers", str(self.api_processes)]
         options += ["--tensor-parallel-size", "1", "--max-num-seqs", str(self.requests)]
         options += ["--max-model-len", "32768", "--max-concurrency", str(1024 * self.api_processes)]
@@ -202,7 +210,7 @@ class Service:
     def processes(self) -> list[int]:
         """Its processes: those with its environment, their descendants, and what was one of them before.
 
-        gunicorn writes its name over its environment, and whoever is killed leaves orphans.
+        gunicorn writes its name over its environment, and a killed one leaves orphans.
         """
         mark = f"FD_SERVICE_COUNTERS={self.counters}".encode()
         parents, births = {}, {}
@@ -282,7 +290,7 @@ def dialect(tree: Path) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports on which no process listens now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

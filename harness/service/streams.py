@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .measure import ACCEPTED, KINDS, Load, measure, settle
+from .measure import ACCEPTED, KINDS, WAYS, Load, measure, settle
 from .namespace import RAISED, Namespace
 from .server import Service
 
@@ -18,20 +19,22 @@ class Server(NamedTuple):
     Attributes
     ----------
     name : str
-    plug_in : bool
+    way : str
+        Of `measure.WAYS`.
     processes : int
         Of the API server (``--workers``).
     """
 
     name: str
-    plug_in: bool
+    way: str
     processes: int
 
 
 SERVERS = (
-    Server("FastDeploy, 1 API process", False, 1),
-    Server("FastDeploy, 4 API processes", False, 4),
-    Server("fd_postproc, 1 API process", True, 1),
+    Server("FastDeploy, 1 API process", "off", 1),
+    Server("FastDeploy, 4 API processes", "off", 4),
+    Server("fd_postproc, 1 API process", "on", 1),
+    Server("fd_postproc with lane, 1 API process", "lane", 1),
 )
 
 
@@ -41,47 +44,66 @@ def run(
     *,
     streams: list[int],
     kinds: list[str],
-    interval: float,
+    intervals: Sequence[float],
     seconds: float,
+    ways: Sequence[str] = ("off", "on"),
     say: Any = print,
 ) -> list[dict[str, Any]]:
-    """Measure everything: one server at a time, since an idle one polls, too."""
+    """Measure everything: one server at a time, since an idle one polls, too.
+
+    A server that is behind at an interval, by `is_saturated`, is not asked for shorter ones.
+    """
     rows = []
     for kind in kinds:
         for number, server in enumerate(SERVERS):
+            if server.way not in ways:
+                continue
+            plug_in, switches = WAYS[server.way]
             with (
                 Namespace(RAISED) as namespace,
                 Service(
-                    tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=server.plug_in,
+                    tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=plug_in,
                     channel=KINDS[kind][0], namespace=namespace, requests=max(streams),
-                    workers=server.processes, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+                    workers=server.processes, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED), **switches},
                 ) as service,
             ):  # fmt: skip
                 service.wait(300)
                 for count in streams:
-                    with contextlib.suppress(TimeoutError):
-                        row = measure(service, Load(count, kind, interval), seconds=seconds, least=0)
-                        rows.append({"server": server.name, **row})
-                        say(json.dumps(rows[-1]))
-                    settle(service)
+                    for interval in sorted(intervals, reverse=True):
+                        row = None
+                        with contextlib.suppress(TimeoutError):
+                            row = measure(service, Load(count, kind, interval), seconds=seconds, least=0)
+                            rows.append({"server": server.name, **row})
+                            say(json.dumps(rows[-1]))
+                        settle(service)
+                        if row is None or is_saturated(row):
+                            break
     return rows
+
+
+def is_saturated(row: dict[str, Any]) -> bool:
+    """Whether one chunk of a hundred comes later than two intervals after the one before."""
+    return bool(row.get("chunk p99 ms", 0.0) > 2000 * row["interval"])
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each load and server."""
     lines = [
-        "| streams, columns | server | tokens a second | chunk to chunk, p50 | p99 |"
+        "| streams, columns | between steps | server | tokens a second | chunk to chunk, p50 | p99 |"
         " CPU a token: API server | engine | both | load average |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     names = [server.name for server in SERVERS]
-    for row in sorted(rows, key=lambda row: (row["kind"], row["requests"], names.index(row["server"]))):
+    for row in sorted(
+        rows, key=lambda row: (row["kind"], row["requests"], -row["interval"], names.index(row["server"]))
+    ):
         tokens = row["tokens a second"] * row["seconds"]
         api, engine = (
             row[name] * row["steps"] * 1000 / max(tokens, 1) for name in ("API server ms", "engine ms")
         )
         cells = [
-            f"{row['requests']}, {row['kind']}", row["server"], f"{row['tokens a second']:,.0f}",
+            f"{row['requests']}, {row['kind']}", f"{row['interval'] * 1000:.0f} ms", row["server"],
+            f"{row['tokens a second']:,.0f}",
             *(f"{row[name]:.0f} ms" if name in row else "-" for name in ("chunk p50 ms", "chunk p99 ms")),
             *(f"{value:.0f} us" for value in (api, engine, api + engine)), f"{row['load average']:.0f}",
         ]  # fmt: skip

@@ -52,13 +52,15 @@ def run(
     after: list[int],
     interval: float,
     seconds: float,
+    servers: list[str],
     say: Any = print,
 ) -> list[dict[str, Any]]:
     """Measure streams everywhere: one server at a time, since an idle one polls, too."""
     rows = []
     for parser in parsers:
-        for name, plug_in in SERVERS.items():
-            with _service(tree, folder / f"{parser}-{name}", "plain", plug_in, parser, THINKS) as service:
+        for name in servers:
+            place = folder / f"{parser}-{name}"
+            with _service(tree, place, "plain", SERVERS[name], parser, THINKS) as service:
                 for count in streams:
                     for before in after:
                         with contextlib.suppress(TimeoutError):

@@ -29,6 +29,7 @@ def kinds(draw, plan):
         made[f"prompt, {name}"] = partial(_prompt, *values)
     if not hasattr(plan.fd.CompletionOutput(index=0, send_idx=0, token_ids=[]), "sampling_mask"):
         return made  # the development branch
+    few = _few_ids(draw, 200)
     for name, masks in {
         "one id": [[7]],
         "of a token": [[5, 70_000, 3], [1, 2]],
@@ -36,9 +37,17 @@ def kinds(draw, plan):
         "none": [[], None],
         "many": [list(range(step, 3 * step)) for step in range(1, 300)],
         "no integers": [[True, 2]],
+        "no integers at last": [*([[5, 6]] * 100), [True, 2]],
+        "some of several tokens": [[one, [one[0]], []] if one[0] % 3 else one for one in few],
+        "large": _few_ids(draw, TOKENS),
     }.items():
         made[f"masks, {name}"] = partial(_masked, masks)
     return made
+
+
+def _few_ids(draw, count):
+    """A mask of 1 to 40 ids for each of so many tokens."""
+    return [draw.integers(0, 150_000, draw.integers(1, 40)).tolist() for _ in range(count)]
 
 
 def prompts(draw):
@@ -119,21 +128,21 @@ def main():
         results, bodies, holds = make(plan), [], {}
         for way, packed in ((STOCK, STOCK), (OURS, OURS), (OURS, STOCK)):
             server, body = Server(way, **options), []
-            message = ways[packed](results)
+            messages = [ways[packed]([result]) for result in results]
             try:
                 holds[way, packed] = loop.run_until_complete(
-                    longest_hold(server.respond(message, body.append))
+                    longest_hold(server.respond(messages, body.append))
                 )
             except ValueError as error:  # what is not finite is no JSON
                 body.append(str(error).encode())
             if way is packed is OURS and name.endswith(", large"):
                 body.clear()  # the first time modules are imported
-                hold = loop.run_until_complete(longest_hold(server.respond(message, body.append)))
+                hold = loop.run_until_complete(longest_hold(server.respond(messages, body.append)))
                 told["hold"] = max(told.get("hold", 0), hold)
             bodies.append(b"".join(body))
             if way is OURS and b"not JSON" not in bodies[-1]:
                 answer = []
-                work = longest_hold(server.respond(message, answer.append, compact=True))
+                work = longest_hold(server.respond(messages, answer.append, compact=True))
                 hold = loop.run_until_complete(work)
                 if packed is OURS:
                     told["hold"] = max(told.get("hold", 0), hold)

@@ -13,6 +13,7 @@ from tests.lib.children import FD_POSTPROC
 from tests.lib.random_steps import random_step
 from tests.lib.roads import Road
 from tests.lib.sending import in_thread, same
+from tests.lib.waiting import PATIENCE
 
 
 @pytest.fixture(params=["ipc", "tcp"])
@@ -23,7 +24,9 @@ def road(request, queue_keys):
 
 
 def command(*arguments):
-    done = subprocess.run([FD_POSTPROC, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [FD_POSTPROC, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -83,9 +86,8 @@ def test_replay_tells_what_was_not_sent(road, tmp_path):
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
-@pytest.mark.parametrize("load", [(), ("--load", "8,1,1", "--channel", "plain", "--steps", "50")])
-def test_demo(transport, load):
-    status, out, _ = command("demo", "--transport", transport, *(load or ("--repeat", 2)))
+def test_demo(transport):
+    status, out, _ = command("demo", "--transport", transport, "--repeat", 2)
     assert status == 0
     assert "every one arrived equal" in " ".join(out.split())
     assert "sysctl" not in out

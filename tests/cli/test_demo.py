@@ -1,4 +1,4 @@
-"""``fd-postproc demo``: recorded messages and load, in real terminals and processes."""
+"""``fd-postproc demo``: recorded messages, in real terminals and processes."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli import transfer, workload
 from tests.lib.commands import all_from, at_terminal, flat, started
-from tests.lib.waiting import until
+from tests.lib.waiting import PATIENCE, until
 
 
 def test_demo_carries_everything_under_the_default_limits(run, own_namespace):
@@ -109,52 +109,7 @@ def test_demo_notices_a_step_that_arrives_different(run, monkeypatch):
     assert "plain 1" in err
 
 
-@pytest.mark.parametrize(
-    ("load", "channel"),
-    [
-        pytest.param("256,1,1", "plain", marks=pytest.mark.nightly),
-        pytest.param("100,2,1", "spec", marks=pytest.mark.nightly),
-        ("3,2,21", "spec_topk"),
-    ],
-)
-def test_load_arrives_equal(run, own_namespace, load, channel):
-    status, out, err = run("demo", "--load", load, "--channel", channel, "--steps", "50")
-    assert (status, err) == (0, "")
-    assert "50 steps came from process" in out
-    assert "every one arrived equal" in out
-    assert "\x1b" not in out
-
-
-def test_load_that_does_not_fit_one_message_goes_in_pieces(run, own_namespace):
-    if not own_namespace:
-        pytest.skip(
-            "the numbers are those of the default limits, which need an IPC namespace of the test's own"
-        )
-    status, out, err = run("demo", "--load", "256,2,21", "--steps", "20")
-    assert (status, err) == (0, "")
-    assert "20 steps came from process" in out
-    assert "Each was sent as compact, 11 pieces" in flat(out)
-    assert "it would have 266,236 bytes, and one message may hold 8,192 bytes" in flat(out)
-    assert "pieces" not in run("demo", "--load", "5,2,21", "--steps", "2")[1]
-    assert "Each was sent as compact:" in flat(
-        run("demo", "--load", "1,1,1", "--channel", "topk", "--steps", "2")[1]
-    )
-
-
-@pytest.mark.parametrize("load", ["513,1,1", "1,7,1", "1,1,22"])
-def test_load_beyond_the_layout_is_refused(run, load):
-    status, out, err = run("demo", "--load", load)
-    assert (status, out) == (1, "")
-    assert "at most" in err
-
-
-def test_load_under_raised_limits(raised_limits, run):
-    status, out, _ = run("demo", "--load", "256,2,21", "--steps", "20")
-    assert status == 0
-    assert "20 steps came" in out
-
-
-LONG = ("demo", "--load", "3,2,21", "--steps", "100000000")
+LONG = ("demo", "--repeat", "100000000")
 
 
 def sender_of(demo):
@@ -177,7 +132,7 @@ def test_demo_ends_when_its_sender_dies(own_namespace):
     with started(*LONG) as demo:
         queue = sender_of(demo)
         os.kill(queue.last_sender, signal.SIGKILL)
-        _, err = demo.communicate(timeout=20)
+        _, err = demo.communicate(timeout=PATIENCE)
         assert demo.returncode == 1
         assert "the sender process was ended by signal 9" in err
         assert len(err.splitlines()) == 1
@@ -197,7 +152,7 @@ def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status
         queue = sender_of(demo)
         assert queue.mode == 0o600
         demo.send_signal(number)
-        _, err = demo.communicate(timeout=20)
+        _, err = demo.communicate(timeout=PATIENCE)
         assert demo.returncode == status
         assert "Traceback" not in err
         assert gone(queue)
@@ -217,7 +172,7 @@ def test_a_signal_while_the_sender_is_looked_after_never_hangs_its_end(own_names
         with contextlib.ExitStack() as stack:
             receivers = stack.enter_context(transfer.private_queues(["spec_topk"]))
             sender = transfer.SenderProcess(
-                {**transfer.ways(receivers), "limit": 8192, "load": None, "pause": 60, "repeat": 0}
+                {**transfer.ways(receivers), "limit": 8192, "pause": 60, "repeat": 0}
             )
             for number in range(300):
                 with contextlib.suppress(Interrupted):
@@ -257,12 +212,6 @@ def test_a_terminal_gets_a_live_table_and_then_the_final_ones():
     assert "times as fast" in flat(seen[seen.rindex("\x1b[2K") :])
 
 
-def test_a_terminal_gets_a_progress_bar():
-    seen = in_terminal("demo", "--load", "3,2,21", "--steps", "3000")
-    assert "3000/3000" in seen
-    assert "every one arrived equal" in seen
-
-
 def test_a_narrow_terminal_without_utf8_loses_no_number():
     seen = in_terminal(
         "demo",
@@ -286,6 +235,6 @@ def test_a_closed_pipe_is_quiet():
     with started("demo", "--repeat", "1") as demo:
         demo.stdout.close()
         demo.stdout = None
-        _, err = demo.communicate(timeout=20)
+        _, err = demo.communicate(timeout=PATIENCE)
     assert err == ""
     assert demo.returncode == 1

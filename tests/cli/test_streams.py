@@ -14,6 +14,7 @@ from fd_postproc.cli import main
 from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import flat, key_of, payloads, take_all
+from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1, -1], [7])
 
@@ -29,7 +30,7 @@ def recording(tmp_path):
 
 def command(*arguments, **options):
     return subprocess.run(
-        [FD_POSTPROC, *map(str, arguments)], capture_output=True, timeout=60, check=False, **options
+        [FD_POSTPROC, *map(str, arguments)], capture_output=True, timeout=PATIENCE, check=False, **options
     )
 
 
@@ -46,7 +47,9 @@ def test_inspect_reads_a_pipe_a_fifo_and_a_substituted_process(recording, tmp_pa
     assert b"Message 1" in command("inspect", fifo, "--index", "1").stdout
     writer.join()
     shell = f"{FD_POSTPROC} inspect <(cat {recording}) && printf abc | {FD_POSTPROC} inspect /dev/stdin"
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert "Message 0" in done.stdout
     assert "3 bytes, mtype 1" in done.stdout
     assert "Traceback" not in done.stderr
@@ -61,7 +64,9 @@ def test_record_and_replay_by_standard_streams(queue, queue_keys, recording):
         f"{FD_POSTPROC} record {key_of(queue)} - --channel plain --count 3 | "
         f"{FD_POSTPROC} replay - {other} --create --full-speed"
     )
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "standard output" in done.stderr
     assert "3 of 3 messages were sent" in done.stderr

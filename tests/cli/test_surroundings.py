@@ -10,6 +10,7 @@ from fd_postproc.cli import main
 from tests.conftest import set_limit
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, flat
+from tests.lib.waiting import PATIENCE
 
 RECORDING = str(SHIPPED / "plain.fdrec")
 COMMANDS = {
@@ -37,7 +38,7 @@ SURROUNDINGS = {
     "unreadable switches": ["env", "FD_POSTPROC_DISABLE=perhaps", "FD_POSTPROC_FLIGHT_TOKENS=perhaps"],
     "an unreadable number": ["env", "FD_POSTPROC_LOG_STATS=perhaps", "FD_POSTPROC_FLIGHT=perhaps"],
 }
-QUICK = {(name, "demo") for name in ("64 descriptors", "150 MB of memory", "no /proc", "20 columns")}
+QUICK = {(name, "demo") for name in ("64 descriptors", "150 MB of memory", "no /proc")}
 
 
 def told(surrounding, command, folder):
@@ -50,7 +51,7 @@ def told(surrounding, command, folder):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
     if "unshare" in done.stderr:
         pytest.skip(done.stderr)
@@ -118,7 +119,10 @@ def test_a_full_disk_names_its_file(tmp_path):
     limited = ["prlimit", "--fsize=0", "--", FD_POSTPROC, "bench", "--seconds", "0.001", "--batch", "1"]
     path = tmp_path / "here.json"
     done = subprocess.run(
-        [*limited, "--channel", "plain", "--json", str(path)], capture_output=True, text=True, timeout=100
+        [*limited, "--channel", "plain", "--json", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 1
     assert f"{path}: File too large; the numbers are those above" in done.stderr

@@ -14,7 +14,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.recording import RecordingWriter
 from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
-from tests.lib.waiting import until
+from tests.lib.waiting import PATIENCE, until
 
 
 def test_record_and_replay_keep_every_byte(run, queue, tmp_path):
@@ -78,7 +78,7 @@ def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
         for payload in sent[2000:]:
             with contextlib.suppress(sysv_ipc.BusyError):
                 queue.send(payload, block=False)
-        _, err = recorder.communicate(timeout=20)
+        _, err = recorder.communicate(timeout=PATIENCE)
         assert recorder.returncode == 0
         assert "Traceback" not in err
     found = payloads(path)
@@ -107,7 +107,7 @@ def test_record_ends_when_the_queue_is_removed(queue, tmp_path):
         until(lambda: queue.current_messages == 0)
         time.sleep(0.05)
         queue.remove()
-        _, err = recorder.communicate(timeout=20)
+        _, err = recorder.communicate(timeout=PATIENCE)
     assert recorder.returncode == 1
     assert "was removed while recording" in err
     assert payloads(tmp_path / "a") == [b"x"]
@@ -124,7 +124,7 @@ def test_a_full_disk_is_reported_with_the_message_in_hand(queue, tmp_path):
             recorder = ends.enter_context(started("record", key_of(queue), tmp_path / "a"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        _, err = recorder.communicate(timeout=20)
+        _, err = recorder.communicate(timeout=PATIENCE)
     assert recorder.returncode == 1
     assert "the message in hand (4,000 bytes, type 1) was put back into the queue, behind 1 that" in err
     assert payloads(tmp_path / "a") == [b"first"]
@@ -199,7 +199,7 @@ def test_replay_gives_up_on_a_queue_that_stays_full(run, queue, tmp_path):
     began = time.monotonic()
     status, _, err = run("replay", path, key_of(queue), "--full-speed", "--timeout", "1.2")
     assert status == 1
-    assert 1.2 <= time.monotonic() - began < 10
+    assert time.monotonic() - began >= 1.2
     assert "is full (2 messages); waiting for its reader" in err
     assert "2 of 5 messages were sent" in err
     assert "stayed full for 1.2 s" in err
@@ -213,10 +213,10 @@ def test_replay_waits_for_the_reader(queue, tmp_path):
             recording.write(payload)
     with started("replay", path, key_of(queue), "--full-speed") as replay:
         assert [queue.receive()[0] for _ in sent] == sent
-        assert replay.wait(timeout=20) == 0
+        assert replay.wait(timeout=PATIENCE) == 0
 
 
-@pytest.mark.parametrize(("options", "seconds"), [([], 0.4), (["--speed", "100"], 40)])
+@pytest.mark.parametrize(("options", "seconds"), [([], 0.4), (["--speed", "1000"], 400)])
 def test_replay_keeps_the_recorded_pace(run, queue, tmp_path, options, seconds):
     path = tmp_path / "a"
     with RecordingWriter(path) as recording:
@@ -224,7 +224,7 @@ def test_replay_keeps_the_recorded_pace(run, queue, tmp_path, options, seconds):
             recording.write(b"x", 1, 10**18 + i * round(seconds / 4 * 10**9))
     began = time.monotonic()
     assert run("replay", path, key_of(queue), *options)[0] == 0
-    assert 0.4 <= time.monotonic() - began < 20
+    assert 0.4 <= time.monotonic() - began < PATIENCE
 
 
 def test_replay_tells_that_the_recording_is_cut(run, queue, tmp_path):

@@ -5,7 +5,7 @@ import os
 from fd_postproc import queues
 from fd_postproc.log_throttle import (
     MOST_FIRST,
-    PERIOD,
+    SUMMARY_S,
     Backoff,
     Complaints,
     incomplete_text,
@@ -36,11 +36,11 @@ def test_the_first_of_each_kind_is_said_at_once():
 def test_the_rest_is_summed_up_once_in_a_period():
     told, clock, lines = complaints()
     for n in range(100_000):  # ten periods and a half
-        clock.now = 100 + n * PERIOD * 10.5 / 100_000
+        clock.now = 100 + n * SUMMARY_S * 10.5 / 100_000
         told.tell("ab"[n % 3 == 0], f"number {n}")
     assert len(lines) == 2 + 10
-    assert lines[2] == f"number 9525 (9,524 times in the last {PERIOD:.0f} s: a 6,349, b 3,175)"
-    clock.now += PERIOD
+    assert lines[2] == f"number 9525 (9,524 times in the last {SUMMARY_S:.0f} s: a 6,349, b 3,175)"
+    clock.now += SUMMARY_S
     told.flush()
     assert len(lines) == 13
     told.flush()
@@ -51,7 +51,7 @@ def test_one_that_comes_now_and_then_is_said():
     told, clock, lines = complaints()
     for n in range(3):
         told.tell("a", f"number {n}")
-        clock.now += 3 * PERIOD
+        clock.now += 3 * SUMMARY_S
     assert lines == ["number 0", "number 1", "number 2"]
 
 
@@ -60,7 +60,7 @@ def test_many_new_kinds_are_no_way_around_it():
     for n in range(50):
         told.tell(str(n), f"kind {n}")
     assert len(lines) == MOST_FIRST
-    clock.now += PERIOD
+    clock.now += SUMMARY_S
     told.tell("50", "kind 50")
     assert len(lines) == MOST_FIRST + 1
 

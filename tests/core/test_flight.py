@@ -12,7 +12,7 @@ import pytest
 
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import HEAD_SIZE, MAGIC, End, Kind, request_hash
-from fd_postproc.flight.reading import Event, Message
+from fd_postproc.flight.reading import Event, MessageEntry
 from tests.core.test_killed_processes import ended, forked
 from tests.lib.children import python
 from tests.lib.flights import Task, begun, kinds, numbered
@@ -36,7 +36,7 @@ def test_what_is_written_is_read(folder):
     assert seated.kind == Kind.SEATED
     assert began.numbers[:3] == (request_hash("a"), 70, 1_500_000)
     assert end.numbers[:3] == (request_hash("a"), 12, End.RECOVERY)
-    assert isinstance(message, Message)
+    assert isinstance(message, MessageEntry)
     assert (message.mtype, message.payload) == (2, bytes(range(200)))
     assert closed.kind == Kind.CLOSED
     assert sorted(entry.at for entry in flight.entries) == [entry.at for entry in flight.entries]

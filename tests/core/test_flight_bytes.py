@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fd_postproc._core import FlightRing
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import HEAD, HEAD_SIZE, MAGIC, VERSION, Kind
-from fd_postproc.flight.reading import Event, Message
+from fd_postproc.flight.reading import Event, MessageEntry
 from tests.lib.flights import Task, begun, bytes_of, numbered
 from tests.lib.kernel_emulation import compiler
 from tests.lib.paths import ROOT
@@ -129,13 +129,13 @@ def test_a_message_that_is_not_all_there_is_none(folder):
     for number in (2, 3, 4):
         broken = bytearray(data)
         broken[at(number) + 30] ^= 1
-        assert not any(isinstance(entry, Message) for entry in reading.parse(bytes(broken)).entries)
+        assert not any(isinstance(entry, MessageEntry) for entry in reading.parse(bytes(broken)).entries)
     recorder.ring.event(Kind.FRAME, -1, 1, 3)  # says three bytes
     recorder.ring.event(Kind.STALE)
     recorder.frame(b"", 1)
-    assert [len(one.payload) for one in reading.read(recorder.path).entries if isinstance(one, Message)] == [
-        100
-    ]
+    assert [
+        len(one.payload) for one in reading.read(recorder.path).entries if isinstance(one, MessageEntry)
+    ] == [100]
 
 
 def test_what_a_file_says_is_harmless_on_a_terminal(folder):

@@ -20,6 +20,7 @@ import fd_postproc as fp
 from tests import reference
 from tests.lib.paths import ROOT
 from tests.lib.random_steps import random_step
+from tests.lib.waiting import PATIENCE
 from tests.reference import FrameHeader, Reassembler, ReferenceStep
 from tests.reference.crc32c import crc32c
 from tests.reference.sequences import Sequences
@@ -201,13 +202,14 @@ def test_a_frame_with_the_number_of_another_sender_does_not_end_its_open_frame(r
     assert 1 not in reader.receiver.senders
 
 
-def test_every_flipped_byte_of_a_frame_in_pieces_is_found(reader):
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+def test_every_flipped_byte_of_a_frame_in_pieces_is_found(reader, every):
     parts = reference.split(frame(1, 0), 200)
     assert len(parts) > 3
     seq = 0
     rng = random.Random(1)
     for place, part in enumerate(parts):
-        for byte in range(len(part)):
+        for byte in range(0, len(part), every):
             seq += 2
             changed = reference.split(frame(1, seq), 200)
             changed[place] = flipped(changed[place], 8 * byte + rng.randrange(8))
@@ -216,7 +218,8 @@ def test_every_flipped_byte_of_a_frame_in_pieces_is_found(reader):
             assert [one for one in outcomes if not isinstance(one, str)] == [], (place, byte)
             assert reader.push(*reference.split(frame(1, seq + 1), 200)) == expected(seq + 1)
             assert sum(reader.counted("malformed", "incomplete")) > before, (place, byte)
-    assert reader.counted("corrupt")[0] == len(frame(1, 0)) - 64
+    if every == 1:
+        assert reader.counted("corrupt")[0] == len(frame(1, 0)) - 64
 
 
 @pytest.mark.parametrize("limit", [8192, 300])
@@ -349,7 +352,7 @@ bare = header._replace(features=0, checksum=0).pack() + message[64:]
 assert header.features == 1 and message == reference.seal(bare)
 """
     environment = os.environ | {"FD_POSTPROC_DIALECT": "compact"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=ROOT, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=ROOT, timeout=PATIENCE)
 
 
 # ---- Missing, doubled, reordered -------------------------------------------------------------------------

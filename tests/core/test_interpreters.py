@@ -7,6 +7,7 @@ import sysconfig
 import pytest
 
 from tests.lib.children import python
+from tests.lib.waiting import PATIENCE
 
 IMPORT = """
 try:
@@ -30,7 +31,7 @@ def run_in_another():
 
 
 def run(script, **keywords):
-    done = subprocess.run(python(script), capture_output=True, text=True, timeout=60, **keywords)
+    done = subprocess.run(python(script), capture_output=True, text=True, timeout=PATIENCE, **keywords)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

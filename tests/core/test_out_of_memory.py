@@ -12,6 +12,7 @@ import sysv_ipc
 
 from tests.lib.children import python
 from tests.lib.nursery import nursery
+from tests.lib.waiting import PATIENCE
 
 pytest.importorskip("_testcapi", reason="needs CPython's own test module, to make allocations fail")
 
@@ -214,5 +215,5 @@ print("well")
     # Large blocks are mapped one by one: none comes out of what the heap happens to have left.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     command = python(EVERY_ALLOCATION + script, queue.key)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr

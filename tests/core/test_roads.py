@@ -15,9 +15,9 @@ import pytest
 import fd_postproc as fp
 from tests.lib.children import python
 from tests.lib.random_steps import random_step
-from tests.lib.roads import arriving, filled, numbered, token
+from tests.lib.roads import arriving, filled, large, numbered, token
 from tests.lib.sending import fill, in_thread, same
-from tests.lib.waiting import signalled, until, when
+from tests.lib.waiting import PATIENCE, signalled, until, when
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 
@@ -43,7 +43,7 @@ def test_a_time_limit(road):
     began = time.monotonic()
     assert receiver.receive(0) is None
     assert receiver.receive(0.05) is None
-    assert 0.05 <= time.monotonic() - began < 5
+    assert 0.05 <= time.monotonic() - began < PATIENCE
     assert receiver.stats["waits"] == 1
     assert 0.04 < receiver.stats["wait_seconds"] < 5
     assert receiver.stats["messages"] == 0
@@ -150,17 +150,17 @@ def test_a_full_way_waits_and_then_raises(road):
     sender.send(numbered(0))
     assert arriving(receiver, 1) == [0]  # they are connected
     before = dict(sender.stats)
-    held = filled(sender, numbered(1))
+    held = filled(sender, large(1))
     assert road.is_queue or held > 20  # what the kernel has, and the mark
     with pytest.raises(fp.QueueTimeout) as caught:
-        sender.send(numbered(2), 0.05)
+        sender.send(large(2), 0.05)
     assert "stayed full for the whole timeout" in str(caught.value)
     assert road.is_queue or "hwm=20 steps wait to be sent" in str(caught.value)
     assert road.is_queue or "a receiver is connected, and takes none" in str(caught.value)
     assert sender.stats["waits"] >= before["waits"] + 1
     assert sender.stats["wait_seconds"] > before["wait_seconds"] + 0.3
     assert sender.waiting_seconds == 0
-    with in_thread(sender.send, numbered(3), 20) as outcome:
+    with in_thread(sender.send, large(3), 20) as outcome:
         until(lambda: sender.waiting_seconds)
         assert arriving(receiver, held) == [1] * held
     assert outcome == [None]
@@ -194,8 +194,8 @@ def test_sends_and_receives_do_not_hold_the_gil(road):
             counted += 1
         assert time.thread_time() - began < 5
         sender.send(numbered(1))
-    filled(sender, numbered(1))
-    with in_thread(sender.send, numbered(1), 20) as outcome:
+    filled(sender, large(1))
+    with in_thread(sender.send, large(1), 20) as outcome:
         until(lambda: sender.waiting_seconds)
         while not outcome:
             receiver.receive(0)
@@ -219,9 +219,9 @@ def test_signals_run_while_waiting(road):
 
     with pytest.raises(KeyboardInterrupt), signalled(handle, lambda: receiver.stats["waits"]):
         receiver.receive(20)
-    filled(sender, numbered(1))
+    filled(sender, large(1))
     with pytest.raises(KeyboardInterrupt), signalled(handle, lambda: sender.waiting_seconds):
-        sender.send(numbered(1), 20)
+        sender.send(large(1), 20)
     assert len(handled) == 2
     assert sender.waiting_seconds == 0
     assert arriving(receiver, 2) == [1, 1]
@@ -288,7 +288,7 @@ def test_close_wakes_who_waits_and_takes_nothing(road, timeout):
         until(lambda: receiver.stats["waits"])
         began = time.monotonic()
         receiver.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
     assert isinstance(outcome[0], fp.ReceiverClosed)
     assert receiver.closed
     sender = road.sender(hwm=2)
@@ -495,5 +495,5 @@ def test_an_exception_is_not_held_up(address_road, caplog):
 
     with pytest.raises(KeyError):
         fails()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < PATIENCE
     assert "1 of 1 steps were not sent" in caplog.text

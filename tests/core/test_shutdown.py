@@ -8,6 +8,7 @@ import sysv_ipc
 
 from tests.lib.children import python
 from tests.lib.nursery import nursery
+from tests.lib.waiting import PATIENCE
 
 PRELUDE = """
 import atexit, random, sys, threading, time
@@ -48,7 +49,7 @@ def run(script, key, forked=False):
     if forked:
         done = nursery().run(PRELUDE + script, key)
     else:
-        done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     return time.monotonic() - began
 

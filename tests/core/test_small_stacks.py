@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from tests.lib.children import python
+from tests.lib.waiting import PATIENCE
 
 STACK = 128 << 10
 """Bytes: a quarter of what FastDeploy's op needs, and what musl gives a thread by default."""
@@ -86,5 +87,5 @@ assert same(on_a_small_stack(lambda: fp.decode(payload, "spec_topk", mtype=1 + (
 )
 def test_the_largest_message(way, dialect, raised_limits, queue_key, ops_queue):
     code = python(IN_A_SMALL_THREAD + WAYS[way], STACK, dialect, queue_key)
-    done = subprocess.run(code, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(code, timeout=PATIENCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

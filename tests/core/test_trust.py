@@ -15,6 +15,7 @@ from fd_postproc.recording import RecordingWriter
 from tests.lib.children import python
 from tests.lib.other_user import as_nobody
 from tests.lib.random_steps import random_step
+from tests.lib.waiting import PATIENCE
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 SECRET = 123454321
@@ -150,7 +151,7 @@ print(seen)
 def test_nothing_that_arrives_is_evaluated_imported_or_unpickled(raised_limits, ops_queue, tmp_path):
     """Python tells an audit hook of each of them."""
     done = subprocess.run(
-        python(AUDITED, tmp_path / "messages.fdrec"), capture_output=True, text=True, timeout=60
+        python(AUDITED, tmp_path / "messages.fdrec"), capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout == "[]\n", done.stderr
 

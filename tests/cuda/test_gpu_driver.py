@@ -21,6 +21,7 @@ from tests.lib.children import python
 from tests.lib.device_saves import FLAG, LAYOUT, assert_message, placed
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.stub_cuda import Exchange, Other, Torch
+from tests.lib.waiting import PATIENCE
 
 gpu = pytest.mark.gpu
 
@@ -102,7 +103,7 @@ def test_a_capture_in_another_thread(driver, ops_queue):
         ended.append(driver.end_capture(stream))
 
     tensors = [plain(n) for n in range(3)]  # made before: copying to them would spoil it, and freeing others
-    assert ops.flush(10)
+    assert ops.flush(60)
     gc.collect()
     thread = threading.Thread(target=capture)
     thread.start()
@@ -110,7 +111,7 @@ def test_a_capture_in_another_thread(driver, ops_queue):
     try:
         for tensor in tensors:
             ops.save_output(*tensor, layout=fp.Layout(max_batch=20000))
-        sent = ops.flush(10)
+        sent = ops.flush(60)
     finally:
         enough.set()
         thread.join()
@@ -123,7 +124,7 @@ def test_a_thread_without_a_context(driver, ops_queue):
     thread = threading.Thread(target=ops.save_output, args=tensor)
     thread.start()
     thread.join()
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(0) == [5]
 
 
@@ -156,7 +157,7 @@ def save(n):
 
 if sys.argv[1] == "after":
     save(1)
-    assert ops.flush(10)
+    assert ops.flush(60)
     tensor = Exchange(np.array([[2]]))
     child = os.fork()
     if child == 0:
@@ -169,15 +170,15 @@ if sys.argv[1] == "after":
         os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     save(2)
-    assert ops.flush(10)
+    assert ops.flush(60)
 elif child == 0:  # forked before the driver was initialised: each has its own
     save(1)
-    assert ops.flush(10)
+    assert ops.flush(60)
     os._exit(0)
 else:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     save(2)
-    assert ops.flush(10)
+    assert ops.flush(60)
 print("ended")
 """
 
@@ -186,7 +187,7 @@ print("ended")
 @pytest.mark.parametrize(("when", "tokens"), [("before", [1, 2]), ("after", [1, 3, 2])])
 def test_fork(when, tokens, driver, ops_queue):
     """A child forked before CUDA was used can use it; one forked later is told, and sends host tensors."""
-    done = subprocess.run(python(FORK, when), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python(FORK, when), capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "ended\n", done.stderr
     with fp.Receiver("plain") as receiver:
         assert [receiver.receive(1).token_ids(0)[0] for _ in tokens] == tokens
@@ -197,7 +198,7 @@ def test_a_queue_that_stays_full(driver, on_stream, ops_queue):
     """The call waits once all buffers are in use; nothing is lost, and the order stays."""
     on_stream()
     ops.save_output(*plain(0))
-    assert ops.flush(10)
+    assert ops.flush(60)
     ops_queue.open("plain").max_size = 40
     thread = threading.Thread(target=lambda: [ops.save_output(*plain(n)) for n in range(1, 20)])
     thread.start()
@@ -207,7 +208,7 @@ def test_a_queue_that_stays_full(driver, on_stream, ops_queue):
     with fp.Receiver("plain") as receiver:
         assert [receiver.receive(5).token_ids(0)[0] for _ in range(20)] == list(range(20))
     thread.join(20)
-    assert ops.flush(10)
+    assert ops.flush(60)
 
 
 OUT_OF_MEMORY = """
@@ -220,7 +221,7 @@ from fd_postproc import CudaError, ops
 
 def save(tensor):
     ops.save_output(tensor, np.array([True]), np.zeros(1, np.int32), 0, False)
-    assert ops.flush(10)
+    assert ops.flush(60)
 
 tensors = [Exchange(np.array([[n]])) for n in range(3)]
 if sys.argv[1] == "later":
@@ -247,7 +248,7 @@ print("ended")
 @pytest.mark.parametrize("when", ["first", "later"])
 def test_out_of_memory(when, driver, ops_queue):
     """A save needs no memory of the device but for the kernel, whose absence is told; later it is loaded."""
-    done = subprocess.run(python(OUT_OF_MEMORY, when), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python(OUT_OF_MEMORY, when), capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "ended\n", done.stderr
     with fp.Receiver("plain") as receiver:
         come = [receiver.receive(1).token_ids(0)[0] for _ in range(ops_queue.waiting())]
@@ -269,7 +270,7 @@ def test_a_reset_in_another_process(driver, on_stream, ops_queue):
     """It ends the other's context, and nothing here: neither what is on its way nor what comes later."""
     driver.busy(on_stream(), 300_000)
     ops.save_output(*plain(1))
-    done = subprocess.run(python(RESET), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python(RESET), capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "reset\n", done.stderr
     ops.save_output(*plain(2))
     assert ops.flush(20)
@@ -296,7 +297,7 @@ from fd_postproc import ops
 for n in range(300):
     ops.save_output(Exchange(np.array([[n]])), np.array([True]), np.zeros(1, np.int32), 0, False)
     if n % 20 == 19:
-        assert ops.flush(10)
+        assert ops.flush(60)
         with fp.Receiver("plain") as receiver:
             assert [receiver.receive(1).token_ids(0)[0] for _ in range(20)] == list(range(n - 19, n + 1))
 print("sent")
@@ -305,5 +306,5 @@ print("sent")
 
 @gpu
 def test_many_messages_arrive_whole(driver, ops_queue):
-    done = subprocess.run(python(MANY), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(python(MANY), capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "sent\n", done.stderr

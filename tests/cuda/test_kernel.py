@@ -16,6 +16,7 @@ from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of
 from tests.lib.kernel_emulation import OPS, Call, compiler
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.search import examples
+from tests.lib.waiting import PATIENCE
 from tests.reference import ReferenceStep
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
@@ -242,5 +243,5 @@ def test_arithmetic_with_numbers_of_any_size_is_defined():
     """Compiled so that whatever C leaves undefined kills the process."""
     flags = "-O0 -fsanitize=undefined -fsanitize-undefined-trap-on-error"
     environment = {**os.environ, "CFLAGS": flags}
-    done = subprocess.run(python(EXTREMES), env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(python(EXTREMES), env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.splitlines()[-1] == "done", f"{done.stdout.splitlines()[-1:]} {done.stderr}"

@@ -13,7 +13,7 @@ from fd_postproc._core import payload_size
 from fd_postproc.doctor import removal
 from fd_postproc.doctor.processes import Waiting
 from tests.lib.doctoring import by_hand, dead_user, examined, exists, in_namespaces, scope_of
-from tests.lib.waiting import until
+from tests.lib.waiting import PATIENCE, until
 
 
 def test_a_healthy_queue_with_live_users(queue, live_user):
@@ -141,7 +141,7 @@ def test_a_process_of_another_user_is_alive():
         "os.setuid(65534)\nprint(last_user(parent, int(time.time())).state)"
     )
     process = by_hand(code, stdout=subprocess.PIPE, text=True)
-    assert process.communicate(timeout=20)[0].strip() == "alive"
+    assert process.communicate(timeout=PATIENCE)[0].strip() == "alive"
 
 
 def test_processes_that_cannot_be_seen_are_told_of_and_prevent_removal(queue, monkeypatch):

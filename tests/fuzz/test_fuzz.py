@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fd_postproc.recording import Recording, RecordingError, RecordingWriter
 from tests.lib import fuzz_targets as fuzz
+from tests.lib.waiting import PATIENCE
 
 
 def build(compiler, target, folder):
@@ -32,7 +33,9 @@ def test_corpus_and_former_crashes(target, tmp_path):
     program = build(compiler, target, tmp_path)
     inputs = fuzz.corpus(target, tmp_path / "corpus") + fuzz.crashes(target)
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    done = subprocess.run([program, *inputs], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(
+        [program, *inputs], capture_output=True, text=True, timeout=PATIENCE, env=environment
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == f"{len(inputs)} inputs\n"
     assert len(inputs) > 50

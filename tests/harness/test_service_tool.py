@@ -80,6 +80,7 @@ def test_the_table_of_streams(tool):
         "server": streams.SERVERS[1].name,
         "requests": 64,
         "kind": "1 column",
+        "interval": 0.1,
         "steps": 100,
         "seconds": 10.0,
     }
@@ -87,5 +88,22 @@ def test_the_table_of_streams(tool):
     rows = [row | {"chunk p50 ms": 99.6, "chunk p99 ms": 150.0}, row | {"server": streams.SERVERS[0].name}]
     one, four = streams.table(rows).splitlines()[2:]
     costs = " 200 us | 50 us | 250 us | 2 |"
-    assert one == f"| 64, 1 column | {streams.SERVERS[0].name} | 1,000 | - | - |{costs}"
-    assert four == f"| 64, 1 column | {streams.SERVERS[1].name} | 1,000 | 100 ms | 150 ms |{costs}"
+    assert one == f"| 64, 1 column | 100 ms | {streams.SERVERS[0].name} | 1,000 | - | - |{costs}"
+    assert four == f"| 64, 1 column | 100 ms | {streams.SERVERS[1].name} | 1,000 | 100 ms | 150 ms |{costs}"
+
+
+def test_a_server_that_is_behind_is_saturated(tool):
+    pytest.importorskip("aiohttp")
+    streams = importlib.import_module(f"{service_tool.NAME}.streams")
+    assert streams.is_saturated({"interval": 0.05, "chunk p99 ms": 100.5})
+    assert not streams.is_saturated({"interval": 0.05, "chunk p99 ms": 99.5})
+
+
+def test_the_table_of_steps_has_each_way_to_serve(tool):
+    pytest.importorskip("aiohttp")
+    measure = importlib.import_module(f"{service_tool.NAME}.measure")
+    row = {"requests": 256, "kind": "plain", "interval": 0.1, "plug-in": True}
+    rows = [row | {"way": "lane", "API server ms": 5.0}, row | {"way": "on", "API server ms": 15.0}]
+    before = [{**row, "plug-in": plug_in, "API server ms": 20.0 - plug_in} for plug_in in (True, False)]
+    assert "| 15 / 5 |" in measure.table(rows)
+    assert "| 20 / 19 |" in measure.table(before)

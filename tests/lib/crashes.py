@@ -5,6 +5,8 @@ in the end is listed.  pytest-xdist by itself starts that test again with each n
 been too many, and then ends the run without a word about the others.
 """
 
+import os
+
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -20,8 +22,11 @@ class Scheduling(LoadFileScheduling):
     def _reschedule(self, node):
         """Give a process files until it has two tests: it keeps one back, and reports nothing meanwhile.
 
-        After a crash the files that the process had done are in the queue of work, too, without a test.
+        After a crash the files that the process had done are in the queue of work, too, without a test.  A
+        new process gets none before it has said what its tests are.
         """
+        if node not in self.registered_collections:
+            return
         super()._reschedule(node)
         while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             self._assign_work_unit(node)
@@ -66,6 +71,23 @@ class Crashes:
             terminalreporter.line(f"NOT RUN {name}")
 
 
+def keep_from_forks(files):
+    """Let no forked child have these open: the run would learn of the process's end at the child's only."""
+
+    def let_go():
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for file in files:
+            os.dup2(nothing, file.fileno(), inheritable=False)
+        os.close(nothing)
+
+    os.register_at_fork(after_in_child=let_go)
+
+
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Crashes(), "fd_postproc-crashes")
+        return
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":  # of a module that pytest-xdist sends as text
+            pipes = plugin.channel.gateway._io
+            keep_from_forks([pipes.infile, pipes.outfile])

@@ -33,7 +33,7 @@ def same(compact, stock):
 
 def assert_message(queue, op, args, dialect):
     """The only message is what the reference makes of the host arguments."""
-    assert ops.flush(10)
+    assert ops.flush(60)
     channel = CHANNELS[op]
     payload, mtype = queue.take(channel)
     if dialect == "compact":

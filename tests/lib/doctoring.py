@@ -7,6 +7,7 @@ import pytest
 from fd_postproc import doctor, queues
 from fd_postproc.doctor import Scope
 from tests.lib.children import FD_POSTPROC, python
+from tests.lib.waiting import PATIENCE
 
 PROGRAM = [FD_POSTPROC, "doctor"]
 
@@ -30,7 +31,7 @@ def dead_user(key, code="q.send(b'x' * 100)\nq.receive()"):
     )
     command = python(script, key)
     process = subprocess.Popen([command[0], "-S", *command[1:]], stdin=subprocess.DEVNULL)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     return process.pid
 
 
@@ -52,7 +53,7 @@ def examined(queue, **options):
 def in_namespaces(code, *arguments, flags):
     """Run code as root of new namespaces; skip where that is not permitted."""
     command = ["unshare", *flags, *python(code, *arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     if "unshare failed" in done.stderr or "unshare: " in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr

@@ -350,8 +350,8 @@ FAULTS = [
     Fault(
         "burst", "many steps come at once", partial(simulated, fault="burst", after=5.0),
         "burst", None, f"{PLAIN} --fault burst",
-        "Nothing is lost: the queue keeps what fits, then the worker waits. Somebody was stopped "
-        "before, most likely.",
+        "Nothing is lost: the queue keeps what fits, then the worker waits. Worker or engine "
+        "was stopped before, most likely.",
     ),
     Fault(
         "death", "the worker is killed between two steps", partial(simulated, fault="death", after=LATER),
@@ -376,18 +376,18 @@ FAULTS = [
     Fault(
         "lost", "a step does not come", partial(simulated, fault="lost", dialect="compact"),
         "frames-missing", None, f"{COMPACT} --fault lost",
-        "Somebody takes messages out of the queue: see what `fd-postproc doctor` says about its "
+        "Another process takes messages out of the queue: see what `fd-postproc doctor` says about its "
         "readers. Requests have a hole of a step.",
     ),
     Fault(
         "doubled", "a step comes twice", partial(simulated, fault="doubled", dialect="compact"),
         "frames-doubled", None, f"{COMPACT} --fault doubled",
-        "Somebody puts messages into the queue, as `fd-postproc replay` does: end it.",
+        "A program puts messages into the queue, as `fd-postproc replay` does: end it.",
     ),
     Fault(
         "reordered", "two steps change places", partial(simulated, fault="reordered", dialect="compact"),
         "frames-reordered", None, f"{COMPACT} --fault reordered",
-        "A queue keeps its order: somebody takes messages out and puts them back. End it.",
+        "A queue keeps its order: another process takes messages out and puts them back. End it.",
     ),
     Fault(
         "malformed", "messages that do not add up", partial(simulated, fault="malformed"),
@@ -415,7 +415,7 @@ FAULTS = [
         "lowered-limit", "the queue's own limit is lowered below a step",
         partial(simulated, fault="lowered-limit", after=LATER, slots=100, load="100,1,1"),
         "limits-lowered", "silent", f"{PLAIN} --load 100,1,1 --fault lowered-limit",
-        "Somebody has set msg_qbytes. Restart the service: a new queue has kernel.msgmnb.",
+        "A program has set msg_qbytes. Restart the service: a new queue has kernel.msgmnb.",
     ),
     Fault(
         "removed", "the queue is removed, and the worker notices",
@@ -432,7 +432,7 @@ FAULTS = [
     ),
     Fault(
         "killed-in-pieces", "workers are killed after each piece of a frame", killed_in_every_piece,
-        "incomplete", "worker", "Kill a worker-sim that sends to a queue which nobody reads.",
+        "incomplete", "worker", "Kill a worker-sim that sends to a queue that is not read.",
         "As of one that is killed between two steps.",
     ),
     Fault(
@@ -506,7 +506,7 @@ FAULTS = [
         "no-queue", "no queue can be made",
         partial(happening, what=_no_queue),
         "queue", "queue", "Lower kernel.msgmni, then remove the queue.",
-        "Remove queues that nobody uses (`fd-postproc doctor --remove`), or raise kernel.msgmni.",
+        "Remove unused queues (`fd-postproc doctor --remove`), or raise kernel.msgmni.",
     ),
     Fault(
         "msgmax", "kernel.msgmax is lowered",
@@ -574,7 +574,7 @@ FAULTS = [
             after=LATER,
         ),
         "frozen", None, "`kill -STOP` the engine.",
-        "`kill -CONT` it. Nobody answers for it meanwhile: a probe needs a time limit of its own.",
+        "`kill -CONT` it. It does not answer meanwhile: a probe needs a time limit of its own.",
     ),
     Fault(
         "engine-was-stopped", "the engine was stopped for eight seconds",

@@ -4,7 +4,7 @@ import os
 
 from fd_postproc.explain.findings import findings
 from fd_postproc.explain.timeline import Picture
-from fd_postproc.flight.reading import Event, Flight, Queue, Step
+from fd_postproc.flight.reading import Event, Flight, QueueEntry, StepEntry
 
 ME = os.getpid()
 
@@ -21,7 +21,7 @@ def step(
     at, frame=None, sender=1, *, channel="topk", receive=0.009, build=0.001, put=0.0, rows=2, batch=2, live=2,
 ):  # fmt: skip
     """A step; compact if it has a number."""
-    return Step(
+    return StepEntry(
         at, frame, channel, 100, batch, live, rows, 7, receive, build, put, live, sender
     )  # fmt: skip
 
@@ -31,7 +31,7 @@ def look(at, **other):
         "messages": 0, "bytes": 0, "max_bytes": 16384, "msgmax": 8192, "last_sender": 50, "last_receiver": ME,
         "running": 2, "transfers": 0, "state": "S", "ticks": 0, "error": 0, "reader_is_foreign": False,
     }  # fmt: skip
-    return Queue(at, **{**usual, **other})
+    return QueueEntry(at, **{**usual, **other})
 
 
 def event(at, kind, *numbers, slot=-1, text=""):

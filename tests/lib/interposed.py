@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.children import python
+from tests.lib.waiting import PATIENCE
 
 SOURCE = Path(__file__).with_name("interpose.c")
 
@@ -35,6 +36,6 @@ def disturbed(how, script, *arguments):
         pytest.skip("something else is preloaded already")  # a sanitizer, which must come first
     environment = {**os.environ, "LD_PRELOAD": str(library), "DISTURB": how}
     command = python(f"import fd_postproc as fp\n{script}", *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,6 +14,7 @@ import tempfile
 
 from tests.lib.children import python
 from tests.lib.quiet import imported
+from tests.lib.waiting import PATIENCE
 
 PARENT = """
 import gc, json, os, sys, warnings
@@ -59,7 +60,7 @@ class Nursery:
             start_new_session=True,
         )
 
-    def run(self, code, *arguments, env=None, timeout=60):
+    def run(self, code, *arguments, env=None, timeout=PATIENCE):
         """As `subprocess.run` with captured text; a script that takes too long ends the nursery."""
         with tempfile.NamedTemporaryFile("r+") as out, tempfile.NamedTemporaryFile("r+") as err:
             self.begin(code, *arguments, files=["/dev/null", out.name, err.name], env=env)
@@ -76,7 +77,7 @@ class Nursery:
         self._parent.stdin.flush()
         assert self._parent.stdout.readline() == b"begun\n"
 
-    def end(self, timeout=60):
+    def end(self, timeout=PATIENCE):
         """Wait for the script that was begun; its exit status, or None if it takes too long."""
         if self._parent.poll() is None:
             if select.select([self._parent.stdout], [], [], timeout)[0]:

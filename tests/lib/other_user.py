@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tests.lib.children import python
+from tests.lib.waiting import PATIENCE
 
 
 def as_nobody(script, imports=""):
@@ -13,4 +14,4 @@ def as_nobody(script, imports=""):
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     code = f"import os; import fd_postproc as fp\n{imports}\nos.setgid(65534); os.setuid(65534)\n{script}"
-    return subprocess.run(python(code), capture_output=True, text=True, timeout=60, cwd="/")
+    return subprocess.run(python(code), capture_output=True, text=True, timeout=PATIENCE, cwd="/")

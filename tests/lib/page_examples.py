@@ -11,6 +11,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import queues
 from tests.lib.page_commands import PAGES, ROOT, as_a_user
+from tests.lib.waiting import PATIENCE
 
 ENDLESS = "for step in receiver:\n        for i, count"  # a live service's
 
@@ -46,7 +47,7 @@ def run_example(block, folder, python=sys.executable):
             assert example.stdout.readline() == "1 code -9\n"
             example.send_signal(signal.SIGINT)
         try:
-            out, err = example.communicate(timeout=60)
+            out, err = example.communicate(timeout=PATIENCE)
         finally:
             example.kill()
     for queue in queues.list_queues():  # the ops leave theirs, as FastDeploy's do

@@ -45,20 +45,23 @@ def main(seed, wanted):
         kind = f"{one.channel} {one.role}"
         told["by"][kind] = told["by"].get(kind, 0) + counted[0] - before
         number += 1
-    told["results"] = counted[0]
+    told["results"], told["masks"], told["experts"] = counted
     print("\ntold: " + json.dumps(told))
 
 
 def _count_results(box):
-    """Results that FastDeploy's own class has put."""
-    counted, stock = [0], box.module.TokenProcessor
+    """Results that FastDeploy's own class has put; of these, those with masks, and those with experts."""
+    counted, stock = [0, 0, 0], box.module.TokenProcessor
     trial = importlib.import_module("fd_postproc.fastdeploy.trial.trial").Trial
     run = trial.run
 
     def run_and_count(self):
         found = run(self)
         if type(self.processor) is stock:
-            counted[0] += sum(map(len, self.scheduler.put))
+            put = [result for results in self.scheduler.put for result in results]
+            counted[0] += len(put)
+            counted[1] += sum(getattr(one.outputs, "sampling_mask", None) is not None for one in put)
+            counted[2] += sum(getattr(one, "routing_data", None) is not None for one in put)
         return found
 
     trial.run = run_and_count

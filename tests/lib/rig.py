@@ -91,7 +91,7 @@ class Rig:
 
     def close(self):
         if self.processor.worker is not None and hasattr(self.processor, "stop"):
-            self.processor.stop(20)  # also between two queues, when it has no receiver
+            self.processor.stop(60)  # also between two queues, when it has no receiver
             assert not self.processor.worker.is_alive()
         with contextlib.suppress(AttributeError):
             self.processor._finalizer()  # it keeps the object alive otherwise

@@ -88,6 +88,11 @@ def numbered(k):
     return fp.Step.from_arrays("plain", [1], [k])
 
 
+def large(k):
+    """As large as a step of one token may be: few of them fill what a kernel keeps of a connection."""
+    return fp.Step.from_arrays("plain", [1] * 256, [k] * 256)
+
+
 def token(step):
     return step.token_ids(0)[0]
 

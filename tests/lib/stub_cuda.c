@@ -49,8 +49,8 @@ static int n_ranges;
 static uint8_t *reserved, *next_address;
 static size_t live_pinned, live_device, live_events;
 static int initialised, sticky, module_loads;
-static int counts[5]; /* of what the tests ask for: enum counted */
-enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS, IDS_IN_LINE };
+static int counts[6]; /* of what the tests ask for: enum counted */
+enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS, IDS_IN_LINE, ALLOCATIONS_BEGUN };
 static pid_t pid;
 static int64_t delay_us, allocation_us;
 
@@ -103,13 +103,23 @@ void stub_fail(const char *call, int after, int code)
     pthread_mutex_unlock(&lock);
 }
 
+/* Both, if negative: until there is another number. */
 void stub_slow_allocation(int64_t us) { __atomic_store_n(&allocation_us, us, __ATOMIC_RELAXED); }
-/* Negative: until there is another delay. */
 void stub_delay(int64_t us) { __atomic_store_n(&delay_us, us, __ATOMIC_RELAXED); }
 size_t stub_live_pinned(void) { return live_pinned; }
 size_t stub_live_events(void) { return live_events; }
 int stub_module_loads(void) { return module_loads; }
 int stub_count(int what) { return __atomic_load_n(&counts[what], __ATOMIC_RELAXED); }
+
+static void take_long(const int64_t *delay)
+{
+    int64_t us;
+    int waits = MOST_WAITS;
+    while ((us = __atomic_load_n(delay, __ATOMIC_RELAXED)) < 0 && waits-- > 0)
+        usleep(1000);
+    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&t, NULL);
+}
 
 /* A child's copy of the lock may be held by a thread that the child does not have. */
 static void in_child(void)
@@ -313,7 +323,6 @@ static void *stream_main(void *data)
     fdv_stream stream = data;
     for (;;) {
         work *w;
-        int64_t us;
         pthread_mutex_lock(&lock);
         while (stream->first == NULL)
             pthread_cond_wait(&moved, &lock);
@@ -323,11 +332,7 @@ static void *stream_main(void *data)
             stream->last = &stream->first;
         pthread_mutex_unlock(&lock);
         if (w->kind != RECORD) {
-            int waits = MOST_WAITS;
-            while ((us = __atomic_load_n(&delay_us, __ATOMIC_RELAXED)) < 0 && waits-- > 0)
-                usleep(1000);
-            struct timespec t = {us / 1000000, us % 1000000 * 1000};
-            nanosleep(&t, NULL);
+            take_long(&delay_us);
         }
         if (w->kind == BUSY)
             usleep((useconds_t)w->size);
@@ -585,9 +590,8 @@ fdv_result cuMemHostAlloc(void **memory, size_t size, unsigned flags)
         return INVALID_CONTEXT;
     if (flags != (FDV_HOST_PORTABLE | FDV_HOST_MAPPED))
         return INVALID_VALUE;
-    const int64_t us = __atomic_load_n(&allocation_us, __ATOMIC_RELAXED);
-    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&t, NULL);
+    __atomic_fetch_add(&counts[ALLOCATIONS_BEGUN], 1, __ATOMIC_RELAXED);
+    take_long(&allocation_us);
     __atomic_fetch_add(&counts[ALLOCATIONS], 1, __ATOMIC_RELAXED);
     *memory = add_range(size, -1)->host;
     memset(*memory, 0xA5, size); /* the driver promises nothing about it */

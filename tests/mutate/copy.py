@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.lib.paths import ROOT
 from tests.mutate.bug import EXTENSIONS, Bug
 
-_BUILD_S = 900
+_BUILD_S = 3600
 _NO_TESTS, _USAGE = 5, 4  # pytest's exit codes
 
 _SIGN = """

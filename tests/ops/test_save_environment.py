@@ -101,7 +101,7 @@ def test_which_dialect(dialect, peer, op, batch, mtype, raised_limits, ops_queue
 
 
 def test_the_queue_follows_the_environment(ops_queue, monkeypatch):
-    """H9: FastDeploy's ops keep the first queue forever."""
+    """FastDeploy's ops keep the first queue forever."""
     args = arguments("save_output", random_inputs("save_output", 2, 1, 1))
     ops.save_output(*args)
     first = os.environ["INFERENCE_MSG_QUEUE_ID"]

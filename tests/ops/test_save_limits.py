@@ -12,6 +12,7 @@ from fd_postproc import ops, queues
 from tests.lib.children import python
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import received_meanwhile, saved, send, step_of
+from tests.lib.waiting import PATIENCE
 from tests.reference import ReferenceStep
 
 
@@ -76,7 +77,7 @@ if child == 0:
     os._exit(0 if save() else 9)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    assert subprocess.run(python(code), timeout=60).returncode == 0
+    assert subprocess.run(python(code), timeout=PATIENCE).returncode == 0
 
 
 WAITING = """

@@ -8,6 +8,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import python
+from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1], [7])
 USES = {
@@ -78,7 +79,7 @@ ENDS = {
 def test_a_program_that_ends_without_a_close(how, queue, tmp_path):
     path = tmp_path / "it.fdrec"
     command = python(END.replace("ENDS", ENDS[how]), queue.key, path, how)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with Recording(path) as recording:
         assert [message.payload for message in recording] == [b"abc"]

@@ -330,7 +330,7 @@ def test_every_argument_of_a_recording(tmp_path):
 
 
 COMMANDS = {
-    "demo": [["--steps"], ["--load"], ["--rows"], ["--pace"], ["--repeat"], ["--channel"]],
+    "demo": [["--rows"], ["--pace"], ["--repeat"], ["--top"]],
     "inspect": [[], ["8002", "--index"], ["8002", "--layout"], ["8002", "--rows"], ["8002", "--top"]],
     "record": [[], ["8002"], ["8002", "x", "--count"], ["8002", "x", "--seconds"], ["8002", "x", "--layout"]],
     "replay": [[], ["x"], ["x", "8002", "--speed"], ["x", "8002", "--timeout"], ["x", "8002", "--ftok"]],

@@ -18,7 +18,7 @@ from fd_postproc import queues
 from tests.core.test_client import COMPACT, DEFAULT
 from tests.lib.page_commands import as_a_user
 from tests.lib.paths import ROOT
-from tests.lib.waiting import until
+from tests.lib.waiting import PATIENCE, until
 
 FOLDER = ROOT / "examples"
 DOUBLE = ROOT / "tests" / "fastdeploy_double"
@@ -37,7 +37,7 @@ def run(own_namespace, tmp_path):
             env={**as_a_user(), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
@@ -69,7 +69,15 @@ def test_what_is_sent_is_printed(run):
     ]
 
 
-@pytest.mark.parametrize("framework", ["numpy", pytest.param("paddle", marks=pytest.mark.framework)])
+def test_the_largest_step_goes_between_two_processes(run):
+    step = "<Step spec_topk compact target: 512 requests, 3072 tokens, 21 columns>"
+    assert run("two_processes.py") == [f"{step} 66 fragments"]
+
+
+@pytest.mark.parametrize(
+    "framework",
+    ["numpy", pytest.param("paddle", marks=[pytest.mark.framework, pytest.mark.nightly])],
+)
 def test_a_get_op_fills_its_tensors(run, framework):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")

@@ -18,6 +18,7 @@ from tests.lib.paths import ROOT
 STUB = Path(ROOT, "fd_postproc", "_core.pyi")
 
 
+@pytest.mark.nightly  # .ci/checks/types runs it
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_the_examples_pass_strict_checks(tmp_path):
     """The README's and the programs in ``examples/``."""

@@ -15,7 +15,7 @@ SOURCES = sorted(
     if path.suffix in SUFFIXES
 )
 PYTHON = [path for path in SOURCES if path.suffix == ".py"]
-UNNAMED = re.compile(r"\b_?(some|no)body\b|\b_?whoever\b", re.I)
+UNNAMED = re.compile(r"\b_?(some|no|any)body\b|\b_?whoever\b", re.I)
 LITERAL = re.compile(r'``[^`\n]*``|"(?:\\.|[^"\\\n])*"')
 LONGEST_FIRST_LINE = 100
 
@@ -50,10 +50,10 @@ def test_docstrings_and_comments_name_their_subject():
     assert not found
 
 
-@pytest.mark.parametrize("folder", ["fastdeploy", "doctor", "explain", "transport"])
+@pytest.mark.parametrize("folder", ["fastdeploy", "doctor", "explain", "transport", "cli", "ops", "flight"])
 def test_first_lines_of_docstrings_fit_the_limit(folder):
     paths = [path for path in PYTHON if f"fd_postproc/{folder}" in str(path.relative_to(ROOT))]
-    assert len(paths) > 5
+    assert len(paths) > 3
     long = [
         f"{path.name}:{number}: {len(line)}"
         for path in paths

@@ -32,7 +32,7 @@ BEFORE = (
 
 def main():
     options = _options()
-    changes = [one for one in every_change() if not options.only or options.only in one.name]
+    changes = [one for one in every_change() if any(text in one.name for text in options.only)]
     changes = changes[options.first :: options.step]
     warnings.simplefilter("ignore")
     for name in BEFORE if is_double() else (*BEFORE, *RELOADED, *SERVED):
@@ -56,7 +56,7 @@ def main():
 
 def _options():
     parser = argparse.ArgumentParser(prog="python -m tests.upstream", description=__doc__)
-    parser.add_argument("--only", help="changes whose name holds this text")
+    parser.add_argument("--only", nargs="+", default=[""], help="changes whose name holds one of these texts")
     parser.add_argument("--first", type=int, default=0, help="begin with this one")
     parser.add_argument("--step", type=int, default=1, help="take every one of so many")
     parser.add_argument("--processes", type=int, default=2)

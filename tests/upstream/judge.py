@@ -234,7 +234,11 @@ def _difference_on_the_way_out(module, make_class, taken):
         yield from own(plan)
         for size in (BATCH, 2 * BATCH):
             for number in range(3):
-                yield [_result(plan, trial.MANY[slot], slot, number == 2) for slot in range(size)], True, True
+                yield (
+                    [_result(plan, trial.MANY_NAMES[slot], slot, number == 2) for slot in range(size)],
+                    True,
+                    True,
+                )
 
     trial._steps = steps
     again = report._fast_paths(module)

@@ -54,7 +54,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             told = row(wanted, folder, [str(path) for path in tests if path.exists()])
         failed += not told["passed"]
-        rows.append((f"{name} {told['version']}", told["text"]))
+        rows.append((name, told["version"], told["text"]))
         print(f"{wanted:26} {told['text']}", flush=True)
     if options.write:
         page.write_libraries(rows)

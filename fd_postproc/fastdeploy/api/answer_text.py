@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from typing import Any
+
+from .chunks._chunks import GrowingText
 
 
 class AnswerText:
@@ -26,8 +27,8 @@ class AnswerText:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, text: str, marks: Any = None, excerpt: Any = None) -> None:
-        buffer = io.StringIO()
-        self.append, self.whole, self.marks, self.excerpt = buffer.write, buffer.getvalue, marks, excerpt
+        held = GrowingText()
+        self.append, self.whole, self.marks, self.excerpt = held.append, held.whole, marks, excerpt
         self.append(text)
 
     def __str__(self) -> str:

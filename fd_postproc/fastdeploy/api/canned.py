@@ -155,7 +155,15 @@ def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
         "accepted_tokens_per_head": [3, 2],
         "accept_ratio_per_head": [0],
     }
-    prompt = [[[1, 2, 7], [3, 4, 0]], [[-0.5, -math.inf, -2.0], [-1e-07, -3.5, -4.25]], [4, 1]]
+    prompt: list[list[Any]] = [
+        [[1, 2, 7], [3, 4, 0]],
+        [[-0.5, -math.inf, -2.0], [-1e-07, -3.5, -4.25]],
+        [4, 1],
+    ]
+    prompt = [35 * part for part in prompt]  # so many that a log has a remark in their place
+    masks = maker()
+    for step in range(70):  # so many that they are joined
+        masks.add(1, sampling_mask=[*range(step % 9 + 1)])
     calls = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     return {
         "plain": maker().add().add(2).add(1, finished=True).made,
@@ -171,7 +179,7 @@ def _results(request_id: str) -> dict[str, list[dict[str, Any]]]:
         .add(1, 1, text=None, tool_calls=calls).add(1, 1, finished=True).made,
         "choices": maker().add(1, 2).add(2, 2, choice=1).add(1, 2, finished=True)
         .add(1, 2, choice=1, finished=True).made,
-        "masks": maker().add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
+        "masks": masks.add(1, 1, sampling_mask=[1, 2]).add(2, 1, sampling_mask=[[1], [2, 3]])
         .add(1, 1, speculate_metrics=speculation, finished=True).made,
         "experts": maker().add(1, 1).add(1, 1, choice=1, finished=True, routing_data=_experts(7))
         .add(1, 1, finished=True, routing_data=_experts(11)).made,
@@ -185,6 +193,12 @@ def _experts(tokens: int) -> list[list[list[int]]]:
     return [
         [[(5 * token + 3 * layer) % 9, (37 * token) % 256] for layer in range(2)] for token in range(tokens)
     ]
+
+
+def _random_mask(rng: random.Random, tokens: int) -> Any:
+    """The mask of one token, or of several; sometimes none."""
+    rows = [[rng.choice((5, 300, 70_000)) for _ in range(rng.randint(0, 9))] for _ in range(tokens)]
+    return rng.choice((None, rows, rows, rows, rows[0] or [7]))
 
 
 def as_one_value(experts: list[list[list[int]]]) -> bytes:
@@ -232,11 +246,17 @@ def random_script(number: int, chat: bool) -> Script:
     rng = random.Random(number)
     maker = _Maker("chatcmpl-trial" if chat else "cmpl-trial")
     columns, choices = rng.choice((None, 0, 1, 5, 20, 24)), rng.choice((1, 1, 2, 3))
-    steps = rng.randint(1, 10)
+    steps = rng.choice((*range(1, 11), 80))  # so many that masks are joined
+    masks, experts = rng.random() < 0.3, rng.random() < 0.3
     for step in range(steps):
-        for choice in range(choices):
+        for choice in rng.sample(range(choices), choices):
             wide = None if columns is None else rng.choice((columns, columns, columns + 3, 0))
-            maker.add(rng.randint(1, 6), wide, choice=choice, finished=step == steps - 1)
+            tokens, changes = rng.randint(1, 6), {"finished": step == steps - 1}
+            if masks:
+                changes["sampling_mask"] = _random_mask(rng, tokens)
+            if experts and step == steps - 1:
+                changes[EXPERTS] = _experts(rng.randint(1, 40))
+            maker.add(tokens, wide, choice=choice, **changes)
     options: dict[str, Any] = {"n": choices} if choices > 1 else {}
     if columns is not None:
         options |= {"logprobs": True, "top_logprobs": columns} if chat else {"logprobs": columns}

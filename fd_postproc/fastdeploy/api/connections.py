@@ -112,7 +112,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self.lanes: dict[str, Any] = {}
         self.premises: Any = None  # of streams in their steady state (`steady`)
         self.more: Callable[[], Any] = bool
-        self.waiting: list[Any] = []  # lanes with chunks that wait
+        self.waiting: dict[Any, None] = {}  # lanes with chunks that wait
         self.turns = 0
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -152,7 +152,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
             if not self.waiting:
                 self.turns = 0
                 asyncio.get_running_loop().call_soon(self._turn)
-            self.waiting.append(lane)
+            self.waiting[lane] = None
         elif sum(map(len, lane.pending)) > MOST_PENDING:
             lane.flush()
 
@@ -162,7 +162,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
         if self.turns < MOST_TURNS and self.more():
             asyncio.get_running_loop().call_soon(self._turn)
             return
-        waiting, self.waiting = self.waiting, []
+        waiting, self.waiting = self.waiting, {}
         for lane in waiting:
             lane.flush()
 

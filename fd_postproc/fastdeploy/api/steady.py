@@ -101,6 +101,8 @@ def premises_of(lane: Any, ids: list[int]) -> Premises:
         raise NotPlain("a parser reads its texts")
     tokenizer = processor.tokenizer
     ways = ways_of(tokenizer)
+    if not ways.is_quick:
+        raise NotPlain("its tokenizer is not known")
     new_text = ways.new_text or functools.partial(decode_token, ways.decode)
     name = "fd_postproc-steady_0"
     outputs: dict[str, Any] = {"token_ids": ids}

@@ -21,7 +21,7 @@ KNOWN_NAMES = frozenset(
         "msgpack", "unpackb", "running", "pull_client", "read", "request_map", "get", "put_nowait",
         "request_id", "startswith", "rsplit", "isinstance", "dict", "ZMQMetricsStats", "msg_recv_total",
         "main_process_metrics", "record_zmq_stats", "pull_metrics_address", "api_server_logger", "error",
-        "traceback", "format_exc", "ConnectionError", "OSError", "Exception",
+        "traceback", "format_exc", "ConnectionError", "OSError", "Exception", "get_base_request_id",
     }
 )  # fmt: skip
 """Names that the dispatcher may use; others could mean that it reads results."""

@@ -7,8 +7,8 @@ import types
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...environment import KEEP_POLLING, is_on
+from ..introspection import names_of
 from ..seams import ENGINE, report, text_of
-from ..trial.private_globals import names_of
 from .delivery.sending import ENGINE as MODULE
 from .delivery.sending import KNOWN_NAMES, LOOP, SEND, SERVER, sends_batches
 from .delivery.wake_up import waits_in

@@ -19,7 +19,7 @@ from ...process_stat import process_stat
 from ...queues import queue_id_from_env
 from . import fast_paths
 from .delivery.wake_up import WakeUp
-from .health.liveness import Liveness, Sight, Verdict
+from .health.liveness import Health, Liveness, Sight
 from .health.watch import HealthWatch
 from .processor.warmup import Warmup
 from .stale_messages import StaleMessages
@@ -130,7 +130,7 @@ class Lifecycle(Sockets):
         """Whether steps are processed: `health` finds no fault."""
         return self.health() is None
 
-    def health(self) -> Verdict | None:
+    def health(self) -> Health | None:
         """The fault and its reason; None if there is none.
 
         Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
@@ -139,21 +139,21 @@ class Lifecycle(Sockets):
         """
         return self._thread_is_wrong() or self._worker_is_wrong()
 
-    def _thread_is_wrong(self) -> Verdict | None:
+    def _thread_is_wrong(self) -> Health | None:
         worker = getattr(self, "worker", None)
         if worker is not None and not worker.is_alive():
-            return Verdict("thread", "the token thread has ended")
+            return Health("thread", "the token thread has ended")
         began, hangs = self._in_hand()
         if began is not None:
             lasted = time.monotonic() - began
             if lasted > min(self.stuck_after, self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT):
-                return Verdict("step", f"the token thread has had a step in hand for {lasted:.1f} s")
+                return Health("step", f"the token thread has had a step in hand for {lasted:.1f} s")
             return None
         if hangs:
-            return Verdict("step", "the engine says that its output hangs")
+            return Health("step", "the engine says that its output hangs")
         trouble = self._trouble
         if trouble is not None and trouble.steps == self.counters.steps and trouble.kind == "queue":
-            return Verdict("queue", f"the queue cannot be used: {trouble.text}")
+            return Health("queue", f"the queue cannot be used: {trouble.text}")
         return None
 
     def _in_hand(self) -> tuple[float | None, bool]:
@@ -164,7 +164,7 @@ class Lifecycle(Sockets):
                 began = time.monotonic() - (self.fd.time.time() - stamp)
             return began, self.engine_output_token_hang
 
-    def _worker_is_wrong(self) -> Verdict | None:
+    def _worker_is_wrong(self) -> Health | None:
         if getattr(self, "resource_manager", None) is None:  # nothing runs yet
             return None
         with self.liveness_lock:

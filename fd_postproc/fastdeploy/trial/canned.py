@@ -18,7 +18,7 @@ PREEMPTED, RECOVERY, NOTHING = (int(code) for code in (Code.PREEMPTED, Code.RECO
 
 
 @dataclass(frozen=True)
-class Message:
+class CannedMessage:
     """Content of one message, slot by slot.
 
     Attributes
@@ -53,10 +53,10 @@ class Script:
     channel : str
     requests : tuple of (dict or None)
         One for each slot: what differs from an ordinary request (`fakes.make_task`); None: an empty slot.
-    messages : tuple of Message
-    role, method, v1, adapter, draft_logprobs, masks, decode_log, caching
+    messages : tuple of CannedMessage
+    role, method, v1, adapter, draft_logprobs, masks, experts, decode_log, caching
         Splitwise role; speculative method; the V1 scheduler; the internal adapter; draft logprobs; sampling
-        masks; whether a scheduler metrics logger is set; output caching.
+        masks; routed experts in results; whether a scheduler metrics logger is set; output caching.
     transfers : dict of int to str
         How a slot's cache transfer ends on a prefill instance.
     storage : bool
@@ -68,13 +68,14 @@ class Script:
     name: str
     channel: Channel
     requests: tuple[dict[str, Any] | None, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[CannedMessage, ...]
     role: str = "mixed"
     method: str = "mtp"
     v1: bool = True
     adapter: bool = False
     draft_logprobs: bool = False
     masks: bool = False
+    experts: bool = False
     decode_log: bool = False
     caching: bool = False
     transfers: dict[int, str] = field(default_factory=dict)
@@ -118,36 +119,36 @@ def _tokens(*rows: int | tuple[int, ...]) -> tuple[int | tuple[int, ...], ...]:
 
 _SAMPLED = (
     # first token; goes on; ends; empty; stopped; recovers; nothing; preempted; aborted
-    Message(
+    CannedMessage(
         _tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, PREEMPTED, PREEMPTED),
         columns=3,
         preempted=(7,),
         aborted=(8,),
         stopped=(4,),
     ),
-    Message(_tokens((21,), (22,)), columns=1),
-    Message(_tokens((END,), (32,)), columns=21),
+    CannedMessage(_tokens((21,), (22,)), columns=1),
+    CannedMessage(_tokens((END,), (32,)), columns=21),
 )
 _ACCEPTED = (
-    Message(
+    CannedMessage(
         _tokens((11, 12), (13, 14, 15), (16, END, 17), (13,), (14,), (18,), 0, PREEMPTED, PREEMPTED),
         columns=3,
         preempted=(7,),
         aborted=(8,),
         stopped=(4,),
     ),
-    Message(_tokens((21,), (22, 23), 0, 0, 0, RECOVERY), columns=1),
-    Message(_tokens((31, END), (32,)), columns=21),
+    CannedMessage(_tokens((21,), (22, 23), 0, 0, 0, RECOVERY), columns=1),
+    CannedMessage(_tokens((31, END), (32,)), columns=21),
 )
 _PAIR = (
-    Message(_tokens((11,), (12,), (13,), (END,), (14,)), columns=2),
-    Message(_tokens((21,), (22,), (23,), 0, (24,)), columns=2, preempted=(1,), aborted=(2,)),
-    Message(_tokens((31,), 0, 0, 0, (34,)), columns=2),
+    CannedMessage(_tokens((11,), (12,), (13,), (END,), (14,)), columns=2),
+    CannedMessage(_tokens((21,), (22,), (23,), 0, (24,)), columns=2, preempted=(1,), aborted=(2,)),
+    CannedMessage(_tokens((31,), 0, 0, 0, (34,)), columns=2),
 )
 _PAIR_ACCEPTED = (
-    Message(_tokens((11, 12), (13,), (14, 15), (16, END), (17, 18)), columns=2),
-    Message(_tokens((21,), (22,), (23,), 0, (24, 25)), columns=2, preempted=(1,), aborted=(2,)),
-    Message(_tokens((31,), 0, 0, 0, (34,)), columns=2),
+    CannedMessage(_tokens((11, 12), (13,), (14, 15), (16, END), (17, 18)), columns=2),
+    CannedMessage(_tokens((21,), (22,), (23,), 0, (24, 25)), columns=2, preempted=(1,), aborted=(2,)),
+    CannedMessage(_tokens((31,), 0, 0, 0, (34,)), columns=2),
 )
 _DECODE = (SECOND | IN_PAIR, IN_PAIR, IN_PAIR, IN_PAIR, RUNNING)
 _TRANSFERS = {0: "finished", 1: "failed"}
@@ -159,8 +160,10 @@ SCRIPTS: tuple[Script, ...] = (
         "plain",
         (*_LIFE[:7], CHUNKED),
         (
-            Message(_tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, (18,)), stopped=(4,)),
-            Message(_tokens((21,), (END,), 0, 0, 0, 0, 0, (28,))),
+            CannedMessage(
+                _tokens((11,), (12,), (END,), (13,), (14,), RECOVERY, NOTHING, (18,)), stopped=(4,)
+            ),
+            CannedMessage(_tokens((21,), (END,), 0, 0, 0, 0, 0, (28,))),
         ),
         v1=False,
     ),
@@ -169,7 +172,7 @@ SCRIPTS: tuple[Script, ...] = (
         "plain tokens, prefill role",
         "plain",
         (PREFILL, PREFILL, RUNNING),
-        (Message(_tokens((11,), (12,), (13,))),),
+        (CannedMessage(_tokens((11,), (12,), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
     ),
@@ -177,7 +180,7 @@ SCRIPTS: tuple[Script, ...] = (
         "plain tokens, prefill role, cache through a storage",
         "plain",
         (PREFILL, PREFILL, RUNNING),
-        (Message(_tokens((11,), (12,), (13,))),),
+        (CannedMessage(_tokens((11,), (12,), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
         storage=True,
@@ -188,8 +191,9 @@ SCRIPTS: tuple[Script, ...] = (
         "logprobs, sampling masks",
         "topk",
         (FIRST, RUNNING),
-        (Message(_tokens((11,), (END,)), columns=2), Message(_tokens((21,)), columns=2)),
+        (CannedMessage(_tokens((11,), (END,)), columns=2), CannedMessage(_tokens((21,)), columns=2)),
         masks=True,
+        experts=True,
     ),
     Script("logprobs, decode role", "topk", _DECODE, _PAIR, role="decode"),
     Script("speculation", "spec", _LIFE, _ACCEPTED, decode_log=True),
@@ -199,8 +203,8 @@ SCRIPTS: tuple[Script, ...] = (
         "spec",
         (*_LIFE[:7], CHUNKED),
         (
-            Message(_tokens((11, 12), (13,), (16, END), (1,), (1,), (17,), 0, (18,)), stopped=(4,)),
-            Message(_tokens((21,), (22, END), 0, 0, 0, RECOVERY, 0, (28, 29))),
+            CannedMessage(_tokens((11, 12), (13,), (16, END), (1,), (1,), (17,), 0, (18,)), stopped=(4,)),
+            CannedMessage(_tokens((21,), (22, END), 0, 0, 0, RECOVERY, 0, (28, 29))),
         ),
         v1=False,
     ),
@@ -209,7 +213,7 @@ SCRIPTS: tuple[Script, ...] = (
         "speculation, prefill role",
         "spec",
         (PREFILL, PREFILL),
-        (Message(_tokens((11, 12), (13,))),),
+        (CannedMessage(_tokens((11, 12), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
     ),
@@ -218,7 +222,7 @@ SCRIPTS: tuple[Script, ...] = (
         "speculation with logprobs, prefill role",
         "spec_topk",
         (PREFILL, PREFILL),
-        (Message(_tokens((11, 12), (13,)), columns=2),),
+        (CannedMessage(_tokens((11, 12), (13,)), columns=2),),
         role="prefill",
         transfers=_TRANSFERS,
     ),
@@ -227,11 +231,11 @@ SCRIPTS: tuple[Script, ...] = (
         "spec_topk",
         (RICH, RUNNING),
         (
-            Message(_tokens((11, 12), (13,)), columns=3),
-            Message(_tokens((14, 15), (16,)), columns=3, flag=DRAFT),
-            Message(_tokens((21,), (22, 23)), columns=2),
-            Message(_tokens((24,), (25,)), columns=2, flag=DRAFT),
-            Message(_tokens((31,), (END,)), columns=2),
+            CannedMessage(_tokens((11, 12), (13,)), columns=3),
+            CannedMessage(_tokens((14, 15), (16,)), columns=3, flag=DRAFT),
+            CannedMessage(_tokens((21,), (22, 23)), columns=2),
+            CannedMessage(_tokens((24,), (25,)), columns=2, flag=DRAFT),
+            CannedMessage(_tokens((31,), (END,)), columns=2),
         ),
         draft_logprobs=True,
     ),
@@ -239,21 +243,21 @@ SCRIPTS: tuple[Script, ...] = (
 
 _STREAM = (
     # first token; goes on; ends; empty; stopped; nothing; preempted; aborted
-    Message(
+    CannedMessage(
         _tokens((11,), (12,), (END,), (13,), (14,), NOTHING, PREEMPTED, PREEMPTED),
         columns=3,
         preempted=(6,),
         aborted=(7,),
         stopped=(4,),
     ),
-    Message(_tokens((21,), (22,)), columns=1),
-    Message(_tokens((END,), (32,)), columns=50),
+    CannedMessage(_tokens((21,), (22,)), columns=1),
+    CannedMessage(_tokens((END,), (32,)), columns=50),
 )
 _STREAM_LIFE = (RICH, RUNNING, RUNNING, None, RUNNING, RUNNING, RUNNING, RUNNING)
 _STREAM_PAIR = (
-    Message(_tokens((11,), (12,), (13,), (END,), (14,)), columns=2),
-    Message(_tokens((21,), (22,), (23,), NOTHING, (24,)), columns=2, preempted=(1,), aborted=(2,)),
-    Message(_tokens((31,), NOTHING, NOTHING, NOTHING, (34,)), columns=2),
+    CannedMessage(_tokens((11,), (12,), (13,), (END,), (14,)), columns=2),
+    CannedMessage(_tokens((21,), (22,), (23,), NOTHING, (24,)), columns=2, preempted=(1,), aborted=(2,)),
+    CannedMessage(_tokens((31,), NOTHING, NOTHING, NOTHING, (34,)), columns=2),
 )
 
 STREAMED_SCRIPTS: tuple[Script, ...] = (
@@ -262,7 +266,7 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         "objects, V0 scheduler",
         "plain",
         (RICH, RUNNING, SECOND),
-        (Message(_tokens((11,), (12,), (END,))), Message(_tokens((21,), (END,), NOTHING))),
+        (CannedMessage(_tokens((11,), (12,), (END,))), CannedMessage(_tokens((21,), (END,), NOTHING))),
         v1=False,
         streamed=True,
     ),
@@ -271,7 +275,7 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         "objects, prefill role",
         "plain",
         (PREFILL, PREFILL, RUNNING),
-        (Message(_tokens((11,), (12,), (13,))),),
+        (CannedMessage(_tokens((11,), (12,), (13,))),),
         role="prefill",
         transfers=_TRANSFERS,
         streamed=True,
@@ -281,7 +285,7 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         "objects with logprobs, sampling masks",
         "topk",
         (FIRST, RUNNING),
-        (Message(_tokens((11,), (END,)), columns=2), Message(_tokens((21,)), columns=2)),
+        (CannedMessage(_tokens((11,), (END,)), columns=2), CannedMessage(_tokens((21,)), columns=2)),
         masks=True,
         streamed=True,
     ),
@@ -290,7 +294,7 @@ STREAMED_SCRIPTS: tuple[Script, ...] = (
         "objects of a pooling model",
         "plain",
         (POOLING, RUNNING | POOLING, None, POOLING),
-        (Message(((), (), NOTHING)),),
+        (CannedMessage(((), (), NOTHING)),),
         streamed=True,
     ),
 )

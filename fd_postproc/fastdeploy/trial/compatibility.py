@@ -20,7 +20,7 @@ from . import known_code
 from .canned import SCRIPTS, STREAMED_SCRIPTS, Script
 from .differences import difference
 from .features import ABORT_SETS, Facts
-from .more_steps import MANY
+from .more_steps import RANDOM_SCRIPTS
 from .more_steps import script as random_script
 from .result import TrialResult
 from .sandbox import Sandbox
@@ -42,7 +42,7 @@ NEW_LOOP = (
 )
 
 
-class Road(NamedTuple):
+class Transport(NamedTuple):
     """How steps come.
 
     Attributes
@@ -69,7 +69,7 @@ class Road(NamedTuple):
         return frozenset() if self.speculative else known_code.QUEUE
 
 
-_verdicts: weakref.WeakKeyDictionary[Any, dict[Road, TrialResult]] = weakref.WeakKeyDictionary()
+_verdicts: weakref.WeakKeyDictionary[Any, dict[Transport, TrialResult]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -91,19 +91,21 @@ def check(module: Any, make_class: Callable[[Any], type], speculative: bool = Fa
         Never raises: what cannot be tried is not compatible.
     """
     with _lock:
-        known, road = _verdicts.setdefault(module, {}), Road(_has_socket(module), speculative)
-        if road not in known:
+        known, transport = _verdicts.setdefault(module, {}), Transport(_has_socket(module), speculative)
+        if transport not in known:
             began = time.perf_counter()
-            verdict = compare(module, make_class, road)
-            known[road] = replace(verdict, seconds=time.perf_counter() - began)
-        return known[road]
+            verdict = compare(module, make_class, transport)
+            known[transport] = replace(verdict, seconds=time.perf_counter() - began)
+        return known[transport]
 
 
 def _has_socket(module: Any) -> bool:
     return bool(getattr(module.envs, "FD_USE_GET_SAVE_OUTPUT_V1", False))
 
 
-def compare(module: Any, make_class: Callable[[Any], type], road: Road | None = None) -> TrialResult:
+def compare(
+    module: Any, make_class: Callable[[Any], type], transport: Transport | None = None
+) -> TrialResult:
     """The same without a cache; None reads from the environment how steps come."""
     features: tuple[str, ...] = ()
     traits: dict[str, bool] = {}
@@ -114,9 +116,9 @@ def compare(module: Any, make_class: Callable[[Any], type], road: Road | None = 
         module = _with_stock_class(module)
         box = Sandbox(module)
         facts = Facts.of(module, box)
-        road = Road(_has_socket(module)) if road is None else road
-        scripts = STREAMED_SCRIPTS if road.streamed else SCRIPTS
-        features = facts.in_words() + (("steps as objects, through a socket",) if road.streamed else ())
+        transport = Transport(_has_socket(module)) if transport is None else transport
+        scripts = STREAMED_SCRIPTS if transport.streamed else SCRIPTS
+        features = facts.in_words() + (("steps as objects, through a socket",) if transport.streamed else ())
         ours = Sandbox(module)
         cls: Any = make_class(ours.module)
         traits = facts.traits
@@ -129,18 +131,20 @@ def compare(module: Any, make_class: Callable[[Any], type], road: Road | None = 
                 return TrialResult(False, f"{script.name}: {found}", features, traits=traits)
         theirs = ours.module.TokenProcessor.__mro__
         own = [one for one in cls.__mro__ if one not in theirs]
-        code = known_code.read(own, module.TokenProcessor, road.unused)
+        code = known_code.read(own, module.TokenProcessor, transport.unused)
         reads = getattr(getattr(module, "ZmqIpcServer", None), "recv_pyobj", None)
-        new = known_code.unknown_words_of("recv_pyobj", reads) if road.socket and reads is not None else ()
+        new = (
+            known_code.unknown_words_of("recv_pyobj", reads) if transport.socket and reads is not None else ()
+        )
         if new:
             told = f"recv_pyobj looks at {', '.join(new)}"
             reason = f"steps over ZeroMQ are read by something else than pickle: {told}"
             return TrialResult(False, reason, features, traits=traits, unknown=("recv_pyobj",))
         if code.reason:
             return TrialResult(False, code.reason, features, traits=traits, unknown=code.methods)
-        if road.socket and road.speculative and not known_code.SOCKET.isdisjoint(code.methods):
+        if transport.socket and transport.speculative and not known_code.SOCKET.isdisjoint(code.methods):
             return TrialResult(False, NEW_LOOP, features, traits=traits, unknown=code.methods)
-        more = _first_difference_in_more(pair, facts, road.streamed) if code.methods else 0
+        more = _first_difference_in_more(pair, facts, transport.streamed) if code.methods else 0
         if isinstance(more, str):
             return TrialResult(False, more, features, traits=traits, unknown=code.methods)
     except Exception as error:
@@ -152,7 +156,7 @@ def compare(module: Any, make_class: Callable[[Any], type], road: Road | None = 
 def _first_difference_in_more(pair: tuple[Pair, Pair], facts: Facts, streamed: bool) -> str | int:
     """Run random scripts; return the first difference, or how many were equal."""
     equal = 0
-    for number in range(MANY):
+    for number in range(RANDOM_SCRIPTS):
         script = random_script(number, facts, streamed)
         try:
             found = first_difference_in(script, *pair, facts)

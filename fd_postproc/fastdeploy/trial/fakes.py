@@ -8,6 +8,8 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from .canned import END, Script
 from .sandbox import Sandbox
 
@@ -27,7 +29,7 @@ _STAMPS = {
 _AS_GIVEN = ("messages", "multimodal_inputs", "ic_req_data", "disaggregate_info")
 
 
-class Scheduler:
+class FakeScheduler:
     """Scheduler that records what is put."""
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class Scheduler:
         self.put.append(list(results))
 
 
-class Connector:
+class FakeConnector:
     """Connector that records the first tokens that a prefill instance sends."""
 
     def __init__(self) -> None:
@@ -59,14 +61,30 @@ class FakeTransfers:
         return answers
 
 
-class Masks:
-    """The socket of the sampling masks."""
+class FakeMasks:
+    """The socket of the sampling masks: others in each step, and none for some slots."""
 
-    def receive_pyobj_once(self, block: bool = False) -> tuple[None, dict[int, list[int]]]:
-        return None, {0: [7, 8, 9]}
+    def __init__(self, script: Script) -> None:
+        self._slots, self._speculative, self._step = len(script.requests), script.speculative, 0
+
+    def receive_pyobj_once(self, block: bool = False) -> tuple[None, dict[int, list[Any]]]:
+        self._step += 1
+        masks: dict[int, list[Any]] = {}
+        for slot in range(self._slots):
+            if (slot + self._step) % 5 != 4:
+                mask = [slot, 1000 + self._step]
+                masks[slot] = [mask, [*mask, 7]] if self._speculative else mask
+        return None, masks
 
 
-class Storage:
+class FakeExperts:
+    """The engine's view of the routed experts: some for each token in the cache."""
+
+    def gather(self, slots: Any) -> Any:
+        return (np.asarray(slots)[:, None, None] * np.arange(1, 7).reshape(2, 3) % 251).astype(np.uint8)
+
+
+class FakeStorage:
     """Part of FastDeploy's cache manager: writes a prefilled request's cache into a storage."""
 
     def __init__(self, script: Script, calls: list[tuple[str, str]]) -> None:
@@ -78,7 +96,7 @@ class Storage:
         return task.request_id not in self._fails
 
 
-class Manager:
+class FakeManager:
     """Used part of FastDeploy's resource manager; this one frees slots at once."""
 
     def __init__(self, script: Script, abort_set: str) -> None:
@@ -93,13 +111,15 @@ class Manager:
         self.gone: set[str] = set()
         setattr(self, abort_set, self.aborted)
         self.calls: list[tuple[str, str]] = []
-        self.cache_manager = Storage(script, self.calls)
+        self.cache_manager = FakeStorage(script, self.calls)
 
     def _free(self, name: str) -> None:
         slot = self.req_dict.pop(name, None)
         if slot is not None:
             self.tasks_list[slot], self.stop_flags[slot] = None, True
-        self.requests.pop(name, None)
+        task = self.requests.pop(name, None)
+        if task is not None:
+            task.block_tables = []
 
     def finish_requests_async(self, name: str) -> None:
         self.calls.append(("finish_requests_async", name))
@@ -119,6 +139,7 @@ class Manager:
 
     def _recycle_block_tables(self, task: Any) -> None:
         self.calls.append(("_recycle_block_tables", task.request_id))
+        task.block_tables = []
 
     def cache_output_tokens(self, task: Any) -> None:
         self.calls.append(("cache_output_tokens", task.request_id))
@@ -159,7 +180,9 @@ def configuration(script: Script) -> Any:
             block_size=64,
             total_block_num=100,
         ),
-        routing_replay_config=SimpleNamespace(enable_routing_replay=False),
+        routing_replay_config=SimpleNamespace(
+            enable_routing_replay=script.experts, routing_store_type="response"
+        ),
         max_num_seqs=len(script.requests),
         splitwise_role=script.role,
     )
@@ -189,7 +212,7 @@ def make_task(box: Sandbox, slot: int, differing: dict[str, Any]) -> Any:
     )
     task.num_cached_tokens = differing.get("num_cached_tokens", 0)
     task.num_computed_tokens = 3
-    task.block_tables = [1, 2]
+    task.block_tables = [2 * slot + 1, 2 * slot]
     known = _statuses(fd)
     task.status = getattr(known, differing.get("status", "RUNNING"), getattr(known, "RUNNING", None))
     if "pooling_params" in differing:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...layout import Channel
 from ..introspection import STORAGE, names_in
-from .canned import PREEMPTED, Message, Script
+from .canned import PREEMPTED, CannedMessage, Script
 from .sandbox import Sandbox
 from .trial import Trial
 
@@ -65,15 +65,15 @@ class Facts:
         )
 
     def _reads_columns(self, box: Sandbox, channel: Channel) -> bool:
-        put = self._try(box, Script("header", channel, ({},), (Message(((11,),), columns=2),)))
+        put = self._try(box, Script("header", channel, ({},), (CannedMessage(((11,),), columns=2),)))
         return bool(put) and len(put[0].outputs.top_logprobs.logprobs[0]) == 2
 
     def _knows_mark(self, box: Sandbox) -> bool:
-        script = Script("mark", "spec", ({}, {}), (Message(((11,), PREEMPTED), preempted=(1,)),))
+        script = Script("mark", "spec", ({}, {}), (CannedMessage(((11,), PREEMPTED), preempted=(1,)),))
         return [result.outputs.index for result in self._try(box, script)] == [0]
 
     def _answers_nothing(self, box: Sandbox) -> bool:
-        script = Script("nothing", "spec", ({}, {}), (Message(((11,), 0)),))
+        script = Script("nothing", "spec", ({}, {}), (CannedMessage(((11,), 0)),))
         return [result.outputs.index for result in self._try(box, script)] == [0, 1]
 
     @property
@@ -111,9 +111,12 @@ class Facts:
             messages = tuple(replace(message, aborted=()) for message in messages)
         if script.storage and STORAGE not in self.names:
             script = replace(script, storage=False)
-        if script.masks and "use_sampling_mask" not in self.names:
-            return replace(script, messages=messages, masks=False)
-        return replace(script, messages=messages)
+        return replace(
+            script,
+            messages=messages,
+            masks=script.masks and "use_sampling_mask" in self.names,
+            experts=script.experts and "routing_host_view" in self.names,
+        )
 
     def in_words(self) -> tuple[str, ...]:
         """The features as text for a log line."""

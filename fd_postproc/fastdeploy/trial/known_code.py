@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..introspection import is_library, names_in
+from ..introspection import is_library, names_in, names_of
 
 INLINED = (
     "_record_metrics",
@@ -87,7 +87,7 @@ def read(own: Sequence[type], stock: type, unused: frozenset[str] = SOCKET) -> C
     stock : type
         FastDeploy's class.
     unused : set of str
-        Methods of FastDeploy's that do not run: those of the road on which no steps come.
+        Methods of FastDeploy's that do not run: those of the transport on which no steps come.
     """
     known, digests = _recording()
     words: dict[str, tuple[str, ...]] = {}
@@ -236,7 +236,7 @@ def _function_named(user: types.FunctionType, word: str) -> list[types.FunctionT
 def _words_of(function: types.FunctionType) -> frozenset[str]:
     node = _node_of(function)
     if node is None:  # there is no source: what its compiled code mentions
-        return frozenset(_names_in_code(function.__code__))
+        return frozenset(names_of(function.__code__))
     return frozenset(_words(node)).difference(function.__code__.co_freevars)
 
 
@@ -253,11 +253,6 @@ def _asked_of_self(function: types.FunctionType) -> frozenset[str]:
         and isinstance(one.value, ast.Name)
         and one.value.id in ("self", "cls")
     )
-
-
-def _names_in_code(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names_in_code, inner))
 
 
 def _words(node: ast.AST) -> Iterator[str]:

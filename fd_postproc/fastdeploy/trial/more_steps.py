@@ -8,13 +8,13 @@ from typing import Any
 from ..._core import DRAFT
 from ...layout import Channel
 from . import canned
-from .canned import END, NOTHING, PREEMPTED, RECOVERY, Message, Script
+from .canned import END, NOTHING, PREEMPTED, RECOVERY, CannedMessage, Script
 from .features import Facts
 
 CHANNELS: tuple[Channel, ...] = ("plain", "topk", "spec", "spec_topk")
-MANY = 32
+RANDOM_SCRIPTS = 32
 """Scripts for a FastDeploy whose code is unknown: each channel and role twice."""
-ROLES = ("mixed", "mixed", "decode", "prefill")
+SPLITWISE_ROLES = ("mixed", "mixed", "decode", "prefill")
 
 
 def script(number: int, facts: Facts, streamed: bool = False) -> Script:
@@ -24,13 +24,13 @@ def script(number: int, facts: Facts, streamed: bool = False) -> Script:
     """
     rng = random.Random(number)
     channel = CHANNELS[number % (2 if streamed else 4)]
-    role = ROLES[number // 4 % 4]
+    role = SPLITWISE_ROLES[number // 4 % 4]
     speculative = channel.startswith("spec")
     v1 = role == "decode" or rng.random() < 0.7
     draft = channel == "spec_topk" and role == "mixed" and rng.random() < 0.4
     marks = v1 and (facts.speculative_mark or not speculative)
     requests = [_request(rng, role, v1, draft) for _ in range(rng.choice((1, 3, 16, 40)))]
-    messages: list[Message] = []
+    messages: list[CannedMessage] = []
     seen = [False] * len(requests)  # which had a token in this script
     for _ in range(1 if role == "prefill" else rng.randint(2, 12)):
         last = draft and rng.random() < 0.1
@@ -38,7 +38,7 @@ def script(number: int, facts: Facts, streamed: bool = False) -> Script:
         messages.append(message)
         if draft and not last:
             slots = tuple(slot if isinstance(slot, tuple) else 0 for slot in message.slots)
-            messages.append(Message(slots, columns=message.columns, flag=DRAFT))
+            messages.append(CannedMessage(slots, columns=message.columns, flag=DRAFT))
         if last:
             break
     return Script(
@@ -51,7 +51,8 @@ def script(number: int, facts: Facts, streamed: bool = False) -> Script:
         v1=v1,
         adapter=rng.random() < 0.3,
         draft_logprobs=draft,
-        masks=not speculative and rng.random() < 0.2,
+        masks=rng.random() < 0.2,
+        experts=rng.random() < 0.2,
         decode_log=rng.random() < 0.5,
         caching=rng.random() < 0.5,
         streamed=streamed,
@@ -82,7 +83,7 @@ def _message(
     marks: bool,
     draft: bool,
     streamed: bool,
-) -> Message:
+) -> CannedMessage:
     """One step.
 
     While drafts are awaited nothing ends or leaves: FastDeploy mixes such steps up.
@@ -114,6 +115,6 @@ def _message(
             slots.append(tuple(tokens))
             seen[slot] = True
     columns = rng.choice((1, 1, 2, 6, 21))
-    return Message(
+    return CannedMessage(
         tuple(slots), columns, preempted=tuple(preempted), aborted=tuple(aborted), stopped=tuple(stopped)
     )

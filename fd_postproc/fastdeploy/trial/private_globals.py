@@ -43,12 +43,6 @@ def with_globals(function: Any, **names: Any) -> Any:
     return copied(function, {**function.__globals__, **names})
 
 
-def names_of(code: types.CodeType) -> set[str]:
-    """The attributes and globals that a function and its inner functions use."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(names_of, inner))
-
-
 class Notes:
     """Logger, or logging function, that records its calls without seconds and tracebacks.
 

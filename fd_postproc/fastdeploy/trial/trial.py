@@ -6,14 +6,17 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ..introspection import STORAGE
 from .canned import Script
 from .fakes import (
-    Connector,
+    FakeConnector,
+    FakeExperts,
+    FakeManager,
+    FakeMasks,
+    FakeScheduler,
     FakeTransfers,
-    Manager,
-    Masks,
-    Scheduler,
     configuration,
     fields_of,
     make_task,
@@ -58,7 +61,7 @@ class Trial:
             FD_DEBUG=0,
             **{STORAGE: int(script.storage)},
         )
-        self.scheduler, self.connector = Scheduler(), Connector()
+        self.scheduler, self.connector = FakeScheduler(), FakeConnector()
         processor: Any = object.__new__(cls)
         self.processor = processor
         arguments = {
@@ -69,14 +72,16 @@ class Trial:
             "split_connector": self.connector,
         }
         fd.TokenProcessor.__init__(processor, **arguments)
-        self.manager = Manager(script, abort_set)
+        self.manager = FakeManager(script, abort_set)
         processor.resource_manager = self.manager
         self.decode_tokens: list[int] = []
         if script.decode_log:
             log = SimpleNamespace(on_decode_tokens=self.decode_tokens.append)
             processor.scheduler_metrics_logger = log
         if script.masks:
-            processor.sampling_mask_zmq_server = Masks()
+            processor.sampling_mask_zmq_server = FakeMasks(script)
+        if script.experts:
+            processor.routing_host_view, processor._routing_block_size = FakeExperts(), 40
         self.tasks: list[Any] = []
         self.kept: list[tuple[str, Any, str]] = []
         for slot, differing in enumerate(script.requests):
@@ -144,7 +149,7 @@ class Trial:
         classes = [type(one) for one in (again, again.outputs, again.metrics)]
         known = [fd.RequestOutput, fd.CompletionOutput, fd.RequestMetrics, type(None)]
         return {
-            "attributes": _attributes(again),
+            "attributes": _frozen(_attributes(again)),
             "equal": [again.outputs == result.outputs, result.outputs == again.outputs],
             "equal metrics": [again.metrics == result.metrics, result.metrics == again.metrics],
             "classes": [cls.__name__ if cls in known else repr(cls) for cls in classes],
@@ -172,7 +177,7 @@ class Trial:
     def _end(self) -> dict[str, Any]:
         return {
             "first tokens sent to the decode instance": [
-                [result.to_dict() for result in results] for results in self.connector.sent
+                [_frozen(result.to_dict()) for result in results] for results in self.connector.sent
             ],
             "metric samples": self.box.metrics.samples(),
             "changed by a later step": [
@@ -197,12 +202,17 @@ def _attributes(result: Any) -> dict[str, Any]:
     }
 
 
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+
+
 def _frozen(value: Any) -> Any:
     """A copy of the current value: containers are copied, their items are not."""
     if type(value) is dict:
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: item if type(item) in _PLAIN else _frozen(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "rows": value.tolist()}
     if isinstance(value, list):
-        return [_frozen(item) for item in value]
+        return [item if type(item) in _PLAIN else _frozen(item) for item in value]
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
         parts = dict(zip(names, map(_frozen, value), strict=True))

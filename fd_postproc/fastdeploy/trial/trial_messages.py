@@ -11,10 +11,10 @@ import numpy as np
 
 from ...tensors import host_address
 from ..stream_frames import Content, packed
-from .canned import Message, Script
+from .canned import CannedMessage, Script
 
 
-def fill(processor: Any, fd: Any, script: Script, message: Message, packed: bool) -> None:
+def fill(processor: Any, fd: Any, script: Script, message: CannedMessage, packed: bool) -> None:
     """Write a message into the tensors, as FastDeploy's receive op does."""
     most_columns, drafts = fd.K + 1, fd.MAX_DRAFT_TOKENS
     tokens = _flat(processor.output_tokens, "int64")
@@ -58,7 +58,7 @@ def fill(processor: Any, fd: Any, script: Script, message: Message, packed: bool
     )
 
 
-def objects(fd: Any, script: Script, message: Message) -> list[Any]:
+def objects(fd: Any, script: Script, message: CannedMessage) -> list[Any]:
     """The objects (``StreamTransferData``) that FastDeploy's worker sends, one for each slot."""
     told = []
     for slot, row in enumerate(message.slots):

@@ -12,6 +12,7 @@ from tests.lib.children import python
 from tests.lib.device_saves import PRELUDE
 from tests.lib.nursery import nursery
 from tests.lib.stub_cuda import Exchange, Other
+from tests.lib.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def fresh(environment):
 
     def fresh(code, **variables):
         command, variables = python(PRELUDE + code), {**environment, **variables}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE)
         fresh.stderr = done.stderr
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -43,7 +43,7 @@ with Capture() as capture:
     put(1)
     put(2, device=1)
     put(3, layout=fp.Layout(max_batch=20000))
-    print(ops.flush(10))
+    print(ops.flush(60))
 print(capture.spoilt, stub.stub_thread_mode(), stub.stub_depth())
 """
     assert run(CAPTURE + code, STUB_CUDA_DELAY_US="10000") == "True\n0 0 0\n"
@@ -70,16 +70,16 @@ def test_what_a_capture_forbids_is_waited_out(run):
     """No such error means that an event is lost."""
     code = """
 save(0)
-ops.flush(10)
+ops.flush(60)
 for call, code in (b"cuEventSynchronize", 900), (b"cuEventSynchronize", 901), (b"cuEventRecord", 906):
     stub.stub_fail(call, 0, code)
     stub.stub_fail(call, 1, code)
     save(code)
-    print(ops.flush(10))
+    print(ops.flush(60))
 for call in b"cuLaunchKernel", b"cuStreamIsCapturing":
     stub.stub_fail(call, 0, 906)
     save(906)
-    print(ops.flush(10))
+    print(ops.flush(60))
 """
     assert run(code) == "True\n" * 5
     assert received(6) == [0, 900, 901, 906, 906, 906]
@@ -88,12 +88,12 @@ for call in b"cuLaunchKernel", b"cuStreamIsCapturing":
 def test_a_lost_event_is_still_one(run):
     code = """
 save(0)
-ops.flush(10)
+ops.flush(60)
 for code in 899, 908:
     print(device.saves.extension.broken())
     stub.stub_fail(b"cuEventSynchronize", 0, code)
     broken = device.saves.extension.broken()
-    print(error_of(save, 1) if broken else error_of(lambda: (save(1), ops.flush(10))))
+    print(error_of(save, 1) if broken else error_of(lambda: (save(1), ops.flush(60))))
 """
     told = run(code).splitlines()
     assert [told[0], told[2]] == ["False", "True"]
@@ -105,13 +105,13 @@ def test_the_legacy_stream_waits_for_the_capture_of_a_blocking_one(run):
     code = """
 with Capture(blocking=1) as capture:
     put(2, device=1)  # its legacy stream is another one
-    ops.flush(10)
+    ops.flush(60)
     saved = threading.Thread(target=put, args=(1,))
     saved.start()
     saved.join(0.2)
     print(saved.is_alive())
 saved.join(10)
-print(saved.is_alive(), ops.flush(10), capture.spoilt)
+print(saved.is_alive(), ops.flush(60), capture.spoilt)
 """
     assert run(CAPTURE + code) == "True\nFalse True 0\n"
     assert received(2) == [2, 1]
@@ -128,7 +128,7 @@ depth = []
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
-print(ops.flush(10), depth)
+print(ops.flush(60), depth)
 """
     assert run(CAPTURE + code) == "True [0]\n"
     assert received(3) == [1, 0, 1]

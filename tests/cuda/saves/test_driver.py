@@ -7,6 +7,7 @@ import pytest
 from tests.lib.children import python
 from tests.lib.device_saves import received
 from tests.lib.kernel_emulation import compiler
+from tests.lib.waiting import PATIENCE
 
 # ---- Why there is no CUDA ---------------------------------------------------------------------------------
 
@@ -39,7 +40,7 @@ def test_no_driver_at_all(environment):
         "print(fp.cuda_available(), fp.why_no_cuda())\n"
         "from fd_postproc import _save\nprint(_save.driver_version(), _save.pending())"
     )
-    done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=PATIENCE)
     if "True" in done.stdout:
         pytest.skip("there is a driver and a device")
     assert done.returncode == 0, done.stderr
@@ -55,7 +56,7 @@ def test_an_old_driver_that_lacks_a_function(run, tmp_path, environment):
         [*compiler(), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", built], check=True
     )
     code = f"import ctypes; ctypes.CDLL({str(built)!r})\nimport fd_postproc as fp\n{WHY}"
-    done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert "the CUDA driver has no cuDriverGetVersion: it is too old" in done.stdout, done.stderr
 
 
@@ -94,7 +95,7 @@ def test_a_driver_call_that_fails(call, run):
     told = run(
         "print(error_of(save, 1), stub.stub_depth())\n"
         "save(2)\n"
-        "print(ops.flush(10), ops.save_stats()['frames'])",
+        "print(ops.flush(60), ops.save_stats()['frames'])",
         STUB_CUDA_FAIL=f"{call}:0:2",
         STUB_CUDA_MAJOR="12",  # for which there is no machine code, so that there is no second try
     )
@@ -110,7 +111,7 @@ def test_an_event_that_fails(failure, run):
     """Nobody knows what the device still writes: this process saves no more, and does not hang."""
     code = """
 save(1)
-ops.flush(10)
+ops.flush(60)
 kept = [error_of(save, n) for n in range(2, 6)]
 kept += [error_of(ops.flush, 10)]
 time.sleep(0.1)

@@ -5,6 +5,7 @@ import subprocess
 
 from tests.lib.children import python
 from tests.lib.device_saves import PRELUDE
+from tests.lib.waiting import PATIENCE
 
 MATRIX = """
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
@@ -53,5 +54,7 @@ def test_every_channel_dialect_and_size(raised_limits, environment):
     """Byte for byte what host tensors give."""
     code = PRELUDE + MATRIX
     seed = random.SystemRandom().randrange(1 << 30)
-    done = subprocess.run(python(code, seed), env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        python(code, seed), env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.stdout == "done\n", f"seed {seed}: {done.stderr}"

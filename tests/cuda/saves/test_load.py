@@ -4,7 +4,7 @@ import pytest
 
 from tests.lib.device_saves import received
 
-LOADS = "save(1)\nprint(ops.flush(10), stub.stub_module_loads())"
+LOADS = "save(1)\nprint(ops.flush(60), stub.stub_module_loads())"
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,14 @@ import threading
 threads = [threading.Thread(target=save, args=(1,)) for _ in range(3)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(ops.flush(10), stub.stub_module_loads())
+print(ops.flush(60), stub.stub_module_loads())
 """
     assert run(code, STUB_CUDA_LOAD_US="100000") == "True 1\n"
 
 
 WARM = """
 from fd_postproc.fastdeploy.worker import warmup
-
-def until(is_so):
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+from tests.lib.waiting import until
 """
 
 
@@ -69,7 +64,7 @@ stub.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
 until(lambda: stub.stub_module_loads() == 1)
 x = stub_cuda.Exchange(np.array([[7]]), device=1)
 ops.save_output(x, FLAG, ZERO, 0, False)
-print(ops.flush(10), stub.stub_module_loads())
+print(ops.flush(60), stub.stub_module_loads())
 stub.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
 print(active.value)
 """

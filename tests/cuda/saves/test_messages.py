@@ -12,14 +12,15 @@ from fd_postproc import ops
 from tests import reference
 from tests.lib.device_saves import FLAG, KINDS, LAYOUT, assert_message, placed, same
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
+from tests.lib.search import crossed
 from tests.lib.stub_cuda import Cupy, Exchange
 
 pytestmark = pytest.mark.usefixtures("streams")
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("op", CHANNELS)
+@pytest.mark.parametrize(
+    ("op", "kind", "dialect"), crossed([*CHANNELS], [*KINDS], ["packed", "legacy", "compact"])
+)
 def test_the_message_is_the_host_tensors(op, kind, dialect, ops_queue, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
     for seed in range(3):
@@ -117,7 +118,7 @@ def test_the_stop_flag_may_be_on_the_device(kind, goes_on, ops_queue, monkeypatc
     monkeypatch.setenv("INFERENCE_MSG_ID", "7")
     x = np.array([[5], [6]])
     ops.save_output(kind(x), kind(np.array([goes_on])), np.zeros(2, np.int32), 0, False)
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert fp.decode(ops_queue.take("plain")[0], "plain").stop_flag == (7 if goes_on else -7)
 
 
@@ -127,7 +128,7 @@ def test_messages_leave_in_the_order_of_the_saves(ops_queue, slow):
     for n in range(6):
         x = np.array([[n]])
         ops.save_output(x if n % 3 == 2 else Exchange(x), FLAG, np.zeros(1, np.int32), 0, False)
-    assert ops.flush(10)
+    assert ops.flush(60)
     with fp.Receiver("plain") as receiver:
         assert [receiver.receive(0).token_ids(0) for _ in range(6)] == [[n] for n in range(6)]
 
@@ -137,7 +138,7 @@ def test_host_tensors_are_read_at_the_call(ops_queue, slow):
     x, preempted = np.array([[5], [6]]), np.array([0, 1], np.int32)
     ops.save_output(Exchange(x), FLAG, preempted, 0, False)
     preempted[:] = 0  # as FastDeploy does
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert fp.decode(ops_queue.take("plain")[0], "plain").counts == [1, -9]
 
 
@@ -149,7 +150,7 @@ def test_tensors_live_until_their_message_is_sent(ops_queue, slow):
     del tensor
     assert alive() is not None
     slow(0)
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert alive() is None
 
 
@@ -170,14 +171,14 @@ def test_compact_frames_in_pieces(ops_queue, monkeypatch):
     inputs = random_inputs(op, 30, 21, 3)
     args = arguments(op, placed(inputs, Exchange))
     getattr(ops, op)(*args)
-    assert ops.flush(10)
+    assert ops.flush(60)
     with fp.Receiver("spec_topk") as receiver:
         receiver.receive(1)
         before = ops.save_stats()["fragments"]
         ops_queue.open("spec_topk").max_size = 5000
         threading.Thread(target=lambda: getattr(ops, op)(*args)).start()
         found = receiver.receive(20)
-    assert ops.flush(10)
+    assert ops.flush(60)
     expected = fp.decode(
         getattr(reference, op)(*arguments(op, inputs), dialect="packed").payload, "spec_topk"
     )

@@ -48,11 +48,11 @@ def test_a_packer_reads_what_its_tensors_hold_then(kind, ops_queue):
     else:
         tensor.memory.put(np.array([[1], [2], [9]]))
     packer.save()
-    assert ops.flush(10)
+    assert ops.flush(60)
     step = fp.decode(ops_queue.take("plain")[0], "plain")
     assert (list(step.counts), step.token_ids(2), step.stop_flag) == ([1, -9, 1], [9], -1)
     packer.save(batch=2)
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert fp.decode(ops_queue.take("plain")[0], "plain").counts == [1, -9]
     for wrong in -1, 4:
         with pytest.raises(ValueError, match=f"batch = {wrong} is outside 0..3; the tensors hold 3"):
@@ -67,7 +67,7 @@ def test_a_packer_on_a_stream_that_is_named(ops_queue, slow, stub):
     stream = stub.stub_stream()
     x.memory.put(np.array([[8]]), stream)
     packer.save(stream=types.SimpleNamespace(cuda_stream=stream))
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(0) == [8]
 
 

@@ -120,7 +120,7 @@ def test_a_batch_that_the_kernel_has_no_room_for(ops_queue, slow, monkeypatch):
         ops.save_output(more, *rest, layout=WIDE)
         for n, step in zip((ROOM, ROOM + 1), steps.result(), strict=True):
             assert (step.batch, step.token_ids(0), step.token_ids(n - 1)) == (n, [7], [n])
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert ops_queue.waiting() == 0
 
 
@@ -169,8 +169,8 @@ def refused_later(send):
     """The error that the next call, or flush, raises."""
     send()
     with pytest.raises((ValueError, fp.QueueError)) as error:
-        assert ops.flush(10)
-    assert ops.flush(10)  # told once
+        assert ops.flush(60)
+    assert ops.flush(60)  # told once
     return error.value
 
 
@@ -196,7 +196,7 @@ def test_what_the_host_knows_is_refused_at_once(ops_queue):
         ValueError, match=r"^speculate_save_output: accept_num\[1\]: 7 tokens for one request"
     ):
         ops.speculate_save_output(*accept, FLAG, zeros, zeros.astype(np.int64), zeros, 0, False, True)
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert ops_queue.waiting() == 0
 
 
@@ -211,7 +211,7 @@ def test_an_error_is_raised_by_the_next_save_and_only_its_message_is_missing(ops
     with pytest.raises(ValueError, match="an earlier save"):
         save(3)
     save(4)
-    assert ops.flush(10)
+    assert ops.flush(60)
     with fp.Receiver("plain") as receiver:
         assert [receiver.receive(0).token_ids(0) for _ in range(3)] == [[1], [2], [4]]
     assert ops.save_stats()["lost"] == lost + 1
@@ -223,7 +223,7 @@ def test_several_errors_are_told(ops_queue, caplog, slow):
         save((1 << 31) + n)  # each returns before the first is known to be wrong
     slow(0)
     with pytest.raises(ValueError, match="does not fit"):
-        ops.flush(10)
+        ops.flush(60)
     assert sum("does not fit" in record.message for record in caplog.records) == 3
 
 
@@ -252,20 +252,20 @@ print(error_of(ops.flush, 10))
 
 def test_a_removed_queue_is_told_and_made_anew(ops_queue):
     save(1)
-    assert ops.flush(10)
+    assert ops.flush(60)
     ops_queue.open("plain").remove()
     error = refused_later(lambda: save(2))
     assert isinstance(error, fp.QueueRemoved)
     assert f"key {queues.key_text(queues.locate('plain'))}" in str(error)
     save(3)
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(0) == [3]
 
 
 def test_a_message_that_is_too_big(ops_queue, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "packed")
     save(1)
-    assert ops.flush(10)
+    assert ops.flush(60)
     queue = ops_queue.open("plain")
     queue.receive(block=False)
     queue.max_size = 11
@@ -283,7 +283,7 @@ def test_frames_are_numbered_in_the_order_of_sending(ops_queue, monkeypatch):
     for x in 1, 1 << 31, 2, 3:
         with contextlib.suppress(ValueError):
             save(x)
-            assert ops.flush(10)
+            assert ops.flush(60)
     with fp.Receiver("plain") as receiver:
         steps = [receiver.receive(0) for _ in range(3)]
     assert [(step.seq, step.token_ids(0)) for step in steps] == [(0, [1]), (1, [2]), (2, [3])]

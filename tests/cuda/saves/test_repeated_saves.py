@@ -55,7 +55,7 @@ def test_rows_of_logprobs_are_others_each_time(ops_queue):
     short = {**base, **{name: inputs[name][:25] for name in inputs if name.startswith("logprob")}}
     getattr(ops, op)(*arguments(op, placed(short, Exchange)), layout=LAYOUT)
     with pytest.raises(ValueError, match="logprob row 25"):
-        ops.flush(10)
+        ops.flush(60)
     odd = {**short, "logprob_scores": inputs["logprob_scores"][:24]}
     with pytest.raises(ValueError, match="logprob_scores has shape"):
         getattr(ops, op)(*arguments(op, placed(odd, Exchange)), layout=LAYOUT)
@@ -70,7 +70,7 @@ def test_the_environment_is_asked_each_time(name, value, ops_queue, monkeypatch)
 
     def payload():
         ops.save_output_topk(*arguments("save_output_topk", placed(inputs, Exchange)), layout=LAYOUT)
-        assert ops.flush(10)
+        assert ops.flush(60)
         payload, mtype = ops_queue.take("topk")
         return payload[:8], len(payload), mtype
 
@@ -85,13 +85,13 @@ def test_the_environment_is_asked_each_time(name, value, ops_queue, monkeypatch)
 def test_the_queue_id_is_asked_each_time(ops_queue, monkeypatch, queue_keys):
     save(1)
     save(2)
-    assert ops.flush(10)
+    assert ops.flush(60)
     assert ops_queue.waiting() == 2
     ops_queue.remove()  # the fixture removes the queue of the id that is set at the end
     monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", "1048577")
     save(3)
     save(4)
-    assert ops.flush(10)
+    assert ops.flush(60)
     with fp.Receiver("plain") as receiver:
         assert [receiver.receive(1).token_ids(0) for _ in range(2)] == [[3], [4]]
     ops_queue.remove()

@@ -2,14 +2,19 @@
 
 What a client reads has to be what it reads with the lane off.  Nothing may be left behind.
 
-    FD_PLUGINS=fd_postproc python bad_connections.py PROTOCOL [MODULE:FUNCTION ...]
+    FD_PLUGINS=fd_postproc python bad_connections.py PROTOCOL [disconnects=COUNT] [requests=COUNT]
+        [MODULE:FUNCTION ...]
+
+With ``requests``, so many are asked instead, and the memory is told after each tenth of them.
 """
 
 import asyncio
-import copy
+import functools
+import gc
 import importlib
 import json
 import random
+import resource
 import shutil
 import socket
 import ssl
@@ -20,31 +25,20 @@ import tempfile
 import time
 
 from tests.lib.chunk_replay import over_sockets, serve
-from tests.lib.chunk_replay.cases import cases, index
+from tests.lib.chunk_replay.cases import index
 
 POST = b"POST /%b HTTP/1.%d\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
-DISCONNECTS = 100
+SIDE_BY_SIDE = 20
+
+
+@functools.cache
+def plain_case():
+    return next(case for case in serve.cases_here().values() if over_sockets.is_plain(case))
 
 
 def long_case(name, steps):
     """A recorded stream whose second result comes again and again."""
-    found = next(
-        case
-        for case in cases().values()
-        if case["dimensions"]["stream"]
-        and case["derived"]
-        and case["server"]["tokenizer"] == "bytebpe"
-        and json.loads(case["request_body"]).get("n", 1) == 1
-        and not json.loads(case["request_body"]).keys() & {"return_token_ids", "collect_metrics"}
-        and not case["server"]["reasoning_parser"]
-        and not case["server"]["tool_parser"]
-        and json.loads(case["request_body"]).get("max_streaming_response_tokens", 1) == 1
-        and case["path"].endswith("chat/completions")
-        and not case["server"]["env"].get("FD_USE_HF_TOKENIZER")
-        and case["output"]["status"] == 200
-        and len(case["frames"]) > 4
-    )
-    case = copy.deepcopy(found)
+    case = plain_case()
     own = case["derived"]["request_id"]
     text = json.dumps([case["request_body"], case["frames"], case["derived"]])
     body, frames, derived = json.loads(text.replace(own, f"chatcmpl-{name}"))
@@ -71,7 +65,7 @@ class Server(over_sockets.Server):
             self.dispatchers.append(self.dispatcher)
             return answer
 
-        self.managers, self.dispatchers = [], []
+        self.managers, self.dispatchers, self.count = [], [], 100
 
     async def read(self, reader, answers=1):
         told = b""
@@ -110,19 +104,46 @@ class Server(over_sockets.Server):
         return other + await self.read(reader)
 
     async def half_closed(self):
-        """A client that says that it will send nothing more."""
+        """A client that says amid its answer that it will send nothing more."""
+        whole, request = await self.ask(POST % (b"half/1500", 1)), POST % (b"half/1500", 1)
         reader, writer = await asyncio.open_connection(*self.address)
-        writer.write(POST % (b"half/10", 1))
-        await asyncio.sleep(0)
+        writer.write(request)
+        told = await reader.readuntil(b"\n\n")
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 60)
+        told += await asyncio.wait_for(reader.read(), 60)
         writer.close()
-        return b""  # how much of it arrives is the server's business
+        assert len(told) < len(whole)  # the server ends there
+        return whole if whole.startswith(told) else told
+
+    async def proxied(self):
+        """Something in between that cuts and joins what it passes on."""
+        draw = random.Random(5)
+
+        async def pass_on(reader, writer):
+            while part := await reader.read(draw.choice((1, 7, 300, 1 << 16))):
+                writer.write(part)
+                if draw.random() < 0.2:
+                    await asyncio.sleep(0)
+            writer.write_eof()
+
+        async def between(reader, writer):
+            theirs, ours = await asyncio.open_connection(*self.address)
+            await asyncio.gather(pass_on(reader, ours), pass_on(theirs, writer))
+            ours.close()
+            writer.close()
+
+        async with await asyncio.start_server(between, "127.0.0.1", 0) as proxy:
+            connection = await asyncio.open_connection(*proxy.sockets[0].getsockname())
+            connection[1].write(
+                POST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") % (b"proxied/200", 1)
+            )
+            told = await asyncio.wait_for(connection[0].read(), 60)
+            connection[1].close()
+        return told
 
     async def disconnects(self):
-        """Clients that hang up, some with a reset, beside one that stays."""
-        draw = random.Random(3)
-        staying = asyncio.create_task(self.ask(POST % (b"staying/1500", 1)))
+        """Clients that hang up, some with a reset, beside one of each hundred that stays."""
+        draw, told = random.Random(3), set()
 
         async def leave(number):
             reader, writer = await asyncio.open_connection(*self.address)
@@ -134,9 +155,34 @@ class Server(over_sockets.Server):
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()
 
-        for first in range(0, DISCONNECTS, 20):
-            await asyncio.gather(*(leave(first + number) for number in range(20)))
-        return await staying
+        for first in range(0, self.count, SIDE_BY_SIDE):
+            if first % 100 == 0:
+                staying = asyncio.create_task(self.ask(POST % (b"staying/1500", 1)))
+            await asyncio.gather(*(leave(first + number) for number in range(SIDE_BY_SIDE)))
+            if first % 100 == 100 - SIDE_BY_SIDE:
+                told.add(await staying)
+                self.forget()
+        return b"".join(sorted(told))
+
+    async def memory(self, count):
+        """Resident bytes after each tenth of so many requests."""
+        told, page = [], resource.getpagesize()
+        for first in range(0, count, SIDE_BY_SIDE):
+            names = (b"r%d/8" % number for number in range(first, first + SIDE_BY_SIDE))
+            await asyncio.gather(*(self.ask(POST % (name, 1)) for name in names))
+            self.forget()
+            if len(told) < (first + SIDE_BY_SIDE) * 10 // count:
+                gc.collect()
+                with open("/proc/self/statm") as file:
+                    told.append(int(file.read().split()[1]) * page)
+        return told
+
+    def forget(self):
+        """Look for the requests that are left later; the rest goes."""
+        for dispatcher in self.dispatchers:
+            dispatcher.cancel()
+        self.dispatchers = []
+        self.managers = [manager for manager in self.managers if self.left_in(manager)]
 
     def old(self):
         """HTTP/1.0: no chunked encoding."""
@@ -170,6 +216,7 @@ class Server(over_sockets.Server):
             "stalled",
             "old",
             "half_closed",
+            "proxied",
             "disconnects",
             *["secured"] * bool(shutil.which("openssl")),
         ):
@@ -186,15 +233,24 @@ class Server(over_sockets.Server):
 
     def left(self):
         """Requests, lanes and connections that are still there."""
-        maps = [manager.request_map for manager in self.managers]
-        return [
-            name for one in maps for name in [*one, *getattr(one, "lanes", ()), *getattr(one, "waiting", ())]
-        ]
+        return [name for manager in self.managers for name in self.left_in(manager)]
+
+    def left_in(self, manager):
+        one = manager.request_map
+        return [*one, *getattr(one, "lanes", ()), *getattr(one, "waiting", ())]
 
 
-async def play(server):
+async def play_many(server, count):
+    """The memory of a long run with the lane."""
+    from fd_postproc.fastdeploy.api import streaming_response
+
+    streaming_response.install(sys.modules["__main__"])
+    return {"memory": await server.memory(count), "left behind": server.left()}
+
+
+async def play(server, disconnects):
     """What differs; how many results the lane wrote."""
-    from fd_postproc.fastdeploy.api import lane
+    from fd_postproc.fastdeploy.api import lane, streaming_response
     from fd_postproc.fastdeploy.api.chunks._chunks import steady_totals
 
     written, writes = [0], lane.Lane.write
@@ -207,11 +263,21 @@ async def play(server):
     expected = await server.all()
     assert written == [0]
     assert steady_totals() == (0, 0)
-    restore = lane.install(sys.modules["__main__"])
+    restore = streaming_response.install(sys.modules["__main__"])
+    server.count = disconnects
     told = await server.all()
     restore()
     wrong = {name: [len(told[name]), len(expected[name])] for name in told if told[name] != expected[name]}
-    return wrong, written[0], {name: told[name] for name in told if name.endswith("left") and told[name]}
+    behind = {name: told[name] for name in told if name.endswith("left") and told[name]}
+    return {"wrong": wrong, "lane": written[0], "behind": behind}
+
+
+def share_one_processor():
+    """Answers at the same time have one data processor, whose states of the others stay."""
+    made, model = serve.processor_of, {}
+    serve.processor_of = lambda server: (
+        model.setdefault(0, None) or model.update({0: made(server)}) or model[0]
+    )
 
 
 if __name__ == "__main__":
@@ -221,25 +287,24 @@ if __name__ == "__main__":
     from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
     from fastdeploy.entrypoints.openai import utils as serving_utils
 
-    if not hasattr(serving_utils.DealerConnectionManager, "_dispatch_batch_responses") or hasattr(
-        importlib.import_module("fastdeploy.utils"), "make_choice_id"
-    ):
-        print("told: " + json.dumps({"other": "its results come one by one, or have other ids"}))
-        sys.exit()
     serve.msgpack, serve.serving_utils = msgpack, serving_utils
-    for planted in sys.argv[2:]:
+    counts = dict(argument.split("=") for argument in sys.argv[2:] if "=" in argument)
+    for planted in (argument for argument in sys.argv[2:] if ":" in argument):
         name, function = planted.split(":")
         getattr(importlib.import_module(name), function)()
-    made, model = serve.processor_of, {}
-    serve.processor_of = lambda server: (
-        model.setdefault(0, None) or model.update({0: made(server)}) or model[0]
-    )
+    share_one_processor()
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     served = Server(sys.argv[1])
-    wrong, written, left = asyncio.run(served.run(play))
+    many = int(counts.get("requests", 0))
+    told = asyncio.run(
+        served.run(
+            lambda server: (
+                play_many(server, many) if many else play(server, int(counts.get("disconnects", 100)))
+            )
+        )
+    )
     from fd_postproc.fastdeploy.api.chunks._chunks import steady_totals, totals
 
     steady, behind = steady_totals()
-    told = {"wrong": wrong, "lane": written, "behind": left, "steady": steady, "steady behind": behind}
-    print("told: " + json.dumps(told | {"left": totals()[1]}))
+    print("told: " + json.dumps(told | {"steady": steady, "steady behind": behind, "left": totals()[1]}))

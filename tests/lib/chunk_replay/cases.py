@@ -1,4 +1,4 @@
-"""Recorded answers of FastDeploy's API server (``tests/golden_chunks``, see its README.md)."""
+"""Recorded answers of FastDeploy's API server (``tests/golden_chunks``, ``tests/golden_rollouts``)."""
 
 import gzip
 import json
@@ -7,6 +7,7 @@ from functools import cache
 from tests.lib.paths import TESTS
 
 FOLDER = TESTS / "golden_chunks"
+ROLLOUTS = TESTS / "golden_rollouts"
 
 
 @cache
@@ -16,10 +17,10 @@ def index():
 
 
 @cache
-def cases():
-    """All, by name."""
+def cases(folder=FOLDER):
+    """All of a folder, by name."""
     found = {}
-    for path in sorted(FOLDER.glob("*.jsonl.gz")):
+    for path in sorted(folder.glob("*.jsonl.gz")):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for line in lines:
                 case = json.loads(line)

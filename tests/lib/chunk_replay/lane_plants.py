@@ -2,18 +2,18 @@
 
 import sys
 
-from fd_postproc.fastdeploy.api import lane, steady
+from fd_postproc.fastdeploy.api import lane, lane_chunks, steady, streaming_response
 
 
 def a_framing():
     """The size of a chunk is one too high; no stream may take the lane."""
     framed = lane.framed
-    lane.framed = lambda body: framed(body + b" ")
+    lane.framed = streaming_response.framed = lambda body: framed(body + b" ")
 
 
 def a_count():
     """A chunk's tokens are not counted for the generator: the end's usage and reason are wrong."""
-    for kind in (lane.ChatLane, lane.CompletionLane):
+    for kind in (lane_chunks.ChatLane, lane_chunks.CompletionLane):
         advanced = kind.advanced
 
         def uncounted(self, result, advanced=advanced):

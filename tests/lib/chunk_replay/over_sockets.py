@@ -8,7 +8,6 @@ client reads have to be the same, headers and chunked encoding included.
 
 import ast
 import asyncio
-import contextlib
 import functools
 import importlib
 import json
@@ -17,10 +16,12 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 from fd_postproc.environment import STREAM_INTERVAL
 from tests.lib.chunk_replay import serve
-from tests.lib.chunk_replay.cases import cases, index
+from tests.lib.chunk_replay.alone import results_of
+from tests.lib.chunk_replay.cases import index
 
 TURNS = 30
 """Turns of the event loop in which a stream has written what it was given."""
@@ -171,9 +172,9 @@ def merged(told):
 
 async def play(server):
     """What differs, by case; how many chunks the lane wrote."""
-    from fd_postproc.fastdeploy.api import lane
+    from fd_postproc.fastdeploy.api import lane, streaming_response
 
-    wrong, played, written, writes = {}, 0, [0], lane.Lane.write
+    wrong, played, as_recorded, written, writes = {}, 0, 0, [0], lane.Lane.write
 
     def write(self, group):
         written[0] += len(group)
@@ -181,14 +182,13 @@ async def play(server):
 
     lane.Lane.write = write
     program = sys.modules["__main__"]
-    for name, case in cases().items():
+    for name, case in serve.cases_here().items():
         if not (case["derived"] and case["dimensions"]["stream"]) or (only and name not in only):
             continue
         played += 1
         expected = await server.asked(case, lambda: TURNS)
-        if chunks_of(expected) != case["output"]["chunks"]:
-            wrong[name] = "FastDeploy's own is not the recorded one"
-        restore = lane.install(program)
+        as_recorded += chunks_of(expected) == case["output"]["chunks"]
+        restore = streaming_response.install(program)
         draw = random.Random(played)
         paces = [
             (lambda: TURNS, False),
@@ -203,7 +203,71 @@ async def play(server):
                 at = next((i for i, (a, b) in enumerate(zip(told, right, strict=False)) if a != b), -1)
                 wrong[name] = f"pace {number} at {at}: {told[at - 60 : at + 60]} {right[at - 60 : at + 60]}"
         restore()
-    return played, wrong, written[0]
+    return {"played": played, "as recorded": as_recorded, "wrong": wrong, "lane": written[0]}
+
+
+class Processed:
+    """A data processor whose results are processed already, as those of any FastDeploy are here."""
+
+    eos_token_ids, tokenizer = [2], range(1000)
+
+    def __init__(self):
+        self.model_status_dict, self.output_fallback_manager = {}, None
+
+    def process_response_dict(self, response_dict, **_):
+        return response_dict
+
+
+class OneByOne(Server):
+    """A server whose engine sends each result to its request, as those of 2.5 and before do."""
+
+    async def answer(self):
+        client = serve.EngineClient(self.case)
+        queue, results = asyncio.Queue(), list(results_of(self.case))
+        for result in results:
+            queue.put_nowait([result])
+
+        async def get_connection(*_):
+            return SimpleNamespace(write=len), queue
+
+        client.connection_manager.get_connection = get_connection
+        create, request = serve.asked(self.case, client)
+        made = await create(request)
+        assert type(made).__name__ != "ErrorResponse", made
+        return sys.modules["__main__"].StreamingResponse(
+            content=self.wrap(made)(), media_type="text/event-stream"
+        )
+
+
+async def play_one_by_one(server):
+    """What differs where the lane has to leave every stream to its task."""
+    from fd_postproc.fastdeploy.api import streaming_response
+
+    serve.processor_of = lambda _: Processed()
+    case = next(case for case in serve.cases_here().values() if is_plain(case))
+    expected = await server.asked(case, lambda: 0)
+    streaming_response.install(sys.modules["__main__"])
+    told = await server.asked(case, lambda: 0)
+    return {"chunks": len(chunks_of(expected)), "wrong": {} if told == expected else {"bytes": str(told)}}
+
+
+def is_plain(case):
+    """Whether a case is a streamed chat of one choice with nothing unusual asked."""
+    body = json.loads(case["request_body"])
+    return (
+        case["dimensions"]["stream"]
+        and case["derived"]
+        and case["server"]["tokenizer"] == "bytebpe"
+        and body.get("n", 1) == 1
+        and not body.keys() & {"return_token_ids", "collect_metrics"}
+        and not case["server"]["reasoning_parser"]
+        and not case["server"]["tool_parser"]
+        and body.get("max_streaming_response_tokens", 1) == 1
+        and case["path"].endswith("chat/completions")
+        and not case["server"]["env"].get("FD_USE_HF_TOKENIZER")
+        and case["output"]["status"] == 200
+        and len(case["frames"]) > 4
+    )
 
 
 if __name__ == "__main__":
@@ -213,11 +277,7 @@ if __name__ == "__main__":
     from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
     from fastdeploy.entrypoints.openai import utils as serving_utils
 
-    if not hasattr(serving_utils.DealerConnectionManager, "_dispatch_batch_responses") or hasattr(
-        importlib.import_module("fastdeploy.utils"), "make_choice_id"
-    ):
-        print("told: " + json.dumps({"other": "its results come one by one, or have other ids"}))
-        sys.exit()
+    in_batches = hasattr(serving_utils.DealerConnectionManager, "_dispatch_batch_responses")
     serve.msgpack, serve.serving_utils = msgpack, serving_utils
     for planted in (argument for argument in sys.argv[2:] if ":" in argument):
         name, function = planted.split(":")
@@ -226,11 +286,10 @@ if __name__ == "__main__":
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
-    with contextlib.suppress(KeyboardInterrupt):
-        served = Server(sys.argv[1])
-        played, wrong, written = asyncio.run(served.run(play))
-        from fd_postproc.fastdeploy.api.chunks._chunks import steady_totals, totals
+    served = (Server if in_batches else OneByOne)(sys.argv[1])
+    told = asyncio.run(served.run(play if in_batches else play_one_by_one))
+    from fd_postproc.fastdeploy.api.chunks._chunks import steady_totals, totals
 
-        steady, behind = steady_totals()
-        told = {"played": played, "wrong": wrong, "lane": written, "steady": steady, "behind": behind}
-        print("told: " + json.dumps(told | {"left": totals()[1]}))
+    steady, behind = steady_totals()
+    told |= {"steady": steady, "behind": behind, "left": totals()[1], "in batches": in_batches}
+    print("told: " + json.dumps(told))

@@ -5,7 +5,8 @@ processor, tokenizers, parsers and dispatcher are the real ones, the engine's me
 
     FD_PLUGINS=fd_postproc python serve.py [MODULE:FUNCTION ...] [CASE ...]
 
-The functions are called once everything is loaded: planted bugs.  Without cases, all are played.
+The functions are called once everything is loaded: planted bugs.  Without cases, all are played;
+``rollouts`` plays those of ``tests/golden_rollouts``, with lists in the messages and with arrays.
 """
 
 import asyncio
@@ -13,12 +14,15 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import time
 import traceback
 import uuid
 
-from tests.lib.chunk_replay.cases import FOLDER, cases, index
+from fd_postproc.fastdeploy.api.canned import EXPERTS, as_one_value
+from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
+from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
 
 SWITCHES = ("FD_USE_HF_TOKENIZER", "FD_USE_GET_SAVE_OUTPUT_V1")
 PATIENCE = 60  # seconds for one case
@@ -30,8 +34,19 @@ processors = {}
 class Frames:
     """The result socket: recorded messages, then silence."""
 
+    arrays = False  # whether experts come as from an engine with the plug-in
+
     def __init__(self, frames):
-        self.frames = [msgpack.packb(frame) for frame in frames]
+        self.frames = [msgpack.packb([*map(self.group, frame)]) for frame in frames]
+
+    def group(self, results):
+        """Results as they are packed."""
+        if not self.arrays:
+            return results
+        return [
+            one | {EXPERTS: msgpack.ExtType(ARRAY, as_one_value(one[EXPERTS]))} if one.get(EXPERTS) else one
+            for one in results
+        ]
 
     async def read(self):
         if self.frames:
@@ -51,6 +66,21 @@ class Semaphore:
 
     def status(self):
         return ""
+
+
+def cases_here(folder=FOLDER):
+    """The recorded cases, with ids that tell the choice as this FastDeploy's do."""
+    compound = getattr(importlib.import_module("fastdeploy.utils"), "make_choice_id", None)
+    if compound is None:
+        return cases(folder)
+
+    def told(case):
+        parts = {name: case[name] for name in ("frames", "derived", "after")}
+        ids = re.compile(r'"([^"]*cmpl-[^"]*)_(\d+)"')
+        new = ids.sub(lambda one: f'"{compound(one[1], int(one[2]))}"', json.dumps(parts))
+        return case | json.loads(new)
+
+    return {name: told(case) for name, case in cases(folder).items()}
 
 
 def processor_of(server):
@@ -208,18 +238,33 @@ def play(case):
     return None
 
 
-if __name__ == "__main__":
+def load():
+    """Import FastDeploy's serving code, and what it uses."""
+    global JSONResponse, msgpack, serving_utils
     import fastdeploy  # noqa: F401
     import msgpack
     from fastapi.responses import JSONResponse
     from fastdeploy.entrypoints.openai import serving_chat, serving_completion  # noqa: F401
     from fastdeploy.entrypoints.openai import utils as serving_utils
 
+
+def play_all(folder, only):
+    """How many were played, and what differs, by name."""
+    played, wrong = 0, {}
+    for name, case in cases_here(folder).items():
+        if not case["derived"] or (only and name not in only):  # a request that is refused
+            continue
+        played += 1
+        difference = play(case)
+        if difference:
+            wrong[name] = difference
+    return played, wrong
+
+
+if __name__ == "__main__":
+    load()
     if importlib.util.find_spec("fastdeploy.input.base_processor") is None:
         print("told: " + json.dumps({"other": "its data processors are those of 2.5 and before"}))
-        sys.exit()
-    if hasattr(importlib.import_module("fastdeploy.utils"), "make_choice_id"):
-        print("told: " + json.dumps({"other": "its ids tell the choice in another way than the recorded"}))
         sys.exit()
 
     if "fd_postproc" in os.environ.get("FD_PLUGINS", "") and os.environ.get("FD_POSTPROC_API") != "0":
@@ -229,18 +274,17 @@ if __name__ == "__main__":
     for planted in (argument for argument in sys.argv[1:] if ":" in argument):
         name, function = planted.split(":")
         getattr(importlib.import_module(name), function)()
-    only = [argument for argument in sys.argv[1:] if ":" not in argument]
+    only = [argument for argument in sys.argv[1:] if ":" not in argument and argument != "rollouts"]
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
-    played, wrong = 0, {}
-    for name, case in cases().items():
-        if not case["derived"] or (only and name not in only):  # a request that is refused
-            continue
-        played += 1
-        difference = play(case)
-        if difference:
-            wrong[name] = difference
+    if "rollouts" in sys.argv:
+        played, wrong = play_all(ROLLOUTS, only)
+        Frames.arrays = "fd_postproc" in os.environ.get("FD_PLUGINS", "")
+        more, of_arrays = play_all(ROLLOUTS, only)
+        played, wrong = played + more, wrong | {f"{name}, arrays": said for name, said in of_arrays.items()}
+    else:
+        played, wrong = play_all(FOLDER, only)
     from fd_postproc.fastdeploy.api.chunks._chunks import totals
 
     written, left = totals()

@@ -6,8 +6,7 @@ import sysv_ipc
 
 from fd_postproc import queues
 from tests.lib.step_replay.traces import payload
-
-PATIENCE = 20.0  # seconds until a step is given up; never waited for when all is well
+from tests.lib.waiting import PATIENCE
 
 
 class QueueLoop:

@@ -7,6 +7,7 @@ TESTS = "tests/plugin/api"
 UNPACKING = f"{TESTS}/test_unpacking.py"
 ACTIVATION = f"{TESTS}/test_activation.py"
 QUEUES = f"{TESTS}/test_queues.py"
+STEADY = f"{TESTS}/test_steady.py"
 PARSERS = f"{TESTS}/test_parsers.py"
 WORDS = f"{TESTS}/test_word_counts.py"
 PIECES = f"{TESTS}/test_pieces.py"
@@ -41,6 +42,32 @@ BUGS = [
             "if False:",
         ),
         ("large integers lose digits", "if not overflow and -(1 << 53) <= n <= 1 << 53:", "if not overflow:"),
+    ),
+    in_file(
+        f"{API}/chunks/_steady.pxi",
+        STEADY,
+        (
+            "a woken task's stream is written on",
+            "self.is_ours and self.queue.waiter is not self.waiter",
+            "False",
+        ),
+        (
+            "tokens are not given back",
+            "for i in range(self.given, self.used):",
+            "for i in range(self.used, 0):",
+        ),
+        (
+            "a character that is not complete is passed over",
+            "prefix, read = self.prefix, self.read\n            if",
+            "pass\n            if",
+        ),
+        (
+            "broken bytes before are taken for whole",
+            "self.whole = count, prefix, read, whole",
+            "self.whole = count, prefix, read, True",
+        ),
+        ("a stream is told by its place only", "or memcmp(stream.name, result.id, result.id_size)):", "):"),
+        ("a stream that has ended is written on", "not stream.is_set or ", ""),
     ),
     in_file(
         f"{API}/chunks/_queue.pxi",

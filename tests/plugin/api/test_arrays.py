@@ -15,7 +15,16 @@ import pytest
 from fd_postproc.fastdeploy import array_readers
 from fd_postproc.fastdeploy.api import unpacking
 from fd_postproc.fastdeploy.api.chunks import _chunks
-from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, Models, keep_packed, read_arrays_by, unpack
+from fd_postproc.fastdeploy.api.chunks._chunks import (
+    ARRAY,
+    JoinedMasks,
+    Models,
+    extend_lists_by,
+    join_masks,
+    keep_packed,
+    read_arrays_by,
+    unpack,
+)
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from tests.lib.chunk_replay.alone import models
 
@@ -228,6 +237,111 @@ def test_masks_are_small():
     message = msgpack.packb([{"sampling_mask": list(range(1000, 3000))}])
     value = unpack(message)[0]["sampling_mask"]
     assert sys.getsizeof(value) < 2 * 3 * 2000
+
+
+def flattened(steps):
+    """As FastDeploy's serving code has it."""
+    return [mask for step in steps for mask in step]
+
+
+@pytest.fixture
+def joining():
+    inner = (one for one in flattened.__code__.co_consts if isinstance(one, types.CodeType))
+    extend_lists_by([flattened.__code__, *inner])
+    yield
+    extend_lists_by([])
+
+
+def steps_of(rows):
+    """Masks of an answer's steps, most of one token and others of several, as FastDeploy keeps them."""
+    draw, made = random.Random(7), []
+    while rows:
+        masks, rows = rows[: (count := draw.choice((1, 1, 1, 2, 3)))], rows[count:]
+        value = masks[0] if count == 1 and masks[0] else masks
+        value = unpack(msgpack.packb({"sampling_mask": value}))["sampling_mask"]
+        made.append(value if value and isinstance(value[0], list) else [value])
+    return made
+
+
+def random_rows(count):
+    draw = random.Random(count)
+    return [[draw.choice((5, 300, 70_000, 1 << 40)) for _ in range(draw.randint(0, 9))] for _ in range(count)]
+
+
+def body_of(answer, compact=False):
+    pieces = answer.response_pieces(compact)
+    list(pieces.settle())
+    return b"".join(pieces)
+
+
+@pytest.mark.usefixtures("joining")
+@pytest.mark.parametrize("count", [1, 63, 70, 200, 9000])
+def test_joined_masks_are_the_same(count):
+    rows = random_rows(count)
+    steps, right = steps_of(rows), Answer(id="x", sampling_mask=rows)
+    many, turns = len(steps) >= 64, 1 + len(list(join_masks(steps)))
+    assert (type(steps[0]) is JoinedMasks) == many
+    assert turns >= (len(rows) / 3 / 512 if many else 1)
+    taken = flattened(steps)
+    assert (taken == [steps[0]]) == many
+    answer = ANSWER(id="x", sampling_mask=taken)
+    assert answer.model_dump_json() == right.model_dump_json()
+    assert json.loads(body_of(answer)) == right.model_dump()
+    assert answer.model_dump() == right.model_dump()
+    assert answer.model_copy() == right
+    assert answer.model_dump_json() == right.model_dump_json()
+    with pytest.raises(ValueError, match="id"):
+        ANSWER(id=[], sampling_mask=taken)
+
+
+@pytest.mark.usefixtures("joining")
+def test_what_is_joined_is_no_longer_held():
+    steps = steps_of(random_rows(9000))
+    joining = join_masks(steps)
+    next(joining)
+    assert steps[0] is None
+    assert steps[-1] is not None
+    for _ in joining:
+        pass
+    assert len(steps) == 1
+
+
+@pytest.mark.usefixtures("joining")
+@pytest.mark.parametrize("other", [[[True]], [[1 << 64]], [["x"]], "x", None])
+def test_masks_from_one_on_that_is_not_packed_are_left(other):
+    rows = [one or [1] for one in random_rows(300)]
+    steps = [*steps_of(rows[:200]), other, *steps_of(rows[200:])]
+    list(join_masks(steps))
+    assert type(steps[0]) is JoinedMasks
+    assert steps[1] is other
+    if type(other) is list and other != [["x"]]:
+        right = Answer(id="x", sampling_mask=[*rows[:200], *other, *rows[200:]])
+        assert ANSWER(id="x", sampling_mask=flattened(steps)).model_dump() == right.model_dump()
+
+
+@pytest.mark.usefixtures("joining")
+def test_masks_of_an_answer_that_goes_on():
+    """Another choice of the request has ended before."""
+    rows = random_rows(300)
+    steps = steps_of(rows[:200])
+    list(join_masks(steps))
+    steps += steps_of(rows[200:])
+    list(join_masks(steps))
+    assert len(steps) == 1
+    assert ANSWER(id="x", sampling_mask=flattened(steps)).model_dump()["sampling_mask"] == rows
+
+
+def test_whoever_looks_at_joined_masks_finds_the_lists():
+    rows = random_rows(200)
+    steps = steps_of(rows)
+    list(join_masks(steps))
+    assert [mask for step in steps for mask in step] == rows
+    steps[0][3] = [77]
+    assert steps[0] == [*rows[:3], [77], *rows[4:]]
+    before = list(steps)
+    list(join_masks(steps))
+    assert steps == before
+    assert ANSWER(id="x", sampling_mask=steps[0]).model_dump()["sampling_mask"][3] == [77]
 
 
 def test_a_log_has_no_long_lists():

@@ -18,6 +18,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     CompletionModels,
     Texts,
     Unknown,
+    join_masks,
     keep_packed,
     unpack,
 )
@@ -125,6 +126,11 @@ def test_masks(masks, packed):
         keep_packed(masks=False)
     told = compact(ANSWER(id="x", choices=[CHOICE(index=0, sampling_mask=rows)])).choices[0].sampling_mask
     assert [one.tolist() for one in told] == masks
+    steps = [[row] for row in rows]
+    list(join_masks(steps))
+    if packed and len(masks) >= 64:
+        told = compact(ANSWER(id="x", choices=[CHOICE(index=0, sampling_mask=steps)]))
+        assert [one.tolist() for one in told.choices[0].sampling_mask] == masks
 
 
 def test_a_masks_id_of_more_than_32_bits_is_left_to_the_default_form():

@@ -2,6 +2,8 @@
 
 import random
 import re
+import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -64,7 +66,7 @@ def test_ids_are_the_first_and_the_marks():
     assert made.ids == [7, 1, 2]
 
 
-@pytest.mark.parametrize("parts", [[], ["a"], ["é", "日本", "\n"], ["\r\n", "\ud800"]])
+@pytest.mark.parametrize("parts", [[], ["a"], ["é", "日本", "\n"], ["\r\n", "\ud800", "\udc00", "\0"]])
 def test_the_text_of_an_answer_reads_as_the_string(parts):
     answer, text = AnswerText(parts[0] if parts else ""), "".join(parts)
     for part in parts[1:]:
@@ -75,3 +77,16 @@ def test_the_text_of_an_answer_reads_as_the_string(parts):
     assert answer != text + "x"
     assert "".join(answer) == text
     assert repr(answer) == repr(text)
+
+
+def test_a_growing_text_keeps_no_string_that_was_added():
+    answer, parts = AnswerText(""), 10_000
+    tracemalloc.start()
+    try:
+        for number in range(parts):
+            answer.append(f"{number} é")
+        held = tracemalloc.get_traced_memory()[0] + sys.getsizeof(answer.append.__self__)
+    finally:
+        tracemalloc.stop()
+    assert str(answer) == "".join(f"{number} é" for number in range(parts))
+    assert held < 2 * len(str(answer).encode()) + 10_000

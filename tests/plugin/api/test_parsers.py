@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 import tracemalloc
 from types import SimpleNamespace
 
@@ -293,6 +294,27 @@ def test_others_who_read_the_state_find_the_text(ours):
     assert own.ids2tokens([10], "a") == (" the", [10, 11, 10], " thea")
     assert own.decode_status["a"] == [2, 3, [10, 11, 10], " thea the"]
     assert type(own.decode_status["a"][3]) is str
+
+
+MOST_BYTES = 24
+"""Of memory for a token of a long answer; FastDeploy's own text of it takes 4 of these."""
+
+
+def test_a_long_answer_is_held_in_few_bytes_a_token(ours):
+    own, tokens = ours(), 15_000
+    words, held = [10, 11, 10, 12], []
+    for name in ("before", "a"):  # what is remembered of texts is there after the first
+        own.model_status_dict[name] = "think_start"
+        tracemalloc.start()
+        for number in range(tokens):
+            own.process_response_dict_streaming(result([words[number % 4]], name=name))
+        own.tokenizer.asked.clear()
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    text = own.decode_status["a"][3]
+    assert len(str(text)) > 2 * tokens
+    assert held[1] + sys.getsizeof(text.append.__self__) < MOST_BYTES * tokens
 
 
 def test_the_other_tokenizer_of_the_environment_stays(ours, monkeypatch):

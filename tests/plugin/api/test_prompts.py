@@ -15,13 +15,14 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     PromptLogprobs,
     Texts,
     Unknown,
-    extend_prompts_by,
+    extend_lists_by,
     keep_packed,
     prompt_logprobs,
     unpack,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from tests.lib.chunk_replay.alone import models
+from tests.lib.search import crossed
 from tests.plugin.api.test_arrays import one_value
 
 
@@ -79,10 +80,10 @@ def collected(value):
 @pytest.fixture(autouse=True)
 def packed():
     keep_packed(prompts=True, arrays=True)
-    extend_prompts_by([collected.__code__])
+    extend_lists_by([collected.__code__])
     yield
     keep_packed(prompts=False, arrays=False)
-    extend_prompts_by([])
+    extend_lists_by([])
 
 
 def numbers(rows, width, seed, most=300):
@@ -102,9 +103,9 @@ def forms(ids, scores, ranks):
 CASES = [(1, 1, 1), (3, 5, 4), (70, 21, 20), (200, 21, 7), (64, 3, 0), (2, 5000, 5000), (900, 21, 20)]
 
 
-@pytest.mark.parametrize("texts", [True, False])
-@pytest.mark.parametrize(("rows", "width", "columns"), CASES)
-def test_the_json_is_that_of_fastdeploys_maps(rows, width, columns, texts):
+@pytest.mark.parametrize(("case", "texts"), crossed(CASES, [True, False]))
+def test_the_json_is_that_of_fastdeploys_maps(case, texts):
+    rows, width, columns = case
     given = numbers(rows, width, rows)
     lists = [one.tolist() for one in given]
     right = Plain(id="x", prompt_logprobs=clamp(stock_list(*lists, columns, texts)))
@@ -126,6 +127,25 @@ def test_the_json_is_that_of_fastdeploys_maps(rows, width, columns, texts):
                 right.model_dump(), ensure_ascii=False, separators=(",", ":")
             )
             assert max(map(len, body)) < 70_000
+
+
+@pytest.mark.parametrize("odd", [{}, {2999: 7}, {5: -1}, {7: 1 << 40}, {0: -1, 2999: -1}, {1500: 1 << 62}])
+def test_a_vocabularys_row_is_that_of_fastdeploys_map(odd):
+    ids, scores, ranks = numbers(2, 3000, 1)
+    ids[0], ids[1] = np.random.default_rng(2).permutation(3000), np.arange(3000)[::-1]
+    for place, token in odd.items():
+        ids[1][place] = token
+    lists = [one.tolist() for one in (ids, scores, ranks)]
+    right = Plain(id="x", prompt_logprobs=clamp(stock_list(*lists, 3000, False)))
+    made = prompt_logprobs(
+        [unpack(msgpack.packb(one_value(one))) for one in (ids, scores, ranks)], 3000, None, None
+    )
+    made.clamp(clamp)
+    pieces = ANSWER(id="x", prompt_logprobs=made).response_pieces()
+    assert pieces.whole is None  # two rows are many numbers
+    assert len(list(pieces.settle())) > 2
+    body = json.dumps(right.model_dump(), separators=(",", ":"))
+    assert b"".join(pieces).decode() == body
 
 
 def test_few_texts_are_made_in_a_piece():

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import random
 from types import SimpleNamespace
 
 import msgpack
@@ -16,6 +17,8 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     LOGPROBS,
     TEXT,
     TOTAL,
+    ByteTokens,
+    ChatColumns,
     Premises,
     SteadyStream,
     Unknown,
@@ -25,6 +28,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
 from fd_postproc.fastdeploy.api.connections import RequestMap
+from fd_postproc.fastdeploy.api.detokenising import BYTES_OF
 from fd_postproc.fastdeploy.api.stream_queue import Queue
 from fd_postproc.fastdeploy.api.unpacking import UnpackingMsgpack
 
@@ -41,18 +45,28 @@ def new_text(ids, prefix, read):
     return "".join(WORDS[one] for one in ids[read:]), read, len(ids)
 
 
+def waiter_at(queue, loop):
+    """The future at which a task would wait now."""
+
+    async def wait():
+        return queue.get().send(None)
+
+    if not loop.is_running():
+        return loop.run_until_complete(wait())
+    return queue.get().send(None)
+
+
 class Stream(SimpleNamespace):
     """A parked stream; its own attributes are those of a lane."""
 
-    def __init__(self, loop, name=NAME, interval=None, **options):
+    def __init__(self, loop, name=NAME, interval=None, new_text=new_text, **options):
         queue = Queue()
-        waiter = loop.create_future()
-        queue._getters.append(waiter)
+        waiter = waiter_at(queue, loop)
         requests = RequestMap({})
         super().__init__(
             written=[], held=True, cycle=SimpleNamespace(disconnected=False, transport=self),
-            flow=SimpleNamespace(write_paused=False), items=queue._queue, waiters=queue._getters,
-            waiter=waiter, counts=[7], starts=[100.0], pending=[], requests=requests, name=name,
+            flow=SimpleNamespace(write_paused=False), queue=queue, waiter=waiter, counts=[7],
+            starts=[100.0], pending=[], requests=requests, name=name,
             write=lambda data: self.written.append(data), flush=self.flush,
             status=[0, 1, [5], AnswerText("\n")],
         )  # fmt: skip
@@ -62,10 +76,9 @@ class Stream(SimpleNamespace):
         )
         slots = [TEXT, LOGPROBS, ARRIVAL, COUNT, TOTAL]
         parts = [b'data: {"t":', b',"l":', b',"a":', b',"n":', b',"m":', b"}\n\n"]
-        builder = chat()
         options = {"prompt": 10, "end_of_audio": 2, "audio": {}, "drafts": True} | options
         self.stream = stream = SteadyStream(
-            self, premises, parts, slots, build=lambda top: builder.build(top, True, 1, True), **options
+            self, premises, parts, slots, build=ChatColumns(chat(), 1, True), **options
         )
         set_steady(name, stream)
 
@@ -74,6 +87,7 @@ class Stream(SimpleNamespace):
         self.pending.clear()
 
     def state(self):
+        self.stream.give_back()
         return [*self.written, *self.counts, *self.status[:2], [*self.status[2]], str(self.status[3])]
 
 
@@ -194,7 +208,7 @@ def paused(stream):
 
 
 def with_items(stream):
-    stream.items.append(1)
+    stream.queue._queue.append(1)
 
 
 def woken(stream):
@@ -202,7 +216,7 @@ def woken(stream):
 
 
 def gone(stream):
-    stream.waiters.clear()
+    stream.queue.put_nowait(1)
 
 
 def another(stream):
@@ -230,6 +244,42 @@ def test_a_stream_that_does_not_only_wait_is_left_alone(stream, change):
     assert unpack(msgpack.packb([[result()]])) == [[result()]]
     assert [*stream.counts, [*stream.status[2]]] == before
     assert stream.written == []
+
+
+@pytest.mark.parametrize("change", [closed, paused, gone, not_held])
+def test_a_stream_is_left_alone_when_it_no_longer_waits(stream, change):
+    say()
+    change(stream)
+    assert unpack(msgpack.packb([[result()]])) == [[result()]]
+    assert [one["n"] for one in told(stream)] == [9]
+    assert stream.counts == [9]
+    assert stream.status[:3] == [1, 3, [5, 1, 4]]
+
+
+def test_a_long_answer_is_whole(stream):
+    for _ in range(1500):
+        say()
+    stream.stream.give_back()
+    assert stream.status[2] == [5, *[1, 4] * 1500]
+    assert stream.status[:2] == [2999, 3001]
+    assert str(stream.status[3]) == "\n" + " aé" * 1500
+
+
+def test_streams_that_come_in_another_order(loop):
+    asyncio.set_event_loop(loop)
+    names = [f"chatcmpl-{n}_0" for n in range(4)]
+    streams = {name: Stream(loop, name) for name in names}
+    orders = [names, names[::-1], names, [names[2], names[0]], names]
+    for number, order in enumerate(orders):
+        if number == 4:
+            set_steady(names[1], None)
+        message = [[result(request_id=name)] for name in order]
+        left = [] if number < 4 else [[result(request_id=names[1])]]
+        assert unpack(msgpack.packb(message)) == left
+    assert [told(streams[name])[-1]["n"] for name in names] == [17, 13, 17, 15]
+    for name in names:
+        set_steady(name, None)
+    asyncio.set_event_loop(None)
 
 
 def test_chunks_wait_for_the_next_message(stream):
@@ -264,6 +314,7 @@ def test_no_damage_is_more_than_another_value(stream, value):
         damaged[at] = value
         with contextlib.suppress(Unknown, UnicodeDecodeError):
             unpack(bytes(damaged))
+    stream.stream.give_back()
     assert stream.counts[0] == 7 + len(stream.status[2]) - 1
     assert all(len(one) > 40 for one in stream.written)
 
@@ -272,6 +323,48 @@ def test_a_template_has_a_place_for_each_value(loop):
     with pytest.raises(ValueError, match="1 values are not between 1 parts"):
         SteadyStream(None, Premises(bool, None, {}, None, str, float_style()), [b""], [TEXT], build=None,
                      prompt=0, end_of_audio=None, audio=(), drafts=False)  # fmt: skip
+
+
+class Bytes:
+    """A byte-level tokenizer: each token is one byte, but for a few."""
+
+    texts = (*(bytes([n]) for n in range(256)), b"ab", "é日".encode(), "\ufffd".encode(), b"")
+    letters = {byte: letter for letter, byte in BYTES_OF.items()}  # noqa: RUF012
+
+    def id_to_token(self, token):
+        return "".join(self.letters[byte] for byte in self.texts[token])
+
+    def decode(self, ids, skip_special_tokens=False):
+        return b"".join(self.texts[one] for one in ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize("letters", ["", "aé日😀\ufffd"])
+def test_texts_of_bytes_are_those_of_the_decoder(loop, letters):
+    """Random bytes, and characters that come in pieces: text, offsets and ids are new_text's."""
+    asyncio.set_event_loop(loop)
+    tokens = ByteTokens(Bytes(), BYTES_OF, len(Bytes.texts))
+    one, other = (Stream(loop, f"chatcmpl-{n}_0", new_text=way, end_of_audio=None) for n, way in enumerate(
+        [tokens.new_text, lambda *window: tokens.new_text(*window)]
+    ))  # fmt: skip
+    draw = random.Random(1)
+    for stream in one, other:
+        stream.status[:] = [0, 0, [], AnswerText("")]
+    for number in range(3000):
+        if letters:
+            ids = [*draw.choice(letters).encode(), 256][: draw.randint(1, 5)]
+        else:
+            ids = [draw.randrange(len(Bytes.texts)) for _ in range(draw.randint(1, 3))]
+        message = [[result({"token_ids": ids}, request_id=stream.name)] for stream in (one, other)]
+        assert unpack(msgpack.packb(message)) == []
+        if number % 7 == 0:
+            assert one.state() == other.state()
+    for stream in one, other:
+        set_steady(stream.name, None)
+    assert one.state() == other.state()
+    whole = Bytes().decode(one.status[2])
+    assert whole.startswith(str(one.status[3]))
+    assert len(str(one.status[3])) > 2000
+    asyncio.set_event_loop(None)
 
 
 async def with_interval(act, tokens=5, seconds=60.0):

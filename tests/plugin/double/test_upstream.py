@@ -12,13 +12,13 @@ from tests.lib.paths import ROOT
 from tests.lib.quiet import imported
 from tests.upstream.changes import every_change
 from tests.upstream.judge import ASIDE, FAST, GOOD, NO_PLACE
-from tests.upstream.page import LIBRARIES, PAGE
+from tests.upstream.page import LIBRARIES, PAGE, items
 
 pytestmark = [
     pytest.mark.framework,
     pytest.mark.skipif(sanitized_forks.wanted(), reason="minutes; what it runs is in other tests, too"),
 ]
-EVERY = 32  # of these in the suite, one
+EVERY = 128  # of these in the suite, one
 
 
 def outcomes(*arguments):
@@ -48,19 +48,22 @@ def test_some_changes(request):
     check(told)
 
 
-@pytest.mark.parametrize(
-    ("change", "outcome", "why"),
-    [
-        ("end condition: stop_token_ids of the requests", ASIDE, "stop_token_ids"),
-        ("order: otherwise above 16 requests", ASIDE, ""),
-        ("moved to a helper: postprocess, a function", FAST, "postprocess"),
-        ("log lines changed: postprocess", FAST, ""),
-    ],
-)
-def test_what_becomes_of(change, outcome, why):
-    ((_, told),) = outcomes("--only", change).items()
-    assert told["outcome"] == outcome
-    assert why in told["why"]
+EXPECTED = {
+    "end condition: stop_token_ids of the requests": (ASIDE, "stop_token_ids"),
+    "order: otherwise above 16 requests": (ASIDE, ""),
+    "moved to a helper: postprocess, a function": (FAST, "postprocess"),
+    "log lines changed: postprocess": (FAST, ""),
+}
+
+
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.nightly)])
+def test_what_becomes_of_a_change(every):
+    expected = dict([*EXPECTED.items()][::every])
+    told = outcomes("--only", *expected)
+    assert list(told) == [one.name for one in every_change() if one.name in expected]
+    for change, (outcome, why) in expected.items():
+        assert told[change]["outcome"] == outcome
+        assert why in told[change]["why"]
 
 
 @pytest.mark.nightly
@@ -72,8 +75,9 @@ def test_every_change():
 
 def test_the_page_has_every_change():
     text = PAGE.read_text().partition(LIBRARIES.splitlines()[1])[0]
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) - rows.count("| change | outcome | left, or why |") == len(every_change())
+    named = [(kind, change) for kind, changes in items(text).items() for change in changes]
+    wanted = [(one.kind.lower(), one.what.replace("; ", ", ")) for one in every_change()]
+    assert sorted(named) == sorted(wanted)
 
 
 @pytest.mark.nightly

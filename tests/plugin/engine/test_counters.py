@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.health.counters import LOOK, PERIOD, RECEIVED, Counters, Reports
+from fd_postproc.fastdeploy.engine.health.counters import (
+    EXPORT_S,
+    PIECES_CHECK_S,
+    RECEIVED,
+    Counters,
+    Reports,
+)
 from fd_postproc.fastdeploy.engine.results._results import Stages
 
 
@@ -51,7 +57,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
     totals = Counters()
     reports = Reports(totals, logging.getLogger("test"))
     totals.follow(SimpleNamespace(stats=dict.fromkeys(RECEIVED, 0), msqid=7, channel="spec"))
-    assert reports.patience(1.0) == LOOK
+    assert reports.patience(1.0) == PIECES_CHECK_S
     for incomplete in range(0, 300, 3):
         totals.receiver.stats["incomplete"] = incomplete
         reports.refresh(1.0 + incomplete)
@@ -95,11 +101,11 @@ def test_exported_counters_follow_once_in_a_period():
     assert reports.patience(101.0) is None  # all is told
     for _ in range(3):
         totals.stages.end_put([None], None)
-    assert reports.patience(101.0) == PERIOD - 1
+    assert reports.patience(101.0) == EXPORT_S - 1
     reports.refresh(101.0)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before  # not yet
-    assert reports.patience(100.0 + 2 * PERIOD) == 0.0
-    reports.refresh(100.0 + PERIOD)
+    assert reports.patience(100.0 + 2 * EXPORT_S) == 0.0
+    reports.refresh(100.0 + EXPORT_S)
     assert prometheus.REGISTRY.get_sample_value("fd_postproc_steps_total") == before + 3
 
 

@@ -15,7 +15,7 @@ from fd_postproc.explain.timeline import Picture
 from fd_postproc.fastdeploy.trial.result import TrialResult
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
-from fd_postproc.flight.reading import Queue, Step
+from fd_postproc.flight.reading import QueueEntry, StepEntry
 from tests.core.test_killed_processes import forked
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
@@ -31,7 +31,7 @@ def rig(started):
     def make(channel="spec_topk", names=("a", "b")):
         rig = started(channel, names)
         rig.send({0: [50], 1: [51]})
-        until(lambda: any(isinstance(entry, Step) for entry in flight(rig).entries))
+        until(lambda: any(isinstance(entry, StepEntry) for entry in flight(rig).entries))
         return rig
 
     return make
@@ -44,7 +44,7 @@ def flight(rig):
 def picture(rig, later=0.0):
     """As another process would see it, some seconds later, in which somebody has looked and no step came."""
     read = flight(rig)
-    looks = [entry for entry in read.entries if isinstance(entry, Queue)]
+    looks = [entry for entry in read.entries if isinstance(entry, QueueEntry)]
     if later and looks:
         read.entries.append(looks[-1]._replace(at=reading.now() + later))
     object.__setattr__(read, "writer", os.getpid())  # a process does not see its own lock
@@ -254,5 +254,5 @@ def test_an_engine_that_is_killed_in_a_step(ops_queue, tmp_path, monkeypatch):
 def test_what_the_queue_was_like_is_in_the_file(rig):
     rig = rig()
     rig.processor.look()
-    looks = [entry for entry in flight(rig).entries if isinstance(entry, Queue)]
+    looks = [entry for entry in flight(rig).entries if isinstance(entry, QueueEntry)]
     assert looks[-1].running == 2

@@ -11,7 +11,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import End, Kind, request_hash
-from fd_postproc.flight.reading import Event, Live, Message, Queue, Step
+from fd_postproc.flight.reading import Event, Live, MessageEntry, QueueEntry, StepEntry
 from tests.core.test_killed_processes import forked
 from tests.lib.rig import END, Rig
 from tests.lib.waiting import until
@@ -45,8 +45,8 @@ def of(rig, kind):
 def test_steps_and_requests(rig):
     rig = rig()
     rig.send({0: [50, 51], 1: [52]}, {0: [53], 1: []}, {0: [54, END], 1: [55]})
-    until(lambda: len(of(rig, Step)) == 3)
-    steps = of(rig, Step)
+    until(lambda: len(of(rig, StepEntry)) == 3)
+    steps = of(rig, StepEntry)
     assert [step.frame for step in steps] == [0, 1, 2]
     assert [(step.batch, step.rows, step.live, step.channel) for step in steps] == [
         (2, 3, 2, "spec_topk"), (2, 1, 1, "spec_topk"), (2, 3, 2, "spec_topk"),
@@ -66,7 +66,7 @@ def test_steps_and_requests(rig):
 def test_fastdeploys_own_messages(rig):
     rig = rig("plain", ["a"])
     rig.send({0: [50]}, dialect="packed")
-    (step,) = until(lambda: of(rig, Step))
+    (step,) = until(lambda: of(rig, StepEntry))
     assert (step.frame, step.batch, step.rows, step.channel) == (None, 1, 1, "plain")
 
 
@@ -76,7 +76,7 @@ def test_the_sum_tells_steps_apart_and_is_no_ones_elses(rig):
         one = rig()
         for token in (51, 51, 52):
             one.processor._process_step(one.message({0: [50], 1: [token]}))
-        sums.append([step.sum for step in of(one, Step)])
+        sums.append([step.sum for step in of(one, StepEntry)])
         one.close()
     (a, b, c), (d, _, _) = sums
     assert a == b != c
@@ -136,7 +136,7 @@ def test_a_queue_that_is_removed_and_made_again(rig):
     rig = rig()
     first = rig.processor._receiver.msqid
     rig.send({0: [50]})
-    until(lambda: of(rig, Step))
+    until(lambda: of(rig, StepEntry))
     queues.remove_queue(first)
     until(lambda: len(events(rig, Kind.QUEUE_MADE)) == 2)
     kinds = (Kind.QUEUE_MADE, Kind.QUEUE_REMOVED)
@@ -155,7 +155,7 @@ def test_a_queue_that_cannot_be_used(rig, monkeypatch):
 def test_the_queue_is_looked_at(rig):
     rig = rig()
     rig.send({0: [50]})
-    looks = until(lambda: [one for one in of(rig, Queue) if one.last_sender])
+    looks = until(lambda: [one for one in of(rig, QueueEntry) if one.last_sender])
     assert looks[-1].max_bytes > 0
     assert looks[-1].msgmax > 0
     assert looks[-1].running == 2
@@ -183,7 +183,7 @@ def test_a_request_that_never_had_a_token_is_known(rig):
 def test_its_end(rig):
     rig = rig()
     rig.send({0: [50]})
-    until(lambda: of(rig, Step))
+    until(lambda: of(rig, StepEntry))
     rig.close()
     assert events(rig, Kind.CLOSED)
     assert not events(rig, Kind.QUEUE_REMOVED)  # it removes its queue itself
@@ -196,7 +196,7 @@ def test_messages_are_kept_if_that_is_wanted(rig, monkeypatch):
     with fp.Sender("spec_topk", dialect="packed") as sender:
         sender.send(sent)
     sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(b"\xff" * 99, type=1)
-    kept, refused = until(lambda: len(of(rig, Message)) == 2 and of(rig, Message))
+    kept, refused = until(lambda: len(of(rig, MessageEntry)) == 2 and of(rig, MessageEntry))
     assert fp.decode(kept.payload, "spec_topk", mtype=kept.mtype).tolists() == sent.tolists()
     assert (refused.mtype, refused.payload) == (1, b"\xff" * 99)
 
@@ -205,7 +205,7 @@ def test_no_token_is_in_the_file_otherwise(rig):
     rig = rig("plain", ["a"])
     token = 0x51525354
     rig.send({0: [token]}, dialect="packed")
-    until(lambda: of(rig, Step))
+    until(lambda: of(rig, StepEntry))
     with open(rig.processor.recorder.path, "rb") as file:
         assert token.to_bytes(4, "little") not in file.read()
 
@@ -224,5 +224,5 @@ def test_an_engine_that_is_killed(ops_queue, tmp_path, monkeypatch):
     (name,) = os.listdir(tmp_path / "flights")
     flight = reading.read(str(tmp_path / "flights" / name))
     assert flight.writer is None
-    assert [entry.frame for entry in flight.entries if isinstance(entry, Step)] == [0, 1]
+    assert [entry.frame for entry in flight.entries if isinstance(entry, StepEntry)] == [0, 1]
     assert not [one for one in flight.entries if isinstance(one, Event) and one.kind == Kind.CLOSED]

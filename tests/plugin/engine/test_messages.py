@@ -147,7 +147,8 @@ def arrays():
     draw = np.random.default_rng(3)
     for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "i8"):
         limits = np.iinfo(kind)
-        for shape in ((1,), (5, 3), (7, 2, 8), (70_000, 1), (2, 1, 3, 4)):
+        long = [(70_000, 1)] if kind in ("u1", "i8") else []
+        for shape in ((1,), (5, 3), (7, 2, 8), (2, 1, 3, 4), *long):
             yield draw.integers(limits.min, limits.max, shape, kind, endpoint=True)
     yield draw.normal(size=(4, 21)).astype("f4")
     yield np.array([[np.nan, np.inf, -0.0]])
@@ -492,7 +493,7 @@ def test_memory_of_a_long_message_is_not_kept_by_short_ones(plan, messages):
 
 
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("steps", [2_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("steps", [1_200, pytest.param(100_000, marks=pytest.mark.nightly)])
 def test_steps_on_their_way_leave_memory_where_it_was(steps):
     script = TESTS / "isolated" / "delivery_memory.py"
     paths = [str(TESTS.parent), str(TESTS / "fastdeploy_double"), *sys.path]
@@ -504,7 +505,7 @@ def test_steps_on_their_way_leave_memory_where_it_was(steps):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 512, f"grew by {done.stdout.strip()} KiB in {steps // 2} steps"
+    assert int(done.stdout) < 300, f"grew by {done.stdout.strip()} KiB in {steps // 2} steps"
 
 
 def test_only_a_process_that_says_so_gets_arrays_as_one_value():

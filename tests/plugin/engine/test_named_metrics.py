@@ -84,7 +84,8 @@ def told(module, cls, channel):
         for k, labels in enumerate(LABELS)
     ],
 )
-def test_every_sample_is_fastdeploys(module, channel, labels):
+def test_every_sample_is_fastdeploys(module, channel, labels, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_FORCE", "1")  # the trial, which takes long, is the other tests' business
     by_name(module, LABELS[labels])
     expected, _ = told(module, module.TokenProcessor, channel)
     module.main_process_metrics = make_manager(LABELS[labels])

@@ -18,7 +18,7 @@ from fd_postproc.fastdeploy.worker.split_frames import FramePiece, Runner, cut
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.step_replay.compare import differences
-from tests.plugin.engine.test_streamed_steps import OURS, without_drafts
+from tests.plugin.engine.test_streamed_steps import OURS, some, without_drafts
 from tests.reference.streams import open_streamed
 
 pytestmark = pytest.mark.framework
@@ -115,11 +115,12 @@ def joined(record):
     return record
 
 
-def test_results_of_pieces_are_those_of_the_step(in_pieces):
+@some
+def test_results_of_pieces_are_those_of_the_step(in_pieces, every):
     """Over the recorded traces of FastDeploy 2.6, every slot a frame of its own."""
     builder, put = in_pieces
     replay, found, compared, cut_steps = imported("tests.lib.stream_replay"), {}, 0, 0
-    for name, trace in without_drafts(replay.traces()):
+    for name, trace in without_drafts(replay.traces(), every):
         with replay.StreamReplay(trace, plugin_class(), deliver(builder, put), builder) as replaying:
             steps = replaying.steps()
             for event in [event for event in trace.events if "after" in event]:
@@ -135,8 +136,8 @@ def test_results_of_pieces_are_those_of_the_step(in_pieces):
                 compared += 1
                 cut_steps += len(event.get("stream", {}).get("tokens", ())) > 1
     assert found == {}
-    assert compared > 400
-    assert cut_steps > 200
+    assert compared > 400 // every * 0.8
+    assert cut_steps > 200 // every * 0.8
 
 
 def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):

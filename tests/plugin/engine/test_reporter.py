@@ -26,7 +26,7 @@ def running(started, monkeypatch):
     """A function that starts a token thread, with gauges and counters told as often as given."""
 
     def start(gauge_period, period):
-        monkeypatch.setattr(counters, "PERIOD", period)
+        monkeypatch.setattr(counters, "EXPORT_S", period)
         return started("spec", prepare=lambda rig: setattr(rig.processor, "gauge_period", gauge_period))
 
     return start
@@ -72,7 +72,7 @@ def test_the_end_tells_all(reporters, running):
     rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")
     until(lambda: len(rig.sink.puts) == 2)
     assert len(reporters()) == 1
-    rig.processor.stop(20)
+    rig.processor.stop(60)
     assert not reporters()
     assert sample(EXPORTED) == before + 2
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 1
@@ -105,5 +105,5 @@ def test_without_a_thread_steps_are_processed_all_the_same(running, monkeypatch)
     rig.send({0: [20], 1: [30]}, dialect="packed")
     until(lambda: rig.sink.puts)
     assert rig.processor.healthy()
-    rig.processor.stop(20)
+    rig.processor.stop(60)
     assert not rig.processor.worker.is_alive()

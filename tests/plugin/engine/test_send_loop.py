@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import msgpack
+import numpy as np
 import pytest
 
 from tests.lib.quiet import Double, imported
@@ -211,6 +212,56 @@ def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
     assert "Ask for fewer" in error["error_msg"]
     assert len(told) == 1
     assert error["error_msg"] in told[0]
+
+
+def test_an_array_over_msgpacks_limit_is_refused_before_it_is_read(plan, loop, engine, tmp_path):
+    """Four GiB of a sparse file: lists of as many numbers would end the process."""
+    experts = np.memmap(tmp_path / "experts", np.uint8, "w+", shape=(1 << 16, 46, 1 << 11))
+    engine.scheduler.put_results([result(plan, "a"), unpackable(plan, "c", prompt=experts)])
+    loop.round(engine)
+    (message,) = map(msgpack.unpackb, sent(engine))
+    by_name = {one["request_id"]: one for (one,) in message}
+    assert by_name["a"]["outputs"]["token_ids"] == [5]
+    assert by_name["c"]["error_code"] == 500
+    assert f"an array of {experts.nbytes} bytes is too large" in by_name["c"]["error_msg"]
+
+
+MOST_ON_THE_WAY = 8
+"""Messages: one in each of the two queues, and what the two threads of ZeroMQ hold between them."""
+
+
+def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tmp_path):
+    """ZeroMQ's high-water marks of one message (``FD_ZMQ_SNDHWM=1``), and a reader that is slow."""
+    zmq = pytest.importorskip("zmq")
+    rounds, address = 40, f"ipc://{tmp_path}/results"
+    experts = [np.full((1000, 46, 8), number, np.uint8) for number in range(rounds)]
+    stock, context, begun = engine.send_response_server.socket, zmq.Context(), []
+    reader, writer = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    try:
+        for one in (reader, writer):
+            one.hwm = 1
+        reader.bind(address)
+        writer.connect(address)
+        engine.send_response_server.socket = writer
+
+        def send():
+            for one in experts:
+                begun.append(None)
+                engine.scheduler.put_results([unpackable(plan, prompt=one)])
+                loop.round(engine)
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        for number in range(rounds):
+            assert reader.poll(30_000)
+            assert len(begun) <= number + MOST_ON_THE_WAY
+            ((told,),) = msgpack.unpackb(reader.recv())
+            assert told["prompt"] == experts[number].tolist()
+        sender.join(30)
+        assert not sender.is_alive()
+    finally:
+        engine.send_response_server.socket = stock
+        context.destroy(linger=0)
 
 
 def test_a_server_whose_method_was_replaced_is_asked(plan, loop, engine):
@@ -494,7 +545,7 @@ def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, 
     try:
         assert vars(service)[LOOP] is not stock
         rig.start()
-        rig.processor.stop(20)
+        rig.processor.stop(60)
         assert vars(service)[LOOP] is stock
     finally:
         rig.close()

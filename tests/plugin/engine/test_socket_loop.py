@@ -80,24 +80,19 @@ def running(monkeypatch, tmp_path):
     sender.connect(server.address)
     processor.run()
 
-    def steps(number, within=10):
-        until = time.monotonic() + within
-        while len(scheduler.put) < number and time.monotonic() < until:
-            time.sleep(0.005)
+    def steps(number):
+        until(lambda: len(scheduler.put) >= number)
         assert len(scheduler.put) == number
         return scheduler.put[-1]
 
-    def told(within=10):
+    def told():
         """The first results that are not none."""
-        until = time.monotonic() + within
-        while not any(scheduler.put) and time.monotonic() < until:
-            time.sleep(0.005)
-        return next(filter(None, scheduler.put))
+        return until(lambda: next(filter(None, scheduler.put), None))
 
     yield SimpleNamespace(
         processor=processor, server=server, send=sender.send, steps=steps, told=told, replay=replay
     )
-    processor.stop(10)
+    processor.stop(60)
     sender.close()
     assert not processor.worker.is_alive()
     assert server.closed
@@ -142,10 +137,10 @@ def test_the_flight_recorder_tells_of_them(running):
     path = running.processor.recorder.path
     until(lambda: reading.read(path).busy_since is None)
     entries = reading.read(path).entries
-    assert [entry.live for entry in entries if isinstance(entry, reading.Step)] == [4, 4, 3]
+    assert [entry.live for entry in entries if isinstance(entry, reading.StepEntry)] == [4, 4, 3]
     events = [entry.kind for entry in entries if isinstance(entry, reading.Event)]
     assert [events.count(kind) for kind in (Kind.BEGAN, Kind.ENDED, Kind.REFUSED)] == [4, 1, 1]
-    running.processor.stop(10)
+    running.processor.stop(60)
     flight = reading.read(path)
     assert [one.code for one in findings(Picture(flight, reading.now() + 60.0))] == ["malformed"]
 

@@ -18,7 +18,7 @@ from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queue_ids
 from tests.lib.children import python
 from tests.lib.quiet import imported
-from tests.lib.waiting import until
+from tests.lib.waiting import PATIENCE, until
 
 
 class Log:
@@ -257,7 +257,7 @@ def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monke
         while not processor.counters.malformed:
             time.sleep(0.001)
     finally:
-        processor.stop(timeout=10)  # or its thread makes a queue of another number, once this one is gone
+        processor.stop(PATIENCE)  # or its thread makes a queue of another number, once this one is gone
     assert processor.counters.stale == 3
     for _ in range(warmup.STEPS):
         processor.warm_up()

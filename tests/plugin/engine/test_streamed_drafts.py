@@ -20,6 +20,7 @@ from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 from tests.lib.sampled_steps import Requests
 from tests.lib.step_replay.traces import Trace, trace_names
+from tests.lib.waiting import PATIENCE, until
 from tests.lib.worker_side import restore_save_ops, sampled, save
 from tests.reference import ReferenceStep, encode_frame
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.framework
 NAMES = [name for name in trace_names() if name.startswith("spec") and name != "spec_topk_h_other_flag"]
 NAMES = [name for name in NAMES if not Trace.load(name).mode["use_sampling_mask"]]
 BY_HAND = [name for name in NAMES if "_h_" in name]
-OFTEN = {*BY_HAND[::3], *[name for name in NAMES if name not in BY_HAND][::8]}
+OFTEN = {*BY_HAND[::5], *[name for name in NAMES if name not in BY_HAND][::16]}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def double(monkeypatch, ops_queue):
 
 def received(runner):
     """What the engine's side reads next: (Step, sender)."""
-    step, sections, sender = _open_streamed(runner.sent.get(timeout=10), True, 6)
+    step, sections, sender = _open_streamed(runner.sent.get(timeout=PATIENCE), True, 6)
     assert sections == {}
     return step, sender
 
@@ -192,7 +193,7 @@ def running(monkeypatch, tmp_path, ops_queue):
     sender.connect(server.address)
     processor.run()
     yield SimpleNamespace(processor=processor, send=sender.send, put=scheduler.put, peer=peer)
-    processor.stop(10)
+    processor.stop(60)
     sender.close()
     assert not processor.worker.is_alive()
     processor._finalizer()
@@ -202,13 +203,6 @@ def accepted(*tokens):
     counts = [len(one) for one in tokens]
     ids = np.array([[token] for one in tokens for token in one], np.int32).reshape(-1, 1)
     return fp.Step.from_arrays("spec", counts, ids)
-
-
-def until(true, seconds=10):
-    ends = time.monotonic() + seconds
-    while not true() and time.monotonic() < ends:
-        time.sleep(0.005)
-    assert true()
 
 
 def test_steps_through_a_real_socket(running):

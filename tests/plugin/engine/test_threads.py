@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.lib.paths import TESTS
+from tests.lib.waiting import PATIENCE
 
 SCRIPT = TESTS / "isolated" / "plugin_threads.py"
 
@@ -43,7 +44,7 @@ def check(seen, channel, steps):
 
 @pytest.mark.parametrize("channel", [pytest.param("plain", marks=pytest.mark.nightly), "spec_topk"])
 def test_other_threads_lose_and_break_nothing(channel):
-    check(disturbed(channel, 120, 1, timeout=120), channel, 120)
+    check(disturbed(channel, 120, 1, timeout=PATIENCE), channel, 120)
 
 
 @pytest.mark.nightly

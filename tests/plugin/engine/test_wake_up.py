@@ -41,7 +41,7 @@ def result(plan, name):
 def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
     one = wake_up.WakeUp(scheduler, plan)
     assert "0.5 s instead of 0.001 s" in one.begin()
-    assert scheduler.wait_response_timeout == wake_up.LONGEST
+    assert scheduler.wait_response_timeout == wake_up.LONGEST_WAIT_S
     assert one.begin() == ""  # again: nothing to do
     one.end()
     assert scheduler.wait_response_timeout == STOCK
@@ -181,7 +181,7 @@ def test_a_token_processor_that_runs_has_made_it_long(scheduler, ops_queue, capl
             rig.start()
         assert scheduler.wait_response_timeout > 100 * STOCK
         assert [one for one in caplog.records if "results are sent when they are put" in one.getMessage()]
-        rig.processor.stop(20)
+        rig.processor.stop(60)
         assert scheduler.wait_response_timeout == STOCK
     finally:
         logger.removeHandler(caplog.handler)
@@ -218,7 +218,7 @@ def test_a_stopped_engine_ends_soon(wake_up):
         {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
     )
     engine = double.engine__common_engine.EngineService(config, stubs.ResourceManager(8, "list"))
-    engine.scheduler.wait_response_timeout = wake_up.LONGEST
+    engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
     engine.running = True
     engine.send_response_server = double.inter_communicator.ZmqIpcServer("wake up", "PUSH")
     engine.sender = threading.Thread(target=engine._zmq_send_generated_tokens, daemon=True)

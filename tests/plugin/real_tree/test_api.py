@@ -1,5 +1,6 @@
 """The API server's side in FastDeploy's own serving code, on the real trees."""
 
+import ast
 import random
 
 import pytest
@@ -18,6 +19,19 @@ from fd_postproc.fastdeploy.api.trial import compare
 names = ("serving_chat", "serving_completion")
 modules = [importlib.import_module(f"fastdeploy.entrypoints.openai.{name}") for name in names]
 print("told: " + json.dumps([asdict(compare(module)[0]) for module in modules]))
+"""
+ANSWERS = """
+import importlib, json, sys
+from fd_postproc.fastdeploy.api import canned, trial
+from fd_postproc.fastdeploy.api.chunks.building_blocks import blocks_of
+told, first, count = [], *map(int, sys.argv[1:])
+for name in ("serving_chat", "serving_completion"):
+    module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
+    for at in range(first, first + count, 50):
+        tried = [canned.random_script(number, name == "serving_chat") for number in range(at, at + 50)]
+        run = lambda: trial._first_difference(module, blocks_of(module), tried)
+        told.append(trial.in_a_thread_of_its_own(run))
+print("told: " + json.dumps(told))
 """
 TOKENIZERS = """
 import importlib.util, json, random
@@ -80,6 +94,24 @@ def test_the_trial_is_equal_or_a_reason_is_given(tree, tmp_path):
         assert verdict["compatible"] == verdict["reason"].startswith("equal in")
 
 
+def answers(tree, folder, first, count):
+    """Random answers with log-probabilities, masks, experts and several choices: chunks and bodies."""
+    told, _ = run(tree, ANSWERS, first, count, folder=folder, shim=False)
+    assert len(told) == count // 50 * 2
+    assert {*told} == {None}
+
+
+@each_tree
+def test_random_answers_are_written_the_same(tree, tmp_path):
+    answers(tree, tmp_path, 0, 50)
+
+
+@pytest.mark.nightly
+@each_tree
+def test_more_random_answers_are_written_the_same(tree, tmp_path):
+    answers(tree, tmp_path, random.randrange(1 << 30), 2000)
+
+
 @each_tree
 def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
@@ -91,6 +123,62 @@ def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     # Each of some forty data processors has a tokenizer of its own, which is told of once.
     left = {reason: n for reason, n in on["left"].items() if not reason.startswith("texts of new tokens")}
     assert sum(left.values()) < on["written"] / 100, left
+
+
+@each_tree
+def test_recorded_rollouts_are_the_same(tree, tmp_path):
+    """Experts, masks and log-probabilities, as lists in the messages and as arrays.
+
+    A development branch writes fewer fields than 2.6 did when they were recorded.
+    """
+    off = serve(tree, tmp_path / "off", "rollouts")
+    on = serve(tree, tmp_path / "on", "rollouts", FD_PLUGINS="fd_postproc")
+    assert on["wrong"] == off["wrong"]
+    assert on["played"] == off["played"] == 48
+    assert on["written"] > 500 > off["written"] == 0
+    assert on["left"] == {}
+
+
+USAGE = {"include_usage", "include_continuous_usage"}
+COUNT, SUM = "reasoning_token_num", "reasoning_num_tokens"
+
+
+def uses(node, asked=()):
+    """Where a stream's sum of reasoning tokens is read, with the names of all conditions around it."""
+    if isinstance(node, ast.Name) and node.id == SUM and isinstance(node.ctx, ast.Load):
+        yield {*asked}
+    for name, value in ast.iter_fields(node):
+        told = asked
+        if isinstance(node, ast.If) and name == "body":
+            told = (*asked, *(one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)))
+        if isinstance(node, ast.AugAssign) and name == "target":
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, ast.AST):
+                yield from uses(one, told)
+
+
+@each_tree
+def test_reasoning_tokens_of_a_streamed_chat_show_in_its_usage_alone(tree):
+    """They are not counted where a chat is streamed without ``stream_options``."""
+    check(tree)
+    code = tree / "fastdeploy"
+    chat = code / "entrypoints" / "openai" / "serving_chat.py"
+    stream = next(
+        one
+        for one in ast.walk(ast.parse(chat.read_text()))
+        if getattr(one, "name", "") == "chat_completion_stream_generator"
+    )
+    found = [*uses(stream)]
+    assert len(found) == 2
+    assert all(one & USAGE for one in found)
+    assert ast.unparse(stream).count(SUM) == 4
+    assert ast.unparse(stream).count(COUNT) == 1
+    readers = {path for path in code.rglob("*.py") if COUNT in path.read_text()} - {
+        *code.glob("input/**/*.py"), chat, chat.with_name("serving_completion.py"),
+        *chat.parent.glob("v1/*.py"), code / "engine" / "request.py",
+    }  # fmt: skip
+    assert readers == set()
 
 
 @each_tree

@@ -42,6 +42,9 @@ def test_random_steps_are_equal(tree, tmp_path):
 def test_more_random_steps_are_equal(tree, tmp_path):
     told = _random(tree, tmp_path, seed=10_000, results=20_000)
     assert all(count > 100 for count in told["by"].values()), told["by"]
+    source = (tree / "fastdeploy" / "output" / "token_processor.py").read_text()
+    assert told["masks"] > 1000 * ("use_sampling_mask" in source)
+    assert told["experts"] > 200 * ("routing_host_view" in source)
 
 
 def _random(tree, tmp_path, seed, results):

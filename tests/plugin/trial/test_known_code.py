@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fd_postproc.fastdeploy.trial import known_code
-from fd_postproc.fastdeploy.trial.compatibility import Road, compare
+from fd_postproc.fastdeploy.trial.compatibility import Transport, compare
 from tests.lib.paths import ROOT
 from tests.lib.quiet import imported
 
@@ -129,7 +129,12 @@ def test_digests_do_not_depend_on_texts_and_log_lines():
 
 @pytest.mark.parametrize(
     ("road", "is_read"),
-    [(Road(False), False), (Road(True), True), (Road(True, True), True), (Road(False, True), False)],
+    [
+        (Transport(False), False),
+        (Transport(True), True),
+        (Transport(True, True), True),
+        (Transport(False, True), False),
+    ],
 )
 def test_a_loop_over_zmq_that_is_new(road, is_read, module, make_class, monkeypatch):
     """FastDeploy's own refuses speculation there; one that does not may send what ours cannot read."""

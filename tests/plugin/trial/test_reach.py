@@ -51,7 +51,7 @@ def test_the_fast_path_is_tried(real, quick):
     without = {name for name, results in quick.items() if not results}
     assert without == {"speculation, prefill role", "speculation with logprobs, prefill role"}
     masked = [result.outputs.sampling_mask for result in quick["logprobs, sampling masks"]]
-    assert masked == [[7, 8, 9]]
+    assert masked == [[0, 1002]]
     assert [len(quick[f"{kind}, decode role"]) for kind in ("plain tokens", "speculation")] == [7, 7]
     assert any(result.outputs.top_logprobs for result in quick["speculation with logprobs"])
 

@@ -25,6 +25,13 @@ cdef class ChatModels:
         self.entry, self.logprobs, self.style = entry, logprobs, style
 
 
+cdef inline int _write_scored(_Writer writer, const text_record *record, double score) noexcept:
+    """Write a token and its log-probability, as the beginning of an object."""
+    return (fdj_put(&writer.out, _head_of(record), record.head_size)
+            | fdj_double(&writer.out, score, &writer.style)
+            | fdj_put(&writer.out, _tail_of(record), record.tail_size))
+
+
 @cython.final
 cdef class _Rows:
     """Resolved rows of texts and scores."""
@@ -73,10 +80,7 @@ cdef class _Rows:
         return 0
 
     cdef inline int write_cell(self, _Writer writer, Py_ssize_t i) noexcept:
-        cdef text_record *record = self.cells[i].record
-        return (fdj_put(&writer.out, _head_of(record), record.head_size)
-                | fdj_double(&writer.out, self.cells[i].score, &writer.style)
-                | fdj_put(&writer.out, _tail_of(record), record.tail_size))
+        return _write_scored(writer, self.cells[i].record, self.cells[i].score)
 
     cdef int check(self, _Writer writer) except -1:
         """Raise Unknown for a float that Python's json refuses, where the style is that of json."""
@@ -335,6 +339,73 @@ cdef class ChatBuilder:
         most = min(columns, 1 << 40) + 1
         made = _resolved(self.texts if decode else self.silent, self.models, top, most, not decode, False)
         return None if made is None else ChatLogprobs.of(made)
+
+
+@cython.final
+cdef class ChatColumns:
+    """What the chunks of a request show of log-probabilities.
+
+    Parameters
+    ----------
+    builder : ChatBuilder
+    columns : int
+    decode : bool
+        Whether texts are wanted.
+    """
+
+    cdef ChatBuilder builder
+    cdef object columns
+    cdef Py_ssize_t most
+    cdef bint decode
+
+    def __init__(self, ChatBuilder builder not None, columns, bint decode):
+        self.builder, self.columns, self.decode = builder, columns, decode
+        self.most = min(columns, 1 << 40) + 1
+
+    def __call__(self, top):
+        return self.builder.build(top, True, self.columns, self.decode)
+
+    cdef int write(self, _Writer writer, const fdu_rows *rows, const unsigned char *end) except -1:
+        """Write packed rows as `ChatLogprobs` writes them in a stream."""
+        cdef ChatBuilder builder = self.builder
+        cdef Texts texts = builder.texts if self.decode else builder.silent
+        cdef text_record *record = NULL if self.decode else texts.numbered(0)
+        cdef fdj_buffer *out = &writer.out
+        cdef fdu_bytes ids, scores
+        cdef size_t row, i, wide, long
+        cdef int64_t id = 0
+        cdef double score = 0.0
+        cdef int failed
+        if rows.rows == 0 or self.most < 1:
+            return writer.literal(b"null", 4)
+        ids.at, scores.at = rows.ids, rows.scores
+        ids.end = scores.end = end
+        failed = fdj_put(out, b'{"content":[', 12)
+        for row in range(rows.rows):
+            if row:
+                failed |= fdj_put(out, b",", 1)
+            if not fdu_list(&ids, &wide) or not fdu_list(&scores, &long):
+                raise AssertionError("packed log-probabilities were checked")
+            if wide == 0 or long == 0:
+                raise Unknown("a row of log-probabilities is empty")
+            for i in range(max(wide, long)):
+                if i < wide:
+                    fdu_integer(&ids, &id)
+                if i < long:
+                    fdu_float(&scores, &score)
+                if i >= min(wide, long, <size_t>self.most):
+                    continue
+                if self.decode:
+                    record = texts.numbered(id)
+                if i > 1:
+                    failed |= fdj_put(out, b",", 1)
+                failed |= _write_scored(writer, record, score)
+                failed |= fdj_put(out, b"}", 1) if i else fdj_put(out, b',"top_logprobs":[', 17)
+            failed |= fdj_put(out, b"]}", 2)
+        failed |= fdj_put(out, b"]}", 2)
+        if failed:
+            raise MemoryError
+        return 0
 
 
 cdef _Rows _resolved(Texts texts, ChatModels models, top, Py_ssize_t most, bint silent, bint floats,

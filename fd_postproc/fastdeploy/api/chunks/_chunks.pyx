@@ -17,7 +17,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.math cimport NAN, isfinite
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -40,6 +40,7 @@ cdef extern from "fd_postproc/headers/json.h":
     int fdj_put(fdj_buffer *b, const char *text, size_t n) noexcept nogil
     int fdj_string(fdj_buffer *b, const char *text, size_t n) noexcept nogil
     int fdj_integer(fdj_buffer *b, long long n) noexcept nogil
+    int fdj_whole(const char *text, size_t n) noexcept nogil
     int fdj_double(fdj_buffer *b, double value, const fdj_style *style) noexcept nogil
 
 include "_numbers.pxi"

@@ -252,13 +252,16 @@ cdef class _ArrayOfMasks(_Array):
     """The ids of all masks, one behind the other; checked while they are written, before anything is sent."""
 
     cdef list rows
+    cdef JoinedMasks joined    # in their place
     cdef Py_ssize_t row, place
-    cdef fdu_bytes source    # of a packed row
+    cdef fdu_bytes source      # of a packed row
 
     @staticmethod
-    cdef _ArrayOfMasks of(list rows, Py_ssize_t count):
+    cdef _ArrayOfMasks of(list rows, JoinedMasks joined, Py_ssize_t count):
         cdef _ArrayOfMasks made = _ArrayOfMasks.__new__(_ArrayOfMasks)
-        made.rows = rows
+        made.rows, made.joined = rows, joined
+        if joined is not None:
+            made.source.at, made.source.end = joined.packed, joined.packed + joined.size
         made.begin("int", 4, (count,))
         made.size = -1
         return made
@@ -271,12 +274,17 @@ cdef class _ArrayOfMasks(_Array):
         cdef Py_ssize_t end
         cdef bint packed
         while count:
-            row = self.rows[self.row]
-            packed = type(row) is PackedMasks and (<PackedMasks>row).lists is None
-            end = len(row)
+            if self.joined is not None:
+                packed, row = True, None
+                end = self.joined.length(self.row)
+            else:
+                row = self.rows[self.row]
+                packed = type(row) is PackedMasks and (<PackedMasks>row).lists is None
+                end = len(row)
             if packed and self.place == 0:
-                self.source.at = (<PackedMasks>row).packed
-                self.source.end = self.source.at + (<PackedMasks>row).size
+                if row is not None:
+                    self.source.at = (<PackedMasks>row).packed
+                    self.source.end = self.source.at + (<PackedMasks>row).size
                 fdu_list(&self.source, &n)
             while self.place < end and count:
                 if packed:
@@ -300,18 +308,25 @@ cdef class _ArrayOfMasks(_Array):
 
 
 cdef int _write_compact_masks(_Writer writer, value) except -1:
-    cdef Py_ssize_t i, total = 0
-    cdef list rows = (<PackedMasks>value).unpacked() if type(value) is PackedMasks else value
-    if not PyList_CheckExact(rows):
-        raise Unknown("a field was assigned another type")
-    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, 8 * (PyList_GET_SIZE(rows) + 1))
+    cdef Py_ssize_t i, count, total = 0
+    cdef JoinedMasks joined = None
+    cdef list rows = None
+    if type(value) is JoinedMasks and (<JoinedMasks>value).lists is None:
+        joined = value
+        count = joined.count
+    else:
+        rows = (<Packed>value).unpacked() if isinstance(value, Packed) else value
+        if not PyList_CheckExact(rows):
+            raise Unknown("a field was assigned another type")
+        count = PyList_GET_SIZE(rows)
+    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, 8 * (count + 1))
     cdef int64_t *ends = <int64_t *>PyBytes_AS_STRING(offsets)
     ends[0] = 0
-    for i in range(PyList_GET_SIZE(rows)):
-        total += len(rows[i])
+    for i in range(count):
+        total += len(rows[i]) if joined is None else joined.length(i)
         ends[i + 1] = total
     writer.literal(b'{"offsets":', 11)
-    writer.leave(_ArrayOfBytes.of("int", 8, (PyList_GET_SIZE(rows) + 1,), offsets))
+    writer.leave(_ArrayOfBytes.of("int", 8, (count + 1,), offsets))
     writer.literal(b',"token_ids":', 13)
-    writer.leave(_ArrayOfMasks.of(rows, total))
+    writer.leave(_ArrayOfMasks.of(rows, joined, total))
     return writer.literal(b"}", 1)

@@ -78,6 +78,22 @@ cdef class _MaskRows(Part):
 
 
 @cython.final
+cdef class _JoinedRows(Part):
+    cdef JoinedMasks masks
+    cdef fdu_bytes source    # what is left of them
+
+    @staticmethod
+    cdef _JoinedRows of(JoinedMasks masks):
+        cdef _JoinedRows made = _JoinedRows.__new__(_JoinedRows)
+        made.masks, made.count, made.size = masks, masks.count, -1
+        made.source.at, made.source.end = masks.packed, masks.packed + masks.size
+        return made
+
+    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
+        return _write_mask_list(writer, &self.source, False)
+
+
+@cython.final
 cdef class _Written(Part):
     """A part whose JSON is there."""
 

@@ -1,10 +1,14 @@
 # Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the packed numbers.
 
+cdef enum:
+    MANY_CELLS = 1024     # of a prompt that is written in pieces
+    BITMAP_FROM = 1024    # columns of a row whose ids are looked for in a bitmap first
+
 cdef set _extenders = set()
 
 
-def extend_prompts_by(codes):
-    """Set the code objects that put a prompt's log-probabilities into a list for a stand-in alone."""
+def extend_lists_by(codes):
+    """Set the code objects that put prompt log-probabilities or masks into a list for a stand-in alone."""
     _extenders.clear()
     _extenders.update(codes)
 
@@ -135,6 +139,7 @@ cdef class PromptLogprobs(Packed):
         """Read a row, and find the places with equal ids: the first keeps its place, the last its value."""
         cdef Py_ssize_t i, n = min(self.width, self.most)
         cdef uint64_t slot, mask = (<uint64_t>1 << self.bits) - 1
+        cdef bint repeats
         if self.loaded == row:
             return 0
         if row < self.next_row:
@@ -143,7 +148,12 @@ cdef class PromptLogprobs(Packed):
             while self.next_row <= row:
                 self.read(self.next_row if self.rows is not None else row, True)
                 self.next_row = self.next_row + 1 if self.rows is not None else row + 1
-            memset(self.table, 0, (mask + 1) * sizeof(int32_t))
+            repeats = n < BITMAP_FROM or self.repeats(n)
+            if not repeats:
+                for i in range(n):
+                    self.last[i] = <int32_t>i
+                n = 0
+            memset(self.table, 0, (mask + 1) * sizeof(int32_t) if n else 0)
             for i in range(n):
                 slot = (<uint64_t>self.ids[i] * <uint64_t>0x9E3779B97F4A7C15) >> (64 - self.bits)
                 while self.table[slot] and self.ids[self.table[slot] - 1] != self.ids[i]:
@@ -156,6 +166,19 @@ cdef class PromptLogprobs(Packed):
                     self.last[i] = <int32_t>i
         self.loaded = row
         return 0
+
+    cdef bint repeats(self, Py_ssize_t n) noexcept nogil:
+        """Whether an id may be in the row twice, by a bitmap in the table's memory."""
+        cdef uint8_t *seen = <uint8_t *>self.table
+        cdef uint64_t room = (<uint64_t>8 * sizeof(int32_t)) << self.bits, id
+        cdef Py_ssize_t i
+        memset(seen, 0, room // 8)
+        for i in range(n):
+            id = <uint64_t>self.ids[i]
+            if id >= room or seen[id >> 3] & (1 << (id & 7)):
+                return True
+            seen[id >> 3] |= 1 << (id & 7)
+        return False
 
     cdef Py_ssize_t write_cells(self, _Writer writer, Py_ssize_t row, Py_ssize_t column,
                                 Py_ssize_t *new_texts, size_t most) except -1:
@@ -244,22 +267,23 @@ cdef list _prompt_parts(value):
 
 
 cdef list _with_lists(list values):
-    """A list with FastDeploy's own items in the place of each that stands for all of them."""
+    """A list with FastDeploy's own items in the place of each that stands for several."""
     made = []
     for item in values:
-        if type(item) is PromptLogprobs:
-            made.extend((<PromptLogprobs>item).unpacked())
+        if type(item) is PromptLogprobs or type(item) is JoinedMasks:
+            made.extend((<Packed>item).unpacked())
         else:
             made.append(full(item))
     return made
 
 
 cdef int _write_prompts(_Writer writer, list sources) except -1:
-    cdef Py_ssize_t rows = 0
+    cdef Py_ssize_t rows = 0, cells = 0
     for source in sources:
         rows += len(source)
+        cells += len(source) * min((<PromptLogprobs>source).width, (<PromptLogprobs>source).most)
     part = _PromptRows.of(sources, rows)
-    if writer.parts is not None and rows >= MANY:
+    if writer.parts is not None and (rows >= MANY or cells >= MANY_CELLS):
         return writer.leave(part)
     return part.write_some(writer, <size_t>-1, <Py_ssize_t>1 << 62)
 

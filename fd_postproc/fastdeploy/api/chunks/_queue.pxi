@@ -12,6 +12,7 @@ cdef class QuickQueue:
     """
 
     cdef object items, getters, loop
+    cdef object waiter           # the future of the only one that waits, until it is woken or gives up
     cdef list waits              # those that have a limit
     cdef double armed            # when the timer is due, by the loop's clock
     cdef object __weakref__
@@ -45,6 +46,7 @@ cdef class QuickQueue:
 
     cdef int wake(self) except -1:
         """Wake the first waiter."""
+        self.waiter = None
         while self.getters:
             waiter = self.getters.popleft()
             if not waiter.done():
@@ -73,7 +75,7 @@ cdef class QuickQueue:
         for each in self.waits:
             one = <Next>each
             if one.deadline <= now + _EARLY:
-                one.late = True
+                one.late, self.waiter = True, None
                 if not one.future.done():
                     one.future.set_result(None)
             elif one.deadline < first:
@@ -132,6 +134,7 @@ cdef class Next:
             queue.loop = _get_running_loop()
         self.future = queue.loop.create_future()
         self.future._asyncio_future_blocking = True
+        queue.waiter = None if queue.getters else self.future
         queue.getters.append(self.future)
         if self.deadline == 0:
             queue.watch(self)
@@ -147,6 +150,7 @@ cdef class Next:
     def throw(self, kind, value=None, traceback=None):
         """Raise in the waiter, as a coroutine's method does: the task was cancelled."""
         future, self.future = self.future, None
+        self.queue.waiter = None
         self.end()
         if future is not None:
             future.cancel()

@@ -191,6 +191,7 @@ cdef class Premises:
     """
 
     cdef object hold, requests, new_text, text_class, loop
+    cdef ByteTokens tokens_of    # whose method makes the texts; None: something else does
     cdef Py_ssize_t tokens
     cdef double seconds
     cdef list holding     # streams with tokens that wait; of one that is no longer waiting, too
@@ -203,6 +204,8 @@ cdef class Premises:
                  FloatStyle style not None, interval=None):
         self.hold, self.requests, self.decode_status = hold, requests, decode_status
         self.new_text, self.text_class, self.style = new_text, text_class, style
+        owner = getattr(new_text, "__self__", None)
+        self.tokens_of = owner if isinstance(owner, ByteTokens) else None
         self.holding = []
         if interval is not None:
             self.tokens, self.seconds = interval
@@ -248,11 +251,15 @@ TEXT, ARRIVAL, LOGPROBS, COUNT, TOTAL = range(5)
 cdef enum:
     IS_TEXT, IS_ARRIVAL, IS_LOGPROBS, IS_COUNT, IS_TOTAL
     MOST_SLOTS = 5
+    MOST_IDS_OURS = 1024    # ids of an answer that are not in its list yet
 
 
 @cython.final
 cdef class SteadyStream:
     """A stream of one choice, of which every chunk but for some values is the same.
+
+    What a chunk needs lies here, in few places: at ten steps a second each place is fetched from memory.
+    It is taken over (`take_over`) when the stream's task waits, and given back when that may go on.
 
     Parameters
     ----------
@@ -272,15 +279,30 @@ cdef class SteadyStream:
         Whether draft log-probabilities are asked for.
     """
 
-    cdef object lane, cycle, flow, items, getters, build, end_of_audio, audio
-    cdef Premises premises
-    cdef list parts, counts, starts, chunks
-    cdef int slots[MOST_SLOTS]
-    cdef bint drafts
-    cdef long long prompt
+    cdef SteadyStream after    # whose result came behind this one's in the message before
+    cdef const char *name      # of `id`
+    cdef Py_ssize_t name_size
+    cdef bint is_set, is_ours, drafts, whole
     cdef unsigned long long left    # the message in which a result was left to the stream's task
+    cdef QuickQueue queue
+    cdef object waiter, cycle, flow, send
+    cdef double start
+    cdef long long count, prompt
+    cdef int64_t *ids               # of the answer, from the first window on
+    cdef Py_ssize_t room, used, read, prefix, given    # given: how many of them its list has
     cdef Py_ssize_t kept            # tokens that wait for others
-    cdef double due, arrival        # until when; of the last of them
+    cdef Premises premises
+    cdef bytes template, chunk_made
+    cdef Py_ssize_t ends[MOST_SLOTS + 1]
+    cdef int slots[MOST_SLOTS]
+    cdef int slot_count
+    cdef GrowingText answer
+    cdef object build, lane, end_of_audio, audio
+    cdef ChatColumns columns
+    cdef str id
+    cdef list counts, starts, pending, status
+    cdef Py_ssize_t first           # which of the answer's ids the first one is
+    cdef double due, arrival        # until when tokens wait; of the last of them
     cdef str text
     cdef list top
 
@@ -288,128 +310,228 @@ cdef class SteadyStream:
                  prompt, end_of_audio, audio, drafts):
         if len(parts) != len(slots) + 1 or len(slots) > MOST_SLOTS:
             raise ValueError(f"{len(slots)} values are not between {len(parts)} parts")
-        self.lane, self.premises, self.parts, self.build = lane, premises, parts, build
+        self.lane, self.premises, self.queue, self.build = lane, premises, lane.queue, build
+        self.columns = build if isinstance(build, ChatColumns) else None
         self.prompt, self.end_of_audio, self.audio, self.drafts = prompt, end_of_audio, audio, drafts
-        self.cycle, self.flow, self.items, self.getters = lane.cycle, lane.flow, lane.items, lane.waiters
-        self.counts, self.starts, self.chunks = lane.counts, lane.starts, []
-        self.text, self.top = "", None
+        self.cycle, self.flow, self.pending = lane.cycle, lane.flow, lane.pending
+        self.counts, self.starts = lane.counts, lane.starts
+        self.text, self.top, self.template = "", None, b"".join(parts)
+        self.slot_count = len(slots)
         for i, slot in enumerate(slots):
             self.slots[i] = slot
+        end = 0
+        for i, part in enumerate(parts):
+            end += len(part)
+            self.ends[i] = end
+
+    def __dealloc__(self):
+        PyMem_Free(self.ids)
 
     def chunk(self, str text not None, double arrival, top, long long count):
         """The chunk of these values."""
+        cdef one_result result
         cdef _Writer writer = _Writer.begin(self.premises.style)
+        memset(&result, 0, sizeof(result))
+        if type(top) is PackedRows and (<PackedRows>top).lists is None:
+            _rows_in_message(<PackedRows>top, &result)
+            top = None
         writer.unset = True
         try:
-            self.write(writer, text, arrival, top, count)
+            data = text.encode()
+            self.write(writer, data, len(data), arrival, &result, top, count)
             return writer.out.data[:writer.out.used]
         finally:
             writer.end()
 
-    cdef int write(self, _Writer writer, str text, double arrival, top, long long count) except -1:
-        cdef Py_ssize_t i
-        cdef int slot
-        writer.put(<bytes>self.parts[0])
-        for i in range(1, PyList_GET_SIZE(self.parts)):
-            slot = self.slots[i - 1]
+    cdef int write(self, _Writer writer, const char *text, size_t size, double arrival,
+                   const one_result *result, top, long long count) except -1:
+        """Write a chunk; its log-probabilities are `top`, or where that is None those of the result."""
+        cdef const char *template = PyBytes_AS_STRING(self.template)
+        cdef Py_ssize_t begin = 0
+        cdef int i, slot
+        for i in range(self.slot_count):
+            writer.literal(template + begin, self.ends[i] - begin)
+            begin, slot = self.ends[i], self.slots[i]
             if slot == IS_TEXT:
-                writer.string(text)
+                if fdj_string(&writer.out, text, size):
+                    raise MemoryError
             elif slot == IS_ARRIVAL:
                 writer.double(arrival)
             elif slot == IS_LOGPROBS:
-                piece = None if top is None else self.build(top)
-                if piece is None:
-                    writer.literal(b"null", 4)
-                elif isinstance(piece, Piece):
-                    (<Piece>piece).write(writer)
-                else:
-                    raise Unknown("log-probabilities are written by FastDeploy's model")
+                self.write_logprobs(writer, result, top)
             else:
-                writer.integer(count if slot == IS_COUNT else count + self.prompt)
-            writer.put(<bytes>self.parts[i])
-        return 0
+                writer.number(count if slot == IS_COUNT else count + self.prompt)
+        return writer.literal(template + begin, self.ends[self.slot_count] - begin)
 
-    cdef bint waits(self) except -1:
-        """Whether its task waits, all before is written, and nothing stands in the way."""
-        if self.left == _message:
-            return False
-        waiter = self.lane.waiter
-        return (waiter is not None and len(self.getters) > 0
-                and self.getters[0] is waiter and not self.items and not waiter.done()
-                and not self.cycle.disconnected and not self.flow.write_paused and self.premises.holds())
+    cdef int write_logprobs(self, _Writer writer, const one_result *result, top) except -1:
+        if top is None and result.top != NULL:
+            if self.columns is not None:
+                return self.columns.write(writer, &result.rows, result.top + result.top_size)
+            top = _kept_rows(result.top, result.top_size, &result.rows)
+        piece = None if top is None else self.build(top)
+        if piece is None:
+            return writer.literal(b"null", 4)
+        if not isinstance(piece, Piece):
+            raise Unknown("log-probabilities are written by FastDeploy's model")
+        return (<Piece>piece).write(writer)
 
-    cdef bint takes(self, one_result *result, str name) except -1:
-        """Write a result's chunk; False if its task has to see it, and nothing has changed."""
-        cdef Py_ssize_t known, i, tokens = <Py_ssize_t>result.tokens
+    cdef bint take_over(self) except -1:
+        """Take the answer's state from its lists; False if its task does not wait, or they are of another kind."""
+        cdef Py_ssize_t i
         cdef PyObject *found
         cdef list status, ids
-        try:
-            if not self.waits() or (self.drafts and result.drafts):
-                return False
-        except Exception:    # something that only the generator can answer
+        waiter, start = self.lane.waiter, self.starts[0]
+        if waiter is None or waiter is not self.queue.waiter or self.queue.items or waiter.done():
             return False
-        start = self.starts[0]
-        if not PyFloat_CheckExact(start) or not start:
+        if not PyFloat_CheckExact(start) or not start or (self.end_of_audio is not None and self.audio):
             return False
-        if self.end_of_audio is not None and (result.ids[tokens - 1] == self.end_of_audio or self.audio):
-            return False
-        found = PyDict_GetItemWithError(self.premises.decode_status, name)
+        found = PyDict_GetItemWithError(self.premises.decode_status, self.id)
         if found == NULL or not PyList_CheckExact(<object>found) or PyList_GET_SIZE(<object>found) != 4:
             return False
         status = <list>found
         answer, ids = status[3], status[2]
         if type(answer) is not self.premises.text_class or answer.marks is not None:
             return False
-        top = None if result.top == NULL else _kept_rows(result.top, result.top_size, &result.rows)
-        known = PyList_GET_SIZE(ids)
-        cdef bytes chunk = None
-        cdef double arrival
-        cdef _Writer writer = _Writer.begin(self.premises.style)
-        writer.unset = True
-        try:
-            for i in range(tokens):
-                ids.append(result.ids[i])
-            told = self.premises.new_text(ids, status[0], status[1])
-            if told is None:
-                del ids[known:]
-                return False
-            text, prefix, read = told
-            count = self.counts[0] + tokens
-            arrival = result.time - PyFloat_AS_DOUBLE(start)
-            if self.kept + tokens < self.premises.tokens:
-                if self.build is not None and (top is None or self.build(top) is None):
-                    raise Unknown("log-probabilities are missing")
-            elif self.kept:
-                chunk = self.framed(writer, self.text + text, arrival, _with_rows(self.top, top), count)
-            else:
-                chunk = self.framed(writer, text, arrival, top, count)
-        except Exception:
-            del ids[known:]
+        self.first, self.prefix, self.read = status[0], 0, <Py_ssize_t>status[1] - <Py_ssize_t>status[0]
+        self.used = self.given = PyList_GET_SIZE(ids) - self.first
+        if self.first < 0 or not 0 <= self.read <= self.used:
             return False
-        finally:
-            writer.end()
-        self.counts[0] = count
-        status[0], status[1] = prefix, read
-        if text:
-            answer.append(text)
-        if chunk is None:
-            if not self.kept:
-                self.premises.keep(self)
-            self.top = None if self.build is None else _with_rows(self.top, top)
-            self.text, self.kept, self.arrival = self.text + text, self.kept + tokens, arrival
-            return True
-        self.forget()
-        if not self.chunks:
-            _touched.append(self)
-        self.chunks.append(chunk)
+        self.make_room(self.used)
+        for i in range(self.used):
+            self.ids[i] = ids[self.first + i]
+        self.answer = answer.append.__self__
+        self.count, self.start, self.whole = self.counts[0], start, False
+        self.waiter, self.send, self.status = waiter, self.cycle.transport.write, status
+        self.is_ours = True
         return True
 
-    cdef bytes framed(self, _Writer writer, str text, double arrival, top, long long count):
+    cdef int make_room(self, Py_ssize_t count) except -1:
+        if count > self.room:
+            grown = <int64_t *>PyMem_Realloc(self.ids, 2 * count * sizeof(int64_t))
+            if grown == NULL:
+                raise MemoryError
+            self.ids, self.room = grown, 2 * count
+        return 0
+
+    cpdef int give_back(self) except -1:
+        """Bring the answer's state up to date, for its task."""
+        cdef Py_ssize_t i
+        cdef list ids
+        if self.is_ours:
+            self.is_ours = False
+            ids = self.status[2]
+            for i in range(self.given, self.used):
+                ids.append(self.ids[i])
+            self.status[0], self.status[1] = self.first + self.prefix, self.first + self.read
+            self.counts[0] = self.count
+            self.status = self.send = self.waiter = self.answer = None
+        return 0
+
+    cdef bint waits(self) except -1:
+        """Whether its task waits, all before is written, and nothing stands in the way."""
+        if self.left == _message or (self.is_ours and self.queue.waiter is not self.waiter):
+            return False
+        if self.used > MOST_IDS_OURS:
+            self.give_back()
+        return ((self.is_ours or self.take_over()) and not self.cycle.disconnected
+                and not self.flow.write_paused and self.premises.holds())
+
+    cdef bint takes(self, const one_result *result) except -1:
+        """Write a result's chunk; False if its task has to see it, and nothing has changed."""
+        cdef Py_ssize_t i, tokens = <Py_ssize_t>result.tokens
+        try:
+            if (self.waits() and not (self.drafts and result.drafts)
+                    and (self.end_of_audio is None or result.ids[tokens - 1] != self.end_of_audio)):
+                self.make_room(self.used + tokens)
+                for i in range(tokens):
+                    self.ids[self.used + i] = result.ids[i]
+                if self.made(result, tokens):
+                    return True
+        except Exception:    # something that only the generator can answer
+            pass
+        self.give_back()
+        return False
+
+    cdef bint made(self, const one_result *result, Py_ssize_t tokens) except -1:
+        """Make the chunk of new ids, which lie behind the others; False if their text is not known."""
+        cdef Py_ssize_t count = self.used + tokens, prefix = self.read, read = count
+        cdef Py_ssize_t window = self.read if self.whole else self.prefix    # its first id
+        cdef const char *data
+        cdef Py_ssize_t begin = 0, size
+        cdef double arrival = result.time - self.start
+        cdef bint whole = True
+        cdef bytes chunk = None
+        cdef _Writer text = _Writer.begin(self.premises.style), writer = _Writer.begin(self.premises.style)
+        writer.unset = True
+        try:
+            if self.premises.tokens_of is not None:
+                begin = self.premises.tokens_of.new_bytes(
+                    &text.out, self.ids + window, self.read - window, count - window)
+                whole = begin >= 0
+                if begin == <Py_ssize_t>text.out.used:
+                    prefix, read = self.prefix, self.read
+            if self.premises.tokens_of is None or not whole:
+                told = self.premises.new_text([self.ids[i] for i in range(self.prefix, count)], 0,
+                                              self.read - self.prefix)
+                if told is None:
+                    return False
+                new, prefix, read = told
+                prefix, read, whole, begin = self.prefix + prefix, self.prefix + read, False, 0
+                text.out.used = 0
+                data = PyUnicode_AsUTF8AndSize(new, &size)
+                text.literal(data, size)
+            data, size = text.out.data + begin, text.out.used - begin
+            if fdj_need(&self.answer.bytes, size):
+                raise MemoryError
+            if self.premises.tokens <= tokens and not self.kept:
+                chunk = self.framed(writer, data, size, arrival, result, None, self.count + tokens)
+            else:
+                chunk = self.kept_with(writer, data, size, arrival, result, tokens)
+            fdj_put(&self.answer.bytes, data, size)
+        finally:
+            writer.end()
+            text.end()
+        self.used, self.prefix, self.read, self.whole = count, prefix, read, whole
+        self.count += tokens
+        if chunk is not None:
+            if self.chunk_made is None:
+                _touched.append(self)
+            self.chunk_made = chunk if self.chunk_made is None else self.chunk_made + chunk
+        return True
+
+    cdef bytes kept_with(self, _Writer writer, const char *data, Py_ssize_t size, double arrival,
+                         const one_result *result, Py_ssize_t tokens):
+        """Keep a result with those before it; their chunk if they are enough."""
+        cdef bytes chunk = None
+        cdef str text = self.text + PyUnicode_DecodeUTF8(data, size, NULL)
+        top = None
+        if self.build is not None:
+            top = None if result.top == NULL else _kept_rows(result.top, result.top_size, &result.rows)
+            if top is None or self.build(top) is None:
+                raise Unknown("log-probabilities are missing")
+            top = _with_rows(self.top, top)
+        if self.kept + tokens >= self.premises.tokens:
+            chunk = self.framed_text(writer, text, arrival, top, self.count + tokens)
+            self.forget()
+            return chunk
+        if not self.kept:
+            self.premises.keep(self)
+        self.text, self.top, self.kept, self.arrival = text, top, self.kept + tokens, arrival
+        return None
+
+    cdef bytes framed_text(self, _Writer writer, str text, double arrival, top, long long count):
+        cdef one_result none
+        memset(&none, 0, sizeof(none))
+        cdef bytes data = text.encode()
+        return self.framed(writer, data, len(data), arrival, &none, top, count)
+
+    cdef bytes framed(self, _Writer writer, const char *text, size_t text_size, double arrival,
+                      const one_result *result, top, long long count):
         """A chunk as it is on the wire: its size, itself, and the end of a line."""
         cdef size_t begin = FRAME - 2, size
         writer.out.used = 0
         writer.literal(b"                    ", FRAME)
-        self.write(writer, text, arrival, top, count)
+        self.write(writer, text, text_size, arrival, result, top, count)
         size = writer.out.used - FRAME
         writer.literal(b"\r\n", 2)
         cdef char *data = writer.out.data
@@ -432,24 +554,40 @@ cdef class SteadyStream:
         cdef _Writer writer = _Writer.begin(self.premises.style)
         writer.unset = True
         try:
-            self.lane.pending.append(self.framed(writer, self.text, self.arrival, self.top, self.counts[0]))
+            self.pending.append(self.framed_text(writer, self.text, self.arrival, self.top,
+                                                 self.count if self.is_ours else self.counts[0]))
             _chunks_written += 1
         finally:
             writer.end()
             self.forget()
         return True
 
+    def leave(self):
+        """Leave the stream to its task: all that waits is given to the lane, and the lists are up to date."""
+        try:
+            self.release()
+        finally:
+            self.give_back()
+
     cdef int flush(self) except -1:
         """Write a message's chunks, or leave them to those of the next one, which is here already."""
-        cdef list chunks = self.chunks
-        self.chunks = []
-        pending = self.lane.pending
-        if pending or self.premises.more:
-            pending.extend(chunks)
-            self.premises.requests.write(self.lane)
+        cdef bytes chunk = self.chunk_made
+        self.chunk_made = None
+        if not self.premises.more and PyList_GET_SIZE(self.pending) == 0 and self.send is not None:
+            self.send(chunk)
         else:
-            self.cycle.transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+            self.pending.append(chunk)
+            self.premises.requests.write(self.lane)
         return 0
+
+
+cdef int _rows_in_message(PackedRows packed, one_result *result) except -1:
+    """Have a result's log-probabilities be those that were kept."""
+    result.top, result.top_size = packed.packed, packed.size
+    result.rows.rows, result.rows.width = packed.rows, packed.width
+    result.rows.ids, result.rows.scores = packed.packed + packed.ids, packed.packed + packed.scores
+    result.rows.ranks = packed.packed + packed.ranks
+    return 0
 
 
 cdef list _with_rows(list top, more):
@@ -460,6 +598,7 @@ cdef list _with_rows(list top, more):
 
 
 cdef dict _steady = {}    # by the id of a result
+cdef SteadyStream _last = None    # whose result was read last
 cdef list _touched = []   # streams with chunks that are not written
 cdef unsigned long long _message = 0
 cdef unsigned long long _chunks_written = 0
@@ -467,15 +606,39 @@ cdef unsigned long long _chunks_written = 0
 
 def set_steady(str name not None, SteadyStream stream):
     """Have a stream's chunks written from the message, or (None) no longer."""
-    if stream is None:
-        _steady.pop(name, None)
-    else:
+    global _last
+    if stream is not None:
+        stream.id, stream.is_set = name, True
+        stream.name = PyUnicode_AsUTF8AndSize(name, &stream.name_size)
         _steady[name] = stream
+        return
+    stream = _steady.pop(name, None)
+    if stream is not None:
+        stream.is_set, stream.after = False, None
+        if _last is stream:
+            _last = None
 
 
 def steady_totals():
     """How many chunks were written from the message, and how many streams are in their steady state now."""
     return _chunks_written, len(_steady)
+
+
+cdef SteadyStream _stream_of(const one_result *result):
+    """The stream of a result, which mostly is the one that came behind the last one before; or None."""
+    global _last
+    cdef PyObject *found
+    cdef SteadyStream stream = None if _last is None else _last.after
+    if (stream is None or not stream.is_set or <size_t>stream.name_size != result.id_size
+            or memcmp(stream.name, result.id, result.id_size)):
+        found = PyDict_GetItemWithError(_steady, PyUnicode_DecodeUTF8(result.id, result.id_size, NULL))
+        if found == NULL:
+            return None
+        stream = <SteadyStream>found
+        if _last is not None:
+            _last.after = stream
+    _last = stream
+    return stream
 
 
 cdef object _unwritten(fdu_bytes *source):
@@ -500,7 +663,7 @@ cdef object _unwritten(fdu_bytes *source):
         raise
     finally:
         for stream in _touched:
-            _chunks_written += len((<SteadyStream>stream).chunks)
+            _chunks_written += 1
             try:
                 (<SteadyStream>stream).flush()
             except Exception as error:
@@ -514,6 +677,7 @@ cdef object _unwritten_group(fdu_bytes *source, size_t *first):
     cdef const unsigned char *begin = source.at
     cdef PyObject *found
     cdef one_result result
+    cdef SteadyStream stream
     cdef size_t count, i
     cdef list left = None
     first[0] = 0
@@ -523,11 +687,10 @@ cdef object _unwritten_group(fdu_bytes *source, size_t *first):
     for i in range(count):
         begin = source.at
         if left is None:
-            memset(&result, 0, sizeof(result))
+            result.top, result.drafts = NULL, False
             if _read_result(source, &_result_rules, &result):
-                name = PyUnicode_DecodeUTF8(result.id, result.id_size, NULL)
-                found = PyDict_GetItemWithError(_steady, name)
-                if found != NULL and (<SteadyStream>found).takes(&result, name):
+                stream = _stream_of(&result)
+                if stream is not None and stream.takes(&result):
                     continue
             source.at = begin
             left, first[0] = [], i

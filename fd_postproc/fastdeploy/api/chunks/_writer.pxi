@@ -85,6 +85,9 @@ cdef class _Writer:
         cdef long long n = PyLong_AsLongLongAndOverflow(value, &overflow)
         if overflow:
             return self.put(str(value).encode())
+        return self.number(n)
+
+    cdef int number(self, long long n) except -1:
         if fdj_integer(&self.out, n):
             raise MemoryError
         return 0
@@ -188,3 +191,33 @@ cpdef object full(value):
 cpdef object standing_in(value):
     """Whether a value is one of these stand-ins, whatever class it reports."""
     return issubclass(type(value), Piece)
+
+
+@cython.final
+@cython.no_gc
+cdef class GrowingText:
+    """A text that grows: its UTF-8 in one memory.  ``io.StringIO`` keeps each string that is written."""
+
+    cdef fdj_buffer bytes
+
+    def __dealloc__(self):
+        free(self.bytes.data)
+
+    def append(self, str text not None):
+        """Append a text; lone surrogates are kept."""
+        cdef Py_ssize_t n
+        cdef const char *data
+        try:
+            data = PyUnicode_AsUTF8AndSize(text, &n)
+        except UnicodeEncodeError:
+            held = text.encode("utf-8", "surrogatepass")
+            data, n = <const char *>held, len(held)
+        if fdj_put(&self.bytes, data, n):
+            raise MemoryError
+
+    def whole(self):
+        """The text."""
+        return PyUnicode_DecodeUTF8(self.bytes.data, self.bytes.used, "surrogatepass")
+
+    def __sizeof__(self):
+        return object.__sizeof__(self) + self.bytes.room

@@ -14,7 +14,7 @@ import importlib
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ from ._chunks import (
     PromptLogprobs,
     Texts,
     Unknown,
-    extend_prompts_by,
+    extend_lists_by,
+    join_masks,
     keep_packed,
     note,
     prompt_logprobs,
@@ -72,8 +73,8 @@ class Blocks:
     packed : set of str
         Kinds of values that may stay packed, as `keep_packed` names them.
     readers, extenders, loggers : set of code
-        Of the functions that make base64 of routed experts, that collect a prompt's log-probabilities, and
-        that write an answer into the log.
+        Of the functions that make base64 of routed experts, that collect a prompt's log-probabilities or an
+        answer's masks, and that write an answer into the log.
     unknown : tuple of str
         Methods that are replaced, and whose code is not one of those known.
     """
@@ -187,12 +188,38 @@ def _look_at_arrays(module: Any, made: Blocks) -> None:
         if answer not in made.names:
             return
         made.packed.add("arrays")
-        made.loggers.add(methods[logs].__code__)
+        streams = methods.get(logs.replace("full", "stream"))  # it logs its first chunk once more
+        made.loggers.update(one.__code__ for one in (methods[logs], streams) if one is not None)
         code = methods[encodes].__code__
         if _words_in(code) >= _MAKES_BASE64 and "routed_experts" in made.names[answer].cls.model_fields:
             made.readers.add(code)
         if at == CHAT and all(name in made.names for name in _MASKED):
             made.packed.add("masks")
+            _join_masks(methods, owner, made)
+
+
+_CHOICE = "_create_chat_completion_choice"
+_STEPS = "sampling_mask_list"
+
+
+def _join_masks(methods: Mapping[str, Any], owner: str, made: Blocks) -> None:
+    """Join a whole answer's masks piece by piece before FastDeploy's code walks through them."""
+    stock = methods.get(_CHOICE)
+    if not isinstance(stock, types.FunctionType) or _STEPS not in _parameters(stock):
+        return
+    if not inspect.iscoroutinefunction(stock):
+        return
+
+    @functools.wraps(stock)
+    async def _create_chat_completion_choice(handler: Any, *arguments: Any, **values: Any) -> Any:
+        for steps in values.get(_STEPS) or ():
+            for _ in join_masks(steps):
+                await asyncio.sleep(0)
+        return await stock(handler, *arguments, **values)
+
+    made.methods[owner, _CHOICE] = _create_chat_completion_choice
+    inner = (one for one in stock.__code__.co_consts if isinstance(one, types.CodeType))
+    made.extenders.update((stock.__code__, *inner))
 
 
 def _words_in(code: types.CodeType) -> set[str]:
@@ -219,7 +246,7 @@ def _settle_packed() -> None:
     packed: set[str] = set().union(*(one.packed for one in _in_use.values()))
     keep_packed(masks="masks" in packed, prompts="prompts" in packed, arrays="arrays" in packed)
     read_arrays_by(set().union(*(one.readers for one in _in_use.values())))
-    extend_prompts_by(set().union(*(one.extenders for one in _in_use.values())))
+    extend_lists_by(set().union(*(one.extenders for one in _in_use.values())))
     shorten_for(set().union(*(one.loggers for one in _in_use.values())))
 
 

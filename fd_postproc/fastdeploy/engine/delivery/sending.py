@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...array_readers import reads_arrays
-from ...trial.private_globals import names_of, with_globals
+from ...introspection import names_of
+from ...trial.private_globals import with_globals
 from ..results._results import Messages, Plan, by_process
 
 ENGINE, SERVER = "fastdeploy.engine.common_engine", "fastdeploy.inter_communicator.zmq_server"

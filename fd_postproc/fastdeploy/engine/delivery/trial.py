@@ -15,7 +15,7 @@ from ..results._results import Handover, Plan
 from .sending import SEND, Sending, Stock
 
 NAMES = ("one", "two", "three", "four")
-MANY = tuple(f"request {number}" for number in range(80))
+MANY_NAMES = tuple(f"request {number}" for number in range(80))
 """Requests of a large step."""
 
 
@@ -71,7 +71,7 @@ def fake_scheduler(cls: type, attributes: dict[str, Any] | None = None) -> Any:
         attributes or {},
         mutex=mutex,
         responses_not_empty=Bell(mutex),
-        requests=dict.fromkeys((*NAMES, *MANY), object()),
+        requests=dict.fromkeys((*NAMES, *MANY_NAMES), object()),
         responses={},
         batch_responses_per_step=[],
         wait_response_timeout=12.5,
@@ -225,7 +225,7 @@ def _shown(result: Any) -> Any:
 
 
 def _of_many(plan: Plan, slot: int) -> Any:
-    made = plan.new_result(slot, 1, MANY[slot], 3, None)
+    made = plan.new_result(slot, 1, MANY_NAMES[slot], 3, None)
     made.outputs.token_ids = [slot + 3]
     return made
 
@@ -253,7 +253,7 @@ def _steps(plan: Plan) -> Iterator[tuple[list[Any], bool, bool]]:
     yield [result(0, []), result(1, [3], trace_carrier={"a": "b"})], True, True
     yield [result(0, [4], finished=True)], True, False
     yield [result(0, [5]), result(0, [])], True, True
-    yield [_of_many(plan, slot) for slot in range(len(MANY))], True, True
+    yield [_of_many(plan, slot) for slot in range(len(MANY_NAMES))], True, True
     unknown = result(1, [6])
     unknown.request_id = "unknown"
     yield [unknown, result(2, [7])], False, True

@@ -16,7 +16,7 @@ from ...seams import Replacement
 from ..results._results import Plan
 from .trial import NAMES, fake_scheduler
 
-LONGEST = 0.5
+LONGEST_WAIT_S = 0.5
 """Seconds within which a thread notices that it was told to end."""
 
 TIMEOUT, CONDITION = "wait_response_timeout", "responses_not_empty"
@@ -47,12 +47,12 @@ class WakeUp:
         if self._scheduler is None or self._replacement is not None or is_on(KEEP_POLLING):
             return ""
         before = getattr(self._scheduler, TIMEOUT)
-        if before >= LONGEST:
+        if before >= LONGEST_WAIT_S:
             return ""
-        self._replacement = Replacement("wake-up", (self._scheduler, TIMEOUT, LONGEST)).install()
+        self._replacement = Replacement("wake-up", (self._scheduler, TIMEOUT, LONGEST_WAIT_S)).install()
         return (
-            f"results are sent when they are put: the scheduler's wait for them is {LONGEST:g} s instead of "
-            f"{before:g} s ({KEEP_POLLING}=1 leaves it)"
+            f"results are sent when they are put: the scheduler's wait for them is {LONGEST_WAIT_S:g} s "
+            f"instead of {before:g} s ({KEEP_POLLING}=1 leaves it)"
         )
 
     def end(self) -> None:

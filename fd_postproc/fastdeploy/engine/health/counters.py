@@ -13,9 +13,9 @@ from ....environment import LOG_STATS
 from ....log_throttle import Complaints, frames_text
 from ..results._results import Stages
 
-PREFIX = "fd_postproc_"
-PERIOD = 5.0  # seconds between two updates of what is exported
-LOOK = 5.0  # seconds between two looks at what comes without a step: pieces of frames
+METRIC_PREFIX = "fd_postproc_"
+EXPORT_S = 5.0  # seconds between two updates of what is exported
+PIECES_CHECK_S = 5.0  # seconds between two looks at what comes without a step: pieces of frames
 NAMES = {
     "steps": "Decode steps that were processed",
     "results": "Results that were made",
@@ -132,11 +132,11 @@ class Reports:
         untold = self._metrics and self._counters.as_dict() != self._told
         due = min(self._log_due, self._due if untold else math.inf)
         if self._counters.receiver is not None:
-            due = min(due, now + LOOK)
+            due = min(due, now + PIECES_CHECK_S)
         return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
 
     def refresh(self, now: float) -> None:
-        """Update the exported counters, once in `PERIOD`, and log when it is due.
+        """Update the exported counters, once in `EXPORT_S`, and log when it is due.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class Reports:
             ``time.monotonic()``.
         """
         if now >= self._due:
-            self._due = now + PERIOD
+            self._due = now + EXPORT_S
             self.move_forward()
         self.tell_troubles()
         if now >= self._log_due:
@@ -181,5 +181,5 @@ def _prometheus_counters() -> dict[str, Any]:
         with contextlib.suppress(ImportError, OSError, ValueError):
             from prometheus_client import Counter
 
-            _exported.update({name: Counter(PREFIX + name, text) for name, text in NAMES.items()})
+            _exported.update({name: Counter(METRIC_PREFIX + name, text) for name, text in NAMES.items()})
     return _exported

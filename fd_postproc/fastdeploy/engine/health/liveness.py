@@ -14,7 +14,7 @@ REASONS = tuple(word for word in HEALTH if word != "engine")
 """Label values of the engine process's gauge; ``engine`` is the API server's."""
 
 
-class Verdict(NamedTuple):
+class Health(NamedTuple):
     """Reason for bad health.
 
     Attributes
@@ -103,7 +103,7 @@ class Liveness:
         """Seconds of silence after which a worker that does not prefill counts as dead."""
         return max(self._floor, min(USUAL_TIMES * self._usual, LONGEST_S))
 
-    def look(self, sight: Sight) -> Verdict | None:
+    def look(self, sight: Sight) -> Health | None:
         """The fault; None if there is none.
 
         A look that comes late tells nothing of the worker: this process was stopped, or a thread held the
@@ -117,26 +117,24 @@ class Liveness:
             return None
         silent = sight.now - self._since
         if sight.worker and not sight.state:
-            return Verdict("worker", f"requests are running, and the worker's process {sight.worker} is gone")
+            return Health("worker", f"requests are running, and the worker's process {sight.worker} is gone")
         who = f"the worker's process {sight.worker}" if sight.worker else "the worker"
         if sight.removed and silent > min(REFUSED_S, self.patience):
-            return Verdict("removed", f"the queue was removed, and {who} has sent nothing since")
+            return Health("removed", f"the queue was removed, and {who} has sent nothing since")
         if sight.state in ("T", "t") and silent > self.patience:
-            return Verdict("stopped", f"{who} is stopped (kill -STOP), and requests are running")
+            return Health("stopped", f"{who} is stopped (kill -STOP), and requests are running")
         since = self._refused_since
         if (
             since is not None
             and sight.refused_by_worker
             and (sight.now - since > REFUSED_S or silent > self.patience)
         ):
-            return Verdict(
-                "refused", f"no message of {who} can be read, maybe another build: {sight.refusal}"
-            )
+            return Health("refused", f"no message of {who} can be read, maybe another build: {sight.refusal}")
         if silent > (self._prefill if self._prefilling else self.patience) and not sight.busy:
             during = (
                 "no request has had its first token" if self._prefilling else "requests are being decoded"
             )
-            return Verdict("silent", f"{who} has sent nothing for {silent:.1f} s, and {during}")
+            return Health("silent", f"{who} has sent nothing for {silent:.1f} s, and {during}")
         return None
 
     def _learn(self, sight: Sight) -> None:

@@ -40,7 +40,7 @@ class Reported(Protocol):
     def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
 
 
-LOOK = 1.0  # seconds between two looks of the flight recorder at the queue
+QUEUE_CHECK_S = 1.0  # seconds between two looks of the flight recorder at the queue
 WATCHED = 0.1  # seconds at a time that are spent watching who reads it
 
 
@@ -87,7 +87,7 @@ class Reporter:
         patience = self._reports.patience(now)
         if self._processor.recorder.ring is None:
             return patience
-        return LOOK if patience is None else min(patience, LOOK)
+        return QUEUE_CHECK_S if patience is None else min(patience, QUEUE_CHECK_S)
 
     def _rest(self, seconds: float) -> None:
         """Wait, so that more events are reported together."""
@@ -105,9 +105,9 @@ class Reporter:
             now = time.monotonic()
             self._processor.report_gauges()
             self._processor.best_effort("exported counters", self._reports.refresh, now)
-            if now >= self._looked + LOOK:
+            if now >= self._looked + QUEUE_CHECK_S:
                 self._looked = now
                 # A step of ours has woken this thread; at a random time it sees other steps, too.
-                self._end.wait(random.uniform(0, LOOK / 10))
+                self._end.wait(random.uniform(0, QUEUE_CHECK_S / 10))
                 self._processor.look()
             self._processor.best_effort("complaints", self._processor.complaints.flush)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ....flight.codes import Kind
 from ...logs import export
-from .liveness import REASONS, Verdict
+from .liveness import REASONS, Health
 
 if TYPE_CHECKING:
     from ...contract import Module
@@ -21,7 +21,7 @@ class Judged(Protocol):
 
     fd: Module
 
-    def health(self) -> Verdict | None: ...
+    def health(self) -> Health | None: ...
     def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
 
 
@@ -43,7 +43,7 @@ class HealthWatch:
         self._processor = weakref.ref(processor)
         self._period = period
         self._end = Event()
-        self._verdict: Verdict | None = None
+        self._verdict: Health | None = None
         self._since = 0.0
 
     def begin(self) -> None:

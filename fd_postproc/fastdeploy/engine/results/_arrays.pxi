@@ -13,6 +13,8 @@ from fd_postproc.headers.packed_array cimport FDY_DIMENSIONS, fdy_array, fdy_set
 cdef enum:
     LARGE = 1 << 16  # bytes of an array that is copied without the GIL
 
+cdef Py_ssize_t LONGEST_VALUE = 0xFFFFFFFF - 64  # of one value; as in packed_array.h
+
 cdef Py_ssize_t _array_bytes = 0  # of arrays since the last message was packed
 cdef object _asked_for_arrays = None  # a function, while a message is packed
 
@@ -60,6 +62,8 @@ cdef bint _put_array(fdm_out *out, value, bint as_one) except -1:
         return False
     try:
         if not _describe(&view, &array):
+            if view.len > LONGEST_VALUE:  # FastDeploy's lists of it would need a hundred times as much memory
+                raise ValueError(f"an array of {view.len} bytes is too large: 4 GiB are a message's most")
             return False
         fdm_room_for_array(out, &array, not as_one)
         if view.len < LARGE:

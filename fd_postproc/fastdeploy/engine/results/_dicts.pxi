@@ -114,7 +114,11 @@ cdef class DictMaker:
         self.values_at = <Py_ssize_t *>PyMem_Malloc(max(2 * self.n, 1) * sizeof(Py_ssize_t))
         if self.values_at == NULL:
             raise MemoryError
-        self.flat = self._flat()
+        packed = self.packed_with(self.usual)
+        if packed is not None:
+            self.flat, places = packed
+            for i, place in enumerate(places):
+                self.values_at[i] = place
 
     def __dealloc__(self):
         PyMem_Free(self.offsets)
@@ -163,23 +167,40 @@ cdef class DictMaker:
 
     # ---- the same as bytes ---------------------------------------------------------------------------
 
-    cdef bytes _flat(self):
-        """The packed template; this fills `values_at`."""
+    cdef tuple packed_with(self, values):
+        """The dictionary with these values as bytes, and where each begins and ends; None if it cannot be."""
         cdef fdm_out out
-        cdef Py_ssize_t i
+        cdef PyObject *value
         cdef int done = 1
+        places = []
         fdm_begin(&out, 4096)
         try:
             fdm_room(&out, 9)
             out.n = fdm_map(out.at, self.n) - out.at
-            for i in range(self.n):
-                done = done and fdm_put_any(&out, PyTuple_GET_ITEM(self.keys, i), NULL, 0)
-                self.values_at[2 * i] = out.n
-                done = done and fdm_put_plain(&out, PyTuple_GET_ITEM(self.usual, i))
-                self.values_at[2 * i + 1] = out.n
-            return <bytes>fdm_end(&out) if done else None
+            for key, one in zip(self.keys, values):
+                value = <PyObject *>one
+                done = done and fdm_put_any(&out, <PyObject *>key, NULL, 0)
+                places.append(out.n)
+                if self.plain_only:
+                    done = done and fdm_put_plain(&out, value)
+                else:
+                    done = done and fdm_put_any(&out, value, NULL, 0)
+                places.append(out.n)
+            return (fdm_end(&out), places) if done else None
         finally:
             fdm_give_up(&out)
+
+    cdef list values_of(self, PyObject *o):
+        """An object's values, in the order of the keys; None if it is not served, or lacks one."""
+        cdef Py_ssize_t i
+        if not self.serves(o):
+            return None
+        values = []
+        for i in range(self.n):
+            if at_offset(o, self.offsets[i])[0] == NULL:
+                return None
+            values.append(<object>at_offset(o, self.offsets[i])[0])
+        return values
 
     cdef bint is_asked(self):
         """Whether ``to_dict`` of the class is from `method`, and FastDeploy's is unchanged."""

@@ -1,15 +1,12 @@
 # A request's metrics at a step: what its steps have in common, and the stamps of this one.
 #
-# A client gets them as a dictionary; hardly anybody looks at them otherwise.
+# A client gets them as a dictionary; little else looks at them.
 cimport cython
 from cpython.dict cimport PyDict_Copy, PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
-from fd_postproc.headers.msgpack cimport (
-    fdm_begin, fdm_copy, fdm_end, fdm_float, fdm_give_up, fdm_map, fdm_out, fdm_put_any, fdm_put_plain,
-    fdm_room,
-)
+from fd_postproc.headers.msgpack cimport fdm_copy, fdm_float, fdm_out
 from fd_postproc.headers.prefetch cimport fda_places
 
 
@@ -150,38 +147,22 @@ cdef class LazyMetrics(Lazy):
 
     cdef bint _pack(self, Common common) except -1:
         """Pack the shared metrics, with numbers for stamps; False if they are not supported."""
-        cdef DictMaker dicts = self.dicts
-        cdef PyObject *metrics = <PyObject *>common.metrics
-        cdef fdm_out out
-        cdef Py_ssize_t i, k, found = 0
-        cdef PyObject *value
-        if not dicts.serves(metrics):
+        cdef Py_ssize_t i, k
+        values = self.dicts.values_of(<PyObject *>common.metrics)
+        if values is None:
             return False
-        fdm_begin(&out, 2048)
-        try:
-            fdm_room(&out, 9)
-            out.n = fdm_map(out.at, dicts.n) - out.at
-            for i in range(dicts.n):
-                value = at_offset(metrics, dicts.offsets[i])[0]
-                if value == NULL or not fdm_put_any(&out, PyTuple_GET_ITEM(dicts.keys, i), NULL, 0):
-                    return False
-                for k in range(4):
-                    if self.stamps[k] == dicts.offsets[i]:
-                        break
-                else:
-                    if not fdm_put_plain(&out, value):
-                        return False
-                    continue
-                common.stamps_at[k] = out.n
-                found += 1
-                fdm_room(&out, 9)
-                out.n = fdm_float(out.at + out.n, 0.0) - out.at
-            if found != 4:
-                return False
-            common.packed = fdm_end(&out)
-            return True
-        finally:
-            fdm_give_up(&out)
+        stamped = {}
+        for i in range(self.dicts.n):
+            for k in range(4):
+                if self.stamps[k] == self.dicts.offsets[i]:
+                    values[i], stamped[k] = 0.0, 2 * i
+        packed = self.dicts.packed_with(values)
+        if packed is None or len(stamped) != 4:
+            return False
+        common.packed, places = packed
+        for k in range(4):
+            common.stamps_at[k] = places[stamped[k]]
+        return True
 
     cdef dict _shown_at(self, Moment moment):
         cdef Common common = moment.common

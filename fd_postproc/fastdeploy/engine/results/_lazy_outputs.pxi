@@ -1,6 +1,6 @@
 # A result's output as the numbers of its message, which become an object at the first access.
 #
-# The sender's thread packs it from the numbers; hardly anybody looks at it otherwise.
+# The sender's thread packs it from the numbers; little else looks at it.
 cimport cython
 from cpython.long cimport PyLong_FromLongLong
 from cpython.object cimport PyObject
@@ -9,8 +9,7 @@ from libc.string cimport memcpy
 from fd_postproc._core cimport Step
 from fd_postproc.headers.lists cimport drop_reference, int_row, new_float, new_list
 from fd_postproc.headers.msgpack cimport (
-    fdm_array, fdm_begin, fdm_copy, fdm_end, fdm_float, fdm_give_up, fdm_integer, fdm_map, fdm_out,
-    fdm_put_any, fdm_put_logprobs, fdm_room, fdm_token,
+    fdm_array, fdm_copy, fdm_float, fdm_integer, fdm_out, fdm_put_logprobs, fdm_room, fdm_token,
 )
 from fd_postproc.headers.product cimport fdo_times
 from fd_postproc.headers.wire cimport fdw_block
@@ -197,33 +196,19 @@ cdef class LazyOutputs(Lazy):
 
     cdef bytes _flat(self):
         """The packed pattern; this fills `order`, `begins` and `ends`."""
-        cdef DictMaker dicts = self.dicts
-        cdef PyObject *pattern = <PyObject *>self.pattern
-        cdef fdm_out out
         cdef Py_ssize_t i, k, found = 0
-        cdef PyObject *value
-        if not dicts.serves(pattern):
+        values = self.dicts.values_of(<PyObject *>self.pattern)
+        packed = None if values is None else self.dicts.packed_with(values)
+        if packed is None:
             return None
-        fdm_begin(&out, 4096)
-        try:
-            fdm_room(&out, 9)
-            out.n = fdm_map(out.at, dicts.n) - out.at
-            for i in range(dicts.n):
-                value = at_offset(pattern, dicts.offsets[i])[0]
-                if value == NULL or not fdm_put_any(&out, PyTuple_GET_ITEM(dicts.keys, i), NULL, 0):
-                    return None
-                for k in range(_N_VARYING):
-                    if self.at[k] == dicts.offsets[i]:
-                        self.order[found], self.begins[found] = <int>k, out.n
-                        break
-                if not fdm_put_any(&out, value, NULL, 0):
-                    return None
-                if found < _N_VARYING and self.begins[found] > 0:
-                    self.ends[found] = out.n
+        flat, places = packed
+        for i in range(self.dicts.n):
+            for k in range(_N_VARYING):
+                if self.at[k] == self.dicts.offsets[i]:
+                    self.order[found] = <int>k
+                    self.begins[found], self.ends[found] = places[2 * i], places[2 * i + 1]
                     found += 1
-            return <bytes>fdm_end(&out) if found == _N_VARYING else None
-        finally:
-            fdm_give_up(&out)
+        return flat if found == _N_VARYING else None
 
 
 cdef Accepted *_accepted(PyObject *value) noexcept:

@@ -1,4 +1,4 @@
-"""A step that came as a frame, for the batch loop and `streamed`."""
+"""A step that came as a frame, for the batch loop and `object_step`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Framed:
         return SimpleNamespace(
             batch_id=slot,
             tokens=None if self._pooled is not None else np.array([token]),
-            logprobs=_Rows(rows, self._lists) if self._has_rows else None,
+            logprobs=_FrameRows(rows, self._lists) if self._has_rows else None,
             prompt_logprobs=None if prompt is None else self._tensors(prompt),
             sampling_mask=self.masks.get(slot),
             pooler_output=pooled,
@@ -107,7 +107,7 @@ class Framed:
         return kind(*(paddle.to_tensor(np.array(array), place="cpu") for array in arrays))
 
 
-class _Rows:
+class _FrameRows:
     """Log-probabilities of one slot."""
 
     def __init__(self, rows: Any, lists: Any) -> None:

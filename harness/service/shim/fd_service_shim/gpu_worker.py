@@ -63,10 +63,12 @@ class Slot:
         self.done = False
         self.begins = time.monotonic() + PREFILL
 
-    def accepts(self):
+    def accepts(self, sprints):
         """How many tokens this step accepts."""
         if self.spec_tokens == 0:
             return 1
+        if sprints:
+            return WIDTH
         if self.fixed:
             return self.fixed
         return 1 + int(model.mix(self.seed ^ np.uint64(self.step * 977)) % np.uint64(self.spec_tokens + 1))
@@ -156,7 +158,8 @@ class Runner:
         if not (live or self.preempted):
             time.sleep(0.001)
             return
-        sizes = [self.slots[i].accepts() for i in live]
+        sprints = -1 < self.counters.interval() < 0
+        sizes = [self.slots[i].accepts(sprints) for i in live]
         seeds = np.repeat(np.array([self.slots[i].seed for i in live], np.uint64), sizes)
         positions = [
             len(self.slots[i].tokens) + j for i, n in zip(live, sizes, strict=True) for j in range(n)
@@ -192,11 +195,11 @@ class Runner:
             for slot in self.slots.values():
                 slot.length = 0
             return True
-        if interval < 0:
+        if interval <= -1:
             self.counters.hold(live)
             time.sleep(0.001)
             return False
-        if interval:
+        if interval > 0:
             if now < self._next:
                 time.sleep(self._next - now)
             self._next = max(self._next, now) + interval

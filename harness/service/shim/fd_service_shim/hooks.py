@@ -1,4 +1,4 @@
-"""Something is done to a module right after FastDeploy, or anybody, has imported it."""
+"""Something is done to a module right after its first import."""
 
 import importlib.abc
 import importlib.machinery

@@ -30,7 +30,7 @@ def name_them():
 
 
 def tell_clocks(path):
-    """Whoever connects gets names and CPU seconds: a process can read its own threads' clocks only."""
+    """A client gets names and CPU seconds: a process can read its own threads' clocks only."""
     with socket.socket(socket.AF_UNIX) as server:
         Path(path).unlink(missing_ok=True)
         server.bind(path)

@@ -1,0 +1,71 @@
+"""The picture: CPU of a token from sampled tokens to results, each engine's, with and without logprobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .results import OURS
+
+STREAMS = 256
+COLOURS = {None: "#c9c9c9", 0: "#d08a8c", 20: "#8c2a2e"}
+BLUES = {None: "#bcd0e6", 0: "#6f9bcb", 20: "#1f5fa8"}
+NAMES = {None: "no log-probabilities", 0: "the sampled token's", 20: "and the 20 likeliest"}
+
+
+def draw(whole: dict[str, Any], folder: Path) -> Path | None:
+    """Write peers.png; None if there is nothing to draw."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    panels = [(texts, bars(whole, texts)) for texts in (False, True)]
+    panels = [(texts, found) for texts, found in panels if found]
+    if not panels:
+        return None
+    heights = [0.6 + len(found) for _, found in panels]
+    figure, axes = pyplot.subplots(
+        len(panels),
+        figsize=(11, 1 + 0.55 * sum(heights)),
+        height_ratios=heights,
+        squeeze=False,
+        sharex=True,
+        layout="constrained",
+    )
+    for (texts, found), panel in zip(panels, axes[:, 0], strict=True):
+        for place, (name, costs) in enumerate(found):
+            for number, (top, us) in enumerate(costs.items()):
+                at = place + 0.27 * (number - 1)
+                panel.barh(at, us, 0.25, color=(BLUES if name.startswith(OURS) else COLOURS)[top])
+                panel.text(us, at, f"  {us:.3g} µs", va="center", fontsize=8)
+        panel.set_xscale("log")
+        panel.set_yticks(range(len(found)), [name for name, _ in found])
+        panel.invert_yaxis()
+        panel.margins(x=0.12)
+        panel.set_title(
+            "results with texts" if texts else "results with token ids and numbers", loc="left", fontsize=10
+        )
+        panel.spines[["top", "right"]].set_visible(False)
+    for top, colour in COLOURS.items():
+        axes[0, 0].barh(0, 0, color=colour, label=NAMES[top])
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.suptitle(
+        f"CPU of a token, from a step's numbers to results: {STREAMS} requests, 2 tokens each",
+        x=0.01,
+        ha="left",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "peers.png"
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+    return path
+
+
+def bars(whole: dict[str, Any], texts: bool) -> list[tuple[str, dict[Any, float]]]:
+    """Of each contender, its costs by log-probabilities; the cheapest first."""
+    found: dict[str, dict[Any, float]] = {}
+    for row in (row for engine in whole.values() for row in engine.get("steps", [])):
+        if row["load"]["texts"] == texts and row["load"]["streams"] == STREAMS and "us" in row:
+            found.setdefault(row["contender"], {})[row["load"]["top"]] = row["us"]
+    return sorted(found.items(), key=lambda item: max(item[1].values()))
