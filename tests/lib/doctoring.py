@@ -12,9 +12,6 @@ from tests.lib.waiting import PATIENCE
 PROGRAM = [FD_POSTPROC, "doctor"]
 
 
-CLONE_NEWIPC = 0x08000000
-
-
 ID = 8002
 
 
