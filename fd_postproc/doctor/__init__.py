@@ -6,7 +6,7 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `addresses`, `environment`, `plugins`,
+Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`,
 `trial`, `services`, `http_parser`, `paddle`; `bug_report` is what a bug report needs of them.  What they look
 at is read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
 """
@@ -14,7 +14,6 @@ at is read once, by `snapshot`; `processes` knows about processes, `removal` rem
 from __future__ import annotations
 
 from ..needed_limits import Load
-from .addresses import check_addresses
 from .bug_report import bug_report
 from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst
@@ -72,7 +71,6 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
-        *check_addresses(scope),
         *check_environment(),
         *check_cuda(),
     ]
