@@ -244,13 +244,15 @@ cdef class Receiver:
         remedy = "this Receiver's remove() removed it: make another" if self.removed else None
         return queue_error(code, self._where(), remedy)
 
-    cdef int _take_in(self, long mtype, const void *data, int64_t size) noexcept nogil:
-        """Count and open a message.
+    cdef int _take_in(self, int64_t size) noexcept nogil:
+        """Count and open the message in self.message, of so many payload bytes.
 
         FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Otherwise it is refused:
         self.fault says why, or it is the message type (_WRONG_MTYPE), or memory is short.
         """
         cdef int status
+        cdef long mtype = self.message[0]
+        cdef const void *data = self.message + 1
         self.taken = size
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, size)
@@ -301,7 +303,7 @@ cdef class Receiver:
                     fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
                     break
-                status[0] = self._take_in(self.message[0], self.message + 1, n)
+                status[0] = self._take_in(n)
                 if status[0] != FDF_MORE:
                     break
                 if enough == 0:
@@ -328,7 +330,7 @@ cdef class Receiver:
             if n == -E2BIG:
                 n = self._discard()
                 if n >= 0:
-                    status = self._take_in(self.message[0], self.message + 1, n)
+                    status = self._take_in(n)
             if n >= 0:
                 if status == FDF_WHOLE:
                     return 1
