@@ -101,7 +101,6 @@ FLOORS = [
     *(
         "_version",
         "_checkout",
-        "client",
         "subprocess_json",
         "checks",
         "codes",
