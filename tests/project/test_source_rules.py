@@ -162,7 +162,6 @@ PLUG_IN = [
         "api/answer_text",
         "api/detokenising",
         "api/excerpt",
-        "api/word_counts",
         "api/token_counts",
         "api/known_parsers",
         "api/parsers",
@@ -173,7 +172,7 @@ PLUG_IN = [
         "api/lane_chunks",
         "api/streaming_response",
     ),
-    *("api/in_use", "api/entry"),
+    "api/entry",
     "report",
 ]
 

@@ -18,8 +18,6 @@ from .chunks._chunks import Unknown, dump_answers_by
 from .chunks.building_blocks import MODELS
 from .chunks.model_fields import NotPlain
 
-API_SERVER = "fastdeploy.entrypoints.openai.api_server"
-
 ANSWERS = tuple(name for name in MODELS if name in ("ChatCompletionResponse", "CompletionResponse"))
 _CANNED = {"é\u2028": [1.5e-07, 1e16, -0.0, None, True, 12], '"\\/': "\x00\x1f\x7f\n😀", "": {}}
 
@@ -85,8 +83,6 @@ def install(module: Any) -> Callable[[], None]:
 
     class Response(stock):  # type: ignore[misc,valid-type]
         """FastDeploy's response class, for an answer that can write itself."""
-
-        is_fd_postproc = True
 
         _pieces: Any = None
 
