@@ -101,7 +101,6 @@ FLOORS = [
     *(
         "_version",
         "_checkout",
-        "client",
         "subprocess_json",
         "checks",
         "codes",
@@ -161,7 +160,6 @@ PLUG_IN = [
         "api/answer_text",
         "api/detokenising",
         "api/excerpt",
-        "api/word_counts",
         "api/token_counts",
         "api/known_parsers",
         "api/parsers",
@@ -172,7 +170,7 @@ PLUG_IN = [
         "api/lane_chunks",
         "api/streaming_response",
     ),
-    *("api/in_use", "api/entry"),
+    "api/entry",
     "report",
 ]
 
