@@ -21,7 +21,7 @@ from tests.upstream import page
 API, ENGINE = TESTS / "plugin/api", TESTS / "plugin/engine"
 MODELS = (API / "test_models.py", API / "test_activation.py", API / "test_logprobs.py")
 MESSAGES = (ENGINE / "test_messages.py", API / "test_unpacking.py", ENGINE / "test_packing.py")
-STREAMS = (API / "test_queues.py", API / "test_waits.py", API / "test_responses.py")
+STREAMS = (API / "test_waits.py", API / "test_responses.py")
 MATRIX = [
     *(("pydantic", version, MODELS) for version in ("2.7.4", "2.8.2", "2.9.2", "2.10.6", "2.11.9", "")),
     *(("msgpack", version, MESSAGES) for version in ("1.0.8", "1.1.0", "")),

@@ -14,11 +14,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...environment import LANE, is_on
 from .. import seams
 from ..logs import api_log
 from . import detokenising, parsers
-from .chunks.wait_for import Asyncio
 from .connections import UTILS, RequestMap
 from .responses import API_SERVER
 from .unpacking import UnpackingMsgpack
@@ -48,13 +46,11 @@ def parts_in_use(client: Any) -> dict[str, bool]:
     return {
         "connections": in_batches and isinstance(manager.request_map, RequestMap),
         "unpacking": in_batches and isinstance(getattr(utils, "msgpack", None), UnpackingMsgpack),
-        "stream_queue": isinstance(getattr(utils, "asyncio", None), Asyncio),
         "watchdog": watchdog is not None and watchdog.knows_engine,
         "detokenising": _is_of(detokenising, getattr(processor, "ids2tokens", None))
         and _has_a_way(getattr(client.data_processor, "tokenizer", None)),
         "parsers": parsers.is_quick(getattr(client, "data_processor", None)),
         "responses": hasattr(_class("JSONResponse"), "is_fd_postproc"),
-        "lane": in_batches and is_on(LANE) and hasattr(_class("StreamingResponse"), "is_fd_postproc"),
     }
 
 

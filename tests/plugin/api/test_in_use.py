@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.fastdeploy.api import detokenising, entry, in_use, watchdog
-from fd_postproc.fastdeploy.api.chunks.wait_for import Asyncio
 from fd_postproc.fastdeploy.api.connections import UTILS, RequestMap
 from fd_postproc.fastdeploy.api.responses import API_SERVER
 from fd_postproc.fastdeploy.api.unpacking import UnpackingMsgpack
@@ -37,12 +36,10 @@ def of_module(module, wraps=None):
 def serving(monkeypatch):
     """An engine client with all parts in; its event loop, with what is to run in it."""
     utils = types.ModuleType(UTILS)
-    utils.msgpack, utils.asyncio = UnpackingMsgpack(None), Asyncio()
+    utils.msgpack = UnpackingMsgpack(None)
     program = types.ModuleType("__main__")
     program.__spec__ = SimpleNamespace(name=API_SERVER)
     program.JSONResponse = type("Response", (), {"is_fd_postproc": True})
-    monkeypatch.setenv("FD_POSTPROC_LANE", "1")
-    program.StreamingResponse = type("Response", (), {"is_fd_postproc": True})
     monkeypatch.setitem(sys.modules, UTILS, utils)
     monkeypatch.setitem(sys.modules, "__main__", program)
     monkeypatch.setattr(Seam, "put_in", lambda seam, module: None)
@@ -81,8 +78,6 @@ def take_out(serving, name):
         client.connection_manager.request_map = type("Other", (dict,), {})()
     elif name == "unpacking":
         serving.utils.msgpack = sys
-    elif name == "stream_queue":
-        serving.utils.asyncio = asyncio
     elif name == "watchdog":
         setattr(client, watchdog._WATCHDOG, SimpleNamespace(knows_engine=False))
     elif name == "detokenising":
@@ -92,8 +87,6 @@ def take_out(serving, name):
         streamed.views_of = lambda processor: SimpleNamespace(chunk=processor)
     elif name == "responses":
         serving.program.JSONResponse = dict
-    elif name == "lane":
-        serving.program.StreamingResponse = dict
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -109,7 +102,7 @@ def test_a_part_that_is_not_in_use_says_so_while_it_serves(serving, name):
 def test_results_that_come_one_by_one_are_neither_kept_nor_unpacked(serving):
     del serving.client.connection_manager.pull_client
     used = in_use.parts_in_use(serving.client)
-    assert [name for name in used if not used[name]] == ["connections", "unpacking", "lane"]
+    assert [name for name in used if not used[name]] == ["connections", "unpacking"]
 
 
 def test_a_tokenizer_without_a_way_is_not_in_use(serving, monkeypatch):
@@ -125,7 +118,7 @@ def test_the_program_is_put_in_under_the_name_that_it_runs_by(serving, monkeypat
     monkeypatch.setattr(Seam, "put_in", lambda seam, one: seen.append((seam.name, one)) or "another kind")
     with caplog.at_level(logging.INFO):
         in_use.begin(serving.client, serving.loop)
-    assert seen == [("api responses", serving.program), ("api lane", serving.program)]
+    assert seen == [("api responses", serving.program)]
     assert "leaves the JSON of whole answers to FastDeploy: another kind" in caplog.text
 
 
@@ -135,7 +128,7 @@ def test_being_put_in_is_not_being_in_use(monkeypatch):
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.export", lambda *all_of_it: told.append(all_of_it))
     monkeypatch.setattr(Seam, "put_in", lambda seam, module: None)
     monkeypatch.setattr(in_use, "api_log", lambda: logging.getLogger("fd_postproc"))
-    entry._put_in("stream_queue", object())
+    entry._put_in("unpacking", object())
     assert told == []
 
 
