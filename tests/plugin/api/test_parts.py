@@ -34,7 +34,9 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
         entry._put_in("unpacking", OTHER)
-    assert "leaves the unpacking of results to FastDeploy: its dispatcher unpacks in another way" in caplog.text
+    assert (
+        "leaves the unpacking of results to FastDeploy: its dispatcher unpacks in another way" in caplog.text
+    )
     value = prometheus_client.REGISTRY.get_sample_value
     assert value("fd_postproc_fast_path", {"path": "api unpacking"}) == 0
 
