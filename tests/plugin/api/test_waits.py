@@ -94,11 +94,10 @@ def late_and(then):
 
     async def run():
         queue, loop = asyncio.Queue(), asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(wait_for(queue.get(), 0.05))
+        waiting = asyncio.ensure_future(wait_for(queue.get(), 0.5))
         await asyncio.sleep(0)
-        loop.call_at(loop.time() + 0.05, then, waiting, queue)  # behind the timeout
-        await asyncio.sleep(0.04)
-        end = loop.time() + 0.05
+        end = loop.time() + 0.5  # behind the timeout
+        loop.call_at(end, then, waiting, queue)
         while loop.time() < end:  # both are due in the next turn
             pass
         await asyncio.wait([waiting])
