@@ -257,6 +257,13 @@ def test_the_parts_of_the_class_say_what_they_expect_of_it():
         assert "self: Any" not in path.read_text() or name == "engine/results/result_classes", name
 
 
+def test_the_plug_in_reads_no_frame_that_waits_and_nothing_private_of_asyncio():
+    private = r"\b(ag|cr|gi)_frame\b|\b_getters\b|\b_putters\b|_fut_waiter|_asyncio_future_blocking"
+    for path in (PACKAGE / "fastdeploy").rglob("*.p*"):
+        if path in PYTHON or path in NATIVE:
+            assert not re.search(private, code(path)), path
+
+
 # The folders beside the package, and which of each other they may import.
 ROOMS = {
     "fd_postproc": (),
