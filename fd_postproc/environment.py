@@ -198,14 +198,6 @@ def _period(text: str) -> float:
     return seconds
 
 
-def _interval(text: str) -> tuple[int, float] | None:
-    if not text:
-        return None
-    tokens, comma, milliseconds = text.partition(",")
-    most = _number("[0-9]{1,5}", 1, 10_000)(milliseconds if comma else "1000")
-    return _number("[0-9]{1,4}", 2, 1024)(tokens), most / 1000
-
-
 def _silence(text: str) -> float:
     if text.strip().lower() in ("0", "off"):
         return math.inf
@@ -253,14 +245,6 @@ CUDA_BUFFERS = Variable(
 DISABLE = Switch("FD_POSTPROC_DISABLE", safe=True)
 API = Switch("FD_POSTPROC_API", "1")
 ENGINE_WATCHDOG = Switch("FD_POSTPROC_ENGINE_WATCHDOG", "1")
-LANE = Switch("FD_POSTPROC_LANE")
-COALESCE = Switch("FD_POSTPROC_COALESCE", "1")
-STREAM_INTERVAL = Variable(
-    "FD_POSTPROC_STREAM_INTERVAL",
-    "",
-    "is not a number of tokens from 2 to 1024, or such a number, a comma and milliseconds from 1 to 10000",
-    _interval,
-)
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
 SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _silence)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)

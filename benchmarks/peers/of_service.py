@@ -22,7 +22,7 @@ def run(python: Path, streams: list[int], seconds: float, interval: float) -> It
     if not tree:
         yield left_out("FastDeploy", "set FD_POSTPROC_FASTDEPLOY to a FastDeploy source tree")
         return
-    for way, kind in product(("lane", "on", "off"), ("21 columns", "plain")):
+    for way, kind in product(("on", "off"), ("21 columns", "plain")):
         with tempfile.TemporaryDirectory() as folder:
             told = Path(folder, "streams.json")
             command = [str(python), "-m", "harness.service", "streams", "--tree", tree, "--json", str(told)]

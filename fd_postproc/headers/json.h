@@ -44,33 +44,6 @@ static inline int fdj_put(fdj_buffer *b, const char *from, size_t n) {
     return 0;
 }
 
-/* Whether bytes are whole characters of UTF-8, of which the last two are not U+FFFD; -1 if only the last one's end
- * is missing. */
-static inline int fdj_whole(const char *text, size_t n) {
-    size_t since = 2; /* characters since the last U+FFFD */
-    for (size_t i = 0, more; i < n; i += more + 1) {
-        const unsigned char *at = (const unsigned char *)text + i;
-        since += since < 2;
-        more = *at < 0x80 ? 0 : *at < 0xe0 ? 1 : *at < 0xf0 ? 2 : 3;
-        if (more == 0)
-            continue;
-        if (*at < 0xc2 || *at > 0xf4)
-            return 0;
-        for (size_t j = 1; j <= more; j++) {
-            if (i + j == n)
-                return -1;
-            if ((at[j] & 0xc0) != 0x80)
-                return 0;
-        }
-        if ((*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) || (*at == 0xf0 && at[1] < 0x90) ||
-            (*at == 0xf4 && at[1] > 0x8f))
-            return 0;
-        if (*at == 0xef && at[1] == 0xbf && at[2] == 0xbd)
-            since = 0;
-    }
-    return since >= 2;
-}
-
 /* What JSON has to escape: quote, backslash and control characters below 32; the letter of the short form. */
 static const char fdj_escapes[256] = {
     'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',

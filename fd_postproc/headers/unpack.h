@@ -134,36 +134,6 @@ static inline int fdu_text(fdu_bytes *b, const char **text, size_t *size) {
     return 1;
 }
 
-/* Pass over a value of any kind but extensions, at most `depth` levels deep; where it returns 0, `at` is anywhere. */
-static inline int fdu_pass(fdu_bytes *b, int depth) {
-    size_t n;
-    int64_t integer;
-    uint64_t large;
-    double real;
-    const char *text;
-    if (b->at >= b->end)
-        return 0;
-    unsigned char kind = *b->at;
-    if (kind == 0xc0 || kind == 0xc2 || kind == 0xc3) {
-        b->at++;
-        return 1;
-    }
-    if (fdu_integer(b, &integer) || fdu_text(b, &text, &n) || fdu_float(b, &real))
-        return 1;
-    if (kind == 0xcf)
-        return fdu_big_endian(b, 8, &large);
-    if (depth == 0)
-        return 0;
-    if (fdu_map(b, &n))
-        n *= 2; /* no more than bytes are left, so it fits */
-    else if (!fdu_list(b, &n))
-        return 0;
-    while (n--)
-        if (!fdu_pass(b, depth - 1))
-            return 0;
-    return 1;
-}
-
 /* Log-probabilities of a result: [ids of each row, scores of each row, a rank a row]. */
 typedef struct {
     const unsigned char *ids, *scores, *ranks; /* the first of each */

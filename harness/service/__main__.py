@@ -52,7 +52,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
         for draft in (False, True) if channel == "spec_topk" else (False,):
             found = compare(
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
-                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq, lane=arguments.lane,
+                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -66,12 +66,10 @@ def compare(
     draft: bool,
     plug_ins: tuple[bool, bool] = (False, True),
     over_zmq: bool = False,
-    lane: bool = False,
 ) -> dict[str, Any]:
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
 
-    `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.  `lane`:
-    its streams take the lane.
+    `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
     """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
@@ -89,10 +87,7 @@ def compare(
                 draft=draft,
                 namespace=namespace,
                 requests=32,
-                environment={
-                    "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
-                    "FD_POSTPROC_LANE": str(int(lane and plug_in)),
-                },
+                environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in))},
             ) as service,
         ):
             service.wait(300)
@@ -246,7 +241,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with the plug-in, steps over ZeroMQ (FD_USE_GET_SAVE_OUTPUT_V1; channels spec, spec_topk)",
     )
-    asked.add_argument("--lane", action="store_true", help="with the plug-in, streams take the lane")
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
     wrong.set_defaults(run=_faults)
@@ -279,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in timed, served:
         command.add_argument(
             "--way", choices=measure.WAYS, nargs="+", default=["off", "on"],
-            help="without the plug-in, with it, and with the lane as well",
+            help="without the plug-in, and with it",
         )  # fmt: skip
     thinks = commands.add_parser("thinking", help="long answers with a reasoning parser and without")
     thinks.add_argument("--parser", choices=thinking.PARSERS, nargs="+", default=list(thinking.PARSERS))

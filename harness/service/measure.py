@@ -37,12 +37,8 @@ THREADS = {
 KINDS = {"plain": ("spec", None), "1 column": ("spec_topk", 0), "21 columns": ("spec_topk", 20)}
 """Channel and ``top_logprobs``; two tokens a step in all of them."""
 
-WAYS: dict[str, tuple[bool, dict[str, str]]] = {
-    "off": (False, {}),
-    "on": (True, {}),
-    "lane": (True, {"FD_POSTPROC_LANE": "1"}),
-}
-"""Ways to serve: whether the plug-in is in, and its switches."""
+WAYS = {"off": False, "on": True}
+"""Ways to serve: whether the plug-in is in."""
 
 
 class Load(NamedTuple):
@@ -318,10 +314,10 @@ def run(
                 service.wait(300)
             for interval in intervals:
                 for count in requests:
-                    for way, service in services.items():
+                    for service in services.values():
                         with contextlib.suppress(TimeoutError):
                             row = measure(service, Load(count, kind, interval), seconds=seconds)
-                            rows.append({"plug-in": service.plug_in, "way": way, **row})
+                            rows.append({"plug-in": service.plug_in, **row})
                             say(json.dumps(rows[-1]))
                         settle(service)
     return rows
@@ -329,11 +325,10 @@ def run(
 
 def _service(stack: contextlib.ExitStack, tree: Path, folder: Path, kind: str, way: str) -> Service:
     """Started, in an IPC namespace of its own."""
-    plug_in, switches = WAYS[way]
     service = Service(
-        tree, folder, plug_in=plug_in, channel=KINDS[kind][0],
+        tree, folder, plug_in=WAYS[way], channel=KINDS[kind][0],
         namespace=stack.enter_context(Namespace(RAISED)),
-        environment={"FD_SERVICE_ACCEPT": str(ACCEPTED), **switches},
+        environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
     )  # fmt: skip
     return stack.enter_context(service)
 
@@ -362,10 +357,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     loads = {(row["requests"], row["kind"], row["interval"]) for row in rows}
     order = list(KINDS)
-    ways = [way for way in WAYS if any(_way(row) == way for row in rows)]
+    ways = [plug_in for plug_in in WAYS.values() if any(row["plug-in"] is plug_in for row in rows)]
     for requests, kind, interval in sorted(loads, key=lambda load: (load[2], order.index(load[1]), load[0])):
         load = requests, kind, interval
-        found = {_way(row): row for row in rows if (row["requests"], row["kind"], row["interval"]) == load}
+        found = {
+            row["plug-in"]: row for row in rows if (row["requests"], row["kind"], row["interval"]) == load
+        }
         cells = [f"{requests}, {kind}", f"{interval * 1000:.0f} ms" if interval else "none"]
         for name in (
             "token ms", "sender ms", "schedule ms", "other ms", "engine ms", "steps a second",
@@ -374,11 +371,6 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells.append(" / ".join(_number(found.get(way, {}).get(name)) for way in ways))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _way(row: dict[str, Any]) -> str:
-    """Of `WAYS`; rows of before there were three tell it by the plug-in."""
-    return str(row.get("way", "on" if row["plug-in"] else "off"))
 
 
 def _number(value: float | None) -> str:

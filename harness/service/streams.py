@@ -34,7 +34,6 @@ SERVERS = (
     Server("FastDeploy, 1 API process", "off", 1),
     Server("FastDeploy, 4 API processes", "off", 4),
     Server("fd_postproc, 1 API process", "on", 1),
-    Server("fd_postproc with lane, 1 API process", "lane", 1),
 )
 
 
@@ -58,13 +57,12 @@ def run(
         for number, server in enumerate(SERVERS):
             if server.way not in ways:
                 continue
-            plug_in, switches = WAYS[server.way]
             with (
                 Namespace(RAISED) as namespace,
                 Service(
-                    tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=plug_in,
+                    tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=WAYS[server.way],
                     channel=KINDS[kind][0], namespace=namespace, requests=max(streams),
-                    workers=server.processes, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED), **switches},
+                    workers=server.processes, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
                 ) as service,
             ):  # fmt: skip
                 service.wait(300)

@@ -124,7 +124,6 @@ def test_the_doctor_knows_them_all(monkeypatch):
     for name in VARIABLES:
         monkeypatch.setenv(name, VARIABLES[name].default or "1")
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
-    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "8,200")
     (finding,) = check_environment()
     assert finding.severity == "ok"
 

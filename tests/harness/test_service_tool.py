@@ -102,8 +102,6 @@ def test_a_server_that_is_behind_is_saturated(tool):
 def test_the_table_of_steps_has_each_way_to_serve(tool):
     pytest.importorskip("aiohttp")
     measure = importlib.import_module(f"{service_tool.NAME}.measure")
-    row = {"requests": 256, "kind": "plain", "interval": 0.1, "plug-in": True}
-    rows = [row | {"way": "lane", "API server ms": 5.0}, row | {"way": "on", "API server ms": 15.0}]
-    before = [{**row, "plug-in": plug_in, "API server ms": 20.0 - plug_in} for plug_in in (True, False)]
-    assert "| 15 / 5 |" in measure.table(rows)
-    assert "| 20 / 19 |" in measure.table(before)
+    row = {"requests": 256, "kind": "plain", "interval": 0.1}
+    rows = [{**row, "plug-in": plug_in, "API server ms": 20.0 - plug_in} for plug_in in (True, False)]
+    assert "| 20 / 19 |" in measure.table(rows)

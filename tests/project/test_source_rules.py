@@ -156,7 +156,6 @@ PLUG_IN = [
     *("api/loading", "api/canned", "api/trial", "api/counters", "api/activation", "api/connections"),
     *("api/unpacking", "api/engine_process", "api/watchdog"),
     *(
-        "api/stream_queue",
         "api/answer_text",
         "api/detokenising",
         "api/excerpt",
@@ -164,11 +163,6 @@ PLUG_IN = [
         "api/known_parsers",
         "api/parsers",
         "api/responses",
-        "api/steady",
-        "api/http_response",
-        "api/lane",
-        "api/lane_chunks",
-        "api/streaming_response",
     ),
     "api/entry",
     "report",
@@ -249,6 +243,13 @@ def test_the_parts_of_the_class_say_what_they_expect_of_it():
     """Their bases do; nobody hides that behind an annotation."""
     for name, path in plug_in_files().items():
         assert "self: Any" not in path.read_text() or name == "engine/results/result_classes", name
+
+
+def test_the_plug_in_reads_no_frame_that_waits_and_nothing_private_of_asyncio():
+    private = r"\b(ag|cr|gi)_frame\b|\b_getters\b|\b_putters\b|_fut_waiter|_asyncio_future_blocking"
+    for path in (PACKAGE / "fastdeploy").rglob("*.p*"):
+        if path in PYTHON or path in NATIVE:
+            assert not re.search(private, code(path)), path
 
 
 # The folders beside the package, and which of each other they may import.

@@ -21,7 +21,6 @@ from tests.upstream import page
 API, ENGINE = TESTS / "plugin/api", TESTS / "plugin/engine"
 MODELS = (API / "test_models.py", API / "test_activation.py", API / "test_logprobs.py")
 MESSAGES = (ENGINE / "test_messages.py", API / "test_unpacking.py", ENGINE / "test_packing.py")
-STREAMS = (API / "test_queues.py", API / "test_waits.py", API / "test_responses.py")
 MATRIX = [
     *(("pydantic", version, MODELS) for version in ("2.7.4", "2.8.2", "2.9.2", "2.10.6", "2.11.9", "")),
     *(("msgpack", version, MESSAGES) for version in ("1.0.8", "1.1.0", "")),
@@ -36,9 +35,7 @@ MATRIX = [
     *(("tokenizers", version, (API / "test_detokenising.py",)) for version in ("0.19.1", "0.21.4", "")),
     *(("transformers", version, (API / "test_detokenising.py",)) for version in ("4.49.0", "4.57.1", "")),
     *(("numpy", version, (*MESSAGES, TESTS / "core/test_step.py")) for version in ("1.26.4", "2.0.2", "")),
-    *(("starlette", version, STREAMS) for version in ("0.37.2", "0.46.2", "")),
-    *(("uvicorn", version, STREAMS) for version in ("0.29.0", "")),
-    ("uvloop", "", STREAMS),
+    *(("starlette", version, (API / "test_responses.py",)) for version in ("0.37.2", "0.46.2", "")),
     ("prometheus_client", "0.20.0", (ENGINE / "test_gauges.py", ENGINE / "test_named_metrics.py")),
 ]
 REPORT = "import runpy; runpy.run_module('fd_postproc.fastdeploy.report', run_name='__main__')"

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ...environment import COALESCE, GC, is_on
+from ...environment import GC, is_on
 from .. import seams
 from ..array_readers import announce
 from .chunks._chunks import note
@@ -30,12 +30,6 @@ MOST_BYTES = 64 << 20
 
 KEEP_EARLY_S = 60.0
 """Seconds after which an early group is dropped."""
-
-MOST_TURNS = 16
-"""Limit of the event loop's turns for which chunks wait for those of results that are here already."""
-
-MOST_PENDING = 1 << 16
-"""Limit of a connection's chunks that wait, in bytes."""
 
 MOST_GONE = 4096
 """Limit of remembered ended requests, whose late results are dropped."""
@@ -94,10 +88,8 @@ class RequestMap(dict):  # type: ignore[type-arg]
         How many groups are held, and the bytes of memory that they take.
     dropped : OrderedDict
         Requests that have lost their early results: when, and why.
-    lanes : dict
-        By request: what writes its chunks (`lane`).
-    more : callable
-        Whether the next message of results is here already.
+    gone : OrderedDict
+        Requests that have ended.
     """
 
     def __init__(self, registered: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,14 +99,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self.groups = self.size = 0
         self.dropped: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self.gone: OrderedDict[str, None] = OrderedDict()
-        self.lanes: dict[str, Any] = {}
-        self.premises: Any = None  # of streams in their steady state (`steady`)
-        self.more: Callable[[], Any] = bool
-        self.waiting: dict[Any, None] = {}  # lanes with chunks that wait
-        self.turns = 0
 
     def get(self, name: str, default: Any = None) -> Any:
-        queue = self.lanes.get(name) or super().get(name)
+        queue = super().get(name)
         if queue is not None:
             return queue
         return default if default is not None or name in self.gone else _Early(self, name)
@@ -132,37 +119,13 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
     def pop(self, name: str, *default: Any) -> Any:
         _remember(self.gone, name, None)
-        self.lanes.pop(name, None)
         return super().pop(name, *default)
 
     def clear(self) -> None:
         super().clear()
-        self.lanes.clear()
         self.held.clear()
         self.dropped.clear()
         self.groups = self.size = 0
-
-    def write(self, lane: Any) -> None:
-        """Write a lane's chunks, at once or with those of messages that are here already."""
-        if not self.more():
-            lane.flush()
-        elif lane not in self.waiting:
-            if not self.waiting:
-                self.turns = 0
-                asyncio.get_running_loop().call_soon(self._turn)
-            self.waiting[lane] = None
-        elif sum(map(len, lane.pending)) > MOST_PENDING:
-            lane.flush()
-
-    def _turn(self) -> None:
-        """Write what waits, unless the dispatcher has more for it."""
-        self.turns += 1
-        if self.turns < MOST_TURNS and self.more():
-            asyncio.get_running_loop().call_soon(self._turn)
-            return
-        waiting, self.waiting = self.waiting, {}
-        for lane in waiting:
-            lane.flush()
 
     def hold(self, name: str, group: Any) -> None:
         """Hold a group of results of an id that is not registered."""
@@ -270,11 +233,7 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(stock_initialize)
     async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
         made = await stock_initialize(manager, *arguments, **options)
-        stream = getattr(manager, "pull_client", None)
-        take_turns(stream)
-        messages = getattr(stream, "_queue", None)
-        if is_on(COALESCE) and messages is not None and type(manager.request_map) is RequestMap:
-            manager.request_map.more = messages.__len__
+        take_turns(getattr(manager, "pull_client", None))
         tell_of_arrays(manager, module)
         freeze()
         return made

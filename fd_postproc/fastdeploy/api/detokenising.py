@@ -401,7 +401,6 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         return text, status[2], previous
 
     ids2tokens.advance = advance  # type: ignore[attr-defined]
-    ids2tokens.ways_of = tokenizers.ways_of  # type: ignore[attr-defined]
     ids2tokens.is_left_to_fastdeploy = is_left_to_fastdeploy  # type: ignore[attr-defined]
     yield cls, "__init__", __init__
     yield cls, METHOD, ids2tokens

@@ -42,23 +42,15 @@ class UnpackingMsgpack:
 
     def unpackb(self, packed: Any, **options: Any) -> Any:
         """Unpack as msgpack does; the values of keys in `LAZY` become lists when they are read."""
-        rest = None
         if not options and type(packed) is bytes:
             try:
                 return unpack(packed)
-            except (Unknown, UnicodeDecodeError) as error:
-                rest = getattr(error, "rest", None)
-                note(
-                    str(error)
-                    if isinstance(error, Unknown)
-                    else "a message of results with a text that is none"
-                )
+            except Unknown as reason:
+                note(str(reason))
+            except UnicodeDecodeError:
+                note("a message of results with a text that is none")
         options.setdefault("ext_hook", self._extension)
-        whole = self._stock.unpackb(packed, **options)
-        if rest is not None:  # what comes before is written
-            before, group, first = rest
-            whole = [*before, whole[group][first:], *whole[group + 1 :]]
-        return whole
+        return self._stock.unpackb(packed, **options)
 
     def _extension(self, code: int, content: bytes) -> Any:
         """Lists of an array that came as one value; any other extension as msgpack's own."""

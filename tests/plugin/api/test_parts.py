@@ -14,7 +14,7 @@ from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
 from fd_postproc.fastdeploy.seams import Seam
 from tests.lib.paths import ROOT
 
-OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace(get_connection=lambda manager: manager.other))
+OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -36,9 +36,11 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", set())
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
-        entry._put_in("stream_queue", OTHER)
-    assert "leaves the queues of results to FastDeploy: its queues are made in another way" in caplog.text
-    assert gauge("stream_queue") == 0
+        entry._put_in("unpacking", OTHER)
+    assert (
+        "leaves the unpacking of results to FastDeploy: its dispatcher unpacks in another way" in caplog.text
+    )
+    assert gauge("unpacking") == 0
 
 
 def gauge(name):

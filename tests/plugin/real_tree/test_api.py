@@ -69,13 +69,6 @@ if importlib.util.find_spec("fastdeploy.input.base_processor") is not None:
         found[name] = [sorted(totals()[1]), wrong[:1], quick]
 print("told: " + json.dumps(found))
 """
-PARTS = """
-import importlib, json
-import fastdeploy
-from fd_postproc.fastdeploy.api import stream_queue
-utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
-print("told: " + json.dumps([utils.asyncio.Queue is stream_queue.make_queue]))
-"""
 
 
 def serve(tree, folder, *arguments, **variables):
@@ -188,16 +181,6 @@ def test_texts_of_any_ids_are_the_same(tree, tmp_path):
         assert wrong == [], name
         assert quick is (name in ("bytebpe", "sentencepiece"))
         assert left == []
-
-
-@each_tree
-@pytest.mark.parametrize("on", [True, False])
-def test_queues_are_ours(tree, on, tmp_path):
-    check(tree)
-    if not (tree / "fastdeploy" / "plugins" / "tool_parser").is_dir():
-        pytest.skip("this FastDeploy loads no plug-in in the API server's process")
-    told, _ = run(tree, PARTS, folder=tmp_path, FD_PLUGINS="fd_postproc", FD_POSTPROC_API="1" if on else "0")
-    assert told == [on]
 
 
 @each_tree

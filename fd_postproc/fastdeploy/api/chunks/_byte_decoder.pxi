@@ -93,32 +93,6 @@ cdef class ByteTokens:
             if window != kept:
                 PyMem_Free(window)
 
-    cdef Py_ssize_t new_bytes(self, fdj_buffer *out, const int64_t *ids, Py_ssize_t read, Py_ssize_t count
-                              ) except -2:
-        """Write the bytes of ids; where those from `read` on begin, if they and those before are whole texts.
-
-        It is their end if their last character is not complete: no new text.  -1 where `new_text` has to be
-        asked.  Bytes of whole characters are their own text; the last ones may not be U+FFFD, which stands
-        for a character that is not complete.
-        """
-        cdef Py_ssize_t i, begin = 0
-        cdef int whole
-        out.used = 0
-        for i in range(count):
-            if i == read:
-                begin = <Py_ssize_t>out.used
-            if not 0 <= ids[i] < PyList_GET_SIZE(self.known):
-                return -1
-            text = <object>PyList_GET_ITEM(self.known, <Py_ssize_t>ids[i])
-            if text is None:
-                return -1
-            if fdj_put(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)):
-                raise MemoryError
-        if <Py_ssize_t>out.used == begin or fdj_whole(out.data, begin) != 1:
-            return -1
-        whole = fdj_whole(out.data + begin, out.used - begin)
-        return -1 if whole == 0 else begin if whole == 1 else <Py_ssize_t>out.used
-
     cdef bytes met(self, long token):
         """The bytes of a token; None if the id is not a token's, or its text is a special one."""
         cdef bytes made

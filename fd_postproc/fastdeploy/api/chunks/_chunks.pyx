@@ -5,8 +5,7 @@
 The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
 what every piece of an answer can do, texts of token ids made once, results out of msgpack, sampling masks,
 answers in pieces, routed experts, log-probabilities of chat, of completion and of the prompt, stand-ins for
-models of pydantic, the queue that a stream waits at, new text out of new token ids, and
-chunks of streams in their steady state, from the engine's message to the connection.
+models of pydantic, and new text out of new token ids.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
@@ -36,11 +35,9 @@ cdef extern from "fd_postproc/headers/json.h":
     enum:
         FDJ_POWER_MIN, FDJ_POWER_MAX
     uint64_t fdj_powers[1][2]
-    int fdj_need(fdj_buffer *b, size_t more) noexcept nogil
     int fdj_put(fdj_buffer *b, const char *text, size_t n) noexcept nogil
     int fdj_string(fdj_buffer *b, const char *text, size_t n) noexcept nogil
     int fdj_integer(fdj_buffer *b, long long n) noexcept nogil
-    int fdj_whole(const char *text, size_t n) noexcept nogil
     int fdj_double(fdj_buffer *b, double value, const fdj_style *style) noexcept nogil
 
 include "_numbers.pxi"
@@ -54,7 +51,5 @@ include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"
 include "_models.pxi"
-include "_queue.pxi"
 include "_byte_decoder.pxi"
 include "_piece_decoder.pxi"
-include "_steady.pxi"

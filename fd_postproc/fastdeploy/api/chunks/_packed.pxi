@@ -21,7 +21,6 @@ cdef extern from "fd_postproc/headers/unpack.h":
     bint fdu_list(fdu_bytes *b, size_t *count) noexcept nogil
     bint fdu_map(fdu_bytes *b, size_t *count) noexcept nogil
     bint fdu_text(fdu_bytes *b, const char **text, size_t *size) noexcept nogil
-    bint fdu_pass(fdu_bytes *b, int depth) noexcept nogil
     bint fdu_logprobs(fdu_bytes *b, fdu_rows *rows) noexcept nogil
     bint fdu_extension(fdu_bytes *b, int type, const unsigned char **content, size_t *size) noexcept nogil
     bint fdu_masks(fdu_bytes *b, size_t *count, int *nested) noexcept nogil
@@ -142,13 +141,8 @@ cdef object _packed(fdu_bytes *source):
     cdef fdu_rows rows
     if not fdu_logprobs(source, &rows):
         return None
-    return _kept_rows(begin, <size_t>(source.at - begin), &rows)
-
-
-cdef PackedRows _kept_rows(const unsigned char *begin, size_t size, const fdu_rows *rows):
-    """Log-probabilities that begin here."""
     cdef PackedRows made = PackedRows.__new__(PackedRows)
-    made.keep(begin, size)
+    made.keep(begin, <size_t>(source.at - begin))
     made.rows = rows.rows
     made.ids, made.scores, made.ranks = rows.ids - begin, rows.scores - begin, rows.ranks - begin
     made.width = rows.width
@@ -156,7 +150,7 @@ cdef PackedRows _kept_rows(const unsigned char *begin, size_t size, const fdu_ro
 
 
 def unpack(bytes packed not None, bint lazy=True):
-    """Unpack as ``msgpack.unpackb`` does, without the results that are written at once (`SteadyStream`).
+    """Unpack as ``msgpack.unpackb`` does.
 
     Parameters
     ----------
@@ -177,7 +171,7 @@ def unpack(bytes packed not None, bint lazy=True):
     source.end = source.at + len(packed)
     _unpacking = packed
     try:
-        made = _unwritten(&source) if lazy and _steady else _unpacked(&source, 0, lazy)
+        made = _unpacked(&source, 0, lazy)
     finally:
         _unpacking = None
     if source.at != source.end:

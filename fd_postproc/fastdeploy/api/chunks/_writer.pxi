@@ -84,9 +84,6 @@ cdef class _Writer:
         cdef long long n = PyLong_AsLongLongAndOverflow(value, &overflow)
         if overflow:
             return self.put(str(value).encode())
-        return self.number(n)
-
-    cdef int number(self, long long n) except -1:
         if fdj_integer(&self.out, n):
             raise MemoryError
         return 0

@@ -39,7 +39,7 @@ from ._chunks import (
 )
 from .model_fields import NotPlain, float_style, models_of
 from .token_spelling import chat_spelling, completion_spelling, prompt_spelling, silence
-from .wait_for import Asyncio, wait_for
+from .wait_for import IS_OF_USE, Asyncio
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
@@ -111,8 +111,8 @@ def blocks_of(module: Any) -> Blocks:
             made.names[name] = models_of(cls, stood_in, style)
         except NotPlain as reason:
             made.left[name] = str(reason)
-    if vars(module).get("asyncio") is asyncio:
-        made.names["asyncio"] = Asyncio(wait_for=wait_for)
+    if IS_OF_USE and vars(module).get("asyncio") is asyncio:
+        made.names["asyncio"] = Asyncio("asyncio")
     for (owner, name), make in _METHODS.items():
         cls = vars(module).get(owner)
         stock = vars(cls).get(name) if cls is not None else None
@@ -309,7 +309,6 @@ def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[...
             handler, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
         )
 
-    _create_chat_logprobs.builder_of = builders.of  # type: ignore[attr-defined]
     return _create_chat_logprobs
 
 
@@ -334,7 +333,6 @@ def _completion_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callab
             note("the tokenizer refuses a token id")
         return stock(handler, output_top_logprobs, request_logprobs, prompt_text_offset)
 
-    _create_completion_logprobs.builder_of = builders.of  # type: ignore[attr-defined]
     return _create_completion_logprobs
 
 
