@@ -22,7 +22,7 @@ from ..recording import RecordingError
 from .help_text import HelpText
 from .terminal import CommandError
 
-COMMANDS = ("demo", "inspect", "record", "replay", "worker-sim", "doctor", "explain", "bench")
+COMMANDS = ("demo", "inspect", "record", "replay", "doctor", "explain")
 
 _INTERRUPTED = 128 + 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
