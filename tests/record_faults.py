@@ -43,8 +43,8 @@ FastDeploy's double around the token thread (`python -m tests.record_faults` in 
 those of one run; N stands for numbers. `healthy()` is false within five seconds wherever a reason stands. A
 dash means that the service goes on, or that no process is left to ask.
 
-To try a fault, give `fd-postproc worker-sim QUEUE` the arguments below. QUEUE is the service's
-`INFERENCE_MSG_QUEUE_ID`, as in its log; its own worker is stopped meanwhile (`kill -STOP`).
+To try a fault, give `python -m tests.lib.simulated_worker QUEUE` in a checkout the arguments below. QUEUE
+is the service's `INFERENCE_MSG_QUEUE_ID`, as in its log; its own worker is stopped meanwhile (`kill -STOP`).
 """
 
 

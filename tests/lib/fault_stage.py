@@ -24,6 +24,7 @@ from fd_postproc import doctor, queues
 from fd_postproc.cli import main as command
 from fd_postproc.flight import files
 from fd_postproc.needed_limits import Load
+from tests.lib import simulated_worker
 from tests.lib.rig import Rig
 from tests.lib.waiting import until
 
@@ -112,12 +113,12 @@ class Stage:
         return pid
 
     def worker(self, *arguments, channel=None, load=f"{REQUESTS},1,1", pace=0.02, dialect="packed"):
-        """Start ``fd-postproc worker-sim``; its process."""
+        """Start a simulated worker; its process."""
         self._workers += 1
         channel = channel or self.channel
-        given = ["worker-sim", f"key:{queues.locate(channel):#x}", "--channel", channel, "--load", load]
-        given += ["--pace", str(pace), "--dialect", dialect, "--steps", "100000", "--ids", "1000,2000"]
-        return self.child(_command, f"{self.folder}/worker-{self._workers}", [*given, *arguments])
+        given = [f"key:{queues.locate(channel):#x}", "--channel", channel, "--load", load]
+        given += ["--pace", str(pace), "--dialect", dialect]
+        return self.child(_simulate, f"{self.folder}/worker-{self._workers}", [*given, *arguments])
 
     def kill(self, pid, number=signal.SIGKILL):
         os.kill(pid, number)
@@ -196,7 +197,7 @@ class Stage:
         for name in sorted(os.listdir(self.folder), key=lambda name: (not name.startswith("log-"), name)):
             if name.startswith("worker-"):
                 with open(f"{self.folder}/{name}") as file:
-                    lines += [f"worker-sim: {line}" for line in file.read().splitlines()[1:]]
+                    lines += [f"worker: {line}" for line in file.read().splitlines()]
             elif name.startswith("log-"):
                 with open(f"{self.folder}/{name}") as file:
                     found = [line.partition(" ") for line in file.read().splitlines()]
@@ -239,13 +240,12 @@ def _first_line(record):
     return True
 
 
-def _command(path, arguments):
-    """``fd-postproc`` in this process."""
+def _simulate(path, arguments):
+    """The simulated worker in this process."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(file, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os._exit(command(arguments))
+    simulated_worker.main(arguments)
 
 
 def short_of_memory(rig, after=60):

@@ -15,6 +15,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from tests.lib.fault_stage import REQUESTS, at_step, hang, set_limit, short_of_memory
+from tests.lib.simulated_worker import Worker
 from tests.lib.waiting import until
 
 AT = 100  # the step at which a worker misbehaves: two seconds after its first
@@ -36,7 +37,7 @@ class Fault:
     reason : str or None
         What `healthy` must say within five seconds; None: nothing is wrong with the service.
     attempt : str
-        How to try it: arguments of ``fd-postproc worker-sim QUEUE``, or a sentence.
+        How to try it: arguments of `tests.lib.simulated_worker`, or a sentence.
     remedy : str
     """
 
@@ -50,7 +51,7 @@ class Fault:
 
 
 def simulated(stage, fault, *arguments, after=SOON, channel="plain", slots=REQUESTS, **worker):
-    """A worker-sim process that misbehaves at step AT."""
+    """A simulated worker that misbehaves at step AT."""
     engine = stage.engine(channel, slots=slots)
     stage.worker("--fault", fault, "--at", str(AT), *arguments, **worker)
     stage.sound(engine, 20)
@@ -65,7 +66,7 @@ def full_size(stage):
 
 
 def happening(stage, what, after=SOON, *, reason=True, prepare=None, **worker):
-    """A sound worker-sim process, and something that happens to it, to the queue or to the engine."""
+    """A sound simulated worker, and something that happens to it, to the queue or to the engine."""
     engine = stage.engine(prepare=prepare)
     worker = stage.worker(**worker)
     stage.sound(engine, AT // 2)
@@ -244,14 +245,12 @@ def killed_in_every_piece(stage):
     engine = stage.engine("topk")
 
     def send(pieces):
-        with fp.Sender("topk", dialect="compact") as sender:
-            sender.send(step)
-            queue = sysv_ipc.MessageQueue(queues.locate("topk"))
-            messages = sender._messages(step)
-            assert len(messages) == 5
-            for mtype, payload in messages[:pieces]:
-                queue.send(payload, type=mtype)
-            os.kill(os.getpid(), signal.SIGKILL)
+        worker = Worker("topk", queues.locate("topk"), "compact")
+        worker.send(step)
+        messages = worker.messages(step)
+        assert len(messages) == 5
+        worker.put(messages[:pieces])
+        os.kill(os.getpid(), signal.SIGKILL)
 
     stage.reap(stage.child(send, 0))  # between two frames
     stage.sound(engine, 1)
@@ -335,7 +334,7 @@ PLAIN = "--channel plain"
 COMPACT = "--channel plain --dialect compact"
 RESTART = "Restart the service: the plug-in takes nothing of its queue over."
 FAULTS = [
-    # ---- what worker-sim does
+    # ---- what a simulated worker does
     Fault(
         "silence", "the worker lives and sends nothing", partial(simulated, fault="silence", after=LATER),
         "silent", "silent", f"{PLAIN} --fault silence",
@@ -427,12 +426,12 @@ FAULTS = [
     Fault(
         "stopped", "the worker is stopped",
         partial(happening, what=lambda stage, _, worker: stage.kill(worker, signal.SIGSTOP), after=LATER),
-        "stopped", "stopped", "`kill -STOP` the process of a worker-sim.",
+        "stopped", "stopped", "`kill -STOP` a simulated worker.",
         "`kill -CONT` it; or a debugger holds it.",
     ),
     Fault(
         "killed-in-pieces", "workers are killed after each piece of a frame", killed_in_every_piece,
-        "incomplete", "worker", "Kill a worker-sim that sends to a queue that is not read.",
+        "incomplete", "worker", "Kill a simulated worker that sends to a queue that is not read.",
         "As of one that is killed between two steps.",
     ),
     Fault(
@@ -463,13 +462,13 @@ FAULTS = [
     Fault(
         "other-dialect", "a worker began anew with another dialect",
         partial(happening, what=_begin_anew, reason=False),
-        "other-dialect", None, f"End a worker-sim, then start another: {COMPACT}",
+        "other-dialect", None, f"End a simulated worker, then start another: {COMPACT}",
         "Nothing, if it was wanted. Else compare FD_PLUGINS and FD_POSTPROC_DIALECT of both starts.",
     ),
     Fault(
         "slow-worker", "the worker is ten times slower at once",
         partial(changing, step=lambda _: _plain(REQUESTS), pace=lambda n: 0.02 if n < AT else 0.2),
-        "slow-worker", None, "End a worker-sim, then start another with --pace 0.2.",
+        "slow-worker", None, "End a simulated worker, then start another with --pace 0.2.",
         "Look at the worker's machine: a clock that was lowered, a GPU that is shared, a debugger's log.",
     ),
     Fault(
@@ -511,18 +510,18 @@ FAULTS = [
     Fault(
         "msgmax", "kernel.msgmax is lowered",
         partial(happening, what=lambda *_: set_limit("msgmax", 4096)),
-        "limits-lowered", None, "`sysctl kernel.msgmax=4096` while a worker-sim sends.",
+        "limits-lowered", None, "`sysctl kernel.msgmax=4096` while a simulated worker sends.",
         "Raise it again. Frames come in more pieces meanwhile; FastDeploy's own messages may be refused.",
     ),
     Fault(
         "full", "the queue is full",
         partial(in_a_step, prepare=lambda rig: at_step(rig, AT, hang), after=LATER, pace=0.002),
-        "queue-full", "step", "`kill -STOP` the engine while a worker-sim with --full-speed sends.",
+        "queue-full", "step", "`kill -STOP` the engine while a simulated worker with --pace 0 sends.",
         "The worker waits for room and loses nothing. See why the engine does not read.",
     ),
     Fault(
         "stale", "messages of an earlier run are in the queue", left_by_an_earlier_run,
-        "stale", None, "Let a worker-sim send to a queue before the service starts.",
+        "stale", None, "Let a simulated worker send to a queue before the service starts.",
         "Nothing: they were dropped.",
     ),
     Fault(

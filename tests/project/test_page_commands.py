@@ -13,10 +13,8 @@ COMMANDS = unique_commands()
 
 
 def nightly(command, where):
-    """What is no command of the two pages that a user begins with, or takes long."""
-    begun_with = where in ("README.md", "docs/user-guide.md")
-    quick = begun_with and "bench" not in command and "--load" not in command
-    return () if quick else [pytest.mark.nightly]
+    """What is no command of the two pages that a user begins with."""
+    return () if where in ("README.md", "docs/user-guide.md") else [pytest.mark.nightly]
 
 
 def test_all_commands_are_found():

@@ -1,4 +1,4 @@
-"""docs/faults.md is what a run shows, explain knows its codes, and worker-sim's faults are all there."""
+"""docs/faults.md is what a run shows, explain knows its codes, and a worker's faults are all there."""
 
 import re
 import subprocess
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from fd_postproc.cli.misbehaviour import MISHAPS as SIMULATED
 from fd_postproc.faults import FAULTS as WORDS
 from fd_postproc.faults import HEALTH
 from tests import record_faults
 from tests.lib.faults import FAULTS
 from tests.lib.paths import ROOT
+from tests.lib.simulated_worker import FAULTS as SIMULATED
 
 pytestmark = pytest.mark.framework
 
