@@ -30,9 +30,7 @@ def page_commands():
     """(page, command) for each line of a block of commands, less the remark behind it."""
     texts = [(str(page.relative_to(ROOT)), page.read_text()) for page in PAGES]
     for name in cli.COMMANDS:
-        texts.append(
-            (f"{name} --help", importlib.import_module(f"fd_postproc.cli.{name}").EXAMPLES)
-        )
+        texts.append((f"{name} --help", importlib.import_module(f"fd_postproc.cli.{name}").EXAMPLES))
     for where, text in texts:
         for line in re.findall(r"^ +(?:.*&& )?(fd-postproc [a-z].*)$", text, flags=re.M):
             yield where, re.split(r"  +| #", line)[0]
