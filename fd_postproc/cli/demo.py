@@ -31,7 +31,6 @@ from .terminal import CommandError, console, positive_int, stop_on_signal
 HELP = "send FastDeploy messages through a real queue, end to end"
 EXAMPLES = """examples:
   fd-postproc demo
-  fd-postproc demo --repeat 2000    a longer measurement of messages a second
 """
 _BATCH, _ACCEPTED, _COLUMNS = 256, 2, 21  # what README's table is about
 _SILENCE_S, _LOOK_S = 30.0, 0.2
