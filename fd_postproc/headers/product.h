@@ -2,8 +2,8 @@
  *
  * Products of sizes that come from outside: a message, a pickle, a tensor of another library.
  *
- * A product that overflows looks like a small size.  tests/project/test_products.py finds products of two
- * sizes that are made in another way, and has the reason for each.
+ * A product that overflows looks like a small size.  So products of two such sizes are made
+ * here, and nowhere else.
  */
 #ifndef FD_POSTPROC_PRODUCT_H
 #define FD_POSTPROC_PRODUCT_H

@@ -46,11 +46,10 @@ def unique_commands():
     return found
 
 
-def commands_to_run(chosen=lambda command: True, marks_of=lambda command, where: ()):
+def commands_to_run():
     """A parameter for each command."""
     for command, where in unique_commands().items():
-        if chosen(command):
-            yield pytest.param(command, marks=marks_of(command, where), id=f"{where}: {command}")
+        yield pytest.param(command, id=f"{where}: {command}")
 
 
 def spelled_out(command):
@@ -99,8 +98,6 @@ def run_command(command, programs, folder):
     arguments = spelled_out(command)
     set_the_stage(arguments, folder)
     environment = {**as_a_user(), "FD_POSTPROC_FLIGHT_FOLDER": str(folder)}
-    if "--remove" in arguments:
-        arguments.append("--yes")  # there is no terminal to ask
     process = subprocess.Popen(
         [programs / "fd-postproc", *arguments],
         cwd=folder,

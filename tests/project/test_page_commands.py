@@ -12,11 +12,6 @@ from tests.lib.page_commands import commands_to_run, run_command, spelled_out, u
 COMMANDS = unique_commands()
 
 
-def nightly(command, where):
-    """What is no command of the two pages that a user begins with."""
-    return () if where in ("README.md", "docs/user-guide.md") else [pytest.mark.nightly]
-
-
 def test_all_commands_are_found():
     named = {shlex.split(command)[1] for command in COMMANDS}
     assert named == set(cli.COMMANDS)
@@ -24,12 +19,13 @@ def test_all_commands_are_found():
     assert {where for where in COMMANDS.values() if where.endswith("--help")}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_printed_command_is_one(command):
-    cli._parser().parse_args(spelled_out(command))
+def test_every_printed_command_is_one():
+    for command in COMMANDS:
+        cli._parser().parse_args(spelled_out(command))
 
 
-@pytest.mark.parametrize("command", [*commands_to_run(marks_of=nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", [*commands_to_run()])
 def test_every_printed_command_runs(command, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip(

@@ -11,6 +11,7 @@ from tests.lib.page_commands import ROOT, as_a_user
 from tests.lib.page_examples import examples, run_example
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("block", [*examples()])
 def test_every_example_runs_by_itself(block, own_namespace, tmp_path):
     if not own_namespace:

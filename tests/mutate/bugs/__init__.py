@@ -1,1 +1,0 @@
-"""The listed bugs, a module for each room."""
