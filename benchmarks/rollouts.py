@@ -151,7 +151,7 @@ def _engine(name: str, results: Callable[[Any], list[Any]]) -> Ready:
 
 
 APPLICATION = """
-def respond(answer, req=None):
+def respond(answer):
     return JSONResponse(content=answer.model_dump())
 """
 """As FastDeploy's application answers."""
@@ -212,10 +212,8 @@ class Server:
         """Restore what FastDeploy had."""
         self.using.close()
 
-    async def respond(
-        self, messages: list[bytes], sink: Callable[[bytes], Any], compact: bool = False
-    ) -> None:
-        """Answer with the results of messages, with arrays if the request asks for them."""
+    async def respond(self, messages: list[bytes], sink: Callable[[bytes], Any]) -> None:
+        """Answer with the results of messages."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
 
         async def feed() -> None:  # a step's when the one before is read, as they come
@@ -261,8 +259,7 @@ class Server:
             if event["type"] == "http.response.body":
                 sink(event["body"])
 
-        asked = SimpleNamespace(_json={"compact_arrays": compact})
-        await self.application.respond(answer, asked)({"type": "http"}, None, send)
+        await self.application.respond(answer)({"type": "http"}, None, send)
 
 
 class _Quiet:

@@ -1,56 +1,51 @@
-"""Collect the answers of many rollouts at a time, with experts, log-probabilities and masks as NumPy arrays.
+"""Collect many rollouts at a time: token ids, log-probabilities and experts as NumPy arrays.
 
 python examples/collect_rollouts.py http://127.0.0.1:8180 256
 """
 
-import http.client
+import base64
 import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
-from fd_postproc.client import ASK, Answer, read_answer
+import numpy as np
 
 AT_ONCE = 64
 
 
-def ask(address: str, number: int) -> tuple[Answer, int]:
-    """One rollout's answer, and the bytes of its body."""
+def ask(address: str, number: int) -> bytes:
+    """The body of one rollout's answer."""
     request = {
-        **ASK,
         "messages": [{"role": "user", "content": f"Rollout {number}: think of a number."}],
         "max_tokens": 64,
         "logprobs": True,
         "top_logprobs": 0,
         "return_token_ids": True,
     }
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=600)
-    try:
-        connection.request(
-            "POST", "/v1/chat/completions", json.dumps(request), {"Content-Type": "application/json"}
-        )
-        response = connection.getresponse()
-        body = response.read()
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise SystemExit(f"rollout {number}: status {response.status}: {body[:500].decode(errors='replace')}")
-    return read_answer(body), len(body)
+    headers = {"Content-Type": "application/json"}
+    with urlopen(
+        Request(f"{address}/v1/chat/completions", json.dumps(request).encode(), headers), timeout=600
+    ) as response:
+        body: bytes = response.read()
+    return body
 
 
 def main(address: str, rollouts: int) -> None:
-    began, tokens, size = time.perf_counter(), 0, 0
+    began, totals = time.perf_counter(), np.zeros(4, np.int64)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for answer, body in threads.map(lambda number: ask(address, number), range(rollouts)):
-            size += body
-            for choice in answer.choices:
-                assert choice.token_ids is not None
-                tokens += len(choice.token_ids)
-                if choice.logprobs is not None:
-                    assert len(choice.logprobs.logprobs) == len(choice.token_ids)
+        for body in threads.map(lambda number: ask(address, number), range(rollouts)):
+            answer = json.loads(body)
+            (choice,) = answer["choices"]
+            ids = np.array(choice["message"]["completion_token_ids"])
+            scores = np.array([entry["logprob"] for entry in choice["logprobs"]["content"]])
+            chosen = np.frombuffer(base64.b64decode(answer.get("routed_experts") or ""), np.int64)
+            totals += len(ids), scores.size, chosen.size, len(body)
     seconds = time.perf_counter() - began
-    print(f"{rollouts} answers, {tokens} tokens, {size / 1e6:.1f} MB in {seconds:.1f} s")
+    tokens, logprobs, experts, size = totals
+    print(f"{rollouts} answers: {tokens} tokens, {logprobs} log-probabilities, {experts} experts")
+    print(f"{size / 1e6:.1f} MB in {seconds:.1f} s")
 
 
 if __name__ == "__main__":

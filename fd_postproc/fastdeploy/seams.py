@@ -425,14 +425,14 @@ _ROWS = (
         "requests end when the engine's process is gone",
     ),
     Seam(
-        "api in use",
+        "api start",
         API,
         (_CLIENT,),
         ("EngineClient.create_zmq_client",),
-        "the look at what is in use",
-        "api.in_use:install",
+        "the start of the server",
+        "api.entry:install",
         "FastDeploy's own runs first.",
-        "the gauges say which parts are in use while the server serves",
+        "the program's own classes are replaced, and the gauges are set, when the server starts",
     ),
     Seam(
         "api detokenising",
@@ -520,8 +520,6 @@ SEAMS = {row.name: row for row in _ROWS}
 """All seams by name."""
 
 API_PARTS = {
-    row.name.removeprefix("api "): row
-    for row in _ROWS
-    if row.side == API and row.name not in ("api chunks", "api in use")
+    row.name.removeprefix("api "): row for row in _ROWS if row.side == API and row.name != "api chunks"
 }
 """The API side's seams besides chunks, without ``api``, in the order of their installation."""

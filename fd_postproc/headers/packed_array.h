@@ -171,27 +171,6 @@ static void fdy_base64(const fdy_array *a, int64_t first, int64_t count, char *o
     }
 }
 
-/* ---- base64 of the numbers as they are ---------------------------------------------------------------------- */
-
-static inline size_t fdy_raw_base64_size(size_t bytes) { return 4 * ((bytes + 2) / 3); }
-
-/* `out` has room for fdy_raw_base64_size. */
-static void fdy_raw_base64(const unsigned char *p, size_t bytes, char *out)
-{
-    unsigned char last[3] = {0, 0, 0};
-    size_t left = bytes % 3;
-    const unsigned char *end = p + (bytes - left);
-    for (; p < end; p += 3, out += 4)
-        fdy_three(out, p);
-    if (left) {
-        memcpy(last, p, left);
-        fdy_three(out, last);
-        out[3] = '=';
-        if (left == 1)
-            out[2] = '=';
-    }
-}
-
 /* ---- nested lists, as msgpack writes those of tolist() ----------------------------------------------------- */
 
 /* How many bytes they take at most. */

@@ -17,5 +17,3 @@ cdef extern from "fd_postproc/headers/packed_array.h":
     uint64_t fdy_word(const fdy_array *a, int64_t i) noexcept nogil
     size_t fdy_base64_size(int64_t count) noexcept nogil
     void fdy_base64(const fdy_array *a, int64_t first, int64_t count, char *out) noexcept nogil
-    size_t fdy_raw_base64_size(size_t bytes) noexcept nogil
-    void fdy_raw_base64(const unsigned char *p, size_t bytes, char *out) noexcept nogil

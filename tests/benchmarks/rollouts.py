@@ -10,7 +10,6 @@ import numpy as np
 
 from benchmarks import rollouts
 from benchmarks.rollouts import OURS, STOCK, Server, longest_hold, packers
-from fd_postproc import client
 
 TOKENS = 8000
 
@@ -81,41 +80,12 @@ def _masked(masks, plan):
     return [rollouts._result(plan, sampling_mask=one, finished=i == last) for i, one in enumerate(masks)]
 
 
-def compact_says_the_same(body, default, results, arrays):
-    """The first number of an answer with arrays that is not the results'; None if there is none.
-
-    From an engine of FastDeploy's own, experts come as lists, and stay the base64 of these.
-    """
-    told, frame, last = client.read_answer(body), json.loads(body), results[-1]
-    choice, first = told.choices[0], frame["choices"][0]
-    if first["message"] != json.loads(default)["choices"][0]["message"]:
-        return "another message"
-    experts = getattr(last, "routing_data", None)
-    if experts is not None and experts.size and arrays and "routed_experts" in frame:
-        ours = told.routed_experts
-        if ours.dtype != experts.dtype or not np.array_equal(ours, experts):
-            return "other experts"
-    masks = [getattr(one.outputs, "sampling_mask", None) for one in results]
-    masks = [mask if mask and type(mask[0]) is list else [mask] for mask in masks if mask is not None]
-    rows = [row for mask in masks for row in mask]
-    if rows and [one.tolist() for one in choice.sampling_mask] != rows:
-        return "other masks"
-    if last.prompt_logprobs is not None and type(first["prompt_logprobs"]) is dict:
-        columns = choice.prompt_logprobs.token_ids.shape[1]
-        for one, right in zip(vars(choice.prompt_logprobs).values(), last.prompt_logprobs, strict=True):
-            if not np.array_equal(one, right[:, :columns] if one.ndim == 2 else right):
-                return "other log-probabilities of the prompt"
-    elif last.prompt_logprobs is not None and last.prompt_logprobs[0].shape == last.prompt_logprobs[1].shape:
-        return "no arrays" if len(last.prompt_logprobs[0]) else None
-    return None
-
-
 def main():
     plan, ways = packers()
     if not hasattr(importlib.import_module("fastdeploy.inter_communicator.zmq_server"), "_msgpack_default"):
         print("told: " + json.dumps("its messages are pickles, and hold no arrays"))
         return
-    loop, told = asyncio.new_event_loop(), {"compact": {}}
+    loop, told = asyncio.new_event_loop(), {}
     for (name, make), texts in itertools.product(
         kinds(np.random.default_rng(5), plan).items(), (True, False)
     ):
@@ -125,14 +95,12 @@ def main():
             options = {"prompt_logprobs": columns, "include_logprobs_decode_token": texts}
         elif not texts:
             continue
-        results, bodies, holds = make(plan), [], {}
+        results, bodies = make(plan), []
         for way, packed in ((STOCK, STOCK), (OURS, OURS), (OURS, STOCK)):
             server, body = Server(way, **options), []
             messages = [ways[packed]([result]) for result in results]
             try:
-                holds[way, packed] = loop.run_until_complete(
-                    longest_hold(server.respond(messages, body.append))
-                )
+                loop.run_until_complete(server.respond(messages, body.append))
             except ValueError as error:  # what is not finite is no JSON
                 body.append(str(error).encode())
             if way is packed is OURS and name.endswith(", large"):
@@ -140,15 +108,6 @@ def main():
                 hold = loop.run_until_complete(longest_hold(server.respond(messages, body.append)))
                 told["hold"] = max(told.get("hold", 0), hold)
             bodies.append(b"".join(body))
-            if way is OURS and b"not JSON" not in bodies[-1]:
-                answer = []
-                work = longest_hold(server.respond(messages, answer.append, compact=True))
-                hold = loop.run_until_complete(work)
-                if packed is OURS:
-                    told["hold"] = max(told.get("hold", 0), hold)
-                wrong = compact_says_the_same(b"".join(answer), bodies[0], results, packed is OURS)
-                if wrong:
-                    told["compact"][f"{name}, {packed}"] = wrong
             server.close()
         told[name + ", texts" * (texts and bool(options))] = [one == bodies[0] for one in bodies] + [
             len(bodies[0])

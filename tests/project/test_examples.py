@@ -1,5 +1,6 @@
 """The programs in ``examples/`` run as their README says."""
 
+import base64
 import importlib.util
 import json
 import runpy
@@ -9,13 +10,11 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 import fd_postproc as fp
 from fd_postproc import queues
-from tests.core.test_client import COMPACT, DEFAULT
 from tests.lib.page_commands import as_a_user
 from tests.lib.paths import ROOT
 from tests.lib.waiting import PATIENCE, until
@@ -108,15 +107,19 @@ def test_the_plug_in_is_loaded_where_it_is_named(run):
     ]
 
 
-class Answers(BaseHTTPRequestHandler):
-    """An API server, which answers every other request as one with the plug-in does."""
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64  # the example connects with as many at once
 
-    asked: ClassVar[list] = []
+
+class Answers(BaseHTTPRequestHandler):
+    """An API server, which gives each request the same answer."""
 
     def do_POST(self):
-        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        told = COMPACT if len(self.asked) % 2 else DEFAULT
-        body = json.dumps(told).encode()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        entries = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -0.25}]
+        choice = {"message": {"completion_token_ids": [5, 6]}, "logprobs": {"content": entries}}
+        experts = base64.b64encode(bytes(8 * 24)).decode()
+        body = json.dumps({"choices": [choice], "routed_experts": experts}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -126,13 +129,13 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
-def test_rollouts_are_collected_in_either_form(run):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+def test_rollouts_are_collected(run):
+    with Server(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        (line,) = run("collect_rollouts.py", f"http://127.0.0.1:{server.server_port}", "20")
+        first, second = run("collect_rollouts.py", f"http://127.0.0.1:{server.server_port}", "20")
         server.shutdown()
-    assert line.startswith("20 answers, 40 tokens, 0.0 MB in ")
-    assert [one["compact_arrays"] for one in Answers.asked] == [True] * 20
+    assert first == "20 answers: 40 tokens, 40 log-probabilities, 480 experts"
+    assert second.startswith("0.0 MB in ")
 
 
 @pytest.fixture

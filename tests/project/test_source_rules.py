@@ -101,7 +101,6 @@ FLOORS = [
     *(
         "_version",
         "_checkout",
-        "client",
         "subprocess_json",
         "checks",
         "codes",
@@ -111,12 +110,10 @@ FLOORS = [
         "layout",
         "process_stat",
         "queues",
-        "transport",
     ),
     *(
         "tensors",
         "arrays",
-        "aio",
         "_core",
         "_save",
         "cuda",
@@ -163,7 +160,6 @@ PLUG_IN = [
         "api/answer_text",
         "api/detokenising",
         "api/excerpt",
-        "api/word_counts",
         "api/token_counts",
         "api/known_parsers",
         "api/parsers",
@@ -174,7 +170,7 @@ PLUG_IN = [
         "api/lane_chunks",
         "api/streaming_response",
     ),
-    *("api/in_use", "api/entry"),
+    "api/entry",
     "report",
 ]
 

@@ -22,8 +22,6 @@ from ..array_readers import announce
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
 
-UTILS = "fastdeploy.entrypoints.openai.utils"
-
 MOST_HELD = 4096
 """Limit of early groups of results, over all requests."""
 

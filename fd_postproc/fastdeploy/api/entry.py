@@ -7,8 +7,11 @@ decided whether ours is used (`activation.settle`).
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
+import sys
+from collections.abc import Callable
 from typing import Any
 
 GROUP = "fastdeploy.tool_parser_plugins"
@@ -26,7 +29,7 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
-        from ..seams import API_PARTS, SEAMS
+        from ..seams import API_PARTS
         from .chunks.building_blocks import CHAT, COMPLETION
         from .loading import when_loaded
 
@@ -35,7 +38,6 @@ def register() -> None:
         for name, seam in API_PARTS.items():
             for place in seam.modules:
                 when_loaded(place, functools.partial(_put_in, name))
-        when_loaded(SEAMS["api in use"].modules[0], _tell_what_is_in_use)
     except Exception:
         logging.getLogger("fd_postproc").exception(
             "the API server's side is off: FastDeploy's own code stays"
@@ -50,20 +52,49 @@ def _put_in(name: str, module: Any) -> None:
 
         seam = API_PARTS[name]
         reason = seam.put_in(module)
-        if reason is not None and not seam.is_taken:  # what is in use is told while it serves: `in_use`
+        if reason is not None and not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
             api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")
     except Exception:
         logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 
 
-def _tell_what_is_in_use(module: Any) -> None:
-    try:
-        from .in_use import install
+def install(module: Any) -> Callable[[], None]:
+    """Have FastDeploy's engine client report the server's start; return a function that restores.
 
-        install(module)
-    except Exception:
-        logging.getLogger("fd_postproc").exception("the gauges of the API side are not set")
+    Parameters
+    ----------
+    module : module
+        ``fastdeploy.entrypoints.engine_client``.
+    """
+    from .. import seams
+
+    cls = module.EngineClient
+    stock = cls.create_zmq_client
+
+    @functools.wraps(stock)
+    def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
+        made = stock(client, *arguments, **options)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # the engine's process, which imports the serving code, too
+            return made
+        started()
+        return made
+
+    return seams.install("api start", (cls, "create_zmq_client", create_zmq_client))
+
+
+def started() -> None:
+    """Install what needs the running program, which ``python -m`` names ``__main__``; set the gauges."""
+    from ..seams import API, API_PARTS, report
+
+    main = sys.modules.get("__main__")
+    program = getattr(getattr(main, "__spec__", None), "name", None)
+    for name, seam in API_PARTS.items():
+        if seam.is_program and seam.module == program:
+            _put_in(name, main)
+    report({name: seam.is_taken for name, seam in API_PARTS.items()}, API)
 
 
 def _settle(module: object) -> None:

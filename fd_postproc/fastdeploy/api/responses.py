@@ -18,23 +18,8 @@ from .chunks._chunks import Unknown, dump_answers_by
 from .chunks.building_blocks import MODELS
 from .chunks.model_fields import NotPlain
 
-API_SERVER = "fastdeploy.entrypoints.openai.api_server"
-
 ANSWERS = tuple(name for name in MODELS if name in ("ChatCompletionResponse", "CompletionResponse"))
 _CANNED = {"é\u2028": [1.5e-07, 1e16, -0.0, None, True, 12], '"\\/': "\x00\x1f\x7f\n😀", "": {}}
-
-
-REQUEST = "req"
-"""Variable of the application's functions: the request as it came."""
-
-COMPACT = "compact_arrays"
-"""Field of a request that asks for arrays, beside FastDeploy's own."""
-
-
-def asks_for_arrays(request: Any) -> bool:
-    """Whether a request asks for arrays, by the JSON that FastAPI has read of it."""
-    asked = getattr(request, "_json", None)
-    return type(asked) is dict and asked.get(COMPACT) is True
 
 
 class Dump(dict):  # type: ignore[type-arg]
@@ -44,13 +29,11 @@ class Dump(dict):  # type: ignore[type-arg]
     ----------
     answer : Model
         The stand-in.
-    compact : bool, optional
-        Whether the request asks for arrays.
     """
 
-    def __init__(self, answer: Any, compact: bool = False) -> None:
+    def __init__(self, answer: Any) -> None:
         super().__init__({"": None})  # json takes an empty one for one without entries
-        self.answer, self.compact = answer, compact
+        self.answer = answer
 
     def fill(self) -> Dump:
         """Fill the dictionary, which is an ordinary one from then on."""
@@ -101,14 +84,12 @@ def install(module: Any) -> Callable[[], None]:
     class Response(stock):  # type: ignore[misc,valid-type]
         """FastDeploy's response class, for an answer that can write itself."""
 
-        is_fd_postproc = True
-
         _pieces: Any = None
 
         def __init__(self, content: Any = None, *arguments: Any, **named: Any) -> None:
             self._content = content
             if type(content) is Dump and content.answer is not None:
-                self._pieces = content.answer.response_pieces(content.compact)
+                self._pieces = content.answer.response_pieces()
             self._whole = getattr(self._pieces, "whole", None)
             if self._whole is not None:
                 self._pieces = None
@@ -173,9 +154,8 @@ def install(module: Any) -> Callable[[], None]:
 
     def dump(answer: Any) -> Any:
         # Only for the application's own call, which hands it to the response class alone.
-        caller = sys._getframe(1)
-        if caller.f_globals is space and space.get("JSONResponse") is Response:
-            return Dump(answer, asks_for_arrays(caller.f_locals.get(REQUEST)))
+        if sys._getframe(1).f_globals is space and space.get("JSONResponse") is Response:
+            return Dump(answer)
         return answer.plain_dump()
 
     Response.__name__, Response.__qualname__ = stock.__name__, stock.__qualname__

@@ -10,7 +10,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from . import word_counts
 from .chunks.model_fields import NotPlain
 from .detokenising import CANNED
 
@@ -53,8 +52,6 @@ class CountingTokenizer:
         size = self._size()
         if self._vocabulary[0] != size:
             self._counts.clear()  # a token was added
-            if self._vocabulary[0] is not None:
-                self._count = counter(self._tokenizer)
             self._vocabulary = size, self._tokenizer.get_vocab()
         return self._vocabulary[1]
 
@@ -137,18 +134,8 @@ def _library_counter(tokenizer: Any) -> Callable[[str], int]:
     if getattr(library.model, "dropout", None):
         raise NotPlain("it drops merges by chance")
     encode = library.encode
-    by_words: Callable[[str], int | None]
-    try:
-        by_words = word_counts.counter(library)
-    except Exception:  # of a library that has other parts
-
-        def by_words(text: str) -> int | None:
-            return None
 
     def count(text: str) -> int:
-        counted = by_words(text)
-        if counted is not None:
-            return counted
         if library.truncation is not None or library.padding is not None:  # of the last prompt
             return len(tokenizer.tokenize(text))  # which takes them off
         return len(encode(text, add_special_tokens=False))

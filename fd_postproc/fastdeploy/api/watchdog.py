@@ -80,11 +80,6 @@ class Watchdog:
         return self._gone_since is not None
 
     @property
-    def knows_engine(self) -> bool:
-        """Whether the engine's process is identified."""
-        return self._engine is not None
-
-    @property
     def text(self) -> str:
         """The error text for clients while the engine is gone."""
         pid = None if self._engine is None else self._engine.pid
@@ -254,15 +249,9 @@ def _watch(client: Any) -> None:
         watchdog.begin()
 
 
-def watchdog_of(client: Any) -> Watchdog | None:
-    """The watchdog of a client; None if its engine is not watched."""
-    watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)
-    return watchdog
-
-
 def _gone_watchdog(client: Any) -> Watchdog | None:
     """The watchdog of a client whose engine is gone; None if it is alive or not watched."""
-    watchdog = watchdog_of(client)
+    watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)
     return watchdog if watchdog is not None and watchdog.is_gone else None
 
 

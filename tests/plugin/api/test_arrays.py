@@ -268,8 +268,8 @@ def random_rows(count):
     return [[draw.choice((5, 300, 70_000, 1 << 40)) for _ in range(draw.randint(0, 9))] for _ in range(count)]
 
 
-def body_of(answer, compact=False):
-    pieces = answer.response_pieces(compact)
+def body_of(answer):
+    pieces = answer.response_pieces()
     list(pieces.settle())
     return b"".join(pieces)
 

@@ -232,3 +232,43 @@ def test_lists_that_a_tokenizer_changes_meanwhile():
         builder = ChatBuilder(ChatModels(models.LogProbEntry, models.LogProbs, STYLE), texts, Texts(silence))
         with pytest.raises(Unknown):
             builder.build(top, True, 1 << 40, True)
+
+
+def late(count, asked):
+    """A completion's log-probabilities, whose texts are made when they are written."""
+
+    def spell(token):
+        asked.append(token)
+        return f"t{token % 50}", ""
+
+    builder = CompletionBuilder(CompletionModels(models.CompletionLogprobs, STYLE), Texts(spell))
+    ids = [[(row * 7 + column * 1009) % 4000 for column in range(3 + row % 2)] for row in range(count)]
+    top = [ids, [[-0.5 - column for column in range(len(row))] for row in ids], [1] * count]
+    return COMPLETION_ANSWER(logprobs=builder.build(top, 99, lambda: None))
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 3000])
+def test_texts_of_many_tokens_are_made_a_few_in_a_piece(count):
+    answer = late(count, asked := [])
+    assert len(asked) <= 2 or count < 64
+    before, most = len(asked), 0
+    pieces = answer.response_pieces()
+    for _ in pieces.settle():
+        before, most = len(asked), max(most, len(asked) - before)
+    assert most < 64 + 4
+    right = json.dumps(late(count, []).model_dump(), ensure_ascii=False, separators=(",", ":"))
+    assert b"".join(pieces).decode() == answer.response_json() == right
+    assert late(count, []).model_dump_json() == answer.model_dump_json()
+
+
+def test_late_texts_that_are_none_are_fastdeploys_business():
+    def spell(token):
+        return ("\ud800" if token == 5 else "x"), ""
+
+    own = models.CompletionLogprobs(tokens=["own"])
+    builder = CompletionBuilder(CompletionModels(models.CompletionLogprobs, STYLE), Texts(spell))
+    top = [[[token % 10] for token in range(100)], [[-0.5]] * 100, [1] * 100]
+    answer = COMPLETION_ANSWER(logprobs=builder.build(top, 0, lambda: own))
+    with pytest.raises(Unknown):
+        list(answer.response_pieces().settle())
+    assert json.loads(answer.model_dump_json())["logprobs"]["tokens"] == ["own"]

@@ -1,7 +1,9 @@
 """Which parts of the API side are put in, and who is told of those that are not."""
 
+import asyncio
 import logging
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -9,6 +11,7 @@ from fd_postproc.doctor.findings import Finding
 from fd_postproc.doctor.trial import api_side
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
+from fd_postproc.fastdeploy.seams import Seam
 from tests.lib.paths import ROOT
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace(get_connection=lambda manager: manager.other))
@@ -29,14 +32,51 @@ def test_each_part_is_on_the_page_of_seams(name):
 
 
 def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
-    prometheus_client = pytest.importorskip("prometheus_client")
+    pytest.importorskip("prometheus_client")
     monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", set())
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
         entry._put_in("stream_queue", OTHER)
     assert "leaves the queues of results to FastDeploy: its queues are made in another way" in caplog.text
-    value = prometheus_client.REGISTRY.get_sample_value
-    assert value("fd_postproc_fast_path", {"path": "api stream_queue"}) == 0
+    assert gauge("stream_queue") == 0
+
+
+def gauge(name):
+    from prometheus_client import REGISTRY
+
+    return REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": f"api {name}"})
+
+
+def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
+    """The engine's process imports the serving code, too, and its gauges count."""
+    pytest.importorskip("prometheus_client")
+    programs = [name for name, seam in PARTS.items() if seam.is_program]
+    main = ModuleType("__main__")
+    main.__spec__ = SimpleNamespace(name=PARTS[programs[0]].module)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", lambda: logging.getLogger("fd_postproc"))
+    taken = {seam.name for seam in PARTS.values() if not seam.is_program}
+    monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", taken)
+    put_in = []
+    monkeypatch.setattr(Seam, "put_in", lambda seam, one: put_in.append((seam, one)) or "another kind")
+
+    class EngineClient:
+        def create_zmq_client(self, model, mode):
+            return model, mode
+
+    async def serve():
+        return EngineClient().create_zmq_client(1, mode=2)
+
+    restore = entry.install(SimpleNamespace(EngineClient=EngineClient))
+    assert EngineClient().create_zmq_client(1, 2) == (1, 2)
+    assert put_in == []
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(serve()) == (1, 2)
+    restore()
+    assert not hasattr(EngineClient.create_zmq_client, "__wrapped__")
+    assert put_in == [(PARTS[name], main) for name in programs]
+    assert "leaves the JSON of whole answers to FastDeploy: another kind" in caplog.text
+    assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
 def verdicts(left):

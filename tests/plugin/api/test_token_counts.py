@@ -18,11 +18,11 @@ class Library:
     def __init__(self, dropout=None):
         self.model = SimpleNamespace(dropout=dropout)
         self.truncation = self.padding = None
-        self.asked = []
+        self.asked, self.added = [], []
 
     def encode(self, text, add_special_tokens=True):
         self.asked.append(text)
-        return text[::2]
+        return [text] if text in self.added else text[::2]
 
 
 class Fast(Tokenizer):
@@ -133,5 +133,7 @@ def test_the_library_does_not_make_its_vocabulary_to_count_it(monkeypatch):
     own = CountingTokenizer(tokenizer)
     first = own.get_vocab()
     assert own.get_vocab() is first
-    added[1], tokenizer.texts[99] = "new", "new"
+    assert len(own.tokenize("new")) == 2
+    added[1], tokenizer.texts[99], library.added = "new", "new", ["new"]
     assert own.get_vocab()["new"] == 99
+    assert len(own.tokenize("new")) == 1

@@ -5,7 +5,7 @@
 The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
 what every piece of an answer can do, texts of token ids made once, results out of msgpack, sampling masks,
 answers in pieces, routed experts, log-probabilities of chat, of completion and of the prompt, stand-ins for
-models of pydantic, answers with arrays, the queue that a stream waits at, new text out of new token ids, and
+models of pydantic, the queue that a stream waits at, new text out of new token ids, and
 chunks of streams in their steady state, from the engine's message to the connection.
 """
 cimport cython
@@ -16,10 +16,10 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
-from libc.math cimport NAN, isfinite
+from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from "Python.h":
     # Borrowed references, as bare pointers: Cython's own declarations would count them.
@@ -54,7 +54,6 @@ include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"
 include "_models.pxi"
-include "_compact.pxi"
 include "_queue.pxi"
 include "_byte_decoder.pxi"
 include "_piece_decoder.pxi"

@@ -97,27 +97,17 @@ cdef class JoinedMasks(Packed):
     To that code alone this is a list of one: itself, which the stand-in for the model recognises.
     """
 
-    cdef int64_t *ends         # ids until the end of each mask
-    cdef Py_ssize_t count, most, room
+    cdef Py_ssize_t count, room
 
-    def __dealloc__(self):
-        PyMem_Free(self.ends)
-
-    cdef int append(self, const unsigned char *at, size_t size, int64_t ids) except -1:
+    cdef int append(self, const unsigned char *at, size_t size) except -1:
         cdef void *moved
         if self.size + size > <size_t>self.room:
             moved = PyMem_Realloc(self.packed, (self.size + size) * 3 // 2)
             if moved == NULL:
                 raise MemoryError
             self.packed, self.room = <unsigned char *>moved, (self.size + size) * 3 // 2
-        if self.count == self.most:
-            moved = PyMem_Realloc(self.ends, (self.most * 3 // 2 + MANY) * sizeof(int64_t))
-            if moved == NULL:
-                raise MemoryError
-            self.ends, self.most = <int64_t *>moved, self.most * 3 // 2 + MANY
         memcpy(self.packed + self.size, at, size)
         self.size += size
-        self.ends[self.count] = ids + (self.ends[self.count - 1] if self.count else 0)
         self.count += 1
         return 0
 
@@ -140,14 +130,10 @@ cdef class JoinedMasks(Packed):
                 return False
         for row in rows:
             if type(row) is PackedMasks:
-                self.append((<PackedMasks>row).packed, (<PackedMasks>row).size, (<PackedMasks>row).count)
+                self.append((<PackedMasks>row).packed, (<PackedMasks>row).size)
             else:
-                self.append(b"\x90", 1, 0)  # an empty list
+                self.append(b"\x90", 1)  # an empty list
         return True
-
-    cdef Py_ssize_t length(self, Py_ssize_t i) noexcept:
-        """Number of a mask's ids."""
-        return self.ends[i] - (self.ends[i - 1] if i else 0)
 
     cdef list unpacked(self):
         """The list of lists, cached after the first call."""

@@ -14,10 +14,6 @@ KINDS = {
 }
 
 
-cdef frozenset _TOKEN_IDS = frozenset(("token_ids", "prompt_token_ids", "completion_token_ids"))
-cdef frozenset _LOGPROBS = frozenset(("logprobs", "draft_logprobs"))
-
-
 @cython.final
 cdef class Field:
     """A field of a model.
@@ -99,8 +95,6 @@ cdef class Field:
         cdef int kind = self.kind
         if value is None:
             return writer.literal(b"null", 4)
-        if writer.compact and self.write_compact(writer, value):
-            return 0
         if kind == AS_STR or kind == AS_CHOICE:
             if PyUnicode_CheckExact(value):
                 return writer.string(value)
@@ -134,23 +128,6 @@ cdef class Field:
                 return writer.put(_python_json(self.more.dump_python(value)))
             return writer.put(self.more.dump_json(value, exclude_unset=writer.unset))
         raise Unknown("a field was assigned another type")
-
-    cdef bint write_compact(self, _Writer writer, value) except -1:
-        """Write a value of numbers as arrays; False for any other one."""
-        cdef int kind = self.kind
-        if type(value) is Encoded:
-            writer.leave(_ArrayOfBytes.packed((<Encoded>value).held, &(<Encoded>value).array))
-        elif kind == AS_INTS and self.name in _TOKEN_IDS and PyList_CheckExact(value):
-            writer.leave(_array_of_integers(value))
-        elif kind == AS_MASKS:
-            _write_compact_masks(writer, value)
-        elif kind == AS_PROMPTS:
-            _write_compact_prompts(writer, value)
-        elif kind == AS_MODEL and self.name in _LOGPROBS:
-            _write_compact_logprobs(writer, value)
-        else:
-            return False
-        return True
 
     cdef object plain(self, value):
         """The value as ``model_dump`` returns it."""
@@ -420,13 +397,13 @@ cdef class Model(Piece):
         """The JSON of ``model_dump()`` for a JSON response; None if only the model can tell."""
         return None if self.whole is not None else self.json_text(False, PYTHON, True)
 
-    def response_pieces(self, bint compact=False):
-        """The same in pieces, its numbers as arrays if asked for; None if only the model can tell."""
-        return None if self.whole is not None else self.pieces(False, PYTHON, True, compact)
+    def response_pieces(self):
+        """The same in pieces; None if only the model can tell."""
+        return None if self.whole is not None else self.pieces(False, PYTHON, True)
 
-    cdef object pieces(self, bint unset, FloatStyle style, bint python, bint compact=False):
+    cdef object pieces(self, bint unset, FloatStyle style, bint python):
         cdef _Writer writer = _Writer.begin(style)
-        writer.unset, writer.python, writer.parts, writer.compact = unset, python, [], compact
+        writer.unset, writer.python, writer.parts = unset, python, []
         try:
             self.write(writer)
             return Pieces.of(writer)

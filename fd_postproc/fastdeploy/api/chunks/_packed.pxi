@@ -1,17 +1,10 @@
 # Results from msgpack's bytes; their log-probabilities stay packed until they are read.
-from cpython.dict cimport PyDict_New, PyDict_SetItem
+from cpython.dict cimport PyDict_New
 from cpython.float cimport PyFloat_FromDouble
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_FromLongLong, PyLong_FromUnsignedLongLong
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject_RichCompare
 from cpython.ref cimport Py_INCREF
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
-
-cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef extern from "fd_postproc/headers/unpack.h":
     ctypedef struct fdu_bytes:
@@ -267,23 +260,8 @@ cdef class Packed:
     def __rmul__(self, count):
         return count * self.unpacked()
 
-    def __eq__(self, other):
-        return self.unpacked() == _lists(other)
-
-    def __ne__(self, other):
-        return self.unpacked() != _lists(other)
-
-    def __lt__(self, other):
-        return self.unpacked() < _lists(other)
-
-    def __le__(self, other):
-        return self.unpacked() <= _lists(other)
-
-    def __gt__(self, other):
-        return self.unpacked() > _lists(other)
-
-    def __ge__(self, other):
-        return self.unpacked() >= _lists(other)
+    def __richcmp__(self, other, int kind):
+        return PyObject_RichCompare(self.unpacked(), _lists(other), kind)
 
     __hash__ = None
 

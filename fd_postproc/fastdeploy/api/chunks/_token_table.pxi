@@ -156,17 +156,9 @@ cdef bytes _json_string(str text):
 cdef str _shown(const text_record *record):
     """The shown text as a string: the tokenizer's, or the rule's for an id without text."""
     cdef const char *key = _key_of(record)
-    if record.key_size == record.text_size + 2 and not _differ(key + 1, _text_of(record), record.text_size):
+    if record.key_size == record.text_size + 2 and not memcmp(key + 1, _text_of(record), record.text_size):
         return PyUnicode_DecodeUTF8(_text_of(record), record.text_size, NULL)
     return _json_loads(PyUnicode_DecodeUTF8(key, record.key_size, NULL))
-
-
-cdef bint _differ(const char *one, const char *other, size_t n) noexcept:
-    cdef size_t i
-    for i in range(n):
-        if one[i] != other[i]:
-            return True
-    return False
 
 
 from json import loads as _json_loads

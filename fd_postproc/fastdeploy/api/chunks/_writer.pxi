@@ -21,7 +21,6 @@ cdef class _Writer:
     cdef FloatStyle floats
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
-    cdef bint compact   # numbers are arrays, as the client has asked
     cdef list parts     # long lists that are left for later, each with its place; None: none is
 
     @staticmethod
@@ -30,7 +29,7 @@ cdef class _Writer:
         writer.floats = style
         writer.style = style.style
         writer.out.used = 0
-        writer.unset = writer.python = writer.compact = False
+        writer.unset = writer.python = False
         writer.parts = None
         return writer
 
