@@ -258,7 +258,6 @@ class Sender:
         weight_version: str | None = None,
         as_recorded: bool = False,
     ) -> None: ...
-    def _messages(self, step: Step) -> list[tuple[int, bytes]]: ...
     def _save(
         self,
         op: str,

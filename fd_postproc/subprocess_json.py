@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 
@@ -22,28 +21,16 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, *arguments]
 
 
-def answer_of(
-    module: str,
-    *arguments: str,
-    mark: str,
-    patience: float,
-    environment: Mapping[str, str] | None = None,
-    folder: str | None = None,
-) -> dict[str, Any]:
+def answer_of(module: str, *, mark: str, patience: float) -> dict[str, Any]:
     """What a program of this package prints after `mark`, as one line of JSON.
 
     Parameters
     ----------
     module : str
-    *arguments : str
     mark : str
         The start of the line, because libraries that the program imports may print, too.
     patience : float
         Seconds.
-    environment : mapping of str to str, optional
-        Its environment; default this process's.
-    folder : str, optional
-        Its working directory.
 
     Raises
     ------
@@ -53,14 +40,12 @@ def answer_of(
         If it ends without an answer; the text contains its last line on standard error.
     """
     child = subprocess.run(
-        python_command(module, *arguments),
+        python_command(module),
         capture_output=True,
         text=True,
         errors="replace",
         timeout=patience,
         stdin=subprocess.DEVNULL,
-        env=environment,
-        cwd=folder,
     )
     for line in reversed(child.stdout.splitlines()):
         if line.startswith(mark):

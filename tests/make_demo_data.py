@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fd_postproc.cli.workload import plausible_logprobs
 from fd_postproc.recording import RecordingWriter
 from tests import reference
 
@@ -44,6 +43,38 @@ CHOSEN = {
 }
 _FIRST_NS = 1_750_000_000_000_000_000
 _APART_NS = 20_000_000
+
+
+def plausible_logprobs(random: np.random.Generator, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities and ranks as a sampler's, for given tokens.
+
+    Column 0 is the sampled token; the likeliest tokens follow, the best first.  A sampled token that is among
+    them is put there, too.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+    ids : int32, [rows, columns]
+        Changed where a sampled token is one of the likeliest.
+
+    Returns
+    -------
+    scores : float32, [rows, columns]
+    ranks : int32, [rows]
+    """
+    rows, columns = ids.shape
+    best = max(columns - 1, 1)
+    fall = random.exponential(2.0, (rows, best))
+    fall[:, 0] /= 8
+    likeliest = -np.cumsum(fall, axis=1)
+    likeliest -= np.log(np.exp(likeliest).sum(axis=1, keepdims=True)).clip(0)
+    row = np.arange(rows)
+    ranks = np.asarray(random.geometric(0.8, rows))
+    score = np.where(ranks <= best, likeliest[row, np.minimum(ranks, best) - 1], likeliest[:, -1] - ranks)
+    among = ranks < columns
+    ids[row[among], ranks[among]] = ids[among, 0]
+    scores = np.column_stack([score, likeliest[:, : columns - 1]])
+    return scores.astype(np.float32), ranks.astype(np.int32)
 
 
 def golden_payload(golden: Path, name: str) -> bytes:

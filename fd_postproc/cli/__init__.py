@@ -22,7 +22,7 @@ from ..recording import RecordingError
 from .help_text import HelpText
 from .terminal import CommandError
 
-COMMANDS = ("demo", "inspect", "record", "replay", "worker-sim", "doctor", "explain", "bench")
+COMMANDS = ("demo", "inspect", "record", "replay", "doctor", "explain")
 
 _INTERRUPTED = 128 + 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fd-postproc {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for name in COMMANDS:
-        module = importlib.import_module(f".{name.replace('-', '_')}", __name__)
+        module = importlib.import_module(f".{name}", __name__)
         command = commands.add_parser(
             name,
             help=module.HELP,

@@ -1,327 +1,210 @@
 """Send FastDeploy messages through a real queue from a second process, and say what that gains.
 
-They are messages of all kinds as FastDeploy's own ops send them, shipped with the package; every one that
-arrives is compared with the recording.  Then one step is timed, beside FastDeploy's step
-restated in Python (a lower bound of its time).  --all shows every message and its numbers.  Queues are
-private to you (mode 0600) and removed at the end.  Nothing needs root: a message too long for this machine's
-limits goes as a compact frame, in pieces.
+They are messages of all kinds as FastDeploy's own ops send them; every one that arrives is compared with its
+recording.  Of one step more, FastDeploy's results, restated in Python, and ours are compared, then timed.
+The queue is private (mode 0600) and removed at the end.  Nothing needs root: a message that is too long for
+this machine's limits goes as a compact frame, in pieces.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.resources
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+import sysv_ipc
+
+from .. import data
+from .._core import CHANNELS, Receiver, Step, decode, encode, payload_size
 from .._version import __version__
-from .terminal import (
-    busy_machine,
-    console,
-    positive_int,
-    positive_number,
-    terminated_as_exit,
-)
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from .._core import Receiver, Step
-    from ..layout import Channel
-    from .queue_io import Room
-    from .tables import Grid, Row
-    from .transfer import Incoming
-    from .workload import Item
+from ..queues import not_made
+from ..recording import Recording
+from ..subprocess_json import python_command
+from .tables import print_labels
+from .terminal import CommandError, console, positive_int, stop_on_signal
 
 HELP = "send FastDeploy messages through a real queue, end to end"
 EXAMPLES = """examples:
-  fd-postproc demo                                the recorded messages, in a few lines
-  fd-postproc demo --all                          and every one of them
+  fd-postproc demo
 """
-_EXAMPLE = 256, 2, 21  # batch, accepted tokens, columns: what README's table is about
-_ROWS = 2
+_BATCH, _ACCEPTED, _COLUMNS = 256, 2, 21  # what README's table is about
+_SILENCE_S, _LOOK_S = 30.0, 0.2
+
+
+class Item(NamedTuple):
+    """One message to send: what must arrive, and FastDeploy's bytes, cut after the last live slot."""
+
+    name: str
+    step: Step
+    payload: bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all", action="store_true", help="show tables of all recorded messages, too")
     parser.add_argument(
         "--repeat",
         type=positive_int,
-        help="how often the recorded messages are sent again to measure rates (default: 200)",
+        default=200,
+        help="how often the recorded messages are sent again to measure their rate (default: 200)",
     )
-    parser.add_argument(
-        "--pace",
-        type=positive_number,
-        metavar="SECONDS",
-        help="with --all: pause between messages (default: 0.15 on a terminal, else none)",
-    )
-    parser.add_argument(
-        "--rows", type=positive_int, help="with --all: requests shown of a message (default: 2)"
-    )
-    parser.add_argument(
-        "--top", type=positive_int, help="likewise: alternatives shown for each token (default: what fits)"
-    )
+
+
+def recorded_items() -> Iterator[Item]:
+    """The messages shipped with the package, channel by channel."""
+    for channel in CHANNELS:
+        file = importlib.resources.files(data).joinpath(f"{channel}.fdrec")
+        if not file.is_file():  # a new channel, of which nothing has been recorded yet
+            continue
+        with Recording(file.open("rb")) as recording:
+            for message in recording:
+                step = decode(message.payload, channel, mtype=message.mtype, layout=recording.layout)
+                payload = encode(step, step.dialect or "packed", layout=recording.layout)
+                yield Item(f"{channel} {message.index}", step, payload)
+
+
+def example_item() -> Item:
+    """A step of seeded numbers, as large as that of README's table."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    cells = (_BATCH * _ACCEPTED, _COLUMNS)
+    ids = random.integers(0, 150_000, cells, dtype=np.int32)
+    scores = -random.exponential(2.0, cells).cumsum(axis=1).astype(np.float32)
+    counts, ranks = np.full(_BATCH, _ACCEPTED, np.int32), np.ones(len(ids), np.int32)
+    step = Step.from_arrays("spec_topk", counts, ids, scores, ranks)
+    return Item("example", step, encode(step))
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.all and (args.rows or args.top or args.pace):
-        args.usage_error("--rows, --top and --pace are about the tables, which --all shows")
-    with terminated_as_exit():
-        return _recorded(args)
+    items, example = list(recorded_items()), example_item()
+    with stop_on_signal() as signals, _private_queue() as key, _second_process(key, args.repeat) as sender:
+        receivers = {channel: Receiver(channel, key=key) for channel in CHANNELS}
+
+        def receive(item: Item) -> Step:
+            return _receive(receivers[item.step.channel], item.name, sender, signals)
+
+        different = [item.name for item in items if receive(item) != item.step]
+        began = time.perf_counter()  # the first messages waited for the process to start
+        for _ in range(args.repeat):
+            different += [item.name for item in items if receive(item) != item.step]
+        rate = args.repeat * len(items) / (time.perf_counter() - began)
+        before = receivers["spec_topk"].stats["fragments"]
+        arrived = receive(example)
+        pieces = int(receivers["spec_topk"].stats["fragments"] - before)
+    if arrived != example.step:
+        different.append(example.name)
+    if different:
+        names = ", ".join(dict.fromkeys(different))
+        raise CommandError(f"{len(different)} messages arrived different from what was sent: {names}")
+    topk = next(item.step for item in items if item.step.channel == "topk" and item.step.cols > 1)
+    rows = [
+        ("carried", f"{len(items)} of {len(items)} messages as FastDeploy sends them, "
+                    f"{args.repeat + 1} times, from process {sender.pid}; every one arrived equal"),
+        ("", f"{rate:,.0f} messages a second; one of them: {_in_a_line(topk)}"),
+        *_gains(arrived, pieces),
+    ]  # fmt: skip
+    screen = console()
+    screen.print("Tokens and log-probabilities of a language model server, from the worker to the engine")
+    print_labels(screen, f"fd_postproc {__version__}, a plug-in for PaddlePaddle FastDeploy 2.x", rows)
+    return 0
 
 
-@dataclass
-class _Rates:
-    """Counters of the timed part."""
+def _gains(step: Step, pieces: int) -> list[tuple[str, str]]:
+    """What one step costs both ways: bytes, and time until its results are there."""
+    from . import restated
 
-    messages: int = 0
-    tokens: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    waited: float = 0.0
+    payload = encode(step, "compact")
+    tensors = restated.tensors_of(step)
+    requests = [f"chatcmpl-{slot:032x}" for slot in range(step.batch)]
+    make_results = partial(restated.results_of, tensors, requests, [restated.Metrics() for _ in requests])
 
-    def rows(self) -> list[tuple[str, str]]:
-        if not self.messages:
-            return []
-        return [
-            (
-                "messages",
-                f"{self.messages:,} in {self.seconds:.2f} s: {self.messages / self.seconds:,.0f} per second",
-            ),
-            ("tokens", f"{self.tokens:,}: {self.tokens / self.seconds:,.0f} per second"),
-            ("bytes", f"{self.bytes / 1e6:,.1f} MB: {self.bytes / 1e6 / self.seconds:,.1f} MB per second"),
-            ("receiver waited", f"{min(self.waited / self.seconds, 1):.0%} of the time for the sender"),
-        ]
+    def make_lists() -> tuple[object, ...]:
+        return decode(payload, "spec_topk", mtype=2).tolists()
 
-
-def _timed(incoming: Incoming, sequence: Iterator[Item]) -> _Rates:
-    def counted(name: str) -> float:
-        return sum(receiver.stats[name] for receiver in incoming.receivers.values())
-
-    rates = _Rates()
-    waited, received = counted("wait_seconds"), counted("bytes")
-    start = None
-    for item in sequence:
-        step = incoming.next(item)
-        if start is None:  # the first one waits for the process to start
-            start = time.perf_counter()
-            waited, received = counted("wait_seconds"), counted("bytes")
-        else:
-            rates.messages += 1
-            rates.tokens += step.rows
-    rates.seconds = time.perf_counter() - start if start is not None else 0.0
-    rates.waited = counted("wait_seconds") - waited
-    rates.bytes = int(counted("bytes") - received)
-    return rates
+    results = [list(map(list, zip(*result.top_logprobs, strict=True))) for result in make_results()]
+    if tuple(map(list, zip(*results, strict=True))) != make_lists():
+        raise CommandError("FastDeploy's results, restated, are not those of the step that arrived")
+    stock, ours = _microseconds(make_results, loops=1), _microseconds(make_lists, loops=20)
+    way = f"in {pieces} pieces that fit this machine's limit" if pieces else "whole"
+    return [
+        ("a step", f"{_BATCH} requests, {_ACCEPTED} tokens each, {_COLUMNS - 1} likeliest beside each token"),
+        ("smaller", f"FastDeploy sends {payload_size('spec_topk'):,} bytes for it, "
+                    f"fd_postproc {len(payload):,}, {way}"),
+        ("faster", f"FastDeploy's results take {stock / 1e3:.1f} ms of Python, fd_postproc's lists "
+                   f"{ours / 1e3:.2f} ms, equal: {stock / ours:.0f} times as fast, measured here and now"),
+        ("unfair", "FastDeploy's step is restated over NumPy, without its metrics and traces: a lower bound"),
+        ("next", "fd-postproc doctor: would FastDeploy use it here?"),
+    ]  # fmt: skip
 
 
-def _microseconds(call: Callable[[], object], loops: int = 20) -> float:
+def _microseconds(call: Callable[[], object], loops: int) -> float:
     """CPU time of one call: the best of a few batches, with the least disturbance."""
-    best = float("inf")
-    for _ in range(7):
+
+    def batch() -> float:
         start = time.thread_time()
         for _ in range(loops):
             call()
-        best = min(best, time.thread_time() - start)
-    return best / loops * 1e6
+        return time.thread_time() - start
 
-
-def _recorded(args: argparse.Namespace) -> int:
-    from .tables import step_rows
-    from .transfer import Incoming, SenderProcess, private_queues
-    from .workload import recorded_items
-
-    screen = console()
-    live = args.all and screen.is_terminal and not screen.is_dumb_terminal
-    repeat = args.repeat or 200
-    items = list(recorded_items())
-    channels = list(dict.fromkeys(item.step.channel for item in items))
-    with private_queues(channels) as receivers:
-        limits = _room_of(receivers)
-        orders = {
-            "keys": {channel: receiver.key for channel, receiver in receivers.items()},
-            "limit": limits.limit,
-            "pause": args.pace or (0.15 if live else 0.0),
-            "repeat": repeat,
-        }
-        shown: list[tuple[Item, Row]] = []
-        top = _top(args, screen)
-        with SenderProcess(orders) as sender, _live_rows(screen, shown, live) as redraw:
-            incoming = Incoming(receivers, sender)
-            for item in items:
-                step = incoming.next(item)
-                shown += ((item, row) for row in step_rows(step, top, args.rows or _ROWS))
-                redraw()
-            again = (item for _ in range(repeat) for item in items)
-            rates = _timed(incoming, again)
-    if args.all:
-        _print_tables(screen, items, shown, rates, limits, set(incoming.different))
-    status = incoming.verdict()
-    if status == 0:
-        carried = (
-            f"{len(items)} of {len(items)} messages as FastDeploy sends them, {repeat + 1} times, "
-            f"from process {sender.pid}; every one arrived equal"
-        )
-        _print_summary(screen, carried, items, rates, limits)
-    return status
-
-
-def _print_tables(
-    screen: Console,
-    items: list[Item],
-    shown: list[tuple[Item, Row]],
-    rates: _Rates,
-    limits: Room,
-    different: set[str],
-) -> None:
-    from .tables import print_labels, print_table
-
-    for logprobs in (False, True):
-        some = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
-        title = "Tokens and logprobs, by request" if logprobs else "Tokens, by request"
-        print_table(screen, title, _rows_table(some, logprobs))
-    messages = _message_tables(items, limits.limit, different)
-    print_table(screen, "Messages; sizes in bytes, decoding in us", *messages)
-    print_labels(screen, "Rates, the same messages sent again as fast as the sender can", rates.rows())
-    _tell_compact([len(item.payload) for item in items], limits, screen)
-    screen.print()
-
-
-def _print_summary(screen: Console, carried: str, items: list[Item], rates: _Rates, limits: Room) -> None:
-    """Print the summary: what was carried, its size, the speed."""
-    from .._core import decode, encode, payload_size
-    from . import restated
-    from .tables import print_labels
-    from .workload import pieces, synthetic_step
-
-    batch, accepted, columns = _EXAMPLE
-    step = synthetic_step("spec_topk", *_EXAMPLE)
-    payload, full = encode(step, "compact"), payload_size(step.channel)
-    whole = not 0 <= limits.limit < len(payload)
-    way = "whole" if whole else f"in {pieces(step, limits.limit)} pieces that fit this machine's limit"
-    tensors = restated.tensors_of(step)
-    requests = [f"chatcmpl-{slot:032x}" for slot in range(batch)]
-    metrics = [restated.Metrics() for _ in requests]
-    stock = _microseconds(partial(restated.results_of, tensors, requests, metrics), loops=1)
-    ours = _microseconds(lambda: decode(payload, step.channel, mtype=2).tolists())
-    topk = next(item.step for item in items if item.step.channel == "topk" and item.step.cols > 1)
-    rows = [
-        ("carried", carried),
-        ("", f"{rates.messages / rates.seconds:,.0f} messages a second; one of them: {_in_a_line(topk)}"),
-        ("a step", f"{batch} requests, {accepted} tokens each, {columns - 1} likeliest tokens beside each"),
-        ("smaller", f"FastDeploy sends {full:,} bytes for it, fd_postproc {len(payload):,}, {way}"),
-        ("faster", f"FastDeploy's results take {stock / 1e3:.1f} ms of Python, fd_postproc's lists "
-                   f"{ours / 1e3:.2f} ms: {stock / ours:.0f} times as fast, measured here and now"),
-        ("unfair", "FastDeploy's step is restated over NumPy, without its metrics and traces: a lower bound"),
-        ("next", "fd-postproc demo --all: every message;  fd-postproc doctor: would FastDeploy use it here?"),
-    ]  # fmt: skip
-    if busy := busy_machine():
-        rows.insert(-1, ("busy", busy))
-    screen.print("Tokens and log-probabilities of a language model server, from the worker to the engine")
-    print_labels(screen, f"fd_postproc {__version__}, a plug-in for PaddlePaddle FastDeploy 2.x", rows)
+    return min(batch() for _ in range(7)) / loops * 1e6
 
 
 def _in_a_line(step: Step) -> str:
     """The first request with a token of a step with logprobs."""
     i = next(i for i, count in enumerate(step.counts) if count > 0)
     ids, scores, ranks = step.logprobs(i).tolists()
-    likeliest = ", ".join(
-        f"{token} ({score:.2f})" for token, score in zip(ids[0][1:4], scores[0][1:4], strict=True)
-    )
+    likeliest = ", ".join(map("{} ({:.2f})".format, ids[0][1:4], scores[0][1:4]))
     return f"token {ids[0][0]} (log-probability {scores[0][0]:.2f}, rank {ranks[0]}), likeliest {likeliest}"
 
 
-def _tell_compact(sizes: list[int], limits: Room, screen: Console) -> None:
-    """Say which messages were compact frames, and what FastDeploy's own receiver would need."""
-    from .queue_io import remedy
-
-    too_big = [size for size in sizes if size > limits.limit]
-    if too_big:
-        screen.print(
-            f"{len(too_big)} of them were sent as compact frames: one message may hold {limits}. That needs "
-            f"fd_postproc at both ends. To send them to FastDeploy's own receiver, {remedy(max(too_big))}."
-        )
-
-
-def _top(args: argparse.Namespace, screen: Console) -> int:
-    return args.top or (3 if screen.width >= 104 else 2 if screen.width >= 88 else 1)
-
-
-def _room_of(receivers: dict[Channel, Receiver]) -> Room:
-    """Limit of one message in a new queue."""
-    from ..queues import inspect_queue
-    from .queue_io import room
-
-    return room(inspect_queue(next(iter(receivers.values())).msqid).max_bytes)
-
-
-def _rows_table(shown: list[tuple[Item, Row]], logprobs: bool) -> Grid:
-    """Table rows of several messages' requests, with the message's name at its first row."""
-    from .tables import Grid
-
-    rows, name = [], None
-    for item, row in shown:
-        cells = row if logprobs else row[:3]
-        rows.append(("" if item.name == name else item.name, *cells))
-        name = item.name
-    if logprobs:
-        columns = ["message", "req", "count", "token", "rank", "logprob", "next best, id:logprob"]
-        return Grid(columns, rows, right=(1, 4, 5))
-    return Grid(["message", "req", "count", "tokens"], rows, right=(1,))
-
-
-def _message_tables(items: list[Item], limit: int, different: set[str]) -> tuple[Grid, Grid]:
-    """A table of the messages, and a closer one."""
-    from .._core import decode
-    from .tables import Grid
-
-    rows = []
-    for item in items:
-        step, size = item.step, len(item.payload)
-        took = _microseconds(partial(decode, item.payload, step.channel))
-        logprobs = step.scores is not None
-        outcome = "DIFFERENT" if item.name in different else "equal"
-        sent = _as_frame(step, limit) if size > limit else "one message"
-        numbers = [f"{n:,}" for n in (step.batch, step.rows, step.cols, item.recorded_size, size)]
-        numbers[2] = numbers[2] if logprobs else ""
-        dialect = (step.dialect or "") if logprobs else ""
-        rows.append((item.name, dialect, *numbers, sent, outcome, f"{took:.1f}"))
-    sizes = ["batch", "tokens", "cols", "recorded", "cut to"]
-    columns = ["message", "dialect", *sizes, "sent as", "arrived", "decode"]
-    right = (2, 3, 4, 5, 6, 9)
-    closer = [(*row[:7], _BRIEF.get(row[7], row[7].removeprefix("compact, ")), *row[8:]) for row in rows]
-    titles = ["FD sent" if title == "recorded" else title for title in columns]
-    return Grid(columns, rows, right), Grid(titles, closer, right)
-
-
-_BRIEF = {"one message": "whole", "compact": "a frame"}
-
-
-def _as_frame(step: Step, limit: int) -> str:
-    from .workload import pieces
-
-    count = pieces(step, limit) if limit >= 0 else 1
-    return "compact" if count == 1 else f"compact, {count} pieces"
+@contextlib.contextmanager
+def _private_queue() -> Iterator[int]:
+    """The random key of a queue that is removed in any case."""
+    try:
+        queue = sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX, mode=0o600)
+    except OSError as error:
+        raise not_made(error, "making a private queue") from None
+    try:
+        yield queue.key
+    finally:
+        with contextlib.suppress(sysv_ipc.ExistentialError):
+            queue.remove()
 
 
 @contextlib.contextmanager
-def _live_rows(screen: Console, shown: list[tuple[Item, Row]], live: bool) -> Iterator[Callable[[], None]]:
-    """Show the newest rows on a terminal; the caller prints the final tables."""
-    if not live:
-        yield lambda: None
-        return
-    from rich.live import Live
+def _second_process(key: int, repeat: int) -> Iterator[subprocess.Popen[str]]:
+    """The process that sends; where this one ends before it, it ends, too, since its stdin is closed."""
+    command = python_command(f"{__package__}.sender", str(key), str(repeat))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
-    from .tables import fitting
 
-    def newest() -> Table:
-        logprobs = bool(shown) and shown[-1][0].step.scores is not None
-        alike = [(item, row) for item, row in shown if (item.step.scores is not None) == logprobs]
-        return fitting(screen.width, _rows_table(alike[-max(screen.height - 5, 3) :], logprobs))
+def _receive(receiver: Receiver, name: str, sender: subprocess.Popen[str], signals: list[int]) -> Step:
+    """The next step; it must come within half a minute."""
+    give_up, ended = time.monotonic() + _SILENCE_S, False
+    while not signals:
+        step = receiver.receive(0 if ended else _LOOK_S)
+        if step is not None:
+            return step
+        if ended:
+            raise CommandError(_obituary(sender, name))
+        if time.monotonic() > give_up:
+            raise CommandError(f"nothing came for {_SILENCE_S:.0f} s; message '{name}' is missing")
+        ended = sender.poll() is not None  # then once more: what it had sent is still in the queue
+    raise SystemExit(128 + signals[0])
 
-    with Live(newest(), console=screen, transient=True, auto_refresh=False) as display:
-        yield lambda: display.update(newest(), refresh=True)
+
+def _obituary(process: subprocess.Popen[str], name: str) -> str:
+    """The reason why the process has ended, as a sentence."""
+    status, errors = process.returncode, process.stderr.read() if process.stderr else ""
+    how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    last = errors.strip().rpartition("\n")[2]
+    return f"the sender process {how} before message '{name}' arrived" + (f": {last}" if last else "")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._core import CHANNELS, Step, decode, payload_size
+from .._core import CHANNELS, Step, decode, encode, payload_size
 from ..errors import MalformedMessage
 from ..layout import Channel, Layout
-from .workload import cut
 
 
 class Candidate(NamedTuple):
@@ -37,7 +36,8 @@ def candidates(payload: bytes, mtype: int, layout: Layout) -> list[Candidate]:
         if len(payload) == payload_size(channel, layout):
             grade = 0
         else:
-            grade = 1 if len(payload) == len(cut(step, layout)) else 2
+            shortest = encode(step, step.dialect or "packed", layout=layout)
+            grade = 1 if len(payload) == len(shortest) else 2
         found.append((grade, Candidate(channel, step, _WHYS[grade])))
     found.sort(key=lambda graded: graded[0])
     return [candidate for _, candidate in found]

@@ -75,11 +75,8 @@ def _queue(args: argparse.Namespace, screen: Console) -> int:
     from .._core import peek
     from ..errors import QueueError
     from .queue_io import find
-    from .terminal import note
 
     target = find(args.source, args.channel, args.path, args.ftok)
-    if target.note:
-        note(target.note)
     _print_state(target, screen)
     screen.print()
     try:

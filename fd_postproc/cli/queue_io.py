@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import sysv_ipc
 
@@ -18,10 +18,6 @@ from ..errors import QueueError, QueueMissing, queue_error
 from ..layout import Channel
 from ..recording import MAX_PAYLOAD
 from .terminal import CommandError, note
-
-_T = TypeVar("_T")
-_TELL_AFTER_S = 1.0
-_NAP_S = 0.0005
 
 QUEUE_HELP = "a queue id (FastDeploy's INFERENCE_MSG_QUEUE_ID, normally a port), key:0x..., or msqid:N"
 
@@ -36,17 +32,10 @@ class QueueName:
 
 @dataclass(frozen=True)
 class Target:
-    """An existing queue.
-
-    Attributes
-    ----------
-    note : str or None
-        What the user should know about how it was found.
-    """
+    """An existing queue."""
 
     msqid: int
     key: int
-    note: str | None = None
 
 
 def parse_queue_name(text: str) -> QueueName | None:
@@ -132,34 +121,13 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
     if not found:
         raise queue_error(errno.ENOENT, f"opening queue {name.number}, key {' or '.join(tried)}")
     one, key, msqid = found[0]
-    note = None
     if len(found) > 1:
-        note = (
-            f"queue id {name.number} has two queues; this is that of {one}, --channel spec names that of ./"
-        )
-    return Target(msqid, key, note)
-
-
-def find_or_make(name: QueueName, channel: Channel, path: str | None, ftok: str) -> Target:
-    """Find the user's queue, or make it with mode 0600."""
-    if name.kind == "msqid":
-        return find(name, channel, path, ftok)
-    if name.kind == "key":
-        key = name.number
-    else:
-        try:
-            key = queues.locate(channel, name.number, path=path, ftok=ftok)
-        except ValueError as error:  # key 0
-            raise CommandError(str(error)) from None
-    return Target(queues.open_queue(key, mode=0o600), key)
+        note(f"queue id {name.number} has two queues; this is that of {one}, --channel spec names that of ./")
+    return Target(msqid, key)
 
 
 class RawQueue:
     """Raw access to a queue's messages, without waiting.
-
-    Parameters
-    ----------
-    target : Target
 
     Raises
     ------
@@ -172,106 +140,45 @@ class RawQueue:
         if target.key == 0:
             raise QueueError(
                 errno.EINVAL,
-                f"queue {target.msqid} is private (key 0); only the processes that made it can use it",
+                f"queue {self.msqid} is private (key 0); only the processes that made it can use it",
             )
-        self._queue = self._checked(
-            f"opening queue {target.msqid}",
-            lambda: sysv_ipc.MessageQueue(target.key, mode=0o600, max_message_size=MAX_PAYLOAD),
-        )
-        if self._queue.id != target.msqid:
-            raise queue_error(errno.EIDRM, f"opening queue {target.msqid}")
+        with _queue_errors(f"opening queue {self.msqid}"):
+            self._queue = sysv_ipc.MessageQueue(target.key, mode=0o600, max_message_size=MAX_PAYLOAD)
+            if self._queue.id != self.msqid:
+                raise sysv_ipc.ExistentialError
 
     def take(self) -> tuple[bytes, int] | None:
         """Take the oldest message and its type; None if there is none."""
-
-        def take() -> tuple[bytes, int] | None:
+        with _queue_errors(f"taking a message (at most {MAX_PAYLOAD:,} bytes) from queue {self.msqid}"):
             # sysv_ipc allocates for the longest message on every call: ask first.
             if not self._queue.current_messages:
                 return None
-            try:
+            with contextlib.suppress(sysv_ipc.BusyError):
                 payload, mtype = self._queue.receive(block=False)
                 return payload, mtype
-            except sysv_ipc.BusyError:
-                return None
-
-        try:
-            return self._checked(f"taking from queue {self.msqid}", take)
-        except OSError as error:
-            if error.errno != errno.E2BIG:
-                raise
-            raise QueueError(
-                errno.E2BIG,
-                f"queue {self.msqid}: its oldest message has over {MAX_PAYLOAD} bytes, a recording's limit",
-            ) from None
+        return None
 
     def put(self, payload: bytes, mtype: int) -> bool:
         """Append a message; return False if the queue is full."""
-
-        def put() -> bool:
+        with _queue_errors(f"sending {len(payload):,} bytes to queue {self.msqid}"):
             try:
                 self._queue.send(payload, block=False, type=mtype)
             except sysv_ipc.BusyError:
                 return False
-            return True
+        return True
 
-        return self._checked(f"sending {len(payload)} bytes to queue {self.msqid}", put)
 
-    def put_waiting(self, payload: bytes, mtype: int, timeout: float | None) -> None:
-        """Append a message, waiting while the queue is full; report a wait once, after a second.
-
-        Raises
-        ------
-        CommandError
-            If it stays full for `timeout` seconds; None: never.
-        """
-        from .tables import plural
-
-        if self.put(payload, mtype):
-            return
-        began = time.monotonic()
-        told = False
-        while not self.put(payload, mtype):
-            waited = time.monotonic() - began
-            if not told and waited >= _TELL_AFTER_S:
-                note(
-                    f"Queue {self.msqid} is full ({plural(self.waiting, 'message')}); waiting for its reader."
-                )
-                told = True
-            if timeout is not None and waited >= timeout:
-                raise CommandError(
-                    f"queue {self.msqid} stayed full for {timeout:g} s "
-                    f"({plural(self.waiting, 'message')} in it); is anybody reading it?"
-                )
-            time.sleep(_NAP_S)
-
-    def lower(self, max_bytes: int) -> None:
-        """Lower the queue's limit of bytes, permanently."""
-
-        def lower() -> None:
-            self._queue.max_size = max_bytes
-
-        self._checked(f"lowering what queue {self.msqid} may hold to {max_bytes} bytes", lower)
-
-    @property
-    def waiting(self) -> int:
-        """Number of messages in the queue."""
-        return self._checked(f"looking at queue {self.msqid}", lambda: int(self._queue.current_messages))
-
-    @property
-    def max_bytes(self) -> int:
-        """Limit of bytes in the queue, ``msg_qbytes``."""
-        return self._checked(f"looking at queue {self.msqid}", lambda: int(self._queue.max_size))
-
-    def _checked(self, doing: str, call: Callable[[], _T]) -> _T:
-        """Convert sysv_ipc's exceptions into ours."""
-        try:
-            return call()
-        except sysv_ipc.ExistentialError:
-            raise queue_error(errno.EIDRM, doing) from None
-        except sysv_ipc.PermissionsError:
-            raise queue_error(errno.EACCES, doing) from None
-        except OSError as error:
-            raise queue_error(error.errno or errno.EIO, doing) from None
+@contextlib.contextmanager
+def _queue_errors(doing: str) -> Iterator[None]:
+    """Convert sysv_ipc's exceptions into ours."""
+    try:
+        yield
+    except sysv_ipc.ExistentialError:
+        raise queue_error(errno.EIDRM, doing) from None
+    except sysv_ipc.PermissionsError:
+        raise queue_error(errno.EACCES, doing) from None
+    except OSError as error:
+        raise queue_error(error.errno or errno.EIO, doing) from None
 
 
 @dataclass(frozen=True)
@@ -294,14 +201,6 @@ def room(max_bytes: int | None) -> Room:
     """The limits of a queue of `max_bytes`; None if unknown: only the kernel's own limit counts."""
     msgmax = queues.kernel_limits().msgmax
     return Room(msgmax, msgmax if max_bytes is None else max_bytes)
-
-
-def remedy(size: int) -> str:
-    """The remedy that lets a message of `size` bytes through."""
-    return (
-        f"as root: sysctl -w kernel.msgmax={size} kernel.msgmnb={max(size, 16384)} or more (containers: "
-        "docker run --sysctl), then make a new queue"
-    )
 
 
 def user_name(uid: int) -> str:

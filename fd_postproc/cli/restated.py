@@ -1,41 +1,31 @@
 """FastDeploy's Python code for a step, restated over NumPy as the baseline of ``demo``.
 
-A lower bound of FastDeploy's own time.  Its tensors are Paddle's, whose elements take longer to read, and its
-loop also writes traces and metrics, looks settings up, and ends requests.  The laboratory restates all of it
-(``tests/restated``) and needs FastDeploy's classes or their double; a test holds this file to that one.
+A lower bound of FastDeploy's own time: its tensors are Paddle's, whose elements take longer to read, and its
+loop also writes traces and metrics, looks settings up, and ends requests.  ``tests/restated`` has all of it;
+a test holds this file to that one.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from .._core import Step
 from ..layout import GPU
-
-if TYPE_CHECKING:
-    from .._core import Step
 
 _SLOTS, _DRAFTS, _WIDTH = GPU.max_batch, GPU.max_draft, GPU.top_k + 1
 _HEADER = 3  # stop flag, flag and columns, batch
 
 
 class Tensors(NamedTuple):
-    """A step of ``spec_topk`` as FastDeploy's get op returns it, with all slots.
+    """A step of ``spec_topk`` as FastDeploy's get op returns it, with all slots."""
 
-    Attributes
-    ----------
-    tokens : int64, [3 + 512 + 512 * 6 * 21]
-        Header, counts, ids.
-    scores : float32, [512 * 6 * 21]
-    ranks : int64, [512 * 6]
-    """
-
-    tokens: np.ndarray
-    scores: np.ndarray
-    ranks: np.ndarray
+    tokens: np.ndarray  # int64, [3 + 512 + 512 * 6 * 21]: header, counts, ids
+    scores: np.ndarray  # float32, [512 * 6 * 21]
+    ranks: np.ndarray  # int64, [512 * 6]
 
 
 @dataclass
@@ -80,16 +70,7 @@ def tensors_of(step: Step) -> Tensors:
 
 
 def results_of(tensors: Tensors, requests: list[str], metrics: list[Metrics]) -> list[Result]:
-    """Make a result for each request with tokens, slot by slot.
-
-    Parameters
-    ----------
-    tensors : Tensors
-    requests : list of str
-        By slot, the request's id.
-    metrics : list of Metrics
-        By slot.
-    """
+    """Make a result for each request with tokens; `requests` (their ids) and `metrics` are by slot."""
     tokens = tensors.tokens
     batch, columns = int(tokens[2]), int(tokens[1]) >> 8
     counts = tokens[_HEADER : _HEADER + batch]

@@ -1,76 +1,47 @@
-"""The second process of ``fd-postproc demo``: sends, and ends with its parent.
+"""The second process of ``fd-postproc demo``: ``sender KEY REPEAT`` sends, and ends with its parent.
 
-It reads its orders as one line of JSON on stdin, which then stays open: when it closes, the parent is gone,
-and the queues are removed, since no other process does it.
+When stdin closes, the parent is gone: the queue is removed, since no other process does it.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import sys
 import threading
-import time
 
 import sysv_ipc
 
-from .._core import Sender
-from ..errors import QueueError
+from .._core import CHANNELS, Sender
 from ..recording import MAX_PAYLOAD
-from .workload import Item, recorded_items
+from .demo import example_item, recorded_items
+from .queue_io import room
 
 
-def main() -> int:
+def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes; the parent decides
-    orders = json.loads(sys.stdin.readline())
-    try:
-        handles = {
-            channel: sysv_ipc.MessageQueue(key, max_message_size=MAX_PAYLOAD)
-            for channel, key in orders["keys"].items()
-        }
-        frames = {
-            channel: Sender(channel, key=key, dialect="compact") for channel, key in orders["keys"].items()
-        }
-    except (sysv_ipc.ExistentialError, QueueError):
-        return 1  # the parent has removed them: it was stopped
-    threading.Thread(target=watch_parent, args=(list(handles.values()),), daemon=True).start()
-    items = list(recorded_items())
-
-    def send(item: Item) -> None:
-        # The parent decides, once, which messages do not fit.
-        if len(item.payload) > orders["limit"]:
-            frames[item.step.channel].send(item.step)
-        else:
-            handles[item.step.channel].send(item.payload)
-
-    try:
+    key, repeat = map(int, sys.argv[1:])
+    queue = sysv_ipc.MessageQueue(key, max_message_size=MAX_PAYLOAD)
+    threading.Thread(target=_watch_parent, args=(queue,), daemon=True).start()
+    frames = {channel: Sender(channel, key=key, dialect="compact") for channel in CHANNELS}
+    items, limit = list(recorded_items()), room(queue.max_size).limit
+    for _ in range(1 + repeat):
         for item in items:
-            send(item)
-            if orders["pause"]:
-                time.sleep(orders["pause"])
-        for _ in range(orders["repeat"]):
-            for item in items:
-                send(item)
-    except sysv_ipc.Error as error:
-        print(f"sending {item.name}, {len(item.payload)} bytes: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"sending {item.name}, {len(item.payload)} bytes: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
+            if len(item.payload) > limit:
+                frames[item.step.channel].send(item.step)
+            else:
+                queue.send(item.payload)
+    frames["spec_topk"].send(example_item().step)
 
 
-def watch_parent(handles: list[sysv_ipc.MessageQueue]) -> None:
-    """Wait for the end of stdin, which the parent holds open; then remove the queues and end."""
+def _watch_parent(queue: sysv_ipc.MessageQueue) -> None:
+    """Wait for the end of stdin, which the parent holds open; then remove the queue and end."""
     os.read(0, 1)  # not sys.stdin: a thread that holds its lock would break the interpreter's shutdown
-    for queue in handles:
-        try:
-            queue.remove()
-        except sysv_ipc.Error:
-            continue
+    with contextlib.suppress(sysv_ipc.Error):
+        queue.remove()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

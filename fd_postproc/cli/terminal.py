@@ -16,8 +16,6 @@ from ..layout import GPU, XPU, Layout
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..needed_limits import Load
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,14 +36,6 @@ def console() -> Console:
 def note(text: str) -> None:
     """Print a note for the user on stderr, apart from the output proper."""
     print(text, file=sys.stderr, flush=True)
-
-
-def busy_machine() -> str:
-    """Warning about the load average during a measurement; empty if the machine is idle."""
-    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load <= processors / 2:
-        return ""
-    return f"load average {load:.1f} on {processors} processors makes times long and varied: repeat when idle"
 
 
 def positive_int(text: str) -> int:
@@ -69,18 +59,6 @@ def positive_number(text: str) -> float:
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
-
-
-def parse_load(text: str) -> Load:
-    """Parse ``BATCH,ACCEPTED,COLUMNS``."""
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not BATCH,ACCEPTED,COLUMNS, three numbers from 1, e.g. 64,2,21"
-        )
-    from ..needed_limits import Load
-
-    return Load(*map(int, parts))
 
 
 def parse_layout(text: str) -> Layout:
@@ -111,31 +89,6 @@ def add_layout_option(parser: argparse.ArgumentParser) -> None:
         metavar="gpu|xpu|B,K,D,S",
         help="sender's geometry, by name or four numbers (default: the recording's, else gpu, 512,20,6,256)",
     )
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold signals that would end the program until the block is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def terminated_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the stack, so that queues and files are cleaned up."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

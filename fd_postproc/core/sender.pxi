@@ -7,10 +7,8 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read, fdc_set
-from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_piece, fdf_sending
-from fd_postproc.headers.lane cimport (
-    FDQ_LAYOUT, FDQ_TOO_BIG, fdq_begin, fdq_go_on, fdq_lane, fdq_limits, fdq_seal,
-)
+from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_sending
+from fd_postproc.headers.lane cimport FDQ_LAYOUT, FDQ_TOO_BIG, fdq_begin, fdq_go_on, fdq_lane, fdq_limits
 from fd_postproc.headers.pack cimport (
     FDP_BATCH, FDP_COLUMNS, FDP_FIRST, FDP_FIRST_TOPK, FDP_ID_WIDE, FDP_NO_ROW, FDP_RANK_WIDE,
     FDP_SAVE_OUTPUT, FDP_SAVE_OUTPUT_TOPK, FDP_SPECULATE, FDP_SPECULATE_TOPK, FDP_TOKEN_WIDE,
@@ -328,27 +326,6 @@ cdef class Sender:
             self._send(self._write(one), deadline)
         finally:
             fdc_set(&self.lane.waiting_since, 0)
-            self.busy = False
-
-    def _messages(self, step):
-        """For ``fd-postproc worker-sim``: what `send` would put into the queue now, as a list of (mtype,
-        payload).  Nothing is sent, but a frame's number is taken."""
-        cdef Step one = _a_step(step)
-        cdef fdq_limits limits
-        cdef int64_t size = 0
-        cdef const char *piece
-        self._enter()
-        try:
-            size = self._write(one)
-            self._settle(fdq_begin(&self.lane, &self.sending, self.message, size, &limits), &limits)
-            fdq_seal(&self.lane, &self.sending)
-            found = []
-            while self.sending.next < self.sending.fragments:
-                piece = <const char *>fdf_piece(&self.sending, &size)
-                found.append(((<const long *>piece)[0], piece[sizeof(long):sizeof(long) + size]))
-                self.sending.next += 1
-            return found
-        finally:
             self.busy = False
 
     def send_arrays(self, counts, ids, scores=None, ranks=None, *, flag=3, stop_flag=1, timeout=None,

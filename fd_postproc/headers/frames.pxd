@@ -20,9 +20,6 @@ cdef extern from "fd_postproc/headers/frames.h" nogil:
         int64_t fragments
         int64_t incomplete, open
 
-    int fdf_cut(fdf_sending *s, void *message, int64_t size, int64_t limit)
-    int64_t fdf_piece_size(const fdf_sending *s)
-    void *fdf_piece(const fdf_sending *s, int64_t *size)
     int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int channel, const void *data, int64_t size,
                    int64_t now, fdw_message *m, fdw_fault *fault)
     void fdf_begin(fdf_assembly *a, const fdw_layout *layout, int channel, int verify, uint64_t seed)

@@ -25,5 +25,4 @@ cdef extern from "fd_postproc/headers/lane.h" nogil:
         int64_t msg_qbytes
 
     int fdq_begin(fdq_lane *lane, fdf_sending *sending, void *message, int64_t size, fdq_limits *limits)
-    void fdq_seal(const fdq_lane *lane, fdf_sending *sending)
     int fdq_go_on(fdq_lane *lane, fdf_sending *sending, int64_t deadline, fdq_limits *limits)

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import re
 import struct
 
 import pytest
@@ -10,7 +11,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import _core, queues
-from fd_postproc.cli import workload
+from fd_postproc.cli.tables import Grid, fitting
 from fd_postproc.errors import queue_error
 from tests.lib.commands import SHIPPED, flat, key_of
 
@@ -57,7 +58,8 @@ def test_inspect_an_empty_queue(run, queue):
 def test_inspect_guesses_the_channel_and_says_so(run, queue, goldens, name, channel, why):
     payload = goldens[name].payload
     if channel == "spec_topk":
-        payload = workload.cut(fp.decode(payload, channel))
+        step = fp.decode(payload, channel)
+        payload = fp.encode(step, step.dialect)
     queue.send(payload)
     status, out, _ = run("inspect", key_of(queue))
     assert status == 0
@@ -259,3 +261,14 @@ def test_a_folder_that_makes_key_0_of_id_0(run, monkeypatch, more):
     assert (status, out) == (1, "")
     assert "queue id 0 with path './' gives key 0: a private queue; use another" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("width", [10, 23, 24, 30, 80])
+def test_a_table_never_cuts_a_cell(width):
+    from rich.console import Console
+
+    grid = Grid(["name", "size", "what"], [["a", "123,456", "one two"], ["b", "7", "three"]], right=(1,))
+    screen = Console(width=width, highlight=False)
+    with screen.capture() as capture:
+        screen.print(fitting(width, grid))
+    assert {"123,456", "7", "three"} <= {word.strip(",:") for word in re.split(r"[\s|]+", capture.get())}

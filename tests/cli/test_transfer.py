@@ -55,18 +55,6 @@ def test_record_does_not_replace_a_file(run, queue, tmp_path):
     assert payloads(path) == [b"x"]
 
 
-@pytest.mark.parametrize(("messages", "floods"), [(2000, True), (20, False)])
-def test_record_names_who_floods(run, queue, tmp_path, messages, floods, monkeypatch):
-    if floods:  # however slow the machine is that records them
-        monkeypatch.setattr("fd_postproc.cli.record._FLOOD", 20)
-    for _ in range(messages):
-        queue.send(bytes(4))
-    status, _, err = run("record", key_of(queue), tmp_path / "a", "--count", messages)
-    assert status == 0
-    assert ("messages a second are more than a service sends" in err) is floods
-    assert (f"the last to write to queue {queue.id} was process {os.getpid()} (" in err) is floods
-
-
 def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
     path = tmp_path / "a"
     queue.max_size = min(queue.max_size, 16384)  # 40 messages at once
@@ -126,7 +114,7 @@ def test_a_full_disk_is_reported_with_the_message_in_hand(queue, tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         _, err = recorder.communicate(timeout=PATIENCE)
     assert recorder.returncode == 1
-    assert "the message in hand (4,000 bytes, type 1) was put back into the queue, behind 1 that" in err
+    assert "the message in hand (4,000 bytes, type 1) was put back into the queue, behind what" in err
     assert payloads(tmp_path / "a") == [b"first"]
     (third, _), (second, _) = take_all(queue)
     assert (third, len(second)) == (b"third", 4000)
@@ -140,44 +128,7 @@ def test_replay_refuses_what_cannot_fit_before_anything_is_sent(run, queue):
     assert "nothing was sent: 4 of 4 messages" in err
     assert "message 3: 88,072 bytes" in err
     assert "kernel.msgmax=88072" in err
-    assert "--cut" in err
     assert queue.current_messages == 0
-    status, _, err = run("replay", SHIPPED / "topk.fdrec", key_of(queue), "--cut")
-    assert status == 1
-    assert "message 0: 86,028 bytes" in err
-
-
-def test_replay_cuts_messages_that_stay_the_same_steps(run, queue, tmp_path, goldens):
-    queue.max_size = min(queue.max_size, 16384)
-    path = tmp_path / "a"
-    names = ["spectopk_legacy_b3_c21_s1024", "spectopk_packed_b1_c6_s1007"]
-    with RecordingWriter(path, "spec_topk") as recording:
-        for name in names:
-            recording.write(goldens[name].payload)
-    assert run("replay", path, key_of(queue), "--cut", "--full-speed")[0] == 0
-    for name, (payload, _) in zip(names, take_all(queue), strict=True):
-        step, original = fp.decode(payload, "spec_topk"), fp.decode(goldens[name].payload, "spec_topk")
-        assert len(payload) < 8192
-        assert (step, step.dialect) == (original, original.dialect)
-
-
-def test_replay_cut_needs_to_know_the_channel(run, queue, tmp_path):
-    path = tmp_path / "a"
-    with RecordingWriter(path) as recording:
-        recording.write(bytes(2056))
-    status, _, err = run("replay", path, key_of(queue), "--cut")
-    assert status == 1
-    assert "--channel" in err
-
-
-def test_replay_names_a_message_that_cannot_be_cut(run, queue, tmp_path):
-    path = tmp_path / "a"
-    queue.max_size = min(queue.max_size, 16384)
-    with RecordingWriter(path, "spec_topk") as recording:
-        recording.write(b"\xff" * 20000)
-    status, _, err = run("replay", path, key_of(queue), "--cut")
-    assert status == 1
-    assert "message 0 cannot be cut: malformed spec_topk message" in err
 
 
 def test_replay_names_a_type_that_cannot_be_sent(run, queue, tmp_path):
@@ -200,7 +151,7 @@ def test_replay_gives_up_on_a_queue_that_stays_full(run, queue, tmp_path):
     status, _, err = run("replay", path, key_of(queue), "--full-speed", "--timeout", "1.2")
     assert status == 1
     assert time.monotonic() - began >= 1.2
-    assert "is full (2 messages); waiting for its reader" in err
+    assert "is full; waiting for its reader" in err
     assert "2 of 5 messages were sent" in err
     assert "stayed full for 1.2 s" in err
 
@@ -236,17 +187,10 @@ def test_replay_tells_that_the_recording_is_cut(run, queue, tmp_path):
     assert "cut short: message 3" in err
 
 
-def test_replay_makes_the_queue_only_if_asked(run, queue_key):
-    assert run("replay", SHIPPED / "plain.fdrec", f"key:{queue_key:#x}")[0] == 1
-    status, _, _ = run("replay", SHIPPED / "plain.fdrec", f"key:{queue_key:#x}", "--create", "--full-speed")
-    assert status == 0
-    with fp.Receiver("plain", key=queue_key) as receiver:
-        assert queues.inspect_queue(receiver.msqid).mode == 0o600
-        assert [receiver.receive(0).batch for _ in range(4)] == [1, 3, 3, 256]
-
-
 def test_full_size_messages_travel_to_a_file_and_back(raised_limits, run, tmp_path, queue_key):
     name, path = f"key:{queue_key:#x}", tmp_path / "a"
-    assert run("replay", SHIPPED / "spec_topk.fdrec", name, "--create", "--full-speed")[0] == 0
+    assert run("replay", SHIPPED / "spec_topk.fdrec", name)[0] == 1
+    fp.Receiver("spec_topk", key=queue_key).close()
+    assert run("replay", SHIPPED / "spec_topk.fdrec", name, "--full-speed")[0] == 0
     assert run("record", name, path, "--count", "9", "--channel", "spec_topk")[0] == 0
     assert payloads(path) == payloads(SHIPPED / "spec_topk.fdrec")

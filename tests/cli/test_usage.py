@@ -40,11 +40,7 @@ def test_help_imports_neither_numpy_nor_rich():
     [
         ([], "COMMAND"),
         (["nothing"], "nothing"),
-        (["worker-sim", "1", "--channel", "plain", "--load", "3,2"], "three numbers"),
-        (["worker-sim", "1", "--channel", "plain", "--load", "3,0,1"], "three numbers"),
-        (["worker-sim", "1", "--channel", "plain", "--load", "1,1,2"], "COLUMNS must be 1, not 2"),
-        (["worker-sim", "1", "--channel", "topk", "--load", "1,2,2"], "ACCEPTED must be 1, not 2"),
-        (["demo", "--rows", "0"], "from 1"),
+        (["demo", "--repeat", "0"], "from 1"),
         (["inspect", "key:zz"], "'zz'"),
         (["inspect", "key:0"], "other than 0"),
         (["inspect", "msqid:-1"], "msqid -1"),

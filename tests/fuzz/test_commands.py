@@ -27,10 +27,6 @@ COMMANDS = {
     "explain REQUEST --json": lambda path, rng: ["explain", path, hostile_files.REQUEST, "--json"],
     "explain --follow": lambda path, rng: ["explain", path, "--follow"],
     "replay": lambda path, rng: ["replay", path, "QUEUE", "--full-speed", "--timeout", "0.001"],
-    "replay --cut": lambda path, rng: [
-        "replay", path, "QUEUE", "--full-speed", "--timeout", "0.001", "--cut",
-        "--channel", rng.choice(hostile_files.CHANNELS),
-    ],
 }  # fmt: skip
 
 LIKELY = {

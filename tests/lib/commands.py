@@ -58,27 +58,22 @@ import fd_postproc.cli.demo, fd_postproc.cli.doctor, rich.live, rich.progress, r
 
 
 @contextlib.contextmanager
-def at_terminal(*arguments, env, size=(40, 100), forked=True):
-    """A command in a terminal of its own, started anew or forked from a process that has made its imports.
+def at_terminal(*arguments, env):
+    """A command in a terminal of its own, forked from a process that has made its imports.
 
     Gives the terminal's other end, and a function that waits for the command's exit status.
     """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     arguments = [str(argument) for argument in arguments]
-    if forked:
-        process = nursery(IMPORTS)
-        process.begin(FORKED, *arguments, files=[os.ttyname(theirs)] * 3, env=env)
-        wait, end = process.end, process.close
-    else:
-        process = subprocess.Popen(PROGRAM + arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-        wait, end = process.wait, process.kill
+    process = nursery(IMPORTS)
+    process.begin(FORKED, *arguments, files=[os.ttyname(theirs)] * 3, env=env)
     os.close(theirs)
     try:
-        yield ours, wait
+        yield ours, process.end
     except BaseException:
-        end()
-        wait()
+        process.close()
+        process.end()
         raise
     finally:
         os.close(ours)

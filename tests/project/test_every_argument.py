@@ -312,16 +312,11 @@ def test_every_argument_of_a_recording(tmp_path):
 
 
 COMMANDS = {
-    "demo": [["--rows"], ["--pace"], ["--repeat"], ["--top"]],
+    "demo": [["--repeat"]],
     "inspect": [[], ["8002", "--index"], ["8002", "--layout"], ["8002", "--rows"], ["8002", "--top"]],
     "record": [[], ["8002"], ["8002", "x", "--count"], ["8002", "x", "--seconds"], ["8002", "x", "--layout"]],
     "replay": [[], ["x"], ["x", "8002", "--speed"], ["x", "8002", "--timeout"], ["x", "8002", "--ftok"]],
-    "worker-sim": [
-        [],
-        *(["8002", "--channel", "plain", one] for one in ("--load", "--ids", "--at", "--fault", "--pace")),
-    ],
     "doctor": [["--queue-id"], ["--batch"], ["--layout"], ["--columns"], ["--channel"], ["--path"]],
-    "bench": [[], ["--rounds"], ["--compare"]],
 }
 TEXTS = ["", "-1", "0", "1e9", "nan", "0x10", "\u00b2", "8" * 5000, "key:", "key:-0x4fefe0be", "key:0",
          "msqid:x",

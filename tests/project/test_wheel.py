@@ -116,7 +116,7 @@ def test_every_example_runs_with_a_wheel(block, wheels_venv, own_namespace, tmp_
     run_example(block, tmp_path, wheels_venv / "bin" / "python")
 
 
-@pytest.mark.parametrize("command", [*commands_to_run(lambda command: "bench" not in command)])
+@pytest.mark.parametrize("command", [*commands_to_run()])
 def test_every_printed_command_runs_with_a_wheel(command, wheels_venv, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip("the commands use queues that others may use, too")
