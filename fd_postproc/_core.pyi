@@ -15,8 +15,6 @@ CHANNELS: tuple[Channel, ...]
 LEAST_LIMIT: int
 TROUBLES: tuple[str, ...]
 
-__pyx_capi__: dict[str, Any]  # what _results cimports: quick_now
-
 TARGET: Literal[3]
 DRAFT: Literal[4]
 
