@@ -18,7 +18,8 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: without them, Python turns it "
         "on for this import")
 
-from . import aio, arrays, checks, queues, tensors, transport
+from . import aio, checks, queues, transport
+from .core import arrays, tensors
 from .environment import CHECKSUM
 from .errors import (
     MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, queue_error, too_big,

@@ -16,11 +16,11 @@ from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
 from ..checks import seconds
+from ..core.tensors import OnDevice, device_view
 from ..environment import CUDA_BUFFERS, QUEUE_MODE
 from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
 from ..layout import Channel, Layout
 from ..queues import key_text
-from ..tensors import OnDevice, device_view
 from .arguments import Sizes, say
 from .environment import dialect_of, message_id
 from .table import SAVE_OPS

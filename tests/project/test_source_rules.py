@@ -114,8 +114,7 @@ FLOORS = [
         "transport",
     ),
     *(
-        "tensors",
-        "arrays",
+        "core",
         "aio",
         "_core",
         "_save",

@@ -14,7 +14,7 @@ import sys
 from math import prod
 from typing import Any
 
-from .checks import kind_of
+from ..checks import kind_of
 
 ROLES = {
     "tokens": "int64",
