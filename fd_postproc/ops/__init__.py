@@ -34,8 +34,9 @@ queue when the op returns.  Tensors on a device are read by one kernel on their 
 and the op returns after its launch; a thread sends the message, and errors that occur then are raised by the
 next save op, which has saved nothing itself.  `flush` waits for everything.
 
-`save_output_normal` and `save_output_speculate` are FastDeploy's functions of (nearly) these names: they
-choose the save op, and rank, prefill node and recovered batch order are their business.
+`save_output_normal` and `save_output_speculate` are called after sampling, as FastDeploy's functions are.
+They choose the save op, on a prefill node too, put moved rows back to their slots, and send nothing from
+ranks that must not send.
 
 Deliberate differences from FastDeploy:
 
