@@ -121,15 +121,8 @@ def main():
             tensor = tensor_type(driver)
             for batch, cols in (1, 1), (32, 21), (256, 21):
                 args = arguments(tensor, batch, cols)
-                names = [*ops.save.SAVE_OPS["speculate_save_output_topk"].roles.values()]
-                packer = ops.Packer(
-                    "speculate_save_output_topk",
-                    **dict(zip([*names[:6], "not_need_stop", *names[6:], "message_flag", "rank_id",
-                                "save_each_rank"], args, strict=True)),
-                )  # fmt: skip
                 op = measure(lambda args=args: ops.speculate_save_output_topk(*args), ops.flush)
-                packed = measure(packer.save, ops.flush)
-                print(f"batch {batch:3}, {cols:2} columns: op {op:5.1f} us, Packer {packed:5.1f} us")
+                print(f"batch {batch:3}, {cols:2} columns: {op:5.1f} us")
         finally:
             queue.remove()
     return 0

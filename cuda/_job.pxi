@@ -18,7 +18,7 @@ cdef dict _PLACES = {role: place for place, role in enumerate(ROLES)}
 
 @cython.final
 cdef class DeviceJob:
-    """A save op's tensors, at least one of them on a CUDA device, examined once, saved any number of times.
+    """A save op's tensors, at least one of them on a CUDA device.
 
     Parameters
     ----------

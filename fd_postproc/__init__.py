@@ -1,4 +1,13 @@
-"""fd_postproc: the host side of sampled tokens and logprobs, for PaddlePaddle FastDeploy."""
+"""fd_postproc: the host side of sampled tokens and logprobs, for PaddlePaddle FastDeploy.
+
+What lies in this folder:
+
+* The library: `_core` (``core/`` and ``headers/`` are its sources), `ops` with the extension `_save`,
+  `queues`, `recording`, `layout`, `errors`, `cuda`.  Below: `checks`, `codes`, `environment`, `log_throttle`.
+* The plug-in: `fastdeploy`, and `flight`, the recorder that it writes.
+* Tools: `cli` (the command ``fd-postproc``) with `doctor`, `explain` and `data`.  They share `needed_limits`,
+  `process_stat` and `subprocess_json` with the plug-in and the benchmarks.
+"""
 
 from __future__ import annotations
 

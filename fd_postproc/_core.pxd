@@ -1,10 +1,7 @@
-# What other extensions of the package may use of `_core`: its clock, a Step's content, the recorder's ring.
+# What other extensions of the package may use of `_core`: a Step's content, the recorder's ring.
 from libc.stdint cimport int64_t, uint64_t
 from fd_postproc.headers.flight cimport fdb_ring
 from fd_postproc.headers.wire cimport fdw_step
-
-
-cdef int64_t quick_now() noexcept  # monotonic, ns; callers hold the GIL
 
 
 cdef class Step:

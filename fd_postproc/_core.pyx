@@ -18,7 +18,8 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: without them, Python turns it "
         "on for this import")
 
-from . import arrays, checks, queues, tensors
+from . import checks, queues
+from .core import arrays, tensors
 from .environment import CHECKSUM
 from .errors import (
     MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, queue_error, too_big,
@@ -33,7 +34,6 @@ include "core/sizes.pxi"
 include "core/environment.pxi"
 include "core/numbers.pxi"
 include "core/deadlines.pxi"
-include "core/ticks.pxi"
 include "core/part.pxi"
 include "core/sections.pxi"
 include "core/rebuild.pxi"

@@ -214,8 +214,6 @@ STREAMS = "streams/3"
 """The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
 DRAFTS = "streams/3+drafts"
 """The word by which it says that those of speculative decoding are to come there, too."""
-IN_FRAMES = "masks/2"
-"""The word by which it says that it takes sampling masks out of the compact frame of their step."""
 
 # ---- at run time -------------------------------------------------------------------------------------------
 
@@ -227,7 +225,7 @@ PEER = Variable(
     "FD_POSTPROC_PEER",
     "",
     f"does not name {COMPACT}, without which nothing else is used; known: "
-    f"{', '.join((COMPACT, IN_FRAMES, STREAMS, DRAFTS))}, separated by commas without spaces",
+    f"{', '.join((COMPACT, STREAMS, DRAFTS))}, separated by commas without spaces",
     _peer,
 )
 DIALECT = Variable("FD_POSTPROC_DIALECT", "auto", f"is not one of {', '.join(DIALECTS)}", _one_of(*DIALECTS))

@@ -29,7 +29,6 @@ Each number is a median.  What is timed, on a stream that is idle:
 import argparse
 import ctypes
 import importlib.util
-import inspect
 import json
 import os
 import platform
@@ -295,18 +294,13 @@ class Case:
             for name in ("tokens", "ids", "scores", "ranks", "counts", "offsets")
         ]
         self.stock = _floor.Stock("spec_topk", arrays, self.queue.id)
-        names = list(inspect.signature(ops.speculate_save_output_topk).parameters)[:13]
         order = ["tokens", "ids", "scores", "ranks", "counts", "offsets"]
         order += ["not_need_stop", "decoded", "prompts", "preempted"]
         on_host = [*(device[name] for name in order[:4]), *(arrays[name] for name in order[4:])]
         on_device = [device.get(name, arrays[name]) for name in order]
         self.calls = {}
         for where, tensors in ("host", on_host), ("device", on_device):
-            given = [*tensors, 3, 0, False]
-            self.calls[where] = (
-                given,
-                ops.Packer("speculate_save_output_topk", **dict(zip(names, given, strict=True))),
-            )
+            self.calls[where] = [*tensors, 3, 0, False]
 
     def upstream(self):
         for array, tensor in self.upstreams:
@@ -322,9 +316,8 @@ class Case:
         op = self.ops.speculate_save_output_topk
         contenders = {}
         for dialect in "compact", "packed":
-            for where, (given, packer) in self.calls.items():
+            for where, given in self.calls.items():
                 contenders[f"op, {dialect}, numbers on the {where}"] = dialect, lambda given=given: op(*given)
-                contenders[f"Packer, {dialect}, numbers on the {where}"] = dialect, packer.save
         contenders["upstream's pattern"] = "packed", self.upstream
         command = [sys.executable, "-c", RECEIVER, str(self.queue.key)]
         found = {}

@@ -146,28 +146,6 @@ def _sums_by_instruction():
     return fdi_has_instruction != 0
 
 
-def _carrying(step, masks, weights):
-    """For the plug-in's worker side: let a new, unshared step carry masks and a weight version.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If it cannot; then it is as before.
-    """
-    cdef Step one = _a_step(step)
-    extra, before = _extra_of(masks, weights, one.raw.batch), one.extra
-    if extra is None:
-        return
-    _give_extra(one, extra)
-    try:
-        _check_extra(one)
-    except BaseException:
-        one.extra, one.raw.extra, one.raw.extra_size = None, NULL, 0
-        if before is not None:
-            _give_extra(one, before)
-        raise
-
-
 cdef Step _a_step(step):
     if not isinstance(step, Step):
         raise TypeError(f"step must be a Step, not {checks.kind_of(step)}")

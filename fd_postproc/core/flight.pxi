@@ -8,7 +8,7 @@ from fd_postproc.headers.flight cimport (
     FDB_BUSY, FDB_DATA, FDB_ENTRY, FDB_FRAME, FDB_HEAD, FDB_KEY, FDB_QUEUE, FDB_TEXT, fdb_begin, fdb_entry,
     fdb_put, fdb_put_bytes, fdb_set,
 )
-from fd_postproc.headers.sysv cimport fds_forks, fds_limit, fds_stat, fds_status
+from fd_postproc.headers.sysv cimport fds_forks, fds_limit, fds_now, fds_stat, fds_status
 
 
 @cython.final
@@ -50,7 +50,7 @@ cdef class FlightRing:
         memset(&entry, 0, sizeof(entry))
         entry.kind = kind
         entry.slot = <uint16_t>slot
-        entry.time = quick_now()
+        entry.time = fds_now()
         entry.body.numbers[0] = a
         entry.body.numbers[1] = b
         entry.body.numbers[2] = c
@@ -65,13 +65,13 @@ cdef class FlightRing:
         """Write a message."""
         self.event(FDB_FRAME, -1, mtype, PyBytes_GET_SIZE(payload))
         if self.is_ours():
-            fdb_put_bytes(&self.ring, FDB_DATA, quick_now(), <const uint8_t *>PyBytes_AS_STRING(payload),
+            fdb_put_bytes(&self.ring, FDB_DATA, fds_now(), <const uint8_t *>PyBytes_AS_STRING(payload),
                           PyBytes_GET_SIZE(payload))
 
     def busy(self, bint is_busy):
         """Whether a step is in hand from now on."""
         if self.is_ours():
-            fdb_set(&self.ring, FDB_BUSY, quick_now() if is_busy else 0)
+            fdb_set(&self.ring, FDB_BUSY, fds_now() if is_busy else 0)
 
     def queue(self, int msqid, uint16_t running, uint16_t transfers, uint32_t state, uint32_t ticks,
               int32_t reader=0):
@@ -86,7 +86,7 @@ cdef class FlightRing:
             return
         memset(&entry, 0, sizeof(entry))
         entry.kind = FDB_QUEUE
-        entry.time = quick_now()
+        entry.time = fds_now()
         entry.body.queue.running, entry.body.queue.transfers = running, transfers
         entry.body.queue.state, entry.body.queue.ticks = state, ticks
         entry.body.queue.code = fds_stat(msqid, &status)

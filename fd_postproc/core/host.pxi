@@ -23,8 +23,6 @@ cdef class HostInput:
     address, size : int
         Where they are, and how many.
     shape : tuple of int
-    copied : bool
-        Whether the numbers are a copy of the tensor's.
     """
 
     cdef Py_buffer view      # held open while this object lives, if the tensor exports a buffer
@@ -33,7 +31,6 @@ cdef class HostInput:
     cdef readonly uintptr_t address
     cdef readonly tuple shape
     cdef readonly Py_ssize_t size
-    cdef readonly bint copied
 
     def __dealloc__(self):
         if self.holds_view:
@@ -145,5 +142,4 @@ def host_input(tensor, str name, str dtype):
             return out
     out.address, out.size, out.keep = tensors.slow_input(tensor, name, dtype)
     out.shape = tuple(tensor.shape)
-    out.copied = out.keep is not tensor
     return out

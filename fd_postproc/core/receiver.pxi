@@ -444,7 +444,7 @@ cdef class Receiver:
         """When was a step received, and who sent it?  The kernel knows only the last sender, so this is known
         only while nothing else is in the queue."""
         cdef fds_status status
-        cdef int64_t now = quick_now()
+        cdef int64_t now = fds_now()
         step.received = now
         if self._ring is not None and self._ring.is_ours():
             fdb_set(&self._ring.ring, FDB_BUSY, now)

@@ -478,21 +478,6 @@ _ROWS = (
         "Only where the engine's process has said that it reads frames.",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
     ),
-    Seam(
-        "masks",
-        WORKER,
-        (_SAVING,),
-        (
-            "save_output_normal",
-            "save_output_speculate",
-            "save_output_specualate",
-            "post_process_specualate",
-        ),
-        "the sampling masks",
-        "worker.masks:replace_functions",
-        "The parameters of the functions; only where the engine's process has said that it takes masks.",
-        "sampling masks go in the frame of their step, not in a second message",
-    ),
 )
 
 SEAMS = {row.name: row for row in _ROWS}

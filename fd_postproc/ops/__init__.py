@@ -32,8 +32,11 @@ kernel limits.  ``FD_POSTPROC_DIALECT`` overrides this.
 Tensors may be in host memory or on a CUDA device, mixed.  If all are host tensors, the message is in the
 queue when the op returns.  Tensors on a device are read by one kernel on their framework's current stream,
 and the op returns after its launch; a thread sends the message, and errors that occur then are raised by the
-next save op, which has saved nothing itself.  `flush` waits for everything.  `Packer` avoids checking the
-same tensors again and again.
+next save op, which has saved nothing itself.  `flush` waits for everything.
+
+`save_output_normal` and `save_output_speculate` are called after sampling, as FastDeploy's functions are.
+They choose the save op, on a prefill node too, put moved rows back to their slots, and send nothing from
+ranks that must not send.
 
 Deliberate differences from FastDeploy:
 
@@ -48,7 +51,6 @@ Deliberate differences from FastDeploy:
 """
 
 from .dispatch import num_columns, save_output_normal, save_output_speculate
-from .packer import Packer
 from .receive import (
     get_output,
     get_output_ep,
@@ -69,7 +71,6 @@ from .save import (
 )
 
 __all__ = [
-    "Packer",
     "flush",
     "get_output",
     "get_output_ep",

@@ -16,11 +16,11 @@ from typing import Any
 
 from .._core import DeviceInput, HostInput, environment_variable, host_flag
 from ..checks import seconds
+from ..core.tensors import OnDevice, device_view
 from ..environment import CUDA_BUFFERS, QUEUE_MODE
 from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_error, too_big
 from ..layout import Channel, Layout
 from ..queues import key_text
-from ..tensors import OnDevice, device_view
 from .arguments import Sizes, say
 from .environment import dialect_of, message_id
 from .table import SAVE_OPS
@@ -79,41 +79,12 @@ class DeviceSaves:
     ) -> None:
         """Save once from tensors of which at least one is on a CUDA device."""
         goes_on, address = stop_flag(not_need_stop)
-        job = self.make_job(op, inputs, sizes, address)
-        self.launch(
-            job,
-            (given, not_need_stop),
-            sizes[0],
-            goes_on,
-            layout,
-            flag=flag,
-            skip_prefill=skip_prefill,
-            stream=job.stream(),
-        )
-
-    def make_job(
-        self, op: str, inputs: dict[str, HostInput | DeviceInput], sizes: Sizes, flag_address: int
-    ) -> Any:
-        """A `fd_postproc._save.DeviceJob`."""
-        _, width, rows, cols = sizes
-        return self._loaded().DeviceJob(op, inputs, cols, width, rows, SAVE_OPS[op].roles, flag_address)
-
-    def launch(
-        self,
-        job: Any,
-        keep: Any,
-        batch: int,
-        goes_on: bool,
-        layout: Layout,
-        *,
-        flag: int,
-        skip_prefill: bool,
-        stream: int,
-    ) -> None:
-        """Launch the kernel of a job; `keep` stays alive until the message is sent."""
+        batch, width, rows, cols = sizes
+        job = self._loaded().DeviceJob(op, inputs, cols, width, rows, SAVE_OPS[op].roles, address)
+        stream = job.stream()
         self._raise_errors()
         ident = message_id()
-        lane = self._lane(SAVE_OPS[job.op].channel, batch, layout)
+        lane = self._lane(SAVE_OPS[op].channel, batch, layout)
         refusal = job.save(
             lane,
             batch,
@@ -122,10 +93,10 @@ class DeviceSaves:
             skip_prefill=skip_prefill,
             stream=stream,
             records=self._records,
-            keep=keep,
+            keep=(given, not_need_stop),  # alive until the message is sent
         )
         if refusal is not None:
-            raise UnfitNumber(say(job.op, job.width, job.cols, refusal))
+            raise UnfitNumber(say(op, width, cols, refusal))
         self._forget_finished()
 
     def send_all(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .._core import DeviceInput, HostInput, Sender, Step, environment_variable
+from .._core import DeviceInput, HostInput, Sender, environment_variable
 from ..environment import QUEUE_MODE
 from ..errors import QueueRemoved, UnfitNumber
-from ..layout import GPU, Dialect, Layout
+from ..layout import Layout
 from .arguments import Sizes, say
 from .device import saves
 from .environment import dialect_of, message_id
@@ -14,7 +14,6 @@ from .table import SAVE_OPS
 from .watch import waiting, watch
 
 senders: Pool[Sender] = Pool(Sender)
-_COMPACT: Dialect = "compact"
 waiting.append(senders.members)
 
 
@@ -59,21 +58,3 @@ def save(
         senders.give_back(which, sender, gone)
     if refusal is not None:
         raise UnfitNumber(say(op, width, cols, refusal))
-
-
-def send_step(step: Step) -> None:
-    """Send a step made of a save op's tensors as a compact frame, by the sender of those ops."""
-    if saves.lanes:
-        saves.send_all()
-    watch()
-    channel, dialect = step.channel, _COMPACT
-    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, GPU)
-    sender = senders.take(which, lambda: Sender(channel, dialect=dialect, mode=QUEUE_MODE.value))
-    gone = False
-    try:
-        sender.send(step)
-    except QueueRemoved:
-        gone = True
-        raise
-    finally:
-        senders.give_back(which, sender, gone)

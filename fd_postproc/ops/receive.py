@@ -11,11 +11,11 @@ from typing import Any
 
 from .._core import Receiver, environment_variable, tensor_elements
 from ..checks import whole_number
+from ..core.tensors import host_address
 from ..environment import QUEUE_MODE
 from ..errors import MalformedMessage, QueueRemoved
 from ..layout import GPU, Channel, Layout, checked_layout
 from ..log_throttle import Backoff, Complaints, frames_text, last_sender_text
-from ..tensors import host_address
 from .arguments import is_first
 from .pool import Pool
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.tensors import host_array
 from ..layout import Layout
-from ..tensors import host_array
 
 
 class Slots:

@@ -18,7 +18,7 @@ class OpSpec:
     parameters : tuple of str
         Its positional arguments, in order.
     roles : dict
-        The argument for each role (`fd_postproc.tensors.ROLES`) that it has.
+        The argument for each role (`fd_postproc.core.tensors.ROLES`) that it has.
     every_rank : bool
         Whether ``save_each_rank`` lets ranks above 0 send, in all builds.
     has_shorter_form : bool

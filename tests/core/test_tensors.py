@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import fd_postproc as fp
-from fd_postproc import ops, tensors
+from fd_postproc import ops
 from fd_postproc._core import environment_variable, host_flag, host_input
+from fd_postproc.core import tensors
 
 
 class OnDevice:

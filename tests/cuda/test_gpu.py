@@ -121,24 +121,6 @@ def test_the_current_stream_is_the_one(torch, put, ops_queue):
     assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(3) == [7]
 
 
-def test_packer(torch, put, ops_queue):
-    x, flag = put(np.zeros((4, 1), np.int64)), np.array([True])
-    packer = ops.Packer(
-        "save_output",
-        x=x,
-        not_need_stop=flag,
-        preempted_idx=np.zeros((4, 1), np.int32),
-        rank_id=0,
-        save_each_rank=False,
-    )
-    for n in range(20):
-        x.fill_(n)
-        packer.save(batch=2)
-    assert ops.flush(20)
-    with fp.Receiver("plain") as receiver:
-        assert [receiver.receive(1).tolists()[0] for _ in range(20)] == [[[[n]], [[n]]] for n in range(20)]
-
-
 def test_the_stop_flag_on_the_device(torch, put, ops_queue):
     ops.save_output(
         put(np.array([[1]])), torch.tensor([False], device="cuda"), np.zeros(1, np.int32), 0, False

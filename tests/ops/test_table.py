@@ -6,8 +6,8 @@ import pytest
 
 from fd_postproc import ops
 from fd_postproc._core import _OP_NUMBERS, CHANNELS
+from fd_postproc.core.tensors import ROLES
 from fd_postproc.ops.table import SAVE_OPS
-from fd_postproc.tensors import ROLES
 
 
 @pytest.mark.parametrize("name", SAVE_OPS)

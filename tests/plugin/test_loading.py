@@ -241,6 +241,10 @@ def test_the_peer_is_announced_and_withdrawn(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "something/9")
     activation.announce_peer(True)
     assert os.environ["FD_POSTPROC_PEER"] == "compact/1"
+    activation.announce_peer(True, True)
+    assert os.environ["FD_POSTPROC_PEER"] == "compact/1,streams/3"
+    activation.announce_peer(True, True, True)
+    assert os.environ["FD_POSTPROC_PEER"] == "compact/1,streams/3,streams/3+drafts"
     activation.announce_peer(False)
     assert "FD_POSTPROC_PEER" not in os.environ
     activation.announce_peer(False)

@@ -126,12 +126,6 @@ def speculative_step():
 
 
 RANKS = {"save_each_rank": False, "sampling_mask_async_queue": None, "layout": fp.GPU}
-PACKED = {"x": np.array([[7]]), "not_need_stop": np.array([True]),
-          "preempted_idx": np.zeros(1, np.int32), "rank_id": 0, "save_each_rank": False}  # fmt: skip
-
-
-def packer(op="save_output", layout=fp.GPU, **tensors):
-    return ops.Packer(op, layout=layout, **{**PACKED, **tensors})
 
 
 CALLS = {
@@ -151,8 +145,6 @@ CALLS = {
     "queues.remove_queue": (queues.remove_queue, {"msqid": 0}),
     "ops.flush": (ops.flush, {"timeout": 0}),
     "ops.num_columns": (ops.num_columns, {"requested": [1, None], "layout": fp.GPU}),
-    "ops.Packer": (packer, {"op": "save_output", "layout": fp.GPU, **PACKED}),
-    "ops.Packer.save": (packer().save, {"batch": 1, "stream": None}),
     "ops.save_output_normal": (
         ops.save_output_normal, {**normal_step(), "async_output_queue": None, **RANKS}),
     "ops.save_output_speculate": (

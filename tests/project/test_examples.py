@@ -68,6 +68,10 @@ def test_what_is_sent_is_printed(run):
     ]
 
 
+def test_functions_after_sampling_send_each_slot_its_tokens(run):
+    assert run("after_sampling.py", "8002") == ["[[10], [20, 21], [30, 31]]", "[[7, 8]]"]
+
+
 def test_the_largest_step_goes_between_two_processes(run):
     step = "<Step spec_topk compact target: 512 requests, 3072 tokens, 21 columns>"
     assert run("two_processes.py") == [f"{step} 66 fragments"]

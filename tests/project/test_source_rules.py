@@ -112,8 +112,7 @@ FLOORS = [
         "queues",
     ),
     *(
-        "tensors",
-        "arrays",
+        "core",
         "_core",
         "_save",
         "cuda",
@@ -148,7 +147,6 @@ PLUG_IN = [
     *("engine/activation", "engine/processor_class", "engine/entry"),
     *("worker/limit_check", "worker/warmup", "worker/split_frames", "worker/streams"),
     "worker/drafts",
-    "worker/masks",
     "worker/sending",
     "worker/entry",
     *("api/chunks/_chunks", "api/chunks/token_spelling", "api/chunks/wait_for"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fd_postproc.tensors import host_address
+from fd_postproc.core.tensors import host_address
 
 COLUMNS, DRAFTS, SLOTS, SPEC_SLOTS = 21, 6, 512, 256
 CHANNELS = ("plain", "topk", "spec", "spec_topk_target", "spec_topk_draft")

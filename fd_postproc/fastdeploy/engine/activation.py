@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, DRAFTS, FORCE, IN_FRAMES, PEER, STREAMS, is_on
+from ...environment import COMPACT, DISABLE, DRAFTS, FORCE, PEER, STREAMS, is_on
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import Channel
@@ -69,7 +69,7 @@ def _not_served(module: Any) -> str | None:
     return None
 
 
-def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, masks: bool = False) -> None:
+def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
     """Announce the supported frames to the workers, which inherit this process's environment.
 
     FastDeploy starts its workers after it has constructed the token processor, in every version.
@@ -79,7 +79,6 @@ def announce_peer(active: bool, streamed: bool = False, drafts: bool = False, ma
             COMPACT: True,
             STREAMS: streamed,
             DRAFTS: streamed and drafts,
-            IN_FRAMES: masks and not streamed,
         }
         os.environ[PEER.name] = ",".join(word for word, meant in words.items() if meant)
     else:
@@ -113,8 +112,7 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
     channel = processor.channel
     speculative = bool(processor.cfg.speculative_config.method)
     verdict = decide(module, make_class, speculative)
-    masks = bool(getattr(processor, "use_sampling_mask", False))
-    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative, masks)
+    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
     for name, value in verdict.traits.items():
         setattr(type(processor), name, value)
     export_active("engine", verdict.compatible)

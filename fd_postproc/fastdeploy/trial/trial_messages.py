@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...tensors import host_address
+from ...core.tensors import host_address
 from ..stream_frames import Content, packed
 from .canned import CannedMessage, Script
 

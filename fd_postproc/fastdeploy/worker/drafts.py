@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Any
 
 from ..._core import _op_frame, host_flag, host_input
+from ...core.tensors import ROLES
 from ...environment import DRAFTS
 from ...errors import UnfitNumber
 from ...layout import GPU, Layout
 from ...ops.arguments import check_flag, check_sizes, say
 from ...ops.environment import message_id, peer_understands
 from ...ops.table import OpSpec
-from ...tensors import ROLES
 from .split_frames import Runner
 from .streams import _on_host, numbering
 
@@ -27,14 +27,16 @@ def engine_wants_drafts() -> bool:
     return peer_understands(DRAFTS)
 
 
-class OpFrames:
-    """Builder of compact frames from a save op's calls, for another transport than the op's.
+class DraftOp:
+    """Save op that puts its step, as a compact frame, into the model runner's queue.
 
     Parameters
     ----------
     name : str
     spec : OpSpec
     """
+
+    _queue: Any = None
 
     def __init__(self, name: str, spec: OpSpec) -> None:
         self._name, self._spec = name, spec
@@ -43,44 +45,6 @@ class OpFrames:
         self._flag = spec.place("message_flag") if "message_flag" in spec.parameters else -1
         skips = [place for place, name in enumerate(spec.parameters) if name.startswith("skip_")]
         self._skip = skips[0] if skips else -1
-
-    def made(self, args: tuple[Any, ...], layout: Layout | None = None, **number: int) -> bytes:
-        """The frame of a call.
-
-        Parameters
-        ----------
-        args : tuple
-        layout : Layout, optional
-            Whose limits hold; default: of the build only that of accepted tokens.
-        **number : int
-            Sender and number of the frame; default: 0.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If a tensor or a number in it does not fit.
-        """
-        names = self._spec.roles
-        inputs: dict[str, Any] = {
-            role: host_input(_on_host(args[place]), names[role], ROLES[role]) for role, place in self._roles
-        }
-        batch, width, rows, cols = check_sizes(self._name, inputs)
-        goes_on, message = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
-        made = _op_frame(
-            self._name, inputs, batch, cols, width, rows, layout or _layout(batch, cols),
-            stop_flag=message if goes_on else -message,
-            flag=check_flag(args[self._flag]) if self._flag >= 0 else 0,
-            skip_prefill=self._skip >= 0 and bool(args[self._skip]), **number,
-        )  # fmt: skip
-        if not isinstance(made, bytes):
-            raise UnfitNumber(say(self._name, width, cols, made))
-        return made
-
-
-class DraftOp(OpFrames):
-    """Save op that puts frames into the model runner's queue."""
-
-    _queue: Any = None
 
     def __call__(self, args: tuple[Any, ...]) -> None:
         """Send the arguments of the op's call.
@@ -99,7 +63,21 @@ class DraftOp(OpFrames):
     def frame(self, args: tuple[Any, ...]) -> bytes:
         """Make the frame of a call."""
         sender, number = numbering.next()
-        return self.made(args, sender=sender, number=number)
+        names = self._spec.roles
+        inputs: dict[str, Any] = {
+            role: host_input(_on_host(args[place]), names[role], ROLES[role]) for role, place in self._roles
+        }
+        batch, width, rows, cols = check_sizes(self._name, inputs)
+        goes_on, message = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
+        made = _op_frame(
+            self._name, inputs, batch, cols, width, rows, _layout(batch, cols),
+            stop_flag=message if goes_on else -message,
+            flag=check_flag(args[self._flag]) if self._flag >= 0 else 0,
+            skip_prefill=self._skip >= 0 and bool(args[self._skip]), sender=sender, number=number,
+        )  # fmt: skip
+        if not isinstance(made, bytes):
+            raise UnfitNumber(say(self._name, width, cols, made))
+        return made
 
 
 @lru_cache(maxsize=64)

@@ -32,7 +32,6 @@ def _activate() -> None:
         log.info("fd_postproc: worker side off: FD_POSTPROC_DISABLE is set")
         return
     _take_over_streams(log)
-    _take_over_masks(log)
     names = replace_save_ops()
     if names:
         forward()
@@ -53,19 +52,6 @@ def _take_over_streams(log: logging.Logger) -> None:
                 log.debug("fd_postproc: in place of FastDeploy's builder of objects")
         except Exception as error:
             log.warning("fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", error)
-
-
-def _take_over_masks(log: logging.Logger) -> None:
-    """Install sampling masks in their step's frame, where the engine reads them there."""
-    from .masks import engine_takes_masks, replace_functions
-
-    if engine_takes_masks():
-        try:
-            names = replace_functions()
-            if names:
-                log.debug("fd_postproc: sampling masks in frames, for: %s", ", ".join(names))
-        except Exception as error:
-            log.warning("fd_postproc: sampling masks are left to FastDeploy's own socket: %s", error)
 
 
 def replace_save_ops() -> list[str]:

@@ -22,7 +22,6 @@ from ..build import KeyRule, key_rule, stock_dialect
 from ..logs import export_active, fastdeploy_log
 from .drafts import DraftOp, engine_wants_drafts
 from .limit_check import check_room
-from .masks import MaskedOp, engine_takes_masks
 
 # What our op raises for tensors that it does not know how to read; nothing was sent then.
 _REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
@@ -72,7 +71,6 @@ class SaveOp:
         self._recorder = Recorder()  # records nothing, until the first call
         self._sent = 0
         self._drafts: DraftOp | None = None  # where steps go over ZeroMQ
-        self._masked: MaskedOp | None = None  # where sampling masks go into a step's frame
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
@@ -88,8 +86,6 @@ class SaveOp:
             return self._stock(args, kwargs)
         if self._state == "new" and self._goes_over_socket():
             self._drafts = DraftOp(self.__name__, spec)
-        elif self._state == "new" and engine_takes_masks():
-            self._masked = MaskedOp(self.__name__, spec)
         if args[self._rank] > 0 and not (spec.every_rank and args[spec.place("save_each_rank")]):
             # Sends nothing, or in some builds of FastDeploy does.
             return self._stock(args) if self._drafts is None else None
@@ -133,8 +129,6 @@ class SaveOp:
     def _send(self, args: tuple[Any, ...]) -> Any:
         if self._drafts is not None:
             return self._drafts(args)
-        if self._masked is not None and self._masked(args):
-            return None if has_counts(self.spec.channel) else args[0]  # as FastDeploy's op
         try:
             return self._own(*args)
         except QueueRemoved:  # nothing was sent; our op makes a new queue

@@ -31,13 +31,9 @@ tensors = dict(
     preempted_idx=np.zeros(batch, np.int32),
     message_flag=3, rank_id=0, save_each_rank=False,
 )
-packer = ops.Packer("speculate_save_output_topk", **tensors)
 def part(n):
-    for k in range(n):
-        if k % 2:
-            packer.save()
-        else:
-            ops.speculate_save_output_topk(*tensors.values())
+    for _ in range(n):
+        ops.speculate_save_output_topk(*tensors.values())
 thread = threading.Thread(target=receive, daemon=True)
 thread.start()
 part(2000)

@@ -240,19 +240,23 @@ class Advance(Finish):
         at_once = bool(logger) and self._sums_decode_log(logger)
         drops = decodes and not self.aborts_itself and bool(fd.envs.ENABLE_V1_KVCACHE_SCHEDULER)
         return SteadyMode(
-            fd.time.time(),
-            self.tokens_counter,
-            self.commons,
-            fd.main_process_metrics if fused else None,
-            self._record_metrics,
-            logger.on_decode_tokens if logger and at_once else None,
-            partial(self.log_decoding, logger.on_decode_tokens) if logger and not at_once else None,
-            decodes,
-            (manager.to_be_rescheduled_request_id_set, manager.to_be_aborted_req_id_set) if drops else (),
-            self.total_step_per_request if speculative else None,
-            self.accept_token_num_per_head_per_request if speculative else None,
-            fd.MAX_DRAFT_TOKENS if speculative else 0,
-            False,
+            now=fd.time.time(),
+            tokens_counter=self.tokens_counter,
+            commons=self.commons,
+            metrics=fd.main_process_metrics if fused else None,
+            record=self._record_metrics,
+            decode_log=logger.on_decode_tokens if logger and at_once else None,
+            log_decoding=(
+                partial(self.log_decoding, logger.on_decode_tokens) if logger and not at_once else None
+            ),
+            decode_role=decodes,
+            dropped=(
+                (manager.to_be_rescheduled_request_id_set, manager.to_be_aborted_req_id_set) if drops else ()
+            ),
+            steps_of=self.total_step_per_request if speculative else None,
+            heads_of=self.accept_token_num_per_head_per_request if speculative else None,
+            most_heads=fd.MAX_DRAFT_TOKENS if speculative else 0,
+            streamed=False,
         )
 
     def log_decoding(self, log: Callable[[int], None], task: Any, tokens: int) -> None:

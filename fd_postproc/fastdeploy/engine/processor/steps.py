@@ -49,7 +49,7 @@ class Steps(Advance):
             stages.begin()  # a draft message is no step, and its time not that of the next one
             self.recorder.rest()
             return
-        masks = self._sampling_masks(step)
+        masks = self._sampling_masks()
         output_type = step.flag if step.channel == "spec_topk" else TARGET
         manager = self.resource_manager
         # While requests wait for their transfer, every message is looked at closely: theirs is no step.
@@ -71,13 +71,10 @@ class Steps(Advance):
         self.postprocess(results, output_type if drafts else 0)
         stages.end_put(results, step)
 
-    def _sampling_masks(self, step: Step) -> dict[int, Any]:
-        """The step's own sampling masks; otherwise one blocking read a step, if enabled."""
+    def _sampling_masks(self) -> dict[int, Any]:
+        """The step's sampling masks: one blocking read a step, if enabled."""
         if not getattr(self, "use_sampling_mask", False) or self.fd.envs.FD_USE_GET_SAVE_OUTPUT_V1:
             return {}
-        carried = step.masks
-        if carried is not None:
-            return carried
         if not hasattr(self, "sampling_mask_zmq_server"):
             return {}
         masks = self.best_effort("receiving sampling masks", self._receive_masks)

@@ -7,7 +7,6 @@ from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from fd_postproc.headers.msgpack cimport fdm_copy, fdm_float, fdm_out
-from fd_postproc.headers.prefetch cimport fda_places
 
 
 @cython.final
@@ -20,7 +19,6 @@ cdef class Common:
     cdef dict shown         # as a dictionary, cached at the first access
     cdef bytes packed       # that as msgpack packs it
     cdef Py_ssize_t stamps_at[4]  # where the stamps are in it
-    cdef fda_places places  # where the request's memory lay at its last step
 
 
 @cython.final

@@ -2,8 +2,9 @@
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from fd_postproc._core cimport FlightRing, Step, quick_now
+from fd_postproc._core cimport FlightRing, Step
 from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set, fdb_step, fdb_step_body
+from fd_postproc.headers.sysv cimport fds_now
 
 
 @cython.final
@@ -30,7 +31,7 @@ cdef class Stages:
     cdef int64_t received, built               # ns that these stages of the step in hand took
 
     def __cinit__(self):
-        self.ended = quick_now()
+        self.ended = fds_now()
 
     @property
     def receive_seconds(self):
@@ -50,14 +51,14 @@ cdef class Stages:
 
     def begin(self):
         """Restart the time of the current stage."""
-        self.ended = quick_now()
+        self.ended = fds_now()
 
     def end_receive(self, Step step=None):
         """End the wait for a message: at the arrival of `step`, or now without one."""
         if step is not None and step.received > self.ended:
             self._end_receive(step.received)
             return
-        self._end_receive(quick_now())
+        self._end_receive(fds_now())
         if self.ring is not None and self.ring.is_ours():
             fdb_set(&self.ring.ring, FDB_BUSY, self.ended)
 
@@ -69,14 +70,14 @@ cdef class Stages:
         """End the building of results, of `step`, or of None after `end_receive`."""
         if step is not None and step.received > self.ended:
             self._end_receive(step.received)
-        self.built = self._lap(quick_now())
+        self.built = self._lap(fds_now())
         self.build_ns += self.built
 
     @cython.binding(False)
     @cython.always_allow_keywords(False)
     def end_put(self, list results not None, Step step):
         """End the delivery of a step's results; None has no entry."""
-        cdef int64_t took = self._lap(quick_now())
+        cdef int64_t took = self._lap(fds_now())
         cdef Py_ssize_t made = PyList_GET_SIZE(results)
         self.put_ns += took
         self.steps += 1

@@ -14,7 +14,7 @@ import sys
 from math import prod
 from typing import Any
 
-from .checks import kind_of
+from ..checks import kind_of
 
 ROLES = {
     "tokens": "int64",
@@ -369,32 +369,6 @@ def current_stream(tensor: Any, framework: str, device: int) -> int:
         return int((stream(device) if device >= 0 else stream()).ptr)  # each device has one
     interface = getattr(tensor, "__cuda_array_interface__", None) or {}
     return int(interface.get("stream") or 0)
-
-
-def stream_handle(stream: Any) -> int:
-    """Handle of a stream that a caller names.
-
-    Parameters
-    ----------
-    stream : int or object
-        A handle, or an object of PyTorch or Paddle (``cuda_stream``), CuPy (``ptr``), or with
-        ``__cuda_stream__``.
-
-    Raises
-    ------
-    TypeError
-        If it is none of these.
-    """
-    if isinstance(stream, int):
-        return stream
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        return int((protocol() if callable(protocol) else protocol)[1])
-    for attribute in ("cuda_stream", "ptr"):
-        handle = getattr(stream, attribute, None)
-        if isinstance(handle, int):
-            return handle
-    raise TypeError(f"stream must be a CUDA stream or its handle, not {type(stream).__name__}")
 
 
 def _cupy_device(tensor: Any) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks import kind_of, shown
+from ..checks import kind_of, shown
 from .tensors import as_float32, host_array
 
 _KINDS = {
