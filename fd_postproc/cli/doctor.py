@@ -1,26 +1,24 @@
 """Check kernel limits, queues, keys and settings, and say what is wrong and what to do about it.
 
-Nothing is changed unless --remove is given: it removes queues whose last sender and last receiver are
-dead, after asking for each.  A process that has opened a queue but not used it yet cannot be seen: stop the
-service first.
+Nothing is changed.  "ipcrm -q ID" removes a queue that dead processes left; a process that has opened a
+queue but not used it yet cannot be seen: stop the service first.
 
 Exit status: 0 nothing is wrong (warnings may be there), 1 at least one error, with --strict also for a
 warning, 2 wrong usage.
 
 --json prints one object: "schema" (1), "version" of fd_postproc, "exit_status", "worst" ("ok", "info",
-"warning" or "error"), "limits" (msgmax, msgmnb, msgmni), "removed" (list of msqid), "findings".  A finding
-has "severity", "group", "code" (its kind; stays the same when texts change), "subject", "seen", "remedy"
-(list of lines), "msqid" (or null) and "data" (numbers; they depend on the code).
+"warning" or "error"), "limits" (msgmax, msgmnb, msgmni), "findings".  A finding has
+"severity", "group", "code" (its kind; stays the same when texts change), "subject", "seen", "remedy" (list
+of lines), "msqid" (or null) and "data" (numbers; they depend on the code).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING
 
-from .terminal import add_layout_option, console, note, positive_int
+from .terminal import add_layout_option, console, positive_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,14 +27,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..doctor import Finding, Scope, Snapshot
-    from ..doctor.snapshot import Queue
 
 HELP = "find problems with queues, limits and settings, and say how to fix them"
 EXAMPLES = """examples:
   fd-postproc doctor                                     everything
   fd-postproc doctor --queue-id 8002 --channel topk      one service; its channel settles more
   fd-postproc doctor --stock --channel spec_topk         FastDeploy's own ops send: are the limits enough?
-  fd-postproc doctor --remove                            queues of dead processes, asking for each
   fd-postproc doctor --json --strict                     for scripts
   fd-postproc doctor --report report.json                and what a bug report needs, into a file
 """
@@ -109,31 +105,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--remove", action="store_true", help="remove what dead processes left, after asking")
-    parser.add_argument("--yes", action="store_true", help="with --remove: do not ask")
 
 
 def run(args: argparse.Namespace) -> int:
     from .. import doctor
 
     scope = _scope(args)
-    if args.yes and not args.remove:
-        args.usage_error("--yes needs --remove")
-    if args.remove and not args.yes and not sys.stdin.isatty():
-        args.usage_error("--remove asks for each queue, and there is no terminal to ask: give --yes")
     snapshot = doctor.take(scope)
     findings = doctor.examine(scope, snapshot)
     if not args.json:
         screen = console()
         _draw(screen, findings, snapshot)
-    removed = _remove(snapshot, ask=not args.yes) if args.remove else []
-    findings = [finding for finding in findings if finding.msqid is None or finding.msqid not in removed]
     worst = doctor.worst(findings)
     status = int(worst == "error" or (args.strict and worst == "warning"))
     if args.report:
         _write_report(args.report, doctor.bug_report(findings))
     if args.json:
-        _print_json(findings, snapshot, removed, worst, status)
+        _print_json(findings, snapshot, worst, status)
     return status
 
 
@@ -233,49 +221,7 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _remove(snapshot: Snapshot, *, ask: bool) -> list[int]:
-    """Remove leftovers, and report on stderr; return the numbers of the removed queues."""
-    from ..doctor import leftovers, remove_leftover
-    from ..errors import QueueError
-
-    found = leftovers(snapshot)
-    if not found:
-        note("No queue was left by dead processes.")
-    removed = []
-    for queue in found:
-        subject = printable(queue.subject)
-        if queue.doubt and not ask:
-            note(f"{subject}: kept, {queue.doubt}; without --yes you are asked")
-            continue
-        if ask and not _agreed(queue, subject):
-            continue
-        try:
-            kept = remove_leftover(queue)
-        except QueueError as error:
-            kept = str(error)
-        note(f"{subject}: {f'kept, {kept}' if kept else 'removed'}")
-        if not kept:
-            removed.append(queue.info.msqid)
-    return removed
-
-
-def _agreed(queue: Queue, subject: str) -> bool:
-    from .tables import plural
-
-    waiting = plural(queue.info.messages, "message")
-    users = printable(f"sender: {queue.sender}; receiver: {queue.receiver}")
-    doubt = f"; {queue.doubt}" if queue.doubt else ""
-    note(f"\n{subject}: {waiting}; {users}{doubt}")
-    print("Remove it? [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        print(file=sys.stderr)
-    return answer.strip().lower() in ("y", "yes")
-
-
-def _print_json(
-    findings: Sequence[Finding], snapshot: Snapshot, removed: list[int], worst: str, status: int
-) -> None:
+def _print_json(findings: Sequence[Finding], snapshot: Snapshot, worst: str, status: int) -> None:
     import json
     from dataclasses import asdict
 
@@ -287,7 +233,6 @@ def _print_json(
         "exit_status": status,
         "worst": worst,
         "limits": asdict(snapshot.limits),
-        "removed": removed,
         "findings": [asdict(finding) for finding in findings],
     }
     print(json.dumps(document, indent=2))

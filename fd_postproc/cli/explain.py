@@ -7,10 +7,10 @@ and after its process was killed; the file of the worker on the same queue is re
 Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender records nothing.
 
 --json prints one object: "schema" (1), "version" of fd_postproc, "file", "side", "pid", "alive", "channel",
-"queue_id", "began" (time of day), "seconds" (from the first entry to the end), "overwritten" (entries),
-"steps", "rates", "queue" (the last look at it), "slowest", "gaps", "latency" (seconds from the worker's call
-to the end of the step), "findings", and "request" if one was asked for.  A finding has "severity", "code"
-(stays the same when texts change), "seconds_ago", "time" and "text".
+"queue_id", "began" (time of day), "seconds" (from the first entry to the end), "overwritten" and
+"damaged" (entries), "steps", "rates", "queue" (the last look at it), "slowest", "gaps", "latency" (seconds
+from the worker's call to the end of the step), "findings", and "request" if one was asked for.  A finding
+has "severity", "code" (stays the same when texts change), "seconds_ago", "time" and "text".
 """
 
 from __future__ import annotations
@@ -253,6 +253,8 @@ def _print_head(screen: Console, picture: Picture) -> None:
     )
     if flight.overwritten:
         screen.print(f"{flight.overwritten:,} older entries have been overwritten.")
+    if flight.damaged:
+        screen.print(f"{flight.damaged:,} entries are damaged: another program has written to the file.")
 
 
 def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
@@ -335,8 +337,7 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
 
     from .._version import __version__
     from ..explain import story as stories
-    from ..explain.finding import as_dict
-    from ..explain.findings import findings
+    from ..explain.findings import as_dict, findings
     from ..explain.timeline import Picture, latencies
 
     flight = picture.flight
@@ -350,7 +351,8 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
         "alive": picture.is_alive, "channel": flight.channel, "queue_id": flight.queue_id,
         "began": picture.clock(flight.began), "seconds": round(picture.end - picture.first, 6),
-        "overwritten": flight.overwritten, "steps": len(picture.steps), "rates": picture.rates(),
+        "overwritten": flight.overwritten, "damaged": flight.damaged,
+        "steps": len(picture.steps), "rates": picture.rates(),
         "queue": picture.queues[-1]._asdict() if picture.queues else None,
         "slowest": [step._asdict() for step in picture.slowest_steps()],
         "gaps": [gap._asdict() for gap in picture.longest_gaps()],

@@ -7,8 +7,8 @@
         print(finding.severity, finding.subject, finding.seen)
 
 Each file asks one question: `limits`, `queue_checks`, `keys`, `addresses`, `environment`, `plugins`,
-`trial`, `services`, `http_parser`, `paddle`; `bug_report` is what a bug report needs of them.  What they look
-at is read once, by `snapshot`; `processes` knows about processes, `removal` removes what dead ones left.
+`trial`, `paddle`; `bug_report` is what a bug report needs of them.  What they look at is read once, by
+`snapshot`; `processes` knows about processes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from .addresses import check_addresses
 from .bug_report import bug_report
 from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst
-from .http_parser import check_http_parser
 from .keys import check_keys
 from .limits import check_limits
 from .paddle import check_paddle
 from .queue_checks import check_queues
-from .removal import leftovers, remove_leftover
-from .services import check_services
 from .snapshot import Snapshot, take
 from .trial import api_side, check_trial, engine_side
 
@@ -36,8 +33,6 @@ __all__ = [
     "Snapshot",
     "bug_report",
     "examine",
-    "leftovers",
-    "remove_leftover",
     "take",
     "worst",
 ]
@@ -62,12 +57,11 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     snapshot = snapshot or take(scope)
     fastdeploy, engine, worker, api = check_fastdeploy()
     tried = check_trial() if scope.trial else []
-    sides = [engine_side(engine, tried), worker, api_side(api, tried), *check_services(snapshot)]
+    sides = [engine_side(engine, tried), worker, api_side(api, tried)]
     missing = fastdeploy.code == "fastdeploy-missing"  # then that comes first: the sides would be as they say
     return [
         *([fastdeploy, *sides] if missing else [*sides, fastdeploy]),
         *tried,
-        *check_http_parser(),
         *check_paddle(),
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),

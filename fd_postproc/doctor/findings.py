@@ -91,11 +91,6 @@ class Scope:
         """Whether the user named queues."""
         return bool(self.ids or self.keys or self.msqids)
 
-    @property
-    def settled(self) -> bool:
-        """Whether the user named the channel."""
-        return len(self.channels) == 1
-
 
 def quantity(number: int, what: str) -> str:
     """``1 queue``, ``2 queues``."""

@@ -1,4 +1,4 @@
-"""Processes that use queues: the last user of a queue, waiting threads, and their directories.
+"""Processes that use queues: the last user of a queue, and the directories of a process.
 
 Everything is read from /proc.  A process of another user, or of another PID namespace, may not be visible;
 what cannot be known is reported as such and never taken for dead.
@@ -7,22 +7,12 @@ what cannot be known is reported as such and never taken for dead.
 from __future__ import annotations
 
 import os
-import platform
-import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .. import queues
 from ..errors import QueueError
 from ..process_stat import process_stat
-
-# System call numbers of msgsnd and msgrcv.  (On other machines only the kernel function's name is known.)
-_CALLS = {
-    "x86_64": {69: "send", 70: "receive"},
-    "aarch64": {189: "send", 188: "receive"},
-}.get(platform.machine(), {})
-_FUNCTIONS = {"do_msgsnd": "send", "do_msgrcv": "receive"}
 
 # The last use is known to the second, a start to the clock's tick: a smaller difference cannot be seen.
 _CLOCK_SLACK = 2.0
@@ -66,28 +56,6 @@ class User:
             "reused": f"(dead; the number is now {self.name}'s)",
         }[self.state]
         return f"process {self.pid} {what}, {age(self.used_at)}"
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A thread that is inside ``msgsnd`` or ``msgrcv`` at this moment.
-
-    Attributes
-    ----------
-    pid : int
-    name : str
-    doing : str
-        ``"send"`` or ``"receive"``.
-    msqid, size : int or None
-        The queue, and the bytes to send or the room for a message; None if the kernel does not let this
-        user see it.
-    """
-
-    pid: int
-    name: str
-    doing: str
-    msqid: int | None
-    size: int | None
 
 
 def age(when: int) -> str:
@@ -153,48 +121,6 @@ def name(pid: int) -> str:
             return file.read().strip() or "?"
     except OSError:
         return "?"
-
-
-def _ipc_namespace(of: str) -> str | None:
-    try:
-        return os.readlink(f"/proc/{of}/ns/ipc")
-    except OSError:
-        return None
-
-
-def waiting() -> list[Waiting]:
-    """Threads of this IPC namespace that wait in a queue, as far as this user may read them."""
-    found: list[Waiting] = []
-    ours = _ipc_namespace("thread-self")
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or _ipc_namespace(entry) != ours:
-            continue
-        pid = int(entry)
-        found.extend(Waiting(pid, name(pid), *call) for call in _calls(pid))
-    return found
-
-
-def _calls(pid: int) -> Iterator[tuple[str, int | None, int | None]]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for thread in threads:
-        here = f"/proc/{pid}/task/{thread}"
-        words = _read(f"{here}/syscall").split()
-        if len(words) > 3 and re.fullmatch("[0-9]+", words[0]):
-            if doing := _CALLS.get(int(words[0])):
-                yield doing, int(words[1], 16) & 0x7FFFFFFF, int(words[3], 16)
-        elif not words and (doing := _FUNCTIONS.get(_read(f"{here}/wchan"))):
-            yield doing, None, None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True)

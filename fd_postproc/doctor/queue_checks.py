@@ -36,12 +36,6 @@ def check_queues(snapshot: Snapshot, scope: Scope) -> list[Finding]:
     if not snapshot.queues:
         what = "that was named" if scope.named else "that looks like FastDeploy's"
         found.append(Finding("info", "queues", "queue-none", "queues", f"no queue {what}"))
-    if snapshot.unseen:
-        who = ", ".join(f"{one.pid} ({one.name})" for one in snapshot.unseen[:_LISTED])
-        seen = f"processes wait in queues that this user may not see: {who}"
-        found.append(
-            Finding("info", "queues", "waiting-unseen", "processes", seen, ("run the doctor as root",))
-        )
     if snapshot.others:
         found.append(_others(snapshot))
     return found
@@ -63,8 +57,6 @@ def _state(queue: Queue, severity: str) -> Finding:
     else:
         seen = f"empty, 0{room} bytes"
     seen += f"; sender: {queue.sender}; receiver: {queue.receiver}"
-    for one in queue.waiting:
-        seen += f"; process {one.pid} ({one.name}) waits to {one.doing}"
     return _finding(
         queue,
         severity,
@@ -83,7 +75,6 @@ def _state(queue: Queue, severity: str) -> Finding:
         last_receiver=queue.receiver.pid,
         receiver_state=queue.receiver.state,
         received_at=info.received_at,
-        waiting=[{"pid": one.pid, "doing": one.doing} for one in queue.waiting],
     )
 
 
@@ -96,21 +87,18 @@ def _leftover(queue: Queue) -> Finding:
     seen = "left by processes that are dead"
     if info.messages:
         seen += f"; the next reader gets {quantity(info.messages, 'message')} of theirs first"
-    remedy = (f"fd-postproc doctor --remove --queue-id msqid:{info.msqid}",)
+    remedy = (f"with the service stopped: ipcrm -q {info.msqid}",)
     return _finding(queue, "warning", "queue-leftover", seen, remedy, messages=info.messages)
 
 
 def _traffic(queue: Queue) -> list[Finding]:
     """Check for a full queue, one that fills up, and a missing side."""
     info, found = queue.info, []
-    stuck = queue.waits("send")
-    reader = _process_at(queue, "receive", "reader")
-    full = bool(stuck) or _full(queue)
+    reader = f"last reader: {queue.receiver}"
+    full = _full(queue)
     overrun = full and queue.flooded and queue.being_read  # no matter how fast the reader is
-    fits_never = [one for one in stuck if info.max_bytes and (one.size or 0) > info.max_bytes]
-    if full and not fits_never and not overrun:
-        who = f"process {stuck[0].pid} ({stuck[0].name}) waits to send" if stuck else "the next sender waits"
-        seen = f"full, {info.bytes:,} of {info.max_bytes or 0:,} bytes: {who}; {reader}"
+    if full and not overrun:
+        seen = f"full, {info.bytes:,} of {info.max_bytes or 0:,} bytes: the next sender waits; {reader}"
         remedy = (
             "start or unblock the reader; if the service is stopped, remove the queue: "
             f"ipcrm -q {info.msqid}",
@@ -137,22 +125,15 @@ def _traffic(queue: Queue) -> list[Finding]:
         found.append(
             _finding(queue, severity, "queue-flood", seen, steps, messages=info.messages, bytes=info.bytes)
         )
-    if queue.receiver.gone and not queue.waits("receive"):
+    if queue.receiver.gone:
         seen = f"its reader is dead ({queue.receiver}), its sender is not"
         remedy = ("restart the engine; if it was restarted already, compare both sides' id and path",)
         found.append(_finding(queue, "warning", "engine", seen, remedy))
-    if queue.sender.gone and not stuck:
+    if queue.sender.gone:
         seen = f"its sender is dead ({queue.sender}); {reader}"
         remedy = ("if the worker was not restarted, the engine waits forever: restart the service",)
         found.append(_finding(queue, "warning", "worker", seen, remedy))
     return found
-
-
-def _process_at(queue: Queue, doing: str, noun: str) -> str:
-    inside = queue.waits(doing)
-    if inside:
-        return f"process {inside[0].pid} ({inside[0].name}) waits to {doing}"
-    return f"last {noun}: {queue.receiver if doing == 'receive' else queue.sender}"
 
 
 def _full(queue: Queue) -> bool:
@@ -168,22 +149,6 @@ def _size(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
     most = queue.info.max_bytes
     if most is None:
         return []
-    msqid = queue.info.msqid
-    remedy: tuple[str, ...] = (
-        "stop the service",
-        f"ipcrm -q {msqid}",
-        "start the service: the new queue has today's size",
-    )
-    for one in queue.waits("send"):
-        if one.size and one.size > most:
-            seen = (
-                f"process {one.pid} ({one.name}) waits to send {one.size:,} bytes into a queue that holds "
-                f"{most:,}: it waits forever"
-            )
-            if limits.msgmnb < one.size:
-                remedy = (f"as root: sysctl -w kernel.msgmnb={one.size} or more", *remedy)
-            data = {"max_bytes": most, "needed": one.size}
-            return [_finding(queue, "error", "queue-too-small", seen, remedy, **data)]
     room = min(limits.msgmax, limits.msgmnb)
     channels = queue.channels(scope)
     small = [channel for channel in channels if most < payload_size(channel, scope.layout) <= room]
@@ -195,6 +160,11 @@ def _size(queue: Queue, limits: KernelLimits, scope: Scope) -> list[Finding]:
         f"holds {most:,} bytes, made before kernel.msgmnb was raised to {limits.msgmnb:,}; "
         f"{'' if settled else 'if it carries ' + ' or '.join(small) + ', '}FastDeploy's "
         f"messages of {needed:,} bytes wait forever"
+    )
+    remedy = (
+        "stop the service",
+        f"ipcrm -q {queue.info.msqid}",
+        "start the service: the new queue has today's size",
     )
     severity = "error" if settled else "warning"
     return [_finding(queue, severity, "queue-too-small", seen, remedy, max_bytes=most, needed=needed)]

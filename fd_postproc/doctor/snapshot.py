@@ -10,7 +10,7 @@ from .. import queues
 from ..layout import Channel
 from ..queues import KernelLimits, QueueInfo, key_text
 from .findings import Scope
-from .processes import Place, User, Waiting, last_user, place, places_of, waiting
+from .processes import Place, User, last_user, place, places_of
 
 CHANNELS_OF = {
     "shm": tuple(channel for channel, path in queues.CHANNEL_PATHS.items() if path == "/dev/shm"),
@@ -63,8 +63,6 @@ class Queue:
         The user named its key or number.
     sender, receiver : User
         The last ones.
-    waiting : tuple of Waiting
-        Who is inside msgsnd or msgrcv.
     """
 
     info: QueueInfo
@@ -72,7 +70,6 @@ class Queue:
     named: bool
     sender: User
     receiver: User
-    waiting: tuple[Waiting, ...]
 
     @property
     def ours(self) -> bool:
@@ -81,9 +78,9 @@ class Queue:
 
     @property
     def leftover(self) -> bool:
-        """Whether all known users of it are dead, and no thread waits in it."""
+        """Whether all known users of it are dead."""
         users = [user for user in (self.sender, self.receiver) if user.state != "nobody"]
-        return bool(users) and all(user.gone for user in users) and not self.waiting
+        return bool(users) and all(user.gone for user in users)
 
     @property
     def flooded(self) -> bool:
@@ -94,18 +91,6 @@ class Queue:
     def being_read(self) -> bool:
         """Whether its reader is alive and has just taken a message."""
         return self.receiver.state == "alive" and time.time() - self.info.received_at < _JUST_NOW
-
-    @property
-    def doubt(self) -> str | None:
-        """Reason why a leftover may have a hidden user; None if there is none."""
-        if "nobody" in (self.sender.state, self.receiver.state):
-            return "only one side ever used it"
-        if self.info.mode & 0o066 and os.geteuid() != 0:
-            return "other users may use it, and only root sees whether one of them waits in it"
-        return None
-
-    def waits(self, doing: str) -> list[Waiting]:
-        return [one for one in self.waiting if one.doing == doing]
 
     def channels(self, scope: Scope) -> tuple[Channel, ...]:
         """Channels that it can carry."""
@@ -136,17 +121,11 @@ class Snapshot:
         Those in scope.
     others : list of QueueInfo
         Queues that are not FastDeploy's as far as one can tell.
-    places : dict
-        For each process that uses a queue in scope: its Places.
-    unseen : list of Waiting
-        Threads that wait in a queue which this user may not see.
     """
 
     limits: KernelLimits
     queues: list[Queue]
     others: list[QueueInfo] = field(default_factory=list)
-    places: dict[int, list[Place]] = field(default_factory=dict)
-    unseen: list[Waiting] = field(default_factory=list)
 
 
 def own_places(scope: Scope) -> list[Place]:
@@ -191,33 +170,27 @@ def configured_ids(scope: Scope) -> frozenset[int]:
 def take(scope: Scope) -> Snapshot:
     """Read limits, queues and processes."""
     infos = queues.list_queues()
-    sleepers = waiting()
     here = own_places(scope)
     ids = configured_ids(scope)
     found: list[Queue] = []
     others: list[QueueInfo] = []
-    places: dict[int, list[Place]] = {}
     looked_at: dict[int, list[Place]] = {}
     for info in infos:
         named = info.msqid in scope.msqids or info.key in scope.keys
-        inside = tuple(one for one in sleepers if one.msqid == info.msqid)
         sender = last_user(info.last_sender, info.sent_at)
         receiver = last_user(info.last_receiver, info.received_at)
         pids = {user.pid for user in (sender, receiver) if user.state == "alive"}
-        pids |= {one.pid for one in inside}
         for pid in pids - looked_at.keys():
             looked_at[pid] = places_of(pid)
         # its users' places first: only some bits of an inode count, and ours may agree by chance
         seen = [at for pid in sorted(pids) for at in looked_at[pid]] + here
         known = identities(info.key, seen, ids) if info.key else ()
-        queue = Queue(info, known, named, sender, receiver, inside)
+        queue = Queue(info, known, named, sender, receiver)
         if not queue.ours:
             others.append(info)
         elif _in_scope(queue, scope):
             found.append(queue)
-            places.update((pid, looked_at[pid]) for pid in pids)
-    unseen = [one for one in sleepers if one.msqid is None]
-    return Snapshot(queues.kernel_limits(), found, [] if scope.named else others, places, unseen)
+    return Snapshot(queues.kernel_limits(), found, [] if scope.named else others)
 
 
 def _in_scope(queue: Queue, scope: Scope) -> bool:

@@ -1,46 +1,245 @@
-"""All faults in a flight recorder's file."""
+"""What went wrong, by a flight recorder's file.
+
+Each finding follows from one look: at an entry, at the last look at the queue, or at the file's end.  The
+reasons of the engine's `health` are told as it wrote them down at the time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from ..faults import SUSTAINED_S
+from .._core import CHANNELS, payload_size
+from ..errors import MalformedMessage
 from ..flight.codes import Kind
-from . import engine_side, queue_side, requests, worker_side
-from .finding import ERROR, WARNING, Finding, span
+from ..flight.reading import Event
+from ..patience import LONGEST_S, SILENCE_S, STEP_S, USUAL_TIMES
 from .timeline import Picture
 
-_LOOKS: tuple[Callable[[Picture], Iterator[Finding]], ...] = (
-    *engine_side.LOOKS, *worker_side.LOOKS, *queue_side.LOOKS, *requests.LOOKS,
-)  # fmt: skip
+ERROR, WARNING, INFO = "error", "warning", "info"
+
+_NEAR_S = 10.0  # seconds from what the health says to a finding of the same fault
+
+_FRAMES = {
+    Kind.INCOMPLETE: "frames never became whole: their sender died or gave up in the middle",
+    Kind.OPEN: "frames came in part: the process that sent so far died, or hangs, in the middle of one",
+    Kind.MISSING: "frames did not come: refused, incomplete, or read by others",
+    Kind.DOUBLED: "frames came whose numbers had come before: another program repeats messages",
+    Kind.REORDERED: "frames came after later ones: another program puts messages back",
+}
+_EXCEPTIONS = {
+    Kind.LOST: ("lost-step", "a step was lost: "),
+    Kind.UNDELIVERED: ("undelivered", "results of a step were not delivered: "),
+    Kind.FAILED: ("failed-request", "a request was ended with an error: "),
+    Kind.SEND_FAILED: ("send-failed", "a message was not sent: "),
+    Kind.STOOD_ASIDE: ("stood-aside", "the plug-in leaves the work to FastDeploy: "),
+}
+
+
+class Finding(NamedTuple):
+    """One fault.
+
+    Attributes
+    ----------
+    severity : {"error", "warning", "info"}
+    code : str
+        A word that stays the same when texts change.
+    at : float
+        Monotonic seconds.
+    text : str
+        Without the time.
+    """
+
+    severity: str
+    code: str
+    at: float
+    text: str
+
+
+def as_dict(finding: Finding, picture: Picture) -> dict[str, Any]:
+    """The finding as a dictionary for JSON."""
+    return {
+        "severity": finding.severity, "code": finding.code, "seconds_ago": round(picture.end - finding.at, 6),
+        "time": picture.clock(finding.at), "text": finding.text,
+    }  # fmt: skip
 
 
 def findings(picture: Picture) -> list[Finding]:
     """All findings, in chronological order.
 
-    What the engine's own health said at the time is added where nothing else of the same word is found
-    near it.
+    What the engine's own health said at the time comes first: a look's finding of the same word near it is
+    left out.
     """
-    found = [finding for look in _LOOKS for finding in look(picture)]
-    for one in _health(picture):
-        if not any(other.code == one.code and abs(other.at - one.at) < 2 * SUSTAINED_S for other in found):
-            found.append(one)
-    found += _file(picture)
-    return sorted(found, key=lambda one: one.at)
+    said = list(_health(picture))
+    found = [
+        one
+        for look in (_process, _absences, _queue, _sender, _messages, _exceptions, _requests)
+        for one in look(picture)
+        if not any(other.code == one.code and abs(other.at - one.at) < _NEAR_S for other in said)
+    ]
+    return sorted(said + found, key=lambda one: one.at)
 
 
 def _health(p: Picture) -> Iterator[Finding]:
+    """Tell what the engine's health said."""
     again = p.of(Kind.HEALTHY)
     for event in p.of(Kind.UNHEALTHY):
         reason, _, text = event.text.partition(": ")
         end = next((one.at for one in again if one.at > event.at), None)
-        lasted = "" if end is None else f"; healthy again after {span(end - event.at)}"
-        if reason == "thread":
-            text, lasted = "the token thread has ended: no step will be processed any more", ""
+        lasted = "" if end is None else f"; healthy again after {_span(end - event.at)}"
         yield Finding(ERROR, reason, event.at, text + lasted)
 
 
-def _file(p: Picture) -> Iterator[Finding]:
-    if p.flight.damaged:
-        text = f"{p.flight.damaged:,} entries of the file are damaged: another program has written to it"
-        yield Finding(WARNING, "damaged", p.last, text)
+def _process(p: Picture) -> Iterator[Finding]:
+    """Check whether the process that wrote the file has ended without a last entry, or is stuck."""
+    busy, engine = p.flight.busy_since, p.flight.side == "engine"
+    if p.is_alive:
+        if busy is None or p.now - busy <= STEP_S or _is_absent(p):
+            return
+        lasted = _span(p.now - busy)
+        if engine:
+            text = f"a step has been in hand for {lasted}: the token thread is stuck in it"
+            yield Finding(ERROR, "step", busy, text)
+        else:
+            text = f"a message has waited to be sent for {lasted}: the queue is full, or the op is stuck"
+            yield Finding(ERROR, "queue-full", busy, text)
+    elif not p.of(Kind.CLOSED):
+        text = f"process {p.flight.pid} ended without a word: it was killed (SIGKILL, for lack of memory?)"
+        text += ", or crashed"
+        if busy is not None:
+            text += ", in the middle of a " + ("step" if engine else "message")
+        yield Finding(ERROR, "engine" if engine else "worker", p.last, text)
+
+
+def _is_absent(p: Picture) -> bool:
+    """Whether the engine writes nothing at the end."""
+    return bool(p.absences) and p.absences[-1][1] >= p.end
+
+
+def _absences(p: Picture) -> Iterator[Finding]:
+    """Check for times in which the engine did not even look at the queue."""
+    for since, until in p.absences:
+        text = (
+            f"the engine's process {p.flight.pid} recorded nothing for {_span(until - since)}, not even how "
+            "the queue is: stopped (SIGSTOP, a debugger), a thread with the GIL, or no processor for it"
+        )
+        yield Finding(ERROR, "frozen", since, text)
+
+
+def _queue(p: Picture) -> Iterator[Finding]:
+    """Check for a queue that was removed, unusable, full, or read by others."""
+    for event in p.of(Kind.QUEUE_REMOVED):
+        text = f"queue {event.numbers[0]} was removed; messages in it are lost"
+        yield Finding(ERROR, "removed", event.at, text)
+    for event in p.of(Kind.QUEUE_ERROR):
+        code = event.numbers[0]
+        why = os.strerror(code) if 0 < code < 4096 else f"error {code}"
+        yield Finding(ERROR, "queue", event.at, f"the queue cannot be used: {why} ({event.text})")
+    longest = max((step.length for step in p.steps[-50:]), default=0)
+    full = [
+        look
+        for look in p.queues
+        if not look.error and look.messages and 0 < look.max_bytes < look.bytes + longest
+    ]
+    if full:
+        text = (
+            f"the queue was full at {len(full):,} of {len(p.queues):,} looks, one a second: "
+            f"{full[-1].messages} messages, {full[-1].bytes:,} of {full[-1].max_bytes:,} bytes; the sender "
+            "waits until the engine reads"
+        )
+        yield Finding(ERROR, "queue-full", full[0].at, text)
+    foreign = next((look for look in p.looks_of_this_run if look.reader_is_foreign), None)
+    if foreign is not None:
+        text = (
+            f"process {foreign.last_receiver} reads this queue, too: each message reaches one of the two, so "
+            "that requests lose steps"
+        )
+        yield Finding(ERROR, "two-readers", foreign.at, text)
+
+
+def _sender(p: Picture) -> Iterator[Finding]:
+    """Judge the process that sends, by the last look at the queue."""
+    if not p.queues or not p.queues[-1].running:
+        return
+    look = p.queues[-1]
+    came = [*(step.at for step in p.steps[-1:]), *(event.at for event in p.of(Kind.REFUSED))]
+    since = max(came, default=p.flight.began)
+    sender = f"process {look.last_sender}, which sent the last step,"
+    known = look.last_sender and look in p.looks_of_this_run
+    if known and look.state in ("", "Z") and since <= look.at:
+        yield Finding(ERROR, "worker", look.at, f"{sender} is gone while {look.running} requests run")
+        return
+    if look.messages or p.flight.busy_since is not None or _is_absent(p):
+        return  # the engine has not read, does nothing, or has not looked
+    silent = look.at - since
+    if silent < max(SILENCE_S, min(USUAL_TIMES * (p.usual_gap or 0.0), LONGEST_S)):
+        return
+    if known and look.state in ("T", "t"):
+        yield Finding(ERROR, "stopped", since, f"{sender} is stopped (SIGSTOP, or a debugger)")
+        return
+    who = sender.removesuffix(",") if known else "any process"
+    text = (
+        f"nothing has come from {who} for {_span(silent)}, while {look.running} requests run; the engine "
+        "looks each second, and the queue is empty: a long prefill, or a worker that hangs"
+    )
+    yield Finding(ERROR if silent >= LONGEST_S else WARNING, "silent", since, text)
+    room, full = min(look.msgmax, look.max_bytes), 0
+    if p.flight.channel in CHANNELS and not (p.steps and p.steps[-1].frame is not None):
+        full = payload_size(p.flight.channel)  # frames are as short as they have to be
+    if 0 < room < full:
+        text = (
+            f"messages may have {room:,} bytes (kernel.msgmax, kernel.msgmnb), FastDeploy's own op sends "
+            f"{full:,}: the kernel refuses each, and that op goes on without a word"
+        )
+        yield Finding(ERROR, "limits-low", since, text)
+
+
+def _messages(p: Picture) -> Iterator[Finding]:
+    """Tell of messages that were refused, and of frames that are missing or came in another order."""
+    for event, count in _grouped(p, Kind.REFUSED):
+        value, bound, index = event.numbers[:3]
+        fault = MalformedMessage(p.flight.channel, event.text, value, bound, None if index < 0 else index)
+        times = f"{count:,} messages were refused, the last" if count > 1 else "a message was refused"
+        yield Finding(ERROR, "malformed", event.at, f"{times}: {fault}")
+    counted = {kind: p.of(kind) for kind in _FRAMES}
+    texts = [
+        f"{sum(event.numbers[0] for event in events):,} {_FRAMES[kind]}"
+        for kind, events in counted.items()
+        if events
+    ]
+    if texts:
+        at = min(event.at for events in counted.values() for event in events)
+        yield Finding(ERROR, "frames", at, "; ".join(texts))
+
+
+def _exceptions(p: Picture) -> Iterator[Finding]:
+    """Tell of what was lost to an exception, each text once, and of the way back to FastDeploy's code."""
+    for kind, (code, what) in _EXCEPTIONS.items():
+        severity = WARNING if kind == Kind.STOOD_ASIDE else ERROR
+        for event, count in _grouped(p, kind):
+            again = f" ({count:,} times)" if count > 1 else ""
+            yield Finding(severity, code, event.at, f"{what}{event.text}{again}")
+
+
+def _grouped(p: Picture, kind: Kind) -> Iterator[tuple[Event, int]]:
+    """The last event of each text, and their number."""
+    events = p.of(kind)
+    counts = Counter(event.text for event in events)
+    for event in {event.text: event for event in events}.values():
+        yield event, counts[event.text]
+
+
+def _requests(p: Picture) -> Iterator[Finding]:
+    """Tell of requests without an end."""
+    left = p.of(Kind.LEFT)
+    if left:
+        text = f"{len(left):,} requests left their slots without an end that the engine saw (aborted?)"
+        yield Finding(INFO, "left", left[0].at, text)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..flight.codes import End, Kind, request_hash
 from ..flight.reading import Event, StepEntry
-from .finding import ERROR, Finding
-from .findings import findings
+from .findings import ERROR, Finding, findings
 from .timeline import SHOWN, Gap, Picture, with_slots
 
 _ITS_OWN = (Kind.SEATED, Kind.BEGAN, Kind.ENDED, Kind.FAILED, Kind.PREEMPTED, Kind.ABORTED, Kind.LEFT)

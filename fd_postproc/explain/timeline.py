@@ -6,7 +6,6 @@ Times are monotonic seconds; `Picture.clock` makes the time of day of them.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,12 +13,13 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from ..faults import MOSTLY, SILENCE_S
 from ..flight.codes import Kind
 from ..flight.reading import Event, Flight, Live, QueueEntry, StepEntry
+from ..patience import SILENCE_S
 
 SHOWN = 5
 LATELY = 10.0  # seconds that rates are of
+_MOSTLY = 0.5  # share of a gap from which one side has made it
 
 
 class Gap(NamedTuple):
@@ -112,12 +112,12 @@ class Picture:
         return Gap(step.at, seconds, "worker" if self._worker_is_late(before.at, step, seconds) else "engine")
 
     def _worker_is_late(self, since: float, step: StepEntry, seconds: float) -> bool:
-        if step.receive < MOSTLY * seconds:
+        if step.receive < _MOSTLY * seconds:
             return False
         if seconds < SILENCE_S / 2:  # too short for more than one look
             return True
         within = [one for one in self.absences if one[0] < step.at and one[1] > since]
-        if sum(min(end, step.at) - max(begin, since) for begin, end in within) > MOSTLY * seconds:
+        if sum(min(end, step.at) - max(begin, since) for begin, end in within) > _MOSTLY * seconds:
             return False
         looks = [look for look in self.queues if since < look.at < step.at]
         return not looks or not all(look.messages for look in looks)
@@ -144,11 +144,6 @@ class Picture:
         """Seconds: the median of the last thousand steps' gaps."""
         found = [gap.seconds for gap in self.gaps[-1000:]]
         return median(found) if found else None
-
-    def step_within(self, since: float, seconds: float) -> bool:
-        """Whether a step came within a time."""
-        k = bisect_right(self.steps, since, key=lambda step: step.at)
-        return k < len(self.steps) and self.steps[k].at - since <= seconds
 
     @cached_property
     def looks_of_this_run(self) -> list[QueueEntry]:
@@ -196,18 +191,6 @@ class Picture:
             "build_seconds": median(step.build for step in steps),
             "put_seconds": median(step.put for step in steps),
         }
-
-    def seats(self) -> dict[int, Event]:
-        """The event that put each slot's last request there, by slot."""
-        found: dict[int, Event] = {}
-        for event in self.of(
-            Kind.SEATED, Kind.BEGAN, Kind.ENDED, Kind.FAILED, Kind.PREEMPTED, Kind.ABORTED, Kind.LEFT
-        ):
-            if event.kind in (Kind.SEATED, Kind.BEGAN):
-                found[event.slot] = event
-            else:
-                found.pop(event.slot, None)
-        return found
 
 
 def with_slots(flight: Flight) -> Iterator[tuple[StepEntry, frozenset[int]]]:

@@ -1,11 +1,7 @@
-"""The doctor on keys: two sides that never meet, ids that share a queue."""
+"""The doctor on keys: whose queue it is, ids that share one."""
 
 import os
-import subprocess
 import tempfile
-
-import pytest
-import sysv_ipc
 
 from fd_postproc import doctor, queues
 from fd_postproc.doctor import Scope
@@ -59,28 +55,7 @@ def test_keys_of_another_directory(default_limits, tmp_path):
     assert [queue.info.msqid for queue in known] == [msqid]
 
 
-def test_two_sides_in_two_directories_never_meet(default_limits, tmp_path, live_user):
-    first, second = directories(tmp_path, 2)
-    sender = live_user(
-        "fp.queues.open_queue(key := fp.queues.locate('spec', 8002))\n"
-        "sysv_ipc.MessageQueue(key).send(bytes(8))",
-        cwd=first,
-    )
-    reader = live_user("fp.Receiver('spec', 8002).receive()", cwd=second)
-    scope = Scope(ids=frozenset([ID]))
-
-    def split():
-        return [finding for finding in doctor.examine(scope) if finding.code == "key-split"]
-
-    (found,) = until(split)
-    assert found.severity == "error"
-    assert found.data["senders"] == [sender.pid]
-    assert found.data["readers"] == [reader.pid]
-    assert str(first) in found.seen
-    assert str(second) in found.seen
-
-
-def test_two_whole_services_with_one_id_are_no_split(default_limits, tmp_path, live_user):
+def test_the_directory_of_a_process_that_uses_a_queue(default_limits, tmp_path, live_user):
     code = (
         "fp.queues.open_queue(key := fp.queues.locate('spec', 8002))\n"
         "q = sysv_ipc.MessageQueue(key)\nq.send(bytes(8))\nq.receive()"
@@ -90,47 +65,6 @@ def test_two_whole_services_with_one_id_are_no_split(default_limits, tmp_path, l
     until(lambda: sum(bool(info.received_at) for info in queues.list_queues()) == 2)
     findings = doctor.examine(Scope(ids=frozenset([ID])))
     assert len([each for each in findings if each.code == "queue"]) == 2
-    assert not [each for each in findings if each.code == "key-split"]
-
-
-def test_two_directories_only_matter_on_spec(default_limits, tmp_path, live_user):
-    live_user("fp.Receiver('plain', 8002).receive()", cwd=tmp_path)
-    queue = sysv_ipc.MessageQueue(queues.locate("plain", ID), sysv_ipc.IPC_CREAT)
-    queue.send(b"\xff" * 5)  # malformed: the reader takes it and raises
-    live_user("fp.Receiver('plain', 8002).receive()", cwd=tmp_path)
-    scope = Scope(ids=frozenset([ID]))
-
-    def differs():
-        return {finding.code: finding for finding in doctor.examine(scope)}.get("cwd-differs")
-
-    found = until(differs)
-    assert found.severity == "info"
-    assert str(tmp_path) in found.seen
-    codes = {finding.code for finding in doctor.examine(Scope(channels=("plain",), ids=scope.ids))}
-    assert "cwd-differs" not in codes
-
-
-def test_two_mounts_of_dev_shm(default_limits, live_user):
-    if subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        pytest.skip("needs a mount namespace")
-    code = (
-        "import subprocess, os\n"
-        "os.chdir('/')\n"
-        "libc = __import__('ctypes').CDLL(None)\n"
-        "assert libc.unshare(0x20000) == 0\n"
-        "subprocess.run(['mount', '--make-rprivate', '/'], check=True)\n"
-        "before = fp.queues.locate('plain', 8002)\n"
-        "while fp.queues.locate('plain', 8002) == before:  # only 4 bits of the device count\n"
-        "    subprocess.run(['mount', '-t', 'tmpfs', 'own', '/dev/shm'], check=True)\n"
-        "fp.Receiver('plain', 8002).receive()"
-    )
-    reader = live_user(code)
-    sysv_ipc.MessageQueue(queues.locate("plain", ID), sysv_ipc.IPC_CREAT, mode=0o600).send(bytes(8))
-    scope = Scope(ids=frozenset([ID]))
-    found = until(lambda: [each for each in doctor.examine(scope) if each.code == "key-split"])
-    assert found[0].data["kind"] == "shm"
-    assert found[0].data["readers"] == [reader.pid]
-    assert "mounts of /dev/shm" in found[0].seen
 
 
 def test_ids_that_share_a_key(default_limits):

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 import sysv_ipc
@@ -10,9 +9,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
-from fd_postproc.doctor import removal
-from fd_postproc.doctor.processes import Waiting
-from tests.lib.doctoring import by_hand, dead_user, examined, exists, in_namespaces, scope_of
+from tests.lib.doctoring import by_hand, dead_user, examined, in_namespaces, scope_of
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -74,18 +71,6 @@ def test_a_flood_is_no_fault_of_a_reader_that_reads(queue):
     assert not {"queue-full", "queue-backlog"} & set(found)
 
 
-def test_a_sender_that_waits_is_named(queue, live_user):
-    queue.send(fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500))))
-    sender = live_user(
-        "q = sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20)\n"
-        "while True: q.send(b'\\1' + bytes(7999))",
-        queue.key,
-    )
-    found = until(lambda: examined(queue).get("queue-full"))
-    assert found.severity == "error"
-    until(lambda: f"process {sender.pid} (" in examined(queue)["queue-full"].seen)
-
-
 def test_what_dead_processes_left(queue):
     pid = dead_user(queue.key, "for n in range(3): q.send(b'\\1' + bytes(7))\nq.receive()")
     found = examined(queue)
@@ -93,44 +78,24 @@ def test_what_dead_processes_left(queue):
     assert left.severity == "warning"
     assert "2 messages of theirs first" in left.seen
     assert f"process {pid} (dead)" in found["queue"].seen
-    assert "--remove" in left.remedy[0]
+    assert left.remedy == (f"with the service stopped: ipcrm -q {queue.id}",)
 
 
 def test_an_unused_queue_is_no_leftover(queue):
     snapshot = doctor.take(scope_of(queue))
     assert [each.info.msqid for each in snapshot.queues] == [queue.id]
-    assert doctor.leftovers(snapshot) == []
     assert "queue-leftover" not in examined(queue)
 
 
-def test_a_live_user_on_either_side_keeps_the_queue(queue):
+def test_a_live_user_on_either_side_is_no_leftover(queue):
     dead_user(queue.key)
     queue.send(b"\1" + bytes(7))  # this process is now the last sender
-    assert doctor.leftovers(doctor.take(scope_of(queue))) == []
     found = examined(queue)
+    assert "queue-leftover" not in found
     assert found["engine"].severity == "warning"
     dead_user(queue.key, "q.send(bytes(8))")
     queue.receive()
-    assert doctor.leftovers(doctor.take(scope_of(queue))) == []
-    assert "worker" in examined(queue)
-
-
-def test_a_process_that_waits_keeps_the_queue(queue, live_user):
-    dead_user(queue.key)
-    reader = live_user("fp.Receiver('plain', key=int(sys.argv[1])).receive()", queue.key)
-    scope = scope_of(queue)
-    until(lambda: not doctor.leftovers(doctor.take(scope)))
-    assert f"process {reader.pid} (" in examined(queue)["queue"].seen
-    assert "waits to receive" in examined(queue)["queue"].seen
-
-
-def test_a_new_reader_that_waits_takes_the_place_of_a_dead_one(queue, live_user):
-    queue.send(bytes(8))
-    dead_user(queue.key, "q.receive()")
-    assert "engine" in examined(queue)
-    live_user("fp.Receiver('plain', key=int(sys.argv[1])).receive()", queue.key)
-    until(lambda: examined(queue)["queue"].data["waiting"])
-    assert set(examined(queue)) == {"queue"}
+    assert {"worker"} == examined(queue).keys() & {"worker", "queue-leftover"}
 
 
 def test_a_process_of_another_user_is_alive():
@@ -142,20 +107,6 @@ def test_a_process_of_another_user_is_alive():
     )
     process = by_hand(code, stdout=subprocess.PIPE, text=True)
     assert process.communicate(timeout=PATIENCE)[0].strip() == "alive"
-
-
-def test_processes_that_cannot_be_seen_are_told_of_and_prevent_removal(queue, monkeypatch):
-    """Ubuntu's yama hides which queue a process of the same user waits in.  It is not everywhere: by hand."""
-    dead_user(queue.key)
-    snapshot = doctor.take(scope_of(queue))
-    hidden = Waiting(1234, "engine", "receive", None, None)
-    findings = doctor.examine(scope_of(queue), replace(snapshot, unseen=[hidden]))
-    (found,) = [each for each in findings if each.code == "waiting-unseen"]
-    assert "1234 (engine)" in found.seen
-    monkeypatch.setattr(removal, "waiting", lambda: [hidden])
-    (left,) = doctor.leftovers(snapshot)
-    assert "may not see" in doctor.remove_leftover(left)
-    assert exists(queue)
 
 
 def test_a_zombie_is_dead(queue, live_user):
@@ -183,7 +134,7 @@ time.sleep(float(sys.argv[2]))
 if child():
     time.sleep(60); os._exit(0)
 snapshot = doctor.take(doctor.Scope(keys=frozenset([q.key])))
-print(snapshot.queues[0].sender.state, snapshot.queues[0].receiver, len(doctor.leftovers(snapshot)))
+print(snapshot.queues[0].sender.state, snapshot.queues[0].receiver, int(snapshot.queues[0].leftover))
 os.kill(4242, 9); os.wait()
 """
 
@@ -199,36 +150,6 @@ def test_a_reused_process_number_is_not_the_old_process(queue, pause, state, lef
     assert "4242" in out
 
 
-REVIVED = """
-import os, sys, time, sysv_ipc
-from fd_postproc import doctor
-q = sysv_ipc.MessageQueue(int(sys.argv[1]))
-for round in range(2):
-    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
-        file.write("4241")
-    if os.fork() == 0:
-        if round == 0:
-            q.send(bytes(8)); q.receive()
-        else:
-            time.sleep(60)
-        os._exit(0)
-    if round == 0:
-        os.wait()
-        left, = doctor.leftovers(doctor.take(doctor.Scope(keys=frozenset([q.key]))))
-print(doctor.remove_leftover(left))
-os.kill(4242, 9); os.wait()
-"""
-
-
-def test_a_number_that_is_taken_again_before_removal_keeps_the_queue(queue):
-    """So soon after the last use, nobody can tell the two processes apart."""
-    flags = ["--pid", "--fork", "--mount-proc", "--kill-child"]
-    assert "a process with the pid of its last user is alive" in in_namespaces(
-        REVIVED, queue.key, flags=flags
-    )
-    assert exists(queue)
-
-
 def test_a_process_of_another_pid_namespace_is_never_taken_for_dead(queue):
     queue.send(bytes(8))
     queue.receive()
@@ -236,7 +157,7 @@ def test_a_process_of_another_pid_namespace_is_never_taken_for_dead(queue):
 import sys
 from fd_postproc import doctor
 snapshot = doctor.take(doctor.Scope(keys=frozenset([int(sys.argv[1])])))
-print(snapshot.queues[0].sender.state, len(doctor.leftovers(snapshot)))
+print(snapshot.queues[0].sender.state, int(snapshot.queues[0].leftover))
 """
     out = in_namespaces(code, queue.key, flags=["--pid", "--fork", "--mount-proc"])
     assert out.split() == ["elsewhere", "0"]
@@ -256,18 +177,6 @@ def test_an_old_queue_is_too_small_though_the_limits_were_raised(raised_limits, 
     assert "queue-too-small" not in examined(queue, channels=("plain",))
     queue.max_size = 1 << 20
     assert "queue-too-small" not in examined(queue)
-
-
-def test_a_sender_that_waits_for_ever_is_proof(raised_limits, queue, live_user):
-    queue.max_size = 16384
-    live_user(
-        "sysv_ipc.MessageQueue(int(sys.argv[1]), max_message_size=1 << 20).send(bytes(88072))", queue.key
-    )
-    until(lambda: examined(queue)["queue"].data["waiting"])
-    found = examined(queue)["queue-too-small"]
-    assert found.severity == "error"
-    assert "88,072 bytes into a queue that holds 16,384: it waits forever" in found.seen
-    assert "queue-full" not in examined(queue)
 
 
 def test_a_stale_message_that_is_too_long(raised_limits, queue):

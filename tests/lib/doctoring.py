@@ -4,15 +4,12 @@ import subprocess
 
 import pytest
 
-from fd_postproc import doctor, queues
+from fd_postproc import doctor
 from fd_postproc.doctor import Scope
 from tests.lib.children import FD_POSTPROC, python
 from tests.lib.waiting import PATIENCE
 
 PROGRAM = [FD_POSTPROC, "doctor"]
-
-
-CLONE_NEWIPC = 0x08000000
 
 
 ID = 8002
@@ -58,7 +55,3 @@ def in_namespaces(code, *arguments, flags):
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def exists(queue):
-    return any(info.msqid == queue.id for info in queues.list_queues())

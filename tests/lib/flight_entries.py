@@ -48,10 +48,6 @@ def looks(first, last, **other):
     return [look(first + k, **other) for k in range(int(last - first) + 1)]
 
 
-def found(*entries, now, **options):
-    """The findings of a file with these entries."""
-    return findings(Picture(flight(*entries, **options), now))
-
-
 def codes(entries, now=102.0, **options):
-    return [one.code for one in found(*entries, now=now, **options)]
+    """The words of the findings of a file with these entries."""
+    return [one.code for one in findings(Picture(flight(*entries, **options), now))]

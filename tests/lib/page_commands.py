@@ -102,8 +102,6 @@ def run_command(command, programs, folder):
     arguments = spelled_out(command)
     set_the_stage(arguments, folder)
     environment = {**as_a_user(), "FD_POSTPROC_FLIGHT_FOLDER": str(folder)}
-    if "--remove" in arguments:
-        arguments.append("--yes")  # there is no terminal to ask
     process = subprocess.Popen(
         [programs / "fd-postproc", *arguments],
         cwd=folder,

@@ -105,7 +105,7 @@ FLOORS = [
         "subprocess_json",
         "checks",
         "codes",
-        "faults",
+        "patience",
         "environment",
         "errors",
         "layout",

@@ -12,9 +12,9 @@ from ..._core import _last_sender_of
 from ..._version import __version__
 from ...environment import PEER, SILENCE
 from ...errors import QueueError
-from ...faults import STEP_S
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
+from ...patience import STEP_S
 from ...process_stat import process_stat
 from ...queues import queue_id_from_env
 from . import fast_paths

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ....faults import HEALTH, LONGEST_S, REFUSALS, REFUSED_S, SILENCE_S, USUAL_TIMES
+from ....patience import LONGEST_S, SILENCE_S, USUAL_TIMES
 
 _FORGET = 0.98  # of what is usual, at each look
+_REFUSALS = 3  # consecutive refused messages that count as a fault of the worker
+_REFUSED_S = 2.0  # seconds without a step that do, after refused messages or a removed queue
 
-REASONS = tuple(word for word in HEALTH if word != "engine")
+REASONS = ("thread", "step", "queue", "worker", "stopped", "silent", "removed", "refused")
 """Label values of the engine process's gauge; ``engine`` is the API server's."""
 
 
@@ -119,7 +121,7 @@ class Liveness:
         if sight.worker and not sight.state:
             return Health("worker", f"requests are running, and the worker's process {sight.worker} is gone")
         who = f"the worker's process {sight.worker}" if sight.worker else "the worker"
-        if sight.removed and silent > min(REFUSED_S, self.patience):
+        if sight.removed and silent > min(_REFUSED_S, self.patience):
             return Health("removed", f"the queue was removed, and {who} has sent nothing since")
         if sight.state in ("T", "t") and silent > self.patience:
             return Health("stopped", f"{who} is stopped (kill -STOP), and requests are running")
@@ -127,7 +129,7 @@ class Liveness:
         if (
             since is not None
             and sight.refused_by_worker
-            and (sight.now - since > REFUSED_S or silent > self.patience)
+            and (sight.now - since > _REFUSED_S or silent > self.patience)
         ):
             return Health("refused", f"no message of {who} can be read, maybe another build: {sight.refusal}")
         if silent > (self._prefill if self._prefilling else self.patience) and not sight.busy:
@@ -144,7 +146,7 @@ class Liveness:
             self._usual = max((sight.now - self._since) / came, self._usual * _FORGET)
         if came or not sight.running:
             self._refused_since, self._refused = None, sight.refused
-        elif self._refused_since is None and sight.refused - self._refused >= REFUSALS:
+        elif self._refused_since is None and sight.refused - self._refused >= _REFUSALS:
             self._refused_since = sight.now
         if came or not sight.running or self._since is None or (self._prefilling and not prefilling):
             self._since = sight.now
