@@ -258,7 +258,7 @@ def _print_head(screen: Console, picture: Picture) -> None:
 
 
 def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
-    from ..explain.findings import findings
+    from ..explain.findings import findings, findings_of_worker
     from ..explain.timeline import Picture
     from .tables import Grid, print_table
 
@@ -266,7 +266,7 @@ def _print_findings(screen: Console, picture: Picture, worker: Flight | None) ->
     for one in findings(picture):
         rows.append((picture.clock(one.at), one.severity, one.code, one.text))
     if worker is not None:
-        for one in findings(Picture(worker, picture.now)):
+        for one in findings_of_worker(Picture(worker, picture.now), picture):
             rows.append((picture.clock(one.at), one.severity, one.code, f"worker {worker.pid}: {one.text}"))
     if not rows:
         screen.print("Nothing went wrong, as far as the recorder knows.")
@@ -337,7 +337,7 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
 
     from .._version import __version__
     from ..explain import story as stories
-    from ..explain.findings import as_dict, findings
+    from ..explain.findings import as_dict, findings, findings_of_worker
     from ..explain.timeline import Picture, latencies
 
     flight = picture.flight
@@ -345,7 +345,7 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     delays: list[float] = []
     if worker is not None:
         other = Picture(worker, picture.now)
-        found += [{**as_dict(one, other), "worker": worker.pid} for one in findings(other)]
+        found += [{**as_dict(one, other), "worker": worker.pid} for one in findings_of_worker(other, picture)]
         delays = latencies(flight, worker)[-_KEPT_LATENCIES:]
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,

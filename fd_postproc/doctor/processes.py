@@ -70,8 +70,8 @@ def last_user(pid: int, used_at: int) -> User:
 
     Notes
     -----
-    The kernel keeps the wall clock's time, which may have been set since.  So a later process that has got the
-    number of a dead one is not told from it, and never is a live user taken for dead.
+    The kernel keeps the wall clock's time, which may have been set since.  So a later process with the
+    number of a dead one is not told from it, and a live user is never taken for dead.
     """
     if not used_at:
         return User(0, 0, "nobody")
