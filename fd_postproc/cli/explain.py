@@ -2,9 +2,10 @@
 
 FILE is such a file, PID a process that has or had one.  Without either it is the engine's that runs; where
 several run, they are listed, and a terminal asks which; where none does, it is the one's that ended last.
-REQUEST is a request's id, as the client knows it from the answer.  A file may be read while it is written,
-and after its process was killed; the file of the worker on the same queue is read along, if there is one.
-Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender records nothing.
+REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
+read while it is written, and after its process was killed; the file of the worker on the same queue is read
+along, if there is one.  Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender
+records nothing.
 
 --json prints one object: "schema" (1), "version" of fd_postproc, "file", "side", "pid", "alive", "channel",
 "queue_id", "began" (time of day), "seconds" (from the first entry to the end), "overwritten" and

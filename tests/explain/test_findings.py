@@ -294,6 +294,12 @@ def test_no_token_ever_came():
     assert "No token has come for it." in text
 
 
+def test_a_request_by_the_id_of_the_clients_answer():
+    picture = Picture(flight(event(100.0, Kind.SEATED, request_hash("chatcmpl-1_0"), slot=0)), 101.0)
+    assert story_of(picture, "chatcmpl-1") == story_of(picture, "chatcmpl-1_0") is not None
+    assert story_of(picture, "chatcmpl-1_1") is None
+
+
 def test_a_request_that_nobody_knows():
     assert story_of(Picture(flight(*running()), 200.0), "b") is None
 
