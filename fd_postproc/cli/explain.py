@@ -172,15 +172,15 @@ def _knowing(request: str) -> str:
 def _path_of(name: str) -> str:
     if os.path.exists(name) or not _is_process(name):
         return name
-    from ..flight.files import folders, listed, process_of
+    from ..flight.files import folders, listed, process_of, removed_files
 
-    found = [path for path in listed() if process_of(path) == int(name)]
+    found = [path for path in listed() if process_of(path) == int(name)] or removed_files(int(name))
     if not found:
         where = " or ".join(folders())
         raise CommandError(
-            f"there is no flight recorder's file of process {name} in {where}; was FD_POSTPROC_FLIGHT "
-            "0, or another "
-            "user's? (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
+            f"there is no flight recorder's file of process {name} in {where}: FD_POSTPROC_FLIGHT was 0, it is "
+            "another user's, or systemd-logind removed it at its user's logout (RemoveIPC) before the process "
+            "ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
         )
     return found[0]
 
