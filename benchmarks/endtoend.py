@@ -21,7 +21,6 @@ import numpy as np
 import sysv_ipc
 
 from fd_postproc._core import Receiver, Sender
-from fd_postproc.errors import QueueTimeout
 
 from .built import _floor
 from .cases import HEADLINE, Case, Channel, Comparison, Ready, Unavailable, check, tensors_of
@@ -40,7 +39,6 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def comparisons(quick: bool) -> Iterator[Comparison]:
     few = (
         "fd_postproc",
-        "fd_postproc, ipc",
         BASELINE,
         "sysv_ipc + struct",
         "pyzmq ipc, pickle of arrays",
@@ -123,23 +121,6 @@ def _receive_ours(link: Link) -> Receive:
         return step.tolists()
 
     return call
-
-
-def _send_over_ipc(link: Link) -> Send:
-    sender = Sender(link.case.channel, address=f"ipc://{link.path}", linger=0.0)
-    link.undo.callback(_closed, sender)
-    return partial(sender.send_arrays, *link.arrays)
-
-
-def _closed(sender: Sender) -> None:
-    """The peer is gone by then, with what it had not taken."""
-    with contextlib.suppress(QueueTimeout):
-        sender.close()
-
-
-def _receive_over_ipc(link: Link) -> Receive:
-    receiver = link.undo.enter_context(Receiver(link.case.channel, address=f"ipc://{link.path}"))
-    return lambda: receiver.receive().tolists()
 
 
 def _send_stock(link: Link) -> Send:
@@ -282,7 +263,6 @@ def _receive_floor(link: Link) -> Receive:
 
 WAYS: dict[str, tuple[Callable[[Link], Send], Callable[[Link], Receive]]] = {
     "fd_postproc": (_send_ours, _receive_ours),
-    "fd_postproc, ipc": (_send_over_ipc, _receive_over_ipc),
     BASELINE: (_send_stock, _receive_stock),
     "sysv_ipc + struct": (_send_struct, _receive_struct),
     "pyzmq ipc, pickle of arrays": (_send_pickled_arrays, _receive_pickled_arrays),

@@ -1,7 +1,7 @@
 """Steps that survive restarts: a Redis stream between the two sides.
 
-A `Sender` at an address keeps nothing that was sent.  Where each step matters, a broker keeps them: here a
-stream of Redis (``pip install redis``; ``redis-server --appendonly yes`` keeps it on disk, too).
+A queue keeps steps until its host restarts, and for one host.  Where each step matters, a broker keeps them:
+here a stream of Redis (``pip install redis``; ``redis-server --appendonly yes`` keeps it on disk, too).
 
     python examples/through_redis.py redis://localhost:6379
 """

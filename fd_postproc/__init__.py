@@ -23,13 +23,11 @@ from .errors import (
     SenderBusy,
 )
 from .layout import GPU, XPU, Layout
-from .transport import Curve
 
 __all__ = [
     "GPU",
     "XPU",
     "CudaError",
-    "Curve",
     "Layout",
     "Logprobs",
     "MalformedMessage",

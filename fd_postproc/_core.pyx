@@ -18,7 +18,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fd_postproc needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: without them, Python turns it "
         "on for this import")
 
-from . import aio, arrays, checks, queues, tensors, transport
+from . import arrays, checks, queues, tensors
 from .environment import CHECKSUM
 from .errors import (
     MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, queue_error, too_big,
@@ -40,6 +40,7 @@ include "core/rebuild.pxi"
 include "core/logprobs.pxi"
 include "core/step.pxi"
 include "core/codec.pxi"
+include "core/looks.pxi"
 include "core/receiver.pxi"
 include "core/host.pxi"
 include "core/device.pxi"

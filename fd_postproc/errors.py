@@ -87,10 +87,6 @@ class MalformedMessage(ValueError):
         if self.field == "masks":
             where = "" if self.index is None else f" at {self.index}"
             return f"the sampling masks of a compact frame do not add up: {value}{where}, expected {bound}"
-        if self.field == "parts":
-            return (
-                "it has several parts, and a step is a message of one: another program sends to this address"
-            )
         if self.field == "fragment" and bound == 1 < value:
             return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
         if self.field == "channel" and 0 <= value < len(_CHANNELS):
@@ -143,7 +139,7 @@ class UnsentSave(NamedTuple):
 
 
 class QueueError(OSError):
-    """Raised when an operation of a System V queue, or at an address, failed.
+    """Raised when an operation of a System V queue failed.
 
     ``errno`` and ``strerror`` are set as for any OSError; the subclasses below distinguish the cases that a
     caller may want to handle.
@@ -163,8 +159,7 @@ class QueuePermission(QueueError):
 
 
 class QueueTimeout(QueueError):
-    """The queue, or the way to an address, stayed full for the whole timeout; or some steps could not be sent
-    before a Sender was closed."""
+    """Raised when the queue stayed full for the whole timeout."""
 
 
 class MessageTooBig(QueueError):

@@ -41,19 +41,12 @@ HELP = "send FastDeploy messages through a real queue, end to end"
 EXAMPLES = """examples:
   fd-postproc demo                                the recorded messages, in a few lines
   fd-postproc demo --all                          and every one of them
-  fd-postproc demo --transport ipc                over ZeroMQ instead of a queue
 """
 _EXAMPLE = 256, 2, 21  # batch, accepted tokens, columns: what README's table is about
 _ROWS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--transport",
-        choices=("queue", "ipc", "tcp"),
-        default="queue",
-        help="a System V queue, or an address over ZeroMQ, which needs pyzmq (default: queue)",
-    )
     parser.add_argument("--all", action="store_true", help="show tables of all recorded messages, too")
     parser.add_argument(
         "--repeat",
@@ -139,7 +132,7 @@ def _microseconds(call: Callable[[], object], loops: int = 20) -> float:
 
 def _recorded(args: argparse.Namespace) -> int:
     from .tables import step_rows
-    from .transfer import Incoming, SenderProcess, private_ends, ways
+    from .transfer import Incoming, SenderProcess, private_queues
     from .workload import recorded_items
 
     screen = console()
@@ -147,10 +140,10 @@ def _recorded(args: argparse.Namespace) -> int:
     repeat = args.repeat or 200
     items = list(recorded_items())
     channels = list(dict.fromkeys(item.step.channel for item in items))
-    with private_ends(channels, args.transport) as receivers:
+    with private_queues(channels) as receivers:
         limits = _room_of(receivers)
         orders = {
-            **ways(receivers),
+            "keys": {channel: receiver.key for channel, receiver in receivers.items()},
             "limit": limits.limit,
             "pause": args.pace or (0.15 if live else 0.0),
             "repeat": repeat,
@@ -261,11 +254,8 @@ def _top(args: argparse.Namespace, screen: Console) -> int:
 def _room_of(receivers: dict[Channel, Receiver]) -> Room:
     """Limit of one message in a new queue."""
     from ..queues import inspect_queue
-    from . import addresses
     from .queue_io import room
 
-    if next(iter(receivers.values())).address:
-        return addresses.room()
     return room(inspect_queue(next(iter(receivers.values())).msqid).max_bytes)
 
 

@@ -44,7 +44,6 @@ _TITLES = {
     "limits": "Kernel limits",
     "queues": "Queues",
     "keys": "Keys",
-    "addresses": "Addresses",
     "environment": "Environment",
     "cuda": "CUDA",
 }
@@ -53,7 +52,6 @@ _STYLES = {"ok": "green", "info": "dim", "warning": "yellow", "error": "bold red
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .._core import CHANNELS
-    from .addresses import listening_address
     from .queue_io import QUEUE_HELP, queue_name
 
     what = parser.add_argument_group("what to check")
@@ -64,14 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="QUEUE",
         help=f"only this queue; may be repeated: {QUEUE_HELP} (default: all that look like FastDeploy's)",
-    )
-    what.add_argument(
-        "--address",
-        type=listening_address,
-        action="append",
-        default=[],
-        metavar="ADDRESS",
-        help="also this address of a Receiver, ipc:///path or tcp://host:port; may be repeated",
     )
     what.add_argument("--channel", choices=CHANNELS, help="what the service sends (default: unknown)")
     what.add_argument(
@@ -162,7 +152,6 @@ def _scope(args: argparse.Namespace) -> Scope:
         layout=layout,
         load=Load(args.batch, args.accepted, args.columns),
         stock=args.stock,
-        addresses=tuple(args.address),
         trial=not args.no_trial,
     )
 

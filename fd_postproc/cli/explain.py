@@ -178,9 +178,9 @@ def _path_of(name: str) -> str:
     if not found:
         where = " or ".join(folders())
         raise CommandError(
-            f"there is no flight recorder's file of process {name} in {where}: FD_POSTPROC_FLIGHT was 0, it is "
-            "another user's, or systemd-logind removed it at its user's logout (RemoveIPC) before the process "
-            "ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
+            f"there is no flight recorder's file of process {name} in {where}: FD_POSTPROC_FLIGHT was 0, or "
+            "it is another user's, or systemd-logind removed it at its user's logout (RemoveIPC) and the "
+            "process has ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
         )
     return found[0]
 

@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING
 
 from ..layout import Channel
-from ..transport import parse
 from .queue_io import QUEUE_HELP, QueueName, add_queue_options, parse_queue_name
 from .streams import STANDARD
 from .terminal import CommandError, add_layout_option, console, index_number, layout_name, positive_int
@@ -65,15 +64,6 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     if isinstance(args.source, QueueName):
         return _queue(args, screen)
-    if "://" in args.source and not os.path.exists(args.source):
-        try:
-            parse(args.source, bind=True)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
-        raise CommandError(
-            f"{args.source}: what is sent to an address cannot be looked at without taking it; "
-            f"'fd-postproc record {args.source} FILE' takes it into a file for 'inspect'"
-        )
     if args.source != STANDARD and not os.path.exists(args.source):
         raise CommandError(
             f"{args.source!r}: no such file; a queue is written as its id (a number), key:0x... or msqid:N"

@@ -168,7 +168,7 @@ class RawQueue:
     """
 
     def __init__(self, target: Target) -> None:
-        self.msqid, self.sent = target.msqid, 0
+        self.msqid = target.msqid
         if target.key == 0:
             raise QueueError(
                 errno.EINVAL,

@@ -13,21 +13,17 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from .addresses import HELP as QUEUE_HELP
-from .addresses import listening
-from .queue_io import add_queue_options
+from .queue_io import QUEUE_HELP, add_queue_options, queue_name
 from .terminal import add_layout_option, note, positive_int, positive_number, stop_on_signal
 
 if TYPE_CHECKING:
     from ..recording import RecordingWriter
-    from .addresses import Source
     from .queue_io import RawQueue
 
 HELP = "take a queue's messages into a file"
 EXAMPLES = """examples:
   fd-postproc record 8002 night.fdrec --channel spec_topk     until Ctrl-C
   fd-postproc record key:0x21500001 one.fdrec --count 1       the next message
-  fd-postproc record ipc:///run/fd/steps night.fdrec          frames of senders to an address
 """
 
 _LONGEST_NAP_S = 0.001
@@ -36,7 +32,7 @@ _FLOOD = 2000  # messages a second; a decode step takes 5 ms or more, and some d
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", type=listening, metavar="QUEUE", help=QUEUE_HELP)
+    parser.add_argument("queue", type=queue_name, metavar="QUEUE", help=QUEUE_HELP)
     parser.add_argument(
         "file", metavar="FILE", help="recording to make, customarily NAME.fdrec; - is standard output"
     )
@@ -51,23 +47,15 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import QueueRemoved
     from ..layout import GPU
     from ..recording import RecordingWriter
-    from ..transport import Address
-    from .addresses import Source
     from .queue_io import RawQueue, find
     from .streams import STANDARD, binary_output
     from .tables import plural
     from .terminal import CommandError
 
-    queue: RawQueue | Source
-    if isinstance(args.queue, Address):
-        queue = Source(args.queue)
-        where = queue.name
-    else:
-        target = find(args.queue, args.channel, args.path, args.ftok)
-        if target.note:
-            note(target.note)
-        queue = RawQueue(target)
-        where = f"queue {target.msqid}"
+    target = find(args.queue, args.channel, args.path, args.ftok)
+    if target.note:
+        note(target.note)
+    queue = RawQueue(target)
     to = binary_output() if args.file == STANDARD else args.file
     name = "standard output" if args.file == STANDARD else args.file
     try:
@@ -77,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.file}: {why}; choose another name, or give --force") from None
     with recording:
         note(
-            f"Recording {where} into {name} ({'' if to != args.file else 'mode 0600: '}it holds "
+            f"Recording queue {target.msqid} into {name} ({'' if to != args.file else 'mode 0600: '}it holds "
             "user text).  "
             "Messages are taken: an engine does not get them.  Ctrl-C stops."
         )
@@ -92,12 +80,11 @@ def run(args: argparse.Namespace) -> int:
                 f"{plural(recording.messages, 'message')}, {plural(recording.payload_bytes, 'byte')}: "
                 f"{name} ({plural(recording.file_bytes, 'byte')})."
             )
-            if isinstance(queue, Source):
-                queue.close()
-            else:
-                _tell_flood(queue.msqid, recording, time.monotonic() - began)
+            _tell_flood(target.msqid, recording, time.monotonic() - began)
     if removed:
-        raise CommandError(f"{where} was removed while recording; all earlier messages are in the file")
+        raise CommandError(
+            f"queue {target.msqid} was removed while recording; all earlier messages are in the file"
+        )
     return 0
 
 
@@ -113,7 +100,7 @@ def _tell_flood(msqid: int, recording: RecordingWriter, seconds: float) -> None:
 
 
 def _take_all(
-    queue: RawQueue | Source, recording: RecordingWriter, name: str, count: int | None, seconds: float | None
+    queue: RawQueue, recording: RecordingWriter, name: str, count: int | None, seconds: float | None
 ) -> None:
     """Record until an end condition holds.
 
@@ -152,7 +139,7 @@ def _take_all(
             told.maybe(now)
 
 
-def _rescued(queue: RawQueue | Source, recording: RecordingWriter, payload: bytes, mtype: int) -> str:
+def _rescued(queue: RawQueue, recording: RecordingWriter, payload: bytes, mtype: int) -> str:
     """Save a taken message that cannot be written in another place; return where."""
     from ..errors import QueueError
     from ..recording import RecordingWriter

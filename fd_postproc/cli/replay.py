@@ -1,7 +1,5 @@
 """Send a recording's messages to a queue: the same bytes and types, at the pace they were recorded.
 
-To an address go compact frames only: FastDeploy's own messages are made into such.
-
 Every message is checked against this machine's limits before the first one is sent.
 """
 
@@ -12,9 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..layout import Channel
-from .addresses import HELP as QUEUE_HELP
-from .addresses import connecting
-from .queue_io import add_queue_options
+from .queue_io import QUEUE_HELP, add_queue_options, queue_name
 from .terminal import CommandError, add_layout_option, note, positive_number
 
 if TYPE_CHECKING:
@@ -22,15 +18,13 @@ if TYPE_CHECKING:
 
     from ..layout import Layout
     from ..recording import Message, Recording
-    from .addresses import Sink
-    from .queue_io import RawQueue, Room, Target
+    from .queue_io import Room, Target
 
 HELP = "send a recording's messages to a queue"
 EXAMPLES = """examples:
   fd-postproc replay night.fdrec 8002                     at the recorded pace
   fd-postproc replay night.fdrec 8002 --speed 4           four times as fast
   fd-postproc replay night.fdrec 8002 --full-speed --cut  no pauses; long messages cut to their live slots
-  fd-postproc replay night.fdrec tcp://10.0.0.5:5570      to a Receiver at an address
 
 The queue must exist, made by the program that receives, unless --create is given.
 """
@@ -40,7 +34,7 @@ _NAMED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="recording; - is standard input, read to its end first")
-    parser.add_argument("queue", type=connecting, metavar="QUEUE", help=QUEUE_HELP)
+    parser.add_argument("queue", type=queue_name, metavar="QUEUE", help=QUEUE_HELP)
     add_queue_options(parser)
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument(
@@ -64,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..recording import Recording
-    from ..transport import Address
-    from . import addresses
     from .queue_io import RawQueue, room
     from .streams import name_of, open_input
     from .tables import plural
@@ -76,33 +68,24 @@ def run(args: argparse.Namespace) -> int:
         if args.cut and channel is None:
             raise CommandError("--cut needs --channel: the recording does not say what its messages are")
         cut_as = channel if args.cut else None
-        if isinstance(args.queue, Address):
-            prepared = _Prepared(recording, None, args.layout, addresses.room(), channel, as_frames=True)
-            total = prepared.check()
-            with addresses.sink(args.queue, args.timeout, total) as sink:
-                _send_all(sink, prepared, args)
-        else:
-            target = _target(args, channel, recording)
-            if target.note:
-                note(target.note)
-            queue = RawQueue(target)
-            prepared = _Prepared(recording, cut_as, args.layout, room(queue.max_bytes), channel)
-            total = prepared.check()
-            try:
-                _send_all(queue, prepared, args)
-            finally:
-                were = "was" if total == 1 else "were"
-                note(f"{queue.sent:,} of {plural(total, 'message')} {were} sent to queue {target.msqid}.")
+        target = _target(args, channel, recording)
+        if target.note:
+            note(target.note)
+        queue = RawQueue(target)
+        prepared = _Prepared(recording, cut_as, args.layout, room(queue.max_bytes))
+        total = prepared.check()
+        sent = 0
+        try:
+            # The recording is read a second time, because it may be far larger than memory.
+            for message in _paced(prepared, None if args.full_speed else args.speed):
+                queue.put_waiting(message.payload, message.mtype, args.timeout)
+                sent += 1
+        finally:
+            were = "was" if total == 1 else "were"
+            note(f"{sent:,} of {plural(total, 'message')} {were} sent to queue {target.msqid}.")
         if recording.cut:
             note(f"The recording is cut short: {recording.cut}.")
     return 0
-
-
-def _send_all(queue: RawQueue | Sink, messages: _Prepared, args: argparse.Namespace) -> None:
-    # The recording is read a second time, because it may be far larger than memory.
-    for message in _paced(messages, None if args.full_speed else args.speed):
-        queue.put_waiting(message.payload, message.mtype, args.timeout)
-        queue.sent += 1
 
 
 def _target(args: argparse.Namespace, channel: Channel | None, recording: Recording) -> Target:
@@ -150,22 +133,11 @@ class _Prepared:
     layout : Layout or None
         Replaces the recording's.
     room : Room
-    channel : str or None
-        What the messages are.
-    as_frames : bool, optional
-        Make FastDeploy's own messages into compact frames.
     """
 
     def __init__(
-        self,
-        recording: Recording,
-        cut_as: Channel | None,
-        layout: Layout | None,
-        room: Room,
-        channel: Channel | None,
-        as_frames: bool = False,
+        self, recording: Recording, cut_as: Channel | None, layout: Layout | None, room: Room
     ) -> None:
-        self._channel, self._as_frames = channel, as_frames
         self._recording = recording
         self._cut_as = cut_as
         self._layout = layout or recording.layout
@@ -209,21 +181,7 @@ class _Prepared:
         for message in self._recording:
             if self._cut_as and len(message.payload) > self._room.limit:
                 message = self._shortened(message, self._cut_as)
-            yield self._as_frame(message) if self._as_frames and message.mtype != 2 else message
-
-    def _as_frame(self, message: Message) -> Message:
-        from dataclasses import replace
-
-        from .._core import decode, encode
-        from ..errors import MalformedMessage
-
-        if self._channel is None:
-            raise CommandError("an address needs --channel: the recording does not say what its messages are")
-        try:
-            step = decode(message.payload, self._channel, mtype=message.mtype, layout=self._layout)
-        except MalformedMessage as error:
-            raise CommandError(f"message {message.index} cannot be made into a frame: {error}") from None
-        return replace(message, payload=encode(step, "compact", layout=self._layout), mtype=2)
+            yield message
 
     def _shortened(self, message: Message, channel: Channel) -> Message:
         from dataclasses import replace

@@ -32,9 +32,6 @@ def main() -> int:
         frames = {
             channel: Sender(channel, key=key, dialect="compact") for channel, key in orders["keys"].items()
         }
-        frames |= {
-            channel: Sender(channel, address=address) for channel, address in orders["addresses"].items()
-        }
     except (sysv_ipc.ExistentialError, QueueError):
         return 1  # the parent has removed them: it was stopped
     threading.Thread(target=watch_parent, args=(list(handles.values()),), daemon=True).start()
@@ -42,7 +39,7 @@ def main() -> int:
 
     def send(item: Item) -> None:
         # The parent decides, once, which messages do not fit.
-        if item.step.channel not in handles or len(item.payload) > orders["limit"]:
+        if len(item.payload) > orders["limit"]:
             frames[item.step.channel].send(item.step)
         else:
             handles[item.step.channel].send(item.payload)
@@ -55,8 +52,6 @@ def main() -> int:
         for _ in range(orders["repeat"]):
             for item in items:
                 send(item)
-        for sender in frames.values():
-            sender.close()
     except sysv_ipc.Error as error:
         print(f"sending {item.name}, {len(item.payload)} bytes: {error}", file=sys.stderr)
         return 1

@@ -48,35 +48,6 @@ def private_queues(channels: list[Channel]) -> Iterator[dict[Channel, Receiver]]
                     queue.remove()
 
 
-@contextlib.contextmanager
-def private_ends(channels: list[Channel], transport: str) -> Iterator[dict[Channel, Receiver]]:
-    """A Receiver for each channel, on private queues or unused addresses."""
-    if transport == "queue":
-        with private_queues(channels) as receivers:
-            yield receivers
-        return
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="fd_postproc-demo-") as folder, contextlib.ExitStack() as ends:
-        addresses = {
-            channel: f"ipc://{folder}/{channel}" if transport == "ipc" else "tcp://127.0.0.1:*"
-            for channel in channels
-        }
-        yield {
-            channel: ends.enter_context(Receiver(channel, address=address))
-            for channel, address in addresses.items()
-        }
-
-
-def ways(receivers: dict[Channel, Receiver]) -> dict[str, dict[Channel, Any]]:
-    """The other ends for `sender.main`, as its orders name them."""
-    addresses = {channel: one.address for channel, one in receivers.items() if one.address}
-    return {
-        "keys": {channel: one.key for channel, one in receivers.items() if not one.address},
-        "addresses": addresses,
-    }
-
-
 def _opened(pipe: IO[str] | None) -> IO[str]:
     if pipe is None:
         raise AssertionError("a pipe was requested")

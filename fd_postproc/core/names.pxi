@@ -72,19 +72,6 @@ cdef object _wrong_mtype(int channel, mtype):
     return MalformedMessage(_CHANNEL_NAMES[channel], "mtype", mtype, FDW_MTYPE_STOCK)
 
 
-cdef bint _is_address(address, queue_id, key, path, curve) except -1:
-    """Whether an address selects the transport; arguments that would go with a queue are refused then."""
-    if address is None:
-        if curve is not None:
-            raise ValueError("curve goes with an address, tcp://host:port; a queue has permission bits")
-        return False
-    if queue_id is not None or key is not None or path is not None:
-        raise ValueError("give an address, or a queue by its id, key or path, not both")
-    if curve is not None and not isinstance(curve, transport.Curve):
-        raise TypeError(f"curve must be a fd_postproc.Curve, not {checks.kind_of(curve)}")
-    return True
-
-
 def has_logprobs(channel):
     """Whether a channel carries scores and ranks, and more columns than the sampled token's."""
     return fdw_has_logprobs(_channel_number(channel))

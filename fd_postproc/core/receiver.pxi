@@ -1,14 +1,12 @@
-# Receiver: from a queue, or another transport, to Steps.
+# Receiver: from a queue to Steps.
 import inspect
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
-from posix.unistd cimport usleep
 from fd_postproc.headers.counter cimport fdc_add, fdc_read
 from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
 from fd_postproc.headers.frames cimport (
@@ -16,21 +14,16 @@ from fd_postproc.headers.frames cimport (
     fdf_free,
 )
 from fd_postproc.headers.lane cimport FDQ_SLICE_NS
-from fd_postproc.headers.sections cimport fdz_padded
 from fd_postproc.headers.sequences cimport FDN_MOST, fdn_begin, fdn_note, fdn_sender, fdn_sequences
 from fd_postproc.headers.sysv cimport (
     E2BIG, EAGAIN, EIDRM, EINTR, ENOMSG, fds_forks, fds_give_back, fds_interrupt, fds_nap, fds_now, fds_pages,
-    fds_peek, fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, fds_wait_any, pthread_equal,
-    pthread_self, pthread_t,
+    fds_stat, fds_status, fds_take, fds_take_cut, fds_wait, pthread_equal, pthread_self, pthread_t,
 )
 from fd_postproc.headers.wire cimport (
-    FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MOST_EXTRA, FDW_MTYPE_COMPACT,
-    FDW_MTYPE_STOCK, fdw_fault,
-    fdw_fill, fdw_geometry_of, fdw_layout, fdw_longest_frame, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
+    FDW_BATCH, FDW_CHECKSUM, FDW_FIELD_CHANNEL, FDW_LEGACY, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdw_fault,
+    fdw_fill, fdw_geometry_of, fdw_layout, fdw_message, fdw_open, fdw_refuse, fdw_tensors,
 )
 
-# Most bytes allocated for a message whose length only the kernel knows.
-cdef int64_t _LARGEST_MESSAGE = 64 << 20
 # What may happen to compact frames, beside being refused; each is a counter.
 TROUBLES = ("incomplete", "missing", "doubled", "reordered")
 # Times that close() tries to wake a thread, a millisecond after each other.
@@ -40,13 +33,10 @@ cdef int _WRONG_MTYPE = -3
 # Time between two queries for the sender, if the last one was answered, and if not.
 cdef int64_t _ASK_SENDER_NS = 100_000_000
 cdef int64_t _ASK_AGAIN_NS = 1_000_000
-# Time between two looks at who has read a queue.
-cdef int _WATCH_US = 20_000
 
 
 def _receiver_arguments(
     channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600,
-    address=None, curve=None,
 ):
     """What `inspect.signature` finds of `Receiver`: an extension type has no signature of its own."""
 
@@ -71,18 +61,13 @@ cdef dict _senders_of(const fdn_sequences *sequences):
 
 @cython.final
 cdef class Receiver:
-    """Receives steps from a System V message queue, or at an address over ZeroMQ.
+    """Receives steps from a System V message queue.
 
     The queue is opened, or created with mode 0600 if there is none.  It outlives the Receiver, as System V
     queues do: unread messages wait for the next Receiver, until `remove`.
 
-    At an address, one Receiver at a time listens, and any number of Senders connect, before it is there or
-    after.  What is on its way when a connection or the Receiver ends is lost; `stats` counts it as missing as
-    soon as a later step of the same sender comes.
-
     One thread at a time may use a Receiver; a second one gets `ReceiverBusy`.  Several Receivers run side
-    by side.  After a fork, parent and child may both keep using it, but each message reaches only one; at
-    an address, only the parent may.
+    by side.  After a fork, parent and child may both keep using it, but each message reaches only one.
 
     Parameters
     ----------
@@ -101,13 +86,7 @@ cdef class Receiver:
     layout : Layout, optional
         Geometry of the sender's build.
     mode : int, optional
-        Permission bits of a queue that is created here: 0o600 (its owner alone) to 0o666 (everybody).  Also
-        of an ``ipc://`` address's file.
-    address : str, optional
-        Replaces the queue: ``"ipc:///absolute/path"``, or ``"tcp://host:port"`` of this host (``*`` for all
-        its interfaces; as port ``*`` for any that is free).  Needs pyzmq.
-    curve : fd_postproc.Curve, optional
-        Keys for ``tcp://``: the connection is encrypted, and only senders with one of these keys get in.
+        Permission bits of a queue that is created here: 0o600 (its owner alone) to 0o666 (everybody).
 
     Attributes
     ----------
@@ -120,13 +99,12 @@ cdef class Receiver:
         The queue's key, a signed 32-bit number as in ``/proc/sysvipc/msg``.  Messages show it as ``ipcs -q``
         does: ``fd_postproc.queues.key_text(receiver.key)``.
     msqid : int
-        The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.  With
-        an address, `key` is None and `msqid` -1.
+        The kernel's number of the queue, the other name that ``ipcs -q`` and ``ipcrm -q`` know it by.
 
     Raises
     ------
     QueueError
-        If the queue cannot be opened, or the address not be bound; if it needs pyzmq, which is missing.
+        If the queue cannot be opened.
     TypeError, ValueError
         If an argument is of another kind, or out of range; the text names it.
     """
@@ -135,16 +113,12 @@ cdef class Receiver:
     cdef readonly object layout
     cdef readonly int msqid
     cdef readonly object key
-    cdef object inlet        # of fd_postproc.transport; None: the queue
-    cdef Py_buffer view      # of the last message that came through it
-    cdef bint viewing
     cdef pthread_t sleeper   # the thread that waits at the queue
     cdef bint sleeps         # whether it does so without a time limit, in one system call
     cdef int channel_number
     cdef fdw_layout c_layout
     cdef bint busy
     cdef readonly bint closed
-    cdef object watch        # wakes tasks of asyncio; None until the first one waits
     cdef bint removed
     cdef bint held           # `opened` is a message not yet returned, because memory was short
     cdef int forks           # fds_forks when the last call began
@@ -170,23 +144,16 @@ cdef class Receiver:
     def __cinit__(self):
         self.message = NULL
 
-    def __init__(self, channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600,
-                 address=None, curve=None):
+    def __init__(self, channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU, mode=0o600):
         if self.message != NULL:
             raise RuntimeError("a Receiver is initialised once")
         self.channel_number = _channel_number(channel)
         self.channel = channel
         self.c_layout = _c_layout(layout)
         self.layout = layout
-        if _is_address(address, queue_id, key, path, curve):
-            self.capacity = FDW_MOST_EXTRA + fdz_padded(
-                fdw_longest_frame(&self.c_layout, self.channel_number))
-            self.inlet = transport.open_inlet(address, mode, self.capacity, curve)
-            self.msqid = -1
-        else:
-            self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
-            self.msqid = queues.open_queue(self.key, mode=mode)
-            self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
+        self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
+        self.msqid = queues.open_queue(self.key, mode=mode)
+        self.capacity = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
         self.forks = fds_forks
         self.verify = _checksums()
         self._forget_frames()
@@ -197,19 +164,6 @@ cdef class Receiver:
     def __dealloc__(self):
         PyMem_RawFree(self.message)
         fdf_free(&self.frames)
-        self._let_go()
-
-    cdef int _let_go(self) except -1:
-        """Give back the last message of another transport: `opened` no longer points into it."""
-        if self.viewing:
-            self.viewing = False
-            PyBuffer_Release(&self.view)
-        return 0
-
-    @property
-    def address(self):
-        """str or None: where Senders find it, with the port that the kernel chose; None with a queue."""
-        return None if self.inlet is None else self.inlet.address
 
     cdef int _forget_frames(self) except -1:
         """Start without open frames.  Memory of existing ones is not freed: it may be half-changed."""
@@ -266,17 +220,13 @@ cdef class Receiver:
         if self.closed or self.message == NULL:
             raise self._ended()
         if self.forks != fds_forks:
-            if self.inlet is not None:
-                raise ValueError(
-                    f"this Receiver ({self.inlet.address}) was made before a fork, and its address belongs "
-                    "to the parent process; make a Receiver in the child, at another address")
             self.forks = fds_forks
             if self.busy:  # another thread was at work and is gone: what it left is neither useful nor safe
                 self.busy = self.held = False
                 self._forget_frames()
         if self.busy:
             raise ReceiverBusy(
-                f"this Receiver ({self._place()}) is in use by another call; "
+                f"this Receiver (queue {self.msqid}) is in use by another call; "
                 "one thread at a time may use it: make a second Receiver")
         self.busy = True
         return 0
@@ -284,14 +234,9 @@ cdef class Receiver:
     cdef object _ended(self):
         """The exception for a call of a Receiver that is closed, or was closed during the call."""
         return self._error(EIDRM) if self.removed and self.busy else ReceiverClosed(
-            f"the Receiver is closed ({self._place()}, {self.channel}): make another one")
-
-    cdef str _place(self):
-        return f"queue {self.msqid}" if self.inlet is None else self.inlet.address
+            f"the Receiver is closed (queue {self.msqid}, {self.channel}): make another one")
 
     cdef str _where(self):
-        if self.inlet is not None:
-            return f"receiving at {self.inlet.address} ({self.channel})"
         return f"receiving from queue {self.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef object _error(self, int code):
@@ -299,13 +244,15 @@ cdef class Receiver:
         remedy = "this Receiver's remove() removed it: make another" if self.removed else None
         return queue_error(code, self._where(), remedy)
 
-    cdef int _take_in(self, long mtype, const void *data, int64_t size) noexcept nogil:
-        """Count and open a message.
+    cdef int _take_in(self, int64_t size) noexcept nogil:
+        """Count and open the message in self.message, of so many payload bytes.
 
         FDF_WHOLE: self.opened is it.  FDF_MORE: it was a piece of a frame.  Otherwise it is refused:
         self.fault says why, or it is the message type (_WRONG_MTYPE), or memory is short.
         """
         cdef int status
+        cdef long mtype = self.message[0]
+        cdef const void *data = self.message + 1
         self.taken = size
         fdc_add(&self.n_messages, 1)
         fdc_add(&self.n_bytes, size)
@@ -342,8 +289,6 @@ cdef class Receiver:
         cdef int64_t n, began, until = deadline, enough = 0
         if self.closed:
             raise self._ended()
-        if self.inlet is not None:
-            return self._wait_at_inlet(deadline, status)
         self.sleeper, self.sleeps = pthread_self(), deadline < 0
         with nogil:
             while True:
@@ -358,7 +303,7 @@ cdef class Receiver:
                     fdc_add(&self.waited_ns, fds_now() - began)
                 if n < 0:
                     break
-                status[0] = self._take_in(self.message[0], self.message + 1, n)
+                status[0] = self._take_in(n)
                 if status[0] != FDF_MORE:
                     break
                 if enough == 0:
@@ -373,34 +318,6 @@ cdef class Receiver:
             PyErr_CheckSignals()
         return n
 
-    cdef int64_t _wait_at_inlet(self, int64_t deadline, int *status) except? -1:
-        """_wait for another transport, whose waiting runs the signal handlers."""
-        cdef int64_t began = fds_now(), n
-        self._let_go()
-        found = self.inlet.take(None if deadline < 0 else max(0, deadline - began) * 1e-9 if deadline else 0)
-        self.inlet.found = None
-        if deadline != 0:
-            fdc_add(&self.waited_ns, fds_now() - began)
-        if found is None:
-            if self.closed:
-                raise self._ended()
-            return -ENOMSG
-        if type(found) is transport.Dropped:
-            fdc_add(&self.n_messages, 1)
-            if found.field == "length":
-                fdc_add(&self.n_oversized, 1)
-                raise _too_long(self.channel_number, found.value, self.capacity)
-            fdc_add(&self.n_malformed, 1)
-            raise MalformedMessage(self.channel, found.field, found.value, 1)
-        PyObject_GetBuffer(found, &self.view, PyBUF_SIMPLE)
-        self.viewing = True
-        n = self.view.len
-        with nogil:
-            status[0] = self._take_in(FDW_MTYPE_COMPACT, self.view.buf, n)
-        if status[0] == FDF_MORE and deadline > 0 and fds_now() >= deadline:
-            return -ENOMSG  # pieces alone have come, and the time is over
-        return n
-
     cdef int _next(self, int64_t deadline, bint once) except -3:
         """The next step's message, opened in self.opened: 1; -1 nothing arrived in time, -2 a signal (only if
         `once`).  deadline: monotonic ns; 0 do not wait, negative forever."""
@@ -413,7 +330,7 @@ cdef class Receiver:
             if n == -E2BIG:
                 n = self._discard()
                 if n >= 0:
-                    status = self._take_in(self.message[0], self.message + 1, n)
+                    status = self._take_in(n)
             if n >= 0:
                 if status == FDF_WHOLE:
                     return 1
@@ -477,7 +394,7 @@ cdef class Receiver:
             Seconds.  None waits forever: one blocking ``msgrcv`` without the GIL.  0 does not wait.
             Otherwise the queue is polled with sleeps of at most 0.2 ms, since System V has no receive with a
             time limit: it costs some CPU, and a step may be noticed that much later.  While only pieces of
-            frames arrive, the time and signals are checked every 20 ms.  At an address nothing is polled.
+            frames arrive, the time and signals are checked every 20 ms.
 
         Returns
         -------
@@ -531,7 +448,7 @@ cdef class Receiver:
         step.received = now
         if self._ring is not None and self._ring.is_ours():
             fdb_set(&self._ring.ring, FDB_BUSY, now)
-        if now < self._sender_due or self.inlet is not None:
+        if now < self._sender_due:
             return 0
         self._sender_due = now + _ASK_AGAIN_NS
         if fds_stat(self.msqid, &status) == 0 and status.messages == 0:
@@ -582,57 +499,7 @@ cdef class Receiver:
         """
         if self.busy or self.message == NULL or not 0 <= self.taken <= self.capacity:
             return None
-        if self.inlet is not None:
-            if not self.viewing:
-                return None
-            return FDW_MTYPE_COMPACT, PyBytes_FromStringAndSize(<char *>self.view.buf, self.taken)
         return self.message[0], PyBytes_FromStringAndSize(<char *>(self.message + 1), self.taken)
-
-    def receive_async(self, timeout=None):
-        """`receive` for asyncio: a coroutine that waits without blocking the event loop.
-
-        Parameters
-        ----------
-        timeout : float or None
-            Seconds; None waits forever, 0 does not wait.
-
-        Returns
-        -------
-        coroutine
-            Its result, and what it raises, are those of `receive`.
-
-        Notes
-        -----
-        A task that is cancelled, or times out in ``asyncio.wait_for``, loses no message: none is taken before
-        it is handed out.  While a task waits, a thread polls for messages with sleeps of at most 0.2 ms, as
-        `receive` with a timeout does.  Several tasks of one loop may wait.
-        `close` wakes them, and they get a `ReceiverClosed`.
-
-        ``async for step in receiver`` is the same without a time limit; it ends after `remove`.
-        """
-        return aio.receive(self, timeout)
-
-    def __aiter__(self):
-        """An endless iterator over steps, for ``async for``.  `remove` ends it; `close` makes it raise
-        `ReceiverClosed`."""
-        return self
-
-    def __anext__(self):
-        return aio.following(self)
-
-    @property
-    def _was_removed(self):
-        """For `fd_postproc.aio`: whether `remove` was called."""
-        return self.removed
-
-    def _watched(self):
-        """For `fd_postproc.aio`: what wakes tasks."""
-        if self.watch is None or not self.watch.of_this_process:
-            if self.inlet is None:
-                self.watch = aio.Watch(_look_at, self.msqid)
-            else:
-                self.watch = aio.Watch(aio.readable, self.inlet.descriptor)
-        return self.watch
 
     cdef bint _has_news(self) noexcept:
         return (
@@ -652,21 +519,16 @@ cdef class Receiver:
         return news
 
     def close(self):
-        """Stop using this Receiver.  A thread and tasks that wait are woken, and get `ReceiverClosed`.
-
-        A queue and its messages stay.  At an address, what was on its way and not received is lost.
+        """Stop using this Receiver; the queue and its messages stay.  A thread that waits is woken, and gets
+        `ReceiverClosed`.
 
         Notes
         -----
-        A thread that waits at a queue without a time limit is woken by a signal of its own: the highest
+        A thread that waits without a time limit is woken by a signal of its own: the highest
         real-time signal that nothing else in the process handles.
         """
         cdef int tries
         self.closed = True
-        if self.watch is not None:
-            self.watch.close()
-        if self.inlet is not None:
-            self.inlet.close()
         for tries in range(_WAKING):  # a signal just before the system call does not end it
             if not self.sleeps or pthread_equal(self.sleeper, pthread_self()) or self.forks != fds_forks:
                 break
@@ -676,14 +538,10 @@ cdef class Receiver:
                 fds_nap()
 
     def remove(self):
-        """Remove the queue and its messages from the system, and close.  Waiting threads are woken.
-
-        At an address it does what `close` does.
-        """
+        """Remove the queue and its messages from the system, and close.  Waiting threads are woken."""
         self.removed = True
         self.close()
-        if self.inlet is None:
-            queues.remove_queue(self.msqid)
+        queues.remove_queue(self.msqid)
 
     def __enter__(self):
         return self
@@ -708,92 +566,7 @@ cdef class Receiver:
     def __repr__(self):
         cdef fds_status status
         state = " closed" if self.closed else ""
-        where, waiting = self._place(), ""
-        if self.inlet is None:
-            where += f", key {queues.key_text(self.key)}"
-            if fds_stat(self.msqid, &status) == 0:
-                waiting = f", {status.messages} waiting"
-        return f"<Receiver {self.channel}{state}: {where}, {fdc_read(&self.n_messages)} received{waiting}>"
-
-
-def _look_at(int msqid, double seconds):
-    """For `fd_postproc.aio`: whether a queue has a message, or is gone, within some time."""
-    cdef int64_t deadline = fds_now() + <int64_t>(seconds * 1e9)
-    cdef int status
-    with nogil:
-        status = fds_wait_any(msqid, deadline)
-    return status != 0
-
-
-def _last_sender_of(int msqid):
-    """For `fd_postproc.log_throttle`: the process that wrote to a queue last.  No other queue is examined."""
-    cdef fds_status status
-    cdef int code = fds_stat(msqid, &status)
-    if code < 0:
-        raise queue_error(-code, f"looking at queue {msqid}")
-    return status.last_sender
-
-
-def _access_of(int msqid):
-    """For the flight recorder: a queue's mode, owner and maker, and the process that wrote to it last."""
-    cdef fds_status status
-    cdef int code = fds_stat(msqid, &status)
-    if code < 0:
-        raise queue_error(-code, f"looking at queue {msqid}")
-    return status.mode, status.uid, status.creator_uid, status.last_sender
-
-
-def _watch_readers(int msqid, int32_t thread, double seconds):
-    """For the flight recorder: sleep, and look at a queue 50 times a second.
-
-    Returns the last other process that took a message; 0: none did, or the queue is gone.  A reader that
-    takes one now and then is the queue's last one only until the next step is received.  `thread` is the one
-    of this process that receives: where it waited for the message, the kernel names it, not the process.
-    """
-    cdef fds_status status
-    cdef int32_t own = os.getpid(), found = 0, last
-    cdef int left = max(1, <int>(seconds * 1e6 / _WATCH_US))
-    with nogil:
-        while left > 0:
-            usleep(_WATCH_US)
-            if fds_stat(msqid, &status) == 0:
-                last = <int32_t>status.last_receiver
-                if last != 0 and last != own and last != thread:
-                    found = last
-            left -= 1
-    return 0 if found == 0 or _is_here(found) else found
-
-
-def peek(msqid, index=0):
-    """Copy one message of a queue and leave it there.
-
-    Parameters
-    ----------
-    msqid : int
-    index : int, optional
-        Place in the queue, 0 being the oldest.
-
-    Returns
-    -------
-    (int, bytes) or None
-        Message type and payload; None if the queue holds no such message.
-
-    Raises
-    ------
-    QueueError
-        With errno ENOSYS if the kernel cannot copy messages (it was built without
-        CONFIG_CHECKPOINT_RESTORE), E2BIG if this message is longer than ``kernel.msgmax`` is now.
-    """
-    cdef int queue = checks.whole_number(msqid, "msqid", 0, (1 << 31) - 1)
-    cdef long place = checks.whole_number(index, "index", 0, (1 << 63) - 1)
-    cdef int64_t capacity = min(queues.kernel_limits().msgmax, _LARGEST_MESSAGE)
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, sizeof(long) + capacity)
-    cdef char *message = PyBytes_AS_STRING(out)
-    cdef int64_t n = fds_peek(queue, message, capacity, place)
-    if n == -ENOMSG:
-        return None
-    if n == -E2BIG:
-        raise queues.peek_refused(msqid, index, capacity)
-    if n < 0:
-        raise queue_error(-n, f"looking at message {index} of queue {msqid}")
-    return (<long *>message)[0], out[sizeof(long):sizeof(long) + n]
+        waiting = f", {status.messages} waiting" if fds_stat(self.msqid, &status) == 0 else ""
+        return (
+            f"<Receiver {self.channel}{state}: queue {self.msqid}, key {queues.key_text(self.key)}, "
+            f"{fdc_read(&self.n_messages)} received{waiting}>")

@@ -1,9 +1,7 @@
-# Sender: from Steps, or from a save op's tensors, to a queue or another transport.
+# Sender: from Steps, or from a save op's tensors, to a queue.
 import inspect
-import logging
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
@@ -21,10 +19,8 @@ from fd_postproc.headers.pack cimport (
 from fd_postproc.headers.sysv cimport EAGAIN, EINTR, fds_forks, fds_limit, fds_now
 from fd_postproc.headers.wire cimport (
     FDW_COMPACT, FDW_LEGACY, fdw_draft, fdw_geometry_of, fdw_layout, fdw_longest_frame, fdw_message,
-    fdw_seal, fdw_write_step,
+    fdw_write_step,
 )
-
-log = logging.getLogger("fd_postproc")
 
 _OP_NUMBERS = {
     "save_output": FDP_SAVE_OUTPUT,
@@ -34,8 +30,6 @@ _OP_NUMBERS = {
     "mtp_save_first_token": FDP_FIRST,
     "mtp_save_first_token_with_topk": FDP_FIRST_TOPK,
 }
-# Seconds for which the end of a with statement waits for steps that were not sent, after an exception.
-cdef double _HURRY_S = 0.5
 LEAST_LIMIT = FDF_LEAST_LIMIT  # bytes that one message must be able to hold for compact frames to get through
 _REASONS = {
     FDP_TOO_MANY: "too many", FDP_TOO_NARROW: "too narrow", FDP_NO_ROW: "no row",
@@ -77,21 +71,16 @@ cdef int _fill_source(fdp_source *s, str op, dict inputs, int32_t batch, int32_t
 
 def _sender_arguments(
     channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU,
-    dialect=None, mode=0o600, address=None, hwm=256, linger=5.0, curve=None,
+    dialect="packed", mode=0o600,
 ):
     """What `inspect.signature` finds of `Sender`: an extension type has no signature of its own."""
 
 
 @cython.final
 cdef class Sender:
-    """Sends steps to a System V message queue, or to an address over ZeroMQ.
+    """Sends steps to a System V message queue.
 
     The queue is opened, or created with mode 0600 if there is none, and outlives the Sender.
-
-    With an address, a step that was sent waits in ZeroMQ until the Receiver there takes it, whether that is
-    there yet or not.  Nothing acknowledges it.  What is on its way when a connection or a process ends is
-    lost, and the Receiver counts it as missing once a later step comes.  `close` waits for what was not sent
-    yet.
 
     One thread at a time may use a Sender; a second one gets `SenderBusy`.
 
@@ -104,17 +93,7 @@ cdef class Sender:
         ``"packed"`` and ``"legacy"`` are understood by FastDeploy's own receivers of the same age, but the
         whole message must fit the kernel's limits.  ``"compact"`` needs an fd_postproc receiver; what does
         not fit one message is sent in several, and each step has a checksum, unless
-        ``FD_POSTPROC_CHECKSUM=0`` is in the environment when the Sender is made.  Default: packed; with an
-        address it can only be compact, in one message whatever its length.
-    address : str, optional
-        Of the Receiver: ``"ipc:///absolute/path"`` or ``"tcp://host:port"``.  Replaces the queue.  Needs
-        pyzmq.
-    hwm : int, optional
-        High-water mark, with an address: steps that may wait in ZeroMQ.  Then it is full, and a send waits.
-    linger : float, optional
-        Seconds for which `close` waits for those, with an address.
-    curve : fd_postproc.Curve, optional
-        Keys for ``tcp://``, with the receiver's public key as the only peer.
+        ``FD_POSTPROC_CHECKSUM=0`` is in the environment when the Sender is made.
 
     Attributes
     ----------
@@ -123,13 +102,11 @@ cdef class Sender:
         As given.
     key, msqid : int
         As of `Receiver`.
-    address : str or None
-        As given.
 
     Raises
     ------
     QueueError
-        If the queue cannot be opened; if an address needs pyzmq, which is missing.
+        If the queue cannot be opened.
     TypeError, ValueError
         If an argument is of another kind, or out of range; the text names it.
     """
@@ -138,9 +115,6 @@ cdef class Sender:
     cdef readonly str dialect
     cdef readonly object layout
     cdef readonly object key
-    cdef readonly str address
-    cdef object outlet       # of fd_postproc.transport; None: the queue
-    cdef double linger
     cdef int channel_number
     cdef int dialect_number
     cdef fdw_layout c_layout
@@ -160,30 +134,17 @@ cdef class Sender:
         self.message = NULL
 
     def __init__(self, channel, queue_id=None, *, key=None, path=None, ftok="custom", layout=GPU,
-                 dialect=None, mode=0o600, address=None, hwm=256, linger=5.0, curve=None):
+                 dialect="packed", mode=0o600):
         if self.message != NULL:
             raise RuntimeError("a Sender is initialised once")
         self.channel_number = _channel_number(channel)
         self.channel = channel
-        if dialect is None:
-            dialect = "packed" if address is None else "compact"
         self.dialect_number = _dialect_number(dialect)
         self.dialect = dialect
         self.c_layout = _c_layout(layout)
         self.layout = layout
-        hwm = checks.whole_number(hwm, "hwm", 1, 1 << 20, "steps that may wait to be sent")
-        self.linger = linger = min(checks.seconds(linger, "linger"), 1e6)
-        if _is_address(address, queue_id, key, path, curve):
-            if self.dialect_number != FDW_COMPACT:
-                raise ValueError(
-                    f"dialect {dialect!r} is for FastDeploy's receivers, which read queues only; to the "
-                    f"address {address!r} go compact frames: leave it out")
-            self.outlet = transport.open_outlet(address, hwm, linger, curve)
-            self.address = address
-            self.lane.msqid = -1
-        else:
-            self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
-            self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
+        self.key = queues.locate(channel, queue_id, key=key, path=path, ftok=ftok)
+        self.lane.msqid = queues.open_queue(self.key, mode=mode, access=0o200)
         self.lane.compact = self.dialect_number == FDW_COMPACT
         self.lane.checksum = _checksums()
         self.lane.stock_size = fdw_geometry_of(&self.c_layout, self.channel_number, FDW_LEGACY, 0).size
@@ -202,8 +163,6 @@ cdef class Sender:
         """Choose a number that no other sender has."""
         self.sender = int.from_bytes(os.urandom(8), "little")
         self.lane.seq = 0
-        if self.outlet is not None and self.forks != fds_forks and self.message != NULL:
-            self.outlet = self.outlet.again()
         self.forks = fds_forks
         self.busy = False  # a fork leaves only the calling thread
         return 0
@@ -232,11 +191,8 @@ cdef class Sender:
     @property
     def limit(self):
         """int: bytes that one message may have now: the smallest of kernel.msgmax, what the queue may hold
-        (``msg_qbytes``, fixed when it was made) and a full message of FastDeploy's.  With an address: the
-        longest frame."""
+        (``msg_qbytes``, fixed when it was made) and a full message of FastDeploy's."""
         cdef int64_t msgmax = 0, msg_qbytes = 0
-        if self.outlet is not None:
-            return self.lane.capacity
         cdef int64_t limit = fds_limit(self.lane.msqid, &msgmax, &msg_qbytes)
         if limit < 0:
             raise queue_error(-limit, self._where())
@@ -248,12 +204,7 @@ cdef class Sender:
         cdef int64_t since = fdc_read(&self.lane.waiting_since)
         return (fds_now() - since) * 1e-9 if since else 0.0
 
-    cdef str _place(self):
-        return f"queue {self.lane.msqid}" if self.outlet is None else self.address
-
     cdef str _where(self):
-        if self.outlet is not None:
-            return f"sending to {self.address} ({self.channel})"
         return f"sending to queue {self.lane.msqid} ({self.channel}, key {queues.key_text(self.key)})"
 
     cdef int _enter(self) except -1:
@@ -263,7 +214,7 @@ cdef class Sender:
             self._begin()
         if self.busy:
             raise SenderBusy(
-                f"this Sender ({self._place()}) is in use by another call; "
+                f"this Sender (queue {self.lane.msqid}) is in use by another call; "
                 "one thread at a time may use it: make a second Sender")
         self.busy = True
         return 0
@@ -297,41 +248,12 @@ cdef class Sender:
         """Send the payload of `size` bytes in self.message.  deadline: see deadline_of."""
         cdef fdq_limits limits
         cdef int status
-        if self.outlet is not None:
-            return self._let_out(size, deadline)
         status = fdq_begin(&self.lane, &self.sending, self.message, size, &limits)
         if status == 0:
             status = self._put(deadline, &limits)
             while status == -EINTR or (status == -EAGAIN and not 0 <= deadline <= fds_now()):
                 status = self._put(deadline, &limits)
         return self._settle(status, &limits)
-
-    cdef int _let_out(self, int64_t size, int64_t deadline) except -1:
-        """_send for another transport."""
-        cdef int64_t began
-        if self.lane.checksum:
-            fdw_seal(self.message + sizeof(long), size)
-        self.lane.seq += 1  # also if it fails: a number is never used again
-        frame = PyBytes_FromStringAndSize(<char *>self.message + sizeof(long), size)
-        if not self.outlet.put(frame):
-            if deadline == 0:
-                raise self._full()
-            began = fds_now()
-            fdc_add(&self.lane.waits, 1)
-            fdc_set(&self.lane.waiting_since, began)
-            try:
-                if not self.outlet.put(frame, None if deadline < 0 else max(0, deadline - began) * 1e-9):
-                    raise self._full()
-            finally:
-                fdc_add(&self.lane.waited_ns, fds_now() - began)
-        fdc_add(&self.lane.messages, 1)
-        fdc_add(&self.lane.bytes, size)
-        fdc_add(&self.lane.frames, 1)
-        return 0
-
-    cdef object _full(self):
-        return queue_error(
-            EAGAIN, f"{self._where()}: it stayed full for the whole timeout", self.outlet.trouble)
 
     cdef int _settle(self, int status, const fdq_limits *limits) except -1:
         """What a status of `headers/lane.h` means."""
@@ -418,8 +340,6 @@ cdef class Sender:
         self._enter()
         try:
             size = self._write(one)
-            if self.outlet is not None:
-                raise ValueError("a Sender to an address has no messages of a queue")
             self._settle(fdq_begin(&self.lane, &self.sending, self.message, size, &limits), &limits)
             fdq_seal(&self.lane, &self.sending)
             found = []
@@ -478,47 +398,17 @@ cdef class Sender:
             self.busy = False
 
     def close(self):
-        """Stop using this Sender.  The queue and its messages stay.
-
-        With an address, wait for the steps that were not sent yet, for `linger` seconds at the most.  What
-        was sent is in the kernel's hands or the Receiver's; nothing says whether it was received.
-
-        Raises
-        ------
-        QueueTimeout
-            If some were not sent in that time; they are lost, and it says how many, and why.
-        """
-        text = self._close(self.linger)
-        if text is not None:
-            raise queue_error(EAGAIN, *text)
-
-    cdef object _close(self, double seconds):
-        """What to say of steps that were not sent, and why; None if there are none."""
-        if self.closed:
-            return None
+        """Stop using this Sender.  The queue and its messages stay."""
         self.closed = True
-        if self.outlet is None or self.forks != fds_forks:  # a child of the process that made it has nothing
-            return None
-        lost, why = self.outlet.close(seconds)
-        return (
-            f"closing the Sender to {self.address} ({self.channel}): {lost} of "
-            f"{fdc_read(&self.lane.frames)} steps were not sent in {seconds:g} s and are lost", why,
-        ) if lost else None
 
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, *exc):
-        if kind is None:
-            self.close()
-        else:  # what was raised is told, and not kept waiting for long
-            text = self._close(min(self.linger, _HURRY_S))
-            if text is not None:
-                log.warning("%s; %s", *text)
+    def __exit__(self, *exc):
+        self.close()
 
     def __repr__(self):
         state = " closed" if self.closed else ""
-        where = self._place()
-        if self.outlet is None:
-            where += f", key {queues.key_text(self.key)}"
-        return f"<Sender {self.channel} {self.dialect}{state}: {where}, {fdc_read(&self.lane.frames)} sent>"
+        return (
+            f"<Sender {self.channel} {self.dialect}{state}: queue {self.lane.msqid}, "
+            f"key {queues.key_text(self.key)}, {fdc_read(&self.lane.frames)} sent>")

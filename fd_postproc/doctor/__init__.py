@@ -6,15 +6,14 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `logind`, `addresses`, `environment`, `plugins`,
-`trial`, `paddle`; `bug_report` is what a bug report needs of them.  What they look at is read once, by
-`snapshot`; `processes` knows about processes.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `logind`, `environment`, `plugins`, `trial`,
+`paddle`; `bug_report` is what a bug report needs of them.  What they look at is read once, by `snapshot`;
+`processes` knows about processes.
 """
 
 from __future__ import annotations
 
 from ..needed_limits import Load
-from .addresses import check_addresses
 from .bug_report import bug_report
 from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst
@@ -68,7 +67,6 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
         *check_logind(),
-        *check_addresses(scope),
         *check_environment(),
         *check_cuda(),
     ]

@@ -8,7 +8,6 @@ from typing import Any
 from .._core import CHANNELS
 from ..layout import GPU, Channel, Layout
 from ..needed_limits import Load
-from ..transport import Address
 
 SEVERITIES = ("ok", "info", "warning", "error")
 """Severities in ascending order."""
@@ -23,8 +22,7 @@ class Finding:
     severity : str
         One of `SEVERITIES`.
     group : str
-        ``"limits"``, ``"queues"``, ``"keys"``, ``"addresses"``, ``"environment"``, ``"fastdeploy"`` or
-        ``"cuda"``.
+        ``"limits"``, ``"queues"``, ``"keys"``, ``"environment"``, ``"fastdeploy"`` or ``"cuda"``.
     code : str
         Name of the kind of finding, for programs; it stays the same when texts change.
     subject, seen : str
@@ -69,8 +67,6 @@ class Scope:
     load : Load
     stock : bool
         Whether FastDeploy's own ops send or receive, so that full messages must fit.
-    addresses : tuple of Address
-        Of Receivers, that the user named.
     trial : bool
         Whether to try our token processor beside the installed FastDeploy's, whose import takes seconds.
     """
@@ -83,7 +79,6 @@ class Scope:
     layout: Layout = GPU
     load: Load = field(default_factory=Load)
     stock: bool = False
-    addresses: tuple[Address, ...] = ()
     trial: bool = True
 
     @property

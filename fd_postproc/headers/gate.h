@@ -334,7 +334,7 @@ static inline int fdw_check_checksum(const fdw_message *m, const fdw_frame_heade
 #define FDW_WEIGHTS_NAME "weights"
 
 /* Those that are known in FastDeploy's socket only, too; who uses one checks what is in it.  What they hold is
- * written in docs/wire-protocol.md, section 15. */
+ * written in docs/wire-protocol.md, section 14. */
 #define FDW_TOKENS_NAME "tokens"
 #define FDW_PROMPT_NAME "prompt"
 #define FDW_POOLED_NAME "pooled"

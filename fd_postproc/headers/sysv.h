@@ -226,26 +226,4 @@ static inline int fds_stat(int msqid, fds_status *out)
     return 0;
 }
 
-/* Wait until a queue holds a message, which stays there.  1, or 0 once the deadline (monotonic ns) has
- * passed, or minus errno. */
-static inline int fds_wait_any(int msqid, int64_t deadline)
-{
-    int64_t nap = 20000;
-    for (;;) {
-        struct msqid_ds q;
-        struct timespec t = {0, 0};
-        int64_t left;
-        if (msgctl(msqid, IPC_STAT, &q) < 0)
-            return -errno;
-        if (q.msg_qnum > 0)
-            return 1;
-        left = deadline - fds_now();
-        if (left <= 0)
-            return 0;
-        t.tv_nsec = (long)(left < nap ? left : nap);
-        nanosleep(&t, NULL); /* interrupted: polled the sooner */
-        nap = 2 * nap < FDS_NAP_NS ? 2 * nap : FDS_NAP_NS;
-    }
-}
-
 #endif

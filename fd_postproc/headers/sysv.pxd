@@ -40,7 +40,6 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
     void fds_give_back(void *pages, int64_t size)
     int64_t fds_peek(int msqid, void *message, int64_t capacity, long index)
     int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
-    int fds_wait_any(int msqid, int64_t deadline)
     int fds_interrupt(pthread_t thread)
     void fds_nap()
     int fds_put(int msqid, const void *message, int64_t size)

@@ -171,9 +171,8 @@ def test_a_signal_while_the_sender_is_looked_after_never_hangs_its_end(own_names
     try:
         with contextlib.ExitStack() as stack:
             receivers = stack.enter_context(transfer.private_queues(["spec_topk"]))
-            sender = transfer.SenderProcess(
-                {**transfer.ways(receivers), "limit": 8192, "pause": 60, "repeat": 0}
-            )
+            keys = {"spec_topk": receivers["spec_topk"].key}
+            sender = transfer.SenderProcess({"keys": keys, "limit": 8192, "pause": 60, "repeat": 0})
             for number in range(300):
                 with contextlib.suppress(Interrupted):
                     signal.setitimer(signal.ITIMER_REAL, 20e-6 + number * 1e-6)

@@ -144,10 +144,3 @@ def test_ctrl_c_while_the_command_is_imported(monkeypatch, capsys):
     monkeypatch.setattr("fd_postproc.cli._parser", interrupted)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "fd-postproc: interrupted\n"
-
-
-def test_an_address_cannot_be_inspected(capsys):
-    assert main(["inspect", "ipc:///tmp/steps"]) == 1
-    assert "'fd-postproc record ipc:///tmp/steps FILE' takes it into a file" in capsys.readouterr().err
-    assert main(["inspect", "http://localhost:5570"]) == 1
-    assert "address 'http://localhost:5570' is not 'ipc:///an/absolute/path'" in capsys.readouterr().err

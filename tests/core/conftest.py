@@ -1,26 +1,6 @@
-"""The ways by which steps go: a queue, and addresses."""
+"""What tests of the core share."""
 
 import pytest
-
-ROADS = ("sysv", "ipc", "tcp")
-
-
-def made(kind, queue_keys):
-    from tests.lib.roads import Road  # needs pyzmq, which not every check of the core has
-
-    road = Road(kind, queue_keys)
-    yield road
-    road.close()
-
-
-@pytest.fixture(params=ROADS)
-def road(request, queue_keys):
-    yield from made(request.param, queue_keys)
-
-
-@pytest.fixture(params=ROADS[1:])
-def address_road(request, queue_keys):
-    yield from made(request.param, queue_keys)
 
 
 @pytest.fixture

@@ -105,6 +105,20 @@ def test_iteration_says_that_the_receiver_is_closed(receiver, queue, plain):
 
 
 @pytest.mark.parametrize("timeout", [None, 10])
+def test_close_wakes_who_waits_and_takes_nothing(receiver, queue, plain, timeout):
+    other = when_it_waits(receiver, receiver.close)
+    with pytest.raises(fp.ReceiverClosed, match=r"is closed \(queue"):
+        receiver.receive(timeout)
+    other.join()
+    assert receiver.closed
+    queue.send(plain)
+    with pytest.raises(fp.ReceiverClosed):
+        list(receiver)
+    assert receiver.stats["messages"] == 0
+    assert queue.receive()[0] == plain
+
+
+@pytest.mark.parametrize("timeout", [None, 10])
 def test_queue_removed_while_waiting(receiver, queue, timeout):
     other = when_it_waits(receiver, queue.remove)
     with pytest.raises(fp.QueueRemoved, match=f"queue {receiver.msqid}"):

@@ -1,6 +1,5 @@
 """Closed objects say so; programs that end without a close end at once, without a word, and lose nothing."""
 
-import asyncio
 import subprocess
 
 import pytest
@@ -12,10 +11,7 @@ from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1], [7])
 USES = {
-    "Receiver": {
-        "receive": lambda one: one.receive(0),
-        "receive_async": lambda one: asyncio.run(one.receive_async(0)),
-    },
+    "Receiver": {"receive": lambda one: one.receive(0)},
     "Sender": {
         "send": lambda one: one.send(STEP, timeout=0),
         "send_arrays": lambda one: one.send_arrays([1], [7], timeout=0),

@@ -111,12 +111,10 @@ FLOORS = [
         "layout",
         "process_stat",
         "queues",
-        "transport",
     ),
     *(
         "tensors",
         "arrays",
-        "aio",
         "_core",
         "_save",
         "cuda",
