@@ -38,8 +38,8 @@ def check_logind(root: str = "/", uid: int | None = None) -> list[Finding]:
     if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
         return []
     seen = (
-        f"systemd-logind removes all queues and files in /dev/shm of user {user} at the last logout: messages "
-        "in them are lost, the flight recorder's files too, and running processes go on with new queues"
+        f"systemd-logind removes all queues and files in /dev/shm of user {user} at the last logout: what is"
+        " in them is lost, the flight recorder's files too, and running processes go on with new queues"
     )
     remedy = (
         f"loginctl enable-linger {user}",
