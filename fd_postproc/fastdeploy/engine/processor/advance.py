@@ -106,17 +106,22 @@ class Advance(Finish):
         managed = bool(fd.envs.ENABLE_V1_KVCACHE_SCHEDULER)
         if gone:
             fd.llm_logger.info(f"request {name}: the worker has let it go")
-            self.recorder.let_go(Kind.PREEMPTED, slot, name)
         if self.aborts_itself:
             plain = not self.cfg.speculative_config.method
-            if name in manager.abort_req_ids_set and (gone if managed else plain):
+            is_aborted = name in manager.abort_req_ids_set and (gone if managed else plain)
+        else:
+            is_aborted = gone and managed and name in manager.to_be_aborted_req_id_set
+        if gone and not is_aborted:
+            self.recorder.let_go(Kind.PREEMPTED, slot, name)
+        if self.aborts_itself:
+            if is_aborted:
                 manager.abort_req_ids_set.remove(name)
                 self.recorder.let_go(Kind.ABORTED, slot, name)
                 self._recycle_resources(name, slot, task)
                 fd.llm_logger.info(f"request {name}: aborted")
                 text = ABORTED_TEXT.format(name)
                 return fd.RequestOutput(request_id=name, finished=True, error_code=ABORTED, error_msg=text)
-        elif gone and managed and name in manager.to_be_aborted_req_id_set:
+        elif is_aborted:
             self.recorder.let_go(Kind.ABORTED, slot, name)
             manager.recycle_abort_task(name)
             if hasattr(self, "_put_abort_results"):
