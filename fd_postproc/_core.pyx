@@ -12,6 +12,8 @@ import math
 import os
 import sys
 
+import numpy as np
+
 # Running without the GIL is refused, not promised: the flags that guard a Receiver or Sender rely on the GIL.
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(

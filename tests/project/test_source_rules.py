@@ -184,6 +184,15 @@ def test_no_framework_is_imported():
             assert not frameworks & {name.split(".")[0] for name in names}, f"{path}: line {node.lineno}"
 
 
+def test_nothing_is_imported_on_the_way_of_a_message():
+    """A thread that imports when the process forks leaves a lock that the child waits for, for ever."""
+    for path in [*PACKAGE.glob("core/*"), *PACKAGE.glob("ops/*.py"), PACKAGE / "_core.pyx"]:
+        if path.suffix in (".py", ".pyx", ".pxi"):
+            found = re.findall(r"^[ \t]+(?:from \S+ )?import .*", path.read_text(), flags=re.M)
+            # the extension for tensors on a device, which a forked child cannot use anyway
+            assert [line for line in found if "_save as extension" not in line] == [], path
+
+
 def test_each_floor_imports_only_floors_below():
     for path in PYTHON:
         place = path.relative_to(PACKAGE).with_suffix("").parts
