@@ -24,7 +24,8 @@ from . import checks, queues
 from .core import arrays, tensors
 from .environment import CHECKSUM
 from .errors import (
-    MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, queue_error, too_big,
+    MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, SenderClosed,
+    queue_error, too_big,
 )
 from .layout import GPU, Layout
 

@@ -344,7 +344,7 @@ def test_a_step_that_the_layout_cannot_carry(queue, dialect):
 def test_closing(queue, plain_step):
     with fp.Sender("plain", key=queue.key) as sender:
         sender.send(plain_step)
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(fp.SenderClosed, match=r"is closed \(queue"):
         sender.send(plain_step)
     assert queue.current_messages == 1
     assert "closed" in repr(sender)
