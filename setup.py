@@ -22,7 +22,9 @@ from setuptools.errors import CompileError
 
 trace = runpy.run_path("fd_postproc/environment.py")["TRACE"].value
 # Debug information is most of a small extension's size, and symbols a twentieth: only where asked for.
-keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
+flags = os.environ.get("CFLAGS", "")
+keep_debug = trace or re.search(r"(^| )-g", flags) is not None
+optimised = [] if re.search(r"(^| )-O", flags) else ["-O3"]  # of two, the later counts
 
 
 def extension(name, source, depends=(), libraries=()):
@@ -32,7 +34,7 @@ def extension(name, source, depends=(), libraries=()):
         depends=list(depends),
         include_dirs=["."],
         libraries=list(libraries),
-        extra_compile_args=["-O3", *([] if keep_debug else ["-g0"])],
+        extra_compile_args=[*optimised, *([] if keep_debug else ["-g0"])],
         extra_link_args=[] if keep_debug else ["-Wl,--strip-all"],
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
         define_macros=[("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if trace else [],
