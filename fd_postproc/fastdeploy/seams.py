@@ -17,6 +17,7 @@ from typing import Any
 from .logs import export
 
 ENGINE, API, WORKER = "engine", "api", "worker"
+PACKAGE = "fastdeploy."
 
 
 _taken: set[str] = set()
@@ -49,6 +50,9 @@ class Seam:
         What is known of FastDeploy's own, and how ours is tried beside it.
     gain : str
         What becomes faster or safer.
+    stands_for : tuple of str
+        FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
+        ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them.
     is_program : bool
         Whether its module reads the command line and loads a model when it is imported.
     """
@@ -61,6 +65,7 @@ class Seam:
     ours: str
     trial: str
     gain: str
+    stands_for: tuple[str, ...] = ()
     is_program: bool = False
 
     @property
@@ -272,6 +277,13 @@ _INPUTS = tuple(
     for name in ("base_processor", "processor", "text_processor", "ernie4_5_processor")
 )
 _SAVING = "fastdeploy.model_executor.pre_and_post_process"
+_REPLACED = (
+    *("process_sampling_results", "_process_batch_output", "_process_batch_draft_tokens", "postprocess"),
+    *("process_sampling_results_use_zmq", "_process_batch_output_use_zmq", "_process_per_token"),
+    *("_reschedule_preempt_task_use_zmq", "_record_metrics", "_is_decode_stage", "clear_data", "healthy"),
+    *("_record_speculative_decoding_metrics", "_record_speculative_decoding_accept_num_per_request"),
+)
+"""Methods of the token processor that ours replace, with those that only they call or that ours do inline."""
 
 _ROWS = (
     Seam(
@@ -283,6 +295,11 @@ _ROWS = (
         "engine.processor_class:make_class",
         "A subclass, which FastDeploy loads by its own entry point. Both classes do the same canned steps.",
         "a step is decoded, advanced and delivered in one loop",
+        (
+            *(f"TokenProcessor.{name}" for name in _REPLACED),
+            *(f"inter_communicator.zmq_server:ZmqServerBase.{name}" for name in ("recv_pyobj",)),
+            *(f"engine.request:{name}" for name in ("Request.get", "RequestOutput.__init__")),
+        ),
     ),
     Seam(
         "dictionaries",
@@ -293,6 +310,7 @@ _ROWS = (
         "engine.results.result_classes:plan_of",
         "Subclasses of the result classes; `to_dict` is asked once with values that tell where each goes.",
         "results become dictionaries by a template, not by FastDeploy's to_dict",
+        ("RequestOutput.to_dict", "CompletionOutput.to_dict", "RequestMetrics.to_dict"),
     ),
     Seam(
         "stamps",
@@ -303,6 +321,7 @@ _ROWS = (
         "engine.results.result_classes:plan_of",
         "The names in FastDeploy's code of the time stamps, and the steps of the trial.",
         "requests are advanced in one loop, which sets the four known time stamps",
+        ("engine.request:RequestMetrics.record_recv_token",),
     ),
     Seam(
         "metrics",
@@ -313,6 +332,7 @@ _ROWS = (
         "engine.results._results:Sums",
         "The attributes of the metric objects, and the metrics after the trial's steps.",
         "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
+        ("output.token_processor:TokenProcessor._record_metrics",),
     ),
     Seam(
         "delivery",
@@ -323,6 +343,10 @@ _ROWS = (
         "engine.delivery.delivery:handover_in",
         "The names in its code; canned steps go in and come out, and leave the same tables behind.",
         "a step's results go into FastDeploy's scheduler and out of it at once, not one by one",
+        (
+            *("LocalScheduler.put_results", "LocalScheduler.get_results"),
+            *(f"scheduler.data:ScheduledResponse.{name}" for name in ("__init__", "request_id", "finished")),
+        ),
     ),
     Seam(
         "wake-up",
@@ -333,6 +357,7 @@ _ROWS = (
         "engine.delivery.wake_up:WakeUp",
         "A made-up scheduler waits as long as the attribute says, and results end the wait.",
         "FastDeploy's sender is woken when results are put, it does not look for them now and then",
+        ("LocalScheduler.put_results", "LocalScheduler.get_results"),
     ),
     Seam(
         "sending",
@@ -343,6 +368,12 @@ _ROWS = (
         "engine.delivery.delivery:Delivery",
         "The names in its code; canned steps give the same bytes, tables, log lines and metrics.",
         "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
+        (
+            *("EngineService._zmq_send_generated_tokens", "EngineService._decode_token"),
+            *("inter_communicator.zmq_server:ZmqServerBase._send_batch_response",),
+            *("inter_communicator.zmq_server:ZmqServerBase.send_response",),
+            *("inter_communicator.zmq_server:_msgpack_default",),
+        ),
     ),
     Seam(
         "decode log",
@@ -353,6 +384,10 @@ _ROWS = (
         "engine.delivery.decode_log:adds_up",
         "On copies, one call with a sum leaves the same behind as one call for each request.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
+        (
+            "SchedulerMetricsLogger.on_decode_tokens",
+            "output.token_processor:TokenProcessor._is_decode_stage",
+        ),
     ),
     Seam(
         "api chunks",
@@ -374,6 +409,11 @@ _ROWS = (
         "api.activation:settle",
         "FastDeploy's own generators write the same canned answers with both.",
         "the JSON of a chunk is written at once, not by pydantic",
+        (
+            *("OpenAIServingChat._create_chat_logprobs", "OpenAIServingCompletion._create_completion_logprobs"),
+            *("*._build_logprobs_response", "*._build_prompt_logprobs", "*._make_logprob_dict"),
+            "utils:clamp_prompt_logprobs",
+        ),
     ),
     Seam(
         "api connections",
@@ -384,6 +424,10 @@ _ROWS = (
         "api.connections:install",
         "The names in the code of its dispatcher.",
         "results are kept that come before their request is registered; every stream gets a turn",
+        (
+            *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
+            *("DealerConnectionManager.cleanup_request", "utils:get_base_request_id"),
+        ),
     ),
     Seam(
         "api unpacking",
@@ -394,6 +438,7 @@ _ROWS = (
         "api.unpacking:install",
         "The names in the code of its dispatcher; canned messages are unpacked both ways.",
         "log-probabilities, sampling masks and experts stay packed until they are written",
+        ("DealerConnectionManager._dispatch_batch_responses", "utils:get_base_request_id"),
     ),
     Seam(
         "api stream_queue",
@@ -404,6 +449,7 @@ _ROWS = (
         "api.stream_queue:install",
         "The names in the method that makes queues; the same is played at both queues.",
         "one future for each result that a stream waits for",
+        ("DealerConnectionManager.get_connection",),
     ),
     Seam(
         "api watchdog",
@@ -443,6 +489,7 @@ _ROWS = (
         "api.detokenising:install",
         "The names in `ids2tokens`; for each tokenizer, canned texts are decoded both ways.",
         "new text is put together from the bytes of the tokens",
+        ("*.ids2tokens",),
     ),
     Seam(
         "api parsers",
@@ -453,6 +500,7 @@ _ROWS = (
         "api.parsers:install",
         "The names in both methods and each parser's; random answers are parsed both ways.",
         "known parsers are given an excerpt of the answer so far; a text's tokens are counted once",
+        ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
     ),
     Seam(
         "api responses",
@@ -498,6 +546,7 @@ _ROWS = (
         "worker.streams:replace_builder",
         "Only where the engine's process has said that it reads frames.",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
+        ("_build_stream_transfer_data",),
     ),
     Seam(
         "masks",
