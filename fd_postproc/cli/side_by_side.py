@@ -27,13 +27,12 @@ from .._core import has_logprobs, step_from_tensors
 from ..environment import FASTDEPLOY
 from ..fastdeploy.engine.processor_class import make_class
 from ..fastdeploy.report import import_fastdeploy
-from ..fastdeploy.trial.canned import CannedMessage, Script
-from ..fastdeploy.trial.compatibility import check
-from ..fastdeploy.trial.differences import difference
-from ..fastdeploy.trial.features import ABORT_SETS, Facts
-from ..fastdeploy.trial.sandbox import Sandbox
-from ..fastdeploy.trial.trial import Trial
-from ..fastdeploy.trial.trial_messages import fill
+from tools.accept.steps import CannedMessage, Script
+from tools.accept.differences import difference
+from tools.accept.features import ABORT_SETS, Facts
+from tools.accept.sandbox import Sandbox
+from tools.accept.trial import Trial
+from tools.accept.step_messages import fill
 from ..layout import Channel
 from ..needed_limits import Load
 from ..subprocess_json import answer_of

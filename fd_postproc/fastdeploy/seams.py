@@ -45,7 +45,7 @@ class Seam:
     own : str
         For the log: what stays FastDeploy's where ours is refused.
     ours : str
-        What takes its place, and tries it first: ``module:name`` below `fd_postproc.fastdeploy`.
+        What takes its place: ``module:name`` below `fd_postproc.fastdeploy`.
     trial : str
         What is known of FastDeploy's own, and how ours is tried beside it.
     gain : str
@@ -53,6 +53,8 @@ class Seam:
     stands_for : tuple of str
         FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
         ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them.
+    facts : bool
+        Whether versions with different statements need different attributes of ours.
     is_program : bool
         Whether its module reads the command line and loads a model when it is imported.
     """
@@ -66,6 +68,7 @@ class Seam:
     trial: str
     gain: str
     stands_for: tuple[str, ...] = ()
+    facts: bool = False
     is_program: bool = False
 
     @property
@@ -89,7 +92,7 @@ class Seam:
         return next((sys.modules[name] for name in self.modules if name in sys.modules), None)
 
     def put_in(self, module: Any) -> str | None:
-        """Try our object beside a module's own, and install it.
+        """Install our object in a module whose code is known.
 
         Parameters
         ----------
@@ -101,6 +104,10 @@ class Seam:
         str or None
             Why FastDeploy's own stays; None: ours is in.
         """
+        judge = importlib.import_module(".gate", __package__).judge
+        reason = judge(self.name, module).reason
+        if reason:
+            return str(reason)
         try:
             self.maker()(module)
         except (Refused, AttributeError, KeyError) as reason:
@@ -222,21 +229,19 @@ _COSTS_MS = {
 """What such a step costs more where a path is left to FastDeploy (`tools/step_costs.py`)."""
 
 
-def text_of(taken: dict[str, bool], unknown: Iterable[str] = (), why: dict[str, str] | None = None) -> str:
+def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
     """The engine's fast paths, for the log and the doctor.
 
     Parameters
     ----------
     taken : dict of str to bool
         By the names of `SEAMS`.
-    unknown : iterable of str
-        FastDeploy's methods whose code this release does not know.
     why : dict of str to str, optional
         Why a path is left, by its name.
     """
     off, why = [name for name, is_on in taken.items() if not is_on], why or {}
     if not off:
-        return f"every fast path is taken ({', '.join(taken)}){unknown_text(unknown)}"
+        return f"every fast path is taken ({', '.join(taken)})"
     reasons = "; ".join(f"{name} ({why.get(name) or f'elsewhere {SEAMS[name].gain}'})" for name in off)
     cost = STEP_MS + sum(_COSTS_MS.get(name, 0.0) for name in off)
     waits = "; the sender looks for results now and then, 2 ms late on average" if "wake-up" in off else ""
@@ -244,18 +249,12 @@ def text_of(taken: dict[str, bool], unknown: Iterable[str] = (), why: dict[str, 
         f"results are right, but slower than they could be: {len(taken) - len(off)} of {len(taken)} fast "
         f"paths are taken; left to FastDeploy, which differs there: {reasons}; a step of 256 requests costs "
         f"about {cost:.1f} ms instead of {STEP_MS} (FastDeploy's own: {STOCK_STEP_MS:.0f}){waits}; please "
-        f"report it, with FastDeploy's version{unknown_text(unknown)}"
+        "report it, with FastDeploy's version"
     )
 
 
 ASIDE_COST = f"a step of 256 requests then costs about {STOCK_STEP_MS:.0f} ms of CPU instead of {STEP_MS}"
 """What falling back costs, for the log and the doctor."""
-
-
-def unknown_text(unknown: Iterable[str]) -> str:
-    """The end of a sentence that names FastDeploy's new methods; empty for none."""
-    names = ", ".join(unknown)
-    return f"; this FastDeploy is unknown to this release, new code is in: {names}" if names else ""
 
 
 def left_text(left: Iterable[tuple[str, str]]) -> str:
@@ -300,6 +299,7 @@ _ROWS = (
             *(f"inter_communicator.zmq_server:ZmqServerBase.{name}" for name in ("recv_pyobj",)),
             *(f"engine.request:{name}" for name in ("Request.get", "RequestOutput.__init__")),
         ),
+        facts=True,
     ),
     Seam(
         "dictionaries",
@@ -410,7 +410,10 @@ _ROWS = (
         "FastDeploy's own generators write the same canned answers with both.",
         "the JSON of a chunk is written at once, not by pydantic",
         (
-            *("OpenAIServingChat._create_chat_logprobs", "OpenAIServingCompletion._create_completion_logprobs"),
+            *(
+                "OpenAIServingChat._create_chat_logprobs",
+                "OpenAIServingCompletion._create_completion_logprobs",
+            ),
             *("*._build_logprobs_response", "*._build_prompt_logprobs", "*._make_logprob_dict"),
             "utils:clamp_prompt_logprobs",
         ),

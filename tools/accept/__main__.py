@@ -1,4 +1,4 @@
-"""``python -m tools.accept TREE...`` or ``--history REPOSITORY RANGE``: record FastDeploys that ours is equal on.
+"""Record what the gate knows: ``python -m tools.accept TREE...`` or ``--history REPOSITORY RANGE``.
 
 A tree's statements that are not recorded are printed from the tree, as file, line and text.  Then ours runs
 beside FastDeploy's own code in a process of its own; where both do the same, the statements are recorded, as
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fd_postproc.fastdeploy.gate import joined, unpacked
+from fd_postproc.fastdeploy.gate import joined, packed, unpacked
 from tools.accept import prove, reading
 
 RECORD = Path(__file__).resolve().parents[2] / "fd_postproc" / "data" / "fastdeploy_code.json"
@@ -31,8 +31,7 @@ SOCKET = {
 """Functions that only steps over ZeroMQ need: recorded where ours is equal on that path."""
 BEFORE = (
     *("paddle", "paddleformers.transformers", "transformers", "numpy", "msgpack", "prometheus_client", "zmq"),
-    *("fastapi", "openai", "aiohttp", "aiozmq", "fd_postproc.ops", "fd_postproc.fastdeploy.api.trial"),
-    *("fd_postproc.fastdeploy.trial.compatibility", "fd_postproc.fastdeploy.engine.processor_class"),
+    *("fastapi", "openai", "aiohttp", "aiozmq", "fd_postproc.ops"),
 )
 
 
@@ -48,7 +47,7 @@ def main():
         record, told = accepted(tree, record, options.rounds, options.show)
         refused += bool(told)
         print(f"{name}  {day}  {told or 'accepted'}", flush=True)
-        _write(options.record, record)
+        options.record.write_text(json.dumps(packed(record), indent=1) + "\n")
     return 1 if refused else 0
 
 
@@ -80,20 +79,24 @@ def accepted(tree, record, rounds, show=True):
     if "error" in told:
         return record, told["error"]
     mark = "+" if told["facts"].get("makes_empty_results") else "-"
-    more, left = {}, {}
+    more, left, odd = {}, {}, prove.parsers(tree)
     for one in found:
         reason = told["seams"].get(one.seam, "not tried")
         if one.seam == reading.PROCESSOR and one.name in SOCKET:
             reason = told["seams"].get("token processor, socket", "not tried")
         if one.seam not in {seam for group in groups for seam in prove.GROUPS[group]}:
             continue
+        if one.seam == reading.PARSERS and not reason:
+            reason = odd.get(one.name.partition(".")[0], "")
         if reason:
             left.setdefault(reason, set()).add(f"{one.seam}{', ZeroMQ' if one.name in SOCKET else ''}")
             continue
         into = more.setdefault(one.seam, {}).setdefault(one.name, {})
         for each in one.statements:
             into[each.digest] = mark if one.seam == reading.PROCESSOR and one.name not in SOCKET else ""
-    return joined(record, more), "; ".join(f"{', '.join(sorted(seams))}: {why}" for why, seams in left.items())
+    return joined(record, more), "; ".join(
+        f"{', '.join(sorted(seams))}: {why}" for why, seams in left.items()
+    )
 
 
 def _print(new):
@@ -153,17 +156,6 @@ def _of_history(history):
 def _git(repository, *arguments):
     done = subprocess.run(["git", "-C", repository, *arguments], capture_output=True, text=True, check=True)
     return done.stdout
-
-
-def _write(file, record):
-    packed = {
-        seam: {
-            name: " ".join(f"{digest}{mark}" for digest, mark in sorted(digests.items()))
-            for name, digests in sorted(functions.items())
-        }
-        for seam, functions in sorted(record.items())
-    }
-    file.write_text(json.dumps(packed, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,22 @@
 Each comparison gives an empty text where both did the same, or the first difference.
 """
 
+import ast
 import asyncio
 import importlib
 import logging
 import random
 import time
-from functools import partial
+from types import SimpleNamespace
+
+from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.api import connections, unpacking
+from fd_postproc.fastdeploy.contract import contract_gap
+from fd_postproc.fastdeploy.engine.delivery import sending
+from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
+from fd_postproc.fastdeploy.seams import SEAMS
+
+from . import answers, canned_answers, classes, deliveries, random_steps, reading, steps, trial
 
 SAME = ""
 GROUPS = {
@@ -35,30 +45,19 @@ def _told(run, *arguments):
 
 def processor(module, rounds, streamed, traits):
     """The first difference of the classes, where steps are messages of a queue or objects."""
-    canned = importlib.import_module("fd_postproc.fastdeploy.trial.canned")
-    compatibility = importlib.import_module("fd_postproc.fastdeploy.trial.compatibility")
-    features = importlib.import_module("fd_postproc.fastdeploy.trial.features")
-    more_steps = importlib.import_module("fd_postproc.fastdeploy.trial.more_steps")
-    sandbox = importlib.import_module("fd_postproc.fastdeploy.trial.sandbox")
-    make_class = importlib.import_module("fd_postproc.fastdeploy.engine.processor_class").make_class
-    gap = compatibility.contract_gap(module)
+    gap = contract_gap(module)
     if gap:
         return gap
-    box, ours = sandbox.Sandbox(module), sandbox.Sandbox(module)
-    facts = features.Facts.of(module, box)
-    cls = make_class(ours.module)
-    for name, value in facts.traits.items():
-        setattr(cls, name, value)
-        traits[name] = value
-    pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(ours, cls)
-    for script in (*canned.STREAMED_SCRIPTS, *_zeros(canned)) if streamed else canned.SCRIPTS:
-        found = compatibility.first_difference_in(script, *pair, facts)
+    pair, facts = classes.prepared(module)
+    traits.update(facts.traits)
+    for script in (*steps.STREAMED_SCRIPTS, *_zeros()) if streamed else steps.SCRIPTS:
+        found = classes.first_difference_in(script, *pair, facts)
         if found:
             return f"{script.name}: {found}"
     equal = 0
     for number in range(rounds):
         try:
-            found = compatibility.first_difference_in(more_steps.script(number, facts, streamed), *pair, facts)
+            found = classes.first_difference_in(random_steps.script(number, facts, streamed), *pair, facts)
         except RuntimeError:  # FastDeploy's own class does not take it
             continue
         if found:
@@ -67,10 +66,10 @@ def processor(module, rounds, streamed, traits):
     return SAME if equal >= rounds // 4 else f"FastDeploy's own class takes {equal} of {rounds} scripts only"
 
 
-def _zeros(canned):
+def _zeros():
     """Token 0 over ZeroMQ, which FastDeploy took for none until February 2026."""
-    steps = tuple(canned.CannedMessage(((token,), (12,))) for token in (0, 11, 0))
-    yield canned.Script("token 0", "plain", (canned.RUNNING, canned.FIRST), steps, streamed=True)
+    messages = tuple(steps.CannedMessage(((token,), (12,))) for token in (0, 11, 0))
+    yield steps.Script("token 0", "plain", (steps.RUNNING, steps.FIRST), messages, streamed=True)
 
 
 # ---- Scheduler and sender ----------------------------------------------------------------------------------
@@ -78,29 +77,33 @@ def _zeros(canned):
 
 def way_out(module):
     """Whether delivery and sending are equal, and the wait ends; by seam."""
-    result_classes = importlib.import_module("fd_postproc.fastdeploy.engine.results.result_classes")
-    sending = importlib.import_module("fd_postproc.fastdeploy.engine.delivery.sending")
-    trial = importlib.import_module("fd_postproc.fastdeploy.engine.delivery.trial")
-    wake_up = importlib.import_module("fd_postproc.fastdeploy.engine.delivery.wake_up")
-    plan = result_classes.plan_of(module)
+    plan = plan_of(module)
     scheduler = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
     service = getattr(importlib.import_module(sending.ENGINE), "EngineService", None)
     stock = sending.Stock.of(scheduler, service, importlib.import_module(sending.SERVER))
-    told = trial.try_out(plan, stock)
+    told = deliveries.try_out(plan, stock)
     return {
         "delivery": SAME if told.hands_over else "differs, or takes another way",
         "sending": SAME if told.sends else "differs, or takes another way",
-        "wake-up": SAME if wake_up.is_woken(scheduler, {}, plan) else "does not wait as long as it says",
+        "wake-up": SAME if deliveries.is_woken(scheduler, plan) else "does not wait as long as it says",
     }
 
 
 def decode_log(module):
-    """Whether the scheduler's log adds up."""
-    adds_up = importlib.import_module("fd_postproc.fastdeploy.engine.delivery.decode_log").adds_up
-    logs = importlib.import_module("fastdeploy.engine.sched.scheduler_metrics_logger")
-    log = logs.SchedulerMetricsLogger(enabled=True, dp_rank=0)
-    decodes = partial(module.TokenProcessor._is_decode_stage, None)
-    return SAME if adds_up(log, decodes) else "a sum leaves another state behind"
+    """Whether the scheduler's log adds up, and counts once as many tokens are computed as a prefill needs."""
+    log_module = importlib.import_module("fastdeploy.engine.sched.scheduler_metrics_logger")
+    parts, whole = (log_module.SchedulerMetricsLogger(enabled=True, dp_rank=0) for _ in range(2))
+    parts._lock = whole._lock
+    parts.on_decode_tokens(2)
+    parts.on_decode_tokens(3)
+    whole.on_decode_tokens(5)
+    if {**vars(parts), "_lock": 0} != {**vars(whole), "_lock": 0}:
+        return "a sum leaves another state behind"
+    for need, done, decodes in ((None, 5, False), (5, 4, False), (5, 5, True), (5, 6, True)):
+        task = SimpleNamespace(need_prefill_tokens=need, num_computed_tokens=done)
+        if module.TokenProcessor._is_decode_stage(None, task) is not decodes:
+            return f"a request decodes otherwise at {done} of {need} tokens"
+    return SAME
 
 
 # ---- The API server ----------------------------------------------------------------------------------------
@@ -108,15 +111,13 @@ def decode_log(module):
 
 def chunks(rounds):
     """The first difference of the answers of chat and completions."""
-    trial = importlib.import_module("fd_postproc.fastdeploy.api.trial")
-    canned = importlib.import_module("fd_postproc.fastdeploy.api.canned")
     for name in ("serving_chat", "serving_completion"):
-        module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
-        scripts = [canned.random_script(number, name == "serving_chat") for number in range(rounds)]
-        verdict, blocks = trial.compare(module)
-        if not verdict.compatible:
-            return f"{name}: {verdict.reason}"
-        found = trial.in_a_thread_of_its_own(partial(trial._first_difference, module, blocks, scripts))
+        module, chat = (
+            importlib.import_module(f"fastdeploy.entrypoints.openai.{name}"),
+            name == "serving_chat",
+        )
+        scripts = [canned_answers.random_script(number, chat) for number in range(rounds)]
+        found = answers.first_difference(module, canned_answers.scripts(chat) + scripts)
         if found:
             return f"{name}: {found}"
     return SAME
@@ -124,8 +125,6 @@ def chunks(rounds):
 
 def dispatcher(module):
     """The first difference of what reaches the queues of results, with and without our msgpack and map."""
-    unpacking = importlib.import_module("fd_postproc.fastdeploy.api.unpacking")
-    connections = importlib.import_module("fd_postproc.fastdeploy.api.connections")
     if not hasattr(module.DealerConnectionManager, unpacking.DISPATCHER):
         return "results come one by one here"
     stock = importlib.import_module("msgpack")
@@ -195,7 +194,16 @@ class _Messages:
 
 
 TEXT_NAMES = {
-    *("envs", "FD_USE_HF_TOKENIZER", "decode_status", "extend", "tokenizer", "batch_decode", "isinstance", "list"),
+    *(
+        "envs",
+        "FD_USE_HF_TOKENIZER",
+        "decode_status",
+        "extend",
+        "tokenizer",
+        "batch_decode",
+        "isinstance",
+        "list",
+    ),
     *("len", "replace", "append", "decode_token", "NotImplementedError"),
 }
 PARSER_NAMES = {
@@ -208,10 +216,49 @@ PARSER_NAMES = {
 """Names that methods may use which are read here, not run: real tokenizers try them at the start."""
 
 
+READ_NAMES = {
+    "extract_reasoning_content_streaming": frozenset(
+        {
+            "DeltaMessage", "_extract_response_content", "_is_with_tool", "endswith", "find", "len", "lstrip",
+            "partition", "response_end_token", "response_end_token_id", "response_start_token",
+            "response_start_token_id", "startswith", "strip", "think_end_token", "think_end_token_id",
+            "think_start_token", "think_start_token_id", "tool_call_end_token_id", "tool_call_start_token",
+            "tool_call_start_token_id", "tool_begin_token", "tool_begin_token_id",
+        }
+    ),
+    "extract_tool_calls_streaming": frozenset(
+        {
+            "ALL", "Allow", "DOTALL", "DeltaFunctionCall", "DeltaMessage", "DeltaToolCall", "Exception",
+            "JSONDecodeError", "MalformedJSON", "STR", "append", "bracket_counts", "buffer", "core", "count",
+            "current_tool_id", "current_tool_name_sent", "data_processor_logger", "debug", "decoder",
+            "dumps", "end", "endswith", "enumerate", "error", "escape", "exceptions", "find", "format_exc",
+            "get", "group", "isinstance", "json", "len", "loads", "log_request_error", "logger", "lstrip",
+            "max", "model_dump", "partial_json_parser", "prev_tool_call_arr", "random_tool_call_id", "re",
+            "replace", "request_id", "rindex", "rstrip", "search", "split", "str", "streamed_args_for_tool",
+            "strip", "tool_call_end_token", "tool_call_start_token", "tool_call_start_token_id", "traceback",
+            "valid", "warning",
+        }
+    ),
+}  # fmt: skip
+"""Names that the streaming methods of FastDeploy's parsers, and what they call, may use."""
+
+
+def parsers(tree):
+    """The names that parsers' methods use and no accepted version did, by a tree's classes."""
+    told = {}
+    for (cls, start, _), methods in reading.parsers(tree).items():
+        for name, node in methods.items():
+            constants = compile(ast.Module([node], []), "a parser", "exec").co_consts
+            used = {each for one in constants if hasattr(one, "co_names") for each in one.co_names}
+            new = used - READ_NAMES[start]
+            if new:
+                told[cls] = f"{name} uses {', '.join(sorted(new))}"
+    return told
+
+
 def names(seam, table):
     """The names that a seam's functions use and no accepted version did, by a seam's modules."""
-    row = importlib.import_module("fd_postproc.fastdeploy.seams").SEAMS[seam]
-    gate = importlib.import_module("fd_postproc.fastdeploy.gate")
+    row = SEAMS[seam]
     for place in row.modules:
         try:
             module = importlib.import_module(place)
@@ -219,7 +266,7 @@ def names(seam, table):
             continue
         for name, function in gate.functions_of(row, module, ()):
             new = {*function.__code__.co_names} - table
-            if new:
+            if new and "output_fallback_manager" not in new:  # which is asked for an object at run time
                 return f"{name} uses {', '.join(sorted(new))}"
     return SAME
 
@@ -231,7 +278,8 @@ def proven(groups, rounds):
     traits, told = {}, {}
     real = time.time
     time.time = lambda: 1_800_000_000.0  # the same for both: sums of many stamps are compared
-    importlib.import_module("fd_postproc.fastdeploy.trial.trial")._BETWEEN_STEPS = 0.0
+    trial._BETWEEN_STEPS = 0.0
+    gate.judge = lambda *arguments, **named: gate.Verdict((), {})  # nothing is left to FastDeploy
     if "engine" in groups:
         queue = _told(processor, module, rounds, False, traits)
         told = dict.fromkeys(("token processor", "dictionaries", "stamps", "metrics"), queue)

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from fd_postproc.fastdeploy.gate import Statement, statements
 from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
+from fd_postproc.fastdeploy.statements import Statement, statements
 
 OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
-PROCESSOR = "token processor"
+PROCESSOR, PARSERS = "token processor", "api parsers"
+FOLDERS = ("fastdeploy/reasoning", "fastdeploy/entrypoints/openai/tool_parsers")
+STREAMED = {"extract_reasoning_content_streaming", "extract_tool_calls_streaming"}
 
 
 class Found(NamedTuple):
@@ -41,7 +43,28 @@ def functions(tree: Path, recorded: dict[str, dict[str, object]]) -> list[Found]
                     found += [
                         Found(seam, place.replace("*", cls), file, node) for cls, node in _nodes(file, name)
                     ]
+    for (cls, _, file), methods in parsers(tree).items():
+        found += [Found(PARSERS, f"{cls}.{name}", file, node) for name, node in methods.items()]
     return found + _helpers(found)
+
+
+def parsers(tree: Path) -> dict[tuple[str, str, Path], dict[str, ast.AST]]:
+    """By class and streaming method, that method of a tree's parsers and those that it calls."""
+    told = {}
+    for file in sorted(one for folder in FOLDERS for one in (tree / folder).glob("*.py")):
+        for cls in [one for one in _tree_of(file).body if isinstance(one, ast.ClassDef)]:
+            own = {
+                one.name: one for one in cls.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))
+            }
+            for start in own.keys() & STREAMED:
+                reached, waiting = {}, [start]
+                while waiting:
+                    name = waiting.pop()
+                    if name in own and name not in reached:
+                        reached[name] = own[name]
+                        waiting += _asked_of_self(own[name])
+                told[cls.name, start, file] = reached
+    return told
 
 
 def files() -> set[str]:
@@ -80,7 +103,10 @@ def _helpers(found: list[Found]) -> list[Found]:
     """Methods that only replaced methods of the token processor call: ours do not call them."""
     ours = _words_of_ours()
     known = {one.name for one in found}
-    todo, more = [one for one in found if one.seam == PROCESSOR and one.name.startswith("TokenProcessor.")], []
+    todo, more = (
+        [one for one in found if one.seam == PROCESSOR and one.name.startswith("TokenProcessor.")],
+        [],
+    )
     while todo:
         one = todo.pop()
         for name in _asked_of_self(one.node):

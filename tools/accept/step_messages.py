@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...tensors import host_address
-from ..stream_frames import Content, packed
-from .canned import CannedMessage, Script
+from fd_postproc.fastdeploy.stream_frames import Content, packed
+from fd_postproc.tensors import host_address
+
+from .steps import CannedMessage, Script
 
 
 def fill(processor: Any, fd: Any, script: Script, message: CannedMessage, packed: bool) -> None:
