@@ -15,11 +15,12 @@ from pathlib import Path
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.seams import SEAMS
 from fd_postproc.fastdeploy.statements import node_of, statements
+from tests.lib.decode_logs import Log
 
 FILE = Path(__file__).with_name("known_double.json")
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "known: "
-VERSIONS = sorted(one.stem for one in (Path(__file__).parent / "shapes").glob("*.json"))
+VERSIONS = ("25", "26", "dev", "develop")
 
 
 def recorded():
@@ -41,6 +42,8 @@ def recorded():
                 found += gate.functions_of(row, sys.modules[name])
         if seam == reading.PROCESSOR:
             more = _helpers(row, found, reading)
+        if seam == "decode log":
+            found = list(gate.functions_of(row, Log))
         for name, function in found + more:
             into = told.setdefault(seam, {}).setdefault(name, {})
             for one in statements(node_of(function)):
@@ -53,9 +56,9 @@ def _helpers(row, found, reading):
     while todo:
         _, function = todo.pop()
         node = node_of(function)
-        for name in reading._asked_of_self(node) if node is not None else ():
+        for name in reading.asked_of_self(node) if node is not None else ():
             place = f"TokenProcessor.{name}"
-            if place not in known and name not in reading._words_of_ours():
+            if place not in known and name not in reading.called_by_ours():
                 known.add(place)
                 fresh = [one for one in gate.functions_of(row, None, [place]) if one[0] == place]
                 more += fresh

@@ -45,7 +45,7 @@ TRIAL = """
 import importlib, json
 from dataclasses import asdict
 from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial.compatibility import compare
+from tools.accept.classes import compare
 module = importlib.import_module("fastdeploy.output.token_processor")
 print("told: " + json.dumps(asdict(compare(module, make_class))))
 """

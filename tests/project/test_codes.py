@@ -7,7 +7,7 @@ import pytest
 from fd_postproc._core import Step
 from fd_postproc.cli.tables import count_text
 from fd_postproc.codes import Code
-from fd_postproc.fastdeploy.trial import canned
+from tools.accept import steps as canned
 from tests.lib.paths import ROOT
 
 

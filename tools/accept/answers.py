@@ -23,7 +23,7 @@ from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Bl
 from fd_postproc.fastdeploy.introspection import copied
 from fd_postproc.fastdeploy.quiet import SILENT, Quiet
 
-from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value
+from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value, scripts
 from .sandbox import Clock, Overlay, QuietModule
 
 FAILED = "raises"
@@ -42,6 +42,11 @@ def first_difference(module: Any, scripts: list[Script]) -> str | None:
     scripts : list of Script
     """
     return in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module), scripts))
+
+
+def compare(module: Any) -> str | None:
+    """The first difference of the canned answers."""
+    return first_difference(module, scripts(module.__name__ == CHAT))
 
 
 def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:

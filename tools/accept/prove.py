@@ -126,7 +126,7 @@ def chunks(rounds):
 def dispatcher(module):
     """The first difference of what reaches the queues of results, with and without our msgpack and map."""
     if not hasattr(module.DealerConnectionManager, unpacking.DISPATCHER):
-        return "results come one by one here"
+        return ONE_BY_ONE
     stock = importlib.import_module("msgpack")
     module.ZMQMetricsStats = module.main_process_metrics = _Anything()
     outcomes = []
@@ -256,6 +256,13 @@ def parsers(tree):
     return told
 
 
+ONE_BY_ONE = "results come one by one here"
+QUEUE_NAMES = {
+    *("asyncio", "Queue", "lock", "request_map", "request_num", "_get_least_loaded_connection"),
+    *("RuntimeError", "envs", "ZMQ_SEND_BATCH_DATA"),
+}
+
+
 def names(seam, table):
     """The names that a seam's functions use and no accepted version did, by a seam's modules."""
     row = SEAMS[seam]
@@ -296,6 +303,8 @@ def proven(groups, rounds):
     if "dispatcher" in groups:
         utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
         told |= dict.fromkeys(GROUPS["dispatcher"], _told(dispatcher, utils))
+        if told["api stream_queue"] == ONE_BY_ONE:  # its queues are asyncio's all the same
+            told["api stream_queue"] = _told(names, "api stream_queue", QUEUE_NAMES)
     if "texts" in groups:
         told["api detokenising"] = _told(names, "api detokenising", TEXT_NAMES)
         told["api parsers"] = _told(names, "api parsers", PARSER_NAMES)

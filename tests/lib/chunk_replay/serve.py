@@ -20,7 +20,7 @@ import time
 import traceback
 import uuid
 
-from fd_postproc.fastdeploy.api.canned import EXPERTS, as_one_value
+from tools.accept.canned_answers import EXPERTS, as_one_value
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
 

@@ -13,7 +13,7 @@ import pytest
 from fd_postproc.fastdeploy.api import activation, canned, counters, entry, loading, trial
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
-from fd_postproc.fastdeploy.api.trial import compare
+from tools.accept.answers import compare
 
 OPENAI = "fastdeploy.entrypoints.openai"
 METHODS = {

@@ -15,6 +15,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from fd_postproc.fastdeploy.api.token_counts import CountingTokenizer, UncountedTokenizer
 from tests.lib import restated_parsers
+from tests.lib.known import remember
 from tests.lib.restated_parsers import Calls, DeltaMessage, Processor, Thinks, Tokenizer, of_fastdeploy
 
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
@@ -22,7 +23,7 @@ NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
-    monkeypatch.setattr(detokenising, "KNOWN_NAMES", detokenising.KNOWN_NAMES)
+    remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
     forget_totals()
 
 
@@ -187,7 +188,7 @@ class OtherCalls(Calls):
     ("reasoning", "tools", "reason"),
     [
         (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
-        (LooksAtMore, Calls, "LooksAtMore looks at more: str, upper"),
+        (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
         (Counts, None, "is parsed otherwise"),
         (OtherMark, None, "OtherMark has a mark of another kind: 'Answer:'"),
         (None, OtherCalls, "is parsed otherwise"),
@@ -196,8 +197,6 @@ class OtherCalls(Calls):
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
-    monkeyed = known.KNOWN_NAMES[known.REASONING] - {"str"}
-    assert "upper" not in monkeyed
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
     assert play(own, deltas, stream) == play(theirs, deltas, stream)
     assert any(told.startswith(NOT_QUICK) and reason in told for told in totals()[1]), totals()

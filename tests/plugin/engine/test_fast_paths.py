@@ -12,6 +12,7 @@ import prometheus_client
 import pytest
 
 from tests.lib.children import python
+from tests.lib.decode_logs import Log
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.waiting import until
@@ -22,14 +23,6 @@ ALL = {
     *("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"),
     "decode log",
 }
-
-
-class Log:
-    def __init__(self):
-        self.tokens = 0
-
-    def on_decode_tokens(self, count):
-        self.tokens += count
 
 
 class Deaf(Log):

@@ -15,7 +15,7 @@ SERVE = str(LIB / "chunk_replay" / "serve.py")
 TRIAL = """
 import importlib, json
 from dataclasses import asdict
-from fd_postproc.fastdeploy.api.trial import compare
+from tools.accept.answers import compare
 names = ("serving_chat", "serving_completion")
 modules = [importlib.import_module(f"fastdeploy.entrypoints.openai.{name}") for name in names]
 print("told: " + json.dumps([asdict(compare(module)[0]) for module in modules]))

@@ -6,11 +6,11 @@ import types
 
 import pytest
 
-from fd_postproc.fastdeploy.trial import compatibility
-from fd_postproc.fastdeploy.trial.compatibility import compare
-from fd_postproc.fastdeploy.trial.differences import difference
-from fd_postproc.fastdeploy.trial.features import Facts
-from fd_postproc.fastdeploy.trial.sandbox import Sandbox
+from tools.accept import classes as compatibility
+from tools.accept.classes import compare
+from tools.accept.differences import difference
+from tools.accept.features import Facts
+from tools.accept.sandbox import Sandbox
 from tests.lib.other_classes import ours, same
 
 pytestmark = pytest.mark.framework

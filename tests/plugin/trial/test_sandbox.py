@@ -7,9 +7,10 @@ import types
 
 import pytest
 
-from fd_postproc.fastdeploy.trial.compatibility import compare
-from fd_postproc.fastdeploy.trial.private_metrics import PrivateMetrics, private_copy
-from fd_postproc.fastdeploy.trial.sandbox import SILENT, Sandbox
+from tools.accept.classes import compare
+from tools.accept.private_metrics import PrivateMetrics, private_copy
+from fd_postproc.fastdeploy.quiet import SILENT
+from tools.accept.sandbox import Sandbox
 from tests.lib.other_classes import same
 from tests.lib.quiet import imported
 

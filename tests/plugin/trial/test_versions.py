@@ -5,9 +5,9 @@ import enum
 import pytest
 
 from fd_postproc.fastdeploy.trial import known_code
-from fd_postproc.fastdeploy.trial.compatibility import compare
-from fd_postproc.fastdeploy.trial.features import Facts
-from fd_postproc.fastdeploy.trial.sandbox import Sandbox
+from tools.accept.classes import compare
+from tools.accept.features import Facts
+from tools.accept.sandbox import Sandbox
 from tests.lib.other_classes import VARIANT, ours, same
 from tests.lib.quiet import imported
 
