@@ -27,13 +27,22 @@ def recorded():
     """The statements of the FastDeploy on the import path, by seam and function."""
     reading = importlib.import_module("tools.accept.reading")
     modules = {name for row in SEAMS.values() for name in row.modules}
-    modules |= {f"fastdeploy.{place.partition(':')[0]}" for row in SEAMS.values() for place in row.stands_for if ":" in place}
+    modules |= {
+        f"fastdeploy.{place.partition(':')[0]}"
+        for row in SEAMS.values()
+        for place in row.stands_for
+        if ":" in place
+    }
     for name in sorted(modules):
         with contextlib.suppress(ImportError, RuntimeError):
             importlib.import_module(name)
     gate.judge = lambda *arguments, **named: gate.Verdict((), {})
     classes = importlib.import_module("tools.accept.classes")
-    mark = "+" if classes.prepared(sys.modules["fastdeploy.output.token_processor"])[1].makes_empty_results else "-"
+    mark = (
+        "+"
+        if classes.prepared(sys.modules["fastdeploy.output.token_processor"])[1].makes_empty_results
+        else "-"
+    )
     told = {}
     for seam, row in SEAMS.items():
         found, more = [], []

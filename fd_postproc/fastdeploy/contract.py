@@ -144,6 +144,9 @@ _NEEDED = (
     *("LogprobsLists", "SpeculateMetrics", "main_process_metrics"),
     *("MAX_BSZ", "MAX_DRAFT_TOKENS", "SPECULATE_MAX_BSZ", "K", "RECOVERY_STOP_SIGNAL"),
 )
+_CODES = {"PREEMPTED_TOKEN_ID": -9, "RECOVERY_STOP_SIGNAL": -3}
+"""Marks in a message that stand for no token."""
+
 SERVED = "2.5 and newer"
 
 
@@ -152,6 +155,9 @@ def contract_gap(module: Any) -> str | None:
     for name in _NEEDED:
         if not hasattr(module, name):
             return f"{module.__name__} has no {name}; served are FastDeploy {SERVED}"
+    for name, code in _CODES.items():
+        if getattr(module, name, code) != code:
+            return f"{name} is {getattr(module, name)}, not {code}"
     if not hasattr(module.RequestMetrics, "record_recv_token"):
         return f"RequestMetrics has no record_recv_token; served are FastDeploy {SERVED}"
     return None

@@ -46,8 +46,8 @@ class Seam:
         For the log: what stays FastDeploy's where ours is refused.
     ours : str
         What takes its place: ``module:name`` below `fd_postproc.fastdeploy`.
-    trial : str
-        What is known of FastDeploy's own, and how ours is tried beside it.
+    checked : str
+        What is looked at besides the code that `stands_for` names.
     gain : str
         What becomes faster or safer.
     stands_for : tuple of str
@@ -65,7 +65,7 @@ class Seam:
     places: tuple[str, ...]
     own: str
     ours: str
-    trial: str
+    checked: str
     gain: str
     stands_for: tuple[str, ...] = ()
     facts: bool = False
@@ -292,7 +292,7 @@ _ROWS = (
         (),
         "the token processor",
         "engine.processor_class:make_class",
-        "A subclass, which FastDeploy loads by its own entry point. Both classes do the same canned steps.",
+        "A subclass, which FastDeploy loads by its own entry point.",
         "a step is decoded, advanced and delivered in one loop",
         (
             *(f"TokenProcessor.{name}" for name in _REPLACED),
@@ -319,7 +319,7 @@ _ROWS = (
         (),
         "the loop over requests",
         "engine.results.result_classes:plan_of",
-        "The names in FastDeploy's code of the time stamps, and the steps of the trial.",
+        "Two requests are stamped by FastDeploy's method.",
         "requests are advanced in one loop, which sets the four known time stamps",
         ("engine.request:RequestMetrics.record_recv_token",),
     ),
@@ -330,7 +330,7 @@ _ROWS = (
         (),
         "the metrics of a step",
         "engine.results._results:Sums",
-        "The attributes of the metric objects, and the metrics after the trial's steps.",
+        "The attributes of the metric objects.",
         "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
         ("output.token_processor:TokenProcessor._record_metrics",),
     ),
@@ -341,7 +341,7 @@ _ROWS = (
         (),
         "the scheduler's results",
         "engine.delivery.delivery:handover_in",
-        "The names in its code; canned steps go in and come out, and leave the same tables behind.",
+        "At each step, that the scheduler's methods are its class's.",
         "a step's results go into FastDeploy's scheduler and out of it at once, not one by one",
         (
             *("LocalScheduler.put_results", "LocalScheduler.get_results"),
@@ -355,7 +355,7 @@ _ROWS = (
         ("wait_response_timeout",),
         "the scheduler's wait",
         "engine.delivery.wake_up:WakeUp",
-        "A made-up scheduler waits as long as the attribute says, and results end the wait.",
+        "That the attribute is a number.",
         "FastDeploy's sender is woken when results are put, it does not look for them now and then",
         ("LocalScheduler.put_results", "LocalScheduler.get_results"),
     ),
@@ -366,7 +366,7 @@ _ROWS = (
         ("EngineService._zmq_send_generated_tokens",),
         "the sender's loop",
         "engine.delivery.delivery:Delivery",
-        "The names in its code; canned steps give the same bytes, tables, log lines and metrics.",
+        "At each round, that the server's methods are its class's.",
         "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
         (
             *("EngineService._zmq_send_generated_tokens", "EngineService._decode_token"),
@@ -382,7 +382,7 @@ _ROWS = (
         (),
         "the scheduler's log",
         "engine.delivery.decode_log:adds_up",
-        "On copies, one call with a sum leaves the same behind as one call for each request.",
+        "That the method is its class's.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
         (
             "SchedulerMetricsLogger.on_decode_tokens",
@@ -407,7 +407,7 @@ _ROWS = (
         ),
         "the chunks",
         "api.activation:settle",
-        "FastDeploy's own generators write the same canned answers with both.",
+        "The models, as pydantic has them, and how it prints floats.",
         "the JSON of a chunk is written at once, not by pydantic",
         (
             *(
@@ -425,7 +425,7 @@ _ROWS = (
         ("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
         "the connections",
         "api.connections:install",
-        "The names in the code of its dispatcher.",
+        "Results that come in batches.",
         "results are kept that come before their request is registered; every stream gets a turn",
         (
             *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
@@ -439,7 +439,7 @@ _ROWS = (
         ("msgpack",),
         "the unpacking of results",
         "api.unpacking:install",
-        "The names in the code of its dispatcher; canned messages are unpacked both ways.",
+        "That it unpacks with the module msgpack.",
         "log-probabilities, sampling masks and experts stay packed until they are written",
         ("DealerConnectionManager._dispatch_batch_responses", "utils:get_base_request_id"),
     ),
@@ -450,7 +450,7 @@ _ROWS = (
         ("asyncio",),
         "the queues of results",
         "api.stream_queue:install",
-        "The names in the method that makes queues; the same is played at both queues.",
+        "That it makes queues with asyncio.",
         "one future for each result that a stream waits for",
         ("DealerConnectionManager.get_connection",),
     ),
@@ -490,7 +490,7 @@ _ROWS = (
         ("*.__init__", "*.ids2tokens"),
         "the texts of new tokens",
         "api.detokenising:install",
-        "The names in `ids2tokens`; for each tokenizer, canned texts are decoded both ways.",
+        "For each tokenizer, canned texts are decoded both ways.",
         "new text is put together from the bytes of the tokens",
         ("*.ids2tokens",),
     ),
@@ -501,7 +501,7 @@ _ROWS = (
         ("*.__init__", "*.process_response_dict_streaming", "*.process_response_dict_normal"),
         "what parsers are given",
         "api.parsers:install",
-        "The names in both methods and each parser's; random answers are parsed both ways.",
+        "Each parser's code, and random answers, which are parsed both ways.",
         "known parsers are given an excerpt of the answer so far; a text's tokens are counted once",
         ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
     ),

@@ -381,22 +381,6 @@ def test_it_is_undone():
         assert vars(cls)[name] is vars(Processor)[name]
 
 
-def test_methods_that_do_more_are_fastdeploys():
-    class More(Processor):
-        ids2tokens = Processor.ids2tokens
-        process_response_dict_normal = Processor.process_response_dict_normal
-
-        def process_response_dict_streaming(self, response_dict, **kwargs):
-            return self.translate(response_dict)
-
-    module = restated_parsers.module_of(More)
-    detokenising.install(module)
-    with pytest.raises(NotPlain, match="the methods of More look at more: translate"):
-        parsers.install(module)
-    with pytest.raises(NotPlain, match="ids2tokens is FastDeploy's own"):
-        parsers.install(SimpleNamespace())
-
-
 def test_planted_differences_are_seen(monkeypatch):
     """The trial tells an excerpt that has lost something."""
     shortened = known.Excerpts._shortened

@@ -34,13 +34,16 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
         entry._put_in("stream_queue", OTHER)
-    assert "leaves the queues of results to FastDeploy: its queues are made in another way" in caplog.text
+    assert (
+        "leaves the queues of results to FastDeploy: DealerConnectionManager.get_connection cannot be read"
+        in caplog.text
+    )
     value = prometheus_client.REGISTRY.get_sample_value
     assert value("fd_postproc_fast_path", {"path": "api stream_queue"}) == 0
 
 
 def verdicts(left):
-    told = {"chat completions": {"compatible": True, "reason": "equal in 9 answers"}}
+    told = {"chat completions": {"compatible": True, "reason": "", "left": {}}}
     tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": left})
     return api_side(Finding("info", "fastdeploy", "api", "", "on", data={"active": True}), [tried])
 
@@ -48,6 +51,6 @@ def verdicts(left):
 def test_the_doctor_says_what_is_left():
     found = verdicts({"the texts of new tokens": "no module"})
     assert found.severity == "ok"
-    assert found.seen.endswith("9 answers); left to FastDeploy: the texts of new tokens (no module)")
+    assert found.seen.endswith("(chat completions); left to FastDeploy: the texts of new tokens (no module)")
     assert found.data["left"] == {"the texts of new tokens": "no module"}
     assert "left to" not in verdicts({}).seen

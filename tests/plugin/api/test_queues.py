@@ -232,53 +232,6 @@ def test_it_is_installed_where_a_loop_runs():
     asyncio.run(run())
 
 
-def test_other_queues_stay():
-    module, _ = manager("asyncio.LifoQueue()")
-    with pytest.raises(NotPlain, match="made in another way"):
-        stream_queue.install(module)
-    assert module.asyncio is asyncio
-
-
-class Backwards(stream_queue.Queue):
-    def put_nowait(self, item):
-        self._queue.appendleft(item)
-        self.wake_all()
-
-    def wake_all(self):
-        while self._getters:
-            waiter = self._getters.popleft()
-            waiter.done() or waiter.set_result(None)
-
-
-class Fails(stream_queue.Queue):
-    def put_nowait(self, item):
-        raise KeyError(item)
-
-
-class Loses(stream_queue.Queue):
-    def put_nowait(self, item):
-        if self._getters or not self.qsize():
-            super().put_nowait(item)
-
-
-@pytest.mark.parametrize("planted", [Backwards, Loses, Fails])
-def test_a_planted_difference_is_seen(monkeypatch, planted):
-    monkeypatch.setattr(stream_queue, "Queue", planted)
-    module, _ = manager("asyncio.Queue()")
-    with pytest.raises(NotPlain, match=r"at asyncio's queue it is|KeyError"):
-        stream_queue.install(module)
-    assert module.asyncio is asyncio
-
-
-def test_a_wait_that_is_late_is_seen(monkeypatch):
-    async def never(awaitable, limit):
-        return await awaitable if limit > 1 else "late"
-
-    monkeypatch.setattr(stream_queue, "wait_for", never)
-    with pytest.raises(NotPlain, match="TimeoutError"):
-        stream_queue.install(manager("asyncio.Queue()")[0])
-
-
 def test_what_is_thrown_in_goes_through():
     for thrown in (ValueError("x"), ValueError):
         waiting = stream_queue.Queue().get()

@@ -331,26 +331,3 @@ def test_another_dispatcher_keeps_its_msgpack():
         with pytest.raises(NotPlain, match=text):
             unpacking.install(module)
         assert module.msgpack is before
-
-
-@pytest.mark.parametrize(
-    ("planted", "text"),
-    [
-        (lambda value: value, None),
-        (lambda value: value[:-1] if type(value) is list else value, "numbers"),
-        (
-            lambda value: [2, 300] if value == [1, 300] else value,
-            "results",
-        ),
-        (lambda value: dict(reversed(value.items())) if type(value) is dict else value, "another way"),
-    ],
-)
-def test_a_planted_difference_is_seen(monkeypatch, planted, text):
-    def walk(value):
-        if type(value) is list:
-            return planted([walk(one) for one in value])
-        return planted({key: walk(one) for key, one in value.items()}) if type(value) is dict else value
-
-    monkeypatch.setattr(unpacking, "unpack", lambda packed, lazy: walk(unpack(packed, lazy)))
-    found = unpacking._difference(msgpack)
-    assert (found is None) if text is None else (text in found)

@@ -205,7 +205,12 @@ class Failing(Log):
 
 @pytest.mark.parametrize(
     ("log", "sums"),
-    [(decode_logs.Log, True), (Log, False), (Failing, False), (lambda: SimpleNamespace(on_decode_tokens=print), False)],
+    [
+        (decode_logs.Log, True),
+        (Log, False),
+        (Failing, False),
+        (lambda: SimpleNamespace(on_decode_tokens=print), False),
+    ],
 )
 def test_whether_a_step_may_be_told_in_one_call(log, sums):
     advance = imported("fd_postproc.fastdeploy.engine.processor.advance")

@@ -225,7 +225,9 @@ def test_messages_of_an_earlier_run(ops_queue):
 def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
     activation = imported("fd_postproc.fastdeploy.engine.activation")
-    with mock.patch.object(activation, "decide", return_value=activation.Decision(False, "planted by a test")):
+    with mock.patch.object(
+        activation, "decide", return_value=activation.Decision(False, "planted by a test")
+    ):
         Rig("spec_topk", ["a"])
     (path,) = files.listed()
     (found,) = findings(Picture(reading.read(path), reading.now()))
