@@ -225,9 +225,9 @@ def metrics(module, mentioned):
 
 def behaviour(module, mentioned):
     """What differs between versions in a step, found by trying FastDeploy's own class in a sandbox."""
-    from tools.accept.steps import END, PREFILL, RUNNING, CannedMessage, Script
     from tools.accept.features import Facts
     from tools.accept.sandbox import Sandbox
+    from tools.accept.steps import END, PREFILL, RUNNING, CannedMessage, Script
     from tools.accept.trial import Trial
 
     box = Sandbox(module)

@@ -23,16 +23,18 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-from .._core import has_logprobs, step_from_tensors
-from ..environment import FASTDEPLOY
-from ..fastdeploy.engine.processor_class import make_class
-from ..fastdeploy.report import import_fastdeploy
-from tools.accept.steps import CannedMessage, Script
 from tools.accept.differences import difference
 from tools.accept.features import ABORT_SETS, Facts
 from tools.accept.sandbox import Sandbox
-from tools.accept.trial import Trial
 from tools.accept.step_messages import fill
+from tools.accept.steps import CannedMessage, Script
+from tools.accept.trial import Trial
+
+from .._core import has_logprobs, step_from_tensors
+from ..environment import FASTDEPLOY
+from ..fastdeploy.engine.activation import decide
+from ..fastdeploy.engine.processor_class import make_class
+from ..fastdeploy.report import import_fastdeploy
 from ..layout import Channel
 from ..needed_limits import Load
 from ..subprocess_json import answer_of
@@ -86,11 +88,11 @@ def _measured(channel: Channel, loads: list[Load], seconds: float) -> dict[str, 
         module = import_fastdeploy()
     except ImportError as error:
         return {"why_not": str(error)}
-    verdict = check(module, make_class)
-    if not verdict.compatible:
-        return {"why_not": f"fd_postproc stands aside beside this FastDeploy: {verdict.reason}"}
+    decision = decide(module)
+    if not decision.compatible:
+        return {"why_not": f"fd_postproc stands aside beside this FastDeploy: {decision.reason}"}
     ours = make_class(module)
-    for name, value in verdict.traits.items():
+    for name, value in decision.facts.items():
         setattr(ours, name, value)
     facts = Facts.of(module, Sandbox(module))
     steps = []

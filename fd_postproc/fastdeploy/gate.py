@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ..environment import KNOWN
 from .seams import PACKAGE, SEAMS, Seam
-from .statements import file_of, node_of, statements
+from .statements import file_of, statements_of
 
 MARKED = "makes_empty_results"
 """The fact of marked statements: ``+`` if only versions with it have one, ``-`` if only others have."""
@@ -93,7 +93,7 @@ def compared(found: Iterable[tuple[str, Any]], known: Record, has_facts: bool = 
     unknown, marks = [], set()
     for name, function in found:
         recorded = known.get(name, {})
-        told = statements(node_of(function))
+        told = statements_of(function)
         new = next((one for one in told if one.digest not in recorded), None)
         if not told:
             unknown.append(Unknown(name, "its source is not there", 0))
@@ -159,6 +159,7 @@ def joined(*records: dict[str, Record]) -> dict[str, Record]:
 
 def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
     """The functions that a row and the record name, as far as this FastDeploy has them."""
+    is_of_any = any(one.startswith("*.") for one in row.stands_for)  # each class that defines it itself
     for named in dict.fromkeys((*row.stands_for, *recorded)):
         where, _, name = named.rpartition(":")
         owner, _, attribute = name.rpartition(".")
@@ -170,13 +171,14 @@ def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterato
         elif owner and not isinstance(holder, type):
             owners = {owner: getattr(holder, owner, None)}
         for cls, one in owners.items():
-            for value in _defined(getattr(one, "stock", one), attribute):
+            lineage = getattr(getattr(one, "stock", one), "__mro__", (one,))
+            for value in _defined(lineage[:1] if is_of_any else lineage, attribute):
                 yield named.replace("*", cls), value
 
 
-def _defined(owner: Any, name: str) -> Iterator[Any]:
+def _defined(lineage: Iterable[Any], name: str) -> Iterator[Any]:
     """FastDeploy's functions of a name, behind decorators and behind ours: of bases, too, where they run."""
-    for one in getattr(owner, "__mro__", (owner,)):
+    for one in lineage:
         value = getattr(one, "__dict__", {}).get(name)
         value = getattr(value, "original", getattr(value, "fget", getattr(value, "__func__", value)))
         if not callable(value):  # data, which is no text

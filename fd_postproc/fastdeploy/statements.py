@@ -7,9 +7,11 @@ calls and what only they read, docstrings, annotations, and imports of ops.
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -34,6 +36,12 @@ class Statement(NamedTuple):
 
     digest: str
     line: int
+
+
+@functools.lru_cache(maxsize=256)
+def statements_of(function: Any) -> tuple[Statement, ...]:
+    """The statements of a function; empty if its source cannot be read."""
+    return tuple(statements(node_of(function)))
 
 
 def node_of(function: Any) -> ast.AST | None:
@@ -70,11 +78,9 @@ def statements(node: Any) -> list[Statement]:
     """The statements of a function; empty without one."""
     if node is None:
         return []
-    for one in list(ast.walk(node)):
-        for name, value in ast.iter_fields(one):
-            if _is_block(value):
-                setattr(one, name, [_plain(each) for each in value])
-    while _without_remarks(node):
+    reads: Counter[str] = Counter()
+    _count(node, reads, 1)
+    while _without_remarks(node, reads):
         pass
     return list(_walk([node], "", 0))
 
@@ -115,22 +121,33 @@ def _dumped(node: Any, without: Iterable[str] = ()) -> str:
     return f"{type(node).__name__}({','.join(fields)})"
 
 
-def _without_remarks(node: Any) -> bool:
-    """Remove what only a reader or a log sees; return whether there was any."""
-    read = {
-        one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Store)
-    }
-    for one in ast.walk(node):
-        if isinstance(one, (ast.Global, ast.Nonlocal)):
-            read |= {*one.names}
+def _without_remarks(node: Any, reads: Counter[str]) -> bool:
+    """Remove what only a reader or a log sees; return whether there was any.  `reads`: how often of a name."""
     changed = False
-    for one in list(ast.walk(node)):
-        for name, value in ast.iter_fields(one):
-            if _is_block(value):
-                kept = [each for each in value if not _is_remark(each, read)]
-                changed |= len(kept) < len(value)
-                setattr(one, name, kept)
+    for name, value in list(ast.iter_fields(node)):
+        if not _is_block(value):
+            continue
+        kept = []
+        for each in map(_plain, value):
+            changed |= _without_remarks(each, reads)
+            if _is_remark(each, reads):
+                _count(each, reads, -1)
+            else:
+                kept.append(each)
+        changed |= len(kept) < len(value)
+        setattr(node, name, kept)
     return changed
+
+
+def _count(node: ast.AST, reads: Counter[str], by: int) -> None:
+    """Count the names that a statement reads."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name):
+            if not isinstance(one.ctx, ast.Store):
+                reads[one.id] += by
+        elif isinstance(one, (ast.Global, ast.Nonlocal)):
+            for name in one.names:
+                reads[name] += by
 
 
 def _plain(node: Any) -> Any:
@@ -140,14 +157,14 @@ def _plain(node: Any) -> Any:
     return node
 
 
-def _is_remark(node: Any, read: set[str]) -> bool:
+def _is_remark(node: Any, reads: Counter[str]) -> bool:
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) or _is_log(node.value)
     if isinstance(node, ast.ImportFrom):
         return ".ops" in f".{node.module}" or {one.name for one in node.names} <= _LOG_HELPERS
     if isinstance(node, (ast.Assign, ast.AugAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        unread = all(isinstance(one, ast.Name) and one.id not in read for one in targets)
+        unread = all(isinstance(one, ast.Name) and not reads[one.id] for one in targets)
         return unread and _is_harmless(node.value)
     if isinstance(node, ast.If):
         return not node.body and not node.orelse and _is_harmless(node.test)

@@ -11,7 +11,6 @@ import gc
 import importlib.machinery
 import itertools
 import json
-import os
 import pickle
 import random
 import sys

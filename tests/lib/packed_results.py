@@ -68,9 +68,9 @@ def main(count):
     import random_trials
 
     from fd_postproc.fastdeploy.engine.processor_class import make_class
-    from tools.accept.steps import SCRIPTS
     from tools.accept.features import ABORT_SETS, Facts
     from tools.accept.sandbox import Sandbox
+    from tools.accept.steps import SCRIPTS
     from tools.accept.trial import Trial
 
     module = importlib.import_module("fastdeploy.output.token_processor")

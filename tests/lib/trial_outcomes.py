@@ -8,9 +8,9 @@ import dataclasses
 import enum
 import json
 
-from tools.accept.steps import SCRIPTS
 from tools.accept.features import ABORT_SETS, Facts
 from tools.accept.sandbox import Sandbox
+from tools.accept.steps import SCRIPTS
 from tools.accept.trial import Trial
 
 RECENT = 1e9  # seconds since the epoch; less is a duration

@@ -7,8 +7,8 @@ import pytest
 from fd_postproc._core import Step
 from fd_postproc.cli.tables import count_text
 from fd_postproc.codes import Code
-from tools.accept import steps as canned
 from tests.lib.paths import ROOT
+from tools.accept import steps as canned
 
 
 def test_the_save_ops_write_these():

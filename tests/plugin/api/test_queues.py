@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api import stream_queue
 from fd_postproc.fastdeploy.api.chunks._chunks import Next
-from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from fd_postproc.fastdeploy.api.chunks.wait_for import wait_for
 from tests.lib.races import nothing_is_lost
 

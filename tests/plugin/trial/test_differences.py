@@ -6,12 +6,12 @@ import types
 
 import pytest
 
+from tests.lib.other_classes import ours, same
 from tools.accept import classes as compatibility
 from tools.accept.classes import compare
 from tools.accept.differences import difference
 from tools.accept.features import Facts
 from tools.accept.sandbox import Sandbox
-from tests.lib.other_classes import ours, same
 
 pytestmark = pytest.mark.framework
 

@@ -7,12 +7,12 @@ import types
 
 import pytest
 
-from tools.accept.classes import compare
-from tools.accept.private_metrics import PrivateMetrics, private_copy
 from fd_postproc.fastdeploy.quiet import SILENT
-from tools.accept.sandbox import Sandbox
 from tests.lib.other_classes import same
 from tests.lib.quiet import imported
+from tools.accept.classes import compare
+from tools.accept.private_metrics import PrivateMetrics, private_copy
+from tools.accept.sandbox import Sandbox
 
 pytestmark = pytest.mark.framework
 

@@ -4,11 +4,11 @@ import enum
 
 import pytest
 
+from tests.lib.other_classes import VARIANT, ours, same
+from tests.lib.quiet import imported
 from tools.accept.classes import compare
 from tools.accept.features import Facts
 from tools.accept.sandbox import Sandbox
-from tests.lib.other_classes import VARIANT, ours, same
-from tests.lib.quiet import imported
 
 pytestmark = pytest.mark.framework
 
