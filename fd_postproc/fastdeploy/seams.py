@@ -381,7 +381,7 @@ _ROWS = (
         ("fastdeploy.engine.sched.scheduler_metrics_logger",),
         (),
         "the scheduler's log",
-        "engine.delivery.decode_log:adds_up",
+        "engine.processor.advance:adds_up",
         "That the method is its class's.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
         (

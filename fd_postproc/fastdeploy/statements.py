@@ -59,7 +59,7 @@ def node_of(function: Any) -> ast.AST | None:
         node: Any = tree.body[0].body[0] if inner else tree.body[0]  # type: ignore[attr-defined]
         if getattr(node, "name", None) != code.co_name:
             return None
-        return ast.increment_lineno(node, first - bool(inner))
+        return ast.increment_lineno(node, first - bool(inner))  # type: ignore[no-any-return]
     return None
 
 
@@ -122,7 +122,7 @@ def _dumped(node: Any, without: Iterable[str] = ()) -> str:
 
 
 def _without_remarks(node: Any, reads: Counter[str]) -> bool:
-    """Remove what only a reader or a log sees; return whether there was any.  `reads`: how often of a name."""
+    """Remove what only a reader or a log sees, and what it reads; return whether there was any."""
     changed = False
     for name, value in list(ast.iter_fields(node)):
         if not _is_block(value):

@@ -265,7 +265,7 @@ ROOMS = {
     "harness": (),
     # What is measured against must be the step that the recorded runs hold to: restated once, under tests/.
     # Other engines are given the model folder of the real service, and measured beside it.
-    "benchmarks": ("tests.restated", "harness.service"),
+    "benchmarks": ("tests.restated", "harness.service", "tools.accept"),
     "tools": ("benchmarks", "tests"),
     "tests": ("harness", "tools"),
     # A benchmark may change or go without a test of anything else: only its own tests know it.

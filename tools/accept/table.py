@@ -1,6 +1,6 @@
-"""``python -m tools.accept.table REPOSITORY NAME=RANGE...``: which versions are active, as docs/fastdeploy.md says.
+"""Counts the versions that are active: ``python -m tools.accept.table REPOSITORY NAME=RANGE...``.
 
-Versions are commits of first parents that change the token processor; a range with ``!`` is one commit.
+Versions are commits of first parents that change the token processor.  docs/fastdeploy.md has the table.
 """
 
 import subprocess

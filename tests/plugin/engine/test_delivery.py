@@ -214,7 +214,7 @@ class Failing(Log):
 )
 def test_whether_a_step_may_be_told_in_one_call(log, sums):
     advance = imported("fd_postproc.fastdeploy.engine.processor.advance")
-    assert advance._is_own_method(log()) is sums
+    assert advance.adds_up(log()) is sums
 
 
 @pytest.mark.parametrize("log", [Log, Kept])

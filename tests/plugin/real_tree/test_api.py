@@ -26,7 +26,8 @@ told, first, count = [], *map(int, sys.argv[1:])
 for name in ("serving_chat", "serving_completion"):
     module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
     for at in range(first, first + count, 50):
-        tried = [canned_answers.random_script(number, name == "serving_chat") for number in range(at, at + 50)]
+        chat = name == "serving_chat"
+        tried = [canned_answers.random_script(number, chat) for number in range(at, at + 50)]
         told.append(answers.first_difference(module, tried))
 print("told: " + json.dumps(told))
 """

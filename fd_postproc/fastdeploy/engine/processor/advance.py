@@ -264,12 +264,12 @@ class Advance(Finish):
         """Whether the decode log takes sums; needed in every step, detected once."""
         known, adds = self._decode_log_known
         if known is not logger:
-            adds = self._is_stock("_is_decode_stage") and _is_own_method(logger)
+            adds = self._is_stock("_is_decode_stage") and adds_up(logger)
             self._decode_log_known = logger, adds
         return adds
 
 
-def _is_own_method(logger: Any) -> bool:
+def adds_up(logger: Any) -> bool:
     """Whether a scheduler's log counts tokens by the known code of its class: then a sum of them will do."""
     method = getattr(logger, "on_decode_tokens", None)
     cls = type(logger)
