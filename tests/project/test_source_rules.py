@@ -129,13 +129,9 @@ FLOORS = [
 # The files of the plug-in, the lowest first.  An extension is its .pyi here.
 PLUG_IN = [
     *("introspection", "logs", "seams", "build", "stream_frames", "array_readers", "contract"),
-    *("trial/canned", "trial/differences", "trial/private_globals", "trial/private_metrics"),
-    *("trial/result", "trial/sandbox", "trial/fakes"),
-    *("trial/trial_messages", "trial/trial", "trial/features", "trial/more_steps", "trial/known_code"),
-    "trial/compatibility",
+    *("statements", "gate", "quiet"),
     *("engine/results/step_context", "engine/results/_results", "engine/results/result_classes"),
-    *("engine/delivery/decode_log", "engine/delivery/sending", "engine/delivery/trial"),
-    *("engine/delivery/delivery", "engine/delivery/wake_up"),
+    *("engine/delivery/sending", "engine/delivery/delivery", "engine/delivery/wake_up"),
     *("engine/health/counters", "engine/health/liveness", "engine/health/reporter", "engine/health/watch"),
     # The mix-ins of the class: each inherits from others before it.
     "engine/processor/base",
@@ -151,7 +147,7 @@ PLUG_IN = [
     "worker/entry",
     *("api/chunks/_chunks", "api/chunks/token_spelling", "api/chunks/wait_for"),
     *("api/chunks/model_fields", "api/chunks/building_blocks"),
-    *("api/loading", "api/canned", "api/trial", "api/counters", "api/activation", "api/connections"),
+    *("api/loading", "api/counters", "api/activation", "api/connections"),
     *("api/unpacking", "api/engine_process", "api/watchdog"),
     *(
         "api/answer_text",
@@ -265,7 +261,7 @@ ROOMS = {
     "harness": (),
     # What is measured against must be the step that the recorded runs hold to: restated once, under tests/.
     # Other engines are given the model folder of the real service, and measured beside it.
-    "benchmarks": ("tests.restated", "harness.service"),
+    "benchmarks": ("tests.restated", "harness.service", "tools.accept"),
     "tools": ("benchmarks", "tests"),
     "tests": ("harness", "tools"),
     # A benchmark may change or go without a test of anything else: only its own tests know it.

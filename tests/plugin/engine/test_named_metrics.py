@@ -36,7 +36,7 @@ def make_class(module):
 @pytest.mark.parametrize("labels", LABELS)
 def test_our_class_is_compatible(module, labels):
     by_name(module, LABELS[labels])
-    verdict = imported("fd_postproc.fastdeploy.trial.compatibility").compare(module, make_class)
+    verdict = imported("tools.accept.classes").compare(module)
     assert verdict.compatible, verdict.reason
     assert module.main_process_metrics.samples() == {}
 
@@ -85,7 +85,6 @@ def told(module, cls, channel):
     ],
 )
 def test_every_sample_is_fastdeploys(module, channel, labels, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_FORCE", "1")  # the trial, which takes long, is the other tests' business
     by_name(module, LABELS[labels])
     expected, _ = told(module, module.TokenProcessor, channel)
     module.main_process_metrics = make_manager(LABELS[labels])

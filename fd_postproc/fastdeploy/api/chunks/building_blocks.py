@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import seams
-from ...trial import known_code
+from ... import gate, seams
 from ._chunks import (
     ChatBuilder,
     ChatModels,
@@ -75,8 +74,6 @@ class Blocks:
     readers, extenders, loggers : set of code
         Of the functions that make base64 of routed experts, that collect a prompt's log-probabilities or an
         answer's masks, and that write an answer into the log.
-    unknown : tuple of str
-        Methods that are replaced, and whose code is not one of those known.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +83,6 @@ class Blocks:
     readers: set[types.CodeType] = field(default_factory=set)
     extenders: set[types.CodeType] = field(default_factory=set)
     loggers: set[types.CodeType] = field(default_factory=set)
-    unknown: tuple[str, ...] = ()
 
 
 def blocks_of(module: Any) -> Blocks:
@@ -113,6 +109,7 @@ def blocks_of(module: Any) -> Blocks:
             made.left[name] = str(reason)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:
         made.names["asyncio"] = Asyncio("asyncio")
+    new = {one.function: one.text for one in gate.judge("api chunks", module).unknown}
     for (owner, name), make in _METHODS.items():
         cls = vars(module).get(owner)
         stock = vars(cls).get(name) if cls is not None else None
@@ -124,12 +121,10 @@ def blocks_of(module: Any) -> Blocks:
         if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
             continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
         ours = make(stock, protocol, style)
-        code = known_code.read([type("Ours", (), {name: ours})], cls, frozenset())
-        if code.reason:
-            made.left[name] = code.reason
+        if why := " and ".join(new[one] for one in _HELPERS[owner, name] if one in new):
+            made.left[name] = why
             continue
         made.methods[owner, name] = ours
-        made.unknown += code.methods
     if not made.names and not made.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
     _look_at_arrays(module, made)
@@ -144,7 +139,8 @@ _BUILD_PROMPT = "_build_prompt_logprobs"
 def _look_at_prompts(module: Any, made: Blocks) -> None:
     """Have a prompt's log-probabilities stay packed where the code that sees them is known."""
     stock = vars(module).get(_CLAMP)
-    if not isinstance(stock, types.FunctionType) or _parameters(stock) != ("prompt_logprobs",):
+    known = gate.judge("api chunks", module)
+    if not isinstance(stock, types.FunctionType) or any(_CLAMP in one.function for one in known.unknown):
         for place in [place for place in made.methods if place[1] == _BUILD_PROMPT]:
             del made.methods[place]
         return
@@ -368,6 +364,16 @@ _METHODS = {
     ("OpenAIServingChat", _BUILD_PROMPT): _prompt_logprobs,
     ("OpenAIServingCompletion", _BUILD_PROMPT): _prompt_logprobs,
 }
+_HELPERS = {
+    (owner, name): (f"{owner}.{name}", *(f"{owner}.{helper}" for helper in helpers))
+    for (owner, name), helpers in {
+        ("OpenAIServingChat", "_create_chat_logprobs"): ("_build_logprobs_response",),
+        ("OpenAIServingCompletion", "_create_completion_logprobs"): ("_build_logprobs_response",),
+        ("OpenAIServingChat", _BUILD_PROMPT): ("_make_logprob_dict",),
+        ("OpenAIServingCompletion", _BUILD_PROMPT): ("_make_logprob_dict",),
+    }.items()
+}
+"""FastDeploy's functions that each of our methods stands for."""
 _PARAMETERS = {
     _BUILD_PROMPT: (
         *("self", "prompt_logprobs_tensors", "num_prompt_logprobs", "include_logprobs_decode_token"),

@@ -13,7 +13,7 @@ from typing import Any
 from ...._core import Step
 from ....codes import Code
 from ....flight.codes import Kind
-from ..delivery.decode_log import adds_up
+from ... import gate
 from ..results._results import Batch
 from ..results.step_context import SteadyMode
 from .finish import Finish, RequestKind
@@ -273,6 +273,14 @@ class Advance(Finish):
         """Whether the decode log takes sums; needed in every step, detected once."""
         known, adds = self._decode_log_known
         if known is not logger:
-            adds = self._is_stock("_is_decode_stage") and adds_up(logger, self._is_decode_stage)
+            adds = self._is_stock("_is_decode_stage") and adds_up(logger)
             self._decode_log_known = logger, adds
         return adds
+
+
+def adds_up(logger: Any) -> bool:
+    """Whether a scheduler's log counts tokens by the known code of its class: then a sum of them will do."""
+    method = getattr(logger, "on_decode_tokens", None)
+    cls = type(logger)
+    is_own = getattr(method, "__func__", None) is getattr(cls, "on_decode_tokens", cls)
+    return is_own and gate.judge("decode log", cls).reason is None
