@@ -264,10 +264,6 @@ def parsers(tree):
 
 
 ONE_BY_ONE = "results come one by one here"
-QUEUE_NAMES = {
-    *("asyncio", "Queue", "lock", "request_map", "request_num", "_get_least_loaded_connection"),
-    *("RuntimeError", "envs", "ZMQ_SEND_BATCH_DATA"),
-}
 
 
 def names(seam, table):
