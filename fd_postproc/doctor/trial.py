@@ -80,6 +80,10 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     if told["decision"]["compatible"]:
         if told["loaded"].startswith("fd_postproc."):
             seen = "active: FastDeploy loads fd_postproc's token processor and uses it"
+            later = told["decision"].get("asked_later")
+            if later:
+                seen = f"active, but it will wait: {later}"
+                return replace(static, severity="error", code="plugin-waits", seen=seen, data=data)
             taken = told.get("fast_paths")
             if taken:
                 data["fast_paths"] = taken

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...environment import COMPACT, DISABLE, DRAFTS, PEER, STREAMS, is_on
+from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import Channel
@@ -41,12 +42,15 @@ class Decision:
         Attributes that our class needs for this FastDeploy.
     unknown : tuple of str
         FastDeploy's functions with new code.
+    asked_later : str
+        Why FastDeploy's ops could not be asked for the keys of their queues; they are when a queue is made.
     """
 
     compatible: bool
     reason: str = ""
     facts: dict[str, bool] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    asked_later: str = ""
 
 
 _SOCKET = frozenset(
@@ -86,12 +90,27 @@ def decide(module: Any, speculative: bool = False) -> Decision:
             return Decision(False, verdict.reason, unknown=tuple(one.function for one in verdict.unknown))
         if not socket:
             # The ops by which stock workers send must find the queue that our receiver opens.
-            rule = key_rule(getattr(ops_module(), "get_output_ep", None))
-            if rule is not KeyRule.OURS:
-                return Decision(False, OTHER_KEYS if rule is KeyRule.OTHER else UNKNOWN_KEYS)
+            try:
+                other = other_keys()
+            except QueueError as error:
+                return Decision(True, facts=verdict.facts, asked_later=str(error))
+            if other:
+                return Decision(False, other)
         return Decision(True, facts=verdict.facts)
     except Exception as error:
         return Decision(False, f"cannot tell: {type(error).__name__}: {error}")
+
+
+def other_keys() -> str:
+    """Why our receiver would open another queue than FastDeploy's ops; empty if it would not.
+
+    Raises
+    ------
+    QueueError
+        If the kernel makes no queue at all at present.
+    """
+    rule = key_rule(getattr(ops_module(), "get_output_ep", None))
+    return {KeyRule.OURS: "", KeyRule.OTHER: OTHER_KEYS, KeyRule.UNKNOWN: UNKNOWN_KEYS}[rule]
 
 
 def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
@@ -146,6 +165,9 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
             f"fd_postproc: engine side active ({__version__}): receives the tokens and makes the results; "
             "this FastDeploy's code is known"
         )
+        if decision.asked_later:
+            processor.ask_for_keys = other_keys
+            warn(log, f"{decision.asked_later}; the engine waits until one can be made")
         return decision
     plan = processor.plan
     processor.__class__ = stock

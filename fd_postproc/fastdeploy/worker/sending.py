@@ -172,7 +172,11 @@ class SaveOp:
         logprobs = has_logprobs(channel)
         dialect = send_dialect(logprobs, batch > most_requests(channel))
         # Also if the engine side is ours: a later step may have to be left to FastDeploy's op.
-        rule = key_rule(self._get_output_ep)
+        try:
+            rule = key_rule(self._get_output_ep)
+        except QueueError as error:  # FastDeploy's op could make no queue either, and would not say so
+            fastdeploy_log().warning("fd_postproc: %s: %s", self.__name__, error)
+            rule = KeyRule.OURS
         if rule is KeyRule.OTHER:
             raise LeftToFastDeploy("this build of FastDeploy makes the keys of queues by another rule")
         if rule is KeyRule.UNKNOWN:
