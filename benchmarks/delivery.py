@@ -107,7 +107,7 @@ class Engine:
         if name == OURS:
             plan = self.work.processor.plan
             self.delivery = self.work.processor.delivery = Delivery(plan, self.scheduler, service, server)
-            self._changes = [WakeUp(self.scheduler, plan), self.delivery]
+            self._changes = [WakeUp(self.scheduler), self.delivery]
             check(self.delivery.sending is not None, "FastDeploy's way is timed")
         for change in self._changes:
             change.begin()

@@ -12,6 +12,7 @@ import pytest
 from fd_postproc.fastdeploy.api import entry, loading, parsers
 from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT
+from tests.lib.known import remember
 from tests.lib.quiet import imported
 from tests.lib.restated_parsers import WORDS, Calls, Thinks, Tokenizer
 
@@ -23,6 +24,7 @@ NAME = "fastdeploy.input.processor"
 def modules(monkeypatch):
     """FastDeploy's module twice: as it is, and imported with the plug-in registered."""
     imported("fastdeploy.output.fallback")
+    remember(monkeypatch, "api parsers", Thinks, Calls)
     monkeypatch.setattr(loading, "_finder", loading._Finder())
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.delitem(sys.modules, NAME, raising=False)
