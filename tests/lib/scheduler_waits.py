@@ -46,7 +46,7 @@ def main():
         inner.requests["one"] = None
         before = inner.wait_response_timeout
         stock = waits(inner, plan)
-        wake_up = WakeUp(outer, plan)
+        wake_up = WakeUp(outer)
         said = wake_up.begin()
         ours = waits(inner, plan)
         wake_up.end()

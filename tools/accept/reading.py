@@ -43,6 +43,10 @@ def functions(tree: Path, recorded: dict[str, dict[str, object]]) -> list[Found]
                     found += [
                         Found(seam, place.replace("*", cls), file, node) for cls, node in _nodes(file, name)
                     ]
+    inner = _file(tree, PACKAGE + "scheduler.dp_scheduler")  # the data-parallel scheduler keeps a local one
+    if inner is not None:
+        puts = _nodes(inner, "DPLocalScheduler.put_results")
+        found += [Found("wake-up", "LocalScheduler.put_results", inner, node) for _, node in puts]
     for (cls, _, file), methods in parsers(tree).items():
         found += [Found(PARSERS, f"{cls}.{name}", file, node) for name, node in methods.items()]
     return found + _helpers(found)

@@ -47,6 +47,8 @@ def test_the_way_to_the_socket_is_served_where_batches_are_sent(tree, tmp_path):
 @each_tree
 def test_results_are_packed_as_msgpack_packs_them(tree, tmp_path):
     serves(tree)
+    if "_msgpack_default" not in (tree / "fastdeploy/inter_communicator/zmq_server.py").read_text():
+        pytest.skip("it pickles results one by one, and its code sends them")
     told, _ = run(tree, str(LIB / "packed_results.py"), 100, folder=tmp_path)
     assert told["difference"] is None
     assert told["results"] > 2000

@@ -40,7 +40,7 @@ def test_the_engine_service_has_a_token_processor_that_works_or_says_why_not(tre
     told, done = run(tree, ENGINE, folder=tmp_path, FD_PLUGINS="fd_postproc")
     if told["class"].startswith("fd_postproc."):
         assert told["peer"] == "compact/1"
-        assert any("engine side active" in line and "equal in" in line for line in told["lines"])
+        assert any("engine side active" in line for line in told["lines"])
     else:
         assert told["peer"] is None
         # Said while FastDeploy's package is imported, before anybody can listen: it is in its file.
