@@ -366,7 +366,7 @@ _ROWS = (
             *("CompletionResponseStreamChoice", "CompletionStreamResponse"),
             *("CompletionResponseChoice", "CompletionResponse"),
             "asyncio",
-            *("OpenAIServingChat._create_chat_logprobs", "OpenAIServingChat._create_chat_completion_choice"),
+            "OpenAIServingChat._create_chat_logprobs",
             "OpenAIServingCompletion._create_completion_logprobs",
             *("*._build_prompt_logprobs", "clamp_prompt_logprobs"),
         ),
@@ -393,7 +393,7 @@ _ROWS = (
         "the unpacking of results",
         "api.unpacking:install",
         "The names in the code of its dispatcher; canned messages are unpacked both ways.",
-        "log-probabilities, sampling masks and experts stay packed until they are written",
+        "log-probabilities stay packed until they are written, and experts are arrays",
     ),
     Seam(
         "api watchdog",

@@ -102,9 +102,6 @@ cdef class _Writer:
         return self.literal(b"]", 1)
 
 
-_OF_INSTANCES = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-
-
 cdef class Piece:
     """Part of an answer that can write itself, or become the model that it stands in for."""
 
@@ -123,18 +120,8 @@ cdef class Piece:
         """The class that this object stands in for."""
         raise NotImplementedError
 
-    @property
-    def __class__(self):
-        return self.model_class()
-
-    cdef object attribute_of_model(self, name):
-        # isinstance looks for some of the class's: not worth making the model for.
-        if name.startswith("__pydantic_") and name not in _OF_INSTANCES:
-            return getattr(self.model_class(), name)
-        return getattr(self.whole_model(), name)
-
     def __getattr__(self, name):
-        return self.attribute_of_model(name)
+        return getattr(self.whole_model(), name)
 
     def __setattr__(self, name, value):
         setattr(self.whole_model(), name, value)
@@ -166,21 +153,24 @@ cdef class Piece:
         return self.whole_model().__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol):
-        return self.whole_model().__reduce_ex__(protocol)
+        return itself, (self.whole_model(),)
+
+
+def itself(value):
+    """The value: what a stand-in is unpickled by."""
+    return value
 
 
 cpdef object full(value):
-    """What the model itself takes: the full model of a stand-in, lists and texts of what was packed."""
+    """What the model itself takes: the full model of a stand-in, the lists of what was packed."""
     if isinstance(value, Piece):
         return (<Piece>value).whole_model()
-    if PyUnicode_CheckExact(value):
-        value = _encoded_by(value)
-    if type(value) is Encoded:
-        return str(value)
     if isinstance(value, Packed):
-        return _plain_masks(value)
+        return (<Packed>value).unpacked()
+    if type(value) is PromptRow:
+        return (<PromptRow>value).map()
     if PyList_CheckExact(value):
-        return _with_lists(value)
+        return [full(item) for item in <list>value]
     return value
 
 
