@@ -2,9 +2,9 @@
 
 FastDeploy hands each parser the whole answer so far at each chunk: its text twice, its ids twice.  A parser
 that is known only looks for its marks in them.  It is given an excerpt: a real ``str`` and a real ``list``
-that are short, and in which it finds the same marks (`excerpt`).  FastDeploy's own method does the rest.  Its
-``self`` is a `View`: the data processor, but for an ``ids2tokens`` that gives the excerpt, and a tokenizer that
-counts the tokens of the same text once (`token_counts`).
+that are short, and in which it finds the same marks (`excerpt`).  FastDeploy's own method does the rest.
+Its ``self`` is a `View`: the data processor, but for an ``ids2tokens`` that gives the excerpt, and a
+tokenizer that counts the tokens of the same text once (`token_counts`).
 
 Which parsers are known is decided by their code and by a trial (`known_parsers`).  Any other parser, and
 each one that FastDeploy's package does not define, is given the whole answer as ever.
@@ -151,15 +151,15 @@ class View:
         return getattr(self._processor, name)
 
 
-def _quick(stock: Any, processor: Any, marks: Marks | None) -> Callable[..., Any]:
+def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
     """``ids2tokens`` at a constant cost; the earlier answer in its result is an excerpt."""
     advance = stock.advance
     ids_of_marks = frozenset() if marks is None else marks.ids
     without_any: list[int] = []
-    processor_of = weakref.ref(processor)
+    processor_of = weakref.ref(owner)
 
     def ids2tokens(token_id: Any, task_id: Any) -> Any:
-        processor = processor_of()
+        processor: Any = processor_of()
         status = processor.decode_status.get(task_id)
         if status is None or type(status[-1]) is not AnswerText or status[3].marks is not marks:
             status = _begun(processor.decode_status, task_id, status)
