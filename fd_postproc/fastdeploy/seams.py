@@ -379,7 +379,10 @@ _ROWS = (
         "api connections",
         API,
         (_UTILS,),
-        ("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
+        (
+            *("DealerConnectionManager.__init__", "DealerConnectionManager.initialize"),
+            *("DealerConnectionManager.request_map", "DealerConnectionManager.pull_client.read"),
+        ),
         "the connections",
         "api.connections:install",
         "The names in the code of its dispatcher.",
