@@ -11,15 +11,20 @@ CFLAGS, LDFLAGS
 import os
 import re
 import runpy
+import sys
+import traceback
 from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 trace = runpy.run_path("fd_postproc/environment.py")["TRACE"].value
 # Debug information is most of a small extension's size, and symbols a twentieth: only where asked for.
-keep_debug = trace or "-g" in os.environ.get("CFLAGS", "").split()
+flags = os.environ.get("CFLAGS", "")
+keep_debug = trace or re.search(r"(^| )-g", flags) is not None
+optimised = [] if re.search(r"(^| )-O", flags) else ["-O3"]  # of two, the later counts
 
 
 def extension(name, source, depends=(), libraries=()):
@@ -29,7 +34,7 @@ def extension(name, source, depends=(), libraries=()):
         depends=list(depends),
         include_dirs=["."],
         libraries=list(libraries),
-        extra_compile_args=["-O3", *([] if keep_debug else ["-g0"])],
+        extra_compile_args=[*optimised, *([] if keep_debug else ["-g0"])],
         extra_link_args=[] if keep_debug else ["-Wl,--strip-all"],
         # sys.monitoring (Cython's default tracer on 3.13+) does not reach coverage's Cython plug-in.
         define_macros=[("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if trace else [],
@@ -47,7 +52,10 @@ def description():
 
 
 class BuildExt(build_ext):
-    """Embeds the kernel: fdk_images.h holds it as cuda/compile_ptx.py finds it in the tree."""
+    """Embeds the kernel, and builds each extension in a process of its own.
+
+    fdk_images.h holds the kernel as cuda/compile_ptx.py finds it in the tree.
+    """
 
     def run(self):
         text = runpy.run_path("cuda/compile_ptx.py")["c_header"]()
@@ -57,6 +65,28 @@ class BuildExt(build_ext):
         for ext in self.extensions:
             ext.include_dirs.append(str(folder))
         super().run()
+
+    def build_extensions(self):
+        """Half the time on two cores.  Threads (``build_ext --parallel``) would share Cython's state."""
+        self.check_extensions_list(self.extensions)
+        sys.stdout.flush()
+        children = []
+        for ext in self.extensions:
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    self.build_extension(ext)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
+                    os._exit(status)
+            children.append((pid, ext.name))
+        failed = [name for pid, name in children if os.waitpid(pid, 0)[1]]
+        if failed:
+            raise CompileError(f"not built: {', '.join(failed)}; what went wrong is printed above")
 
 
 KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx", "cuda/pack.cubins.zip"]

@@ -186,7 +186,7 @@ class Server:
         from fd_postproc.fastdeploy.api import responses
         from fd_postproc.fastdeploy.api.chunks._chunks import unpack
         from fd_postproc.fastdeploy.api.chunks.building_blocks import Blocks, blocks_of, in_use
-        from fd_postproc.fastdeploy.api.trial import Side
+        from tools.accept.answers import Side
 
         load()
         try:

@@ -22,7 +22,8 @@ fd_postproc changes FastDeploy while it runs, in three kinds of processes. This 
 
 * Where no name stands behind "Replaced", FastDeploy's own is called less often, and stays.
 * Names behind "Ours" begin with `fd_postproc.fastdeploy.`.
-* Each replacement is tried first beside FastDeploy's own code. Where they differ, FastDeploy's own stays.
+* Each replacement is used where the code of all functions behind "Stands for" is known, statement by
+  statement (`fd_postproc/data/fastdeploy_code.json`). Where one is new, FastDeploy's own stays.
 * The log says at start-up what is used and what is left. `fd-postproc doctor` says the same before a start.
 * The gauge `fd_postproc_fast_path{path="NAME"}` is 1 where ours is used, and 0 where it is left.
 * `FD_POSTPROC_DISABLE=1` turns off everything, `FD_POSTPROC_API=0` the API server's side alone.
@@ -51,7 +52,9 @@ def entry(seam):
     if seam.places:
         yield item("Replaced", ", ".join(f"`{one}`" for one in seam.places))
     yield item("Ours", f"`{seam.ours}`")
-    yield item("Tried", seam.trial)
+    if seam.stands_for:
+        yield item("Stands for", ", ".join(f"`{one}`" for one in seam.stands_for))
+    yield item("Checked besides", seam.checked)
 
 
 def item(name, text):

@@ -30,6 +30,7 @@ from .errors import (
     ReceiverBusy,
     ReceiverClosed,
     SenderBusy,
+    SenderClosed,
 )
 from .layout import GPU, XPU, Layout
 
@@ -51,6 +52,7 @@ __all__ = [
     "ReceiverClosed",
     "Sender",
     "SenderBusy",
+    "SenderClosed",
     "Step",
     "__version__",
     "cuda_available",

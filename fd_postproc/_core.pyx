@@ -12,6 +12,8 @@ import math
 import os
 import sys
 
+import numpy as np
+
 # Running without the GIL is refused, not promised: the flags that guard a Receiver or Sender rely on the GIL.
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(
@@ -22,7 +24,8 @@ from . import checks, queues
 from .core import arrays, tensors
 from .environment import CHECKSUM
 from .errors import (
-    MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, queue_error, too_big,
+    MalformedMessage, QueueError, ReceiverBusy, ReceiverClosed, Refusal, SenderBusy, SenderClosed,
+    queue_error, too_big,
 )
 from .layout import GPU, Layout
 

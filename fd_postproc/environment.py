@@ -246,11 +246,11 @@ ENGINE_WATCHDOG = Switch("FD_POSTPROC_ENGINE_WATCHDOG", "1")
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
 SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _silence)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
-FORCE = Switch("FD_POSTPROC_FORCE")
 KEEP_STALE = Switch("FD_POSTPROC_KEEP_STALE")
 KEEP_POLLING = Switch("FD_POSTPROC_KEEP_POLLING", safe=True)
 GC = Switch("FD_POSTPROC_GC", "1")
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
+KNOWN = Variable("FD_POSTPROC_KNOWN")
 FLIGHT = Variable(
     "FD_POSTPROC_FLIGHT",
     "8",

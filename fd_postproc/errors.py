@@ -193,6 +193,10 @@ class ReceiverClosed(ValueError):
     """Raised by a Receiver that is closed, or was closed during a waiting call."""
 
 
+class SenderClosed(ValueError):
+    """Raised by a Sender that is closed."""
+
+
 class ReceiverBusy(RuntimeError):
     """A Receiver was used by two threads at a time (or from a signal handler during its own wait)."""
 

@@ -303,7 +303,8 @@ class Recording:
         elif not hasattr(source, "read") or not hasattr(source, "seek"):
             raise TypeError(f"source must be a path or a binary file, not {kind_of(source)}")
         else:
-            self.name = str(getattr(source, "name", "recording"))
+            name = getattr(source, "name", 0)  # a number: a pipe's, or that of a file without a name
+            self.name = "standard input or an unnamed file" if isinstance(name, int) else str(name)
             self._file = source
         self.cut: str | None = None
         try:

@@ -50,6 +50,8 @@ os.environ.pop("COLUMNS", None)
 # Flight recorders are small here, and where no user's are.
 _flights = tempfile.TemporaryDirectory(prefix="fd_postproc-tests-")
 os.environ.update(FD_POSTPROC_FLIGHT="1", FD_POSTPROC_FLIGHT_FOLDER=_flights.name)
+# The gate knows the double by a record of its own.
+os.environ["FD_POSTPROC_KNOWN"] = str(Path(__file__).with_name("known_double.json"))
 # prometheus_client decides at its import whether metrics are in files; each process has files of its own.
 _metrics = tempfile.TemporaryDirectory(prefix="fd_postproc-tests-metrics-")
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = _metrics.name

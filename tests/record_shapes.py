@@ -225,10 +225,10 @@ def metrics(module, mentioned):
 
 def behaviour(module, mentioned):
     """What differs between versions in a step, found by trying FastDeploy's own class in a sandbox."""
-    from fd_postproc.fastdeploy.trial.canned import END, PREFILL, RUNNING, CannedMessage, Script
-    from fd_postproc.fastdeploy.trial.features import Facts
-    from fd_postproc.fastdeploy.trial.sandbox import Sandbox
-    from fd_postproc.fastdeploy.trial.trial import Trial
+    from tools.accept.features import Facts
+    from tools.accept.sandbox import Sandbox
+    from tools.accept.steps import END, PREFILL, RUNNING, CannedMessage, Script
+    from tools.accept.trial import Trial
 
     box = Sandbox(module)
     facts = Facts.of(module, box)

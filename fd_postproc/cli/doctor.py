@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-trial",
         action="store_true",
-        help="skip the trial of our token processor beside the installed FastDeploy's (takes seconds)",
+        help="do not compare the installed FastDeploy's code with the known (takes seconds)",
     )
     parser.add_argument(
         "--report",

@@ -2,9 +2,10 @@
 
 FILE is such a file, PID a process that has or had one.  Without either it is the engine's that runs; where
 several run, they are listed, and a terminal asks which; where none does, it is the one's that ended last.
-REQUEST is a request's id, as the client knows it from the answer.  A file may be read while it is written,
-and after its process was killed; the file of the worker on the same queue is read along, if there is one.
-Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender records nothing.
+REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
+read while it is written, and after its process was killed; the file of the worker on the same queue is read
+along, if there is one.  Only FastDeploy's processes with the plug-in have files: a plain Receiver or Sender
+records nothing.
 
 --json prints one object: "schema" (1), "version" of fd_postproc, "file", "side", "pid", "alive", "channel",
 "queue_id", "began" (time of day), "seconds" (from the first entry to the end), "overwritten" and
@@ -171,15 +172,15 @@ def _knowing(request: str) -> str:
 def _path_of(name: str) -> str:
     if os.path.exists(name) or not _is_process(name):
         return name
-    from ..flight.files import folders, listed, process_of
+    from ..flight.files import folders, listed, process_of, removed_files
 
-    found = [path for path in listed() if process_of(path) == int(name)]
+    found = [path for path in listed() if process_of(path) == int(name)] or removed_files(int(name))
     if not found:
         where = " or ".join(folders())
         raise CommandError(
-            f"there is no flight recorder's file of process {name} in {where}; was FD_POSTPROC_FLIGHT "
-            "0, or another "
-            "user's? (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
+            f"there is no flight recorder's file of process {name} in {where}: FD_POSTPROC_FLIGHT was 0, or "
+            "it is another user's, or systemd-logind removed it at its user's logout (RemoveIPC) and the "
+            "process has ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
         )
     return found[0]
 
@@ -258,7 +259,7 @@ def _print_head(screen: Console, picture: Picture) -> None:
 
 
 def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
-    from ..explain.findings import findings
+    from ..explain.findings import findings, findings_of_worker
     from ..explain.timeline import Picture
     from .tables import Grid, print_table
 
@@ -266,7 +267,7 @@ def _print_findings(screen: Console, picture: Picture, worker: Flight | None) ->
     for one in findings(picture):
         rows.append((picture.clock(one.at), one.severity, one.code, one.text))
     if worker is not None:
-        for one in findings(Picture(worker, picture.now)):
+        for one in findings_of_worker(Picture(worker, picture.now), picture):
             rows.append((picture.clock(one.at), one.severity, one.code, f"worker {worker.pid}: {one.text}"))
     if not rows:
         screen.print("Nothing went wrong, as far as the recorder knows.")
@@ -337,7 +338,7 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
 
     from .._version import __version__
     from ..explain import story as stories
-    from ..explain.findings import as_dict, findings
+    from ..explain.findings import as_dict, findings, findings_of_worker
     from ..explain.timeline import Picture, latencies
 
     flight = picture.flight
@@ -345,7 +346,7 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
     delays: list[float] = []
     if worker is not None:
         other = Picture(worker, picture.now)
-        found += [{**as_dict(one, other), "worker": worker.pid} for one in findings(other)]
+        found += [{**as_dict(one, other), "worker": worker.pid} for one in findings_of_worker(other, picture)]
         delays = latencies(flight, worker)[-_KEPT_LATENCIES:]
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,

@@ -29,6 +29,10 @@ class QueueName:
     kind: Literal["id", "key", "msqid"]
     number: int
 
+    def __str__(self) -> str:
+        shown = queues.key_text(self.number) if self.kind == "key" else self.number
+        return str(shown) if self.kind == "id" else f"{self.kind}:{shown}"
+
 
 @dataclass(frozen=True)
 class Target:
@@ -105,7 +109,12 @@ def find(name: QueueName, channel: Channel | None, path: str | None, ftok: str) 
             key = queues.locate(channel or "plain", name.number, path=path, ftok=ftok)
         except ValueError as error:  # key 0: some folders make it of id 0
             raise CommandError(str(error)) from None
-        return Target(queues.open_queue(key, create=False), key)
+        try:
+            return Target(queues.open_queue(key, create=False), key)
+        except QueueMissing:
+            where = path or queues.CHANNEL_PATHS[channel or "plain"]
+            doing = f"opening queue {name}, key {queues.key_text(key)} (from {where})"
+            raise queue_error(errno.ENOENT, doing) from None
     found, tried = [], []
     for one in dict.fromkeys(queues.CHANNEL_PATHS.values()):
         try:

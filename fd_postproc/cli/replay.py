@@ -52,12 +52,16 @@ def run(args: argparse.Namespace) -> int:
     from ..queues import inspect_queue
     from ..recording import Recording
     from .queue_io import RawQueue, find, room
-    from .streams import name_of, open_input
+    from .streams import open_input
     from .tables import plural
 
     with Recording(open_input(args.file)) as recording:
-        recording.name = name_of(args.file)
-        queue = RawQueue(find(args.queue, args.channel or recording.channel, args.path, args.ftok))
+        if recording.channel and args.channel not in (None, recording.channel):
+            raise CommandError(
+                f"{recording.name} holds messages of channel {recording.channel}, not {args.channel}: leave "
+                "--channel out, or name another queue by key: or msqid:"
+            )
+        queue = RawQueue(find(args.queue, recording.channel or args.channel, args.path, args.ftok))
         total = _check(recording, room(inspect_queue(queue.msqid).max_bytes))
         sent = 0
         try:
@@ -66,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
                 _put(queue, message, args.timeout)
                 sent += 1
         finally:
-            were = "was" if total == 1 else "were"
-            note(f"{sent:,} of {plural(total, 'message')} {were} sent to queue {queue.msqid}.")
+            were, where = "was" if total == 1 else "were", f"queue {args.queue} (msqid {queue.msqid})"
+            note(f"{sent:,} of {plural(total, 'message')} {were} sent to {where}.")
         if recording.cut:
             note(f"The recording is cut short: {recording.cut}.")
     return 0

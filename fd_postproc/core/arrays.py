@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..checks import kind_of, shown
 from .tensors import as_float32, host_array
 
@@ -45,8 +47,6 @@ def int32_array(values: Any, name: str, ndim: int) -> Any:
     ValueError
         If it has a different number of dimensions, or a number in it does not fit 32 bits.
     """
-    import numpy as np
-
     array = _shaped(_array(values, name), name, ndim)
     if array.size == 0:
         return np.ascontiguousarray(array, dtype=np.int32)
@@ -67,8 +67,6 @@ def float32_array(values: Any, name: str, ndim: int) -> Any:
 
     NaN and infinities stay; a finite number that would become infinite is refused.
     """
-    import numpy as np
-
     array = _shaped(_array(values, name), name, ndim)
     if array.size == 0:
         return np.ascontiguousarray(np.zeros(array.shape, np.float32))
@@ -94,8 +92,6 @@ def refuse_impossible(counts: Any, scores: Any, ranks: Any) -> None:
         If a count is a negative number that is no code, a score is NaN or positive, or a rank is below 1;
         the text names the first such value and its place.
     """
-    import numpy as np
-
     unknown = (counts < 0) & ~np.isin(counts, list(CODES))
     if unknown.any():
         codes = ", ".join(f"{code} ({meaning})" for code, meaning in CODES.items())
@@ -117,8 +113,6 @@ def _impossible(name: str, array: Any, wrong: Any, why: str) -> ValueError:
 
 def _array(values: Any, name: str) -> Any:
     """The values as a NumPy array of their own type; bfloat16 becomes float32."""
-    import numpy as np
-
     if values is None:
         raise TypeError(f"{name} is None: give an array")
     if isinstance(values, (list, tuple)) and any(hasattr(value, "data_ptr") for value in values):

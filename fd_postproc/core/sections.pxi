@@ -115,8 +115,6 @@ def _masks_bytes(masks, Py_ssize_t slots):
     ValueError, TypeError
         If a number in them is none, or does not fit 32 bits.
     """
-    import numpy as np
-
     if not isinstance(masks, dict):
         raise TypeError(f"masks must be a dict of ids by request, not {checks.kind_of(masks)}")
     counts, arrays_ = np.zeros(slots, np.int32), []

@@ -207,7 +207,8 @@ cdef class Sender:
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
-            raise ValueError("the Sender is closed")
+            raise SenderClosed(
+                f"the Sender is closed (queue {self.msqid}, {self.channel}): make another one")
         if self.forks != fds_forks:  # a child of the process that made it: the frames of the two must not mix
             self._begin()
         if self.busy:
@@ -310,7 +311,7 @@ cdef class Sender:
         TypeError
             If it is not a Step.
         ValueError
-            If the layout cannot carry the step, or the Sender is closed.
+            If the layout cannot carry the step; its kind `SenderClosed` if the Sender is closed.
         SenderBusy
             If another thread is in a call of this Sender.
 

@@ -256,8 +256,6 @@ cdef class Step:
             If shapes do not match, a number does not fit its type, the channel cannot carry it, a value is
             impossible and `as_recorded` is false, or a tensor is not in host memory or has no memory.
         """
-        import numpy as np
-
         cdef int number = _channel_number(channel)
         counts_ = arrays.int32_array(counts, "counts", 1)
         ids_ = arrays.int32_array(ids, "ids", 2)

@@ -14,6 +14,8 @@ import sys
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ..checks import kind_of
 
 ROLES = {
@@ -205,8 +207,6 @@ def _refuse_device(tensor: Any, name: str) -> None:
 
 
 def _converted(array: Any, name: str, dtype: str) -> Any:
-    import numpy as np
-
     wanted = np.dtype(dtype)
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16" and wanted.kind == "f":  # ml_dtypes
         array = array.astype(wanted)
@@ -229,8 +229,6 @@ def as_float32(array: Any, name: str) -> Any:
     ValueError
         If a finite number in it is beyond float32's range: it would become infinite.
     """
-    import numpy as np
-
     with np.errstate(over="ignore"):
         out = np.ascontiguousarray(array, dtype=np.float32)
     if array.dtype.kind == "f" and array.dtype.itemsize > 4:

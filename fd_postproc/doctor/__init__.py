@@ -6,9 +6,9 @@
     for finding in examine(scope):
         print(finding.severity, finding.subject, finding.seen)
 
-Each file asks one question: `limits`, `queue_checks`, `keys`, `environment`, `plugins`, `trial`, `paddle`;
-`bug_report` is what a bug report needs of them.  What they look at is read once, by `snapshot`; `processes`
-knows about processes.
+Each file asks one question: `limits`, `queue_checks`, `keys`, `logind`, `environment`, `plugins`, `trial`,
+`paddle`; `bug_report` is what a bug report needs of them.  What they look at is read once, by `snapshot`;
+`processes` knows about processes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .environment import check_cuda, check_environment, check_fastdeploy
 from .findings import SEVERITIES, Finding, Scope, worst
 from .keys import check_keys
 from .limits import check_limits
+from .logind import check_logind
 from .paddle import check_paddle
 from .queue_checks import check_queues
 from .snapshot import Snapshot, take
@@ -65,6 +66,7 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_limits(snapshot.limits, scope),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
+        *check_logind(),
         *check_environment(),
         *check_cuda(),
     ]

@@ -33,13 +33,13 @@ def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
     dict
         ``"schema"``, ``"versions"``, ``"system"``, ``"settings"`` (other than numbers and switches: only that
         they are set), ``"findings"``, ``"trial"``, and ``"shapes"``, which has names of FastDeploy's classes,
-        parameters and methods, and digests of the methods that ours replace.
+        parameters and methods.
     """
     told = [finding for finding in findings if finding.group in ("fastdeploy", "limits")]
     data: dict[str, Any] = {}
     for finding in told:
         data.update(finding.data)
-    kept = ("decision", "verdict", "fast_paths", "why_left", "api_left")
+    kept = ("decision", "fast_paths", "why_left", "api", "api_left")
     return {
         "schema": SCHEMA,
         "versions": data.get("versions")

@@ -14,8 +14,8 @@ from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
 from .findings import Finding, quantity
 
-API_GROUP = "fastdeploy.tool_parser_plugins"  # takes any number
-WORKER_GROUP = "fastdeploy.model_register_plugins"  # takes any number; the engine's takes one at most
+API_GROUP = "fastdeploy.tool_parser_plugins"
+WORKER_GROUP = "fastdeploy.model_register_plugins"
 
 _GROUPS = (
     ENGINE_GROUP,
@@ -30,9 +30,16 @@ _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
 
 
 def check_plugins() -> list[Finding]:
-    """Return one finding each for the engine, the worker and the API server."""
+    """Return one finding each for the engine, the worker and the API server.
+
+    FastDeploy loads the plug-ins that ``FD_PLUGINS`` names; where it is unset, none.
+    """
     allowed = os.environ.get("FD_PLUGINS")
-    return [_engine(allowed), _worker(allowed), _api(allowed)]
+    return [
+        _engine(allowed),
+        _side(allowed, WORKER_GROUP, "worker", "worker side", "FastDeploy's own save ops send", "save ops"),
+        _side(allowed, API_GROUP, "api", "API server's side", "FastDeploy writes its chunks", "chunks"),
+    ]
 
 
 def _points(group: str) -> list[importlib.metadata.EntryPoint]:
@@ -50,16 +57,23 @@ def _installed_names() -> set[str]:
 
 def _matches(allowed: str | None) -> str:
     """The matches of each name in ``FD_PLUGINS``, which FastDeploy splits at commas only."""
+    if allowed is None:
+        near = next(
+            (name for name in ("FD_PLUGIN", "FD_PLUG_INS", "FASTDEPLOY_PLUGINS") if name in os.environ), ""
+        )
+        return "FD_PLUGINS is unset, so that FastDeploy loads no plug-in" + (
+            near and f"; {near} means nothing to it"
+        )
     known = _installed_names()
     parts = []
-    for name in (allowed or "").split(","):
+    for name in allowed.split(","):
         if name in known:
             parts.append(f"{name!r} is installed")
         elif _is_nearly_ours(name):
             parts.append(f"{name!r} is not the name of a plug-in, {NAME!r} is (no space, no hyphen)")
         else:
             parts.append(f"{name!r} is not the name of an installed plug-in")
-    return "FastDeploy splits it at commas: " + ", ".join(parts)
+    return f"FD_PLUGINS={allowed!r}, which FastDeploy splits at commas: " + ", ".join(parts)
 
 
 def _is_nearly_ours(name: str) -> bool:
@@ -74,109 +88,77 @@ def _better(allowed: str | None) -> str:
     )
 
 
-def _engine(allowed: str | None) -> Finding:
-    """Check the engine's group, which takes one plug-in; else the loader falls back silently."""
-    names = None if allowed is None else allowed.split(",")
-    points = _points(ENGINE_GROUP)
-    chosen = [point for point in points if names is None or point.name in names]
-    ours = [point for point in points if _is_ours(point)]
-    active = len(chosen) == 1 and chosen[0] in ours and not is_on(DISABLE)
-    data = {
-        "group": ENGINE_GROUP,
+def _data(allowed: str | None, group: str, active: bool) -> dict[str, object]:
+    points = _points(group)
+    return {
+        "group": group,
         "plugins": [{"name": point.name, "value": point.value} for point in points],
-        "ours": bool(ours),
+        "ours": any(_is_ours(point) for point in points),
         "active": active,
         "FD_PLUGINS": allowed,
     }
+
+
+def _names(allowed: str | None) -> list[str]:
+    return [] if allowed is None else allowed.split(",")
+
+
+def _severity(allowed: str | None) -> str:
+    """Nobody asked for a plug-in where ``FD_PLUGINS`` is unset; where it names others, ours may be meant."""
+    return "info" if allowed is None else "warning"
+
+
+def _engine(allowed: str | None) -> Finding:
+    """Check the engine's group, which takes one plug-in; else the loader falls back silently."""
+    points = _points(ENGINE_GROUP)
+    chosen = [point for point in points if point.name in _names(allowed)]
+    ours = [point for point in points if _is_ours(point)]
+    active = len(chosen) == 1 and chosen[0] in ours and not is_on(DISABLE)
+    data = _data(allowed, ENGINE_GROUP, active)
     listed = ", ".join(f"{point.name} ({point.value})" for point in points)
-    setting = "unset" if allowed is None else repr(allowed)
 
     def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
         return Finding(severity, "fastdeploy", code, "engine side", seen, remedy, data=data)
 
     if not points:
         return finding(
-            "info", "plugin-none", "no plug-in installed: FastDeploy's own token processor is used"
+            "info", "plugin-none", "off: no plug-in is installed; FastDeploy's own token processor is used"
         )
     if len(chosen) > 1:
         seen = (
             f"FastDeploy takes one plug-in and finds {len(chosen)}: {listed}; it silently uses its own class"
         )
-        step = f"FD_PLUGINS={(ours or chosen)[0].name} (now {setting})"
-        return finding("warning", "plugin-several", seen, step)
+        return finding(
+            "warning", "plugin-several", seen, f"FD_PLUGINS={(ours or chosen)[0].name} (now {allowed!r})"
+        )
     if not chosen:
-        seen = f"FD_PLUGINS={allowed!r} allows none of {quantity(len(points), 'plug-in')}: {listed}"
-        seen += f"; {_matches(allowed)}"
+        seen = f"off: none of {quantity(len(points), 'plug-in')} is allowed: {listed}; {_matches(allowed)}"
         step = f"FD_PLUGINS={_better(allowed) if ours else points[0].name}"
-        return finding("warning", "plugin-not-allowed", seen, step)
+        return finding(_severity(allowed), "plugin-not-allowed", seen, step)
     if chosen[0] not in ours:
-        return finding("info", "plugin", f"another project's: {listed} (FD_PLUGINS {setting})")
+        return finding("info", "plugin", f"another project's: {listed} (FD_PLUGINS {allowed!r})")
     if is_on(DISABLE):
-        return finding("info", "plugin-disabled", _DISABLED, "unset FD_POSTPROC_DISABLE")
-    return finding("info", "plugin", f"fd_postproc's: {chosen[0].name} (FD_PLUGINS {setting})")
+        return finding("info", "plugin-disabled", f"off: {_DISABLED}", "unset FD_POSTPROC_DISABLE")
+    return finding("info", "plugin", f"on: fd_postproc's {chosen[0].name} (FD_PLUGINS {allowed!r})")
 
 
-def _worker(allowed: str | None) -> Finding:
-    """Check whether the workers load our plug-in; others of the group do not matter."""
-    points = [point for point in _points(WORKER_GROUP) if _is_ours(point)]
-    loaded = bool(points) and (allowed is None or NAME in allowed.split(","))
-    data = {
-        "group": WORKER_GROUP,
-        "plugins": [{"name": point.name, "value": point.value} for point in points],
-        "ours": bool(points),
-        "active": loaded and not is_on(DISABLE),
-        "FD_PLUGINS": allowed,
-    }
+def _side(allowed: str | None, group: str, code: str, subject: str, otherwise: str, what: str) -> Finding:
+    """Check a group that takes any number of plug-ins, so that those of others do not matter."""
+    loaded = any(_is_ours(point) for point in _points(group))
+    switch = DISABLE if is_on(DISABLE) else API if code == "api" and not is_on(API) else None
+    active = loaded and NAME in _names(allowed) and switch is None
 
-    def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
-        return Finding(severity, "fastdeploy", code, "worker side", seen, remedy, data=data)
+    def finding(severity: str, suffix: str, seen: str, *remedy: str) -> Finding:
+        data = _data(allowed, group, active)
+        return Finding(severity, "fastdeploy", code + suffix, subject, seen, remedy, data=data)
 
-    if not points:
+    if not loaded:
         seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
         step = f"{sys.executable} -m pip install WHEEL, a wheel of fd_postproc"
-        return finding("warning", "worker-missing", seen, step)
-    if not loaded:
-        seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy's own save ops send"
-        seen += f"; {_matches(allowed)}"
-        step = f"FD_PLUGINS={_better(allowed)}"
-        return finding("warning", "worker-not-allowed", seen, step)
-    if is_on(DISABLE):
-        return finding("info", "worker-disabled", f"off: {_DISABLED}", "unset FD_POSTPROC_DISABLE")
-    seen = "on: the workers' save ops are fd_postproc's"
-    if allowed is None:
-        seen += " (FD_PLUGINS is unset: some versions of FastDeploy load no plug-in then)"
-        return finding("info", "worker", seen, f"to be sure: FD_PLUGINS={NAME}")
-    return finding("info", "worker", f"{seen} (FD_PLUGINS {allowed!r})")
-
-
-def _api(allowed: str | None) -> Finding:
-    """Check whether the API server loads our plug-in; without ``FD_PLUGINS`` it loads none."""
-    points = [point for point in _points(API_GROUP) if _is_ours(point)]
-    loaded = bool(points) and allowed is not None and NAME in allowed.split(",")
-    off = is_on(DISABLE) or not is_on(API)
-    data = {
-        "group": API_GROUP,
-        "plugins": [{"name": point.name, "value": point.value} for point in points],
-        "ours": bool(points),
-        "active": loaded and not off,
-        "FD_PLUGINS": allowed,
-    }
-
-    def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
-        return Finding(severity, "fastdeploy", code, "API server's side", seen, remedy, data=data)
-
-    if not points:
-        seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
-        return finding("info", "api-missing", seen)
-    if off:
-        switch = DISABLE if is_on(DISABLE) else API
-        return finding("info", "api-disabled", f"off: {switch} says so; FastDeploy writes its chunks")
-    if allowed is None:
-        seen = "off: FD_PLUGINS is unset; FastDeploy writes its chunks"
-        return finding("info", "api-not-allowed", seen, f"FD_PLUGINS={NAME}")
-    if not loaded:
-        seen = f"off: FD_PLUGINS={allowed!r} does not name {NAME}; FastDeploy writes its chunks"
-        return finding(
-            "info", "api-not-allowed", f"{seen}; {_matches(allowed)}", f"FD_PLUGINS={_better(allowed)}"
-        )
-    return finding("info", "api", f"on: chunks are fd_postproc's (FD_PLUGINS {allowed!r})")
+        return finding("warning", "-missing", seen, step)
+    if NAME not in _names(allowed):
+        seen = f"off: {_matches(allowed)}; {otherwise}"
+        return finding(_severity(allowed), "-not-allowed", seen, f"FD_PLUGINS={_better(allowed)}")
+    if switch is not None:
+        return finding("info", "-disabled", f"off: {switch} says so; {otherwise}", f"unset {switch}")
+    return finding("info", "", f"on: {what} are fd_postproc's (FD_PLUGINS {allowed!r})")

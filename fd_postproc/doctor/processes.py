@@ -14,9 +14,6 @@ from .. import queues
 from ..errors import QueueError
 from ..process_stat import process_stat
 
-# The last use is known to the second, a start to the clock's tick: a smaller difference cannot be seen.
-_CLOCK_SLACK = 2.0
-
 
 @dataclass(frozen=True)
 class User:
@@ -29,8 +26,8 @@ class User:
     used_at : int
         Unix time, 0 if never.
     state : str
-        ``"nobody"`` never used; ``"alive"``; ``"dead"``; ``"reused"`` dead, its number now belongs to a
-        process that started after the queue's last use; ``"elsewhere"`` in another PID namespace.
+        ``"nobody"`` never used; ``"alive"``: a process has this number, the user or a later one; ``"dead"``;
+        ``"elsewhere"`` in another PID namespace.
     name : str
         Name of the process that has this number now.
     """
@@ -43,23 +40,18 @@ class User:
     @property
     def gone(self) -> bool:
         """Whether the process cannot use the queue any more."""
-        return self.state in ("dead", "reused")
+        return self.state == "dead"
 
     def __str__(self) -> str:
         if self.state == "nobody":
             return "nobody yet"
         if self.state == "elsewhere":
             return f"a process of another PID namespace, {age(self.used_at)}"
-        what = {
-            "alive": f"({self.name})",
-            "dead": "(dead)",
-            "reused": f"(dead; the number is now {self.name}'s)",
-        }[self.state]
-        return f"process {self.pid} {what}, {age(self.used_at)}"
+        return f"process {self.pid} ({'dead' if self.gone else self.name}), {age(self.used_at)}"
 
 
 def age(when: int) -> str:
-    """The time since a Unix time, as text."""
+    """The time since a Unix time by the wall clock, as text; nothing is decided by it."""
     seconds = max(int(time.time()) - when, 0)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -78,8 +70,8 @@ def last_user(pid: int, used_at: int) -> User:
 
     Notes
     -----
-    The kernel keeps the wall clock's time.  If that was set forward since, a process that has not used the
-    queue again looks younger than its own use of it: "reused".
+    The kernel keeps the wall clock's time, which may have been set since.  So a later process with the
+    number of a dead one is not told from it, and a live user is never taken for dead.
     """
     if not used_at:
         return User(0, 0, "nobody")
@@ -94,24 +86,19 @@ def last_user(pid: int, used_at: int) -> User:
     status = _status(pid)
     if status is None:  # /proc may hide other users' processes
         return User(pid, used_at, "alive", name(pid))
-    state, threads, started = status
+    state, threads = status
     if state in "ZX" and threads <= 1:
         return User(pid, used_at, "dead")
-    if started > used_at + _CLOCK_SLACK:
-        return User(pid, used_at, "reused", name(pid))
     return User(pid, used_at, "alive", name(pid))
 
 
-def _status(pid: int) -> tuple[str, int, float] | None:
-    """State letter, number of threads, and start as Unix time."""
+def _status(pid: int) -> tuple[str, int] | None:
+    """State letter and number of threads."""
     try:
         fields = process_stat(pid)
     except OSError:
         return None
-    if len(fields) < 20:
-        return None
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return fields[0], int(fields[17]), booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return (fields[0], int(fields[17])) if len(fields) >= 20 else None
 
 
 def name(pid: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, field
 
 from .. import queues
@@ -89,8 +88,8 @@ class Queue:
 
     @property
     def being_read(self) -> bool:
-        """Whether its reader is alive and has just taken a message."""
-        return self.receiver.state == "alive" and time.time() - self.info.received_at < _JUST_NOW
+        """Whether its reader is alive, and has taken a message when the last ones were sent."""
+        return self.receiver.state == "alive" and self.info.sent_at - self.info.received_at < _JUST_NOW
 
     def channels(self, scope: Scope) -> tuple[Channel, ...]:
         """Channels that it can carry."""

@@ -1,4 +1,4 @@
-"""Runs the plug-in's own comparison with the installed FastDeploy, in a child process."""
+"""Compares the installed FastDeploy with the plug-in's record, in a child process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..environment import DISABLE, FASTDEPLOY, FORCE, is_on
+from ..environment import DISABLE, FASTDEPLOY, KNOWN, is_on
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
 from ..fastdeploy.seams import ASIDE_COST, left_text, text_of
@@ -35,7 +35,7 @@ def check_trial() -> list[Finding]:
     try:
         told = report()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return [_finding("warning", "plugin-unknown", f"the trial failed: {error}")]
+        return [_finding("warning", "plugin-unknown", f"FastDeploy cannot be looked at: {error}")]
     if "error" in told:
         remedy = ("repair the installation: FastDeploy itself will not start, either",)
         return [_finding("warning", "plugin-unknown", told["error"], remedy)]
@@ -62,7 +62,7 @@ def report() -> dict[str, Any]:
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:
-    """Predict the engine's choice, from installation and settings, then from the trial.
+    """Predict the engine's choice, from installation and settings, then from FastDeploy's code.
 
     Parameters
     ----------
@@ -80,11 +80,14 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     if told["decision"]["compatible"]:
         if told["loaded"].startswith("fd_postproc."):
             seen = "active: FastDeploy loads fd_postproc's token processor and uses it"
+            later = told["decision"].get("asked_later")
+            if later:
+                seen = f"active, but it will wait: {later}"
+                return replace(static, severity="error", code="plugin-waits", seen=seen, data=data)
             taken = told.get("fast_paths")
             if taken:
                 data["fast_paths"] = taken
-                unknown = told["decision"].get("unknown", ())
-                seen += f"; {text_of(taken, unknown, told.get('why_left'))}"
+                seen += f"; {text_of(taken, told.get('why_left'))}"
                 if not all(taken.values()):
                     return replace(static, severity="warning", code="plugin-slow", seen=seen, data=data)
             return replace(static, severity="ok", code="plugin-active", seen=seen, data=data)
@@ -95,11 +98,14 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     seen = (
         f"stands aside, FastDeploy's own token processor is used: {told['decision']['reason']}; {ASIDE_COST}"
     )
+    inside = [name for name in ("sending", "wake-up") if told.get("fast_paths", {}).get(name)]
+    if inside:
+        seen += f"; active beside it: {', '.join(inside)}"
     return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
 
 
 def api_side(static: Finding, tried: list[Finding]) -> Finding:
-    """Predict an API server's choice, from installation and settings, then from the trials.
+    """Predict an API server's choice, from installation and settings, then from FastDeploy's code.
 
     Parameters
     ----------
@@ -115,41 +121,28 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     data = {**static.data, "verdicts": told, "left": left}
     aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
     if not aside:
-        reasons = "; ".join(f"{what}: {verdict['reason']}" for what, verdict in told.items())
-        seen = f"active: chunks are written by fd_postproc ({reasons}){left_text(left.items())}"
+        parts = {**left, **{name: why for one in told.values() for name, why in one["left"].items()}}
+        seen = f"active: chunks are written by fd_postproc ({', '.join(told)}){left_text(parts.items())}"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
     seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
     return replace(static, severity="warning", code="api-aside", seen=seen, data=data)
 
 
 def _judged(told: dict[str, Any]) -> Finding:
-    verdict = told["verdict"]
-    has = "; ".join(verdict["features"]) or "unknown"
-    names = (
-        "verdict",
-        "decision",
-        "loaded",
-        "fast_paths",
-        "why_left",
-        "api",
-        "api_left",
-        "versions",
-        "shapes",
-    )
+    decision = told["decision"]
+    names = ("decision", "loaded", "fast_paths", "why_left", "api", "api_left", "versions", "shapes")
     data = {name: told[name] for name in names if name in told}
-    if not verdict["compatible"]:
-        forced = is_on(FORCE)
-        then = f"it is used all the same ({FORCE} is set)" if forced else "FastDeploy's own class is used"
-        remedy = (
-            "report the difference, with FastDeploy's version",
-            f"{FORCE}=1 uses it all the same: what clients get may differ in this point",
-        )
-        seen = f"differs from this FastDeploy's, {then}: {verdict['reason']} (FastDeploy has: {has})"
-        return _finding("warning", "plugin-differs", seen, remedy[:1] if forced else remedy, data)
-    seen = f"{verdict['reason']}, {verdict['seconds'] * 1e3:.0f} ms (FastDeploy has: {has})"
     if is_on(DISABLE):
-        return _finding("info", "plugin-disabled", f"{seen}; switched off by {DISABLE}", (), data)
-    return _finding("ok", "plugin-compatible", seen, (), data)
+        return _finding("info", "plugin-disabled", f"switched off by {DISABLE}", (), data)
+    if decision["compatible"]:
+        return _finding("ok", "plugin-compatible", "this FastDeploy's code is known", (), data)
+    remedy = (
+        "take a newer fd_postproc",
+        f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
+        "report it, with FastDeploy's version",
+    )
+    seen = f"FastDeploy's own class is used: {decision['reason']}"
+    return _finding("warning", "plugin-differs", seen, remedy, data)
 
 
 def _finding(

@@ -82,6 +82,16 @@ def findings(picture: Picture) -> list[Finding]:
     return sorted(said + found, key=lambda one: one.at)
 
 
+def findings_of_worker(worker: Picture, engine: Picture) -> list[Finding]:
+    """The worker's findings beside its engine's.
+
+    FastDeploy's stop ends its workers by a signal, so that they write no last entry.  That is no fault where
+    the engine wrote one, and had missed no worker before.
+    """
+    is_stop = bool(engine.of(Kind.CLOSED)) and all(one.code != "worker" for one in findings(engine))
+    return [one for one in findings(worker) if not (is_stop and one.code == "worker")]
+
+
 def _health(p: Picture) -> Iterator[Finding]:
     """Tell what the engine's health said."""
     again = p.of(Kind.HEALTHY)
@@ -106,8 +116,10 @@ def _process(p: Picture) -> Iterator[Finding]:
             text = f"a message has waited to be sent for {lasted}: the queue is full, or the op is stuck"
             yield Finding(ERROR, "queue-full", busy, text)
     elif not p.of(Kind.CLOSED):
-        text = f"process {p.flight.pid} ended without a word: it was killed (SIGKILL, for lack of memory?)"
-        text += ", or crashed"
+        text = (
+            f"process {p.flight.pid} ended without a last entry: it was killed (SIGKILL, for lack of memory?)"
+        )
+        text += ", or crashed" if engine else ", ended by a signal as FastDeploy's stop sends it, or crashed"
         if busy is not None:
             text += ", in the middle of a " + ("step" if engine else "message")
         yield Finding(ERROR, "engine" if engine else "worker", p.last, text)

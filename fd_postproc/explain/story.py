@@ -59,10 +59,16 @@ class Story:
 
 
 def story_of(picture: Picture, name: str) -> Story | None:
-    """Find the request with this id; None if the file does not have it."""
-    number = request_hash(name)
-    events = [event for event in picture.events if event.kind in _ITS_OWN and event.numbers[0] == number]
-    if not events:
+    """Find the request with this id; None if the file does not have it.
+
+    The API server's answer has the id without the ``_0`` that FastDeploy adds for the first choice.
+    """
+    own = [event for event in picture.events if event.kind in _ITS_OWN]
+    numbers = [request_hash(one) for one in (name, f"{name}_0")]
+    events = next(
+        filter(None, ([event for event in own if event.numbers[0] == one] for one in numbers)), None
+    )
+    if events is None:
         return None
     stays = _stays(events, picture.end)
     steps = [

@@ -16,7 +16,7 @@ from typing import Any
 import sysv_ipc
 
 from ..layout import Channel
-from ..queues import CHANNEL_PATHS, queue_key
+from ..queues import CHANNEL_PATHS, not_made, queue_key
 
 _tried: set[int] = set()  # ids that ops of this process were asked for
 
@@ -93,9 +93,18 @@ def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
     -------
     KeyRule
         Where FastDeploy's ops cannot be loaded at all, only our side makes keys.
+
+    Raises
+    ------
+    QueueError
+        If the kernel makes no queue at all at present, so that no op can be asked: the text names its limit.
     """
     if not callable(get_output_ep):
         return KeyRule.UNKNOWN if callable(getattr(ops_module(), "get_output", None)) else KeyRule.OURS
+    try:
+        sysv_ipc.MessageQueue(sysv_ipc.IPC_PRIVATE, sysv_ipc.IPC_CREX).remove()
+    except OSError as error:
+        raise not_made(error, "asking FastDeploy's ops for the key of a queue") from None
     try:  # twice: another program may have removed the queue of the first attempt
         ours = _asks_for_our_key(get_output_ep) or _asks_for_our_key(get_output_ep)
     except (OSError, ValueError, sysv_ipc.Error):

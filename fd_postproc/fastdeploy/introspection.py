@@ -1,9 +1,10 @@
-"""Reads the names in FastDeploy's code; they tell versions apart, never the version number."""
+"""Reads the names in FastDeploy's code, and copies its functions with other globals."""
 
 from __future__ import annotations
 
 import sys
 import types
+from typing import Any
 
 STORAGE = "FD_PD_TRANSFER_VIA_STORAGE"
 """Switch of some versions: prefill instances write the cache into a storage themselves."""
@@ -44,3 +45,39 @@ def _texts_of(code: types.CodeType) -> set[str]:
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:
     return [one for one in code.co_consts if isinstance(one, types.CodeType)]
+
+
+def copied(function: types.FunctionType, names: dict[str, Any], cells: Any = None) -> Any:
+    """Copy a function with private globals.
+
+    Parameters
+    ----------
+    function : function
+    names : dict
+        The globals of the copy.
+    cells : tuple of cell, optional
+        What it closes over.  Default: what the original does.
+    """
+    made = types.FunctionType(
+        function.__code__,
+        names,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__ if cells is None else cells,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__, made.__doc__ = function.__qualname__, function.__doc__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def with_globals(function: Any, **names: Any) -> Any:
+    """Copy a function of FastDeploy's with replacements for some names of its module.
+
+    Parameters
+    ----------
+    function : function
+    **names
+        What it finds.  All else is as in its module now.
+    """
+    return copied(function, {**function.__globals__, **names})

@@ -1,4 +1,4 @@
-"""Program that tries our class beside the installed FastDeploy's and prints one line of JSON.
+"""Program that compares the installed FastDeploy with the record and prints one line of JSON.
 
 A process of its own, because importing FastDeploy takes seconds and changes the process that does it.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 from .._version import __version__
 from ..environment import API, FASTDEPLOY, KEEP_POLLING, is_on
+from . import gate
 from .engine.entry import MODULE
 from .seams import Seam
 
@@ -29,30 +30,27 @@ def report() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"verdict"`` fields of the
-        TrialResult on the classes, ``"decision"`` those of the decision that follows from it and from
-        settings,
-        ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty if it gives none,
+        ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"decision"`` the fields of the
+        Decision, ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty for none,
         ``"fast_paths"`` which fast paths an engine takes, ``"why_left"`` why not the others, ``"versions"``
-        of libraries, ``"shapes"`` of FastDeploy's classes (names only), ``"api"`` verdicts for chat and
-        completions, and ``"api_left"`` what else an API server leaves to FastDeploy, with the reason.
+        of libraries, ``"shapes"`` of FastDeploy's classes (names only), ``"api"`` for chat and completions
+        whether ours is used, with the reason, and ``"api_left"`` what else an API server leaves to
+        FastDeploy, with the reason.
     """
     try:
         module = import_fastdeploy()
     except ImportError as error:
         return {"error": str(error)}
     from .engine.activation import decide
-    from .engine.processor_class import make_class
-    from .trial.compatibility import check
+    from .engine.fast_paths import why_left
 
     taken = _fast_paths(module)
     return {
         "from": module.__file__,
-        "verdict": asdict(check(module, make_class)),
-        "decision": asdict(decide(module, make_class)),
+        "decision": asdict(decide(module)),
         "loaded": _loaded(),
         "fast_paths": taken,
-        "why_left": _why_left(taken),
+        "why_left": why_left(taken),
         "versions": _versions(module),
         "shapes": _shapes(module),
         "api": _api(),
@@ -85,39 +83,23 @@ def import_fastdeploy() -> Any:
 
 def _fast_paths(module: Any) -> dict[str, bool]:
     """The fast paths of an engine, with FastDeploy's ordinary scheduler where it is available."""
-    from .engine.delivery.sending import ENGINE, SERVER, Stock, sends_batches
-    from .engine.delivery.trial import try_out
+    from .engine.delivery.sending import ENGINE, SERVER, Stock, sends_batches, why_left
     from .engine.delivery.wake_up import is_woken
     from .engine.fast_paths import paths_of_classes
     from .engine.results.result_classes import plan_of
 
     try:
-        plan = plan_of(module)
-        taken = paths_of_classes(module, plan)
+        taken = paths_of_classes(module, plan_of(module))
         cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
-        service = server = None
+        taken["delivery"] = gate.judge("delivery", cls).reason is None
+        if not is_on(KEEP_POLLING):
+            taken["wake-up"] = is_woken(cls)
         if sends_batches(module.envs):
             service = getattr(importlib.import_module(ENGINE), "EngineService", None)
-            server = importlib.import_module(SERVER)
-        verdict = try_out(plan, Stock.of(cls, service, server))
-        taken["delivery"] = verdict.hands_over
-        if not is_on(KEEP_POLLING):
-            taken["wake-up"] = is_woken(cls, {}, plan)
-        if sends_batches(module.envs):
-            taken["sending"] = verdict.sends
+            stock = Stock.of(cls, service, importlib.import_module(SERVER))
+            taken["sending"] = not why_left(stock, service)
         return taken
-    except Exception:  # classes of another kind: the verdict says so
-        return {}
-
-
-def _why_left(taken: dict[str, bool]) -> dict[str, str]:
-    """Why fast paths are left, by name."""
-    from .engine.fast_paths import why_left
-
-    try:
-        cls = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
-        return why_left(taken, cls)
-    except Exception:
+    except Exception:  # classes of another kind: the decision says so
         return {}
 
 
@@ -160,7 +142,7 @@ _SHAPED = (
 
 
 def _shapes(module: Any) -> dict[str, Any]:
-    """Parameters and methods of FastDeploy's classes; words and digests of replaced methods."""
+    """Parameters and methods of FastDeploy's classes."""
     told: dict[str, Any] = {}
     for name in _SHAPED:
         cls = getattr(module, name, None)
@@ -172,34 +154,23 @@ def _shapes(module: Any) -> dict[str, Any]:
             parameters = []
         methods = sorted(one for one, value in vars(cls).items() if callable(value))
         told[name] = {"parameters": parameters, "methods": methods}
-    try:
-        from .engine.processor_class import make_class
-        from .trial.known_code import record
-
-        cls = make_class(module)
-        stock: Any = getattr(cls, "stock", None)
-        told["replaced"] = record([one for one in cls.__mro__ if one not in stock.__mro__], stock)
-    except Exception as error:  # classes of another kind
-        told["replaced"] = f"{type(error).__name__}: {error}"
     return told
 
 
 def _api() -> dict[str, Any]:
-    """Report what an API server would do: a verdict for chat, one for completions."""
-    from .api.activation import WHAT
-    from .api.trial import compare
+    """Report what an API server would do, for chat and for completions."""
+    from .api.activation import WHAT, decide
 
     told: dict[str, Any] = {}
     for name, what in WHAT.items():
         try:
             module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
         except BaseException as error:  # FastDeploy's imports may end the process
-            told[what] = {
-                "compatible": False,
-                "reason": f"cannot be imported: {type(error).__name__}: {error}",
-            }
+            reason, left = f"cannot be imported: {type(error).__name__}: {error}", {}
         else:
-            told[what] = asdict(compare(module)[0])
+            blocks, reason = decide(module)
+            left = {} if blocks is None else blocks.left
+        told[what] = {"compatible": not reason, "reason": reason, "left": left}
     return told
 
 
@@ -237,5 +208,5 @@ def _loaded() -> str:
 
 
 if __name__ == "__main__":
-    os.environ[API.name] = "0"  # what is tried beside FastDeploy's own code must not be in its place
+    os.environ[API.name] = "0"  # what is asked is not to be in its place yet
     print(MARK + json.dumps(report()))

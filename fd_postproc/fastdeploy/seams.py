@@ -17,6 +17,7 @@ from typing import Any
 from .logs import export
 
 ENGINE, API, WORKER = "engine", "api", "worker"
+PACKAGE = "fastdeploy."
 
 
 _taken: set[str] = set()
@@ -44,11 +45,16 @@ class Seam:
     own : str
         For the log: what stays FastDeploy's where ours is refused.
     ours : str
-        What takes its place, and tries it first: ``module:name`` below `fd_postproc.fastdeploy`.
-    trial : str
-        What is known of FastDeploy's own, and how ours is tried beside it.
+        What takes its place: ``module:name`` below `fd_postproc.fastdeploy`.
+    checked : str
+        What is looked at besides the code that `stands_for` names.
     gain : str
         What becomes faster or safer.
+    stands_for : tuple of str
+        FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
+        ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them.
+    facts : bool
+        Whether versions with different statements need different attributes of ours.
     is_program : bool
         Whether its module reads the command line and loads a model when it is imported.
     """
@@ -59,8 +65,10 @@ class Seam:
     places: tuple[str, ...]
     own: str
     ours: str
-    trial: str
+    checked: str
     gain: str
+    stands_for: tuple[str, ...] = ()
+    facts: bool = False
     is_program: bool = False
 
     @property
@@ -84,7 +92,7 @@ class Seam:
         return next((sys.modules[name] for name in self.modules if name in sys.modules), None)
 
     def put_in(self, module: Any) -> str | None:
-        """Try our object beside a module's own, and install it.
+        """Install our object in a module whose code is known.
 
         Parameters
         ----------
@@ -96,6 +104,10 @@ class Seam:
         str or None
             Why FastDeploy's own stays; None: ours is in.
         """
+        judge = importlib.import_module(".gate", __package__).judge
+        reason = judge(self.name, module).reason
+        if reason:
+            return str(reason)
         try:
             self.maker()(module)
         except (Refused, AttributeError, KeyError) as reason:
@@ -217,21 +229,19 @@ _COSTS_MS = {
 """What such a step costs more where a path is left to FastDeploy (`tools/step_costs.py`)."""
 
 
-def text_of(taken: dict[str, bool], unknown: Iterable[str] = (), why: dict[str, str] | None = None) -> str:
+def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
     """The engine's fast paths, for the log and the doctor.
 
     Parameters
     ----------
     taken : dict of str to bool
         By the names of `SEAMS`.
-    unknown : iterable of str
-        FastDeploy's methods whose code this release does not know.
     why : dict of str to str, optional
         Why a path is left, by its name.
     """
     off, why = [name for name, is_on in taken.items() if not is_on], why or {}
     if not off:
-        return f"every fast path is taken ({', '.join(taken)}){unknown_text(unknown)}"
+        return f"every fast path is taken ({', '.join(taken)})"
     reasons = "; ".join(f"{name} ({why.get(name) or f'elsewhere {SEAMS[name].gain}'})" for name in off)
     cost = STEP_MS + sum(_COSTS_MS.get(name, 0.0) for name in off)
     waits = "; the sender looks for results now and then, 2 ms late on average" if "wake-up" in off else ""
@@ -239,18 +249,12 @@ def text_of(taken: dict[str, bool], unknown: Iterable[str] = (), why: dict[str, 
         f"results are right, but slower than they could be: {len(taken) - len(off)} of {len(taken)} fast "
         f"paths are taken; left to FastDeploy, which differs there: {reasons}; a step of 256 requests costs "
         f"about {cost:.1f} ms instead of {STEP_MS} (FastDeploy's own: {STOCK_STEP_MS:.0f}){waits}; please "
-        f"report it, with FastDeploy's version{unknown_text(unknown)}"
+        "report it, with FastDeploy's version"
     )
 
 
 ASIDE_COST = f"a step of 256 requests then costs about {STOCK_STEP_MS:.0f} ms of CPU instead of {STEP_MS}"
 """What falling back costs, for the log and the doctor."""
-
-
-def unknown_text(unknown: Iterable[str]) -> str:
-    """The end of a sentence that names FastDeploy's new methods; empty for none."""
-    names = ", ".join(unknown)
-    return f"; this FastDeploy is unknown to this release, new code is in: {names}" if names else ""
 
 
 def left_text(left: Iterable[tuple[str, str]]) -> str:
@@ -272,6 +276,13 @@ _INPUTS = tuple(
     for name in ("base_processor", "processor", "text_processor", "ernie4_5_processor")
 )
 _SAVING = "fastdeploy.model_executor.pre_and_post_process"
+_REPLACED = (
+    *("process_sampling_results", "_process_batch_output", "_process_batch_draft_tokens", "postprocess"),
+    *("process_sampling_results_use_zmq", "_process_batch_output_use_zmq", "_process_per_token"),
+    *("_reschedule_preempt_task_use_zmq", "_record_metrics", "_is_decode_stage", "clear_data", "healthy"),
+    *("_record_speculative_decoding_metrics", "_record_speculative_decoding_accept_num_per_request"),
+)
+"""Methods of the token processor that ours replace, with those that only they call or that ours do inline."""
 
 _ROWS = (
     Seam(
@@ -281,8 +292,14 @@ _ROWS = (
         (),
         "the token processor",
         "engine.processor_class:make_class",
-        "A subclass, which FastDeploy loads by its own entry point. Both classes do the same canned steps.",
+        "A subclass, which FastDeploy loads by its own entry point.",
         "a step is decoded, advanced and delivered in one loop",
+        (
+            *(f"TokenProcessor.{name}" for name in _REPLACED),
+            *(f"inter_communicator.zmq_server:ZmqServerBase.{name}" for name in ("recv_pyobj",)),
+            *(f"engine.request:{name}" for name in ("Request.get", "RequestOutput.__init__")),
+        ),
+        facts=True,
     ),
     Seam(
         "dictionaries",
@@ -293,6 +310,7 @@ _ROWS = (
         "engine.results.result_classes:plan_of",
         "Subclasses of the result classes; `to_dict` is asked once with values that tell where each goes.",
         "results become dictionaries by a template, not by FastDeploy's to_dict",
+        ("RequestOutput.to_dict", "CompletionOutput.to_dict", "RequestMetrics.to_dict"),
     ),
     Seam(
         "stamps",
@@ -301,8 +319,9 @@ _ROWS = (
         (),
         "the loop over requests",
         "engine.results.result_classes:plan_of",
-        "The names in FastDeploy's code of the time stamps, and the steps of the trial.",
+        "Two requests are stamped by FastDeploy's method.",
         "requests are advanced in one loop, which sets the four known time stamps",
+        ("engine.request:RequestMetrics.record_recv_token",),
     ),
     Seam(
         "metrics",
@@ -311,8 +330,9 @@ _ROWS = (
         (),
         "the metrics of a step",
         "engine.results._results:Sums",
-        "The attributes of the metric objects, and the metrics after the trial's steps.",
+        "The attributes of the metric objects.",
         "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
+        ("output.token_processor:TokenProcessor._record_metrics",),
     ),
     Seam(
         "delivery",
@@ -321,8 +341,12 @@ _ROWS = (
         (),
         "the scheduler's results",
         "engine.delivery.delivery:handover_in",
-        "The names in its code; canned steps go in and come out, and leave the same tables behind.",
+        "At each step, that the scheduler's methods are its class's.",
         "a step's results go into FastDeploy's scheduler and out of it at once, not one by one",
+        (
+            *("LocalScheduler.put_results", "LocalScheduler.get_results"),
+            *(f"scheduler.data:ScheduledResponse.{name}" for name in ("__init__", "request_id", "finished")),
+        ),
     ),
     Seam(
         "wake-up",
@@ -331,8 +355,9 @@ _ROWS = (
         ("wait_response_timeout",),
         "the scheduler's wait",
         "engine.delivery.wake_up:WakeUp",
-        "A made-up scheduler waits as long as the attribute says, and results end the wait.",
+        "That the attribute is a number.",
         "FastDeploy's sender is woken when results are put, it does not look for them now and then",
+        ("LocalScheduler.put_results", "LocalScheduler.get_results"),
     ),
     Seam(
         "sending",
@@ -341,8 +366,14 @@ _ROWS = (
         ("EngineService._zmq_send_generated_tokens",),
         "the sender's loop",
         "engine.delivery.delivery:Delivery",
-        "The names in its code; canned steps give the same bytes, tables, log lines and metrics.",
+        "At each round, that the server's methods are its class's.",
         "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
+        (
+            *("EngineService._zmq_send_generated_tokens", "EngineService._decode_token"),
+            *("inter_communicator.zmq_server:ZmqServerBase._send_batch_response",),
+            *("inter_communicator.zmq_server:ZmqServerBase.send_response",),
+            *("inter_communicator.zmq_server:_msgpack_default",),
+        ),
     ),
     Seam(
         "decode log",
@@ -350,9 +381,13 @@ _ROWS = (
         ("fastdeploy.engine.sched.scheduler_metrics_logger",),
         (),
         "the scheduler's log",
-        "engine.delivery.decode_log:adds_up",
-        "On copies, one call with a sum leaves the same behind as one call for each request.",
+        "engine.processor.advance:adds_up",
+        "That the method is its class's.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
+        (
+            "SchedulerMetricsLogger.on_decode_tokens",
+            "output.token_processor:TokenProcessor._is_decode_stage",
+        ),
     ),
     Seam(
         "api chunks",
@@ -372,8 +407,16 @@ _ROWS = (
         ),
         "the chunks",
         "api.activation:settle",
-        "FastDeploy's own generators write the same canned answers with both.",
+        "The models, as pydantic has them, and how it prints floats.",
         "the JSON of a chunk is written at once, not by pydantic",
+        (
+            *(
+                "OpenAIServingChat._create_chat_logprobs",
+                "OpenAIServingCompletion._create_completion_logprobs",
+            ),
+            *("*._build_logprobs_response", "*._build_prompt_logprobs", "*._make_logprob_dict"),
+            "utils:clamp_prompt_logprobs",
+        ),
     ),
     Seam(
         "api connections",
@@ -385,8 +428,12 @@ _ROWS = (
         ),
         "the connections",
         "api.connections:install",
-        "The names in the code of its dispatcher.",
+        "Results that come in batches.",
         "results are kept that come before their request is registered; every stream gets a turn",
+        (
+            *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
+            *("DealerConnectionManager.cleanup_request", "utils:get_base_request_id"),
+        ),
     ),
     Seam(
         "api unpacking",
@@ -395,8 +442,9 @@ _ROWS = (
         ("msgpack",),
         "the unpacking of results",
         "api.unpacking:install",
-        "The names in the code of its dispatcher; canned messages are unpacked both ways.",
+        "That it unpacks with the module msgpack.",
         "log-probabilities stay packed until they are written, and experts are arrays",
+        ("DealerConnectionManager._dispatch_batch_responses", "utils:get_base_request_id"),
     ),
     Seam(
         "api watchdog",
@@ -434,8 +482,9 @@ _ROWS = (
         ("*.__init__", "*.ids2tokens"),
         "the texts of new tokens",
         "api.detokenising:install",
-        "The names in `ids2tokens`; for each tokenizer, canned texts are decoded both ways.",
+        "For each tokenizer, canned texts are decoded both ways.",
         "new text is put together from the bytes of the tokens",
+        ("*.ids2tokens",),
     ),
     Seam(
         "api parsers",
@@ -444,8 +493,9 @@ _ROWS = (
         ("*.__init__", "*.process_response_dict_streaming", "*.process_response_dict_normal"),
         "what parsers are given",
         "api.parsers:install",
-        "The names in both methods and each parser's; random answers are parsed both ways.",
+        "Each parser's code, and random answers, which are parsed both ways.",
         "known parsers are given an excerpt of the answer so far; a text's tokens are counted once",
+        ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
     ),
     Seam(
         "api responses",
@@ -480,6 +530,7 @@ _ROWS = (
         "worker.streams:replace_builder",
         "Only where the engine's process has said that it reads frames.",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
+        ("_build_stream_transfer_data",),
     ),
 )
 

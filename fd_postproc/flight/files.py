@@ -174,6 +174,22 @@ def listed() -> list[str]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def removed_files(process: int) -> list[str]:
+    """Paths by which files of a running process can be read although their names were removed.
+
+    systemd-logind removes a user's files in shared memory at the user's last logout (RemoveIPC).
+    """
+    found, folder = [], f"/proc/{process}/fd"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                file, removed, _ = os.readlink(path).partition(f"{SUFFIX} (deleted)")
+                if removed and process_of(file + SUFFIX) == process:
+                    found.append(path)
+    return found
+
+
 def process_of(path: str) -> int | None:
     """The process in a file's name; None if the name is not one of ours."""
     named = re.fullmatch(r"(?:engine|worker)--?[0-9]+-([0-9]+)(?:-[0-9]+)?\.flight", os.path.basename(path))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ..core.tensors import host_array
 from ..layout import Layout
 
@@ -27,8 +29,6 @@ class Slots:
         moved: Mapping[int, int] = order.index_to_batch_id if order.enable_pd_reorder else {}
         if not moved or all(row == slot for row, slot in moved.items()):
             return
-        import numpy as np
-
         row_of: dict[int, int] = {}
         for row, slot in moved.items():
             if not 0 <= row < rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -30,11 +31,14 @@ def main() -> int:
 
 
 def _serve(arguments: argparse.Namespace, folder: Path) -> int:
+    passed_over = sorted(name for name in os.environ if name.startswith("FD_"))
+    if passed_over:
+        print(f"not passed on: {', '.join(passed_over)}; --environment NAME=VALUE does it", flush=True)
     with (
         Namespace(LIMITS[arguments.limits]) as namespace,
         Service(
             arguments.tree, folder, plug_in=arguments.plug_in, channel=arguments.channel[0],
-            namespace=namespace, draft=arguments.draft,
+            namespace=namespace, draft=arguments.draft, environment=dict(arguments.environment),
         ) as service,
     ):  # fmt: skip
         service.wait(300)
@@ -43,6 +47,13 @@ def _serve(arguments: argparse.Namespace, folder: Path) -> int:
             while service.process.poll() is None:
                 time.sleep(1)
     return 0
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _cases(arguments: argparse.Namespace, folder: Path) -> int:
@@ -231,6 +242,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--plug-in", action="store_true", help="with fd_postproc")
     serve.add_argument("--limits", choices=LIMITS, default="raised", help="kernel limits")
     serve.add_argument("--draft", action="store_true", help="draft logprobs (channel spec_topk)")
+    serve.add_argument(
+        "--environment", type=_variable, nargs="+", default=[], metavar="NAME=VALUE",
+        help="variables of the service; FD_* of the caller are not passed on",
+    )  # fmt: skip
     serve.set_defaults(run=_serve)
     asked = commands.add_parser("cases", help="a client's cases, plug-in off and on: what differs")
     asked.add_argument(

@@ -51,6 +51,18 @@ def test_the_newest_engines(run, recorder):
     assert "batch 999 is outside 0..512" in flat(out)
 
 
+def test_a_file_that_was_removed_is_read_while_its_process_runs(run, recorder):
+    """As systemd-logind does at the last logout of the user."""
+    os.unlink(recorder.path)
+    status, out, _ = run("explain", str(os.getpid()))
+    assert status == 0
+    assert "queue 8002, spec_topk" in out
+    recorder.end()
+    status, _, err = run("explain", str(os.getpid()))
+    assert status == 1
+    assert "RemoveIPC" in err
+
+
 def test_where_there_is_none_it_says_who_records(run, folder):
     status, _, err = run("explain")
     assert status == 1

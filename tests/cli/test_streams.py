@@ -169,3 +169,16 @@ def test_one_of_anything_is_singular(queue, tmp_path, capsys):
     assert "1 message, 16 bytes" in flat(capsys.readouterr().out)
     assert main(["record", key_of(queue), str(tmp_path / "one.fdrec"), "--count", "1"]) == 0
     assert "1 message, 16 bytes:" in flat(capsys.readouterr().err)
+
+
+def test_replay_says_what_the_user_typed(recording, queue_id):
+    told = command("replay", "-", "8400", stdin=subprocess.DEVNULL)
+    assert told.returncode == 1
+    assert b"standard input" in told.stderr
+    for more in (), ("--path", "/dev/shm"):
+        told = command("replay", recording, queue_id, *more)
+        assert told.returncode == 1
+        assert f"opening queue {queue_id}, key ".encode() in told.stderr
+    told = command("replay", recording, queue_id, "--channel", "topk")
+    assert told.returncode == 1
+    assert b"holds messages of channel plain, not topk" in told.stderr

@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+import subprocess
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests import reference
+from tests.lib.children import python
 from tests.lib.other_user import as_nobody
 from tests.lib.random_steps import random_step
 from tests.lib.sending import DIALECTS, LARGEST, fill, in_thread, same
@@ -342,7 +344,7 @@ def test_a_step_that_the_layout_cannot_carry(queue, dialect):
 def test_closing(queue, plain_step):
     with fp.Sender("plain", key=queue.key) as sender:
         sender.send(plain_step)
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(fp.SenderClosed, match=r"is closed \(queue"):
         sender.send(plain_step)
     assert queue.current_messages == 1
     assert "closed" in repr(sender)
@@ -369,3 +371,31 @@ def test_a_recorded_message_sent_again(golden, raised_limits, queue):
     assert mtype == 1
     assert fp.decode(payload, golden.channel) == recorded
     assert len(payload) == reference.claimed(golden.payload, golden.channel)
+
+
+def test_a_forked_child_of_a_process_whose_threads_send_for_the_first_time(queue):
+    """An import on the way of a message, under way in a thread when the process forks, hangs the child."""
+    code = """
+import os, signal, sys, threading
+import fd_postproc as fp
+key = int(sys.argv[1])
+go = threading.Barrier(9)
+def send():
+    go.wait()
+    with fp.Sender("spec_topk", key=key, dialect="compact") as sender:
+        sender.send(fp.Step.from_arrays("spec_topk", [1], [[7, 8]], [[-1.0, -2.0]], [1]))
+threads = [threading.Thread(target=send) for _ in range(8)]
+for thread in threads: thread.start()
+receiver = fp.Receiver("spec_topk", key=key)
+go.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    with fp.Sender("spec_topk", key=key, dialect="compact") as sender:
+        sender.send(fp.Step.from_arrays("spec_topk", [1], [[7, 8]], [[-1.0, -2.0]], [1]))
+    os._exit(0)
+for thread in threads: thread.join()
+assert os.waitpid(pid, 0)[1] == 0
+for _ in range(9): receiver.receive(timeout=60)
+"""
+    subprocess.run(python(code, queue.key), cwd="/", check=True, timeout=200)

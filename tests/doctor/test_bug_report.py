@@ -27,7 +27,6 @@ def test_versions_shapes_and_reasons(run, tmp_path, monkeypatch):
     assert told["settings"]["FD_POSTPROC_FLIGHT"] == "set"
     assert told["trial"]["decision"]["compatible"] == report["decision"]["compatible"]
     assert "token_ids" in told["shapes"]["CompletionOutput"]["parameters"]
-    assert told["shapes"]["replaced"]["postprocess"]["digests"]
     text = file.read_text()
     assert "somebody" not in text
     assert "def " not in text
@@ -44,9 +43,7 @@ def test_paths_are_not_told():
 @pytest.mark.parametrize(("left", "cost"), [("stamps", 6.5), ("sending", 5.0)])
 def test_a_path_that_is_left_costs_something(left, cost):
     taken = {"stamps": True, "sending": True, "delivery": True, left: False}
-    text = text_of(taken, unknown=["postprocess"], why={left: "it looks at this"})
+    text = text_of(taken, why={left: "it looks at this"})
     assert "2 of 3 fast paths are taken" in text
     assert f"{left} (it looks at this)" in text
     assert f"about {STEP_MS + cost:.1f} ms instead of {STEP_MS}" in text
-    assert "new code is in: postprocess" in text
-    assert "new code" not in text_of(dict.fromkeys(taken, True))

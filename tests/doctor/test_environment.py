@@ -155,9 +155,11 @@ def no_plugins(monkeypatch):
 def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
     assert fastdeploy_codes()[1] == "plugin-none"
     site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
-    assert fastdeploy_codes()[1] == "plugin"
+    assert fastdeploy_codes()[1] == "plugin-not-allowed"  # without the variable FastDeploy loads none
+    monkeypatch.setenv("FD_PLUGINS", "another")
     assert "another project's: another (other:get)" in check_fastdeploy()[1].seen
     site("ours", "1", ENGINE_POINT)
+    monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
     found = check_fastdeploy()[1]
     assert (found.code, found.severity) == ("plugin-several", "warning")
     assert "FD_PLUGINS=fd_postproc" in found.remedy[0]
@@ -179,8 +181,10 @@ def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
     assert fastdeploy_codes()[2] == "worker-missing"
     site("ours", "1", WORKER_POINT)
     found = check_fastdeploy()[2]
-    assert (found.code, found.data["active"]) == ("worker", True)
+    assert (found.code, found.data["active"]) == ("worker-not-allowed", False)
     assert "FD_PLUGINS is unset" in found.seen
+    monkeypatch.setenv("FD_PLUGIN", "fd_postproc")
+    assert "FD_PLUGIN means nothing to it" in check_fastdeploy()[2].seen
     for names, remedy in ("another", "FD_PLUGINS=another,fd_postproc"), ("", "FD_PLUGINS=fd_postproc"):
         monkeypatch.setenv("FD_PLUGINS", names)
         found = check_fastdeploy()[2]

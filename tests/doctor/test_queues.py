@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 
 import pytest
 import sysv_ipc
@@ -117,37 +118,14 @@ def test_a_zombie_is_dead(queue, live_user):
     process.wait()
 
 
-REUSE = """
-import os, sys, time, sysv_ipc
-from fd_postproc import doctor
-q = sysv_ipc.MessageQueue(int(sys.argv[1]))
-def child():
-    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
-        file.write("4241")
-    if (pid := os.fork()) == 0:
-        return True
-    assert pid == 4242
-if child():
-    q.send(bytes(8)); q.receive(); os._exit(0)
-os.wait()
-time.sleep(float(sys.argv[2]))
-if child():
-    time.sleep(60); os._exit(0)
-snapshot = doctor.take(doctor.Scope(keys=frozenset([q.key])))
-print(snapshot.queues[0].sender.state, snapshot.queues[0].receiver, int(snapshot.queues[0].leftover))
-os.kill(4242, 9); os.wait()
-"""
-
-
-@pytest.mark.parametrize(
-    ("pause", "state", "left"), [pytest.param(3.2, "reused", 1, marks=pytest.mark.nightly), (0, "alive", 0)]
-)
-def test_a_reused_process_number_is_not_the_old_process(queue, pause, state, left):
-    """Only a process that started clearly after the last use counts as another one."""
-    flags = ["--pid", "--fork", "--mount-proc", "--kill-child"]
-    out = in_namespaces(REUSE, queue.key, pause, flags=flags).split()
-    assert (out[0], out[-1]) == (state, str(left))
-    assert "4242" in out
+@pytest.mark.parametrize("seconds", [-3600, -1, 60, 1625, 3600])
+def test_a_live_user_is_never_taken_for_dead_when_the_clock_is_set(queue, seconds, monkeypatch):
+    queue.send(bytes(8))
+    queue.receive()
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+    (seen,) = doctor.take(doctor.Scope(keys=frozenset([queue.key]))).queues
+    assert (seen.sender.state, seen.receiver.state, seen.leftover) == ("alive", "alive", False)
 
 
 def test_a_process_of_another_pid_namespace_is_never_taken_for_dead(queue):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from fd_postproc.explain.findings import findings
+from fd_postproc.explain.findings import findings, findings_of_worker
 from fd_postproc.explain.story import as_dict, story_of, told
 from fd_postproc.explain.timeline import Gap, Picture, latencies
 from fd_postproc.flight.codes import End, Kind, request_hash
@@ -95,6 +95,21 @@ def test_a_message_in_hand_is_the_workers():
 def test_a_process_that_died_in_a_step_is_said_to_have():
     (found,) = findings(Picture(flight(*GOOD, writer=None, busy=101.9), 200.0))
     assert "in the middle of a step" in found.text
+
+
+def test_a_worker_that_ends_with_its_engine_is_no_fault():
+    worker = Picture(flight(*steady(), side="worker", writer=None), 102.5)
+
+    def beside(*entries, **options):
+        engine = Picture(flight(*GOOD, *entries, **options), 102.5)
+        return [one.code for one in findings_of_worker(worker, engine)]
+
+    closed = event(102.0, Kind.CLOSED)
+    assert beside(closed, writer=None) == []  # the service was stopped
+    assert beside() == ["worker"]  # the engine runs on
+    assert beside(writer=None) == ["worker"]  # both were killed
+    missed = event(101.8, Kind.UNHEALTHY, text="worker: process 50 is gone")
+    assert beside(missed, closed, writer=None) == ["worker"]  # it died, and the service was stopped then
 
 
 def test_a_silence_may_be_a_long_prefill_for_a_minute():
@@ -277,6 +292,12 @@ def test_it_was_preempted_and_came_back():
 def test_no_token_ever_came():
     _, text = lines(event(90.0, Kind.SEATED, A, slot=0), look(199.0, state="S"), now=200.0)
     assert "No token has come for it." in text
+
+
+def test_a_request_by_the_id_of_the_clients_answer():
+    picture = Picture(flight(event(100.0, Kind.SEATED, request_hash("chatcmpl-1_0"), slot=0)), 101.0)
+    assert story_of(picture, "chatcmpl-1") == story_of(picture, "chatcmpl-1_0") is not None
+    assert story_of(picture, "chatcmpl-1_1") is None
 
 
 def test_a_request_that_nobody_knows():

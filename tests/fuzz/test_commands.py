@@ -67,7 +67,7 @@ def try_file(seed, path, queue):
     while queue.current_messages:
         queue.receive()
     assert status in (0, 1), f"seed {seed}: status {status}"
-    in_words = errors.startswith(f"fd-postproc {arguments[0]}: ") or "sent to queue" in errors
+    in_words = errors.startswith(f"fd-postproc {arguments[0]}: ") or "sent to queue " in errors
     assert status == 0 or in_words, f"seed {seed}: {errors}"
     assert status or out or errors, f"seed {seed}: no words"
     if status == 0 and "--json" in arguments:

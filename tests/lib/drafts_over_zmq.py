@@ -11,11 +11,12 @@ import os
 
 from fd_postproc._core import step_from_tensors
 from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial import canned, compatibility
-from fd_postproc.fastdeploy.trial.features import Facts
-from fd_postproc.fastdeploy.trial.sandbox import Sandbox
 from fd_postproc.fastdeploy.worker.streams import numbering
 from tests.reference import ReferenceStep, encode_frame
+from tools.accept import classes as compatibility
+from tools.accept import steps as canned
+from tools.accept.features import Facts
+from tools.accept.sandbox import Sandbox
 
 module = importlib.import_module("fastdeploy.output.token_processor")
 zmq = importlib.import_module("zmq")

@@ -68,10 +68,10 @@ def main(count):
     import random_trials
 
     from fd_postproc.fastdeploy.engine.processor_class import make_class
-    from fd_postproc.fastdeploy.trial.canned import SCRIPTS
-    from fd_postproc.fastdeploy.trial.features import ABORT_SETS, Facts
-    from fd_postproc.fastdeploy.trial.sandbox import Sandbox
-    from fd_postproc.fastdeploy.trial.trial import Trial
+    from tools.accept.features import ABORT_SETS, Facts
+    from tools.accept.sandbox import Sandbox
+    from tools.accept.steps import SCRIPTS
+    from tools.accept.trial import Trial
 
     module = importlib.import_module("fastdeploy.output.token_processor")
     server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")

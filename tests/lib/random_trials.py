@@ -12,15 +12,15 @@ import sys
 import time
 
 from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial import compatibility
-from fd_postproc.fastdeploy.trial.features import Facts
-from fd_postproc.fastdeploy.trial.more_steps import script
-from fd_postproc.fastdeploy.trial.sandbox import Sandbox
+from tools.accept import classes as compatibility
+from tools.accept.features import Facts
+from tools.accept.random_steps import script
+from tools.accept.sandbox import Sandbox
 
 
 def main(seed, wanted):
     time.time = lambda: 1_800_000_000.0  # the same for both classes: sums of many stamps are compared
-    importlib.import_module("fd_postproc.fastdeploy.trial.trial")._BETWEEN_STEPS = 0.0
+    importlib.import_module("tools.accept.trial")._BETWEEN_STEPS = 0.0
     module = importlib.import_module("fastdeploy.output.token_processor")
     box, ours = Sandbox(module), Sandbox(module)
     facts = Facts.of(module, box)
@@ -52,7 +52,7 @@ def main(seed, wanted):
 def _count_results(box):
     """Results that FastDeploy's own class has put; of these, those with masks, and those with experts."""
     counted, stock = [0, 0, 0], box.module.TokenProcessor
-    trial = importlib.import_module("fd_postproc.fastdeploy.trial.trial").Trial
+    trial = importlib.import_module("tools.accept.trial").Trial
     run = trial.run
 
     def run_and_count(self):

@@ -44,15 +44,14 @@ def check(tree):
 TRIAL = """
 import importlib, json
 from dataclasses import asdict
-from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial.compatibility import compare
+from fd_postproc.fastdeploy.engine.activation import decide
 module = importlib.import_module("fastdeploy.output.token_processor")
-print("told: " + json.dumps(asdict(compare(module, make_class))))
+print("told: " + json.dumps(asdict(decide(module))))
 """
 
 
 def serves(tree, **variables):
-    """The verdict of the engine side's trial in a tree; skips the test where it may stand aside, and does."""
+    """The engine side's decision in a tree; skips the test where it may stand aside, and does."""
     check(tree)
     verdict = _verdict(tree, *sorted(variables.items()))
     if not verdict["compatible"]:

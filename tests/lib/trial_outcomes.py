@@ -8,10 +8,10 @@ import dataclasses
 import enum
 import json
 
-from fd_postproc.fastdeploy.trial.canned import SCRIPTS
-from fd_postproc.fastdeploy.trial.features import ABORT_SETS, Facts
-from fd_postproc.fastdeploy.trial.sandbox import Sandbox
-from fd_postproc.fastdeploy.trial.trial import Trial
+from tools.accept.features import ABORT_SETS, Facts
+from tools.accept.sandbox import Sandbox
+from tools.accept.steps import SCRIPTS
+from tools.accept.trial import Trial
 
 RECENT = 1e9  # seconds since the epoch; less is a duration
 LONG = 1.0  # durations in a trial are longer, and log-probabilities that are lower come with 0.1 a column

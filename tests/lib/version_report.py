@@ -9,12 +9,12 @@ from fastdeploy import config
 from fastdeploy.output import token_processor as module
 
 from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial.canned import SCRIPTS
-from fd_postproc.fastdeploy.trial.compatibility import Pair, contract_gap, first_difference_in
-from fd_postproc.fastdeploy.trial.features import ABORT_SETS, Facts
-from fd_postproc.fastdeploy.trial.sandbox import Sandbox
-from fd_postproc.fastdeploy.trial.trial import Trial
 from tests.lib.step_replay import stubs
+from tools.accept.classes import Pair, contract_gap, first_difference_in, trusting
+from tools.accept.features import ABORT_SETS, Facts
+from tools.accept.sandbox import Sandbox
+from tools.accept.steps import SCRIPTS
+from tools.accept.trial import Trial
 
 SPECULATIVE = (("spec", "mtp"), ("spec", "ngram"), ("spec_topk", "mtp"))
 
@@ -90,7 +90,8 @@ def quick_dictionary():
 
     module.RequestOutput.to_dict = counted
     try:
-        plan = make_class(module).plan
+        with trusting():
+            plan = make_class(module).plan
         calls.clear()
         usual = plan.new_result(0, 1, "a", 3, plan.copy_metrics(module.RequestMetrics(arrival_time=1.0)))
         keys = list(usual.to_dict())

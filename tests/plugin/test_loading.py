@@ -9,8 +9,6 @@ import pytest
 
 from fd_postproc.doctor.environment import check_environment
 from fd_postproc.fastdeploy.engine import activation, entry
-from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial.result import TrialResult
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
 from tests.lib.quiet import Double, imported
@@ -54,7 +52,7 @@ stock.TokenProcessor._new_result = planted
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """What the plug-in reads, unset; a change that it makes is undone."""
-    for name in ("DISABLE", "FORCE", "KEEP_STALE", "KEEP_POLLING", "GC", "PEER", "FASTDEPLOY"):
+    for name in ("DISABLE", "KEEP_STALE", "KEEP_POLLING", "GC", "PEER", "FASTDEPLOY"):
         monkeypatch.setenv(f"FD_POSTPROC_{name}", "")
         monkeypatch.delenv(f"FD_POSTPROC_{name}")
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
@@ -74,8 +72,7 @@ def test_the_engine_loads_our_class_and_the_workers_are_told():
     assert told["peer"] == "compact/1"
     (line,) = [line for line in told["lines"] if "active" in line]
     assert line.startswith("INFO fd_postproc: engine side active")
-    assert "equal in" in line
-    assert "columns in the header of topk and spec_topk" in line
+    assert "this FastDeploy's code is known" in line
     assert (told["gauge"], told["stderr"]) == (1.0, [])
 
 
@@ -88,41 +85,36 @@ def test_disabled_it_is_fastdeploys_class_from_the_start():
 
 
 def test_an_unreadable_switch_is_said_and_taken_for_its_safe_meaning():
-    told = engine(FD_POSTPROC_DISABLE="false", FD_POSTPROC_FORCE="ja", FD_POSTPROC_FLIGHT_TOKEN="1")
+    told = engine(FD_POSTPROC_DISABLE="false", FD_POSTPROC_KEEP_STALE="ja", FD_POSTPROC_FLIGHT_TOKEN="1")
     assert not told["stock"]
     errors = [line for line in told["lines"] if line.startswith("ERROR")]
-    assert any("FD_POSTPROC_FORCE='ja' is neither yes" in line and "taken for no" in line for line in errors)
+    assert any(
+        "FD_POSTPROC_KEEP_STALE='ja' is neither yes" in line and "taken for no" in line for line in errors
+    )
     assert any("FD_POSTPROC_FLIGHT_TOKENS was perhaps meant" in line for line in errors)
     told = engine(FD_POSTPROC_DISABLE="flase")
     assert told["stock"]
     assert any("FD_POSTPROC_DISABLE='flase'" in line for line in told["lines"])
 
 
-def test_a_class_that_differs_stands_aside_and_names_the_difference():
+def test_new_code_stands_aside_and_is_named_with_file_and_line():
     told = engine(DIFFERENT, FD_POSTPROC_PEER="compact/1")
     assert told["stock"]
     assert told["peer"] is None
     (line,) = [line for line in told["lines"] if "stands aside" in line]
     assert line.startswith("WARNING")
-    assert "reasoning_token_num: 7 is expected, ours is 0" in line
+    assert "TokenProcessor._new_result" in line
     (said,) = told["stderr"]  # once, where it is not one of thousands
-    assert "reasoning_token_num" in said
+    assert "TokenProcessor._new_result" in said
     assert told["gauge"] == 0.0
-
-
-def test_forced_it_is_used_all_the_same():
-    told = engine(DIFFERENT, FD_POSTPROC_FORCE="1")
-    assert not told["stock"]
-    assert told["peer"] == "compact/1"
-    (line,) = [line for line in told["lines"] if "FD_POSTPROC_FORCE" in line]
-    assert "reasoning_token_num" in line
+    (line,) = [line for line in told["lines"] if "active beside" in line]
+    assert line.endswith("sending, wake-up")
 
 
 def test_steps_over_zeromq_are_served():
     told = engine(FD_USE_GET_SAVE_OUTPUT_V1="1", FD_POSTPROC_PEER="compact/1")
     assert not told["stock"]
     assert told["peer"] == "compact/1,streams/3"
-    assert any("steps as objects, through a socket" in line for line in told["lines"])
 
 
 def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
@@ -197,9 +189,7 @@ def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypat
 # ---- The decision ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "good"), [("FORCE", "1"), ("KEEP_STALE", "0"), ("GC", "off"), ("LOG_STATS", "60")]
-)
+@pytest.mark.parametrize(("name", "good"), [("KEEP_STALE", "0"), ("GC", "off"), ("LOG_STATS", "60")])
 def test_doctor_knows_the_variables(monkeypatch, name, good):
     name = f"FD_POSTPROC_{name}"
     monkeypatch.setenv(name, good)
@@ -221,19 +211,19 @@ def test_other_platforms_are_served_if_their_keys_are_ours(stock, monkeypatch, p
     ops = types.ModuleType(f"fastdeploy.model_executor.ops.{platform}")
     monkeypatch.setattr(current, f"is_{platform}", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, ops.__name__, ops)
-    assert activation.decide(stock, make_class).compatible  # no op at all: nobody but us makes keys
+    assert activation.decide(stock).compatible  # no op at all: nobody but us makes keys
     ops.get_output = lambda *arguments: None
-    verdict = activation.decide(stock, make_class)
+    verdict = activation.decide(stock)
     assert not verdict.compatible
     assert "get_output_ep" in verdict.reason
     ops.get_output_ep = imported("fastdeploy.model_executor.ops.gpu").get_output_ep
-    assert activation.decide(stock, make_class).compatible
+    assert activation.decide(stock).compatible
 
 
 def test_a_decision_that_cannot_be_made_is_no(stock, monkeypatch):
     monkeypatch.delattr(stock, "envs")
-    verdict = activation.decide(stock, make_class)
-    assert verdict == TrialResult(False, verdict.reason)
+    verdict = activation.decide(stock)
+    assert verdict == activation.Decision(False, verdict.reason)
     assert verdict.reason.startswith("cannot tell: AttributeError")
 
 
@@ -253,8 +243,8 @@ def test_the_peer_is_announced_and_withdrawn(monkeypatch):
 def test_a_build_with_other_keys_is_left_alone(stock, monkeypatch):
     """Its workers would send into a queue that our receiver never opens."""
     ops = imported("fastdeploy.model_executor.ops.gpu")
-    assert activation.decide(stock, make_class).compatible
+    assert activation.decide(stock).compatible
     monkeypatch.setattr(ops, "get_output_ep", lambda tensor, rank, wait: None)
-    verdict = activation.decide(stock, make_class)
+    verdict = activation.decide(stock)
     assert not verdict.compatible
     assert verdict.reason == activation.OTHER_KEYS

@@ -130,13 +130,9 @@ FLOORS = [
 # The files of the plug-in, the lowest first.  An extension is its .pyi here.
 PLUG_IN = [
     *("introspection", "logs", "seams", "build", "stream_frames", "array_readers", "contract"),
-    *("trial/canned", "trial/differences", "trial/private_globals", "trial/private_metrics"),
-    *("trial/result", "trial/sandbox", "trial/fakes"),
-    *("trial/trial_messages", "trial/trial", "trial/features", "trial/more_steps", "trial/known_code"),
-    "trial/compatibility",
+    *("statements", "gate", "quiet"),
     *("engine/results/step_context", "engine/results/_results", "engine/results/result_classes"),
-    *("engine/delivery/decode_log", "engine/delivery/sending", "engine/delivery/trial"),
-    *("engine/delivery/delivery", "engine/delivery/wake_up"),
+    *("engine/delivery/sending", "engine/delivery/delivery", "engine/delivery/wake_up"),
     *("engine/health/counters", "engine/health/liveness", "engine/health/reporter", "engine/health/watch"),
     # The mix-ins of the class: each inherits from others before it.
     "engine/processor/base",
@@ -152,7 +148,7 @@ PLUG_IN = [
     "worker/entry",
     *("api/chunks/_chunks", "api/chunks/token_spelling", "api/chunks/wait_for"),
     *("api/chunks/whole_answers", "api/chunks/model_fields", "api/chunks/building_blocks"),
-    *("api/loading", "api/canned", "api/trial", "api/counters", "api/activation", "api/connections"),
+    *("api/loading", "api/counters", "api/activation", "api/connections"),
     *("api/unpacking", "api/engine_process", "api/watchdog"),
     *(
         "api/answer_text",
@@ -183,6 +179,15 @@ def test_no_framework_is_imported():
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""] if node.level == 0 else []
             assert not frameworks & {name.split(".")[0] for name in names}, f"{path}: line {node.lineno}"
+
+
+def test_nothing_is_imported_on_the_way_of_a_message():
+    """A thread that imports when the process forks leaves a lock that the child waits for, for ever."""
+    for path in [*PACKAGE.glob("core/*"), *PACKAGE.glob("ops/*.py"), PACKAGE / "_core.pyx"]:
+        if path.suffix in (".py", ".pyx", ".pxi"):
+            found = re.findall(r"^[ \t]+(?:from \S+ )?import .*", path.read_text(), flags=re.M)
+            # the extension for tensors on a device, which a forked child cannot use anyway
+            assert [line for line in found if "_save as extension" not in line] == [], path
 
 
 def test_each_floor_imports_only_floors_below():
@@ -252,17 +257,15 @@ HOUSE_RULES = {
         {
             "fastdeploy/seams.py": "the one replacement",
             "fastdeploy/engine/activation.py": "a class of ours becomes FastDeploy's again",
-            "fastdeploy/engine/delivery/decode_log.py": "an object made for the comparison",
-            "fastdeploy/engine/delivery/trial.py": "objects made for the comparison",
             "fastdeploy/engine/processor/finish.py": "an object of ours passes on what is set",
             "fastdeploy/engine/results/result_classes.py": "classes of ours, and results made to ask them",
             "fastdeploy/engine/results/_dicts.pxi": "a holder whose dictionary shares its keys",
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",
+            "fastdeploy/statements.py": "nodes of a syntax tree",
             "fastdeploy/api/watchdog.py": "an attribute of our own name: the client's watchdog",
             "fastdeploy/api/chunks/whole_answers.py": "classes of ours",
             "fastdeploy/api/chunks/_models.pxi": "a stand-in passes on what is set",
             "fastdeploy/api/chunks/_writer.pxi": "a stand-in passes on what is set",
-            "fastdeploy/trial/*": "copies of functions, until the trial leaves the package",
         },
     ),
     "reads no frame and no cell, and nothing depends on who asks": (
@@ -270,8 +273,6 @@ HOUSE_RULES = {
         r"|\bcell_contents\b|def __class__\b|\.__class__ = |\bgc\.get_ref",
         {
             "fastdeploy/engine/activation.py": "an object of ours becomes one of FastDeploy's, for good",
-            "fastdeploy/trial/*": "copies of functions, until the trial leaves the package",
-            "fastdeploy/api/trial.py": "copies of functions, until the trial leaves the package",
         },
     ),
     "relies on no private layout or attribute": (
@@ -313,7 +314,7 @@ ROOMS = {
     "harness": (),
     # What is measured against must be the step that the recorded runs hold to: restated once, under tests/.
     # Other engines are given the model folder of the real service, and measured beside it.
-    "benchmarks": ("tests.restated", "harness.service"),
+    "benchmarks": ("tests.restated", "harness.service", "tools.accept"),
     "tools": ("benchmarks", "tests"),
     "tests": ("harness", "tools"),
     # A benchmark may change or go without a test of anything else: only its own tests know it.

@@ -663,8 +663,11 @@ CHANGES = [
     *_in_step(
         "number changed",
         ("RESET_ABOVE", edit.constant("RESET_ABOVE", "4")),
-        ("the preempted mark", edit.constant("PREEMPTED", "-11")),
-        ("the recovery's text", edit.constant("RECOVERY_TEXT", "'no recovery'")),
+    ),
+    Change(
+        "number changed",
+        "the preempted mark",
+        (("fastdeploy.config", edit.constant("PREEMPTED_TOKEN_ID", "-11")),),
     ),
     Change("number changed", "K", ((PROCESSOR, edit.constant("K", "OLD + 4")),)),
     Change(
@@ -925,3 +928,11 @@ def every_change():
     names = [change.name for change in CHANGES]
     assert len(set(names)) == len(names), [name for name in names if names.count(name) > 1]
     return CHANGES
+
+
+def sixty():
+    """About sixty of them: one of each kind, two of those with many."""
+    by_kind = {}
+    for one in every_change():
+        by_kind.setdefault(one.kind, []).append(one)
+    return [one for some in by_kind.values() for one in some[: 2 if len(some) > 5 else 1]]

@@ -1,4 +1,4 @@
-"""In a process of its own: FastDeploy with one change, and what the plug-in does there."""
+"""In a process of its own: FastDeploy with one change, and what the gate says of each seam."""
 
 import ast
 import contextlib
@@ -12,36 +12,14 @@ import logging
 import os
 import sys
 import tempfile
-import traceback
-from functools import partial
+
+from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.engine import activation
+from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
+from fd_postproc.fastdeploy.seams import SEAMS
 
 PACKAGES = ("fastdeploy.", "tests.restated.")
-FAST, SLOW, ASIDE, DIFFERENT, RAISES, NO_PLACE, BROKEN = (
-    *("equal and fast", "equal, a part left", "falls back", "ACTIVE AND DIFFERENT", "EXCEPTION"),
-    *("no such place", "FastDeploy itself fails"),
-)
-GOOD = (FAST, SLOW, ASIDE)
-RELOADED = tuple(
-    f"fastdeploy.{name}"
-    for name in (
-        *("output.token_processor", "output.stream_transfer_data", "engine.request", "worker.output"),
-        *(
-            "scheduler.local_scheduler",
-            "scheduler.data",
-            "inter_communicator",
-            "inter_communicator.zmq_server",
-            "engine.common_engine",
-        ),
-    )
-)
-"""Of a source tree, which takes long to import: the modules that are imported anew for each change."""
-SERVED = tuple(
-    f"fastdeploy.entrypoints.openai.{name}" for name in ("protocol", "serving_chat", "serving_completion")
-)
-"""The same of an API server's."""
-SCRIPTS = 12
-ANSWERS = 40
-BATCH = 40
+NO_PLACE, BROKEN, DATA = "no such place", "FastDeploy itself fails", "data"
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -79,36 +57,51 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def judge(change):
-    """(outcome, why): one of the words above, and the parts that are left, or the reason."""
-    for name in SERVED if change.serving else RELOADED:
-        sys.modules.pop(name, None)
+    """The seams that the gate leaves to FastDeploy, by name, with the reason."""
     finder = Changed(change)
     sys.meta_path.insert(0, finder)
     os.environ.update(change.environment)
     if change.shapes:
         _change_shapes(change)
     logging.disable(logging.CRITICAL)
-    if change.serving:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            told = _judged_serving()
-        return told if finder.found else (NO_PLACE, "")
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        told = _serving() if change.serving else _engine(change)
+    return told if finder.found or change.shapes else {NO_PLACE: ""}
+
+
+def _serving():
+    left = {}
+    for name in SEAMS["api chunks"].modules:
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            return {BROKEN: f"{type(error).__name__}: {error}"}
+        reason = gate.judge("api chunks", module).reason
+        left |= {"api chunks": reason} if reason else {}
+        _, reason = importlib.import_module("fd_postproc.fastdeploy.api.activation").decide(module)
+        left |= {DATA: reason} if reason else {}
+    return left
+
+
+def _engine(change):
     try:
         module = importlib.import_module("fastdeploy.output.token_processor")
-        importlib.import_module("fastdeploy.inter_communicator.zmq_server")
-        importlib.import_module("fastdeploy.scheduler.local_scheduler")
+        for name in ("inter_communicator.zmq_server", "scheduler.local_scheduler", "engine.common_engine"):
+            importlib.import_module(f"fastdeploy.{name}")
     except Exception as error:
-        return BROKEN, f"{type(error).__name__}: {error}"
-    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
-        told = _judged(module, change)
-    if told == (ASIDE, ""):
-        told = ASIDE, said.getvalue().strip().rpartition("is used: ")[2]
-    if not finder.found and not (change.shapes and not _is_tree()):
-        return NO_PLACE, ""
-    return told
-
-
-def _is_tree():
-    return not importlib.import_module("fastdeploy").__version__.endswith("double")
+        return {BROKEN: f"{type(error).__name__}: {error}"}
+    left = {}
+    decision = activation.decide(module, change.speculative)
+    if not decision.compatible:
+        left["token processor"] = decision.reason
+    for name in ("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"):
+        reason = gate.judge(name).reason
+        left |= {name: reason} if reason else {}
+    try:
+        plan_of(module)
+    except Exception as error:  # the entry point takes FastDeploy's own class then
+        left[DATA] = f"{type(error).__name__}: {error}"
+    return left
 
 
 def _change_shapes(change):
@@ -123,130 +116,3 @@ def _change_shapes(change):
     with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as after:
         json.dump(told, after)
     os.environ["FD_POSTPROC_DOUBLE"] = after.name
-
-
-def _judged_serving():
-    """As an API server decides; then with more answers than its trial has."""
-    trial = importlib.import_module("fd_postproc.fastdeploy.api.trial")
-    canned = importlib.import_module("fd_postproc.fastdeploy.api.canned")
-    left = {}
-    for name in ("serving_chat", "serving_completion"):
-        what = name.partition("_")[2]
-        try:
-            module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
-        except Exception as error:
-            return BROKEN, f"{type(error).__name__}: {error}"
-        try:
-            verdict, blocks = trial.compare(module)
-            if not verdict.compatible:
-                left[what] = verdict.reason
-                continue
-            left |= {f"{what}, {name}": why for name, why in verdict.left}
-            more = [canned.random_script(number, what == "chat") for number in range(1000, 1000 + ANSWERS)]
-            found = trial.in_a_thread_of_its_own(partial(trial._first_difference, module, blocks, more))
-        except Exception:
-            return RAISES, traceback.format_exc().strip().splitlines()[-1]
-        if found:
-            return DIFFERENT, f"{what}: {found}"
-    told = "; ".join(f"{name}: {why}" for name, why in left.items())
-    if left.keys() == {"chat", "completion"}:
-        return ASIDE, told
-    return (SLOW, told) if left else (FAST, "")
-
-
-def _judged(module, change):
-    """As an engine decides; then what it is active with is held against FastDeploy's own, harder."""
-    try:
-        entry = importlib.import_module("fd_postproc.fastdeploy.engine.entry")
-        if _falls_back(entry.token_processor(), module):
-            return ASIDE, ""  # it is on standard error
-        processor_class = importlib.import_module("fd_postproc.fastdeploy.engine.processor_class")
-        activation = importlib.import_module("fd_postproc.fastdeploy.engine.activation")
-        decision = activation.decide(module, processor_class.make_class, change.speculative)
-        if not decision.compatible:
-            return ASIDE, decision.reason
-        importlib.import_module("fastdeploy.engine.common_engine")
-        taken = importlib.import_module("fd_postproc.fastdeploy.report")._fast_paths(module)
-    except Exception:
-        return RAISES, traceback.format_exc().strip().splitlines()[-1]
-    streamed = bool(change.environment) and not change.speculative
-    difference = _difference(module, processor_class.make_class, taken, streamed)
-    if difference:
-        return DIFFERENT, difference
-    left = [name for name, is_on in taken.items() if not is_on]
-    if not taken:
-        return SLOW, "no fast path can be examined"
-    return (
-        (SLOW, ", ".join(left))
-        if left
-        else (FAST, f"unknown: {', '.join(decision.unknown)}" if decision.unknown else "")
-    )
-
-
-def _falls_back(cls, module):
-    return cls is module.TokenProcessor
-
-
-# ---- The plug-in's parts beside FastDeploy's, with more than its own trial has ----------------------------
-
-
-def _difference(module, make_class, taken, streamed):
-    """The first difference that the plug-in's own trial did not find; None without one."""
-    compatibility = importlib.import_module("fd_postproc.fastdeploy.trial.compatibility")
-    trial = importlib.import_module("fd_postproc.fastdeploy.trial.trial")
-    sandbox = importlib.import_module("fd_postproc.fastdeploy.trial.sandbox")
-    features = importlib.import_module("fd_postproc.fastdeploy.trial.features")
-    more_steps = importlib.import_module("fd_postproc.fastdeploy.trial.more_steps")
-    make_task = trial.make_task
-    trial.make_task = lambda box, slot, differing: _enriched(make_task(box, slot, differing), slot)
-    box, ours = sandbox.Sandbox(module), sandbox.Sandbox(module)
-    facts, cls = features.Facts.of(module, box), make_class(ours.module)
-    for name, value in facts.traits.items():
-        setattr(cls, name, value)
-    pair = compatibility.Pair(box, box.module.TokenProcessor), compatibility.Pair(ours, cls)
-    for number in range(1000, 1000 + SCRIPTS):
-        script = more_steps.script(number, facts, streamed)
-        try:
-            found = compatibility.first_difference_in(script, *pair, facts)
-        except RuntimeError:  # FastDeploy's own class does not take such a step
-            continue
-        if found:
-            return f"{script.name}: {found}"
-    trial.make_task = make_task
-    return _difference_on_the_way_out(module, make_class, taken)
-
-
-def _enriched(task, slot):
-    """A request with what changes of the list look at; FastDeploy's ordinary ones have none of it."""
-    task.stop_token_ids = [21, 22, 31, 1500, 100 + slot]
-    task.wanted_columns, task.priority, task.hidden = 1, slot % 3, slot % 5 == 1
-    task.user, task.audio_output_token_ids, task.paused = "a user", [1, 2], slot % 7 == 3
-    return task
-
-
-def _difference_on_the_way_out(module, make_class, taken):
-    """The trials of scheduler, server and sender once more, with a batch that is not small."""
-    trial = importlib.import_module("fd_postproc.fastdeploy.engine.delivery.trial")
-    report = importlib.import_module("fd_postproc.fastdeploy.report")
-    own = trial._steps
-
-    def steps(plan):
-        yield from own(plan)
-        for size in (BATCH, 2 * BATCH):
-            for number in range(3):
-                yield (
-                    [_result(plan, trial.MANY_NAMES[slot], slot, number == 2) for slot in range(size)],
-                    True,
-                    True,
-                )
-
-    trial._steps = steps
-    again = report._fast_paths(module)
-    wrong = [name for name, is_on in taken.items() if is_on and not again.get(name)]
-    return f"with {BATCH} requests: {', '.join(wrong)}" if wrong else None
-
-
-def _result(plan, name, slot, finished):
-    made = plan.new_result(slot, 1, name, 3, None)
-    made.outputs.token_ids, made.finished = [slot + 3], finished and slot % 3 == 0
-    return made

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..._version import __version__
-from ...environment import FORCE, is_on
 from ..logs import api_log, export_active, warn
-from ..seams import left_text, unknown_text
-from ..trial.result import TrialResult
+from ..seams import left_text
 from . import counters
-from .chunks.building_blocks import install
-from .trial import compare
+from .chunks.building_blocks import Blocks, blocks_of, install
+from .chunks.model_fields import NotPlain
 
 WHAT = {
     "serving_chat": "chat completions",
@@ -19,36 +17,39 @@ WHAT = {
 }
 
 
-def settle(module: Any) -> TrialResult:
-    """Decide for a serving module that was just imported, and install the fast path if it fits.
+def settle(module: Any) -> str | None:
+    """Decide for a serving module that was just imported, and install our parts whose place is known.
 
     Parameters
     ----------
     module : module
         ``serving_chat`` or ``serving_completion``.
+
+    Returns
+    -------
+    str or None
+        Why FastDeploy's own code writes everything; None: ours is in.
     """
-    counters.stop()
-    verdict, blocks = compare(module)
+    blocks, reason = decide(module)
+    log, what = api_log(), WHAT[module.__name__.rpartition(".")[2]]
     counters.begin()
-    log = api_log()
-    what = WHAT[module.__name__.rpartition(".")[2]]
-    forced = not verdict.compatible and blocks is not None and is_on(FORCE)
-    active = verdict.compatible or forced
-    if active and blocks is not None:
-        install(module, blocks)
-    export_active("api", active)
-    if not active:
-        text = f"API side stands aside, FastDeploy's own code writes the {what}: {verdict.reason}"
-        warn(log, text)
-    elif forced:
-        log.warning(
-            f"fd_postproc: API side active for {what} ({__version__}) because {FORCE} is set, although it "
-            f"differs from FastDeploy's own code: {verdict.reason}"
-        )
-    else:
-        log.info(
-            f"fd_postproc: API side active for {what} ({__version__}): writes the chunks; {verdict.reason} "
-            f"with FastDeploy's own code ({verdict.seconds * 1e3:.0f} ms){left_text(verdict.left)}"
-            f"{unknown_text(verdict.unknown)}"
-        )
-    return verdict
+    export_active("api", blocks is not None)
+    if blocks is None:
+        warn(log, f"API side stands aside, FastDeploy's own code writes the {what}: {reason}")
+        return reason
+    install(module, blocks)
+    log.info(
+        f"fd_postproc: API side active for {what} ({__version__}): writes the chunks"
+        f"{left_text(sorted(blocks.left.items()))}"
+    )
+    return None
+
+
+def decide(module: Any) -> tuple[Blocks | None, str]:
+    """Our parts for a serving module, or None and the reason; never raises."""
+    try:
+        return blocks_of(module), ""
+    except NotPlain as reason:
+        return None, str(reason)
+    except Exception as error:
+        return None, f"cannot tell: {type(error).__name__}: {error}"

@@ -214,15 +214,13 @@ def install(module: Any) -> Callable[[], None]:
     Raises
     ------
     NotPlain
-        If its dispatcher does not look its queues up as it is known to.
+        If it has no dispatcher.
     """
     cls = module.DealerConnectionManager
     stock_init, stock_initialize = cls.__init__, cls.initialize
     dispatch = getattr(cls, "_dispatch_batch_responses", None)
     if dispatch is None:
         raise NotPlain("results come one by one here, after their request was registered")
-    if not {"request_map", "get", "put_nowait"} <= set(dispatch.__code__.co_names):
-        raise NotPlain("its dispatcher looks the queues up in another way")
 
     @functools.wraps(stock_init)
     def __init__(manager: Any, *arguments: Any, **options: Any) -> None:

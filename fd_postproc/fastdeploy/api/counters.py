@@ -11,14 +11,9 @@ _counters: dict[str, Any] = {}
 
 
 def begin() -> None:
-    """Begin to count; what a trial did is forgotten."""
+    """Begin to count; what came before is forgotten."""
     forget_totals()
     tell_notes_to(_tell)
-
-
-def stop() -> None:
-    """Stop reporting, because a trial is about to run."""
-    tell_notes_to(None)
 
 
 def _tell(reason: str, count: int) -> None:

@@ -1,7 +1,7 @@
 """Finds the parsers that search an answer's earlier text for their marks only.
 
-A parser is known if FastDeploy's own package defines it, if its code mentions only what the code of known
-parsers does, and if it answers the same with excerpts in a trial with random answers.
+A parser is known if FastDeploy's own package defines it, if the gate knows its code, and if it answers the
+same with excerpts in a trial with random answers.
 """
 
 from __future__ import annotations
@@ -12,38 +12,13 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..trial.sandbox import SILENT, Quiet
+from .. import gate
+from ..quiet import SILENT, Quiet
 from .chunks.model_fields import NotPlain
 from .excerpt import SHAPE, Excerpt, Marks
 
 REASONING = "extract_reasoning_content_streaming"
 TOOLS = "extract_tool_calls_streaming"
-
-KNOWN_NAMES = {
-    REASONING: frozenset(
-        {
-            "DeltaMessage", "_extract_response_content", "_is_with_tool", "endswith", "find", "len", "lstrip",
-            "partition", "response_end_token", "response_end_token_id", "response_start_token",
-            "response_start_token_id", "startswith", "strip", "think_end_token", "think_end_token_id",
-            "think_start_token", "think_start_token_id", "tool_call_end_token_id", "tool_call_start_token",
-            "tool_call_start_token_id", "tool_begin_token", "tool_begin_token_id",
-        }
-    ),
-    TOOLS: frozenset(
-        {
-            "ALL", "Allow", "DOTALL", "DeltaFunctionCall", "DeltaMessage", "DeltaToolCall", "Exception",
-            "JSONDecodeError", "MalformedJSON", "STR", "append", "bracket_counts", "buffer", "core", "count",
-            "current_tool_id", "current_tool_name_sent", "data_processor_logger", "debug", "decoder",
-            "dumps", "end", "endswith", "enumerate", "error", "escape", "exceptions", "find", "format_exc",
-            "get", "group", "isinstance", "json", "len", "loads", "log_request_error", "logger", "lstrip",
-            "max", "model_dump", "partial_json_parser", "prev_tool_call_arr", "random_tool_call_id", "re",
-            "replace", "request_id", "rindex", "rstrip", "search", "split", "str", "streamed_args_for_tool",
-            "strip", "tool_call_end_token", "tool_call_start_token", "tool_call_start_token_id", "traceback",
-            "valid", "warning",
-        }
-    ),
-}  # fmt: skip
-"""Names that the streaming methods of FastDeploy's parsers may use."""
 
 RAISED = "raises"
 ANSWERS = 60  # of a trial, for each state that a prompt leaves
@@ -92,24 +67,24 @@ def marks_of(reasoning: Any, tools: Callable[[Any], Any] | None, tokenizer: Any)
 
 
 def _check_code(parser: Any, method: str) -> None:
-    """Raise NotPlain if a streaming method reaches code of another kind."""
+    """Raise NotPlain if a streaming method, or one that it calls, is not FastDeploy's own known code."""
     cls = type(parser)
-    waiting, seen = [method], set()
+    waiting, reached = [method], {}
     while waiting:
         name = waiting.pop()
         function = getattr(cls, name, None)
-        if name in seen or not isinstance(function, types.FunctionType):
+        if name in reached or not isinstance(function, types.FunctionType):
             if name == method:
                 raise NotPlain(f"{cls.__name__} has no {method}")
             continue
-        seen.add(name)
         if name in vars(parser) or not function.__module__.startswith("fastdeploy."):
             raise NotPlain(f"{cls.__name__} is none of FastDeploy's own parsers")
-        names = function.__code__.co_names
-        more = sorted({*names} - KNOWN_NAMES[method])
-        if more:
-            raise NotPlain(f"{cls.__name__} looks at more: {', '.join(more)}")
-        waiting += [one for one in names if one not in seen and hasattr(cls, one)]
+        reached[name] = function
+        waiting += [one for one in function.__code__.co_names if one not in reached and hasattr(cls, one)]
+    found = ((function.__qualname__, function) for function in reached.values())
+    reason = gate.compared(found, gate.record().get("api parsers", {})).reason
+    if reason:
+        raise NotPlain(reason)
 
 
 # ---- the trial ---------------------------------------------------------------------------------------------

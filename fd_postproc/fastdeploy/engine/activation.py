@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, DRAFTS, FORCE, PEER, STREAMS, is_on
+from ...environment import COMPACT, DISABLE, DRAFTS, PEER, STREAMS, is_on
+from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import Channel
 from ...queues import queue_id_from_env
+from .. import gate
 from ..build import KeyRule, key_rule, ops_module
+from ..contract import contract_gap
 from ..logs import export, export_active, warn
-from ..seams import ASIDE_COST, unknown_text
-from ..trial.compatibility import check
-from ..trial.result import TrialResult
+from ..seams import ASIDE_COST, ENGINE, report
+from .delivery.delivery import Delivery
+from .delivery.wake_up import WakeUp
 
 OTHER_KEYS = "this build's ops make the keys of queues by another rule, so its workers' queue is not ours"
 UNKNOWN_KEYS = (
@@ -26,47 +29,88 @@ UNKNOWN_KEYS = (
 )
 
 
-def decide(module: Any, make_class: Callable[[Any], type], speculative: bool = False) -> TrialResult:
+@dataclass(frozen=True)
+class Decision:
+    """Whether our class is used, and the reason where it is not.
+
+    Attributes
+    ----------
+    compatible : bool
+    reason : str
+        One sentence in plain words.
+    facts : dict of str to bool
+        Attributes that our class needs for this FastDeploy.
+    unknown : tuple of str
+        FastDeploy's functions with new code.
+    asked_later : str
+        Why FastDeploy's ops could not be asked for the keys of their queues; they are when a queue is made.
+    """
+
+    compatible: bool
+    reason: str = ""
+    facts: dict[str, bool] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    asked_later: str = ""
+
+
+_SOCKET = frozenset(
+    {
+        *("TokenProcessor.process_sampling_results_use_zmq", "TokenProcessor._process_batch_output_use_zmq"),
+        *("TokenProcessor._reschedule_preempt_task_use_zmq", "TokenProcessor._process_per_token"),
+        "inter_communicator.zmq_server:ZmqServerBase.recv_pyobj",
+    }
+)
+_QUEUE = frozenset({"TokenProcessor.process_sampling_results", "TokenProcessor._process_batch_output"})
+"""FastDeploy's functions by which steps come as objects, or as messages of a queue."""
+
+
+def decide(module: Any, speculative: bool = False) -> Decision:
     """Decide whether our class is active.
 
     Parameters
     ----------
     module : module
         ``fastdeploy.output.token_processor``.
-    make_class : callable
-        ``make_class(module)`` gives our class, a subclass of ``module.TokenProcessor``.
     speculative : bool
         Whether it decodes speculatively, of which FastDeploy sends nothing over ZeroMQ.
 
     Returns
     -------
-    TrialResult
-        `compatible` is the decision; if `forced`, the reason tells of a difference nevertheless.
+    Decision
         Never raises.
     """
     try:
-        reason = _not_served(module)
+        reason = f"switched off by {DISABLE}" if is_on(DISABLE) else contract_gap(module)
         if reason:
-            return TrialResult(False, reason)
-        verdict = check(module, make_class, speculative)
-        if verdict.compatible and not module.envs.FD_USE_GET_SAVE_OUTPUT_V1:
+            return Decision(False, reason)
+        socket = bool(getattr(module.envs, "FD_USE_GET_SAVE_OUTPUT_V1", False))
+        without = _SOCKET if not socket else frozenset() if speculative else _QUEUE
+        verdict = gate.judge("token processor", module, without)
+        if verdict.reason:
+            return Decision(False, verdict.reason, unknown=tuple(one.function for one in verdict.unknown))
+        if not socket:
             # The ops by which stock workers send must find the queue that our receiver opens.
-            rule = key_rule(getattr(ops_module(), "get_output_ep", None))
-            if rule is not KeyRule.OURS:
-                reason = OTHER_KEYS if rule is KeyRule.OTHER else UNKNOWN_KEYS
-                verdict = replace(verdict, compatible=False, reason=reason)
+            try:
+                other = other_keys()
+            except QueueError as error:
+                return Decision(True, facts=verdict.facts, asked_later=str(error))
+            if other:
+                return Decision(False, other)
+        return Decision(True, facts=verdict.facts)
     except Exception as error:
-        return TrialResult(False, f"cannot tell: {type(error).__name__}: {error}")
-    if not verdict.compatible and is_on(FORCE):
-        return replace(verdict, compatible=True, forced=True)
-    return verdict
+        return Decision(False, f"cannot tell: {type(error).__name__}: {error}")
 
 
-def _not_served(module: Any) -> str | None:
-    """Reason to stay inactive regardless of compatibility; None if there is none."""
-    if is_on(DISABLE):
-        return f"switched off by {DISABLE}"
-    return None
+def other_keys() -> str:
+    """Why our receiver would open another queue than FastDeploy's ops; empty if it would not.
+
+    Raises
+    ------
+    QueueError
+        If the kernel makes no queue at all at present.
+    """
+    rule = key_rule(getattr(ops_module(), "get_output_ep", None))
+    return {KeyRule.OURS: "", KeyRule.OTHER: OTHER_KEYS, KeyRule.UNKNOWN: UNKNOWN_KEYS}[rule]
 
 
 def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
@@ -95,7 +139,7 @@ def _record(channel: Channel, text: str, log: Any) -> None:
     recorder.end()
 
 
-def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any], type]) -> TrialResult:
+def settle(processor: Any, module: Any, stock: type) -> Decision:
     """Decide for a token processor that was just constructed; a fallback makes it FastDeploy's own.
 
     Parameters
@@ -106,35 +150,52 @@ def settle(processor: Any, module: Any, stock: type, make_class: Callable[[Any],
         ``fastdeploy.output.token_processor``.
     stock : type
         FastDeploy's class, of which ours is a subclass.
-    make_class : callable
-        What ours was made with: the trial makes it again, over a copy of the module.
     """
     channel = processor.channel
     speculative = bool(processor.cfg.speculative_config.method)
-    verdict = decide(module, make_class, speculative)
-    announce_peer(verdict.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
-    for name, value in verdict.traits.items():
+    decision = decide(module, speculative)
+    announce_peer(decision.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
+    for name, value in decision.facts.items():
         setattr(type(processor), name, value)
-    export_active("engine", verdict.compatible)
-    export("known", "side", "engine", not verdict.unknown)
+    export_active("engine", decision.compatible)
+    export("known", "side", "engine", not decision.unknown)
     log = module.llm_logger
-    if not verdict.compatible:
-        processor.__class__ = stock
-        text = f"engine side stands aside, FastDeploy's own token processor is used: {verdict.reason}"
-        if is_on(DISABLE):  # the operator knows
-            log.info(f"fd_postproc: {text}")
-        else:
-            warn(log, f"{text}; {ASIDE_COST}")
-            _record(channel, text, log)
-    elif verdict.forced:
-        log.warning(
-            f"fd_postproc: engine side active ({__version__}) because {FORCE} is set, although it differs "
-            f"from FastDeploy's own token processor: {verdict.reason}"
-        )
-    else:
+    if decision.compatible:
         log.info(
             f"fd_postproc: engine side active ({__version__}): receives the tokens and makes the results; "
-            f"{verdict.reason} with FastDeploy's own class ({verdict.seconds * 1e3:.0f} ms); this FastDeploy "
-            f"has: {', '.join(verdict.features)}{unknown_text(verdict.unknown)}"
+            "this FastDeploy's code is known"
         )
-    return verdict
+        if decision.asked_later:
+            processor.ask_for_keys = other_keys
+            warn(log, f"{decision.asked_later}; the engine waits until one can be made")
+        return decision
+    plan = processor.plan
+    processor.__class__ = stock
+    text = f"engine side stands aside, FastDeploy's own token processor is used: {decision.reason}"
+    if is_on(DISABLE):  # the operator knows
+        log.info(f"fd_postproc: {text}")
+    else:
+        warn(log, f"{text}; {ASIDE_COST}")
+        _record(channel, text, log)
+        _take_way_out(processor, plan, log)
+    return decision
+
+
+def _take_way_out(processor: Any, plan: Any, log: Any) -> None:
+    """Take over the scheduler's wait and the sender's loop, beside FastDeploy's own token processor.
+
+    Both are restored when the processor goes.
+    """
+    try:
+        scheduler = processor.cached_generated_tokens
+        delivery, wake_up = Delivery(plan, scheduler), WakeUp(scheduler)
+        weakref.finalize(processor, delivery.end)
+        weakref.finalize(processor, wake_up.end)
+        delivery.begin()
+        wake_up.begin()
+        taken = {"sending": delivery.is_installed, "wake-up": wake_up.is_installed}
+        report(taken, ENGINE)
+        inside = ", ".join(name for name, is_in in taken.items() if is_in)
+        log.info(f"fd_postproc: active beside FastDeploy's own token processor: {inside or 'nothing'}")
+    except Exception as error:
+        log.error(f"fd_postproc: FastDeploy's own way out stays: {type(error).__name__}: {error}")

@@ -25,8 +25,8 @@ _handing_over = False
 def token_processor() -> type:
     """The token processor's class: ours, another plug-in's if there is one, or FastDeploy's own.
 
-    Whether ours is compatible is decided when it is constructed (`activation.settle`): that takes a tenth of
-    a second, and many processes import the engine without ever constructing it.
+    Whether ours is used is decided when it is constructed (`activation.settle`): many processes import the
+    engine without ever constructing it.
     """
     module = importlib.import_module(MODULE)
     log = getattr(module, "llm_logger", logging.getLogger(NAME))
@@ -44,8 +44,8 @@ def token_processor() -> type:
 
         return make_class(module)
     except Exception as error:
+        from ..contract import contract_gap
         from ..logs import export_active, warn
-        from ..trial.compatibility import contract_gap
 
         os.environ.pop(PEER.name, None)
         export_active("engine", False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import types
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...environment import KEEP_POLLING, is_on
-from ..introspection import names_of
+from .. import gate
 from ..seams import ENGINE, report, text_of
 from .delivery.sending import ENGINE as MODULE
-from .delivery.sending import KNOWN_NAMES, LOOP, SEND, SERVER, sends_batches
+from .delivery.sending import sends_batches
 from .delivery.wake_up import waits_in
 from .results._results import Plan, Sums
 
@@ -70,7 +69,7 @@ def paths_of(processor: Examined) -> dict[str, bool]:
     scheduler, delivery = processor.cached_generated_tokens, processor.delivery
     taken["delivery"] = delivery.handover_in(scheduler) is not None
     if not is_on(KEEP_POLLING):  # the operator knows
-        taken["wake-up"] = waits_in(scheduler, processor.plan) is not None
+        taken["wake-up"] = waits_in(scheduler) is not None
     if sends_batches(processor.fd.envs) and MODULE in sys.modules:
         # Without a service the engine is made of other parts, with another loop.
         taken["sending"] = delivery.service is not None and delivery.sending is not None
@@ -79,43 +78,27 @@ def paths_of(processor: Examined) -> dict[str, bool]:
     return taken
 
 
-def why_left(taken: dict[str, bool], scheduler: type) -> dict[str, str]:
-    """Why paths out of the engine are left to FastDeploy: new names in its code, or a difference.
+def why_left(taken: dict[str, bool], scheduler: Any = None, service: Any = None) -> dict[str, str]:
+    """Why paths are left to FastDeploy, by name: which of its functions has new code, and where.
 
     Parameters
     ----------
     taken : dict of str to bool
         Of `paths_of`.
-    scheduler : type
+    scheduler, service : type, optional
         FastDeploy's.
     """
-    server = getattr(sys.modules.get(SERVER), "ZmqServerBase", None)
-    service = getattr(sys.modules.get(MODULE), "EngineService", None)
-    places = {
-        "delivery": ((scheduler, "put_results"), (scheduler, "get_results")),
-        "sending": ((service, LOOP), (server, SEND)),
-    }
-    told = {}
-    for name, functions in places.items():
-        if taken.get(name, True):
-            continue
-        found = [(method, getattr(cls, method, None)) for cls, method in functions]
-        missing = [method for method, function in found if not isinstance(function, types.FunctionType)]
-        new = {
-            method: sorted(names_of(function.__code__) - KNOWN_NAMES)
-            for method, function in found
-            if isinstance(function, types.FunctionType)
-        }
-        looks = [f"{method} looks at {', '.join(names)}" for method, names in new.items() if names]
-        gone = [f"there is no {method} where this release looks for it" for method in missing]
-        told[name] = "; ".join(gone + looks) or f"{' or '.join(new)} differs in the trial"
-    return told
+    places = {"delivery": scheduler, "wake-up": scheduler, "sending": service}
+    reasons = {name: gate.judge(name, places.get(name)).reason for name, is_on in taken.items() if not is_on}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def tell(processor: Examined) -> None:
     """Log and export the active fast paths."""
     taken = paths_of(processor)
     log = processor.fd.llm_logger
-    told = text_of(taken, why=why_left(taken, type(processor.cached_generated_tokens)))
+    told = text_of(
+        taken, why_left(taken, type(processor.cached_generated_tokens), processor.delivery.service)
+    )
     (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {told}")
     report(taken, ENGINE)

@@ -87,7 +87,7 @@ class Lifecycle(Sockets):
 
     def _wait_for_results(self) -> None:
         """Let the sender's thread wait in the scheduler until there are results."""
-        self.wake_up = WakeUp(self.cached_generated_tokens, self.plan)
+        self.wake_up = WakeUp(self.cached_generated_tokens)
         weakref.finalize(self, self.wake_up.end)
         text = self.wake_up.begin()
         if text:

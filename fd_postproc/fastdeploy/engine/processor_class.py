@@ -39,7 +39,7 @@ def make_class(module: Any) -> type:
         "plan": plan_of(module),
         "layout": layout,
         "aborts_itself": "abort_req_ids_set" in names_in(stock),
-        "makes_empty_results": False,  # until the trial has found out
+        "makes_empty_results": False,  # until `settle` knows
         "__module__": __name__,
         "__doc__": Parts.__doc__,
     }
@@ -57,5 +57,5 @@ class Parts(Lifecycle):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """Construct as FastDeploy does; then prepare to receive, or fall back."""
         super().__init__(*arguments, **named)
-        if settle(self, self.fd, self.stock, make_class).compatible:
+        if settle(self, self.fd, self.stock).compatible:
             self._get_ready()

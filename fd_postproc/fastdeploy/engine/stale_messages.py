@@ -5,8 +5,11 @@ the last one left: tokens of ended requests, in slots that belong to other reque
 
 When the token processor is constructed, this service's worker has not been started: whatever waits then is
 stale.  But that is known to be the right queue only if the environment already names one of the
-configuration's ports; FastDeploy's versions differ in when they set it.  Else run() looks, when a worker may
-be there, and goes by age: the kernel keeps no age of a message, only time and process of the last one sent.
+configuration's ports; FastDeploy's versions differ in when they set it.  Else the messages that wait at the
+construction are only counted, queue by queue, and run() drops as many from the one that is this service's: a
+queue gives its messages in their order.
+
+No clock decides.  The kernel stamps a queue with the wall clock, which may be set at any time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sysv_ipc
 
 from ... import queues
 from ...environment import KEEP_STALE, QUEUE_ID, is_on
+from ...errors import QueueError
 from ...layout import Channel
 from ...process_stat import process_stat
 
@@ -39,15 +43,20 @@ class StaleMessages:
     def __init__(self, channel: Channel, cfg: Any, log: Any) -> None:
         self.channel, self.cfg, self.log = channel, cfg, log
         self._settled_key: int | None = None
+        self._waiting: dict[int, int] = {}  # messages at the construction, by msqid
 
     def at_construction(self) -> int:
         """Drain all messages, if the queue is this service's; return their number."""
-        if QUEUE_ID.text.strip() not in own_queue_ids(self.cfg):
-            return 0
-        return self._look(everything=True)
+        if QUEUE_ID.text.strip() in own_queue_ids(self.cfg):
+            return self._look(everything=True)
+        try:
+            self._waiting = {queue.msqid: queue.messages for queue in queues.list_queues()}
+        except (QueueError, OSError) as error:
+            self.log.warning(f"fd_postproc: stale messages could not be counted: {error}")
+        return 0
 
     def at_run(self) -> int:
-        """Drain messages older than this process, unless `at_construction` has done it."""
+        """Drain messages from before the worker's start, unless `at_construction` has done it."""
         return self._look(everything=False)
 
     def _look(self, *, everything: bool) -> int:
@@ -75,19 +84,22 @@ class StaleMessages:
         if is_on(KEEP_STALE):
             self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
             return 0
-        if not everything and not _is_older(queue):
+        stale = waiting
+        if not (everything or _is_from_an_older_process(queue)):
+            stale = min(waiting, self._waiting.get(queue.id, 0))
+        if not stale:
             self.log.info(f"fd_postproc: {what}; that is since this process began, so they are kept")
             return 0
         drained = 0
         try:
-            while drained < waiting:
+            while drained < stale:
                 queue.receive(block=False)
                 drained += 1
         except sysv_ipc.BusyError:
             pass  # another process has read the rest
         self.log.warning(
-            f"fd_postproc: {what}; they are left from an earlier run, {drained} were dropped ({KEEP_STALE}=1 "
-            "keeps them)"
+            f"fd_postproc: {what}; {drained} of them were left from an earlier run, and were dropped "
+            f"({KEEP_STALE}=1 keeps them)"
         )
         return drained
 
@@ -106,16 +118,10 @@ def own_queue_ids(cfg: Any) -> set[str]:
     return found
 
 
-def _is_older(queue: sysv_ipc.MessageQueue) -> bool:
-    """Whether the last message is older than this process, or its sender is.
-
-    Seconds decide: no worker loads a model and sends within the second in which the engine starts.
-    """
+def _is_from_an_older_process(queue: sysv_ipc.MessageQueue) -> bool:
+    """Whether the last message is from a process that runs for longer than this one: another run's worker."""
     began, sender = _began("self"), _began(str(queue.last_send_pid))
-    if began is None:
-        return False
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return queue.last_send_time <= booted + began or (sender is not None and sender < began)
+    return began is not None and sender is not None and sender < began
 
 
 def _began(pid: str) -> float | None:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ... import ops
 from ..._core import environment_variable, has_counts, has_logprobs, most_requests
 from ..._version import __version__
@@ -120,8 +122,6 @@ class SaveOp:
         return has_counts(self.spec.channel) and engine_wants_drafts()
 
     def _with_none_preempted(self, args: tuple[Any, ...], at: int, batch: int) -> tuple[Any, ...]:
-        import numpy as np
-
         if self._none_preempted is None or len(self._none_preempted) < batch:
             self._none_preempted = np.zeros(max(batch, GPU.max_batch), np.int32)
         return (*args[:at], self._none_preempted, *args[at:])
@@ -172,7 +172,11 @@ class SaveOp:
         logprobs = has_logprobs(channel)
         dialect = send_dialect(logprobs, batch > most_requests(channel))
         # Also if the engine side is ours: a later step may have to be left to FastDeploy's op.
-        rule = key_rule(self._get_output_ep)
+        try:
+            rule = key_rule(self._get_output_ep)
+        except QueueError as error:  # FastDeploy's op could make no queue either, and would not say so
+            fastdeploy_log().warning("fd_postproc: %s: %s", self.__name__, error)
+            rule = KeyRule.OURS
         if rule is KeyRule.OTHER:
             raise LeftToFastDeploy("this build of FastDeploy makes the keys of queues by another rule")
         if rule is KeyRule.UNKNOWN:

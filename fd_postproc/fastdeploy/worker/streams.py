@@ -12,7 +12,7 @@ from typing import Any
 from ..._core import Sampled
 from ...environment import STREAMS
 from ...ops.environment import peer_understands
-from .. import seams
+from .. import gate, seams
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
 from .split_frames import FramePiece, Runner, cut
@@ -172,6 +172,12 @@ def replace_builder() -> bool:
     module = importlib.import_module(MODULE)
     original = getattr(module, NAME, None)
     if not callable(original) or isinstance(original, StreamBuilder):
+        return False
+    reason = gate.judge("streams", module).reason
+    if reason:
+        fastdeploy_log().warning(
+            "fd_postproc: steps over ZeroMQ are left to FastDeploy's objects: %s", reason
+        )
         return False
     ours = StreamBuilder(original)
     seams.install("streams", *seams.everywhere(NAME, original, ours))

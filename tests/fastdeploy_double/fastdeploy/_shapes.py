@@ -7,8 +7,10 @@ methods; a method that the version lacks is left out, one that it has beyond the
 
 import dataclasses
 import json
+import linecache
 import os
 import time
+import zlib
 from collections import namedtuple
 from enum import Enum
 from functools import cache
@@ -184,8 +186,15 @@ def _initializer(told, kinds, special):
             text = f"{new} if {name} is None else {name}"
         lines.append(f"    self.{name} = {text}")
     lines += [f"    self.{name} = prompt_token_ids_len" for name in followers if "." in name]
-    exec(f"def __init__({', '.join(arguments)}):\n" + "\n".join(lines), space)
-    return space["__init__"]
+    return _function("__init__", f"def __init__({', '.join(arguments)}):\n" + "\n".join(lines), space)
+
+
+def _function(name, text, space):
+    """A function with a source that can be read."""
+    file = f"<double {zlib.crc32(text.encode()):08x}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), space)
+    return space[name]
 
 
 def _pair(entry):
@@ -195,7 +204,7 @@ def _pair(entry):
 def _to_dict(told):
     """to_dict as the version has it: a copy of all fields, or the attributes under their keys."""
     if told["to_dict_copies"]:
-        return lambda self: dict(dataclasses.asdict(self).items())  # the outer copy is FastDeploy's too
+        return _copied_dict
     shown, later = [], []
     for key, name, how, *condition in told["to_dict"]:
         value = f"self.{name}"
@@ -207,8 +216,9 @@ def _to_dict(told):
         else:
             assert not later, "a key that is always there comes after one that is not"
             shown.append(f"        {key!r}: {value},\n")
-    space = {}
-    exec(
-        f"def to_dict(self):\n    told = {{\n{''.join(shown)}    }}\n{''.join(later)}    return told\n", space
-    )
-    return space["to_dict"]
+    text = f"def to_dict(self):\n    told = {{\n{''.join(shown)}    }}\n{''.join(later)}    return told\n"
+    return _function("to_dict", text, {})
+
+
+def _copied_dict(self):
+    return dict(dataclasses.asdict(self).items())  # the outer copy is FastDeploy's too

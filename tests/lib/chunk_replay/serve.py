@@ -20,9 +20,9 @@ import time
 import traceback
 import uuid
 
-from fd_postproc.fastdeploy.api.canned import EXPERTS, as_one_value
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY
 from tests.lib.chunk_replay.cases import FOLDER, ROLLOUTS, cases, index
+from tools.accept.canned_answers import EXPERTS, as_one_value
 
 SWITCHES = ("FD_USE_HF_TOKENIZER", "FD_USE_GET_SAVE_OUTPUT_V1")
 PATIENCE = 60  # seconds for one case

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import activation, canned, counters, entry, loading, trial
+from fd_postproc.fastdeploy.api import activation, counters, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
-from fd_postproc.fastdeploy.api.trial import compare
+from tools.accept import answers
 
 OPENAI = "fastdeploy.entrypoints.openai"
 METHODS = {
@@ -32,7 +32,7 @@ def load(monkeypatch):
     yield importlib.import_module
     for name in (CHAT, COMPLETION):
         sys.modules.pop(name, None)
-    counters.stop()
+    _chunks.tell_notes_to(None)
 
 
 @pytest.fixture
@@ -64,14 +64,13 @@ def blocks_of_names(module):
 
 
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
-def test_the_trial_finds_no_difference_and_ours_is_used(name, load, told):
+def test_known_code_is_replaced(name, load, told):
     entry.register()
     assert not told.gauges
     module = load(name)
     assert told.gauges == [("api", True)]
     (line,) = told.lines
     assert f"API side active for {activation.WHAT[name.rpartition('.')[2]]}" in line
-    assert f"equal in {2 * len(canned.scripts(name == CHAT))} trials" in line
     assert is_ours(module)
 
 
@@ -139,36 +138,39 @@ PLANTS = [another_reasoning, whole_answers_only, many_alternatives_only, raising
 
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
-def test_where_the_trial_finds_a_difference_fastdeploys_own_stays(
-    name, plant, load, told, monkeypatch, capsys
-):
+def test_the_comparison_finds_a_difference(name, plant, load, monkeypatch):
     if plant is another_reasoning and name == COMPLETION:
         pytest.skip("completions have no such part")
-    plant(monkeypatch)
-    entry.register()
     module = load(name)
-    assert told.gauges == [("api", False)]
+    assert answers.compare(module) is None
+    plant(monkeypatch)
+    try:
+        assert answers.compare(module)
+    except KeyError:
+        assert plant is raising
+
+
+def test_new_code_is_left_to_fastdeploy_and_named(load, told):
+    module = load(CHAT)
+    stock = module.OpenAIServingChat._create_chat_logprobs
+
+    def _create_chat_logprobs(
+        self,
+        output_top_logprobs,
+        request_logprobs=None,
+        request_top_logprobs=None,
+        request_decode_flag=True,
+    ):
+        return stock(self, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag)
+
+    module.OpenAIServingChat._create_chat_logprobs = _create_chat_logprobs
+    activation.settle(module)
     (line,) = told.lines
-    assert "API side stands aside, FastDeploy's own code writes the" in line
-    assert "API side stands aside" in capsys.readouterr().err
-    assert not is_ours(module)
-
-
-def test_a_difference_of_whole_answers_is_named(load, monkeypatch):
-    whole_answers_only(monkeypatch)
-    verdict, _ = compare(load(CHAT))
-    assert "not streamed" in verdict.reason
-    assert "is expected, ours is" in verdict.reason
-
-
-def test_one_that_differs_is_used_where_that_is_forced(load, told, monkeypatch):
-    whole_answers_only(monkeypatch)
-    monkeypatch.setenv("FD_POSTPROC_FORCE", "1")
-    entry.register()
-    load(CHAT)
-    assert told.gauges == [("api", True)]
-    (line,) = told.lines
-    assert "because FD_POSTPROC_FORCE is set, although it differs" in line
+    assert (
+        "left to FastDeploy: _create_chat_logprobs (OpenAIServingChat._create_chat_logprobs has new" in line
+    )
+    assert "test_activation.py" in line
+    assert module.OpenAIServingChat._create_chat_logprobs is _create_chat_logprobs
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_one_that_differs_is_used_where_that_is_forced(load, told, monkeypatch):
     ],
 )
 def test_differences(expected, actual, found):
-    assert trial._difference(expected, actual) == found
+    assert answers._difference(expected, actual) == found
 
 
 def test_a_fastdeploy_that_fails_by_itself_cannot_be_compared(load, monkeypatch):
@@ -193,10 +195,8 @@ def test_a_fastdeploy_that_fails_by_itself_cannot_be_compared(load, monkeypatch)
         yield
 
     monkeypatch.setattr(module.OpenAIServingChat, "chat_completion_stream_generator", fails)
-    verdict, _ = compare(module)
-    assert not verdict.compatible
-    assert "FastDeploy's own code fails in the trial" in verdict.reason
-    assert "OSError: no disk" in verdict.reason
+    with pytest.raises(RuntimeError, match=r"FastDeploy's own code fails in the trial.*OSError: no disk"):
+        answers.compare(module)
 
 
 def test_a_method_with_other_arguments_is_left_to_fastdeploy(load, monkeypatch):
@@ -211,16 +211,16 @@ def test_a_method_with_other_arguments_is_left_to_fastdeploy(load, monkeypatch):
 
 def test_a_module_that_names_nothing_known(load):
     load(CHAT)
-    verdict, blocks = compare(SimpleNamespace(__name__=CHAT))
-    assert (verdict.compatible, blocks) == (False, None)
-    assert "names none of the parts known here" in verdict.reason
+    blocks, reason = activation.decide(SimpleNamespace(__name__=CHAT))
+    assert blocks is None
+    assert "names none of the parts known here" in reason
 
 
 def test_an_unknown_way_of_floats(load, monkeypatch):
     monkeypatch.setattr(building_blocks, "float_style", lambda: None)
-    verdict, blocks = compare(load(CHAT))
-    assert (verdict.compatible, blocks) == (False, None)
-    assert "pydantic prints floats in none of the ways" in verdict.reason
+    blocks, reason = activation.decide(load(CHAT))
+    assert blocks is None
+    assert "pydantic prints floats in none of the ways" in reason
 
 
 def test_what_is_installed_can_be_taken_out(load):
@@ -284,7 +284,7 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
     monkeypatch.setattr(counters, "counter", lambda name, text, label: metric)
     entry.register()
     module = load(name)
-    assert counted == []  # of the trial nothing is told
+    assert counted == []
     assert _chunks.totals() == (0, {})
     told.lines.clear()
     processor = Processor("x")

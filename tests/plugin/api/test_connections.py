@@ -62,6 +62,16 @@ def test_an_error_instead_of_an_answer_is_kept(requests):
     assert len(queue) == 1
 
 
+def test_of_two_streams_of_one_id_the_later_one_gets_the_results(requests):
+    """As FastDeploy's map does it; the first keeps what it had (docs/upstream, 09)."""
+    requests["a"] = first = Queue()
+    give(requests, "a", group(0))
+    requests["a"] = second = Queue()
+    give(requests, "a", group(1))
+    assert (first, second) == ([group(0)], [group(1)])
+    assert requests.groups == 0
+
+
 @pytest.mark.parametrize("late", [group(3), [], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
 def test_what_does_not_begin_an_answer_is_nobodys(requests, late):
     give(requests, "a", late)

@@ -15,6 +15,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from fd_postproc.fastdeploy.api.token_counts import CountingTokenizer, UncountedTokenizer
 from tests.lib import restated_parsers
+from tests.lib.known import remember
 from tests.lib.restated_parsers import Calls, DeltaMessage, Processor, Thinks, Tokenizer, of_fastdeploy
 
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
@@ -22,7 +23,7 @@ NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 @pytest.fixture(autouse=True)
 def no_notes(monkeypatch):
-    monkeypatch.setattr(detokenising, "KNOWN_NAMES", detokenising.KNOWN_NAMES)
+    remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
     forget_totals()
 
 
@@ -187,7 +188,7 @@ class OtherCalls(Calls):
     ("reasoning", "tools", "reason"),
     [
         (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
-        (LooksAtMore, Calls, "LooksAtMore looks at more: str, upper"),
+        (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
         (Counts, None, "is parsed otherwise"),
         (OtherMark, None, "OtherMark has a mark of another kind: 'Answer:'"),
         (None, OtherCalls, "is parsed otherwise"),
@@ -196,8 +197,6 @@ class OtherCalls(Calls):
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
-    monkeyed = known.KNOWN_NAMES[known.REASONING] - {"str"}
-    assert "upper" not in monkeyed
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
     assert play(own, deltas, stream) == play(theirs, deltas, stream)
     assert any(told.startswith(NOT_QUICK) and reason in told for told in totals()[1]), totals()
@@ -380,22 +379,6 @@ def test_it_is_undone():
     undo()
     for name in ("ids2tokens", "process_response_dict_streaming", "process_response_dict_normal"):
         assert vars(cls)[name] is vars(Processor)[name]
-
-
-def test_methods_that_do_more_are_fastdeploys():
-    class More(Processor):
-        ids2tokens = Processor.ids2tokens
-        process_response_dict_normal = Processor.process_response_dict_normal
-
-        def process_response_dict_streaming(self, response_dict, **kwargs):
-            return self.translate(response_dict)
-
-    module = restated_parsers.module_of(More)
-    detokenising.install(module)
-    with pytest.raises(NotPlain, match="the methods of More look at more: translate"):
-        parsers.install(module)
-    with pytest.raises(NotPlain, match="ids2tokens is FastDeploy's own"):
-        parsers.install(SimpleNamespace())
 
 
 def test_planted_differences_are_seen(monkeypatch):

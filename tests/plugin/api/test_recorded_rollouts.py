@@ -5,10 +5,10 @@ import json
 import msgpack
 import pytest
 
-from fd_postproc.fastdeploy.api.canned import EXPERTS, as_one_value
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, keep_packed, unpack
 from tests.lib.chunk_replay.alone import Ours, Stock, Tokenizer, answer, play
 from tests.lib.chunk_replay.cases import ROLLOUTS, cases
+from tools.accept.canned_answers import EXPERTS, as_one_value
 
 CASES = cases(ROLLOUTS)
 STREAMED = {name for name, case in CASES.items() if case["dimensions"]["stream"]}

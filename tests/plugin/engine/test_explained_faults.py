@@ -12,7 +12,6 @@ from fd_postproc import queues
 from fd_postproc.explain.findings import findings
 from fd_postproc.explain.story import story_of, told
 from fd_postproc.explain.timeline import Picture
-from fd_postproc.fastdeploy.trial.result import TrialResult
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.reading import QueueEntry, StepEntry
@@ -206,7 +205,9 @@ def test_memory_that_is_short(rig):
 def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
     activation = imported("fd_postproc.fastdeploy.engine.activation")
-    with mock.patch.object(activation, "decide", return_value=TrialResult(False, "planted by a test")):
+    with mock.patch.object(
+        activation, "decide", return_value=activation.Decision(False, "planted by a test")
+    ):
         Rig("spec_topk", ["a"])
     (path,) = files.listed()
     (found,) = findings(Picture(reading.read(path), reading.now()))

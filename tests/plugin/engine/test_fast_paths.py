@@ -12,6 +12,7 @@ import prometheus_client
 import pytest
 
 from tests.lib.children import python
+from tests.lib.decode_logs import Log
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.waiting import until
@@ -22,14 +23,6 @@ ALL = {
     *("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"),
     "decode log",
 }
-
-
-class Log:
-    def __init__(self):
-        self.tokens = 0
-
-    def on_decode_tokens(self, count):
-        self.tokens += count
 
 
 class Deaf(Log):
@@ -154,9 +147,9 @@ def test_all_of_them():
         ("metrics", {"odd": odd_metrics}),
         ("metrics", {"odd": lambda: renamed_metrics("time_per_output_token")}),
         ("metrics", {"odd": lambda: renamed_metrics("generation_tokens_total")}),
-        ("delivery", {"scheduler": looks_at_more("put_results")}),
+        ("wake-up delivery", {"scheduler": looks_at_more("put_results")}),
         ("wake-up delivery", {"scheduler": other_gets()}),
-        ("delivery", {"scheduler": looks_at_more("get_results")}),
+        ("wake-up delivery", {"scheduler": looks_at_more("get_results")}),
         ("sending", {"odd": odd_loop}),
         ("sending", {"odd": odd_messages}),
         ("decode log", {"log": Deaf()}),

@@ -63,6 +63,21 @@ def test_steps_and_requests(rig):
     until(lambda: flight(rig).busy_since is None)
 
 
+@pytest.mark.parametrize("kind", [Kind.ABORTED, Kind.PREEMPTED])
+def test_a_request_that_the_worker_lets_go_was_aborted_or_preempted_never_both(rig, kind):
+    rig = rig("plain", ["a", "b"])
+    rig.send({0: [50], 1: [51]})
+    until(lambda: len(of(rig, StepEntry)) == 1)
+    manager = rig.manager
+    waiting = (
+        manager.to_be_aborted_req_id_set if kind == Kind.ABORTED else manager.to_be_rescheduled_request_id_set
+    )
+    waiting.add("a")
+    rig.send({0: -9, 1: [52]})
+    until(lambda: len(of(rig, StepEntry)) == 2)
+    assert [event.kind for event in events(rig, Kind.ABORTED, Kind.PREEMPTED)] == [kind]
+
+
 def test_fastdeploys_own_messages(rig):
     rig = rig("plain", ["a"])
     rig.send({0: [50]}, dialect="packed")

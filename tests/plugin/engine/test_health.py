@@ -431,3 +431,21 @@ def test_every_reason_is_a_value_of_the_gauge():
     assert (
         len(re.findall(r'Health\(\s*"', source)) == len(liveness.REASONS) + 1
     )  # FastDeploy's own word for a hang is one
+
+
+def test_all_slots_ended_at_once_and_then_silence_is_no_alarm():
+    """As at the end of a batch of aborted requests: -9 in each slot, a frame without rows."""
+    rig = Rig("spec_topk", ["a", "b"])
+    try:
+        rig.processor.run()
+        rig.send({0: [50], 1: [51]})
+        until(lambda: rig.processor.tokens_counter["b"] == 1)
+        rig.manager.to_be_aborted_req_id_set |= {"a", "b"}
+        rig.send({0: -9, 1: -9})
+        until(lambda: rig.manager.tasks_list[:2] == [None, None])
+        ended = {result.request_id for results in rig.sink.puts for result in results if result.finished}
+        assert ended == {"a", "b"}
+        time.sleep(3 * FLOOR)  # longer than a silence, with which nothing is wrong now
+        assert rig.processor.healthy()
+    finally:
+        rig.close()

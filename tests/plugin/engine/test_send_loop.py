@@ -499,7 +499,7 @@ def sends(plan, loop=None, send=None, service=None):
         module.ZmqIpcServer, server = type("ZmqIpcServer", (module.ZmqServerBase,), {}), module
     scheduler = double.scheduler__local_scheduler.LocalScheduler
     stock = sending.Stock.of(scheduler, service, server)
-    return imported("fd_postproc.fastdeploy.engine.delivery.trial").try_out(plan, stock).sends
+    return imported("tools.accept.deliveries").try_out(plan, stock).sends
 
 
 def test_methods_of_the_same_meaning_are_served(plan):

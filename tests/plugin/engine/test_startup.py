@@ -53,8 +53,7 @@ def log():
     return Log()
 
 
-def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, log, monkeypatch):
-    monkeypatch.setattr(stale_messages, "_is_older", lambda queue: True)
+def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, log):
     messages = StaleMessages("topk", config(queue_id), log)
     assert messages.at_construction() == 3
     assert queue.current_messages == 0
@@ -67,7 +66,7 @@ def test_what_waits_when_the_engine_is_constructed_is_dropped(queue, queue_id, l
     assert queue.current_messages == 1
 
 
-def test_a_queue_that_may_be_somebody_elses_is_left_alone_at_construction(queue, queue_id, log):
+def test_a_queue_that_may_be_another_services_is_left_alone_at_construction(queue, queue_id, log):
     messages = StaleMessages("topk", config(queue_id + 1), log)
     assert messages.at_construction() == 0
     assert queue.current_messages == 3
@@ -81,20 +80,30 @@ def test_at_run_messages_since_this_process_began_are_kept(queue, queue_id, log)
 
 
 @pytest.mark.parametrize(
-    ("sent", "sender", "older"),
+    ("sender", "older"),
     [
-        (-10, None, True),  # sent before this process began, whoever sent it
-        (-10, 5, True),
-        (10, 200, False),  # by a worker of this service
-        (10, 5, True),  # by a worker of an earlier one, which goes on sending
-        (10, None, False),  # by one that is gone: it may have been ours
+        (200, False),  # a worker of this service
+        (5, True),  # a worker of an earlier run, which goes on sending
+        (None, False),  # one that is gone: it may have been ours
     ],
 )
-def test_which_messages_are_older(monkeypatch, sent, sender, older):
+def test_whose_messages_are_older(monkeypatch, sender, older):
     monkeypatch.setattr(stale_messages, "_began", {"self": 100.0, "77": sender}.get)
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    queue = SimpleNamespace(last_send_time=booted + 100 + sent, last_send_pid=77)
-    assert stale_messages._is_older(queue) is older
+    assert stale_messages._is_from_an_older_process(SimpleNamespace(last_send_pid=77)) is older
+
+
+@pytest.mark.parametrize("seconds", [-3600, -1, 60, 1625, 3600])
+def test_a_clock_that_was_set_drops_no_fresh_message_and_keeps_no_old_one(
+    seconds, queue, queue_id, log, monkeypatch
+):
+    """The queue's id becomes known after the construction, as in some of FastDeploy's versions."""
+    messages = StaleMessages("topk", config(queue_id + 1), log)
+    assert messages.at_construction() == 0
+    queue.send(b"of this service's worker")
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+    assert messages.at_run() == 3
+    assert queue.receive()[0] == b"of this service's worker"
 
 
 def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id):

@@ -39,7 +39,7 @@ def result(plan, name):
 
 
 def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
-    one = wake_up.WakeUp(scheduler, plan)
+    one = wake_up.WakeUp(scheduler)
     assert "0.5 s instead of 0.001 s" in one.begin()
     assert scheduler.wait_response_timeout == wake_up.LONGEST_WAIT_S
     assert one.begin() == ""  # again: nothing to do
@@ -49,19 +49,19 @@ def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
     assert scheduler.wait_response_timeout == STOCK
 
 
-def test_the_trial_leaves_the_scheduler_as_it_is(plan, scheduler, wake_up):
+def test_the_look_leaves_the_scheduler_as_it_is(plan, scheduler, wake_up):
     scheduler.put_results([result(plan, "a")])
     before = {
         **vars(scheduler),
         "responses": {name: list(some) for name, some in scheduler.responses.items()},
     }
-    assert wake_up.waits_in(scheduler, plan) is scheduler
+    assert wake_up.waits_in(scheduler) is scheduler
     assert vars(scheduler) == before
     assert len(scheduler.get_results()) == 1
 
 
 def test_a_wait_that_somebody_has_changed_meanwhile_stays(plan, scheduler, wake_up):
-    one = wake_up.WakeUp(scheduler, plan)
+    one = wake_up.WakeUp(scheduler)
     one.begin()
     scheduler.wait_response_timeout = 7.0
     one.end()
@@ -70,7 +70,7 @@ def test_a_wait_that_somebody_has_changed_meanwhile_stays(plan, scheduler, wake_
 
 def test_a_longer_one_is_kept(plan, scheduler, wake_up):
     scheduler.wait_response_timeout = 3.0
-    one = wake_up.WakeUp(scheduler, plan)
+    one = wake_up.WakeUp(scheduler)
     assert one.begin() == ""
     one.end()
     assert scheduler.wait_response_timeout == 3.0
@@ -79,13 +79,13 @@ def test_a_longer_one_is_kept(plan, scheduler, wake_up):
 @pytest.mark.parametrize(("value", "kept"), [("1", True), ("0", False), ("", False)])
 def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake_up, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_KEEP_POLLING", value)
-    wake_up.WakeUp(scheduler, plan).begin()
+    wake_up.WakeUp(scheduler).begin()
     assert (scheduler.wait_response_timeout == STOCK) is kept
 
 
 def test_the_one_inside_a_data_parallel_scheduler(plan, scheduler, wake_up):
     outer = SimpleNamespace(_scheduler=scheduler, put_results=None)
-    assert wake_up.waits_in(outer, plan) is scheduler
+    assert wake_up.waits_in(outer) is scheduler
 
 
 def test_who_waits_is_woken_by_put_and_by_nothing_else(plan, scheduler, wake_up):
@@ -146,8 +146,8 @@ def get_results(self):
 @pytest.mark.parametrize("what", OTHERS)
 def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
     scheduler = other(OTHERS[what])
-    assert wake_up.waits_in(scheduler, plan) is None
-    one = wake_up.WakeUp(scheduler, plan)
+    assert wake_up.waits_in(scheduler) is None
+    one = wake_up.WakeUp(scheduler)
     assert one.begin() == ""
     one.end()
     assert scheduler.wait_response_timeout == STOCK
@@ -164,7 +164,7 @@ def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
     ],
 )
 def test_what_is_no_scheduler_is_left_alone(what, plan, wake_up):
-    assert wake_up.waits_in(what, plan) is None
+    assert wake_up.waits_in(what) is None
 
 
 # ---- in the engine ---------------------------------------------------------------------------------

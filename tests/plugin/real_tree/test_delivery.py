@@ -29,7 +29,7 @@ server = importlib.import_module("fastdeploy.inter_communicator.zmq_server")
 scheduler = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
 envs = importlib.import_module("fastdeploy.envs")
 from fd_postproc.fastdeploy.engine.delivery.sending import Stock, sends_batches
-from fd_postproc.fastdeploy.engine.delivery.trial import try_out
+from tools.accept.deliveries import try_out
 from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
 served = try_out(plan_of(module), Stock.of(scheduler, service, server))
 print("told: " + json.dumps([sends_batches(envs), served.sends, served.hands_over]))

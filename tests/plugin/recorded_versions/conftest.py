@@ -15,7 +15,7 @@ SHAPES = TESTS / "shapes"
 @functools.cache
 def _report(version):
     environment = {**os.environ, "FD_POSTPROC_DOUBLE": version, "FD_PLUGINS": "fd_postproc"}
-    for name in ("FD_POSTPROC_FASTDEPLOY", "FD_POSTPROC_DISABLE", "FD_POSTPROC_FORCE"):
+    for name in ("FD_POSTPROC_FASTDEPLOY", "FD_POSTPROC_DISABLE"):
         environment.pop(name, None)
     environment.pop("PROMETHEUS_MULTIPROC_DIR", None)  # the metrics of another version
     try:

@@ -25,9 +25,8 @@ OUTCOMES = """
 import sys
 from tests.lib from tests.lib import trial_outcomes
 from fastdeploy.output import token_processor
-from fd_postproc.fastdeploy.engine.processor_class import make_class
-from fd_postproc.fastdeploy.trial.compatibility import compare
-verdict = compare(token_processor, make_class)
+from tools.accept.classes import compare
+verdict = compare(token_processor)
 sys.exit(verdict.reason) if not verdict.compatible else trial_outcomes.show(token_processor)
 """
 

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.framework
 SERVED = ("26", "25", "dev", "develop")
 ASIDE = {
     "24": "RequestMetrics has no record_recv_token; served are FastDeploy 2.5 and newer",
-    "jan": "calls of the resource manager",
+    "jan": "TokenProcessor._cache_output has new code in line",
 }
 LEGACY = ("25", "dev", "develop")
 PREFILL = (

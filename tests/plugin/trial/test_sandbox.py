@@ -7,11 +7,12 @@ import types
 
 import pytest
 
-from fd_postproc.fastdeploy.trial.compatibility import compare
-from fd_postproc.fastdeploy.trial.private_metrics import PrivateMetrics, private_copy
-from fd_postproc.fastdeploy.trial.sandbox import SILENT, Sandbox
+from fd_postproc.fastdeploy.quiet import SILENT
 from tests.lib.other_classes import same
 from tests.lib.quiet import imported
+from tools.accept.classes import compare
+from tools.accept.private_metrics import PrivateMetrics, private_copy
+from tools.accept.sandbox import Sandbox
 
 pytestmark = pytest.mark.framework
 

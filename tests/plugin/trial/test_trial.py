@@ -18,7 +18,7 @@ DOUBLE = TESTS / "fastdeploy_double"
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in ("FORCE", "DISABLE", "FASTDEPLOY"):
+    for name in ("DISABLE", "FASTDEPLOY"):
         monkeypatch.delenv(f"FD_POSTPROC_{name}", raising=False)
 
 
@@ -46,9 +46,8 @@ def test_without_fastdeploy_nothing_is_tried(monkeypatch):
 def test_the_verdict_on_an_installed_fastdeploy(installed):
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen
-    assert "equal in" in found.seen
-    assert "columns in the header" in found.seen
-    assert found.data["verdict"]["compatible"] is True
+    assert found.seen == "this FastDeploy's code is known"
+    assert found.data["decision"]["compatible"] is True
 
 
 def test_a_fastdeploy_that_cannot_be_imported(installed, monkeypatch, tmp_path):
@@ -71,37 +70,22 @@ def test_a_source_tree_is_tried_when_it_is_named(monkeypatch, tmp_path):
         assert "the tree of the test" in found.seen
 
 
-DIFFERENCE = {
-    "compatible": False,
-    "reason": "plain tokens: x",
-    "features": ["a"],
-    "seconds": 0.1,
-    "forced": False,
-}
+DIFFERENCE = {"compatible": False, "reason": "TokenProcessor.x has new code in line 3 of y.py"}
 
 
-@pytest.mark.parametrize(
-    ("variable", "severity", "told"),
-    [
-        (None, "warning", "FastDeploy's own class is used: plain tokens: x"),
-        ("FD_POSTPROC_FORCE", "warning", "used all the same (FD_POSTPROC_FORCE is set)"),
-    ],
-)
-def test_a_difference_comes_with_its_remedy(monkeypatch, variable, severity, told):
-    if variable:
-        monkeypatch.setenv(variable, "1")
+def test_a_difference_comes_with_its_remedy(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
-    monkeypatch.setattr(trial, "report", lambda: {"verdict": DIFFERENCE})
+    monkeypatch.setattr(trial, "report", lambda: {"decision": DIFFERENCE})
     (found,) = trial.check_trial()
-    assert (found.code, found.severity) == ("plugin-differs", severity)
-    assert told in found.seen
-    assert ("FD_POSTPROC_FORCE=1" in " ".join(found.remedy)) is (variable is None)
+    assert (found.code, found.severity) == ("plugin-differs", "warning")
+    assert f"FastDeploy's own class is used: {DIFFERENCE['reason']}" in found.seen
+    assert "FD_POSTPROC_KNOWN" in " ".join(found.remedy)
 
 
 def test_what_is_switched_off_is_tried_all_the_same(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
     monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", "anywhere")
-    monkeypatch.setattr(trial, "report", lambda: {"verdict": DIFFERENCE | {"compatible": True}})
+    monkeypatch.setattr(trial, "report", lambda: {"decision": DIFFERENCE})
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-disabled", "info")
 
@@ -124,7 +108,7 @@ def test_the_report_of_this_process(monkeypatch):
     imported("fastdeploy.output.token_processor")
     told = report.report()
     assert told["from"].endswith("token_processor.py")
-    assert told["verdict"]["compatible"] is True, told["verdict"]["reason"]
+    assert told["decision"]["compatible"] is True, told["decision"]["reason"]
 
 
 # ---- The verdict: what is set, what FastDeploy loads, what the classes did -------------------------------
@@ -150,11 +134,11 @@ STOCK = "fastdeploy.output.token_processor.TokenProcessor"
             "warning",
             "stands aside, FastDeploy's own token processor is used: ",
         ),
-        (DIFFERENCE, STOCK, "plugin-aside", "warning", "plain tokens: x"),
+        (DIFFERENCE, STOCK, "plugin-aside", "warning", "has new code in line 3 of y.py"),
     ],
 )
 def test_the_verdict_is_of_what_fastdeploy_loads_and_of_the_trial(decision, loaded, code, severity, told):
-    data = {"verdict": decision, "decision": decision, "loaded": loaded}
+    data = {"decision": decision, "loaded": loaded}
     tried = [Finding("ok", "fastdeploy", "plugin-compatible", "our token processor", "equal", data=data)]
     found = trial.engine_side(STATIC, tried)
     assert (found.code, found.severity, found.subject) == (code, severity, "engine side")

@@ -8,8 +8,9 @@ import types
 import pytest
 import sysv_ipc
 
-from fd_postproc import queues
+from fd_postproc import QueueError, queues
 from fd_postproc.fastdeploy import build
+from fd_postproc.fastdeploy.engine import activation
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib.quiet import imported
 from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
@@ -104,3 +105,15 @@ def test_a_build_that_cannot_be_asked_for_its_keys(monkeypatch):
     imported("paddle")
     assert build.key_rule(None) is build.key_rule(broken) is build.KeyRule.UNKNOWN
     assert "INFERENCE_MSG_QUEUE_ID" not in os.environ
+
+
+def test_no_room_for_a_queue_is_no_matter_of_keys(default_limits, double):
+    """All queues that kernel.msgmni allows are in use when the engine starts."""
+    default_limits("msgmni", 0)
+    with pytest.raises(QueueError, match=r"all 0 queues that kernel\.msgmni allows are in use"):
+        build.key_rule(double.model_executor__ops__gpu.get_output_ep)
+    decision = activation.decide(imported("fastdeploy.output.token_processor"))
+    assert decision.compatible
+    assert "kernel.msgmni" in decision.asked_later
+    default_limits("msgmni", 100)
+    assert activation.other_keys() == ""

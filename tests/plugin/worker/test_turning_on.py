@@ -78,16 +78,16 @@ def test_values_of_the_switch(double, originals, monkeypatch, value, off):
 
 
 def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monkeypatch):
-    for name in ("CHECKSUM", "FLIGHT_TOKENS", "FORCE"):
+    for name in ("CHECKSUM", "FLIGHT_TOKENS", "KEEP_STALE"):
         monkeypatch.setenv(f"FD_POSTPROC_{name}", "perhaps")
     monkeypatch.setenv("FD_POSTPROC_DISABEL", "1")
     worker.register()
     assert isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
     assert lines(log, "ERROR", "FD_POSTPROC_FLIGHT_TOKENS='perhaps'")
     assert lines(log, "ERROR", "FD_POSTPROC_DISABLE was perhaps meant")
-    assert [os.environ[f"FD_POSTPROC_{name}"] for name in ("CHECKSUM", "FLIGHT_TOKENS", "FORCE")] == list(
-        "100"
-    )
+    assert [
+        os.environ[f"FD_POSTPROC_{name}"] for name in ("CHECKSUM", "FLIGHT_TOKENS", "KEEP_STALE")
+    ] == list("100")
 
 
 @pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu"])

@@ -97,8 +97,7 @@ cdef class Field:
             return writer.literal(b"null", 4)
         if kind == AS_STR or kind == AS_CHOICE:
             if PyUnicode_CheckExact(value):
-                part = None if writer.parts is None else _LongText.of(value)
-                return writer.string(value) if part is None else writer.leave(part)
+                return writer.string(value)
         elif kind == AS_INT:
             if PyLong_CheckExact(value):
                 return writer.integer(value)
@@ -436,7 +435,7 @@ cdef class Model(Piece):
     cdef str json_text(self, bint unset, FloatStyle style, bint python):
         """The JSON; None if only the full model can write it."""
         cdef _Writer writer = _Writer.begin(style)
-        writer.unset, writer.python = unset, python
+        writer.unset, writer.python, writer.texts = unset, python, []
         try:
             self.write(writer)
             return writer.taken()

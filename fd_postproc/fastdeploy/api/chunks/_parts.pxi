@@ -77,38 +77,32 @@ cdef class _MaskRows(Part):
 
 @cython.final
 cdef class _LongText(Part):
-    """The JSON string of a text that no letter of is escaped in: base64."""
+    """What stands between the quotes of a text in which nothing is escaped: base64."""
 
     cdef object text
     cdef const char *letters
 
     @staticmethod
     cdef _LongText of(text):
-        """The part; None for a text that is not so, or not so long."""
-        cdef Py_ssize_t size
-        cdef const char *letters
-        if len(text) < LONG_TEXT:
-            return None
-        letters = PyUnicode_AsUTF8AndSize(text, &size)
-        if fdj_plain(letters, size) != <size_t>size:
-            return None
         cdef _LongText made = _LongText.__new__(_LongText)
-        made.text, made.letters, made.count, made.size = text, letters, size, size + 2
+        made.text, made.letters = text, PyUnicode_AsUTF8AndSize(text, &made.size)
+        made.count = made.size
         return made
 
     cdef bytes piece(self, _Writer writer):
         cdef Py_ssize_t begin = self.next, end = min(self.count, begin + LONG_TEXT)
-        if begin > self.count:
-            return None
-        writer.out.used = 0
-        if begin == 0:
-            writer.literal(b'"', 1)
-        writer.literal(self.letters + begin, end - begin)
-        if end == self.count:
-            writer.literal(b'"', 1)
-            end += 1
         self.next = end
-        return writer.out.data[:writer.out.used]
+        return self.letters[begin:end] if begin < end else None
+
+
+cdef bint _is_long(text) except -1:
+    """Whether a text is long, ASCII, and written as it is."""
+    cdef Py_ssize_t size
+    cdef const char *letters
+    if len(text) < LONG_TEXT:
+        return False
+    letters = PyUnicode_AsUTF8AndSize(text, &size)
+    return size == len(text) and fdj_plain(letters, size) == <size_t>size
 
 
 @cython.final

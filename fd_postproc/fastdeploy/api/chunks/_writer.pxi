@@ -21,7 +21,8 @@ cdef class _Writer:
     cdef FloatStyle floats
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
-    cdef list parts     # long lists that are left for later, each with its place; None: none is
+    cdef list parts     # long lists and texts that are left for later, each with its place; None: none is
+    cdef list texts     # likewise long texts, which `taken` puts there; None: none is
 
     @staticmethod
     cdef _Writer begin(FloatStyle style):
@@ -30,11 +31,11 @@ cdef class _Writer:
         writer.style = style.style
         writer.out.used = 0
         writer.unset = writer.python = False
-        writer.parts = None
+        writer.parts = writer.texts = None
         return writer
 
     cdef int end(self) except -1:
-        self.floats = self.parts = None
+        self.floats = self.parts = self.texts = None
         if self.out.room > 1 << 20:  # a full answer's
             free(self.out.data)
             memset(&self.out, 0, sizeof(fdj_buffer))
@@ -46,7 +47,15 @@ cdef class _Writer:
         free(self.out.data)
 
     cdef str taken(self):
-        return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
+        cdef Py_ssize_t begin = 0
+        if not self.texts:
+            return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
+        made = []
+        for place, text in self.texts:
+            made += (self.out.data[begin:place].decode(), text)
+            begin = place
+        made.append(self.out.data[begin:self.out.used].decode())
+        return "".join(made)
 
     cdef int put(self, bytes text) except -1:
         if fdj_put(&self.out, text, len(text)):
@@ -66,7 +75,15 @@ cdef class _Writer:
     cdef int string(self, text) except -1:
         """Write a str; raise UnicodeEncodeError for a lone surrogate."""
         cdef Py_ssize_t n
-        cdef const char *data = PyUnicode_AsUTF8AndSize(text, &n)
+        cdef const char *data
+        if (self.parts is not None or self.texts is not None) and _is_long(text):
+            self.literal(b'"', 1)
+            if self.parts is not None:
+                self.leave(_LongText.of(text))
+            else:
+                self.texts.append((self.out.used, text))
+            return self.literal(b'"', 1)
+        data = PyUnicode_AsUTF8AndSize(text, &n)
         if fdj_string(&self.out, data, n):
             raise MemoryError
         return 0

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import seams
-from ...trial import known_code
+from ... import gate, seams
 from ._chunks import (
     ChatBuilder,
     ChatModels,
@@ -68,15 +67,12 @@ class Blocks:
         What is left to FastDeploy, and why.
     packed : set of str
         Kinds of values that do not become lists, as `keep_packed` names them.
-    unknown : tuple of str
-        Methods that are replaced, and whose code is not one of those known.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
     methods: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     packed: set[str] = field(default_factory=set)
-    unknown: tuple[str, ...] = ()
 
 
 def blocks_of(module: Any) -> Blocks:
@@ -100,6 +96,7 @@ def blocks_of(module: Any) -> Blocks:
         made.names[name] = models_of(cls, stood_in, style)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:
         made.names["asyncio"] = Asyncio("asyncio")
+    new = {one.function: one.text for one in gate.judge("api chunks", module).unknown}
     for (owner, name), make in _METHODS.items():
         cls = vars(module).get(owner)
         stock = vars(cls).get(name) if cls is not None else None
@@ -111,12 +108,10 @@ def blocks_of(module: Any) -> Blocks:
         if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
             continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
         ours = make(stock, protocol, style)
-        code = known_code.read([type("Ours", (), {name: ours})], cls, frozenset())
-        if code.reason:
-            made.left[name] = code.reason
+        if why := " and ".join(new[one] for one in _HELPERS[owner, name] if one in new):
+            made.left[name] = why
             continue
         made.methods[owner, name] = ours
-        made.unknown += code.methods
     if not made.names and not made.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
     _look_at_arrays(module, made)
@@ -136,8 +131,10 @@ _SHOWS_PROMPTS = {
 def _look_at_prompts(module: Any, made: Blocks) -> None:
     """Have a prompt's log-probabilities stay packed where all that sees them is replaced."""
     stock = vars(module).get(_CLAMP)
-    known = isinstance(stock, types.FunctionType) and _parameters(stock) == ("prompt_logprobs",)
-    if not known or not all(name in made.names for name in _SHOWS_PROMPTS[module.__name__]):
+    known = gate.judge("api chunks", module)
+    changed = any(_CLAMP in one.function for one in known.unknown)
+    shown = all(name in made.names for name in _SHOWS_PROMPTS[module.__name__])
+    if not isinstance(stock, types.FunctionType) or changed or not shown:
         for place in [place for place in made.methods if place[1] == _BUILD_PROMPT]:
             del made.methods[place]
     elif any(name == _BUILD_PROMPT for _, name in made.methods):
@@ -315,6 +312,16 @@ _METHODS = {
     ("OpenAIServingChat", _BUILD_PROMPT): _prompt_logprobs,
     ("OpenAIServingCompletion", _BUILD_PROMPT): _prompt_logprobs,
 }
+_HELPERS = {
+    (owner, name): (f"{owner}.{name}", *(f"{owner}.{helper}" for helper in helpers))
+    for (owner, name), helpers in {
+        ("OpenAIServingChat", "_create_chat_logprobs"): ("_build_logprobs_response",),
+        ("OpenAIServingCompletion", "_create_completion_logprobs"): ("_build_logprobs_response",),
+        ("OpenAIServingChat", _BUILD_PROMPT): ("_make_logprob_dict",),
+        ("OpenAIServingCompletion", _BUILD_PROMPT): ("_make_logprob_dict",),
+    }.items()
+}
+"""FastDeploy's functions that each of our methods stands for."""
 _PARAMETERS = {
     _BUILD_PROMPT: (
         *("self", "prompt_logprobs_tensors", "num_prompt_logprobs", "include_logprobs_decode_token"),

@@ -1,8 +1,8 @@
 """The way of results from a step to the API server's socket: handed over, packed and sent.
 
 The token thread puts the results of a step into FastDeploy's scheduler (`Delivery.put`).  FastDeploy's thread
-that sends takes them out, and sorts, packs and sends them (`Delivery.round`).  Each half is used where the
-trial shows that it sends the same bytes as FastDeploy's own code, and leaves the same tables behind.
+that sends takes them out, and sorts, packs and sends them (`Delivery.round`).  Each half is used where
+the code of FastDeploy's own is known.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import traceback
 from functools import cached_property
 from typing import Any
 
+from ... import gate
 from ...seams import Replacement
 from ..results._results import Handover, Plan
-from .sending import ENGINE, LOOP, SERVER, Sending, Stock
-from .trial import try_out
+from .sending import ENGINE, LOOP, SERVER, Sending, Stock, why_left
 
 PAUSE = 0.005
 """Seconds that FastDeploy's loop sleeps without results; here a wait of that length is enough."""
@@ -71,7 +71,12 @@ class Delivery:
     @cached_property
     def sending(self) -> Sending | None:
         """What sends a round; None if FastDeploy's loop does."""
-        return Sending(self.plan, self.stock) if try_out(self.plan, self.stock).sends else None
+        return None if why_left(self.stock, self.service) else Sending(self.plan, self.stock)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether our loop is in the place of FastDeploy's."""
+        return self._replacement is not None
 
     def begin(self) -> None:
         """Install our loop; threads that run already stay in FastDeploy's."""
@@ -124,11 +129,10 @@ def handover_in(scheduler: Any, plan: Plan) -> Handover | None:
     Returns
     -------
     Handover or None
-        None unless the scheduler's class is known to do the same: by the names in its code, and by what both
-        leave in the tables.
+        None unless the code of the scheduler's class is known.
     """
     stock = Stock.of(type(scheduler), None, None)
-    if not try_out(plan, stock).hands_over:
+    if stock.put is None or gate.judge("delivery", type(scheduler)).reason:
         return None
     log = stock.put.__globals__["scheduler_logger"]
     return Handover(scheduler, stock.put, stock.get, log, plan.results)

@@ -11,31 +11,13 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ... import gate
 from ...array_readers import reads_arrays
-from ...introspection import names_of
-from ...trial.private_globals import with_globals
+from ...introspection import with_globals
 from ..results._results import Messages, Plan, by_process
 
 ENGINE, SERVER = "fastdeploy.engine.common_engine", "fastdeploy.inter_communicator.zmq_server"
 LOOP, SEND = "_zmq_send_generated_tokens", "_send_batch_response"
-
-KNOWN_NAMES = frozenset(
-    {
-        "scheduler_logger", "llm_logger", "debug", "info", "warning", "error", "log_request",
-        "RequestLogLevel", "CONTENT", "traceback", "format_exc", "Exception",
-        "len", "dict", "list", "items", "append", "get", "pop", "any", "getattr", "isinstance",
-        "collections", "defaultdict", "time", "sleep",
-        "mutex", "requests", "responses", "batch_responses_per_step", "responses_not_empty", "notify_all",
-        "wait_for", "wait_response_timeout", "ScheduledResponse", "raw", "request_id", "finished", "_recycle",
-        "running", "scheduler", "get_results", "envs", "FD_ENABLE_INTERNAL_ADAPTER", "ZMQ_SEND_BATCH_DATA",
-        "RequestOutput", "outputs", "decode_type", "_decode_token", "token_ids", "text",
-        "send_response_server", "send_response", "request_worker_map",
-        "msgpack", "packb", "to_dict", "_msgpack_default", "socket", "_get_worker_push_socket", "address",
-        "worker_push_addresses", "response_token_lock", "send", "ZMQMetricsStats", "msg_bytes_send_total",
-        "msg_send_total", "msg_send_failed_total", "main_process_metrics", "record_zmq_stats",
-    }
-)  # fmt: skip
-"""Names that FastDeploy's methods may use on this way; others could change their meaning."""
 
 
 class Stock(NamedTuple):
@@ -79,12 +61,18 @@ class Stock(NamedTuple):
 
 
 def _known(holder: Any, name: str) -> Any:
-    """FastDeploy's own function, also where ours is installed, if it uses known names only."""
+    """FastDeploy's own function, also where ours is installed; None if it is none."""
     found = getattr(holder, name, None)
     if getattr(found, "__globals__", {}).get("__name__", "").startswith("fd_postproc."):
         found = getattr(found, "__wrapped__", None)
-    known = isinstance(found, types.FunctionType) and names_of(found.__code__) <= KNOWN_NAMES
-    return found if known else None
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def why_left(stock: Stock, service: Any) -> str:
+    """Why FastDeploy's loop sends the results; empty: ours does."""
+    if stock.loop is None:
+        return "its loop is not where this release looks for it"
+    return gate.judge("sending", service).reason or ""
 
 
 def sends_batches(envs: Any) -> bool:

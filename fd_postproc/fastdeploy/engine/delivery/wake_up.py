@@ -8,18 +8,16 @@ times a second.
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 from ....environment import KEEP_POLLING, is_on
+from ... import gate
 from ...seams import Replacement
-from ..results._results import Plan
-from .trial import NAMES, fake_scheduler
 
 LONGEST_WAIT_S = 0.5
 """Seconds within which a thread notices that it was told to end."""
 
-TIMEOUT, CONDITION = "wait_response_timeout", "responses_not_empty"
+TIMEOUT = "wait_response_timeout"
 
 
 class WakeUp:
@@ -29,11 +27,10 @@ class WakeUp:
     ----------
     scheduler : object
         FastDeploy's, or whatever stands in its place.
-    plan : Plan
     """
 
-    def __init__(self, scheduler: Any, plan: Plan) -> None:
-        self._scheduler = waits_in(scheduler, plan)
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = waits_in(scheduler)
         self._replacement: Replacement | None = None
 
     def begin(self) -> str:
@@ -55,6 +52,11 @@ class WakeUp:
             f"instead of {before:g} s ({KEEP_POLLING}=1 leaves it)"
         )
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether the scheduler waits longer than FastDeploy made it."""
+        return self._replacement is not None
+
     def end(self) -> None:
         """Restore the wait, unless other code has changed it since."""
         if self._replacement is not None:
@@ -62,7 +64,7 @@ class WakeUp:
         self._replacement = None
 
 
-def waits_in(scheduler: Any, plan: Plan) -> Any | None:
+def waits_in(scheduler: Any) -> Any | None:
     """The scheduler, or its inner one, whose ``get_results`` uses its attribute as the time limit.
 
     The data-parallel scheduler keeps a local one, which its own thread asks.
@@ -70,42 +72,14 @@ def waits_in(scheduler: Any, plan: Plan) -> Any | None:
     Returns
     -------
     object or None
-        None unless a trial shows that the attribute decides, and that ``put_results`` ends the wait.
+        None unless the code of its class is known.
     """
     for one in (scheduler, getattr(scheduler, "_scheduler", None)):
-        if isinstance(getattr(one, TIMEOUT, None), (int, float)) and is_woken(type(one), vars(one), plan):
+        if isinstance(getattr(one, TIMEOUT, None), (int, float)) and is_woken(type(one)):
             return one
     return None
 
 
-def is_woken(cls: type, attributes: dict[str, Any], plan: Plan) -> bool:
-    """Whether a scheduler class waits for that time limit, or until a put wakes it.
-
-    Parameters
-    ----------
-    cls : type
-    attributes : dict
-        Of an instance.  The trial is made on another one, with tables and a condition of its own.
-    plan : Plan
-    """
-    try:
-        names = set(_code(cls, "get_results").co_names)
-        return {TIMEOUT, CONDITION} <= names and _try(cls, attributes, plan)
-    except Exception:  # another scheduler, whatever it is
-        return False
-
-
-def _code(cls: type, name: str) -> types.CodeType:
-    function = getattr(cls, name)
-    if not isinstance(function, types.FunctionType):
-        raise TypeError(f"{cls.__name__}.{name} is no function")
-    return function.__code__
-
-
-def _try(cls: type, attributes: dict[str, Any], plan: Plan) -> bool:
-    scheduler = fake_scheduler(cls, attributes)
-    before = len(scheduler.get_results())
-    scheduler.put_results([plan.new_result(0, 1, NAMES[0], 3, None)])
-    after = len(scheduler.get_results())
-    wait = getattr(scheduler, TIMEOUT)
-    return (before, after, scheduler.responses_not_empty.rung) == (0, 1, [wait, True, wait])
+def is_woken(cls: type) -> bool:
+    """Whether a scheduler's class waits for that time limit, or until a put wakes it."""
+    return gate.judge("wake-up", cls).reason is None

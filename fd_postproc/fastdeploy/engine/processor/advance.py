@@ -13,7 +13,7 @@ from typing import Any
 from ...._core import Step
 from ....codes import Code
 from ....flight.codes import Kind
-from ..delivery.decode_log import adds_up
+from ... import gate
 from ..results._results import Batch
 from ..results.step_context import SteadyMode
 from .finish import Finish, RequestKind
@@ -106,17 +106,22 @@ class Advance(Finish):
         managed = bool(fd.envs.ENABLE_V1_KVCACHE_SCHEDULER)
         if gone:
             fd.llm_logger.info(f"request {name}: the worker has let it go")
-            self.recorder.let_go(Kind.PREEMPTED, slot, name)
         if self.aborts_itself:
             plain = not self.cfg.speculative_config.method
-            if name in manager.abort_req_ids_set and (gone if managed else plain):
+            is_aborted = name in manager.abort_req_ids_set and (gone if managed else plain)
+        else:
+            is_aborted = gone and managed and name in manager.to_be_aborted_req_id_set
+        if gone and not is_aborted:
+            self.recorder.let_go(Kind.PREEMPTED, slot, name)
+        if self.aborts_itself:
+            if is_aborted:
                 manager.abort_req_ids_set.remove(name)
                 self.recorder.let_go(Kind.ABORTED, slot, name)
                 self._recycle_resources(name, slot, task)
                 fd.llm_logger.info(f"request {name}: aborted")
                 text = ABORTED_TEXT.format(name)
                 return fd.RequestOutput(request_id=name, finished=True, error_code=ABORTED, error_msg=text)
-        elif gone and managed and name in manager.to_be_aborted_req_id_set:
+        elif is_aborted:
             self.recorder.let_go(Kind.ABORTED, slot, name)
             manager.recycle_abort_task(name)
             if hasattr(self, "_put_abort_results"):
@@ -268,6 +273,14 @@ class Advance(Finish):
         """Whether the decode log takes sums; needed in every step, detected once."""
         known, adds = self._decode_log_known
         if known is not logger:
-            adds = self._is_stock("_is_decode_stage") and adds_up(logger, self._is_decode_stage)
+            adds = self._is_stock("_is_decode_stage") and adds_up(logger)
             self._decode_log_known = logger, adds
         return adds
+
+
+def adds_up(logger: Any) -> bool:
+    """Whether a scheduler's log counts tokens by the known code of its class: then a sum of them will do."""
+    method = getattr(logger, "on_decode_tokens", None)
+    cls = type(logger)
+    is_own = getattr(method, "__func__", None) is getattr(cls, "on_decode_tokens", cls)
+    return is_own and gate.judge("decode log", cls).reason is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import time
 import traceback
@@ -56,6 +57,8 @@ class Receiving(Steps):
     def _troubles_recorded(self) -> dict[str, int]:
         return {}
 
+    ask_for_keys: Callable[[], str] | None = None
+    """Of `activation`, where the start could not ask: why FastDeploy's ops use another queue."""
     _open_told = (0, 0)
     _open_frames = (0, 0)  # at the last look, and the pieces until then
 
@@ -130,6 +133,11 @@ class Receiving(Steps):
     def _next_step(self) -> Step | None:
         """Wait for a step; None if other work is due first."""
         if self._receiver is None:
+            if self.ask_for_keys is not None:
+                other = self.ask_for_keys()
+                if other:
+                    raise QueueError(errno.ENOENT, f"{other}: restart the service")
+                self.ask_for_keys = None
             self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
             self._receiver._follows_sender, self._receiver._ring = True, self.recorder.ring
             if self.recorder.keeps_frames:

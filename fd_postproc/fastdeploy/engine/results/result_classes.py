@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from ... import gate
 from ._results import (
     DictMaker,
     FieldCopier,
@@ -68,7 +69,7 @@ def plan_of(fd: Any) -> Plan:
     for name, value in vars(pattern).items():
         setattr(result, name, value)
     made_late["prompt_token_ids"].begin_empty(result)
-    known = has_known_stamps(fd.RequestMetrics)
+    known = gate.judge("stamps").reason is None and has_known_stamps(fd.RequestMetrics)
     return Plan(fd, results, outputs, metrics, accepted, moments, result, known, dicts, output_dicts)
 
 
@@ -168,6 +169,8 @@ def _dict_maker(
     DictMaker or None
         None if some value is made, not kept: FastDeploy alone knows how.
     """
+    if gate.judge("dictionaries").reason:
+        return None
     nested = options.get("nested") or {}
     values = _PLAIN if options.get("plain_only") else _PLAIN + _CONTAINERS
     only = {

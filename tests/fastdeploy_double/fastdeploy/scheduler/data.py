@@ -11,6 +11,14 @@ class ScheduledResponse:
     def __repr__(self):
         return f"request_id:{self.request_id} index:{self.index} finished:{self.finished}"
 
-    request_id = property(lambda self: self.raw.request_id)
-    index = property(lambda self: self.raw.outputs.index)
-    finished = property(lambda self: self.raw.finished)
+    @property
+    def request_id(self):
+        return self.raw.request_id
+
+    @property
+    def index(self):
+        return self.raw.outputs.index
+
+    @property
+    def finished(self):
+        return self.raw.finished

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .canned import END, Script
 from .sandbox import Sandbox
+from .steps import END, Script
 
 HEADS = 2  # drafts a step in the speculative scripts
 

@@ -10,9 +10,11 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...trial.private_globals import Notes, with_globals
-from ..results._results import Handover, Plan
-from .sending import SEND, Sending, Stock
+from fd_postproc.fastdeploy.engine.delivery.sending import SEND, Sending, Stock
+from fd_postproc.fastdeploy.engine.results._results import Handover, Plan
+from fd_postproc.fastdeploy.introspection import with_globals
+
+from .private_globals import Notes
 
 NAMES = ("one", "two", "three", "four")
 MANY_NAMES = tuple(f"request {number}" for number in range(80))
@@ -259,3 +261,13 @@ def _steps(plan: Plan) -> Iterator[tuple[list[Any], bool, bool]]:
     yield [unknown, result(2, [7])], False, True
     yield [result(1, [8]), _Failing()], False, True
     yield [result(1, [9], finished=True)], True, True
+
+
+def is_woken(cls: type, plan: Plan) -> bool:
+    """Whether a scheduler's class waits as long as its attribute says, and a put ends the wait."""
+    scheduler = fake_scheduler(cls)
+    before = len(scheduler.get_results())
+    scheduler.put_results([plan.new_result(0, 1, NAMES[0], 3, None)])
+    after = len(scheduler.get_results())
+    wait = scheduler.wait_response_timeout
+    return (before, after, scheduler.responses_not_empty.rung) == (0, 1, [wait, True, wait])

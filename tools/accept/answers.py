@@ -18,13 +18,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..trial.private_globals import copied
-from ..trial.result import TrialResult
-from ..trial.sandbox import SILENT, Clock, Overlay, Quiet, QuietModule
-from .canned import EXPERTS, MANY, NOW, TEXTS, Script, as_one_value, random_script, scripts
-from .chunks._chunks import ARRAY, unpack
-from .chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
-from .chunks.model_fields import NotPlain
+from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, unpack
+from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, PROTOCOL, Blocks, blocks_of, in_use
+from fd_postproc.fastdeploy.introspection import copied
+from fd_postproc.fastdeploy.quiet import SILENT, Quiet
+
+from .canned_answers import EXPERTS, NOW, TEXTS, Script, as_one_value, scripts
+from .sandbox import Clock, Overlay, QuietModule
 
 FAILED = "raises"
 _MOST_FAILURES = 6  # of FastDeploy's own code: a version may know less than a script asks for
@@ -32,40 +32,21 @@ _SCRIPTS_WAIT_S = 20.0  # seconds for all scripts of one way
 _MODEL = 'trial "é"'
 
 
-def compare(module: Any) -> tuple[TrialResult, Blocks | None]:
-    """Compare FastDeploy's serving module with its own parts and with ours.
+def first_difference(module: Any, scripts: list[Script]) -> str | None:
+    """The first difference of FastDeploy's serving module with its own parts and with ours.
 
     Parameters
     ----------
     module : module
         ``serving_chat`` or ``serving_completion``.
-
-    Returns
-    -------
-    TrialResult
-        Never raises: what cannot be tried is not compatible.
-    Blocks or None
-        Ours; None if they cannot be made.
+    scripts : list of Script
     """
-    began = time.perf_counter()
-    blocks = None
-    left: tuple[tuple[str, str], ...] = ()
-    try:
-        blocks = blocks_of(module)
-        left = tuple(sorted(blocks.left.items()))
-        chat = module.__name__ == CHAT
-        tried = scripts(chat)
-        if blocks.unknown:
-            tried += [random_script(number, chat) for number in range(MANY)]
-        found = in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module), tried))
-        reason = found or f"equal in {2 * len(tried)} trials"
-        took = time.perf_counter() - began
-        verdict = TrialResult(not found, reason, seconds=took, left=left, unknown=blocks.unknown)
-    except NotPlain as reason:
-        verdict = TrialResult(False, str(reason))
-    except Exception as error:
-        verdict = TrialResult(False, f"cannot tell: {type(error).__name__}: {error}")
-    return verdict, blocks
+    return in_a_thread_of_its_own(lambda: _first_difference(module, blocks_of(module), scripts))
+
+
+def compare(module: Any) -> str | None:
+    """The first difference of the canned answers."""
+    return first_difference(module, scripts(module.__name__ == CHAT))
 
 
 def in_a_thread_of_its_own(run: Callable[[], Any]) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ..._core import DRAFT
-from ...layout import Channel
-from . import canned
-from .canned import END, NOTHING, PREEMPTED, RECOVERY, CannedMessage, Script
+from fd_postproc._core import DRAFT
+from fd_postproc.layout import Channel
+
+from . import steps as canned
 from .features import Facts
+from .steps import END, NOTHING, PREEMPTED, RECOVERY, CannedMessage, Script
 
 CHANNELS: tuple[Channel, ...] = ("plain", "topk", "spec", "spec_topk")
 RANDOM_SCRIPTS = 32

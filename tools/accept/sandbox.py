@@ -23,8 +23,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..introspection import is_library
-from .private_globals import copied
+from fd_postproc.fastdeploy.introspection import copied, is_library
+from fd_postproc.fastdeploy.quiet import SILENT, Quiet
+
 from .private_metrics import PrivateMetrics
 
 _FASTDEPLOY = "fastdeploy"
@@ -241,18 +242,6 @@ class Clock:
         return getattr(time, name)
 
 
-class Quiet:
-    """Object with every attribute; each call does nothing and returns None."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> None:
-        return None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-
 class QuietModule(Quiet):
     """The same for a module, whose switches (``tracing_enabled``) are off."""
 
@@ -262,21 +251,6 @@ class QuietModule(Quiet):
     def __getattr__(self, name: str) -> Any:
         quiet = super().__getattr__(name)
         return False if isinstance(getattr(self._module, name, None), bool) else quiet
-
-
-class Silent(Quiet):
-    """A logger without output."""
-
-    level = logging.CRITICAL
-
-    def isEnabledFor(self, level: int) -> bool:
-        return False
-
-    def getEffectiveLevel(self) -> int:
-        return logging.CRITICAL
-
-
-SILENT = Silent()
 
 
 class Overlay:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...layout import Channel
-from ..introspection import STORAGE, names_in
-from .canned import PREEMPTED, CannedMessage, Script
+from fd_postproc.fastdeploy.introspection import STORAGE, names_in
+from fd_postproc.layout import Channel
+
 from .sandbox import Sandbox
+from .steps import PREEMPTED, CannedMessage, Script
 from .trial import Trial
 
 ABORT_SETS = ("to_be_aborted_req_id_set", "abort_req_ids_set")

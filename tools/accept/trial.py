@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..introspection import STORAGE
-from .canned import Script
+from fd_postproc.fastdeploy.introspection import STORAGE
+
 from .fakes import (
     FakeConnector,
     FakeExperts,
@@ -24,7 +24,8 @@ from .fakes import (
     wanted_by,
 )
 from .sandbox import Sandbox
-from .trial_messages import as_frame, fill, objects
+from .step_messages import as_frame, fill, objects
+from .steps import Script
 
 _LAST_TOKEN, _BETWEEN_STEPS = 3.0, 0.03
 _TABLES = (

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._core import DRAFT, TARGET, has_counts, has_logprobs
-from ...codes import Code
-from ...layout import Channel
+from fd_postproc._core import DRAFT, TARGET, has_counts, has_logprobs
+from fd_postproc.codes import Code
+from fd_postproc.layout import Channel
 
 END = 2  # the end token of every request
 PREEMPTED, RECOVERY, NOTHING = (int(code) for code in (Code.PREEMPTED, Code.RECOVERY_STOP, Code.NO_TOKEN))

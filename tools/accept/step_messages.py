@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.tensors import host_address
-from ..stream_frames import Content, packed
-from .canned import CannedMessage, Script
+from fd_postproc.core.tensors import host_address
+from fd_postproc.fastdeploy.stream_frames import Content, packed
+
+from .steps import CannedMessage, Script
 
 
 def fill(processor: Any, fd: Any, script: Script, message: CannedMessage, packed: bool) -> None:

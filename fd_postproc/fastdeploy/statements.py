@@ -1,0 +1,192 @@
+"""Reads the statements of a function from its source, each as a digest that is the same in every Python.
+
+A digest is of a statement's header, its parents' headers, and the statement before it.  Left out are log
+calls and what only they read, docstrings, annotations, and imports of ops.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import os
+import types
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+_LOG_METHODS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "log"})
+_LOG_HELPERS = frozenset({"log_request", "log_request_error", "RequestLogLevel"})
+_HARMLESS = frozenset(
+    {
+        *("len", "str", "repr", "int", "float", "round", "sum", "list", "dict", "sorted", "type", "getattr"),
+        *("isinstance", "hasattr", "format_exc", "get", "items", "keys", "values", "join", "time", "info"),
+        *("is_cuda", "is_xpu", "is_iluvatar", "is_gcu", "is_intel_hpu", "is_maca", "is_dcu", "is_npu"),
+    }
+)
+"""Calls that change nothing: a log line that makes others stays in the text."""
+_EFFECTS = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+_SKIPPED = frozenset({"ctx", "kind", "type_comment", "type_params", "annotation", "returns"})
+_BLOCKS = (ast.stmt, ast.ExceptHandler, getattr(ast, "match_case", ast.ExceptHandler))
+
+
+class Statement(NamedTuple):
+    """One statement of a function: its digest, and its line in the file."""
+
+    digest: str
+    line: int
+
+
+@functools.lru_cache(maxsize=256)
+def statements_of(function: Any) -> tuple[Statement, ...]:
+    """The statements of a function; empty if its source cannot be read."""
+    return tuple(statements(node_of(function)))
+
+
+def node_of(function: Any) -> ast.AST | None:
+    """The syntax tree of a function alone; None if its source cannot be read."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    code = function.__code__
+    lines, first = linecache.getlines(code.co_filename, function.__globals__), code.co_firstlineno - 1
+    inner = "if 1:\n" if lines[first : first + 1] and lines[first][:1].isspace() else ""
+    for end in range(last := _last_line(code), min(last + 80, len(lines)) + 1):
+        try:
+            tree = ast.parse(inner + "".join(lines[first:end]))
+        except (SyntaxError, ValueError):
+            continue
+        node: Any = tree.body[0].body[0] if inner else tree.body[0]  # type: ignore[attr-defined]
+        if getattr(node, "name", None) != code.co_name:
+            return None
+        return ast.increment_lineno(node, first - bool(inner))  # type: ignore[no-any-return]
+    return None
+
+
+def _last_line(code: types.CodeType) -> int:
+    inner = [_last_line(one) for one in code.co_consts if isinstance(one, types.CodeType)]
+    return max([code.co_firstlineno, *(line for *_, line in code.co_lines() if line), *inner])
+
+
+def file_of(function: Any) -> str:
+    """The file of a function, from the package's folder on."""
+    file: str = function.__code__.co_filename
+    return file[file.rfind(f"{os.sep}fastdeploy{os.sep}") + 1 :]
+
+
+def statements(node: Any) -> list[Statement]:
+    """The statements of a function; empty without one."""
+    if node is None:
+        return []
+    reads: Counter[str] = Counter()
+    _count(node, reads, 1)
+    while _without_remarks(node, reads):
+        pass
+    return list(_walk([node], "", 0))
+
+
+def _walk(body: list[Any], above: str, line: int) -> Iterator[Statement]:
+    before = ""
+    for one in body:
+        blocks = [(name, value) for name, value in ast.iter_fields(one) if _is_block(value)]
+        header = _dumped(one, {name for name, _ in blocks})
+        chain = _digest(above, header, *(name for name, _ in blocks))
+        line = getattr(one, "lineno", line)
+        yield Statement(_digest(chain, before), line)
+        for name, value in blocks:
+            yield from _walk(value, _digest(chain, name), line)
+        before = header
+    yield Statement(_digest(above, before, "end"), line)
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], _BLOCKS)
+
+
+def _digest(*texts: str) -> str:
+    return blake2b("\0".join(texts).encode(), digest_size=5).hexdigest()
+
+
+def _dumped(node: Any, without: Iterable[str] = ()) -> str:
+    """Text of a syntax tree that is the same in each version of Python."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_dumped, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = (
+        f"{name}={_dumped(value)}"
+        for name, value in ast.iter_fields(node)
+        if name not in _SKIPPED and name not in without and value is not None and value != []
+    )
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+def _without_remarks(node: Any, reads: Counter[str]) -> bool:
+    """Remove what only a reader or a log sees, and what it reads; return whether there was any."""
+    changed = False
+    for name, value in list(ast.iter_fields(node)):
+        if not _is_block(value):
+            continue
+        kept = []
+        for each in map(_plain, value):
+            changed |= _without_remarks(each, reads)
+            if _is_remark(each, reads):
+                _count(each, reads, -1)
+            else:
+                kept.append(each)
+        changed |= len(kept) < len(value)
+        setattr(node, name, kept)
+    return changed
+
+
+def _count(node: ast.AST, reads: Counter[str], by: int) -> None:
+    """Count the names that a statement reads."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name):
+            if not isinstance(one.ctx, ast.Store):
+                reads[one.id] += by
+        elif isinstance(one, (ast.Global, ast.Nonlocal)):
+            for name in one.names:
+                reads[name] += by
+
+
+def _plain(node: Any) -> Any:
+    """A statement without its annotation."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+    return node
+
+
+def _is_remark(node: Any, reads: Counter[str]) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) or _is_log(node.value)
+    if isinstance(node, ast.ImportFrom):
+        return ".ops" in f".{node.module}" or {one.name for one in node.names} <= _LOG_HELPERS
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        unread = all(isinstance(one, ast.Name) and not reads[one.id] for one in targets)
+        return unread and _is_harmless(node.value)
+    if isinstance(node, ast.If):
+        return not node.body and not node.orelse and _is_harmless(node.test)
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.AnnAssign) and node.value is None)
+
+
+def _is_log(call: Any) -> bool:
+    function = call.func if isinstance(call, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        told = function.attr in _LOG_METHODS and "log" in _last_name(function.value)
+    else:
+        told = _last_name(function) in _LOG_HELPERS
+    return told and all(map(_is_harmless, (*call.args, *(one.value for one in call.keywords))))
+
+
+def _is_harmless(node: ast.AST) -> bool:
+    return not any(
+        isinstance(one, _EFFECTS) or (isinstance(one, ast.Call) and _last_name(one.func) not in _HARMLESS)
+        for one in ast.walk(node)
+    )
+
+
+def _last_name(node: Any) -> str:
+    name: str = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name

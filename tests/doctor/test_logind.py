@@ -1,0 +1,39 @@
+"""The doctor on systemd-logind, which removes a user's queues and shared memory at the last logout."""
+
+import pytest
+
+from fd_postproc.doctor.logind import check_logind
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "run/systemd/seats").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/systemd/logind.conf").write_text("[Login]\n#RemoveIPC=yes\n")
+    return tmp_path
+
+
+def test_a_user_under_logind_is_warned(root):
+    (found,) = check_logind(str(root), 54321)
+    assert (found.severity, found.code, found.data) == ("warning", "logind", {"user": "54321"})
+    assert "loginctl enable-linger 54321" in found.remedy
+
+
+def test_who_is_spared_is_not(root):
+    assert check_logind(str(root), 0) == check_logind(str(root), 999) == []
+    (root / "var/lib/systemd/linger").mkdir(parents=True)
+    (root / "var/lib/systemd/linger/54321").touch()
+    assert check_logind(str(root), 54321) == []
+
+
+def test_the_last_file_that_sets_it_decides(root):
+    extra = root / "etc/systemd/logind.conf.d/50-ipc.conf"
+    extra.write_text("[Login]\nRemoveIPC=no\n")
+    assert check_logind(str(root), 54321) == []
+    extra.write_text("no section\n")  # ignored
+    assert len(check_logind(str(root), 54321)) == 1
+
+
+def test_a_machine_without_logind(root):
+    (root / "run/systemd/seats").rmdir()
+    assert check_logind(str(root), 54321) == []

@@ -1,0 +1,146 @@
+"""The gate: which statements are known, what does not count, and what a verdict says."""
+
+import ast
+import json
+
+import pytest
+
+from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.seams import SEAMS
+from fd_postproc.fastdeploy.statements import node_of, statements, statements_of
+
+KNOWN = """
+def advance(self, tasks, now=None):
+    if self.ready:
+        for task in tasks:
+            task.count += 1
+            task.stamp(now)
+    else:
+        self.wait()
+    return tasks
+"""
+SAME = {
+    "a docstring": KNOWN.replace("    if self.ready", '    "What it does."\n    if self.ready'),
+    "annotations": KNOWN.replace("tasks, now=None)", "tasks: list, now: float = None) -> list"),
+    "a log line": KNOWN.replace(
+        "        self.wait()", '        llm_logger.info(f"{len(tasks)} wait")\n        self.wait()'
+    ),
+    "what only a log reads": KNOWN.replace(
+        "        self.wait()", '        many = len(tasks)\n        log.debug("%s", many)\n        self.wait()'
+    ),
+    "a log line under a condition": KNOWN.replace(
+        "    return", "    if self.debug:\n        llm_logger.debug(tasks)\n    return"
+    ),
+    "an import of ops": KNOWN.replace(
+        "    return", "    from fastdeploy.model_executor.ops.gpu import get_output\n    return"
+    ),
+    "a comment": KNOWN.replace("    return", "    # done\n    return"),
+}
+OTHER = {
+    "a new statement": KNOWN.replace("    return", "    self.done()\n    return"),
+    "one less": KNOWN.replace("            task.count += 1\n", ""),
+    "the last one less": KNOWN.replace("            task.stamp(now)\n", ""),
+    "another order": KNOWN.replace(
+        "            task.count += 1\n            task.stamp(now)",
+        "            task.stamp(now)\n            task.count += 1",
+    ),
+    "one twice": KNOWN.replace("            task.count += 1\n", "            task.count += 1\n" * 2),
+    "another condition": KNOWN.replace("self.ready", "not self.ready"),
+    "another branch": KNOWN.replace("    else:\n        self.wait()\n", ""),
+    "another default": KNOWN.replace("now=None", "now=0"),
+    "a decorator": "@again" + KNOWN,
+    "made async": KNOWN.replace("def advance", "async def advance").lstrip("\n"),
+    "a log line that does something": KNOWN.replace(
+        "    return", "    llm_logger.info(tasks.pop())\n    return"
+    ),
+    "a value that nothing reads, of a call": KNOWN.replace("    return", "    x = tasks.pop()\n    return"),
+    "outside its condition": KNOWN.replace("            task.stamp(now)", "        task.stamp(now)"),
+}
+
+
+def digests(text):
+    return {one.digest for one in statements(ast.parse(text).body[0])}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_what_only_readers_and_logs_see_does_not_count(what):
+    assert SAME[what] != KNOWN
+    assert digests(SAME[what]) == digests(KNOWN)
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_any_other_change_has_a_new_statement(what):
+    assert OTHER[what] != KNOWN
+    assert not digests(OTHER[what]) <= digests(KNOWN)
+
+
+def known_function(one, *, two=(1, 2)):
+    """Ends with brackets below its last bytecode line."""
+    return max(
+        one,
+        two,
+    )
+
+
+def test_a_function_is_read_alone_and_its_lines_are_the_files():
+    node = node_of(known_function)
+    assert node.name == "known_function"
+    lines = {one.line for one in statements_of(known_function)}
+    first = known_function.__code__.co_firstlineno
+    assert lines == {first, first + 2}
+
+
+@pytest.mark.parametrize("function", [len, lambda: 1, eval("lambda: 2"), print])
+def test_without_a_source_it_stays_fastdeploys(function):
+    verdict = gate.compared([("x", function)], {})
+    assert verdict.reason == "x cannot be read: its source is not there"
+
+
+def test_the_reason_names_function_file_and_line():
+    verdict = gate.compared([("One.x", known_function)], {})
+    line = known_function.__code__.co_firstlineno
+    assert verdict.reason.startswith(f"One.x has new code in line {line} of ")
+    assert verdict.reason.endswith("test_gate.py")
+
+
+def test_statements_of_versions_that_do_different_things_are_not_joined():
+    told = [one.digest for one in statements_of(known_function)]
+    both = {"x": dict(zip(told, "+-" * len(told), strict=False))}
+    found = [("x", known_function)]
+    assert "do different things" in gate.compared(found, both, True).reason
+    for mark in "+-":
+        verdict = gate.compared(found, {"x": dict.fromkeys(told, mark)}, True)
+        assert (verdict.reason, verdict.facts) == (None, {gate.MARKED: mark == "+"})
+    assert gate.compared(found, {"x": dict.fromkeys(told, "")}, True).reason
+
+
+def test_a_record_of_ones_own_is_known_besides(monkeypatch, tmp_path):
+    told = {"a seam": {"x": " ".join(one.digest for one in statements_of(known_function))}}
+    file = tmp_path / "known.json"
+    file.write_text(json.dumps(told))
+    monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
+    known = gate.record.__wrapped__()
+    assert gate.compared([("x", known_function)], known["a seam"]).reason is None
+    assert set(known) - {"a seam"}
+    assert gate.packed(gate.unpacked(told)) == {
+        "a seam": {"x": " ".join(sorted(told["a seam"]["x"].split()))}
+    }
+
+
+@pytest.mark.parametrize("text", [None, "", "no json", "[]"])
+def test_a_record_that_cannot_be_read_is_said(text, monkeypatch, tmp_path, capsys):
+    file = tmp_path / "known.json"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
+    assert gate.record.__wrapped__()
+    assert f"FD_POSTPROC_KNOWN={file} cannot be read" in capsys.readouterr().err
+
+
+def test_the_packages_record_is_of_seams_and_of_digests_only():
+    for seam, functions in json.loads(
+        (gate.importlib.resources.files("fd_postproc.data") / "fastdeploy_code.json").read_text()
+    ).items():
+        assert SEAMS[seam].stands_for
+        for text in functions.values():
+            assert all(one.rstrip("+-").isalnum() and len(one.rstrip("+-")) == 10 for one in text.split())

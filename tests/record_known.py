@@ -1,0 +1,104 @@
+"""Record the double's statements for the gate: ``python -m tests.record_known`` writes ``known_double.json``.
+
+The package's record has FastDeploy's own only; tests name this one in ``FD_POSTPROC_KNOWN``.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.seams import SEAMS
+from fd_postproc.fastdeploy.statements import node_of, statements
+from tests.lib.decode_logs import Log
+
+FILE = Path(__file__).with_name("known_double.json")
+ROOT = Path(__file__).resolve().parents[1]
+MARK = "known: "
+VERSIONS = ("25", "26", "dev", "develop")
+
+
+def recorded():
+    """The statements of the FastDeploy on the import path, by seam and function."""
+    reading = importlib.import_module("tools.accept.reading")
+    modules = {name for row in SEAMS.values() for name in row.modules}
+    modules |= {
+        f"fastdeploy.{place.partition(':')[0]}"
+        for row in SEAMS.values()
+        for place in row.stands_for
+        if ":" in place
+    }
+    for name in sorted(modules):
+        with contextlib.suppress(ImportError, RuntimeError):
+            importlib.import_module(name)
+    gate.judge = lambda *arguments, **named: gate.Verdict((), {})
+    classes = importlib.import_module("tools.accept.classes")
+    mark = (
+        "+"
+        if classes.prepared(sys.modules["fastdeploy.output.token_processor"])[1].makes_empty_results
+        else "-"
+    )
+    told = {}
+    for seam, row in SEAMS.items():
+        found, more = [], []
+        for name in row.modules:
+            if name in sys.modules:
+                found += gate.functions_of(row, sys.modules[name])
+        if seam == reading.PROCESSOR:
+            more = _helpers(row, found, reading)
+        if seam == "decode log":
+            found = list(gate.functions_of(row, Log))
+        for name, function in found + more:
+            into = told.setdefault(seam, {}).setdefault(name, {})
+            for one in statements(node_of(function)):
+                into[one.digest] = mark if row.facts else ""
+    return told
+
+
+def _helpers(row, found, reading):
+    known, todo, more = {name for name, _ in found}, [*found], []
+    while todo:
+        _, function = todo.pop()
+        node = node_of(function)
+        for name in reading.asked_of_self(node) if node is not None else ():
+            place = f"TokenProcessor.{name}"
+            if place not in known and name not in reading.called_by_ours():
+                known.add(place)
+                fresh = [one for one in gate.functions_of(row, None, [place]) if one[0] == place]
+                more += fresh
+                todo += fresh
+    return more
+
+
+def main():
+    """Record every version of the double."""
+    union = {}
+    for version in VERSIONS:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.record_known", "one"],
+            env={**os.environ, "FD_POSTPROC_DOUBLE": version, "FD_POSTPROC_API": "0"}
+            | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests/fastdeploy_double"), str(ROOT)])},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if MARK not in done.stdout:
+            print(version, done.stderr[-600:])
+            continue
+        union = gate.joined(union, gate.unpacked(json.loads(done.stdout.rpartition(MARK)[2])))
+    FILE.write_text(json.dumps(gate.packed(union), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        with contextlib.redirect_stderr(io.StringIO()):
+            told = recorded()
+        print(MARK + json.dumps(gate.packed(told)))
+    else:
+        main()

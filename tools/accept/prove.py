@@ -1,0 +1,314 @@
+"""Ours beside FastDeploy's own code, in the tree that is first on the import path.
+
+Each comparison gives an empty text where both did the same, or the first difference.
+"""
+
+import ast
+import asyncio
+import importlib
+import logging
+import random
+import time
+from types import SimpleNamespace
+
+from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.api import connections, unpacking
+from fd_postproc.fastdeploy.contract import contract_gap
+from fd_postproc.fastdeploy.engine.delivery import sending
+from fd_postproc.fastdeploy.engine.results.result_classes import plan_of
+from fd_postproc.fastdeploy.seams import SEAMS
+
+from . import answers, canned_answers, classes, deliveries, random_steps, reading, steps, trial
+
+SAME = ""
+GROUPS = {
+    "engine": ("token processor", "dictionaries", "stamps", "metrics", "decode log"),
+    "way out": ("delivery", "wake-up", "sending"),
+    "chunks": ("api chunks",),
+    "dispatcher": ("api connections", "api unpacking"),
+    "texts": ("api detokenising", "api parsers"),
+    "worker": ("streams",),
+}
+"""Seams that are tried together."""
+
+
+def _told(run, *arguments):
+    """The text of what a comparison finds; it never raises."""
+    try:
+        return run(*arguments) or SAME
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+# ---- The engine's class ------------------------------------------------------------------------------------
+
+
+def processor(module, rounds, streamed, traits):
+    """The first difference of the classes, where steps are messages of a queue or objects."""
+    gap = contract_gap(module)
+    if gap:
+        return gap
+    pair, facts = classes.prepared(module)
+    traits.update(facts.traits)
+    for script in (*steps.STREAMED_SCRIPTS, *_zeros()) if streamed else steps.SCRIPTS:
+        found = classes.first_difference_in(script, *pair, facts)
+        if found:
+            return f"{script.name}: {found}"
+    equal = 0
+    for number in range(rounds):
+        try:
+            found = classes.first_difference_in(random_steps.script(number, facts, streamed), *pair, facts)
+        except RuntimeError:  # FastDeploy's own class does not take it
+            continue
+        if found:
+            return f"random script {number}: {found}"
+        equal += 1
+    return SAME if equal >= rounds // 4 else f"FastDeploy's own class takes {equal} of {rounds} scripts only"
+
+
+def _zeros():
+    """Token 0 over ZeroMQ, which FastDeploy took for none until February 2026."""
+    messages = tuple(steps.CannedMessage(((token,), (12,))) for token in (0, 11, 0))
+    yield steps.Script("token 0", "plain", (steps.RUNNING, steps.FIRST), messages, streamed=True)
+
+
+# ---- Scheduler and sender ----------------------------------------------------------------------------------
+
+
+def way_out(module):
+    """Whether delivery and sending are equal, and the wait ends; by seam."""
+    plan = plan_of(module)
+    scheduler = importlib.import_module("fastdeploy.scheduler.local_scheduler").LocalScheduler
+    service = getattr(importlib.import_module(sending.ENGINE), "EngineService", None)
+    stock = sending.Stock.of(scheduler, service, importlib.import_module(sending.SERVER))
+    told = deliveries.try_out(plan, stock)
+    return {
+        "delivery": SAME if told.hands_over else "differs, or takes another way",
+        "sending": SAME if told.sends else "differs, or takes another way",
+        "wake-up": SAME if deliveries.is_woken(scheduler, plan) else "does not wait as long as it says",
+    }
+
+
+def decode_log(module):
+    """Whether the scheduler's log adds up, and counts once as many tokens are computed as a prefill needs."""
+    log_module = importlib.import_module("fastdeploy.engine.sched.scheduler_metrics_logger")
+    log = log_module.SchedulerMetricsLogger(enabled=True, dp_rank=0)
+    parts, whole = _twin(log), _twin(log)
+    parts.on_decode_tokens(2)
+    parts.on_decode_tokens(3)
+    whole.on_decode_tokens(5)
+    if vars(parts) != vars(whole):
+        return "a sum leaves another state behind"
+    for need, done, decodes in ((None, 5, False), (5, 4, False), (5, 5, True), (5, 6, True)):
+        task = SimpleNamespace(need_prefill_tokens=need, num_computed_tokens=done)
+        if module.TokenProcessor._is_decode_stage(None, task) is not decodes:
+            return f"a request decodes otherwise at {done} of {need} tokens"
+    return SAME
+
+
+def _twin(log):
+    twin = object.__new__(type(log))
+    for name, value in vars(log).items():
+        setattr(twin, name, value.copy() if isinstance(value, list | dict | set) else value)
+    return twin
+
+
+# ---- The API server ----------------------------------------------------------------------------------------
+
+
+def chunks(rounds):
+    """The first difference of the answers of chat and completions."""
+    for name in ("serving_chat", "serving_completion"):
+        module, chat = (
+            importlib.import_module(f"fastdeploy.entrypoints.openai.{name}"),
+            name == "serving_chat",
+        )
+        scripts = [canned_answers.random_script(number, chat) for number in range(rounds)]
+        found = answers.first_difference(module, canned_answers.scripts(chat) + scripts)
+        if found:
+            return f"{name}: {found}"
+    return SAME
+
+
+def dispatcher(module):
+    """The first difference of what reaches the queues of results, with and without our msgpack and map."""
+    if not hasattr(module.DealerConnectionManager, unpacking.DISPATCHER):
+        return ONE_BY_ONE
+    stock = importlib.import_module("msgpack")
+    module.ZMQMetricsStats = module.main_process_metrics = _Anything()
+    outcomes = []
+    for msgpack, make in ((stock, dict), (unpacking.UnpackingMsgpack(stock), connections.RequestMap)):
+        module.msgpack = msgpack
+        outcomes.append(asyncio.run(_dispatched(module, make)))
+    theirs, ours = outcomes
+    return SAME if repr(theirs) == repr(ours) else "queues get other results"
+
+
+class _Anything:
+    """Stands for metrics: takes every call and attribute."""
+
+    msg_recv_total = 0
+
+    def __call__(self, *arguments, **named):
+        return self
+
+    def __getattr__(self, name):
+        return self
+
+
+async def _dispatched(module, make):
+    manager = object.__new__(module.DealerConnectionManager)
+    names = ["chatcmpl-1", "cmpl-2", "embd-3", "plain"]
+    manager.request_map = make({name: asyncio.Queue() for name in names})
+    queues = dict(manager.request_map)
+    manager.pull_metrics_address, manager.running, manager.lock = "", True, asyncio.Lock()
+    manager.pull_client = _Messages(manager, names)
+    manager.request_num, manager.connection_load = {}, []
+    await asyncio.wait_for(module.DealerConnectionManager._dispatch_batch_responses(manager), 60)
+    _, queue = await manager.get_connection("chatcmpl-9", 2)
+    await manager.cleanup_request("chatcmpl-9")
+    left = sorted(manager.request_map), type(queue).__name__ in ("Queue", "QuickQueue")
+    return [[queue.get_nowait() for _ in range(queue.qsize())] for queue in queues.values()], left
+
+
+class _Messages:
+    """Stands for the stream: random results of requests, then the end."""
+
+    def __init__(self, manager, names):
+        self.manager, self.left, self.draw, self.names = manager, 400, random.Random(5), names
+        self.pack = importlib.import_module("msgpack").packb
+
+    async def read(self):
+        self.left -= 1
+        if self.left == 0:
+            self.manager.running = False
+        if self.left % 150 == 7:
+            return [b"\xc1 no message"]
+        return [b"", self.pack([self._results() for _ in range(self.draw.randrange(1, 6))])]
+
+    def _results(self):
+        name, draw = self.draw.choice(self.names), self.draw
+        spelt = name if name == "plain" else f"{name}{draw.choice('_:')}{draw.randrange(3)}"
+        rows = [[[5, 70000], [6, 1]], [[-0.5, -1.5], [-0.25, 0.0]], [1, 300]]
+        return [
+            {
+                "request_id": spelt,
+                "outputs": {"token_ids": [5], "send_idx": number, "top_logprobs": draw.choice((None, rows))},
+                "finished": draw.random() < 0.1,
+            }
+            for number in range(draw.randrange(1, 4))
+        ]
+
+
+TEXT_NAMES = {
+    *(
+        "envs",
+        "FD_USE_HF_TOKENIZER",
+        "decode_status",
+        "extend",
+        "tokenizer",
+        "batch_decode",
+        "isinstance",
+        "list",
+    ),
+    *("len", "replace", "append", "decode_token", "NotImplementedError"),
+}
+PARSER_NAMES = {
+    *("__class__", "__name__", "content", "data_processor_logger", "decode", "decode_status", "eos_token_id"),
+    *("eos_token_ids", "extract_reasoning_content", "extract_reasoning_content_streaming", "tools_called"),
+    *("extract_tool_calls", "extract_tool_calls_streaming", "get", "hasattr", "ids2tokens", "info", "len"),
+    *("model_status_dict", "reasoning_content", "reasoning_parser", "tokenize", "tokenizer", "tool_calls"),
+    *("tool_parser_dict", "tool_parser_obj"),
+}
+"""Names that methods may use which are read here, not run: real tokenizers try them at the start."""
+
+
+READ_NAMES = {
+    "extract_reasoning_content_streaming": frozenset(
+        {
+            "DeltaMessage", "_extract_response_content", "_is_with_tool", "endswith", "find", "len", "lstrip",
+            "partition", "response_end_token", "response_end_token_id", "response_start_token",
+            "response_start_token_id", "startswith", "strip", "think_end_token", "think_end_token_id",
+            "think_start_token", "think_start_token_id", "tool_call_end_token_id", "tool_call_start_token",
+            "tool_call_start_token_id", "tool_begin_token", "tool_begin_token_id",
+        }
+    ),
+    "extract_tool_calls_streaming": frozenset(
+        {
+            "ALL", "Allow", "DOTALL", "DeltaFunctionCall", "DeltaMessage", "DeltaToolCall", "Exception",
+            "JSONDecodeError", "MalformedJSON", "STR", "append", "bracket_counts", "buffer", "core", "count",
+            "current_tool_id", "current_tool_name_sent", "data_processor_logger", "debug", "decoder",
+            "dumps", "end", "endswith", "enumerate", "error", "escape", "exceptions", "find", "format_exc",
+            "get", "group", "isinstance", "json", "len", "loads", "log_request_error", "logger", "lstrip",
+            "max", "model_dump", "partial_json_parser", "prev_tool_call_arr", "random_tool_call_id", "re",
+            "replace", "request_id", "rindex", "rstrip", "search", "split", "str", "streamed_args_for_tool",
+            "strip", "tool_call_end_token", "tool_call_start_token", "tool_call_start_token_id", "traceback",
+            "valid", "warning",
+        }
+    ),
+}  # fmt: skip
+"""Names that the streaming methods of FastDeploy's parsers, and what they call, may use."""
+
+
+def parsers(tree):
+    """The names that parsers' methods use and no accepted version did, by a tree's classes."""
+    told = {}
+    for (cls, start, _), methods in reading.parsers(tree).items():
+        for name, node in methods.items():
+            constants = compile(ast.Module([node], []), "a parser", "exec").co_consts
+            used = {each for one in constants if hasattr(one, "co_names") for each in one.co_names}
+            new = used - READ_NAMES[start] - {"NotImplementedError", "AttributeError"}
+            if new:
+                told[cls] = f"{name} uses {', '.join(sorted(new))}"
+    return told
+
+
+ONE_BY_ONE = "results come one by one here"
+
+
+def names(seam, table):
+    """The names that a seam's functions use and no accepted version did, by a seam's modules."""
+    row = SEAMS[seam]
+    for place in row.modules:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError:
+            continue
+        for name, function in gate.functions_of(row, module, ()):
+            new = {*function.__code__.co_names} - table
+            if new and "output_fallback_manager" not in new:  # which is asked for an object at run time
+                return f"{name} uses {', '.join(sorted(new))}"
+    return SAME
+
+
+def proven(groups, rounds):
+    """By seam, an empty text or the first difference, for some of `GROUPS`; and the facts."""
+    logging.disable(logging.CRITICAL)
+    module = importlib.import_module("fastdeploy.output.token_processor")
+    traits, told = {}, {}
+    real = time.time
+    time.time = lambda: 1_800_000_000.0  # the same for both: sums of many stamps are compared
+    trial._BETWEEN_STEPS = 0.0
+    gate.judge = lambda *arguments, **named: gate.Verdict((), {})  # nothing is left to FastDeploy
+    if "engine" in groups:
+        queue = _told(processor, module, rounds, False, traits)
+        told = dict.fromkeys(("token processor", "dictionaries", "stamps", "metrics"), queue)
+        told["token processor, socket"] = queue or _told(processor, module, rounds, True, {})
+        told["decode log"] = queue or _told(decode_log, module)
+    if "way out" in groups:
+        try:
+            told |= way_out(module)
+        except Exception as error:
+            told |= dict.fromkeys(GROUPS["way out"], f"{type(error).__name__}: {error}")
+    time.time = real
+    if "chunks" in groups:
+        told["api chunks"] = _told(chunks, rounds)
+    if "dispatcher" in groups:
+        utils = importlib.import_module("fastdeploy.entrypoints.openai.utils")
+        told |= dict.fromkeys(GROUPS["dispatcher"], _told(dispatcher, utils))
+    if "texts" in groups:
+        told["api detokenising"] = _told(names, "api detokenising", TEXT_NAMES)
+        told["api parsers"] = _told(names, "api parsers", PARSER_NAMES)
+    if "worker" in groups:
+        told["streams"] = SAME
+    return {"facts": traits, "seams": told}

@@ -1,0 +1,135 @@
+"""The functions of a source tree that the gate reads, without importing the tree."""
+
+import ast
+import copy
+import functools
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
+from fd_postproc.fastdeploy.statements import Statement, statements
+
+OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
+PROCESSOR, PARSERS = "token processor", "api parsers"
+FOLDERS = ("fastdeploy/reasoning", "fastdeploy/entrypoints/openai/tool_parsers")
+STREAMED = {"extract_reasoning_content_streaming", "extract_tool_calls_streaming"}
+
+
+class Found(NamedTuple):
+    """One function that a seam's row names, in a tree."""
+
+    seam: str
+    name: str
+    file: Path
+    node: ast.AST
+
+    @property
+    def statements(self) -> list[Statement]:
+        """Its statements."""
+        return statements(copy.deepcopy(self.node))
+
+
+def functions(tree: Path, recorded: dict[str, dict[str, object]]) -> list[Found]:
+    """All of a tree's functions that rows and a record name, and new helpers of the token processor's."""
+    found = []
+    for seam, row in SEAMS.items():
+        for place in dict.fromkeys((*row.stands_for, *recorded.get(seam, ()))):
+            where, colon, name = place.rpartition(":")
+            modules = (PACKAGE + where,) if colon else row.modules
+            for module in modules:
+                file = _file(tree, module)
+                if file is not None:
+                    found += [
+                        Found(seam, place.replace("*", cls), file, node) for cls, node in _nodes(file, name)
+                    ]
+    for (cls, _, file), methods in parsers(tree).items():
+        found += [Found(PARSERS, f"{cls}.{name}", file, node) for name, node in methods.items()]
+    return found + _helpers(found)
+
+
+def parsers(tree: Path) -> dict[tuple[str, str, Path], dict[str, ast.AST]]:
+    """By class and streaming method, that method of a tree's parsers and those that it calls."""
+    told = {}
+    for file in sorted(one for folder in FOLDERS for one in (tree / folder).glob("*.py")):
+        for cls in [one for one in _tree_of(file).body if isinstance(one, ast.ClassDef)]:
+            own = {
+                one.name: one for one in cls.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))
+            }
+            for start in own.keys() & STREAMED:
+                reached, waiting = {}, [start]
+                while waiting:
+                    name = waiting.pop()
+                    if name in own and name not in reached:
+                        reached[name] = own[name]
+                        waiting += asked_of_self(own[name])
+                told[cls.name, start, file] = reached
+    return told
+
+
+def files() -> set[str]:
+    """Names of the modules' files that rows name, without an ending."""
+    places = {place for row in SEAMS.values() for place in row.stands_for}
+    named = {PACKAGE + place.rpartition(":")[0] for place in places if ":" in place}
+    named |= {module for row in SEAMS.values() if row.stands_for for module in row.modules}
+    return {one.replace(".", "/") for one in named}
+
+
+def _file(tree: Path, module: str) -> Path | None:
+    path = tree / module.replace(".", "/")
+    return next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.exists()), None)
+
+
+@functools.lru_cache(maxsize=64)
+def _tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+def _nodes(file: Path, name: str) -> list[tuple[str, ast.AST]]:
+    """The functions of a file by a place's name; ``*`` stands for every class."""
+    owner, _, attribute = name.rpartition(".")
+    module = _tree_of(file)
+    if not owner:
+        return [("", one) for one in module.body if _is_function(one, attribute)]
+    classes = [one for one in module.body if isinstance(one, ast.ClassDef) and owner in ("*", one.name)]
+    return [(one.name, each) for one in classes for each in one.body if _is_function(each, attribute)]
+
+
+def _is_function(node: ast.AST, name: str) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name
+
+
+def _helpers(found: list[Found]) -> list[Found]:
+    """Methods that only replaced methods of the token processor call: ours do not call them."""
+    ours = called_by_ours()
+    known = {one.name for one in found}
+    todo, more = (
+        [one for one in found if one.seam == PROCESSOR and one.name.startswith("TokenProcessor.")],
+        [],
+    )
+    while todo:
+        one = todo.pop()
+        for name in asked_of_self(one.node):
+            place = f"TokenProcessor.{name}"
+            if name in ours or place in known:
+                continue
+            known.add(place)
+            for _, node in _nodes(one.file, place):
+                more.append(Found(PROCESSOR, place, one.file, node))
+                todo.append(more[-1])
+    return more
+
+
+def asked_of_self(node: ast.AST) -> set[str]:
+    return {
+        one.attr
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self"
+    }
+
+
+@functools.cache
+def called_by_ours() -> frozenset[str]:
+    """Methods of FastDeploy's that ours call: their text decides, whatever it is."""
+    texts = "\n".join(one.read_text() for one in OURS.rglob("*.py"))
+    return frozenset({*re.findall(r"self\.(\w+)", texts)} - {*re.findall(r"def (\w+)", texts)})
