@@ -11,7 +11,7 @@ import pytest
 from fd_postproc.fastdeploy import array_readers
 from fd_postproc.fastdeploy.api import unpacking
 from fd_postproc.fastdeploy.api.chunks import _chunks
-from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, Models, keep_packed, unpack
+from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, Models, give_arrays, unpack
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from tests.lib.chunk_replay.alone import models
 
@@ -46,9 +46,9 @@ def expected(array):
 
 @pytest.fixture(autouse=True)
 def packed():
-    keep_packed(arrays=True)
+    give_arrays(True)
     yield
-    keep_packed()
+    give_arrays(False)
 
 
 def arrays():
@@ -87,7 +87,7 @@ def test_an_array_is_numpys(array):
     assert value.dtype == np.int64
     assert value.flags.writeable
     assert value.tolist() == array.tolist()
-    keep_packed()
+    give_arrays(False)
     assert unpack(msgpack.packb([one_value(array)])) == [array.tolist()]
     assert lists_of_msgpack(array) == array.tolist() == unpack(msgpack.packb([one_value(array)]), False)[0]
 

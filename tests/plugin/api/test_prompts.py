@@ -15,7 +15,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     PromptLogprobs,
     Texts,
     Unknown,
-    keep_packed,
+    give_arrays,
     prompt_logprobs,
     unpack,
 )
@@ -78,9 +78,9 @@ def collected(value):
 
 @pytest.fixture(autouse=True)
 def packed():
-    keep_packed(prompts=True, arrays=True)
+    give_arrays(True)
     yield
-    keep_packed()
+    give_arrays(False)
 
 
 def numbers(rows, width, seed, most=300):
@@ -91,9 +91,8 @@ def numbers(rows, width, seed, most=300):
 
 
 def forms(ids, scores, ranks):
-    """What arrives from an engine of ours, and from any other one."""
+    """What arrives from an engine of ours."""
     yield [one_value(one) for one in (ids, scores, ranks)]
-    yield [ids.tolist(), scores.tolist(), ranks.tolist()]
     yield [one_value(ids.astype(np.int32)), one_value(scores.astype(np.float64)), one_value(ranks)]
 
 
@@ -218,12 +217,17 @@ def test_two_results_of_a_choice_stand_one_behind_the_other():
     assert len(answer.response_pieces().whole or b"") in (0, len(text))
 
 
+def as_arrays(*lists):
+    return [one_value(np.array(one)) for one in lists]
+
+
 IDS, SCORES, RANKS = [[1, 2], [3, 4]], [[-0.5, -1.0], [-2.0, -3.0]], [1, 2]
 
 
 @pytest.mark.parametrize(
     "tensors",
     [
+        [IDS, SCORES, RANKS],
         *([IDS, SCORES, [1]], [IDS, SCORES[:1], RANKS], [IDS, [[-0.5], [-1.0, -2.0]], RANKS], [[], [], []]),
         *(
             [[[]], [[]], [1]],
@@ -248,19 +252,20 @@ def test_other_values_are_left_to_fastdeploy(tensors):
 
 @pytest.mark.parametrize("columns", [-1, None, 2.0, True])
 def test_an_odd_number_of_columns_is_left_to_fastdeploy(columns):
-    came = unpack(msgpack.packb({"prompt_logprobs": [IDS, SCORES, RANKS]}))["prompt_logprobs"]
+    came = unpack(msgpack.packb({"prompt_logprobs": as_arrays(IDS, SCORES, RANKS)}))["prompt_logprobs"]
     with pytest.raises(Unknown):
         prompt_logprobs(came, columns, None, None)
 
 
 def test_a_tokenizer_that_refuses_does_it_before_anything_is_written():
-    came = unpack(msgpack.packb({"prompt_logprobs": [[[1, 2], [1 << 20, 3]], SCORES, RANKS]}))
+    came = unpack(msgpack.packb({"prompt_logprobs": as_arrays([[1, 2], [1 << 20, 3]], SCORES, RANKS)}))
     with pytest.raises(IndexError):
         prompt_logprobs(came["prompt_logprobs"], 2, Texts(spell), None)
 
 
 def test_not_a_number_is_left_to_the_model():
-    came = unpack(msgpack.packb({"prompt_logprobs": [[[1, 2]] * 80, [[-0.5, math.nan]] * 80, [1] * 80]}))
+    tensors = as_arrays([[1, 2]] * 80, [[-0.5, math.nan]] * 80, [1] * 80)
+    came = unpack(msgpack.packb({"prompt_logprobs": tensors}))
     answer = ANSWER(id="x", prompt_logprobs=prompt_logprobs(came["prompt_logprobs"], 2, None, None))
     assert '"logprob":null' in answer.model_dump_json()  # as in a stream
     with pytest.raises(Unknown):

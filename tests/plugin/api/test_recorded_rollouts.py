@@ -5,7 +5,7 @@ import json
 import msgpack
 import pytest
 
-from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, keep_packed, unpack
+from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, give_arrays, unpack
 from tests.lib.chunk_replay.alone import Ours, Stock, Tokenizer, answer, play
 from tests.lib.chunk_replay.cases import ROLLOUTS, cases
 from tools.accept.canned_answers import EXPERTS, as_one_value
@@ -35,9 +35,9 @@ def with_texts(case):
 
 @pytest.fixture
 def packed():
-    keep_packed(arrays=True)
+    give_arrays(True)
     yield
-    keep_packed()
+    give_arrays(False)
 
 
 def test_every_kind_is_there():

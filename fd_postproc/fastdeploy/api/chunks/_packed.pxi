@@ -27,22 +27,14 @@ cdef extern from "fd_postproc/headers/unpack.h":
 LAZY = ("top_logprobs", "draft_top_logprobs")
 """Keys of a result whose values stay packed."""
 
-cdef str _top = LAZY[0], _draft = LAZY[1], _prompt = "prompt_logprobs"
-cdef bint _prompts_packed = False, _arrays_as_numpy = False
+cdef str _top = LAZY[0], _draft = LAZY[1]
+cdef bint _arrays_as_numpy = False
 
 
-def keep_packed(*, bint prompts=False, bint arrays=False):
-    """Choose which other values of results do not become lists; only for values whose readers accept it.
-
-    Parameters
-    ----------
-    prompts : bool, optional
-        Whether the prompt's log-probabilities stay packed.
-    arrays : bool, optional
-        Whether arrays that came as one value become NumPy's.
-    """
-    global _prompts_packed, _arrays_as_numpy
-    _prompts_packed, _arrays_as_numpy = prompts, arrays
+def give_arrays(bint as_numpy):
+    """Choose whether arrays that came as one value become NumPy's; only if their readers accept that."""
+    global _arrays_as_numpy
+    _arrays_as_numpy = as_numpy
 
 
 cdef enum:
@@ -122,7 +114,7 @@ cdef dict _unpacked_map(fdu_bytes *source, size_t size, int depth, bint lazy):
             raise Unknown("a message of results with a key that is no text")
         key = _key(text, length)
         value = None
-        if lazy and (key is _top or key is _draft or (_prompts_packed and key is _prompt)):
+        if lazy and (key is _top or key is _draft):
             value = _packed(source)
         if value is None:
             value = _unpacked(source, depth + 1, lazy)

@@ -1,4 +1,4 @@
-# Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the packed numbers.
+# Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the arrays.
 
 from collections.abc import Mapping as _Mapping
 
@@ -16,27 +16,22 @@ cdef class PromptLogprobs(Packed):
     recognises them, in a list of FastDeploy's as well, and writes the numbers.
     """
 
-    cdef PackedRows rows           # where they came as lists
-    cdef tuple arrays              # where they came as arrays: ids, scores and ranks
-    cdef const unsigned char *of_ids
-    cdef const unsigned char *of_scores
-    cdef const unsigned char *of_ranks
+    cdef tuple arrays              # NumPy's: ids, scores and ranks
+    cdef const int64_t *all_ids
+    cdef const double *all_scores
+    cdef const int64_t *ranks
     cdef Texts texts               # None: no texts are wanted
     cdef object stock, clamper     # FastDeploy's own functions; the second one is None before it is called
     cdef Py_ssize_t length, width, most
-    cdef fdu_bytes next_ids, next_scores, next_ranks
-    cdef Py_ssize_t next_row, loaded
     # The row that is loaded.
-    cdef int64_t *ids
-    cdef double *scores
+    cdef Py_ssize_t loaded
+    cdef const int64_t *ids
+    cdef const double *scores
     cdef int32_t *last     # for each place the last one with its id; -1: it is not the first with its id
     cdef int32_t *table
-    cdef int64_t rank
     cdef int bits          # of places in the table
 
     def __dealloc__(self):
-        PyMem_Free(self.ids)
-        PyMem_Free(self.scores)
         PyMem_Free(self.last)
         PyMem_Free(self.table)
 
@@ -45,21 +40,17 @@ cdef class PromptLogprobs(Packed):
         """Those of a result; Unknown for what FastDeploy has to see itself."""
         cdef PromptLogprobs made = PromptLogprobs.__new__(PromptLogprobs)
         made.texts, made.stock, made.most = texts, stock, most
-        if type(tensors) is PackedRows and (<PackedRows>tensors).lists is None:
-            made.rows = tensors
-            made.length, made.width = made.rows.rows, made.rows.width
-        elif PyList_CheckExact(tensors) and PyList_GET_SIZE(tensors) == 3:
-            ids, scores, ranks = made.arrays = tuple(tensors)
-            made.of_ids = _numbers_of(ids, 2, "i")
-            made.of_scores = _numbers_of(scores, 2, "f")
-            made.of_ranks = _numbers_of(ranks, 1, "i")
-            made.length, made.width = ids.shape
-            if scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
-                raise Unknown("a prompt's log-probabilities have several lengths")
-        else:
-            raise Unknown("a prompt's log-probabilities are no packed numbers")
+        if not PyList_CheckExact(tensors) or PyList_GET_SIZE(tensors) != 3:
+            raise Unknown("a prompt's log-probabilities are no arrays")
+        ids, scores, ranks = made.arrays = tuple(tensors)
+        made.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
+        made.all_scores = <const double *>_numbers_of(scores, 2, "f")
+        made.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
+        made.length, made.width = ids.shape
+        if scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
+            raise Unknown("a prompt's log-probabilities have several lengths")
         if made.length == 0 or made.width == 0:
-            raise Unknown("a prompt's log-probabilities are empty or have several lengths")
+            raise Unknown("a prompt's log-probabilities are empty")
         made.allocate()
         made.ask_extremes()
         return made
@@ -68,72 +59,35 @@ cdef class PromptLogprobs(Packed):
         self.bits = 1
         while <Py_ssize_t>1 << self.bits < 2 * self.width:
             self.bits += 1
-        self.ids = <int64_t *>PyMem_Malloc(self.width * sizeof(int64_t))
-        self.scores = <double *>PyMem_Malloc(self.width * sizeof(double))
         self.last = <int32_t *>PyMem_Malloc(self.width * sizeof(int32_t))
         self.table = <int32_t *>PyMem_Malloc((<Py_ssize_t>1 << self.bits) * sizeof(int32_t))
-        if self.ids == NULL or self.scores == NULL or self.last == NULL or self.table == NULL:
+        if self.last == NULL or self.table == NULL:
             raise MemoryError
-        self.rewind()
-        return 0
-
-    cdef int rewind(self) except -1:
-        self.next_row, self.loaded = 0, -1
-        if self.rows is not None:
-            self.next_ids.at = self.rows.packed + self.rows.ids
-            self.next_scores.at = self.rows.packed + self.rows.scores
-            self.next_ranks.at = self.rows.packed + self.rows.ranks
-            self.next_ids.end = self.next_scores.end = self.next_ranks.end = self.rows.packed + self.rows.size
+        self.loaded = -1
         return 0
 
     cdef int ask_extremes(self) except -1:
         """Make the texts of the least and the greatest id: a tokenizer that refuses one does it now."""
         cdef int64_t least = 0, greatest = 0
-        cdef Py_ssize_t row, i
+        cdef Py_ssize_t i
         if self.texts is None:
             return 0
         with nogil:
-            for row in range(self.length):
-                self.read(row, False)
-                for i in range(self.width):
-                    least, greatest = min(least, self.ids[i]), max(greatest, self.ids[i])
-        self.rewind()
+            for i in range(self.length * self.width):
+                least, greatest = min(least, self.all_ids[i]), max(greatest, self.all_ids[i])
         self.texts.numbered(least)
         self.texts.numbered(greatest)
         return 0
 
-    cdef void read(self, Py_ssize_t row, bint scores) noexcept nogil:
-        """Read a row's numbers; of a message, rows come one after the other."""
-        cdef Py_ssize_t i
-        cdef size_t n
-        if self.rows is None:
-            memcpy(self.ids, self.of_ids + 8 * row * self.width, 8 * self.width)
-            if scores:
-                memcpy(&self.rank, self.of_ranks + 8 * row, 8)
-                memcpy(self.scores, self.of_scores + 8 * row * self.width, 8 * self.width)
-            return
-        fdu_list(&self.next_ids, &n)
-        for i in range(self.width):
-            fdu_integer(&self.next_ids, &self.ids[i])
-        if scores:
-            fdu_integer(&self.next_ranks, &self.rank)
-            fdu_list(&self.next_scores, &n)
-            for i in range(self.width):
-                fdu_float(&self.next_scores, &self.scores[i])
-
     cdef int load(self, Py_ssize_t row) except -1:
-        """Read a row, and find the places with equal ids: the first keeps its place, the last its value."""
+        """Turn to a row, and find the places with equal ids: the first keeps its place, the last its value."""
         cdef Py_ssize_t i, n = min(self.width, self.most)
         cdef uint64_t slot, mask = (<uint64_t>1 << self.bits) - 1
         cdef bint repeats
         if self.loaded == row:
             return 0
-        if row < self.next_row:
-            self.rewind()
+        self.ids, self.scores = self.all_ids + row * self.width, self.all_scores + row * self.width
         with nogil:
-            while self.next_row <= row:
-                self.read(self.next_row if self.rows is not None else row, True)
-                self.next_row = self.next_row + 1 if self.rows is not None else row + 1
             repeats = n < BITMAP_FROM or self.repeats(n)
             if not repeats:
                 for i in range(n):
@@ -193,7 +147,7 @@ cdef class PromptLogprobs(Packed):
             failed |= fdj_put(out, b'":{"logprob":', 13)
             failed |= fdj_double(out, score, &writer.style)
             failed |= fdj_put(out, b',"rank":', 8)
-            failed |= fdj_integer(out, place if place else self.rank)
+            failed |= fdj_integer(out, place if place else self.ranks[row])
             failed |= fdj_put(out, b',"decoded_token":', 17)
             if self.texts is None:
                 failed |= fdj_put(out, b"null}", 5)
@@ -295,7 +249,7 @@ cdef const unsigned char *_numbers_of(array, int dimensions, str kind) except NU
     """Where the numbers of NumPy's array are; Unknown for one that did not come from a message."""
     if (type(array) is not _import("numpy").ndarray or array.ndim != dimensions
             or array.dtype.kind != kind or array.itemsize != 8 or not array.flags.c_contiguous):
-        raise Unknown("a prompt's log-probabilities are no packed numbers")
+        raise Unknown("a prompt's log-probabilities are no arrays")
     return <const unsigned char *><size_t>array.ctypes.data
 
 

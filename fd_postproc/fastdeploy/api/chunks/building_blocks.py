@@ -28,7 +28,7 @@ from ._chunks import (
     PromptLogprobs,
     Texts,
     Unknown,
-    keep_packed,
+    give_arrays,
     note,
     prompt_logprobs,
 )
@@ -65,14 +65,14 @@ class Blocks:
         What stands for a method, by class and name.
     left : dict of str to str
         What is left to FastDeploy, and why.
-    packed : set of str
-        Kinds of values that do not become lists, as `keep_packed` names them.
+    arrays : bool
+        Whether its code accepts NumPy's arrays.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
     methods: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    packed: set[str] = field(default_factory=set)
+    arrays: bool = False
 
 
 def blocks_of(module: Any) -> Blocks:
@@ -114,7 +114,7 @@ def blocks_of(module: Any) -> Blocks:
         made.methods[owner, name] = ours
     if not made.names and not made.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
-    _look_at_arrays(module, made)
+    made.arrays = _accepts_arrays(module)
     _look_at_prompts(module, made)
     return made
 
@@ -139,7 +139,6 @@ def _look_at_prompts(module: Any, made: Blocks) -> None:
             del made.methods[place]
     elif any(name == _BUILD_PROMPT for _, name in made.methods):
         made.names[_CLAMP] = _clamp(stock)
-        made.packed.add("prompts")
 
 
 def _clamp(stock: Any) -> Callable[..., Any]:
@@ -161,12 +160,12 @@ _ENCODES = {
 """By module: the class and the method that makes base64 of routed experts."""
 
 
-def _look_at_arrays(module: Any, made: Blocks) -> None:
-    """Have arrays become NumPy's where the code that encodes them accepts that."""
+def _accepts_arrays(module: Any) -> bool:
+    """Whether a module's code accepts that routed experts are NumPy's array."""
     owner, name = _ENCODES[module.__name__]
     encodes = vars(vars(module).get(owner, object)).get(name)
-    if isinstance(encodes, types.FunctionType) and _words_in(encodes.__code__) >= _MAKES_BASE64:
-        made.packed.add("arrays")
+    words = _words_in(encodes.__code__) if isinstance(encodes, types.FunctionType) else set()
+    return words >= _MAKES_BASE64 or "routing_data" not in words
 
 
 def _words_in(code: types.CodeType) -> set[str]:
@@ -182,16 +181,15 @@ def in_use(module: Any, blocks: Blocks) -> Iterator[None]:
     """Have values of messages come as a module's replacements allow it."""
     _in_use[module.__name__] = blocks
     try:
-        _settle_packed()
+        _settle_arrays()
         yield
     finally:
         _in_use.pop(module.__name__, None)
-        _settle_packed()
+        _settle_arrays()
 
 
-def _settle_packed() -> None:
-    packed: set[str] = set().union(*(one.packed for one in _in_use.values()))
-    keep_packed(prompts="prompts" in packed, arrays="arrays" in packed)
+def _settle_arrays() -> None:
+    give_arrays(bool(_in_use) and all(one.arrays for one in _in_use.values()))
 
 
 def install(module: Any, blocks: Blocks) -> Callable[[], None]:
