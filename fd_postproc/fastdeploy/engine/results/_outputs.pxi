@@ -24,13 +24,17 @@ cdef enum:
 @cython.final
 @cython.internal
 @cython.no_gc
-cdef class Rows(Late):
-    """Token ids, log-probabilities and ranks of a slot's rows; as a value, FastDeploy's LogprobsLists.
+cdef class Accepted(Late):
+    """What a request has accepted in a step; as a value, its output.
 
-    They are a copy, an eighth of the lists' size: a result that waits long must not keep its whole step.
+    The numbers are a copy, an eighth of the lists' size.  A result that waits long must not keep its whole
+    step.
     """
 
-    cdef type lists
+    cdef Outputs outputs
+    cdef int64_t sent     # tokens of the request before these
+    cdef int32_t index    # its slot
+    cdef bint has_text    # "", which the sender's thread gives to what has tokens
     cdef Py_ssize_t rows, cols
     cdef int32_t *ids
     cdef float *scores    # NULL: there are none, and one column
@@ -39,56 +43,37 @@ cdef class Rows(Late):
     def __dealloc__(self):
         PyMem_Free(self.ids)
 
-    @staticmethod
-    cdef Rows of(type lists, Step step, Py_ssize_t slot, Py_ssize_t rows):
-        """The first `rows` rows of a slot."""
-        cdef Rows made = Rows.__new__(Rows)
+    cdef int copy(self, Step step, Py_ssize_t slot, Py_ssize_t rows) except -1:
+        """Copy the first `rows` rows of a slot."""
         cdef fdw_block *b = &step.raw.block
         cdef Py_ssize_t cols = step.raw.cols, first = b.offsets[slot], cells = rows * cols, j
-        made.lists, made.rows, made.cols = lists, rows, cols if b.scores != NULL else 1
-        made.ids = <int32_t *>PyMem_Malloc((2 * cells + rows if b.scores != NULL else rows) * sizeof(int32_t))
-        if made.ids == NULL:
+        self.rows, self.cols = rows, cols if b.scores != NULL else 1
+        self.ids = <int32_t *>PyMem_Malloc((2 * cells + rows if b.scores != NULL else rows) * sizeof(int32_t))
+        if self.ids == NULL:
             raise MemoryError
         if b.scores == NULL:
             for j in range(rows):
-                made.ids[j] = b.ids[(first + j) * cols]
-            return made
-        made.scores, made.ranks = <float *>(made.ids + cells), made.ids + 2 * cells
-        memcpy(made.ids, b.ids + first * cols, cells * sizeof(int32_t))
-        memcpy(made.scores, b.scores + first * cols, cells * sizeof(float))
-        memcpy(made.ranks, b.ranks + first, rows * sizeof(int32_t))
-        return made
-
-    cdef object made(self):
-        return _owned_object(_lists(self.lists, self.ids, self.scores, self.ranks, self.rows, self.cols))
-
-    cdef int packed(self, fdm_out *out) except -1:
-        return fdm_put_logprobs(out, self.ids, self.scores, self.ranks, self.rows, self.cols)
-
-
-@cython.final
-@cython.internal
-@cython.no_gc
-cdef class Accepted(Late):
-    """What a request has accepted in a step; as a value, its output."""
-
-    cdef Outputs outputs
-    cdef Rows rows
-    cdef int64_t sent     # tokens of the request before these
-    cdef int32_t index    # its slot
-    cdef bint has_text    # "", which the sender's thread gives to what has tokens
+                self.ids[j] = b.ids[(first + j) * cols]
+            return 0
+        self.scores, self.ranks = <float *>(self.ids + cells), self.ids + 2 * cells
+        memcpy(self.ids, b.ids + first * cols, cells * sizeof(int32_t))
+        memcpy(self.scores, b.scores + first * cols, cells * sizeof(float))
+        memcpy(self.ranks, b.ranks + first, rows * sizeof(int32_t))
+        return 0
 
     cdef object made(self):
         cdef Outputs outputs = self.outputs
-        cdef Rows rows = self.rows
+        cdef Rows rows
         output = _owned_object(outputs.blank(self.index, PyLong_FromLongLong(self.sent)))
         cdef PyObject *out = <PyObject *>output
-        give(out, outputs.at[_TOKENS], _untrack(int_row(rows.ids, rows.cols, rows.rows)))
+        give(out, outputs.at[_TOKENS], _untrack(int_row(self.ids, self.cols, self.rows)))
         if self.has_text:
             put(out, outputs.at[_TEXT], "")
-        if rows.scores != NULL:
+        if self.scores != NULL:
+            rows = Rows.__new__(Rows)
+            rows.accepted = self
             put(out, outputs.at[_TOP], rows)
-            give(out, outputs.at[_LOGPROB], new_float(rows.scores[(rows.rows - 1) * rows.cols]))
+            give(out, outputs.at[_LOGPROB], new_float(self.scores[(self.rows - 1) * self.cols]))
         return output
 
     cdef int packed(self, fdm_out *out) except -1:
@@ -106,20 +91,19 @@ cdef class Accepted(Late):
     cdef bint _varies(self, int field) noexcept:
         """Whether a field's value is another than the pattern's."""
         if field == _TOP or field == _LOGPROB:
-            return self.rows.scores != NULL
+            return self.scores != NULL
         return field != _TEXT or self.has_text
 
     cdef int _put(self, fdm_out *out, int field) except -1:
         """Write a field's value."""
-        cdef Rows rows = self.rows
         cdef unsigned char *p
         cdef Py_ssize_t j
         if field == _TOP:
-            return rows.packed(out)
-        fdm_room(out, 9 + 5 * rows.rows)
+            return fdm_put_logprobs(out, self.ids, self.scores, self.ranks, self.rows, self.cols)
+        fdm_room(out, 9 + 5 * self.rows)
         p = out.at + out.n
         if field == _LOGPROB:
-            p = fdm_float(p, rows.scores[(rows.rows - 1) * rows.cols])
+            p = fdm_float(p, self.scores[(self.rows - 1) * self.cols])
         elif field == _INDEX:
             p = fdm_integer(p, self.index)
         elif field == _SEND:
@@ -128,12 +112,30 @@ cdef class Accepted(Late):
             p[0] = 0xa0
             p += 1
         else:
-            p = fdm_array(p, rows.rows if field == _TOKENS else 0)
+            p = fdm_array(p, self.rows if field == _TOKENS else 0)
             if field == _TOKENS:
-                for j in range(rows.rows):
-                    p = fdm_token(p, rows.ids[j * rows.cols])
+                for j in range(self.rows):
+                    p = fdm_token(p, self.ids[j * self.cols])
         out.n = p - out.at
         return 1
+
+
+@cython.final
+@cython.internal
+@cython.no_gc
+cdef class Rows(Late):
+    """Log-probabilities of what was accepted; as a value, FastDeploy's LogprobsLists."""
+
+    cdef Accepted accepted
+
+    cdef object made(self):
+        cdef Accepted rows = self.accepted
+        return _owned_object(
+            _lists(rows.outputs.lists, rows.ids, rows.scores, rows.ranks, rows.rows, rows.cols))
+
+    cdef int packed(self, fdm_out *out) except -1:
+        cdef Accepted rows = self.accepted
+        return fdm_put_logprobs(out, rows.ids, rows.scores, rows.ranks, rows.rows, rows.cols)
 
 
 @cython.final
@@ -191,8 +193,8 @@ cdef class Outputs:
     cdef Accepted accepted(self, Step step, Py_ssize_t slot, Py_ssize_t rows, int64_t sent):
         """What makes the output of the first `rows` rows of a slot."""
         cdef Accepted made = Accepted.__new__(Accepted)
-        made.outputs, made.rows = self, Rows.of(self.lists, step, slot, rows)
-        made.sent, made.index = sent, <int32_t>slot
+        made.outputs, made.sent, made.index = self, sent, <int32_t>slot
+        made.copy(step, slot, rows)
         return made
 
 
