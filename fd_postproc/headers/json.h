@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fd_postproc/headers/shortest.h"
 
@@ -51,14 +52,35 @@ static const char fdj_escapes[256] = {
     ['"'] = '"', ['\\'] = '\\',
 };
 
+/* How many letters stand at the beginning that are written as they are: a multiple of 64, or all. */
+static inline size_t fdj_plain(const char *text, size_t n) {
+    size_t at, i;
+    for (at = 0; at + 64 <= n; at += 64) {
+        unsigned char escaped = 0;
+        for (i = 0; i < 64; i++) { /* without a branch: eight letters or more at once */
+            const unsigned char c = (unsigned char)text[at + i];
+            escaped |= (unsigned char)((c < 0x20) | (c == '"') | (c == '\\'));
+        }
+        if (escaped)
+            return at;
+    }
+    for (i = at; i < n; i++)
+        if (fdj_escapes[(unsigned char)text[i]])
+            return at;
+    return n;
+}
+
 /* A string in quotes, of UTF-8 that is taken as it is. */
 static inline int fdj_string(fdj_buffer *b, const char *text, size_t n) {
     static const char hex[] = "0123456789abcdef";
-    if (n > SIZE_MAX / 8 || fdj_need(b, 6 * n + 2))
+    const size_t plain = n < 64 ? 0 : fdj_plain(text, n);
+    if (n > SIZE_MAX / 8 || fdj_need(b, plain + 6 * (n - plain) + 2))
         return -1;
     char *out = b->data + b->used;
     *out++ = '"';
-    for (size_t i = 0; i < n; i++) {
+    memcpy(out, text, plain);
+    out += plain;
+    for (size_t i = plain; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
         const char escape = fdj_escapes[c];
         if (!escape) {

@@ -372,7 +372,7 @@ static int fdm_put_any(fdm_out *o, PyObject *v, PyTypeObject *named, int depth)
         return 0;
     if (PyList_CheckExact(v) || PyTuple_CheckExact(v) || Py_TYPE(v) == named) {
         n = Py_SIZE(v);
-        items = PyList_CheckExact(v) ? ((PyListObject *)v)->ob_item : ((PyTupleObject *)v)->ob_item;
+        items = PySequence_Fast_ITEMS(v); /* a list, a tuple or a subclass of tuple */
         done = fdm_put_array(o, n);
         for (i = 0; i < n && done > 0; i++)
             done = fdm_put_any(o, items[i], named, depth + 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An array as one binary value of msgpack: kind, shape and numbers; written, checked, read, and shown as base64
- * and as lists.  Plain C: no Python object, no allocation, no system call.
+ * An array as one binary value of msgpack: kind, shape and numbers; written, checked, read, and shown as lists.
+ * Plain C: no Python object, no allocation, no system call.
  *
  * The value is an extension of type FDY_TYPE.  Its bytes: a letter ('i' signed, 'u' unsigned, 'f' float), the size
  * of a number, the number of dimensions, a zero; the dimensions, 32 bits each; the numbers.  All little-endian.
@@ -92,83 +92,6 @@ static inline uint64_t fdy_word(const fdy_array *a, int64_t i)
         memcpy(&u, &wide, 8);
     }
     return u;
-}
-
-/* ---- base64 of the words --------------------------------------------------------------------------------- */
-
-#define FDY_WORDS 3 /* 24 bytes, 32 letters: no bit of one group is in the next */
-
-static inline size_t fdy_base64_size(int64_t count) { return 4 * (((size_t)count * 8 + 2) / 3); }
-
-static const char fdy_letters[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-static inline void fdy_three(char *out, const unsigned char *b)
-{
-    out[0] = fdy_letters[b[0] >> 2];
-    out[1] = fdy_letters[(b[0] & 3) << 4 | b[1] >> 4];
-    out[2] = fdy_letters[(b[1] & 15) << 2 | b[2] >> 6];
-    out[3] = fdy_letters[b[2] & 63];
-}
-
-/* Base64 of `count` numbers from number `first` on, which is a multiple of FDY_WORDS; so is `count`, but at the
- * end.  `out` has room for fdy_base64_size. */
-static void fdy_base64(const fdy_array *a, int64_t first, int64_t count, char *out)
-{
-    int64_t i, end = first + count / FDY_WORDS * FDY_WORDS;
-    uint64_t w[FDY_WORDS];
-    unsigned char b[24];
-    size_t n, left;
-    int k;
-    if (a->kind == 'u' && a->size == 1) { /* all other bytes are zero */
-        const unsigned char *p = a->numbers;
-        for (i = first; i < end; i += 3, out += 32) {
-            memset(out, 'A', 32);
-            out[0] = fdy_letters[p[i] >> 2];
-            out[1] = fdy_letters[(p[i] & 3) << 4];
-            out[10] = fdy_letters[p[i + 1] >> 6];
-            out[11] = fdy_letters[p[i + 1] & 63];
-            out[21] = fdy_letters[p[i + 2] >> 4];
-            out[22] = fdy_letters[(p[i + 2] & 15) << 2];
-        }
-    } else {
-        for (i = first; i < end; i += 3, out += 32) {
-            for (k = 0; k < 3; k++)
-                w[k] = fdy_word(a, i + k);
-            if (!((w[0] | w[1] | w[2]) >> 16)) { /* small ones: six letters each are not 'A' at most */
-                memset(out, 'A', 32);
-                out[0] = fdy_letters[w[0] >> 2 & 63];
-                out[1] = fdy_letters[(w[0] & 3) << 4 | w[0] >> 12];
-                out[2] = fdy_letters[(w[0] >> 8 & 15) << 2];
-                out[10] = fdy_letters[w[1] >> 6 & 3];
-                out[11] = fdy_letters[w[1] & 63];
-                out[12] = fdy_letters[w[1] >> 10];
-                out[13] = fdy_letters[(w[1] >> 8 & 3) << 4];
-                out[21] = fdy_letters[w[2] >> 4 & 15];
-                out[22] = fdy_letters[(w[2] & 15) << 2 | w[2] >> 14];
-                out[23] = fdy_letters[w[2] >> 8 & 63];
-                continue;
-            }
-            memcpy(b, w, 24);
-            for (k = 0; k < 8; k++)
-                fdy_three(out + 4 * k, b + 3 * k);
-        }
-    }
-    if (end == first + count)
-        return;
-    memset(b, 0, sizeof b);
-    for (k = 0; end + k < first + count; k++) {
-        w[k] = fdy_word(a, end + k);
-        memcpy(b + 8 * k, &w[k], 8);
-    }
-    n = 8 * (size_t)k;
-    left = n % 3;
-    for (i = 0; (size_t)i < (n + 2) / 3; i++, out += 4)
-        fdy_three(out, b + 3 * i);
-    if (left) {
-        out[-1] = '=';
-        if (left == 1)
-            out[-2] = '=';
-    }
 }
 
 /* ---- nested lists, as msgpack writes those of tolist() ----------------------------------------------------- */

@@ -1,9 +1,9 @@
 # The C declarations of packed_array.h that Cython code uses; the comments are there.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t
 
 cdef extern from "fd_postproc/headers/packed_array.h":
     enum:
-        FDY_TYPE, FDY_DIMENSIONS, FDY_WORDS
+        FDY_TYPE, FDY_DIMENSIONS
 
     ctypedef struct fdy_array:
         char kind
@@ -14,6 +14,3 @@ cdef extern from "fd_postproc/headers/packed_array.h":
 
     int fdy_settle(fdy_array *a) noexcept nogil
     bint fdy_open(const unsigned char *p, size_t n, fdy_array *a) noexcept nogil
-    uint64_t fdy_word(const fdy_array *a, int64_t i) noexcept nogil
-    size_t fdy_base64_size(int64_t count) noexcept nogil
-    void fdy_base64(const fdy_array *a, int64_t first, int64_t count, char *out) noexcept nogil

@@ -209,30 +209,4 @@ static inline int fdu_extension(fdu_bytes *b, int type, const unsigned char **co
     return 1;
 }
 
-/* A list of integers, at least one, or of such lists, maybe without any: how many it has, and which it is. */
-static inline int fdu_masks(fdu_bytes *b, size_t *count, int *nested) {
-    const unsigned char *begin = b->at;
-    size_t i, j, n;
-    int64_t integer;
-    if (!fdu_list(b, count) || *count == 0 || b->at >= b->end)
-        goto other;
-    *nested = (*b->at & 0xf0) == 0x90 || *b->at == 0xdc || *b->at == 0xdd;
-    for (i = 0; i < *count; i++) {
-        if (!*nested) {
-            if (!fdu_integer(b, &integer))
-                goto other;
-            continue;
-        }
-        if (!fdu_list(b, &n))
-            goto other;
-        for (j = 0; j < n; j++)
-            if (!fdu_integer(b, &integer))
-                goto other;
-    }
-    return 1;
-other:
-    b->at = begin;
-    return 0;
-}
-
 #endif

@@ -265,7 +265,7 @@ def take_turns(stream: Any) -> None:
         await asyncio.sleep(0)
         return await stock()
 
-    stream.read = read
+    seams.install("api connections", (stream, "read", read))
 
 
 RESULTS_A_COLLECTION = 4096

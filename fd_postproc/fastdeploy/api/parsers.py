@@ -2,9 +2,9 @@
 
 FastDeploy hands each parser the whole answer so far at each chunk: its text twice, its ids twice.  A parser
 that is known only looks for its marks in them.  It is given an excerpt: a real ``str`` and a real ``list``
-that are short, and in which it finds the same marks (`excerpt`).  FastDeploy's own method does the rest.  It
-runs on a view of the data processor whose ``ids2tokens`` gives the excerpt, and whose tokenizer counts the
-tokens of the same text once (`token_counts`).
+that are short, and in which it finds the same marks (`excerpt`).  FastDeploy's own method does the rest.
+Its ``self`` is a `View`: the data processor, but for an ``ids2tokens`` that gives the excerpt, and a
+tokenizer that counts the tokens of the same text once (`token_counts`).
 
 Which parsers are known is decided by the gate and by a trial (`known_parsers`).  Any other parser, and
 each one that FastDeploy's package does not define, is given the whole answer as ever.
@@ -101,44 +101,61 @@ class Processors:
             raise NotPlain("an output fallback reads it, too")
         if cls.ids2tokens is not self.ids2tokens or "ids2tokens" in vars(processor):
             raise NotPlain(f"{cls.__name__} has its own ids2tokens")
-        views = views._replace(part=_view(processor, tokenizer, ids2tokens=_quick(self.ids2tokens, None)))
+        views = views._replace(part=View(processor, tokenizer, _quick(self.ids2tokens, processor, None)))
         try:
             tokenizer = CountingTokenizer(tokenizer)
             marks = marks_of(reasoning, tools, tokenizer)
         except NotPlain as reason:
             note(f"{_NOT_QUICK}: {reason}")
             return views
-        quick = _quick(self.ids2tokens, marks)
+        quick = _quick(self.ids2tokens, processor, marks)
         return views._replace(
-            chunk=_view(processor, tokenizer, ids2tokens=quick),
-            uncounted=_view(processor, UncountedTokenizer(tokenizer), ids2tokens=quick),
-            last=_view(processor, tokenizer),
+            chunk=View(processor, tokenizer, quick),
+            uncounted=View(processor, UncountedTokenizer(tokenizer), quick),
+            last=View(processor, tokenizer, functools.partial(self.ids2tokens, weakref.proxy(processor))),
         )
 
 
-def _view(processor: Any, tokenizer: Any, **methods: Any) -> Any:
-    """A processor that shares all attributes, now and later, except for some."""
-    cls = type(processor)
-    made = type(cls.__name__, (cls,), {"tokenizer": property(lambda view: tokenizer), **methods})
-    view: Any = object.__new__(made)
-    view.__dict__ = processor.__dict__
-    return view
+class View:
+    """What FastDeploy's methods are given as their processor.
+
+    Parameters
+    ----------
+    processor : object
+        FastDeploy's data processor, which has all other attributes.
+    tokenizer : object
+        What counts and decodes tokens.
+    ids2tokens : callable
+        ``ids2tokens(token_id, task_id)``.
+    """
+
+    __slots__ = ("_processor", "ids2tokens", "tokenizer")
+
+    def __init__(self, processor: Any, tokenizer: Any, ids2tokens: Callable[..., Any]) -> None:
+        # Weakly: the cache of views must not keep a processor alive.
+        self._processor = weakref.proxy(processor)
+        self.tokenizer, self.ids2tokens = tokenizer, ids2tokens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._processor, name)
 
 
-def _quick(stock: Any, marks: Marks | None) -> Any:
+def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
     """``ids2tokens`` at a constant cost; the earlier answer in its result is an excerpt."""
     advance = stock.advance
     ids_of_marks = frozenset() if marks is None else marks.ids
     without_any: list[int] = []
+    processor_of = weakref.ref(owner)
 
-    def ids2tokens(view: Any, token_id: Any, task_id: Any) -> Any:
-        status = view.decode_status.get(task_id)
+    def ids2tokens(token_id: Any, task_id: Any) -> Any:
+        processor: Any = processor_of()
+        status = processor.decode_status.get(task_id)
         if status is None or type(status[-1]) is not AnswerText or status[3].marks is not marks:
-            status = _begun(view, task_id, status, marks)
+            status = _begun(processor.decode_status, task_id, status)
         if status is None or type(token_id) is not list:
-            return stock(view, token_id, task_id)
+            return stock(processor, token_id, task_id)
         answer = status[3]
-        delta = advance(view.__dict__["tokenizer"], status, token_id)
+        delta = advance(processor.tokenizer, status, token_id)
         excerpt = answer.excerpt
         if excerpt is None:
             if delta:
@@ -152,12 +169,12 @@ def _quick(stock: Any, marks: Marks | None) -> Any:
             excerpt.add_text(delta)
         return delta, excerpt.ids, previous
 
-    def _begun(view: Any, task_id: Any, status: Any, marks: Marks | None) -> Any:
+    def _begun(answers: Any, task_id: Any, status: Any) -> Any:
         """The state of an answer, with a text that can grow; None if it has another type."""
         if status is None:
             if stock.is_left_to_fastdeploy():
                 return None
-            status = view.decode_status[task_id] = [0, 0, [], ""]
+            status = answers[task_id] = [0, 0, [], ""]
         if len(status) != _STATE or type(status[3]) not in (str, AnswerText):
             return None
         excerpt = None if marks is None else Excerpt(marks)

@@ -1,66 +1,23 @@
 """Responses that are not streamed: from the model to the body without nested dictionaries.
 
-FastDeploy's application calls ``JSONResponse(content=answer.model_dump())``.  Of a stand-in the dump is a
-dictionary that is filled at the first access; our response class writes the JSON instead.  Of an answer with
-long lists or arrays it is written in pieces, and the event loop has a turn after each.
+FastDeploy's application calls ``JSONResponse(content=answer.model_dump())``.  The dump is a dictionary that
+is filled at the first access; our response class writes the JSON instead.  Of an answer with long lists or
+texts it is written in pieces, and the event loop has a turn after each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from .. import seams
-from .chunks._chunks import Unknown, dump_answers_by
-from .chunks.building_blocks import MODELS
+from .chunks._chunks import Unknown
 from .chunks.model_fields import NotPlain
+from .chunks.whole_answers import Dump, dump_late
 
-ANSWERS = tuple(name for name in MODELS if name in ("ChatCompletionResponse", "CompletionResponse"))
 _CANNED = {"é\u2028": [1.5e-07, 1e16, -0.0, None, True, 12], '"\\/': "\x00\x1f\x7f\n😀", "": {}}
-
-
-class Dump(dict):  # type: ignore[type-arg]
-    """The result of an answer's ``model_dump()``, filled at the first access.
-
-    Parameters
-    ----------
-    answer : Model
-        The stand-in.
-    """
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__({"": None})  # json takes an empty one for one without entries
-        self.answer = answer
-
-    def fill(self) -> Dump:
-        """Fill the dictionary, which is an ordinary one from then on."""
-        answer, self.answer = self.answer, None
-        if answer is not None:
-            super().clear()
-            super().update(answer.plain_dump())
-        return self
-
-
-def _filled(name: str) -> Callable[..., Any]:
-    method = getattr(dict, name)
-
-    def call(self, *arguments, **named):  # type: ignore[no-untyped-def]
-        return method(self.fill(), *arguments, **named)
-
-    call.__name__ = name
-    return call
-
-
-for _name in (
-    *("__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "__eq__", "__ne__"),
-    *("__repr__", "__or__", "__ror__", "__ior__", "__reversed__", "clear", "copy", "get", "items", "keys"),
-    *("pop", "popitem", "setdefault", "update", "values"),
-):
-    setattr(Dump, _name, _filled(_name))
-setattr(Dump, "__reduce_ex__", lambda self, protocol: (dict, (dict(self.fill()),)))  # noqa: B010
 
 
 def install(module: Any) -> Callable[[], None]:
@@ -150,20 +107,12 @@ def install(module: Any) -> Callable[[], None]:
             body: bytes = super().render(content)
             return body
 
-    space = vars(module)
-
-    def dump(answer: Any) -> Any:
-        # Only for the application's own call, which hands it to the response class alone.
-        if sys._getframe(1).f_globals is space and space.get("JSONResponse") is Response:
-            return Dump(answer)
-        return answer.plain_dump()
-
     Response.__name__, Response.__qualname__ = stock.__name__, stock.__qualname__
     replacement = seams.Replacement("api responses", (module, "JSONResponse", Response)).install()
-    dump_answers_by(ANSWERS, dump)
+    dump_late(True)
 
     def restore() -> None:
         replacement.restore()
-        dump_answers_by((), None)
+        dump_late(False)
 
     return restore

@@ -5,7 +5,7 @@ import json
 import msgpack
 import pytest
 
-from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, keep_packed, unpack
+from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, give_arrays, unpack
 from tests.lib.chunk_replay.alone import Ours, Stock, Tokenizer, answer, play
 from tests.lib.chunk_replay.cases import ROLLOUTS, cases
 from tools.accept.canned_answers import EXPERTS, as_one_value
@@ -35,9 +35,9 @@ def with_texts(case):
 
 @pytest.fixture
 def packed():
-    keep_packed(masks=True, arrays=True)
+    give_arrays(True)
     yield
-    keep_packed(masks=False, arrays=False)
+    give_arrays(False)
 
 
 def test_every_kind_is_there():
@@ -60,7 +60,7 @@ def test_ours_write_it_from_packed_messages(name, monkeypatch):
     case = CASES[name]
     monkeypatch.setattr("tests.lib.chunk_replay.alone.results_of", with_texts)
     made = answer(case, Ours(Tokenizer(case["server"])))
-    pieces = made.response_pieces()
+    pieces = made.stand_in().response_pieces()
     if pieces.whole is None:
         list(pieces.settle())
         assert b"".join(pieces).decode() == case["output"]["chunks"][0]

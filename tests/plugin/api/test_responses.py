@@ -13,7 +13,7 @@ from fd_postproc.fastdeploy.api import responses
 from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, ChatModels, Models, Texts
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
 from fd_postproc.fastdeploy.api.chunks.token_spelling import silence
-from fd_postproc.fastdeploy.api.responses import Dump
+from fd_postproc.fastdeploy.api.chunks.whole_answers import Dump
 from tests.lib.chunk_replay.alone import models
 
 STYLE = float_style()
@@ -150,8 +150,8 @@ def test_others_content_is_written_as_before(application):
         application.JSONResponse({"a": object()})
 
 
-def test_others_get_dictionaries(application):
-    assert type(answer().model_dump()) is dict
+def test_the_dump_does_not_depend_on_who_asks(application):
+    assert type(answer().model_dump()) is type(application.call(answer())) is Dump
     assert answer().model_dump(exclude_none=True) == answer().model_dump(exclude_none=True)
 
 

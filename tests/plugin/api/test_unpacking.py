@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import msgpack
@@ -132,9 +133,9 @@ def test_log_probabilities_stay_packed(key):
         assert type(made) is type(other)
 
 
-def test_they_are_a_list_for_whoever_looks():
+def test_they_are_a_sequence_for_whoever_looks():
     made = lazily(ROWS)
-    assert isinstance(made, list)
+    assert isinstance(made, Sequence)
     assert len(made) == 3
     assert bool(made)
     assert made[0] is made[0]
@@ -147,8 +148,6 @@ def test_they_are_a_list_for_whoever_looks():
     assert made == lazily(ROWS)
     assert made != ROWS[:2]
     assert (made < ROWS, made <= ROWS, made > ROWS, made >= ROWS) == (False, True, False, True)
-    assert made + ROWS == ROWS + made == made + lazily(ROWS) == ROWS + ROWS
-    assert made * 2 == 2 * made == ROWS * 2
     assert [1, 3] in made
     assert made.index([1, 3]) == 2
     assert repr(made) == repr(ROWS)
@@ -157,13 +156,8 @@ def test_they_are_a_list_for_whoever_looks():
         assert copied == ROWS
     with pytest.raises(TypeError, match="unhashable"):
         hash(made)
-    made[2] = [9, 9]
-    made[0].append([8])
-    made += [4]
-    made.append(5)
-    del made[1]
-    assert made == [[[5, 70000], [6, 7], [8]], [9, 9], 4, 5]
-    assert len(made) == 4
+    with pytest.raises(TypeError, match="item assignment"):
+        made[2] = [9, 9]
 
 
 @given(tops(), columns, st.booleans(), single, st.booleans())

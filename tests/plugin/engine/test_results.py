@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import struct
 import sys
 
 import numpy as np
@@ -43,7 +42,7 @@ def as_sent():
 
 
 def test_lists_are_made_when_asked_for_and_kept(output):
-    assert type(kept(output)) is bytes
+    assert type(kept(output)).__name__ == "Rows"
     first = output.top_logprobs
     assert first == as_sent()
     assert type(first) is type(as_sent())
@@ -54,7 +53,7 @@ def test_lists_are_made_when_asked_for_and_kept(output):
 
 def test_the_first_rows_of_a_result_need_no_lists(output):
     assert (output.token_ids, output.logprob) == ([30, 31], -3.875)
-    assert type(kept(output)) is bytes
+    assert type(kept(output)).__name__ == "Rows"
 
 
 @pytest.mark.parametrize(
@@ -82,29 +81,19 @@ def test_equal_before_and_after(rig):
 
 
 def test_changes_stay(output):
+    waiting = kept(output)
     output.top_logprobs.logprobs[0][0] = -1.0
     assert output.to_dict()[SLOT].logprobs[0][0] == -1.0
     output.top_logprobs = None
     assert output.top_logprobs is None
     assert output.to_dict()[SLOT] is None
-    with pytest.raises(TypeError, match="top_logprobs cannot be of type bytes"):
-        output.top_logprobs = b"\xff" * 8  # not read as rows and columns
+    with pytest.raises(TypeError, match="top_logprobs cannot be of type Rows"):
+        output.top_logprobs = waiting
     assert output.top_logprobs is None
     del output.top_logprobs
     assert not hasattr(output, SLOT)
     with pytest.raises(AttributeError, match="CompletionOutput has no value"):
         _ = output.top_logprobs
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [(), (1,), (1 << 30, 1 << 30), (-1, -1), (-1, -1, 5), (1 << 20, 0), (1, 2, 3, 4), (2, 1, 3, 4, 5)],
-)
-def test_bytes_that_went_past_it_are_no_lists(output, numbers):
-    """Put into the slot itself: not read as rows and columns that are not there."""
-    stuff = struct.pack(f"<{len(numbers)}i", *numbers)
-    vars(imported("fastdeploy.engine.request").CompletionOutput)[SLOT].__set__(output, stuff)
-    assert output.top_logprobs == stuff
 
 
 def test_slots_that_a_step_does_not_have(rig):
@@ -130,7 +119,6 @@ def test_a_waiting_result_keeps_its_own_rows_only(rig):
     rig.processor._process_step(step)
     (result,) = rig.sink.puts[-1]
     assert sys.getrefcount(step) == before
-    assert len(kept(result.outputs)) == 4 * (2 + 2 * (2 * 21) + 2)
     del step
     assert np.shape(result.outputs.top_logprobs.logprobs) == (2, 21)
 

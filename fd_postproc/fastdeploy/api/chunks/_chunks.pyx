@@ -3,9 +3,9 @@
 """The JSON of an API server's chunks, written in C, and what comes before it.
 
 The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
-what every piece of an answer can do, texts of token ids made once, results out of msgpack, sampling masks,
-answers in pieces, routed experts, log-probabilities of chat, of completion and of the prompt, stand-ins for
-models of pydantic, and new text out of new token ids.
+what every piece of an answer can do, texts of token ids made once, results out of msgpack, arrays, answers in
+pieces, log-probabilities of chat, of completion and of the prompt, stand-ins for models of pydantic, and new
+text out of new token ids.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
@@ -36,6 +36,7 @@ cdef extern from "fd_postproc/headers/json.h":
         FDJ_POWER_MIN, FDJ_POWER_MAX
     uint64_t fdj_powers[1][2]
     int fdj_put(fdj_buffer *b, const char *text, size_t n) noexcept nogil
+    size_t fdj_plain(const char *text, size_t n) noexcept nogil
     int fdj_string(fdj_buffer *b, const char *text, size_t n) noexcept nogil
     int fdj_integer(fdj_buffer *b, long long n) noexcept nogil
     int fdj_double(fdj_buffer *b, double value, const fdj_style *style) noexcept nogil
@@ -44,9 +45,8 @@ include "_numbers.pxi"
 include "_writer.pxi"
 include "_token_table.pxi"
 include "_packed.pxi"
-include "_masks.pxi"
+include "_arrays.pxi"
 include "_parts.pxi"
-include "_experts.pxi"
 include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"

@@ -57,7 +57,7 @@ cdef class Field:
         if value is None:
             return None if self.optional else NotImplemented
         if kind == AS_STR:
-            return _encoded_by(value) if PyUnicode_CheckExact(value) else NotImplemented
+            return value if PyUnicode_CheckExact(value) else NotImplemented
         if kind == AS_INT:
             return value if PyLong_CheckExact(value) else NotImplemented
         if kind == AS_FLOAT:
@@ -82,9 +82,9 @@ cdef class Field:
         if kind == AS_MASKS:
             return _taken_masks(value)
         if kind == AS_PROMPTS:
-            parts = _prompt_parts(value)
-            if parts is not None:
-                return parts
+            value = list(value) if type(value) is PromptLogprobs else value
+            if _are_prompt_rows(value):
+                return list(value)
             value = full(value)
         try:
             return self.more.validate_python(value)
@@ -98,10 +98,6 @@ cdef class Field:
         if kind == AS_STR or kind == AS_CHOICE:
             if PyUnicode_CheckExact(value):
                 return writer.string(value)
-            if type(value) is Encoded:
-                if writer.parts is not None:
-                    return writer.leave(_Base64.of(<Encoded>value))
-                return writer.string(str(value))
         elif kind == AS_INT:
             if PyLong_CheckExact(value):
                 return writer.integer(value)
@@ -120,9 +116,8 @@ cdef class Field:
             return _write_masks(writer, value)
         else:
             if kind == AS_PROMPTS:
-                parts = _prompt_parts(value)
-                if parts is not None:
-                    return _write_prompts(writer, parts)
+                if _are_prompt_rows(value):
+                    return _write_prompts(writer, value)
                 value = full(value)
             if writer.python:
                 return writer.put(_python_json(self.more.dump_python(value)))
@@ -139,11 +134,39 @@ cdef class Field:
             return [_plain(item) for item in <list>value]
         if self.kind == AS_INTS and PyList_CheckExact(value):
             return list(value)
-        if self.kind == AS_MASKS:
-            return _plain_masks(value)
+        if self.kind == AS_MASKS and PyList_CheckExact(value):
+            return [list(row) for row in <list>value]
         if self.kind == BY_PYDANTIC or self.kind == AS_PROMPTS:
             return self.more.dump_python(full(value))
-        return str(value) if type(value) is Encoded else value
+        return value
+
+
+cdef object _taken_masks(value):
+    """A list of lists of integers, as a model would hold it; NotImplemented if only the model can tell."""
+    if not PyList_CheckExact(value):
+        return NotImplemented
+    made = [_copied_integers(row) for row in <list>value]
+    return NotImplemented if NotImplemented in made else made
+
+
+cdef int _write_masks(_Writer writer, value) except -1:
+    cdef Py_ssize_t i
+    if not PyList_CheckExact(value):
+        raise Unknown("a field was assigned another type")
+    if writer.parts is not None and PyList_GET_SIZE(value) >= MANY:
+        return writer.leave(_MaskRows.of(value))
+    writer.literal(b"[", 1)
+    for i in range(PyList_GET_SIZE(value)):
+        if i:
+            writer.literal(b",", 1)
+        _write_mask(writer, <object>PyList_GET_ITEM(value, i))
+    return writer.literal(b"]", 1)
+
+
+cdef int _write_mask(_Writer writer, row) except -1:
+    if not PyList_CheckExact(row):
+        raise Unknown("a field was assigned another type")
+    return writer.integers(row)
 
 
 cdef object _copied_integers(value):
@@ -216,6 +239,7 @@ cdef class Models:
 
     cdef readonly object cls
     cdef readonly tuple fields
+    cdef public object answer    # the class of answers that hold such values; None: a stand-in holds them
     cdef dict by_name
     cdef FloatStyle style
     cdef Py_ssize_t required
@@ -261,6 +285,13 @@ cdef class Models:
         if unknown is not None:
             for key in unknown:
                 del values[key]
+        return self.holding(values) if self.answer is None else self.model_construct(self.answer, values)
+
+    cdef object model_construct(self, cls, dict values):
+        return cls.model_construct(_fields_set=set(values), **values)
+
+    def holding(self, dict values not None):
+        """A stand-in with values that are those of fields."""
         cdef Model made = Model.__new__(Model)
         made.models, made.values = self, values
         return made
@@ -273,6 +304,8 @@ cdef class Models:
         return getattr(self.cls, name)
 
     def __instancecheck__(self, other):
+        if isinstance(other, Piece):
+            return issubclass((<Piece>other).model_class(), self.cls)
         return isinstance(other, self.cls)
 
     def __subclasscheck__(self, other):
@@ -287,11 +320,7 @@ cdef class Models:
 
 cdef object _shown_value(value):
     """A field's value as a caller reads it."""
-    if type(value) is Encoded:
-        return str(value)
-    if PyList_CheckExact(value) and PyList_GET_SIZE(value) and type(value[0]) is PromptLogprobs:
-        return full(value)
-    return value
+    return full(value) if _are_prompt_rows(value) else value
 
 
 @cython.final
@@ -311,7 +340,7 @@ cdef class Model(Piece):
             found = PyDict_GetItemWithError(self.models.by_name, name)
             if found != NULL and (<Field>found).default is not ...:
                 return (<Field>found).default
-        return self.attribute_of_model(name)
+        return getattr(self.whole_model(), name)
 
     def __setattr__(self, name, value):
         if self.whole is None and PyDict_GetItemWithError(self.models.by_name, name) != NULL:
@@ -370,11 +399,6 @@ cdef class Model(Piece):
         """The JSON of the full model."""
         global _written
         if not options and self.whole is None:
-            if not exclude_unset and _loggers and _getframe(0).f_code in _loggers:
-                pieces = self.pieces(False, self.models.style, False)
-                if pieces is not None:
-                    _written += 1
-                    return (<Pieces>pieces).shortened()
             text = self.json_text(exclude_unset, self.models.style, False)
             if text is not None:
                 _written += 1
@@ -383,15 +407,11 @@ cdef class Model(Piece):
 
     def model_dump(self, **options):
         """The dictionary of the full model."""
-        if options or self.whole is not None:
-            return self.whole_model().model_dump(**options)
-        if _dump_answer is not None and self.models.cls.__name__ in _answers:
-            return _dump_answer(self)
-        return self.plain()
+        return self.whole_model().model_dump(**options) if options else self.plain()
 
-    def plain_dump(self):
-        """The result of ``model_dump()``, with nested dictionaries."""
-        return self.plain()
+    def full_model(self):
+        """The model itself."""
+        return self.whole_model()
 
     def response_json(self):
         """The JSON of ``model_dump()`` for a JSON response; None if only the model can tell."""
@@ -415,7 +435,7 @@ cdef class Model(Piece):
     cdef str json_text(self, bint unset, FloatStyle style, bint python):
         """The JSON; None if only the full model can write it."""
         cdef _Writer writer = _Writer.begin(style)
-        writer.unset, writer.python = unset, python
+        writer.unset, writer.python, writer.texts = unset, python, []
         try:
             self.write(writer)
             return writer.taken()
@@ -424,25 +444,6 @@ cdef class Model(Piece):
             return None
         finally:
             writer.end()
-
-
-cdef set _loggers = set()
-
-
-def shorten_for(codes):
-    """Set the code objects whose ``model_dump_json()`` goes into a log: long lists are not written there."""
-    _loggers.clear()
-    _loggers.update(codes)
-
-
-cdef tuple _answers = ()
-cdef object _dump_answer = None
-
-
-def dump_answers_by(tuple names not None, function):
-    """Replace the result of ``model_dump()``, for classes of these names, by a function's."""
-    global _answers, _dump_answer
-    _answers, _dump_answer = names, function
 
 
 cdef long long _written = 0

@@ -23,27 +23,18 @@ cdef extern from "fd_postproc/headers/unpack.h":
     bint fdu_text(fdu_bytes *b, const char **text, size_t *size) noexcept nogil
     bint fdu_logprobs(fdu_bytes *b, fdu_rows *rows) noexcept nogil
     bint fdu_extension(fdu_bytes *b, int type, const unsigned char **content, size_t *size) noexcept nogil
-    bint fdu_masks(fdu_bytes *b, size_t *count, int *nested) noexcept nogil
 
 LAZY = ("top_logprobs", "draft_top_logprobs")
 """Keys of a result whose values stay packed."""
 
-cdef str _top = LAZY[0], _draft = LAZY[1], _prompt = "prompt_logprobs", _mask = "sampling_mask"
-cdef bint _masks_packed = False, _prompts_packed = False, _arrays_packed = False
+cdef str _top = LAZY[0], _draft = LAZY[1]
+cdef bint _arrays_as_numpy = False
 
 
-def keep_packed(*, masks=None, prompts=None, arrays=None):
-    """Set which other values of results stay packed: where what reads them has been seen to know them.
-
-    Parameters
-    ----------
-    masks, prompts, arrays : bool, optional
-        Sampling masks, the prompt's log-probabilities, and arrays that came as one value.
-    """
-    global _masks_packed, _prompts_packed, _arrays_packed
-    _masks_packed = _masks_packed if masks is None else masks
-    _prompts_packed = _prompts_packed if prompts is None else prompts
-    _arrays_packed = _arrays_packed if arrays is None else arrays
+def give_arrays(bint as_numpy):
+    """Choose whether arrays that came as one value become NumPy's; only if their readers accept that."""
+    global _arrays_as_numpy
+    _arrays_as_numpy = as_numpy
 
 
 cdef enum:
@@ -52,7 +43,6 @@ cdef enum:
     LONGEST_KEY = 48
 
 cdef list _keys = [None] * KEYS
-cdef bytes _unpacking = None  # the one that is unpacked
 
 
 cdef object _key(const char *text, size_t size):
@@ -109,7 +99,7 @@ cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
     if fdu_map(source, &size):
         return _unpacked_map(source, size, depth, lazy)
     if 0xC7 <= kind <= 0xC9 or 0xD4 <= kind <= 0xD8:
-        return _packed_array(source, lazy)
+        return _array_from(source, lazy)
     if kind == 0xCF and fdu_big_endian(source, 8, &large):
         return PyLong_FromUnsignedLongLong(large)
     raise Unknown("a message of results with something else than numbers, texts, lists and maps")
@@ -124,11 +114,8 @@ cdef dict _unpacked_map(fdu_bytes *source, size_t size, int depth, bint lazy):
             raise Unknown("a message of results with a key that is no text")
         key = _key(text, length)
         value = None
-        if lazy:
-            if key is _top or key is _draft or (_prompts_packed and key is _prompt):
-                value = _packed(source)
-            elif _masks_packed and key is _mask:
-                value = _packed_masks(source)
+        if lazy and (key is _top or key is _draft):
+            value = _packed(source)
         if value is None:
             value = _unpacked(source, depth + 1, lazy)
         PyDict_SetItem(made, key, value)
@@ -165,15 +152,10 @@ def unpack(bytes packed not None, bint lazy=True):
     UnicodeDecodeError
         For a text that is none.
     """
-    global _unpacking
     cdef fdu_bytes source
     source.at = <const unsigned char *><const char *>packed
     source.end = source.at + len(packed)
-    _unpacking = packed
-    try:
-        made = _unpacked(&source, 0, lazy)
-    finally:
-        _unpacking = None
+    made = _unpacked(&source, 0, lazy)
     if source.at != source.end:
         raise Unknown("a message of results with something behind it")
     return made
@@ -181,7 +163,7 @@ def unpack(bytes packed not None, bint lazy=True):
 
 @cython.no_gc
 cdef class Packed:
-    """A list of numbers, or of lists of them, that stays as bytes until it is looked at."""
+    """A read-only sequence of numbers, or of lists of them, that stays as bytes until it is looked at."""
 
     cdef unsigned char *packed
     cdef size_t size
@@ -207,13 +189,6 @@ cdef class Packed:
             self.lists = _unpacked(&source, 0, False)
         return self.lists
 
-    @property
-    def __class__(self):
-        return list
-
-    def __getattr__(self, name):
-        return getattr(self.unpacked(), name)
-
     def __sizeof__(self):
         return object.__sizeof__(self) + self.size
 
@@ -229,33 +204,21 @@ cdef class Packed:
     def __getitem__(self, place):
         return self.unpacked()[place]
 
-    def __setitem__(self, place, value):
-        self.unpacked()[place] = value
-
-    def __delitem__(self, place):
-        del self.unpacked()[place]
-
     def __contains__(self, value):
         return value in self.unpacked()
 
-    def __add__(self, other):
-        return self.unpacked() + _lists(other)
+    def index(self, value, *places):
+        """As a list's."""
+        return self.unpacked().index(value, *places)
 
-    def __radd__(self, other):
-        return other + self.unpacked()
-
-    def __iadd__(self, other):
-        self.unpacked().extend(other)
-        return self
-
-    def __mul__(self, count):
-        return self.unpacked() * count
-
-    def __rmul__(self, count):
-        return count * self.unpacked()
+    def count(self, value):
+        """As a list's."""
+        return self.unpacked().count(value)
 
     def __richcmp__(self, other, int kind):
-        return PyObject_RichCompare(self.unpacked(), _lists(other), kind)
+        if isinstance(other, Packed):
+            other = (<Packed>other).unpacked()
+        return PyObject_RichCompare(self.unpacked(), other, kind)
 
     __hash__ = None
 
@@ -287,9 +250,8 @@ cdef class PackedRows(Packed):
         return 3 if self.lists is None else len(self.lists)
 
 
-cdef object _lists(value):
-    return (<Packed>value).unpacked() if isinstance(value, Packed) else value
-
-
+from collections.abc import Sequence as _Sequence
 from copy import deepcopy as _deepcopy
 from sys import intern as _interned
+
+_Sequence.register(Packed)

@@ -1,8 +1,9 @@
-# Long lists of an answer, which are written a piece at a time while the event loop has its turns in between.
+# Long lists and texts of an answer, which are written a piece at a time while the event loop has its turns in between.
 
 cdef enum:
     MANY = 64         # items of a list that is written in pieces
     PIECE = 1 << 16   # bytes after which a piece ends
+    LONG_TEXT = 1 << 18    # letters of a text that is written in pieces, and of such a piece
     NEW_TEXTS = 64    # texts that are made in one piece: each is asked of the tokenizer
 
 
@@ -44,9 +45,6 @@ cdef class Part:
             self.next += 1
         return writer.out.data[:writer.out.used]
 
-    def __repr__(self):
-        return f"<{self.count} items>"
-
 
 @cython.final
 cdef class _ModelRows(Part):
@@ -78,19 +76,33 @@ cdef class _MaskRows(Part):
 
 
 @cython.final
-cdef class _JoinedRows(Part):
-    cdef JoinedMasks masks
-    cdef fdu_bytes source    # what is left of them
+cdef class _LongText(Part):
+    """What stands between the quotes of a text in which nothing is escaped: base64."""
+
+    cdef object text
+    cdef const char *letters
 
     @staticmethod
-    cdef _JoinedRows of(JoinedMasks masks):
-        cdef _JoinedRows made = _JoinedRows.__new__(_JoinedRows)
-        made.masks, made.count, made.size = masks, masks.count, -1
-        made.source.at, made.source.end = masks.packed, masks.packed + masks.size
+    cdef _LongText of(text):
+        cdef _LongText made = _LongText.__new__(_LongText)
+        made.text, made.letters = text, PyUnicode_AsUTF8AndSize(text, &made.size)
+        made.count = made.size
         return made
 
-    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return _write_mask_list(writer, &self.source, False)
+    cdef bytes piece(self, _Writer writer):
+        cdef Py_ssize_t begin = self.next, end = min(self.count, begin + LONG_TEXT)
+        self.next = end
+        return self.letters[begin:end] if begin < end else None
+
+
+cdef bint _is_long(text) except -1:
+    """Whether a text is long, ASCII, and written as it is."""
+    cdef Py_ssize_t size
+    cdef const char *letters
+    if len(text) < LONG_TEXT:
+        return False
+    letters = PyUnicode_AsUTF8AndSize(text, &size)
+    return size == len(text) and fdj_plain(letters, size) == <size_t>size
 
 
 @cython.final
@@ -185,14 +197,3 @@ cdef class Pieces:
             raise StopIteration
         self.at = len(self.frame)
         return self.frame[begin:]
-
-    def shortened(self):
-        """The JSON with a remark in the place of each part, for a log."""
-        cdef Py_ssize_t begin = 0
-        texts = []
-        for place, part in self.parts:
-            texts.append(self.frame[begin:place].decode())
-            texts.append(f'"{part!r}"')
-            begin = place
-        texts.append(self.frame[begin:].decode())
-        return "".join(texts)

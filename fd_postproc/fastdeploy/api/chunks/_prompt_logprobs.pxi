@@ -1,45 +1,37 @@
-# Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the packed numbers.
+# Log-probabilities of a prompt: a map of token ids for each of its tokens, written from the arrays.
+
+from collections.abc import Mapping as _Mapping
 
 cdef enum:
     MANY_CELLS = 1024     # of a prompt that is written in pieces
     BITMAP_FROM = 1024    # columns of a row whose ids are looked for in a bitmap first
 
-cdef set _extenders = set()
-
-
-def extend_lists_by(codes):
-    """Set the code objects that put prompt log-probabilities or masks into a list for a stand-in alone."""
-    _extenders.clear()
-    _extenders.update(codes)
-
 
 @cython.final
 @cython.no_gc
 cdef class PromptLogprobs(Packed):
-    """The list that FastDeploy makes: None, then a map for each token; made when a caller reads it.
+    """The sequence that FastDeploy makes as a list: None, then a map for each token.
 
-    FastDeploy's serving code puts its items into another list and hands that to the answer's model.  To that
-    code alone it is a list of one: itself, which the stand-in for the model recognises.
+    Its items are read-only maps that refer to the packed numbers.  The stand-in for an answer's model
+    recognises them, in a list of FastDeploy's as well, and writes the numbers.
     """
 
-    cdef PackedRows rows           # where they came as lists
-    cdef PackedArray of_ids, of_scores, of_ranks    # where they came as arrays
+    cdef tuple arrays              # NumPy's: ids, scores and ranks
+    cdef const int64_t *all_ids
+    cdef const double *all_scores
+    cdef const int64_t *ranks
     cdef Texts texts               # None: no texts are wanted
     cdef object stock, clamper     # FastDeploy's own functions; the second one is None before it is called
-    cdef Py_ssize_t count, width, most
-    cdef fdu_bytes next_ids, next_scores, next_ranks
-    cdef Py_ssize_t next_row, loaded
+    cdef Py_ssize_t length, width, most
     # The row that is loaded.
-    cdef int64_t *ids
-    cdef double *scores
+    cdef Py_ssize_t loaded
+    cdef const int64_t *ids
+    cdef const double *scores
     cdef int32_t *last     # for each place the last one with its id; -1: it is not the first with its id
     cdef int32_t *table
-    cdef int64_t rank
     cdef int bits          # of places in the table
 
     def __dealloc__(self):
-        PyMem_Free(self.ids)
-        PyMem_Free(self.scores)
         PyMem_Free(self.last)
         PyMem_Free(self.table)
 
@@ -48,20 +40,17 @@ cdef class PromptLogprobs(Packed):
         """Those of a result; Unknown for what FastDeploy has to see itself."""
         cdef PromptLogprobs made = PromptLogprobs.__new__(PromptLogprobs)
         made.texts, made.stock, made.most = texts, stock, most
-        if type(tensors) is PackedRows and (<PackedRows>tensors).lists is None:
-            made.rows = tensors
-            made.count, made.width = made.rows.rows, made.rows.width
-        elif PyList_CheckExact(tensors) and PyList_GET_SIZE(tensors) == 3:
-            made.of_ids, made.of_scores, made.of_ranks = (
-                _matrix(one, dimensions, kinds) for one, dimensions, kinds in zip(tensors, (2, 2, 1), _KINDS))
-            made.count, made.width = made.of_ids.array.shape[0], made.of_ids.array.shape[1]
-            if (made.of_scores.array.shape[0] != made.count or made.of_scores.array.shape[1] != made.width
-                    or made.of_ranks.array.shape[0] != made.count):
-                raise Unknown("a prompt's log-probabilities have several lengths")
-        else:
-            raise Unknown("a prompt's log-probabilities are no packed numbers")
-        if made.count == 0 or made.width == 0:
-            raise Unknown("a prompt's log-probabilities are empty or have several lengths")
+        if not PyList_CheckExact(tensors) or PyList_GET_SIZE(tensors) != 3:
+            raise Unknown("a prompt's log-probabilities are no arrays")
+        ids, scores, ranks = made.arrays = tuple(tensors)
+        made.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
+        made.all_scores = <const double *>_numbers_of(scores, 2, "f")
+        made.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
+        made.length, made.width = ids.shape
+        if scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
+            raise Unknown("a prompt's log-probabilities have several lengths")
+        if made.length == 0 or made.width == 0:
+            raise Unknown("a prompt's log-probabilities are empty")
         made.allocate()
         made.ask_extremes()
         return made
@@ -70,84 +59,35 @@ cdef class PromptLogprobs(Packed):
         self.bits = 1
         while <Py_ssize_t>1 << self.bits < 2 * self.width:
             self.bits += 1
-        self.ids = <int64_t *>PyMem_Malloc(self.width * sizeof(int64_t))
-        self.scores = <double *>PyMem_Malloc(self.width * sizeof(double))
         self.last = <int32_t *>PyMem_Malloc(self.width * sizeof(int32_t))
         self.table = <int32_t *>PyMem_Malloc((<Py_ssize_t>1 << self.bits) * sizeof(int32_t))
-        if self.ids == NULL or self.scores == NULL or self.last == NULL or self.table == NULL:
+        if self.last == NULL or self.table == NULL:
             raise MemoryError
-        self.rewind()
-        return 0
-
-    cdef int rewind(self) except -1:
-        self.next_row, self.loaded = 0, -1
-        if self.rows is not None:
-            self.next_ids.at = self.rows.packed + self.rows.ids
-            self.next_scores.at = self.rows.packed + self.rows.scores
-            self.next_ranks.at = self.rows.packed + self.rows.ranks
-            self.next_ids.end = self.next_scores.end = self.next_ranks.end = self.rows.packed + self.rows.size
+        self.loaded = -1
         return 0
 
     cdef int ask_extremes(self) except -1:
         """Make the texts of the least and the greatest id: a tokenizer that refuses one does it now."""
         cdef int64_t least = 0, greatest = 0
-        cdef Py_ssize_t row, i
+        cdef Py_ssize_t i
         if self.texts is None:
             return 0
-        cdef const unsigned char *numbers
-        cdef int64_t id
         with nogil:
-            if self.rows is None and self.of_ids.array.size == 8:  # Paddle's ids
-                numbers = self.of_ids.array.numbers
-                for i in range(self.count * self.width):
-                    memcpy(&id, numbers + 8 * i, 8)
-                    least, greatest = min(least, id), max(greatest, id)
-            else:
-                for row in range(self.count):
-                    self.read(row, False)
-                    for i in range(self.width):
-                        least, greatest = min(least, self.ids[i]), max(greatest, self.ids[i])
-        self.rewind()
+            for i in range(self.length * self.width):
+                least, greatest = min(least, self.all_ids[i]), max(greatest, self.all_ids[i])
         self.texts.numbered(least)
         self.texts.numbered(greatest)
         return 0
 
-    cdef void read(self, Py_ssize_t row, bint scores) noexcept nogil:
-        """Read a row's numbers; of a message, rows come one after the other."""
-        cdef Py_ssize_t i
-        cdef size_t n
-        cdef uint64_t word
-        if self.rows is None:
-            for i in range(self.width):
-                self.ids[i] = <int64_t>fdy_word(&self.of_ids.array, row * self.width + i)
-            if scores:
-                self.rank = <int64_t>fdy_word(&self.of_ranks.array, row)
-                for i in range(self.width):
-                    word = fdy_word(&self.of_scores.array, row * self.width + i)
-                    memcpy(&self.scores[i], &word, 8)
-            return
-        fdu_list(&self.next_ids, &n)
-        for i in range(self.width):
-            fdu_integer(&self.next_ids, &self.ids[i])
-        if scores:
-            fdu_integer(&self.next_ranks, &self.rank)
-            fdu_list(&self.next_scores, &n)
-            for i in range(self.width):
-                fdu_float(&self.next_scores, &self.scores[i])
-
     cdef int load(self, Py_ssize_t row) except -1:
-        """Read a row, and find the places with equal ids: the first keeps its place, the last its value."""
+        """Turn to a row, and find the places with equal ids: the first keeps its place, the last its value."""
         cdef Py_ssize_t i, n = min(self.width, self.most)
         cdef uint64_t slot, mask = (<uint64_t>1 << self.bits) - 1
         cdef bint repeats
         if self.loaded == row:
             return 0
-        if row < self.next_row:
-            self.rewind()
+        self.ids, self.scores = self.all_ids + row * self.width, self.all_scores + row * self.width
         with nogil:
-            while self.next_row <= row:
-                self.read(self.next_row if self.rows is not None else row, True)
-                self.next_row = self.next_row + 1 if self.rows is not None else row + 1
             repeats = n < BITMAP_FROM or self.repeats(n)
             if not repeats:
                 for i in range(n):
@@ -207,7 +147,7 @@ cdef class PromptLogprobs(Packed):
             failed |= fdj_put(out, b'":{"logprob":', 13)
             failed |= fdj_double(out, score, &writer.style)
             failed |= fdj_put(out, b',"rank":', 8)
-            failed |= fdj_integer(out, place if place else self.rank)
+            failed |= fdj_integer(out, place if place else self.ranks[row])
             failed |= fdj_put(out, b',"decoded_token":', 17)
             if self.texts is None:
                 failed |= fdj_put(out, b"null}", 5)
@@ -235,68 +175,117 @@ cdef class PromptLogprobs(Packed):
         self.clamper = stock
 
     def __len__(self):
-        return self.count + 1 if self.lists is None else len(self.lists)
+        return self.length + 1
 
     def __iter__(self):
-        if self.lists is None and _extenders and _getframe(0).f_code in _extenders:
-            return iter((self,))
-        return iter(self.unpacked())
+        return iter(self[:])
 
+    def __getitem__(self, place):
+        places = range(self.length + 1)[place]
+        return [self.item(i) for i in places] if isinstance(place, slice) else self.item(places)
 
-cdef tuple _KINDS = (b"iu", b"f", b"iu")
-
-
-cdef PackedArray _matrix(value, int dimensions, bytes kinds):
-    if (type(value) is not PackedArray or (<PackedArray>value).lists is not None
-            or (<PackedArray>value).array.dimensions != dimensions
-            or (<PackedArray>value).array.kind not in kinds):
-        raise Unknown("a prompt's log-probabilities are no packed numbers")
-    return value
-
-
-cdef list _prompt_parts(value):
-    """Those that are a field's value, one behind the other, and can write themselves; None otherwise."""
-    if type(value) is PromptLogprobs:
-        return [value] if (<PromptLogprobs>value).lists is None else None
-    if not PyList_CheckExact(value):
-        return None
-    for item in <list>value:
-        if type(item) is not PromptLogprobs or (<PromptLogprobs>item).lists is not None:
+    cdef object item(self, Py_ssize_t i):
+        cdef PromptRow made
+        if i == 0:
             return None
-    return list(value) or None
+        made = PromptRow.__new__(PromptRow)
+        made.source, made.row = self, i - 1
+        return made
 
 
-cdef list _with_lists(list values):
-    """A list with FastDeploy's own items in the place of each that stands for several."""
-    made = []
-    for item in values:
-        if type(item) is PromptLogprobs or type(item) is JoinedMasks:
-            made.extend((<Packed>item).unpacked())
-        else:
-            made.append(full(item))
-    return made
+@cython.final
+@cython.no_gc
+cdef class PromptRow:
+    """The read-only map of a prompt's token: token ids, with what FastDeploy's own map has for each."""
+
+    cdef PromptLogprobs source
+    cdef Py_ssize_t row
+
+    cdef dict map(self):
+        """FastDeploy's own map."""
+        return self.source.unpacked()[self.row + 1]
+
+    def __len__(self):
+        return len(self.map())
+
+    def __iter__(self):
+        return iter(self.map())
+
+    def __getitem__(self, token):
+        return self.map()[token]
+
+    def __contains__(self, token):
+        return token in self.map()
+
+    def get(self, token, default=None):
+        return self.map().get(token, default)
+
+    def keys(self):
+        return self.map().keys()
+
+    def values(self):
+        return self.map().values()
+
+    def items(self):
+        return self.map().items()
+
+    def __richcmp__(self, other, int kind):
+        other = (<PromptRow>other).map() if type(other) is PromptRow else other
+        return PyObject_RichCompare(self.map(), other, kind)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return repr(self.map())
+
+    def __reduce_ex__(self, protocol):
+        return dict, (self.map(),)
 
 
-cdef int _write_prompts(_Writer writer, list sources) except -1:
-    cdef Py_ssize_t rows = 0, cells = 0
-    for source in sources:
-        rows += len(source)
-        cells += len(source) * min((<PromptLogprobs>source).width, (<PromptLogprobs>source).most)
-    part = _PromptRows.of(sources, rows)
-    if writer.parts is not None and (rows >= MANY or cells >= MANY_CELLS):
+_Mapping.register(PromptRow)
+
+
+cdef const unsigned char *_numbers_of(array, int dimensions, str kind) except NULL:
+    """Where the numbers of NumPy's array are; Unknown for one that did not come from a message."""
+    if (type(array) is not _import("numpy").ndarray or array.ndim != dimensions
+            or array.dtype.kind != kind or array.itemsize != 8 or not array.flags.c_contiguous):
+        raise Unknown("a prompt's log-probabilities are no arrays")
+    return <const unsigned char *><size_t>array.ctypes.data
+
+
+cdef bint _are_prompt_rows(value):
+    """Whether a field's value is rows of prompts that can write themselves."""
+    cdef bint has_row = False
+    if not PyList_CheckExact(value):
+        return False
+    for item in <list>value:
+        if type(item) is PromptRow and (<PromptRow>item).source.lists is None:
+            has_row = True
+        elif item is not None:
+            return False
+    return has_row
+
+
+cdef int _write_prompts(_Writer writer, list rows) except -1:
+    cdef Py_ssize_t cells = 0
+    for row in rows:
+        if row is not None:
+            cells += min((<PromptRow>row).source.width, (<PromptRow>row).source.most)
+    part = _PromptRows.of(rows)
+    if writer.parts is not None and (PyList_GET_SIZE(rows) >= MANY or cells >= MANY_CELLS):
         return writer.leave(part)
     return part.write_some(writer, <size_t>-1, <Py_ssize_t>1 << 62)
 
 
 @cython.final
 cdef class _PromptRows(Part):
-    cdef list sources          # what is left of them
-    cdef Py_ssize_t row, column    # where the first of them goes on; row -1: before its None
+    cdef list rows
+    cdef Py_ssize_t column    # where the next of them goes on
 
     @staticmethod
-    cdef _PromptRows of(list sources, Py_ssize_t rows):
+    cdef _PromptRows of(list rows):
         cdef _PromptRows made = _PromptRows.__new__(_PromptRows)
-        made.sources, made.count, made.size, made.row = sources, rows, -1, -1
+        made.rows, made.count, made.size = rows, PyList_GET_SIZE(rows), -1
         return made
 
     cdef bytes piece(self, _Writer writer):
@@ -308,30 +297,23 @@ cdef class _PromptRows(Part):
 
     cdef int write_some(self, _Writer writer, size_t most, Py_ssize_t new_texts) except -1:
         """Write on until there are so many bytes, or so many texts were made."""
-        cdef PromptLogprobs source
+        cdef PromptRow row
         if self.next == self.column == 0:
             writer.literal(b"[", 1)
         while self.next < self.count and writer.out.used < most and new_texts > 0:
-            source = self.sources[0]
             if self.next and self.column == 0:
                 writer.literal(b",", 1)
-            if self.row < 0:
+            if self.rows[self.next] is None:
                 writer.literal(b"null", 4)
             else:
-                self.column = source.write_cells(writer, self.row, self.column, &new_texts, most)
+                row = self.rows[self.next]
+                self.column = row.source.write_cells(writer, row.row, self.column, &new_texts, most)
             if self.column == 0:
                 self.next += 1
-                self.row += 1
-                if self.row == source.count:
-                    self.row = -1
-                    del self.sources[0]
         if self.next == self.count:
             self.next += 1
             return writer.literal(b"]", 1)
         return 0
-
-    def __repr__(self):
-        return f"<{self.count} items>"
 
 
 def prompt_logprobs(tensors, columns, texts, stock):

@@ -21,7 +21,8 @@ cdef class _Writer:
     cdef FloatStyle floats
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
-    cdef list parts     # long lists that are left for later, each with its place; None: none is
+    cdef list parts     # long lists and texts that are left for later, each with its place; None: none is
+    cdef list texts     # likewise long texts, which `taken` puts there; None: none is
 
     @staticmethod
     cdef _Writer begin(FloatStyle style):
@@ -30,11 +31,11 @@ cdef class _Writer:
         writer.style = style.style
         writer.out.used = 0
         writer.unset = writer.python = False
-        writer.parts = None
+        writer.parts = writer.texts = None
         return writer
 
     cdef int end(self) except -1:
-        self.floats = self.parts = None
+        self.floats = self.parts = self.texts = None
         if self.out.room > 1 << 20:  # a full answer's
             free(self.out.data)
             memset(&self.out, 0, sizeof(fdj_buffer))
@@ -46,7 +47,15 @@ cdef class _Writer:
         free(self.out.data)
 
     cdef str taken(self):
-        return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
+        cdef Py_ssize_t begin = 0
+        if not self.texts:
+            return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
+        made = []
+        for place, text in self.texts:
+            made += (self.out.data[begin:place].decode(), text)
+            begin = place
+        made.append(self.out.data[begin:self.out.used].decode())
+        return "".join(made)
 
     cdef int put(self, bytes text) except -1:
         if fdj_put(&self.out, text, len(text)):
@@ -66,7 +75,15 @@ cdef class _Writer:
     cdef int string(self, text) except -1:
         """Write a str; raise UnicodeEncodeError for a lone surrogate."""
         cdef Py_ssize_t n
-        cdef const char *data = PyUnicode_AsUTF8AndSize(text, &n)
+        cdef const char *data
+        if (self.parts is not None or self.texts is not None) and _is_long(text):
+            self.literal(b'"', 1)
+            if self.parts is not None:
+                self.leave(_LongText.of(text))
+            else:
+                self.texts.append((self.out.used, text))
+            return self.literal(b'"', 1)
+        data = PyUnicode_AsUTF8AndSize(text, &n)
         if fdj_string(&self.out, data, n):
             raise MemoryError
         return 0
@@ -102,9 +119,6 @@ cdef class _Writer:
         return self.literal(b"]", 1)
 
 
-_OF_INSTANCES = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-
-
 cdef class Piece:
     """Part of an answer that can write itself, or become the model that it stands in for."""
 
@@ -123,18 +137,8 @@ cdef class Piece:
         """The class that this object stands in for."""
         raise NotImplementedError
 
-    @property
-    def __class__(self):
-        return self.model_class()
-
-    cdef object attribute_of_model(self, name):
-        # isinstance looks for some of the class's: not worth making the model for.
-        if name.startswith("__pydantic_") and name not in _OF_INSTANCES:
-            return getattr(self.model_class(), name)
-        return getattr(self.whole_model(), name)
-
     def __getattr__(self, name):
-        return self.attribute_of_model(name)
+        return getattr(self.whole_model(), name)
 
     def __setattr__(self, name, value):
         setattr(self.whole_model(), name, value)
@@ -166,21 +170,24 @@ cdef class Piece:
         return self.whole_model().__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol):
-        return self.whole_model().__reduce_ex__(protocol)
+        return itself, (self.whole_model(),)
+
+
+def itself(value):
+    """The value: what a stand-in is unpickled by."""
+    return value
 
 
 cpdef object full(value):
-    """What the model itself takes: the full model of a stand-in, lists and texts of what was packed."""
+    """What the model itself takes: the full model of a stand-in, the lists of what was packed."""
     if isinstance(value, Piece):
         return (<Piece>value).whole_model()
-    if PyUnicode_CheckExact(value):
-        value = _encoded_by(value)
-    if type(value) is Encoded:
-        return str(value)
     if isinstance(value, Packed):
-        return _plain_masks(value)
+        return (<Packed>value).unpacked()
+    if type(value) is PromptRow:
+        return (<PromptRow>value).map()
     if PyList_CheckExact(value):
-        return _with_lists(value)
+        return [full(item) for item in <list>value]
     return value
 
 

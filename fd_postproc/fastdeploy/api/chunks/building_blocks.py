@@ -14,7 +14,7 @@ import importlib
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,9 @@ from ._chunks import (
     PromptLogprobs,
     Texts,
     Unknown,
-    extend_lists_by,
-    join_masks,
-    keep_packed,
+    give_arrays,
     note,
     prompt_logprobs,
-    read_arrays_by,
-    shorten_for,
 )
 from .model_fields import NotPlain, float_style, models_of
 from .token_spelling import chat_spelling, completion_spelling, prompt_spelling, silence
@@ -69,20 +65,14 @@ class Blocks:
         What stands for a method, by class and name.
     left : dict of str to str
         What is left to FastDeploy, and why.
-    packed : set of str
-        Kinds of values that may stay packed, as `keep_packed` names them.
-    readers, extenders, loggers : set of code
-        Of the functions that make base64 of routed experts, that collect a prompt's log-probabilities or an
-        answer's masks, and that write an answer into the log.
+    arrays : bool
+        Whether its code accepts NumPy's arrays.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
     methods: dict[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-    packed: set[str] = field(default_factory=set)
-    readers: set[types.CodeType] = field(default_factory=set)
-    extenders: set[types.CodeType] = field(default_factory=set)
-    loggers: set[types.CodeType] = field(default_factory=set)
+    arrays: bool = False
 
 
 def blocks_of(module: Any) -> Blocks:
@@ -103,10 +93,7 @@ def blocks_of(module: Any) -> Blocks:
     for name, cls in classes.items():
         if vars(module).get(name) is not cls or name in _BUILT_BY_FASTDEPLOY:
             continue
-        try:
-            made.names[name] = models_of(cls, stood_in, style)
-        except NotPlain as reason:
-            made.left[name] = str(reason)
+        made.names[name] = models_of(cls, stood_in, style)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:
         made.names["asyncio"] = Asyncio("asyncio")
     new = {one.function: one.text for one in gate.judge("api chunks", module).unknown}
@@ -127,29 +114,31 @@ def blocks_of(module: Any) -> Blocks:
         made.methods[owner, name] = ours
     if not made.names and not made.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
-    _look_at_arrays(module, made)
+    made.arrays = _accepts_arrays(module)
     _look_at_prompts(module, made)
     return made
 
 
 _CLAMP = "clamp_prompt_logprobs"
 _BUILD_PROMPT = "_build_prompt_logprobs"
+_SHOWS_PROMPTS = {
+    CHAT: ("ChatCompletionResponseStreamChoice", "ChatCompletionResponseChoice"),
+    COMPLETION: ("CompletionResponseStreamChoice", "CompletionResponseChoice"),
+}
+"""By module: the models that get a prompt's log-probabilities."""
 
 
 def _look_at_prompts(module: Any, made: Blocks) -> None:
-    """Have a prompt's log-probabilities stay packed where the code that sees them is known."""
+    """Have a prompt's log-probabilities stay packed where all that sees them is replaced."""
     stock = vars(module).get(_CLAMP)
     known = gate.judge("api chunks", module)
-    if not isinstance(stock, types.FunctionType) or any(_CLAMP in one.function for one in known.unknown):
+    changed = any(_CLAMP in one.function for one in known.unknown)
+    shown = all(name in made.names for name in _SHOWS_PROMPTS[module.__name__])
+    if not isinstance(stock, types.FunctionType) or changed or not shown:
         for place in [place for place in made.methods if place[1] == _BUILD_PROMPT]:
             del made.methods[place]
-        return
-    if any(name == _BUILD_PROMPT for _, name in made.methods):
+    elif any(name == _BUILD_PROMPT for _, name in made.methods):
         made.names[_CLAMP] = _clamp(stock)
-        made.packed.add("prompts")
-        collects = vars(vars(module).get("OpenAIServingChat", object)).get("chat_completion_full_generator")
-        if collects is not None and "ChatCompletionResponseChoice" in made.names:
-            made.extenders.add(collects.__code__)
 
 
 def _clamp(stock: Any) -> Callable[..., Any]:
@@ -163,59 +152,20 @@ def _clamp(stock: Any) -> Callable[..., Any]:
     return clamp_prompt_logprobs
 
 
-_MASKED = ("ChatCompletionResponseStreamChoice", "ChatCompletionResponseChoice")
 _MAKES_BASE64 = {"routing_data", "base64", "b64encode", "tobytes", "decode", "ndarray"}
-_FULL = {
-    "OpenAIServingChat": (CHAT, "chat_completion_full_generator", "chat_completion_full_generator"),
-    "OpenAIServingCompletion": (
-        *(COMPLETION, "completion_full_generator", "request_output_to_completion_response"),
-    ),
+_ENCODES = {
+    CHAT: ("OpenAIServingChat", "chat_completion_full_generator"),
+    COMPLETION: ("OpenAIServingCompletion", "request_output_to_completion_response"),
 }
-"""By class: its module, the method that logs a whole answer, and the one that makes base64 of its experts."""
+"""By module: the class and the method that makes base64 of routed experts."""
 
 
-def _look_at_arrays(module: Any, made: Blocks) -> None:
-    """Note which values may stay packed in a module's code, and where that code is."""
-    for owner, (at, logs, encodes) in _FULL.items():
-        methods = vars(vars(module).get(owner, object))
-        if module.__name__ != at or not {logs, encodes} <= methods.keys():
-            continue
-        answer = "ChatCompletionResponse" if at == CHAT else "CompletionResponse"
-        if answer not in made.names:
-            return
-        made.packed.add("arrays")
-        streams = methods.get(logs.replace("full", "stream"))  # it logs its first chunk once more
-        made.loggers.update(one.__code__ for one in (methods[logs], streams) if one is not None)
-        code = methods[encodes].__code__
-        if _words_in(code) >= _MAKES_BASE64 and "routed_experts" in made.names[answer].cls.model_fields:
-            made.readers.add(code)
-        if at == CHAT and all(name in made.names for name in _MASKED):
-            made.packed.add("masks")
-            _join_masks(methods, owner, made)
-
-
-_CHOICE = "_create_chat_completion_choice"
-_STEPS = "sampling_mask_list"
-
-
-def _join_masks(methods: Mapping[str, Any], owner: str, made: Blocks) -> None:
-    """Join a whole answer's masks piece by piece before FastDeploy's code walks through them."""
-    stock = methods.get(_CHOICE)
-    if not isinstance(stock, types.FunctionType) or _STEPS not in _parameters(stock):
-        return
-    if not inspect.iscoroutinefunction(stock):
-        return
-
-    @functools.wraps(stock)
-    async def _create_chat_completion_choice(handler: Any, *arguments: Any, **values: Any) -> Any:
-        for steps in values.get(_STEPS) or ():
-            for _ in join_masks(steps):
-                await asyncio.sleep(0)
-        return await stock(handler, *arguments, **values)
-
-    made.methods[owner, _CHOICE] = _create_chat_completion_choice
-    inner = (one for one in stock.__code__.co_consts if isinstance(one, types.CodeType))
-    made.extenders.update((stock.__code__, *inner))
+def _accepts_arrays(module: Any) -> bool:
+    """Whether a module's code accepts that routed experts are NumPy's array."""
+    owner, name = _ENCODES[module.__name__]
+    encodes = vars(vars(module).get(owner, object)).get(name)
+    words = _words_in(encodes.__code__) if isinstance(encodes, types.FunctionType) else set()
+    return words >= _MAKES_BASE64 or "routing_data" not in words
 
 
 def _words_in(code: types.CodeType) -> set[str]:
@@ -228,22 +178,18 @@ _in_use: dict[str, Blocks] = {}  # by module
 
 @contextlib.contextmanager
 def in_use(module: Any, blocks: Blocks) -> Iterator[None]:
-    """Have values stay packed as a module's replacements allow it."""
+    """Have values of messages come as a module's replacements allow it."""
     _in_use[module.__name__] = blocks
     try:
-        _settle_packed()
+        _settle_arrays()
         yield
     finally:
         _in_use.pop(module.__name__, None)
-        _settle_packed()
+        _settle_arrays()
 
 
-def _settle_packed() -> None:
-    packed: set[str] = set().union(*(one.packed for one in _in_use.values()))
-    keep_packed(masks="masks" in packed, prompts="prompts" in packed, arrays="arrays" in packed)
-    read_arrays_by(set().union(*(one.readers for one in _in_use.values())))
-    extend_lists_by(set().union(*(one.extenders for one in _in_use.values())))
-    shorten_for(set().union(*(one.loggers for one in _in_use.values())))
+def _settle_arrays() -> None:
+    give_arrays(bool(_in_use) and all(one.arrays for one in _in_use.values()))
 
 
 def install(module: Any, blocks: Blocks) -> Callable[[], None]:

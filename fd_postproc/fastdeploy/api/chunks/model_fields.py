@@ -8,6 +8,7 @@ import typing
 from typing import Any
 
 from ...seams import Refused
+from . import whole_answers
 from ._chunks import Field, FloatStyle, Models
 
 _PLAIN_CONFIG = frozenset({"arbitrary_types_allowed"})
@@ -46,7 +47,10 @@ def models_of(cls: Any, stood_in: dict[Any, Any], style: FloatStyle) -> Models:
     """
     cls.model_rebuild()
     _check_plain(cls)
-    return Models(cls, [_field(cls, name, info, stood_in) for name, info in cls.model_fields.items()], style)
+    made = Models(cls, [_field(cls, name, info, stood_in) for name, info in cls.model_fields.items()], style)
+    if cls.__name__ in whole_answers.NAMES:
+        made.answer = whole_answers.answer_class(made)
+    return made
 
 
 def _check_plain(cls: Any) -> None:

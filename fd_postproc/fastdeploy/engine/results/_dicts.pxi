@@ -29,10 +29,50 @@ cdef extern from *:
 
 
 cdef extern from "Python.h":
+    char *_bytes_at "PyBytes_AS_STRING"(PyObject *o) noexcept
+    Py_ssize_t PyBytes_GET_SIZE(PyObject *o) noexcept
     str _new_text "PyUnicode_New"(Py_ssize_t length, Py_UCS4 greatest)
     bint _is_ascii "PyUnicode_IS_COMPACT_ASCII"(str text) noexcept
     Py_ssize_t _text_length "PyUnicode_GET_LENGTH"(str text) noexcept
     char *_text_at "PyUnicode_1BYTE_DATA"(str text) noexcept
+
+
+@cython.final
+@cython.internal
+cdef class Pattern:
+    """A dictionary as msgpack packs it, and where the value of each key lies in that."""
+
+    cdef bytes flat
+    cdef Py_ssize_t *at    # where each begins, and where it ends
+
+    def __dealloc__(self):
+        PyMem_Free(self.at)
+
+    @staticmethod
+    cdef Pattern of(bytes flat, list places):
+        cdef Pattern made = Pattern.__new__(Pattern)
+        cdef Py_ssize_t i
+        made.flat = flat
+        made.at = <Py_ssize_t *>PyMem_Malloc(max(len(places), 1) * sizeof(Py_ssize_t))
+        if made.at == NULL:
+            raise MemoryError
+        for i in range(len(places)):
+            made.at[i] = places[i]
+        return made
+
+    cdef inline Py_ssize_t begins(self, Py_ssize_t key) noexcept:
+        return self.at[2 * key]
+
+    cdef inline int copy_to(self, fdm_out *out, Py_ssize_t key, Py_ssize_t *done) except -1:
+        """Write what lies between the bytes that are done and a key's value, which is done then, too."""
+        fdm_copy(out, _bytes_at(<PyObject *>self.flat) + done[0], self.at[2 * key] - done[0])
+        done[0] = self.at[2 * key + 1]
+        return 1
+
+    cdef inline int copy_rest(self, fdm_out *out, Py_ssize_t done) except -1:
+        """Write what lies behind the bytes that are done."""
+        fdm_copy(out, _bytes_at(<PyObject *>self.flat) + done, PyBytes_GET_SIZE(<PyObject *>self.flat) - done)
+        return 1
 
 
 @cython.final
@@ -80,8 +120,7 @@ cdef class DictMaker:
     cdef Py_ssize_t *places  # of its fields
     cdef Py_ssize_t n_required
     cdef object made_method  # what `method` has made last
-    cdef bytes flat          # the template as msgpack packs it; None: it cannot
-    cdef Py_ssize_t *values_at  # where each key's value begins in it, and where it ends
+    cdef Pattern pattern     # the template as msgpack packs it; None: it cannot
 
     def __init__(self, FieldCopier fields not None, dict keys not None, dict usual not None, upstream,
                  bint plain_only=False, dict nested=None, dict only=None):
@@ -110,20 +149,11 @@ cdef class DictMaker:
             raise MemoryError
         for i, field in enumerate(self.only):
             self.places[i] = field_offset(fields.cls, field)
-        PyMem_Free(self.values_at)
-        self.values_at = <Py_ssize_t *>PyMem_Malloc(max(2 * self.n, 1) * sizeof(Py_ssize_t))
-        if self.values_at == NULL:
-            raise MemoryError
-        packed = self.packed_with(self.usual)
-        if packed is not None:
-            self.flat, places = packed
-            for i, place in enumerate(places):
-                self.values_at[i] = place
+        self.pattern = self.pattern_of(self.usual)
 
     def __dealloc__(self):
         PyMem_Free(self.offsets)
         PyMem_Free(self.places)
-        PyMem_Free(self.values_at)
 
     cdef dict made(self, o):
         """The dictionary; None if the object has another class, or unsupported values."""
@@ -167,8 +197,8 @@ cdef class DictMaker:
 
     # ---- the same as bytes ---------------------------------------------------------------------------
 
-    cdef tuple packed_with(self, values):
-        """The dictionary with these values as bytes, and where each begins and ends; None if it cannot be."""
+    cdef Pattern pattern_of(self, values):
+        """The dictionary with these values, in the order of the keys; None if msgpack cannot pack it."""
         cdef fdm_out out
         cdef PyObject *value
         cdef int done = 1
@@ -186,7 +216,7 @@ cdef class DictMaker:
                 else:
                     done = done and fdm_put_any(&out, value, NULL, 0)
                 places.append(out.n)
-            return (fdm_end(&out), places) if done else None
+            return Pattern.of(fdm_end(&out), places) if done else None
         finally:
             fdm_give_up(&out)
 
@@ -223,10 +253,9 @@ cdef class DictMaker:
 
         What lies between two values that are not the usual ones is copied at once.
         """
-        if self.flat is None or not self.serves(o):
+        if self.pattern is None or not self.serves(o):
             return 0
-        cdef char *flat = _bytes_at(<PyObject *>self.flat)
-        cdef Py_ssize_t i, before, begin = 0
+        cdef Py_ssize_t i, before, copied = 0
         cdef PyObject *value
         cdef PyObject *maker
         cdef int done
@@ -236,7 +265,7 @@ cdef class DictMaker:
                 continue
             if value == NULL:
                 return 0
-            fdm_copy(out, flat + begin, self.values_at[2 * i] - begin)
+            self.pattern.copy_to(out, i, &copied)
             maker = PyTuple_GET_ITEM(self.makers, i)
             if self.plain_only or value == <PyObject *>None:
                 done = fdm_put_plain(out, value)
@@ -252,9 +281,7 @@ cdef class DictMaker:
                 done = (<Lazy>maker).packed(out, o)
             if not done:
                 return 0
-            begin = self.values_at[2 * i + 1]
-        fdm_copy(out, flat + begin, PyBytes_GET_SIZE(<PyObject *>self.flat) - begin)
-        return 1
+        return self.pattern.copy_rest(out, copied)
 
 
 def short_repr(FieldCopier fields not None, str name):

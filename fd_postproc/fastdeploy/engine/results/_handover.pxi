@@ -212,9 +212,11 @@ cdef bint _is_usual(Plan plan, PyObject *result) noexcept:
     finished = at_offset(result, plan.r_finished)[0]
     if finished == NULL or (<object>finished is not True and <object>finished is not False):
         return False
-    if _accepted(output) != NULL:
+    if output == NULL:
+        return False
+    if type(<object>output) is Accepted:
         return True
-    if output == NULL or Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls:
+    if Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls:
         return False
     tokens = at_offset(output, plan.o_tokens)[0]
     if tokens == NULL or not PyList_CheckExact(<object>tokens):
@@ -225,7 +227,8 @@ cdef bint _is_usual(Plan plan, PyObject *result) noexcept:
 cdef bint _give_text(Plan plan, PyObject *result) noexcept:
     """Set the empty text of a result with tokens; return whether it is its request's last."""
     cdef PyObject *output = at_offset(result, plan.r_outputs)[0]
-    if (not plan.accepted.give_text(result)
-            and PyList_GET_SIZE(<object>at_offset(output, plan.o_tokens)[0]) > 0):
+    if type(<object>output) is Accepted:
+        (<Accepted><object>output).has_text = True
+    elif PyList_GET_SIZE(<object>at_offset(output, plan.o_tokens)[0]) > 0:
         put(output, plan.o_text, "")
     return <object>at_offset(result, plan.r_finished)[0] is True

@@ -194,8 +194,8 @@ cdef class Batch:
             PyDict_SetItem(own, "status", plan.running_decode)
         result = _owned_object(plan._result(name, self.output_type))
         cdef PyObject *r = <PyObject *>result
-        give(r, plan.r_outputs, plan.accepted.taken(self.step, i, count, before))
-        give(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
+        put(r, plan.r_outputs, plan.accepted.accepted(self.step, i, count, before))
+        put(r, plan.r_metrics, self._stamped(i, <PyObject *>stamps))
         put(r, plan.r_req_data, _dict_get(own, "ic_req_data"))
         if self.streamed:
             put(r, plan.r_carrier, plan.carrier)
@@ -254,7 +254,7 @@ cdef class Batch:
             self._failed("the scheduler's log", error)
         return 0
 
-    cdef PyObject *_stamped(self, Py_ssize_t i, PyObject *stamps) except NULL:
+    cdef Moment _stamped(self, Py_ssize_t i, PyObject *stamps):
         """Stamp as RequestMetrics.record_recv_token does, if `Plan.inline_stamps` is set.
 
         Returns what the metrics of the result are made of.
@@ -269,8 +269,7 @@ cdef class Batch:
         moment.execute = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_arrival)[0])
         moment.forward = self.clock - PyFloat_AS_DOUBLE(<object>at_offset(stamps, plan.m_start)[0])
         plan.moments.stamp(stamps, moment)
-        _take(<PyObject *>moment)
-        return <PyObject *>moment
+        return moment
 
     cdef int _record(self, task, dict own, last, result) except -1:
         """Record as _record_metrics does; metric updates are summed up."""

@@ -91,7 +91,7 @@ cdef class Messages:
         plan = self.plan
         return (plan.dicts is not None and plan.dicts.is_asked()
                 and plan.output_dicts is not None and plan.output_dicts.is_asked()
-                and plan.moments.is_asked())
+                and plan.moments.dicts is not None and plan.moments.dicts.is_asked())
 
     cdef int _append(self, fdm_out *out, list results, packb, bint known) except -1:
         cdef Py_ssize_t i, before, n = PyList_GET_SIZE(results)
@@ -142,7 +142,7 @@ EXPERTS = "routing_data"
 
 cdef Py_ssize_t _offset_of_experts(Plan plan) except -2:
     """Offset of a result's routed experts; -1 if FastDeploy has none, or puts them elsewhere."""
-    if plan.dicts is None or plan.dicts.flat is None or plan.dicts.only.get(EXPERTS, EXPERTS) is not None:
+    if plan.dicts is None or plan.dicts.pattern is None or plan.dicts.only.get(EXPERTS, EXPERTS) is not None:
         return -1
     if len(plan.dicts.keys) % 256 in (15, 255):  # one more needs another head
         return -1

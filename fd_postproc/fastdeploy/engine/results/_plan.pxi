@@ -16,10 +16,8 @@ cdef class Plan:
         With the names of ``fastdeploy.output.token_processor``.
     results, outputs, metrics : FieldCopier
         Of our subclasses of RequestOutput, CompletionOutput and RequestMetrics.
-    accepted : LazyOutputs
-        The attribute of results that gives their outputs.
-    moments : LazyMetrics
-        The one that gives their metrics.
+    accepted : Outputs
+    moments : Moments
     result : RequestOutput
         Whose values every new one begins with.
     inline_stamps : bool
@@ -34,8 +32,8 @@ cdef class Plan:
     cdef readonly FieldCopier metrics
     cdef readonly object result
     cdef readonly bint inline_stamps
-    cdef LazyOutputs accepted
-    cdef LazyMetrics moments
+    cdef Outputs accepted
+    cdef Moments moments
     cdef DictMaker dicts
     cdef DictMaker output_dicts
     cdef type request
@@ -48,7 +46,7 @@ cdef class Plan:
     cdef readonly object carrier  # a result's default
 
     def __init__(self, fd, FieldCopier results not None, FieldCopier outputs not None,
-                 FieldCopier metrics not None, LazyOutputs accepted not None, LazyMetrics moments not None,
+                 FieldCopier metrics not None, Outputs accepted not None, Moments moments not None,
                  result, bint inline_stamps, DictMaker dicts=None, DictMaker output_dicts=None):
         self.fd = fd
         self.accepted, self.moments = accepted, moments

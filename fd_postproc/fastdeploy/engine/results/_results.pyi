@@ -1,8 +1,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
-from typing_extensions import disjoint_base
-
 from ...._core import FlightRing, Step
 from .step_context import Context
 
@@ -13,21 +11,20 @@ class FieldCopier:
     def __init__(self, cls: type, names: Iterable[str]) -> None: ...
     def of(self, pattern: Any) -> Any: ...
 
-@disjoint_base
+@final
 class Lazy:
-    def __init__(self, base: type, name: str, stuff: type) -> None: ...
+    def __init__(
+        self,
+        base: type,
+        name: str,
+        tuples: type | None = None,
+        is_object: bool = False,
+        dicts: DictMaker | None = None,
+    ) -> None: ...
+    def begin_empty(self, pattern: Any) -> None: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
     def __set__(self, instance: Any, value: Any, /) -> None: ...
     def __delete__(self, instance: Any, /) -> None: ...
-
-@final
-class LazyLists(Lazy):
-    def __init__(self, base: type, name: str, lists: type) -> None: ...
-
-@final
-class LazyEmpty(Lazy):
-    def __init__(self, base: type, name: str) -> None: ...
-    def begin(self, pattern: Any) -> None: ...
 
 @final
 class DictMaker:
@@ -46,16 +43,12 @@ class DictMaker:
     def method(self) -> Callable[[Any], dict[str, Any]]: ...
 
 @final
-class LazyMetrics(Lazy):
-    def __init__(
-        self, base: type, name: str, metrics: FieldCopier, stamps: tuple[str, ...], dicts: DictMaker | None
-    ) -> None: ...
+class Outputs:
+    def __init__(self, copier: FieldCopier, pattern: Any, lists: type, dicts: DictMaker | None) -> None: ...
 
 @final
-class LazyOutputs(Lazy):
-    def __init__(
-        self, base: type, name: str, outputs: FieldCopier, pattern: Any, dicts: DictMaker | None
-    ) -> None: ...
+class Moments:
+    def __init__(self, copier: FieldCopier, stamps: tuple[str, ...], dicts: DictMaker | None) -> None: ...
 
 def short_repr(fields: FieldCopier, name: str) -> Callable[[Any], str]: ...
 
@@ -74,8 +67,8 @@ class Plan:
         results: FieldCopier,
         outputs: FieldCopier,
         metrics: FieldCopier,
-        accepted: LazyOutputs,
-        moments: LazyMetrics,
+        accepted: Outputs,
+        moments: Moments,
         result: Any,
         inline_stamps: bool,
         dicts: DictMaker | None = None,

@@ -2,8 +2,8 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """Makes a step's results in bulk.
 
-The files included here, one idea each: objects that are made and copied field by field, attributes that are
-made when they are read, arrays as bytes, dictionaries made from a template, outputs that stay numbers
+The files included here, one idea each: objects that are made and copied field by field, arrays as bytes,
+dictionaries made from a template, attributes that are made when they are read, outputs that stay numbers
 until they are read, metrics that share what does not change from step to step, what is known of
 FastDeploy, its counters, the batch loop that advances every request of a step, messages packed without
 dictionaries, the hand-over in FastDeploy's scheduler, and the stages of a step.
@@ -23,11 +23,11 @@ cdef extern from "Python.h":
     void _set_tuple_item "PyTuple_SET_ITEM"(PyObject *target, Py_ssize_t i, PyObject *item) noexcept
 
 include "_fields.pxi"
-include "_lazy.pxi"
 include "_arrays.pxi"
 include "_dicts.pxi"
-include "_lazy_outputs.pxi"
-include "_lazy_metrics.pxi"
+include "_lazy.pxi"
+include "_outputs.pxi"
+include "_moments.pxi"
 include "_plan.pxi"
 include "_sums.pxi"
 include "_loop.pxi"

@@ -11,10 +11,8 @@ from ._results import (
     DictMaker,
     FieldCopier,
     Lazy,
-    LazyEmpty,
-    LazyLists,
-    LazyMetrics,
-    LazyOutputs,
+    Moments,
+    Outputs,
     Plan,
     short_repr,
 )
@@ -55,10 +53,13 @@ def plan_of(fd: Any) -> Plan:
     )
     results = _with_dictionary(fd.RequestOutput, list(vars(pattern)))
     output = outputs.of(fd.CompletionOutput(index=0, send_idx=0, token_ids=[], draft_token_ids=[]))
-    accepted = LazyOutputs(results.cls, "outputs", outputs, output, output_dicts)
-    moments = LazyMetrics(results.cls, "metrics", metrics, STAMPS, metric_dicts)
-    empty = LazyEmpty(results.cls, "prompt_token_ids")
-    made_late: dict[str, Lazy] = {"outputs": accepted, "metrics": moments, "prompt_token_ids": empty}
+    accepted = Outputs(outputs, output, fd.LogprobsLists, output_dicts)
+    moments = Moments(metrics, STAMPS, metric_dicts)
+    made_late = {
+        "outputs": Lazy(results.cls, "outputs", is_object=True, dicts=output_dicts),
+        "metrics": Lazy(results.cls, "metrics", is_object=True, dicts=metric_dicts),
+        "prompt_token_ids": Lazy(results.cls, "prompt_token_ids"),
+    }
     for name, attribute in made_late.items():
         setattr(results.cls, name, attribute)
     dicts = None
@@ -67,7 +68,7 @@ def plan_of(fd: Any) -> Plan:
     result = results.cls.__new__(results.cls)
     for name, value in vars(pattern).items():
         setattr(result, name, value)
-    empty.begin(result)
+    made_late["prompt_token_ids"].begin_empty(result)
     known = gate.judge("stamps").reason is None and has_known_stamps(fd.RequestMetrics)
     return Plan(fd, results, outputs, metrics, accepted, moments, result, known, dicts, output_dicts)
 
@@ -79,7 +80,7 @@ def _slotted(
     if not is_dataclass(base) or "__dict__" in dir(base):
         raise TypeError(f"{base.__name__} is no dataclass with slots")
     names = [field.name for field in fields(base)]
-    lists = {name: LazyLists(base, name, kind) for name, kind in (lazy or {}).items()}
+    lists = {name: Lazy(base, name, kind) for name, kind in (lazy or {}).items()}
     body: dict[str, Any] = {
         **lists,
         "__slots__": (),

@@ -1,0 +1,105 @@
+"""Answers that are not streamed: instances of FastDeploy's own class that are written without pydantic.
+
+FastDeploy's application asks whether an answer is of its class, and calls
+``JSONResponse(content=answer.model_dump())``.  The dump is a dictionary that is filled at the first access;
+our response class (`responses`) writes the JSON instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._chunks import Models, itself
+
+NAMES = ("ChatCompletionResponse", "CompletionResponse")
+"""Classes of such answers."""
+
+_dumps_late = False
+
+
+def dump_late(late: bool) -> None:
+    """Have ``model_dump()`` of answers return a `Dump`, or a plain dictionary."""
+    global _dumps_late
+    _dumps_late = late
+
+
+def answer_class(models: Models) -> Any:
+    """A subclass of an answer's class, whose instances hold stand-ins for the parts.
+
+    Parameters
+    ----------
+    models : Models
+        The stand-ins for the answer itself, which write it.
+    """
+    cls: Any = models.cls
+
+    class Answer(cls):  # type: ignore[misc]
+        def stand_in(self) -> Any:
+            given = self.model_fields_set
+            return models.holding({name: value for name, value in vars(self).items() if name in given})
+
+        def model_dump_json(self, **options: Any) -> str:
+            text: str = self.stand_in().model_dump_json(**options)
+            return text
+
+        def model_dump(self, **options: Any) -> Any:
+            made = self.stand_in()
+            return Dump(made) if _dumps_late and not options else made.model_dump(**options)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return itself, (self.stand_in().full_model(),)
+
+    for name in ("__eq__", "__repr__", "__str__", "__copy__", "__deepcopy__", "model_copy"):
+        setattr(Answer, name, _of_the_full_model(name))
+    Answer.__name__, Answer.__qualname__, Answer.__doc__ = cls.__name__, cls.__qualname__, cls.__doc__
+    return Answer
+
+
+def _of_the_full_model(name: str) -> Callable[..., Any]:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        return getattr(self.stand_in().full_model(), name)(*arguments, **named)
+
+    call.__name__ = name
+    return call
+
+
+class Dump(dict):  # type: ignore[type-arg]
+    """The result of an answer's ``model_dump()``, filled at the first access.
+
+    Parameters
+    ----------
+    answer : Model
+        The stand-in.
+    """
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__({"": None})  # json takes an empty one for one without entries
+        self.answer = answer
+
+    def fill(self) -> Dump:
+        """Fill the dictionary, which is an ordinary one from then on."""
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            super().clear()
+            super().update(answer.model_dump())
+        return self
+
+
+def _filled(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def call(self, *arguments, **named):  # type: ignore[no-untyped-def]
+        return method(self.fill(), *arguments, **named)
+
+    call.__name__ = name
+    return call
+
+
+for _name in (
+    *("__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "__eq__", "__ne__"),
+    *("__repr__", "__or__", "__ror__", "__ior__", "__reversed__", "clear", "copy", "get", "items", "keys"),
+    *("pop", "popitem", "setdefault", "update", "values"),
+):
+    setattr(Dump, _name, _filled(_name))
+setattr(Dump, "__reduce_ex__", lambda self, protocol: (dict, (dict(self.fill()),)))  # noqa: B010
