@@ -1,4 +1,4 @@
-# Long lists and texts of an answer, which are written a piece at a time while the event loop has its turns in between.
+# Long lists and texts of an answer, which are written in pieces; the event loop has its turns in between.
 
 cdef enum:
     MANY = 64         # items of a list that is written in pieces

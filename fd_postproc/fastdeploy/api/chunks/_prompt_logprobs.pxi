@@ -80,7 +80,7 @@ cdef class PromptLogprobs(Packed):
         return 0
 
     cdef int load(self, Py_ssize_t row) except -1:
-        """Turn to a row, and find the places with equal ids: the first keeps its place, the last its value."""
+        """Turn to a row and find equal ids: the first keeps its place, the last its value."""
         cdef Py_ssize_t i, n = min(self.width, self.most)
         cdef uint64_t slot, mask = (<uint64_t>1 << self.bits) - 1
         cdef bint repeats
