@@ -58,12 +58,13 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     fastdeploy, engine, worker, api = check_fastdeploy()
     tried = check_trial() if scope.trial else []
     sides = [engine_side(engine, tried), worker, api_side(api, tried)]
+    ours = all(one.data.get("active") and one.severity in ("ok", "info") for one in sides[:2])
     missing = fastdeploy.code == "fastdeploy-missing"  # then that comes first: the sides would be as they say
     return [
         *([fastdeploy, *sides] if missing else [*sides, fastdeploy]),
         *tried,
         *check_paddle(),
-        *check_limits(snapshot.limits, scope),
+        *check_limits(snapshot.limits, scope, ours),
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
         *check_logind(),

@@ -21,8 +21,16 @@ def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
     )
 
 
-def check_limits(limits: KernelLimits, scope: Scope) -> list[Finding]:
-    """Return one finding for each channel."""
+def check_limits(limits: KernelLimits, scope: Scope, ours: bool = False) -> list[Finding]:
+    """Return one finding for each channel.
+
+    Parameters
+    ----------
+    limits : KernelLimits
+    scope : Scope
+    ours : bool
+        Whether both sides are the plug-in's, so that nothing sends FastDeploy's own messages.
+    """
     needs = [need(channel, scope.load, scope.layout) for channel in scope.channels]
     room = min(limits.msgmax, limits.msgmnb)
     largest = max(one.full for one in needs)
@@ -50,7 +58,7 @@ def check_limits(limits: KernelLimits, scope: Scope) -> list[Finding]:
         else:
             code, why = "limits-too-small", "are refused: longer than kernel.msgmax"
         seen = f"FastDeploy's own messages of {one.full:,} bytes {why}; {our_text}"
-        severity = "error" if scope.stock else "warning"
+        severity = "error" if scope.stock else "info" if ours else "warning"
         remedy = limits_remedy(largest, limits)
         found.append(Finding(severity, "limits", code, one.channel, seen, remedy, data=data))
     return found
