@@ -21,14 +21,14 @@ def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
     )
 
 
-def check_limits(limits: KernelLimits, scope: Scope, ours: bool = False) -> list[Finding]:
+def check_limits(limits: KernelLimits, scope: Scope, both_sides: bool = False) -> list[Finding]:
     """Return one finding for each channel.
 
     Parameters
     ----------
     limits : KernelLimits
     scope : Scope
-    ours : bool
+    both_sides : bool
         Whether both sides are the plug-in's, so that nothing sends FastDeploy's own messages.
     """
     needs = [need(channel, scope.load, scope.layout) for channel in scope.channels]
@@ -58,7 +58,7 @@ def check_limits(limits: KernelLimits, scope: Scope, ours: bool = False) -> list
         else:
             code, why = "limits-too-small", "are refused: longer than kernel.msgmax"
         seen = f"FastDeploy's own messages of {one.full:,} bytes {why}; {our_text}"
-        severity = "error" if scope.stock else "info" if ours else "warning"
+        severity = "error" if scope.stock else "info" if both_sides else "warning"
         remedy = limits_remedy(largest, limits)
         found.append(Finding(severity, "limits", code, one.channel, seen, remedy, data=data))
     return found

@@ -26,7 +26,7 @@ def test_default_limits_are_too_small_for_fastdeploys_logprobs(default_limits):
         "spec": "ok",
         "spec_topk": "warning",
     }
-    ours = check_limits(queues.kernel_limits(), Scope(), ours=True)
+    ours = check_limits(queues.kernel_limits(), Scope(), both_sides=True)
     assert {finding.severity for finding in ours} == {"ok", "info"}  # nothing has to be done
     for channel in CHANNELS:
         assert found[channel].data["full"] == payload_size(channel)
