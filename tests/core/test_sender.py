@@ -11,6 +11,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests import reference
+from tests.lib import sanitized_forks
 from tests.lib.children import python
 from tests.lib.other_user import as_nobody
 from tests.lib.random_steps import random_step
@@ -373,6 +374,10 @@ def test_a_recorded_message_sent_again(golden, raised_limits, queue):
     assert len(payload) == reference.claimed(golden.payload, golden.channel)
 
 
+@pytest.mark.skipif(
+    sanitized_forks.wanted(),
+    reason="the sanitizer's own locks may be taken by another thread when the process forks",
+)
 def test_a_forked_child_of_a_process_whose_threads_send_for_the_first_time(queue):
     """An import on the way of a message, under way in a thread when the process forks, hangs the child."""
     code = """

@@ -1,6 +1,5 @@
 """Saves under way when a process ends, forks or is killed, and when its receiver dies."""
 
-import os
 import signal
 import time
 
@@ -8,6 +7,7 @@ import pytest
 import sysv_ipc
 
 from fd_postproc import queues
+from tests.lib import sanitized_forks
 from tests.lib.device_saves import received
 from tests.lib.waiting import PATIENCE
 
@@ -50,7 +50,7 @@ def test_a_killed_process_leaves_nothing_but_its_messages(start):
 
 
 @pytest.mark.skipif(
-    "asan" in os.environ.get("LD_PRELOAD", ""),
+    sanitized_forks.wanted(),
     reason="the sanitizer's own locks may be taken by another thread when the process forks",
 )
 def test_fork(fresh):
