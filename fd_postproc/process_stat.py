@@ -19,13 +19,3 @@ def process_stat(pid: int | str) -> list[str]:
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name, in parentheses, may hold any bytes, spaces and parentheses too.
         return file.read(4096).rpartition(b")")[2].decode("ascii", "replace").split()
-
-
-def process_user(pid: int) -> int:
-    """The user for whom a process acts, -1 if that is unknown: its files in ``/proc`` may be root's."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            fields = next(line for line in file if line.startswith(b"Uid:")).split()
-        return int(fields[2])
-    except (OSError, StopIteration, ValueError, IndexError):
-        return -1

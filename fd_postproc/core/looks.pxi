@@ -19,15 +19,6 @@ def _last_sender_of(int msqid):
     return status.last_sender
 
 
-def _access_of(int msqid):
-    """For the flight recorder: a queue's mode, owner and maker, and the process that wrote to it last."""
-    cdef fds_status status
-    cdef int code = fds_stat(msqid, &status)
-    if code < 0:
-        raise queue_error(-code, f"looking at queue {msqid}")
-    return status.mode, status.uid, status.creator_uid, status.last_sender
-
-
 def _watch_readers(int msqid, int32_t thread, double seconds):
     """For the flight recorder: sleep, and look at a queue 50 times a second.
 

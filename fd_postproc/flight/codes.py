@@ -54,9 +54,7 @@ class Kind(IntEnum):
     DOUBLED = 29
     REORDERED = 34
     OPEN = 37  # frames of which no more has come for a second: how many
-    ACCESS = 38  # the queue's mode, owner and maker; the process that sends, and its user, or -1
-    CPU = 39  # since the look before, ns that the token thread waited for a processor, and ran; policy,
-    # nice value; ns between the two looks
+    # 38 and 39, of earlier versions: who may use the queue, and how long the thread waited for a processor
 
     STOOD_ASIDE = 30  # text
     ACTIVE = 31  # text

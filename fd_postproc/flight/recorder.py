@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import weakref
 from typing import Any
 
 from .._core import FlightRing
 from ..environment import FLIGHT, FLIGHT_TOKENS, is_on
 from ..layout import Channel
-from ..process_stat import process_stat, process_user
+from ..process_stat import process_stat
 from ..queues import locate
 from . import files
 from .codes import End, Kind, request_hash
 
 _LONGEST_TEXT = 600  # bytes
-_WAITED = 0.1  # share of the time that a thread waits for a processor from which on it is recorded
 
 
 class Recorder:
@@ -47,8 +45,6 @@ class Recorder:
         self._seats: dict[int, str] = {}  # by slot, the request that was last seen there
         self._ended: set[tuple[int, str]] = set()  # of those, the ones whose end was recorded
         self._close: Any = None
-        self._access: tuple[int, ...] = ()
-        self._waited: tuple[int, int, int] | None = None  # monotonic ns, and of the token thread's CPU time
 
     @classmethod
     def begin(cls, side: str, channel: Channel, queue_id: int, log: Any, size: int | None = None) -> Recorder:
@@ -179,28 +175,6 @@ class Recorder:
             elif slot in self._seats:
                 self._vacate(slot)
         self.ring.queue(msqid, running, transfers, *_state_of(sender), reader)
-
-    def access(self, mode: int, owner: int, maker: int, sender: int) -> None:
-        """Record the queue's permissions and the sending process's user, at each change."""
-        user = process_user(sender) if sender else -1
-        if (mode, owner, maker, sender, user) != self._access:
-            self._access = (mode, owner, maker, sender, user)
-            self.event(Kind.ACCESS, -1, *self._access)
-
-    def cpu(self, thread: int) -> None:
-        """Record a thread's long wait for a processor since the last call."""
-        if self.ring is None:
-            return
-        try:
-            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-                ran, waited = map(int, file.read(64).split()[:2])
-            policy, nice = os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
-        except (OSError, ValueError):  # a kernel without it
-            return
-        now, before = time.monotonic_ns(), self._waited
-        self._waited = now, waited, ran
-        if before is not None and waited - before[1] > _WAITED * (now - before[0]):
-            self.event(Kind.CPU, -1, waited - before[1], ran - before[2], policy, nice, now - before[0])
 
 
 def _state_of(pid: int) -> tuple[int, int]:

@@ -6,7 +6,6 @@ cdef extern from "fd_postproc/headers/flight.h" nogil:
     enum:
         FDB_HEAD
         FDB_ENTRY
-        FDB_BODY
         FDB_BUSY
         FDB_KEY
         FDB_QUEUE

@@ -23,7 +23,6 @@ cdef extern from "fd_postproc/headers/sections.h" nogil:
         const uint8_t *ids
 
     int64_t fdz_padded(int64_t length)
-    uint64_t fdz_name(const char *text)
     int fdz_next(const uint8_t *area, int64_t size, int64_t *at, fdz_section *s)
     int32_t fdz_number(const uint8_t *numbers, int64_t k)
     int fdz_open_masks(fdz_masks *m, const uint8_t *content, int64_t length, int64_t slots, int64_t *where,

@@ -195,14 +195,8 @@ static inline int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
 
 /* What the kernel knows about a queue. */
 typedef struct {
-    int64_t key;
-    int64_t mode;
-    int64_t uid, gid, creator_uid;
-    int64_t messages;
-    int64_t bytes;
-    int64_t max_bytes;
+    int64_t messages, bytes, max_bytes;
     int64_t last_sender, last_receiver; /* pids; 0: none yet */
-    int64_t sent_at, received_at, changed_at; /* Unix time; 0: never */
 } fds_status;
 
 static inline int fds_stat(int msqid, fds_status *out)
@@ -210,19 +204,11 @@ static inline int fds_stat(int msqid, fds_status *out)
     struct msqid_ds q;
     if (msgctl(msqid, IPC_STAT, &q) < 0)
         return -errno;
-    out->key = q.msg_perm.__key;
-    out->mode = q.msg_perm.mode & 0777;
-    out->uid = q.msg_perm.uid;
-    out->gid = q.msg_perm.gid;
-    out->creator_uid = q.msg_perm.cuid;
     out->messages = (int64_t)q.msg_qnum;
     out->bytes = (int64_t)q.__msg_cbytes;
     out->max_bytes = (int64_t)q.msg_qbytes;
     out->last_sender = q.msg_lspid;
     out->last_receiver = q.msg_lrpid;
-    out->sent_at = q.msg_stime;
-    out->received_at = q.msg_rtime;
-    out->changed_at = q.msg_ctime;
     return 0;
 }
 

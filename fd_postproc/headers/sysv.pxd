@@ -16,19 +16,11 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
         EINVAL
 
     ctypedef struct fds_status:
-        int64_t key
-        int64_t mode
-        int64_t uid
-        int64_t gid
-        int64_t creator_uid
         int64_t messages
         int64_t bytes
         int64_t max_bytes
         int64_t last_sender
         int64_t last_receiver
-        int64_t sent_at
-        int64_t received_at
-        int64_t changed_at
 
     int fds_forks
 
@@ -42,7 +34,5 @@ cdef extern from "fd_postproc/headers/sysv.h" nogil:
     int64_t fds_wait(int msqid, void *message, int64_t capacity, int64_t deadline)
     int fds_interrupt(pthread_t thread)
     void fds_nap()
-    int fds_put(int msqid, const void *message, int64_t size)
-    int fds_put_wait(int msqid, const void *message, int64_t size, int64_t since, int64_t deadline)
     int64_t fds_limit(int msqid, int64_t *msgmax, int64_t *msg_qbytes)
     int fds_stat(int msqid, fds_status *out)

@@ -141,10 +141,8 @@ cdef extern from "fd_postproc/headers/write.h" nogil:
         uint8_t *data
         int64_t size
 
-    int64_t fdw_narrow(uint8_t *to, const int64_t *from_, int64_t n)
     int fdw_plan(fdw_message *m, const fdw_layout *layout, int channel, int dialect, int32_t batch,
                  int32_t rows, int32_t cols, fdw_fault *fault)
-    int fdw_write_header(const fdw_message *m, const fdw_draft *d)
     int fdw_plan_step(fdw_message *m, const fdw_layout *layout, const fdw_step *s, int dialect,
                       fdw_fault *fault)
     int fdw_write_step(const fdw_message *m, const fdw_step *s, const fdw_draft *d)

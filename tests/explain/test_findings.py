@@ -43,6 +43,8 @@ EXAMPLES = {
 def test_nothing_went_wrong():
     assert codes(GOOD) == []
     assert codes([*GOOD, event(102.0, Kind.CLOSED)], writer=None) == []
+    of_earlier_versions = [event(101.9, 38, 0o600, 0, 0, 5, 0), event(101.9, 39, 10**9, 1, 0, 0, 10**9)]
+    assert codes([*GOOD, *of_earlier_versions]) == []
 
 
 @pytest.mark.parametrize("code", EXAMPLES)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from ...._core import TROUBLES, Receiver, Step, _access_of, _watch_readers, encode
+from ...._core import TROUBLES, Receiver, Step, _last_sender_of, _watch_readers, encode
 from ....environment import QUEUE_MODE
 from ....errors import MalformedMessage, QueueError, QueueRemoved
 from ....flight.codes import Kind
@@ -222,14 +222,10 @@ class Receiving(Steps):
             self._look_at_frames(receiver)
             sender = 0
             with contextlib.suppress(OSError):  # the queue is gone
-                mode, owner, maker, sender = _access_of(receiver.msqid)
-                self.recorder.access(mode, owner, maker, sender)
+                sender = _last_sender_of(receiver.msqid)
             tasks = self.resource_manager.tasks_list
             reader, self._other_reader = self._other_reader, 0
             self.recorder.look(receiver.msqid, sender, tasks, len(self.transfers), reader)
-        thread = getattr(self.worker, "native_id", None)
-        if thread is not None:
-            self.recorder.cpu(thread)
 
     def watch_readers(self, seconds: float) -> None:
         """Sleep, and check whether another process takes messages out of the queue meanwhile."""
