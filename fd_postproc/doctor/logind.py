@@ -7,14 +7,11 @@ import os
 import pwd
 from glob import glob
 
+from ..environment import WORDS
 from .findings import Finding
 
 _FIRST_USER = 1000  # logind spares system users, whose numbers are smaller on every usual distribution
-_FILES = (
-    "/etc/systemd/logind.conf",
-    "/usr/lib/systemd/logind.conf.d/*.conf",
-    "/etc/systemd/logind.conf.d/*.conf",
-)
+_FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")  # a file of a later one hides its namesakes
 
 
 def check_logind(root: str = "/", uid: int | None = None) -> list[Finding]:
@@ -51,17 +48,12 @@ def check_logind(root: str = "/", uid: int | None = None) -> list[Finding]:
 def _removes(root: str) -> bool:
     """The setting, which is on where no file turns it off."""
     setting = configparser.ConfigParser(strict=False, interpolation=None)
-    for pattern in _FILES:
-        for path in sorted(glob(os.path.join(root, pattern.lstrip("/")))):
-            try:
-                setting.read(path)
-            except (configparser.Error, OSError, UnicodeDecodeError):
-                continue  # logind ignores what it cannot read
-    return setting.get("Login", "RemoveIPC", fallback="yes").strip().lower() in (
-        "yes",
-        "y",
-        "true",
-        "t",
-        "on",
-        "1",
-    )
+    folders = [os.path.join(root, folder) for folder in _FOLDERS]
+    parts = {os.path.basename(path): path for one in folders for path in glob(f"{one}/logind.conf.d/*.conf")}
+    for path in (f"{folders[-1]}/logind.conf", *(parts[name] for name in sorted(parts))):
+        try:
+            setting.read(path)
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            continue  # logind ignores what it cannot read
+    text = setting.get("Login", "RemoveIPC", fallback="yes").strip().lower()
+    return WORDS.get(text, text in ("y", "t"))

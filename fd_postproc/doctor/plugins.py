@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from functools import partial
 
 from ..environment import API, DISABLE, is_on
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
@@ -20,10 +21,8 @@ WORKER_GROUP = "fastdeploy.model_register_plugins"
 _GROUPS = (
     ENGINE_GROUP,
     WORKER_GROUP,
-    *(
-        f"fastdeploy.{one}_plugins"
-        for one in ("input_processor", "model_runner", "reasoning_parser", "tool_parser")
-    ),
+    *(f"fastdeploy.{one}_plugins" for one in ("input_processor", "model_runner", "reasoning_parser")),
+    API_GROUP,
 )
 
 _DISABLED = "FD_POSTPROC_DISABLE is set: FastDeploy's own code is used"
@@ -99,6 +98,12 @@ def _data(allowed: str | None, group: str, active: bool) -> dict[str, object]:
     }
 
 
+def _finding(
+    subject: str, data: dict[str, object], severity: str, code: str, seen: str, *remedy: str
+) -> Finding:
+    return Finding(severity, "fastdeploy", code, subject, seen, remedy, data=data)
+
+
 def _names(allowed: str | None) -> list[str]:
     return [] if allowed is None else allowed.split(",")
 
@@ -114,12 +119,8 @@ def _engine(allowed: str | None) -> Finding:
     chosen = [point for point in points if point.name in _names(allowed)]
     ours = [point for point in points if _is_ours(point)]
     active = len(chosen) == 1 and chosen[0] in ours and not is_on(DISABLE)
-    data = _data(allowed, ENGINE_GROUP, active)
+    finding = partial(_finding, "engine side", _data(allowed, ENGINE_GROUP, active))
     listed = ", ".join(f"{point.name} ({point.value})" for point in points)
-
-    def finding(severity: str, code: str, seen: str, *remedy: str) -> Finding:
-        return Finding(severity, "fastdeploy", code, "engine side", seen, remedy, data=data)
-
     if not points:
         return finding(
             "info", "plugin-none", "off: no plug-in is installed; FastDeploy's own token processor is used"
@@ -147,18 +148,14 @@ def _side(allowed: str | None, group: str, code: str, subject: str, otherwise: s
     loaded = any(_is_ours(point) for point in _points(group))
     switch = DISABLE if is_on(DISABLE) else API if code == "api" and not is_on(API) else None
     active = loaded and NAME in _names(allowed) and switch is None
-
-    def finding(severity: str, suffix: str, seen: str, *remedy: str) -> Finding:
-        data = _data(allowed, group, active)
-        return Finding(severity, "fastdeploy", code + suffix, subject, seen, remedy, data=data)
-
+    finding = partial(_finding, subject, _data(allowed, group, active))
     if not loaded:
         seen = "off: fd_postproc is not installed for this Python as a package, so FastDeploy cannot find it"
         step = f"{sys.executable} -m pip install WHEEL, a wheel of fd_postproc"
-        return finding("warning", "-missing", seen, step)
+        return finding("warning", f"{code}-missing", seen, step)
     if NAME not in _names(allowed):
         seen = f"off: {_matches(allowed)}; {otherwise}"
-        return finding(_severity(allowed), "-not-allowed", seen, f"FD_PLUGINS={_better(allowed)}")
+        return finding(_severity(allowed), f"{code}-not-allowed", seen, f"FD_PLUGINS={_better(allowed)}")
     if switch is not None:
-        return finding("info", "-disabled", f"off: {switch} says so; {otherwise}", f"unset {switch}")
-    return finding("info", "", f"on: {what} are fd_postproc's (FD_PLUGINS {allowed!r})")
+        return finding("info", f"{code}-disabled", f"off: {switch} says so; {otherwise}", f"unset {switch}")
+    return finding("info", code, f"on: {what} are fd_postproc's (FD_PLUGINS {allowed!r})")
