@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ._core import Receiver, _last_sender_of
 from .layout import Channel
+from .process_stat import process_name
 
 SUMMARY_S = 10.0  # seconds between two summaries
 MOST_FIRST = 5  # lines about new kinds in that time
@@ -93,11 +94,7 @@ def last_sender_text(msqid: int) -> str:
         sender = _last_sender_of(msqid)
     except OSError:
         return f"queue {msqid} is gone"
-    try:
-        with open(f"/proc/{sender}/comm", errors="replace") as file:
-            name = file.read().strip()
-    except OSError:
-        name = "which has ended"
+    name = process_name(sender, "which has ended")
     return f"the last to write to queue {msqid} was process {sender} ({name})"
 
 

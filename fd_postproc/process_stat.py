@@ -19,3 +19,12 @@ def process_stat(pid: int | str) -> list[str]:
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name, in parentheses, may hold any bytes, spaces and parentheses too.
         return file.read(4096).rpartition(b")")[2].decode("ascii", "replace").split()
+
+
+def process_name(pid: int, otherwise: str) -> str:
+    """A process's short name, which any user can choose; `otherwise` where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return otherwise

@@ -1,8 +1,8 @@
 """The command line, ``fd-postproc``.
 
 A command is one module of this package with ``HELP`` (one line), ``EXAMPLES`` (text), a docstring that says
-what it does, ``add_arguments(parser)`` and ``run(args) -> int``.  Modules import numpy and rich only when
-they run, so that ``--help`` answers at once.
+what it does, ``add_arguments(parser)`` and ``run(args) -> int``.  Modules import rich and
+`fd_postproc.doctor` only when they run, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations

@@ -15,14 +15,20 @@ of lines), "msqid" (or null) and "data" (numbers; they depend on the code).
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from .._core import CHANNELS
+from .._version import __version__
+from ..layout import GPU
+from .queue_io import QUEUE_HELP, queue_name
+from .tables import plural
 from .terminal import add_layout_option, console, positive_int
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
     from rich.text import Text
 
@@ -51,9 +57,6 @@ _STYLES = {"ok": "green", "info": "dim", "warning": "yellow", "error": "bold red
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from .._core import CHANNELS
-    from .queue_io import QUEUE_HELP, queue_name
-
     what = parser.add_argument_group("what to check")
     what.add_argument(
         "--queue-id",
@@ -116,17 +119,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_report(file: str, report: dict[str, object]) -> None:
-    import json
-
     with open(file, "w") as out:
         json.dump(report, out, indent=1)
         out.write("\n")
 
 
 def _scope(args: argparse.Namespace) -> Scope:
-    from .._core import CHANNELS
     from ..doctor import Load, Scope
-    from ..layout import GPU
 
     layout = args.layout or GPU
     for name, value, most in (
@@ -157,8 +156,6 @@ def _scope(args: argparse.Namespace) -> Scope:
 
 
 def _draw(screen: Console, findings: Sequence[Finding], snapshot: Snapshot) -> None:
-    from .tables import plural
-
     limits = snapshot.limits
     titles = dict(_TITLES)
     titles["limits"] += f": a message up to {limits.msgmax:,} bytes (kernel.msgmax), a new queue up to "
@@ -211,11 +208,6 @@ def printable(text: str) -> str:
 
 
 def _print_json(findings: Sequence[Finding], snapshot: Snapshot, worst: str, status: int) -> None:
-    import json
-    from dataclasses import asdict
-
-    from .._version import __version__
-
     document = {
         "schema": SCHEMA,
         "version": __version__,

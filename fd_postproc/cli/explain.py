@@ -17,17 +17,26 @@ has "severity", "code" (stays the same when texts change), "seconds_ago", "time"
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import time
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from .._version import __version__
+from ..explain import story as stories
+from ..explain.findings import Finding, as_dict, findings, findings_of_worker
+from ..explain.story import story_of, told
+from ..explain.timeline import Picture, latencies
+from ..flight.files import folders, listed, process_of, removed_files
+from ..flight.reading import Flight, FlightError, now, read
+from .tables import Grid, plural, print_labels, print_table
 from .terminal import CommandError, console, note
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..explain.timeline import Picture
-    from ..flight.reading import Flight
 
 HELP = "tell what happened, from a flight recorder's file"
 EXAMPLES = """examples:
@@ -54,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..flight.reading import FlightError
-
     if len(args.names) > 2:
         args.usage_error("at most a file or process, and a request")
     path, request = _chosen(args.names)
@@ -85,8 +92,6 @@ def _chosen(names: list[str]) -> tuple[str, str | None]:
 
 def _an_engines() -> str:
     """The file to use where none was named; reports on stderr whose it is."""
-    from .tables import plural
-
     heads = _engines()
     running = [head for head in heads if head.writer is not None]
     if len(running) > 1:
@@ -120,7 +125,6 @@ def _asked(running: list[Flight]) -> str:
 
 def _whose(head: Flight) -> str:
     """Process, service and time of a file."""
-    import time
 
     def when(moment: float) -> str:
         try:
@@ -135,9 +139,6 @@ def _whose(head: Flight) -> str:
 
 def _engines() -> list[Flight]:
     """Heads of the engines' files, the newest first."""
-    from ..flight.files import folders, listed
-    from ..flight.reading import FlightError, read
-
     heads, unreadable = [], None
     for path in listed():
         if os.path.basename(path).startswith("engine"):
@@ -158,10 +159,6 @@ def _engines() -> list[Flight]:
 
 def _knowing(request: str) -> str:
     """The newest engine's file that has a request; the newest file if none does."""
-    from ..explain.story import story_of
-    from ..explain.timeline import Picture
-    from ..flight.reading import now, read
-
     heads = _engines()
     for head in heads:
         if story_of(Picture(read(head.name), now()), request) is not None:
@@ -172,7 +169,6 @@ def _knowing(request: str) -> str:
 def _path_of(name: str) -> str:
     if os.path.exists(name) or not _is_process(name):
         return name
-    from ..flight.files import folders, listed, process_of, removed_files
 
     found = [path for path in listed() if process_of(path) == int(name)] or removed_files(int(name))
     if not found:
@@ -191,9 +187,6 @@ def _is_process(name: str) -> bool:
 
 def _partner(flight: Flight, most: int | None = None) -> Flight | None:
     """The worker's file that belongs to an engine's: same queue, the newest of its time."""
-    from ..flight.files import listed
-    from ..flight.reading import FlightError, read
-
     if flight.side != "engine":
         return None
     begins = f"worker-{flight.queue_id}-"
@@ -213,10 +206,6 @@ def _partner(flight: Flight, most: int | None = None) -> Flight | None:
 
 
 def _explain(path: str, request: str | None, as_json: bool) -> None:
-    from ..explain.story import story_of
-    from ..explain.timeline import Picture
-    from ..flight.reading import now, read
-
     picture = Picture(read(path), now())
     story = None if request is None else story_of(picture, request)
     if request is not None and story is None:
@@ -232,8 +221,6 @@ def _explain(path: str, request: str | None, as_json: bool) -> None:
     screen = console()
     _print_head(screen, picture)
     if story is not None:
-        from ..explain.story import told
-
         for line in told(picture, story):
             screen.print(line, soft_wrap=False)
         return
@@ -245,7 +232,6 @@ def _print_head(screen: Console, picture: Picture) -> None:
     flight = picture.flight
     state = "runs" if picture.is_alive else "has ended"
     span = _span(picture.end - picture.first)
-    from .tables import plural
 
     screen.print(
         f"{flight.side} {flight.pid} ({state}), queue {flight.queue_id}, {flight.channel}, fd_postproc "
@@ -258,17 +244,21 @@ def _print_head(screen: Console, picture: Picture) -> None:
         screen.print(f"{flight.damaged:,} entries are damaged: another program has written to the file.")
 
 
-def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
-    from ..explain.findings import findings, findings_of_worker
-    from ..explain.timeline import Picture
-    from .tables import Grid, print_table
-
-    rows = []
-    for one in findings(picture):
-        rows.append((picture.clock(one.at), one.severity, one.code, one.text))
+def _all_findings(picture: Picture, worker: Flight | None) -> list[tuple[Finding, Picture]]:
+    """The findings, each with the picture that it is of: the engine's, then its worker's."""
+    of_engine = findings(picture)
+    found = [(one, picture) for one in of_engine]
     if worker is not None:
-        for one in findings_of_worker(Picture(worker, picture.now), picture):
-            rows.append((picture.clock(one.at), one.severity, one.code, f"worker {worker.pid}: {one.text}"))
+        other = Picture(worker, picture.now)
+        found += [(one, other) for one in findings_of_worker(other, picture, of_engine)]
+    return found
+
+
+def _print_findings(screen: Console, picture: Picture, worker: Flight | None) -> None:
+    rows = []
+    for one, of in _all_findings(picture, worker):
+        whose = "" if of is picture else f"worker {of.flight.pid}: "
+        rows.append((picture.clock(one.at), one.severity, one.code, whose + one.text))
     if not rows:
         screen.print("Nothing went wrong, as far as the recorder knows.")
         return
@@ -276,8 +266,6 @@ def _print_findings(screen: Console, picture: Picture, worker: Flight | None) ->
 
 
 def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> None:
-    from .tables import print_labels
-
     rates = picture.rates()
     if rates:
         rows = [
@@ -301,16 +289,16 @@ def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> No
         print_labels(screen, f"The queue at {picture.clock(picture.queues[-1].at)}", _queue_rows(picture))
 
 
+def _latencies(picture: Picture, worker: Flight | None) -> list[float]:
+    return [] if worker is None else latencies(picture.flight, worker)[-_KEPT_LATENCIES:]
+
+
 def _latency_rows(picture: Picture, worker: Flight | None) -> list[tuple[str, str]]:
-    from statistics import median
-
-    from ..explain.timeline import latencies
-
-    found = [] if worker is None else latencies(picture.flight, worker)[-_KEPT_LATENCIES:]
-    if not found:
+    delays = _latencies(picture, worker)
+    if not delays:
         return []
-    return [("latency", f"{_span(median(found))} from the worker's call to the end of the step, at most "
-                        f"{_span(max(found))}")]  # fmt: skip
+    return [("latency", f"{_span(median(delays))} from the worker's call to the end of the step, at most "
+                        f"{_span(max(delays))}")]  # fmt: skip
 
 
 def _queue_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -334,20 +322,8 @@ def _span(seconds: float) -> str:
 
 
 def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
-    import json
-
-    from .._version import __version__
-    from ..explain import story as stories
-    from ..explain.findings import as_dict, findings, findings_of_worker
-    from ..explain.timeline import Picture, latencies
-
     flight = picture.flight
-    found = [as_dict(one, picture) for one in findings(picture)]
-    delays: list[float] = []
-    if worker is not None:
-        other = Picture(worker, picture.now)
-        found += [{**as_dict(one, other), "worker": worker.pid} for one in findings_of_worker(other, picture)]
-        delays = latencies(flight, worker)[-_KEPT_LATENCIES:]
+    delays = _latencies(picture, worker)
     answer = {
         "schema": 1, "version": __version__, "file": flight.name, "side": flight.side, "pid": flight.pid,
         "alive": picture.is_alive, "channel": flight.channel, "queue_id": flight.queue_id,
@@ -358,7 +334,10 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
         "slowest": [step._asdict() for step in picture.slowest_steps()],
         "gaps": [gap._asdict() for gap in picture.longest_gaps()],
         "latency": (delays and {"median": sorted(delays)[len(delays) // 2], "most": max(delays)}) or None,
-        "findings": found,
+        "findings": [
+            as_dict(one, of) | ({} if of is picture else {"worker": of.flight.pid})
+            for one, of in _all_findings(picture, worker)
+        ],
     }  # fmt: skip
     if story is not None:
         answer["request"] = stories.as_dict(picture, story)
@@ -369,14 +348,8 @@ def _print_json(picture: Picture, worker: Flight | None, story: Any) -> None:
 
 
 def _follow(path: str) -> int:
-    import time
-
     from rich.console import Group
     from rich.live import Live
-
-    from ..explain.findings import findings
-    from ..explain.timeline import Picture
-    from ..flight.reading import now, read
 
     screen = console()
     with Live(console=screen, auto_refresh=False, transient=False) as live:
@@ -404,11 +377,9 @@ def _live_lines(picture: Picture, worker: Flight | None) -> list[str]:
         lines += [
             f"steps      {rates['steps_per_second']:8.1f} a second, the last {_span(ago)} ago",
             f"tokens     {rates['tokens_per_second']:8,.0f} a second, {rates['tokens_per_step']:.1f} "
-            "a step of "
-            f"{rates['requests']:.1f} requests",
-            f"stages     receive {_span(rates['receive_seconds'])}, build "
-            f"{_span(rates['build_seconds'])}, put "
-            f"{_span(rates['put_seconds'])}",
+            f"a step of {rates['requests']:.1f} requests",
+            f"stages     receive {_span(rates['receive_seconds'])}, build {_span(rates['build_seconds'])}, "
+            f"put {_span(rates['put_seconds'])}",
         ]
     for name, text in _latency_rows(picture, worker) if rates else []:
         lines.append(f"{name:10} {text}")

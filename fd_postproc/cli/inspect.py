@@ -12,18 +12,30 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ..layout import Channel
-from .queue_io import QUEUE_HELP, QueueName, add_queue_options, parse_queue_name
-from .streams import STANDARD
+from .. import queues
+from .._core import CHANNELS, Step, decode, peek
+from ..errors import MalformedMessage, QueueError
+from ..layout import GPU, Channel, Layout
+from ..process_stat import process_name
+from ..recording import MAX_PAYLOAD, Recording, is_recording
+from .guess import candidates, full_size_refusals
+from .queue_io import (
+    QUEUE_HELP,
+    QueueName,
+    Target,
+    add_queue_options,
+    find,
+    parse_queue_name,
+    room,
+    user_name,
+)
+from .streams import STANDARD, name_of, open_input
+from .tables import header_rows, plural, print_labels, print_table, requests_table, step_rows
 from .terminal import CommandError, add_layout_option, console, index_number, layout_name, positive_int
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .._core import Step
-    from ..layout import Layout
-    from ..recording import Recording
-    from .queue_io import Target
 
 HELP = "print a message of a queue or a file, without taking it"
 EXAMPLES = """examples:
@@ -72,10 +84,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _queue(args: argparse.Namespace, screen: Console) -> int:
-    from .._core import peek
-    from ..errors import QueueError
-    from .queue_io import find
-
     target = find(args.source, args.channel, args.path, args.ftok)
     _print_state(target, screen)
     screen.print()
@@ -98,10 +106,6 @@ def _queue(args: argparse.Namespace, screen: Console) -> int:
 
 
 def _print_state(target: Target, screen: Console) -> None:
-    from .. import queues
-    from .queue_io import room, user_name
-    from .tables import plural, print_labels
-
     info = queues.inspect_queue(target.msqid)
     others = "; other users may use it" if info.mode & 0o066 else ""
     rows = [
@@ -119,18 +123,11 @@ def _print_state(target: Target, screen: Console) -> None:
 def _process(pid: int, when: int) -> str:
     if not pid:
         return "nobody yet"
-    try:
-        with open(f"/proc/{pid}/comm", errors="replace") as file:
-            name = file.read().strip()
-    except OSError:
-        name = "gone"
-    return f"process {pid} ({name}), {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}"
+    used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    return f"process {pid} ({process_name(pid, 'gone')}), {used}"
 
 
 def _file(args: argparse.Namespace, screen: Console) -> int:
-    from ..recording import MAX_PAYLOAD, Recording, is_recording
-    from .streams import name_of, open_input
-
     file, name = open_input(args.source), name_of(args.source)
     if is_recording(file):
         with Recording(file) as recording:
@@ -157,8 +154,6 @@ def _file(args: argparse.Namespace, screen: Console) -> int:
 
 
 def _print_recording(recording: Recording, screen: Console) -> None:
-    from .tables import print_labels
-
     survey = recording.survey()
     rows = [
         ("messages", f"{survey.messages:,}"),
@@ -193,10 +188,6 @@ def _message(
     layout: Layout | None,
     title: str,
 ) -> int:
-    from .._core import decode
-    from ..errors import MalformedMessage
-    from ..layout import GPU
-    from .guess import candidates, full_size_refusals
 
     layout = layout or GPU
     if channel is not None:
@@ -233,9 +224,6 @@ def _message(
 
 
 def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
-    from .._core import CHANNELS, decode
-    from ..errors import MalformedMessage
-
     reasons = []
     for channel in CHANNELS:
         try:
@@ -248,7 +236,6 @@ def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
 def _print_step(
     args: argparse.Namespace, screen: Console, step: Step, size: int, mtype: int, title: str
 ) -> None:
-    from .tables import header_rows, print_labels, print_table, requests_table, step_rows
 
     print_labels(screen, title, header_rows(step, size, mtype))
     screen.print()

@@ -11,14 +11,14 @@ import argparse
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
 
-from .queue_io import QUEUE_HELP, add_queue_options, queue_name
+from ..errors import QueueError, QueueRemoved
+from ..layout import GPU
+from ..recording import RecordingWriter
+from .queue_io import QUEUE_HELP, RawQueue, add_queue_options, find, queue_name
+from .streams import STANDARD, binary_output
+from .tables import plural
 from .terminal import CommandError, add_layout_option, note, positive_int, positive_number, stop_on_signal
-
-if TYPE_CHECKING:
-    from ..recording import RecordingWriter
-    from .queue_io import RawQueue
 
 HELP = "take a queue's messages into a file"
 EXAMPLES = """examples:
@@ -39,13 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..errors import QueueRemoved
-    from ..layout import GPU
-    from ..recording import RecordingWriter
-    from .queue_io import RawQueue, find
-    from .streams import STANDARD, binary_output
-    from .tables import plural
-
     queue = RawQueue(find(args.queue, args.channel, args.path, args.ftok))
     name = "standard output" if args.file == STANDARD else args.file
     try:
@@ -102,9 +95,6 @@ def _take_all(
 
 def _rescued(queue: RawQueue, recording: RecordingWriter, payload: bytes, mtype: int) -> str:
     """Save a taken message that cannot be written in another place; return where."""
-    from ..errors import QueueError
-    from ..recording import RecordingWriter
-
     with contextlib.suppress(QueueError):
         if queue.put(payload, mtype):
             return "was put back into the queue, behind what came later"

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from .queue_io import QUEUE_HELP, add_queue_options, queue_name
+from ..queues import inspect_queue
+from ..recording import Message, Recording
+from .queue_io import QUEUE_HELP, RawQueue, Room, add_queue_options, find, queue_name, room
+from .streams import open_input
+from .tables import plural
 from .terminal import CommandError, note, positive_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..recording import Message, Recording
-    from .queue_io import RawQueue, Room
 
 HELP = "send a recording's messages to a queue"
 EXAMPLES = """examples:
@@ -49,12 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..queues import inspect_queue
-    from ..recording import Recording
-    from .queue_io import RawQueue, find, room
-    from .streams import open_input
-    from .tables import plural
-
     with Recording(open_input(args.file)) as recording:
         if recording.channel and args.channel not in (None, recording.channel):
             raise CommandError(
@@ -79,8 +71,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(recording: Recording, limits: Room) -> int:
     """Check that all messages are whole and fit the queue; return their number."""
-    from .tables import plural
-
     total, bad, longest = 0, [], 0
     for head in recording.heads():
         total += 1

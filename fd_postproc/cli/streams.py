@@ -8,9 +8,11 @@ import sys
 import tempfile
 from typing import IO
 
+from .._core import CHANNELS
 from ..environment import FLIGHT_TOKENS
 from ..flight.codes import MAGIC
-from ..flight.reading import is_flight
+from ..flight.reading import LONGEST_FILE, FlightError, MessageEntry, is_flight, parse
+from ..recording import RecordingError, RecordingWriter
 
 STANDARD = "-"
 """The argument that means standard input, or output."""
@@ -46,10 +48,6 @@ def open_input(name: str) -> IO[bytes]:
 
 def _recording_of(source: IO[bytes], name: str) -> IO[bytes]:
     """The messages of a flight recorder's file, as a recording without a name."""
-    from .._core import CHANNELS
-    from ..flight.reading import LONGEST_FILE, FlightError, MessageEntry, parse
-    from ..recording import RecordingError, RecordingWriter
-
     source.seek(0)
     try:
         flight = parse(source.read(LONGEST_FILE), name_of(name))

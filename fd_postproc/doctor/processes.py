@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .. import queues
 from ..errors import QueueError
-from ..process_stat import process_stat
+from ..process_stat import process_name, process_stat
 
 
 @dataclass(frozen=True)
@@ -83,31 +83,13 @@ def last_user(pid: int, used_at: int) -> User:
         return User(pid, used_at, "dead")
     except PermissionError:
         pass  # another user's, but it exists
-    status = _status(pid)
-    if status is None:  # /proc may hide other users' processes
-        return User(pid, used_at, "alive", name(pid))
-    state, threads = status
-    if state in "ZX" and threads <= 1:
-        return User(pid, used_at, "dead")
-    return User(pid, used_at, "alive", name(pid))
-
-
-def _status(pid: int) -> tuple[str, int] | None:
-    """State letter and number of threads."""
     try:
         fields = process_stat(pid)
-    except OSError:
-        return None
-    return (fields[0], int(fields[17])) if len(fields) >= 20 else None
-
-
-def name(pid: int) -> str:
-    """A process's short name."""
-    try:
-        with open(f"/proc/{pid}/comm", errors="replace") as file:
-            return file.read().strip() or "?"
-    except OSError:
-        return "?"
+        if fields[0] in "ZX" and int(fields[17]) <= 1:  # the state, and the number of threads
+            return User(pid, used_at, "dead")
+    except (OSError, IndexError):  # /proc may hide other users' processes
+        pass
+    return User(pid, used_at, "alive", process_name(pid, "?") or "?")
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,13 @@ def findings(picture: Picture) -> list[Finding]:
     return sorted(said + found, key=lambda one: one.at)
 
 
-def findings_of_worker(worker: Picture, engine: Picture) -> list[Finding]:
-    """The worker's findings beside its engine's.
+def findings_of_worker(worker: Picture, engine: Picture, of_engine: list[Finding]) -> list[Finding]:
+    """The worker's findings beside its engine's, which `findings` has found.
 
     FastDeploy's stop ends its workers by a signal, so that they write no last entry.  That is no fault where
     the engine wrote one, and had missed no worker before.
     """
-    is_stop = bool(engine.of(Kind.CLOSED)) and all(one.code != "worker" for one in findings(engine))
+    is_stop = bool(engine.of(Kind.CLOSED)) and all(one.code != "worker" for one in of_engine)
     return [one for one in findings(worker) if not (is_stop and one.code == "worker")]
 
 

@@ -10,7 +10,7 @@ import pytest
 import sysv_ipc
 
 import fd_postproc as fp
-from fd_postproc import _core, queues
+from fd_postproc import queues
 from fd_postproc.cli.tables import Grid, fitting
 from fd_postproc.errors import queue_error
 from tests.lib.commands import SHIPPED, flat, key_of
@@ -140,7 +140,9 @@ def test_inspect_where_the_kernel_cannot_copy(run, queue, monkeypatch):
     def peek(msqid, index):
         raise queue_error(errno.ENOSYS, f"looking at message {index} of queue {msqid}")
 
-    monkeypatch.setattr(_core, "peek", peek)  # kernels without CONFIG_CHECKPOINT_RESTORE are rare
+    monkeypatch.setattr(
+        "fd_postproc.cli.inspect.peek", peek
+    )  # kernels without CONFIG_CHECKPOINT_RESTORE are rare
     status, out, err = run("inspect", key_of(queue))
     assert status == 1
     assert f"Queue {queue.id}" in out

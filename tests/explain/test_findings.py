@@ -104,7 +104,7 @@ def test_a_worker_that_ends_with_its_engine_is_no_fault():
 
     def beside(*entries, **options):
         engine = Picture(flight(*GOOD, *entries, **options), 102.5)
-        return [one.code for one in findings_of_worker(worker, engine)]
+        return [one.code for one in findings_of_worker(worker, engine, findings(engine))]
 
     closed = event(102.0, Kind.CLOSED)
     assert beside(closed, writer=None) == []  # the service was stopped
