@@ -51,9 +51,7 @@ def save_output(
     QueueError
         If the message could not be sent.
     """
-    if is_first(rank_id):
-        given = {"tokens": x, "preempted": preempted_idx}
-        _save("save_output", given, not_need_stop, layout)
+    _save("save_output", layout, x, not_need_stop, preempted_idx, rank_id, save_each_rank)
     return x
 
 
@@ -91,15 +89,10 @@ def save_output_topk(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if is_first(rank_id):
-        given = {
-            "tokens": x,
-            "ids": topk_ids,
-            "scores": logprob_scores,
-            "ranks": ranks,
-            "preempted": preempted_idx,
-        }
-        _save("save_output_topk", given, not_need_stop, layout)
+    _save(
+        "save_output_topk", layout, x, topk_ids, logprob_scores, ranks, not_need_stop, preempted_idx,
+        rank_id,
+    )  # fmt: skip
     return x
 
 
@@ -138,15 +131,10 @@ def speculate_save_output(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if is_first(rank_id):
-        given = {
-            "tokens": accept_tokens,
-            "counts": accept_num,
-            "decoded": seq_lens_decoder,
-            "prompts": prompt_lens,
-            "preempted": preempted_idx,
-        }
-        _save("speculate_save_output", given, not_need_stop, layout, skip_prefill=bool(skip_prefill))
+    _save(
+        "speculate_save_output", layout, accept_tokens, accept_num, not_need_stop, seq_lens_decoder,
+        prompt_lens, preempted_idx, rank_id, save_each_rank, skip_prefill,
+    )  # fmt: skip
 
 
 def speculate_save_output_topk(
@@ -193,12 +181,11 @@ def speculate_save_output_topk(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if is_first(rank_id):
-        given = _with_logprobs(
-            sampled_token_ids, logprob_token_ids, logprob_scores, logprob_ranks, token_num_per_batch,
-            cu_batch_token_offset, seq_lens_decoder, prompt_lens, preempted_idx,
-        )  # fmt: skip
-        _save("speculate_save_output_topk", given, not_need_stop, layout, flag=message_flag)
+    _save(
+        "speculate_save_output_topk", layout, sampled_token_ids, logprob_token_ids, logprob_scores,
+        logprob_ranks, token_num_per_batch, cu_batch_token_offset, not_need_stop, seq_lens_decoder,
+        prompt_lens, preempted_idx, message_flag, rank_id, save_each_rank,
+    )  # fmt: skip
 
 
 def mtp_save_first_token(
@@ -232,15 +219,10 @@ def mtp_save_first_token(
     TypeError, ValueError, QueueError
         As for `save_output`.
     """
-    if is_first(rank_id) or save_each_rank:
-        given = {
-            "tokens": x,
-            "decoded": seq_lens_decoder,
-            "prompts": prompt_lens,
-            "steps": step_idx,
-        }
-        skip = bool(skip_chunk_prefill)
-        _save("mtp_save_first_token", given, not_need_stop, layout, skip_prefill=skip)
+    _save(
+        "mtp_save_first_token", layout, x, not_need_stop, seq_lens_decoder, prompt_lens, step_idx, rank_id,
+        save_each_rank, skip_chunk_prefill,
+    )  # fmt: skip
 
 
 def mtp_save_first_token_with_topk(
@@ -266,12 +248,11 @@ def mtp_save_first_token_with_topk(
     logprobs, the draft tokens without (their columns, scores and ranks are 0).  Parameters as for
     `speculate_save_output_topk`, but `save_each_rank` lets ranks above 0 send, too.
     """
-    if is_first(rank_id) or save_each_rank:
-        given = _with_logprobs(
-            sampled_token_ids, logprob_token_ids, logprob_scores, logprob_ranks, token_num_per_batch,
-            cu_batch_token_offset, seq_lens_decoder, prompt_lens, preempted_idx,
-        )  # fmt: skip
-        _save("mtp_save_first_token_with_topk", given, not_need_stop, layout, flag=message_flag)
+    _save(
+        "mtp_save_first_token_with_topk", layout, sampled_token_ids, logprob_token_ids, logprob_scores,
+        logprob_ranks, token_num_per_batch, cu_batch_token_offset, not_need_stop, seq_lens_decoder,
+        prompt_lens, preempted_idx, message_flag, rank_id, save_each_rank,
+    )  # fmt: skip
 
 
 def flush(timeout: float | None = None) -> bool:
@@ -306,48 +287,21 @@ def save_stats() -> dict[str, int | float]:
     return saves.add_stats(host.senders.stats())
 
 
-def _with_logprobs(
-    tokens: Any,
-    ids: Any,
-    scores: Any,
-    ranks: Any,
-    counts: Any,
-    offsets: Any,
-    decoded: Any,
-    prompts: Any,
-    preempted: Any,
-) -> dict[str, Any]:
-    return {
-        "tokens": tokens,
-        "ids": ids,
-        "scores": scores,
-        "ranks": ranks,
-        "counts": counts,
-        "offsets": offsets,
-        "decoded": decoded,
-        "prompts": prompts,
-        "preempted": preempted,
-    }
-
-
-def _save(
-    op: str,
-    given: dict[str, Any],
-    not_need_stop: Any,
-    layout: Layout,
-    *,
-    flag: int = 0,
-    skip_prefill: bool = False,
-) -> None:
-    """Send the tensors passed to the save op `op`: {role: tensor}."""
+def _save(op: str, layout: Layout, *arguments: Any) -> None:
+    """Send what was passed to the save op `op`, if this rank sends."""
+    spec = SAVE_OPS[op]
+    rank, each_rank, stop, flag, skip = spec.words
+    if not (is_first(arguments[rank]) or (spec.every_rank and arguments[each_rank])):
+        return
     if layout is not GPU:
         checked_layout(layout)
-    flag = check_flag(flag)
-    names = SAVE_OPS[op].roles
-    inputs = {role: tensor_input(tensor, names[role], ROLES[role]) for role, tensor in given.items()}
+    message_flag = check_flag(arguments[flag]) if flag >= 0 else 0
+    skip_prefill = skip >= 0 and bool(arguments[skip])
+    inputs = {role: tensor_input(arguments[at], name, ROLES[role]) for role, name, at in spec.tensors}
     sizes = check_sizes(op, inputs)
     if on_device(inputs):
-        saves.save(op, given, inputs, sizes, not_need_stop, layout, flag, skip_prefill)
+        tensors = {role: arguments[at] for role, _, at in spec.tensors}
+        saves.save(op, tensors, inputs, sizes, arguments[stop], layout, message_flag, skip_prefill)
     else:
-        goes_on = host_flag(not_need_stop, "not_need_stop")
-        host.save(op, inputs, sizes, goes_on, layout, flag, skip_prefill)
+        goes_on = host_flag(arguments[stop], "not_need_stop")
+        host.save(op, inputs, sizes, goes_on, layout, message_flag, skip_prefill)

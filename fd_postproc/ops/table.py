@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..layout import Channel
 
@@ -35,11 +36,23 @@ class OpSpec:
     @property
     def batch(self) -> int:
         """Place of the argument that has a row for each request."""
-        return self.parameters.index(self.roles["counts" if "offsets" in self.roles else "tokens"])
+        return self.place(self.roles["counts" if "offsets" in self.roles else "tokens"])
 
     def place(self, parameter: str) -> int:
-        """Place of an argument among the positional ones."""
-        return self.parameters.index(parameter)
+        """Place of an argument among the positional ones; -1 if the op does not have it."""
+        return self.parameters.index(parameter) if parameter in self.parameters else -1
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[str, str, int], ...]:
+        """Role, name and place of each tensor that a message is made of."""
+        return tuple((role, name, self.place(name)) for role, name in self.roles.items())
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """Places of the rank, whether each rank sends, the stop flag, the message's flag, the skipping."""
+        skip = max(self.place("skip_prefill"), self.place("skip_chunk_prefill"))
+        places = map(self.place, ("rank_id", "save_each_rank", "not_need_stop", "message_flag"))
+        return *places, skip
 
 
 def _op(channel: Channel, parameters: str, roles: dict[str, str], **more: bool) -> OpSpec:

@@ -40,11 +40,6 @@ class DraftOp:
 
     def __init__(self, name: str, spec: OpSpec) -> None:
         self._name, self._spec = name, spec
-        self._roles = [(role, spec.place(argument)) for role, argument in spec.roles.items()]
-        self._stop = spec.place("not_need_stop")
-        self._flag = spec.place("message_flag") if "message_flag" in spec.parameters else -1
-        skips = [place for place, name in enumerate(spec.parameters) if name.startswith("skip_")]
-        self._skip = skips[0] if skips else -1
 
     def __call__(self, args: tuple[Any, ...]) -> None:
         """Send the arguments of the op's call.
@@ -63,17 +58,17 @@ class DraftOp:
     def frame(self, args: tuple[Any, ...]) -> bytes:
         """Make the frame of a call."""
         sender, number = numbering.next()
-        names = self._spec.roles
+        _, _, stop, flag, skip = self._spec.words
         inputs: dict[str, Any] = {
-            role: host_input(_on_host(args[place]), names[role], ROLES[role]) for role, place in self._roles
+            role: host_input(_on_host(args[at]), name, ROLES[role]) for role, name, at in self._spec.tensors
         }
         batch, width, rows, cols = check_sizes(self._name, inputs)
-        goes_on, message = host_flag(_on_host(args[self._stop]), "not_need_stop"), message_id()
+        goes_on, message = host_flag(_on_host(args[stop]), "not_need_stop"), message_id()
         made = _op_frame(
             self._name, inputs, batch, cols, width, rows, _layout(batch, cols),
             stop_flag=message if goes_on else -message,
-            flag=check_flag(args[self._flag]) if self._flag >= 0 else 0,
-            skip_prefill=self._skip >= 0 and bool(args[self._skip]), sender=sender, number=number,
+            flag=check_flag(args[flag]) if flag >= 0 else 0,
+            skip_prefill=skip >= 0 and bool(args[skip]), sender=sender, number=number,
         )  # fmt: skip
         if not isinstance(made, bytes):
             raise UnfitNumber(say(self._name, width, cols, made))
