@@ -24,15 +24,10 @@ def _elsewhere(name: str) -> Iterator[Path]:
 
 
 def module_path(found: Iterable[str]) -> list[str]:
-    """What belongs in the package's ``__path__``.
+    """What belongs in the package's ``__path__``, instead of what Python has made.
 
     In a checkout, Python finds these sources first, and ``pip install .`` has put the extensions elsewhere.
     Then the installed package is used as a whole; the two are never mixed.
-
-    Parameters
-    ----------
-    found : iterable of str
-        The ``__path__`` that Python has made.
 
     Raises
     ------

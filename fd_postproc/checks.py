@@ -34,18 +34,9 @@ def _typed(value: Any) -> str:
 
 
 def whole_number(value: Any, name: str, low: float, high: float, hint: str = "") -> int:
-    """A whole number as an int.
+    """A whole number as an int; it has a `name` in error texts, and `hint` is the remedy.
 
-    Parameters
-    ----------
-    value : int, NumPy integer, or anything with ``__index__``
-        A bool is not accepted: it means that the caller has mixed up the arguments.
-    name : str
-        What it is called in error texts.
-    low, high : int, or an infinity
-        The smallest and the largest number allowed.
-    hint : str, optional
-        The remedy, for the end of the error text.
+    A bool is not accepted: it means that the caller has mixed up the arguments.
 
     Raises
     ------
@@ -76,10 +67,8 @@ def seconds(value: Any, name: str = "timeout") -> float:
 
     Raises
     ------
-    TypeError
-        If it is not a number.
-    ValueError
-        If it is negative or not a number (NaN).
+    TypeError, ValueError
+        If it is not a number, or is negative or NaN.
     """
     try:
         if isinstance(value, (bool, str, bytes, bytearray)):
@@ -96,17 +85,15 @@ def seconds(value: Any, name: str = "timeout") -> float:
 
 
 def permission_bits(value: Any) -> int:
-    """Permission bits of a new queue.
+    """Permission bits of a new queue: 0o600, 0o660, 0o666 or another mode between them.
 
     Its owner must be able to read and write it, otherwise only root could use it; execute and special bits
     mean nothing to a queue.
 
     Raises
     ------
-    TypeError
-        If it is not a whole number.
-    ValueError
-        If it is not 0o600, 0o660, 0o666 or another mode between them.
+    TypeError, ValueError
+        If it is something else.
     """
     rule = "permission bits of a queue are 0o600 (its owner alone) to 0o666 (everybody), without others"
     mode = whole_number(value, "mode", -(1 << 63), (1 << 63) - 1, f"{rule}; 0o600 is the usual one")

@@ -21,15 +21,8 @@ VARIABLES: dict[str, Variable] = {}
 class Variable:
     """One environment variable.
 
-    Parameters
-    ----------
-    name : str
-    default : str
-        The text that an unset or empty variable stands for.
-    fault : str
-        What is wrong with an invalid value, as the end of a sentence.
-    parse : callable, optional
-        Makes the value from a text; raises ValueError if it is invalid.  Default: any text is its own value.
+    An unset or empty one stands for the text `default`.  `fault` is what is wrong with an invalid value, as
+    the end of a sentence, and `parse` makes the value from a text, or raises ValueError.
     """
 
     def __init__(
@@ -50,13 +43,7 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        """The current value.
-
-        Raises
-        ------
-        ValueError
-            If its text is invalid; the error names variable and value, and says what is valid.
-        """
+        """The current value; the ValueError of an invalid one names it, and says what is valid."""
         return self.of(self.text)
 
     @property
@@ -99,12 +86,7 @@ def _switch(text: str) -> bool:
 class Switch(Variable):
     """Environment variable with two values, on and off.
 
-    Parameters
-    ----------
-    name : str
-    default : {"0", "1"}
-    safe : bool
-        What an unreadable text means where nothing may be raised: in FastDeploy's processes.
+    `safe` is what an unreadable text means where nothing may be raised: in FastDeploy's processes.
     """
 
     def __init__(self, name: str, default: str = "0", *, safe: bool = False) -> None:
@@ -125,10 +107,7 @@ def is_on(switch: Switch) -> bool:
 def settle_switches() -> list[str]:
     """Set each unreadable switch to its safe meaning, for this process and those that it starts.
 
-    Returns
-    -------
-    list of str
-        What was wrong: a sentence for each such switch, and one for each name that has no effect.
+    A sentence for each of them, and one for each name that has no effect, say what was wrong.
     """
     said = [f"{name} {fault}" for name, fault in misspelt().items()]
     for switch in VARIABLES.values():

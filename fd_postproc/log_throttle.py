@@ -18,12 +18,7 @@ MOST_FIRST = 5  # lines about new kinds in that time
 class Complaints:
     """Logs the first event of each kind at once, and sums up later ones in one line every `SUMMARY_S`.
 
-    Parameters
-    ----------
-    say : callable
-        Writes a line.
-    clock : callable, optional
-        Seconds on a clock that never goes back.
+    `say` writes a line, and `clock` has seconds that never go back.
     """
 
     def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,16 +31,10 @@ class Complaints:
         self._firsts = 0
 
     def tell(self, kind: str, text: str | Callable[[], str], count: int = 1) -> None:
-        """Report that something has happened.
+        """Report that something of a kind has happened, `count` times.
 
-        Parameters
-        ----------
-        kind : str
-            Events of the same kind are summed up together.  There must be few kinds.
-        text : str or callable
-            The full text of a log line; a callable is called only if a line is written.
-        count : int, optional
-            How often it has happened.
+        Events of the same kind are summed up together: there must be few kinds.  A text may be a function,
+        which is called only if a line is written.
         """
         with self._lock:
             now = self._clock()
@@ -115,15 +104,7 @@ _TROUBLES = {
 
 
 def frames_text(trouble: str, receiver: Receiver) -> str:
-    """The log line for problems with compact frames.
-
-    Parameters
-    ----------
-    trouble : str
-        One of `fd_postproc._core.TROUBLES`.
-    receiver : Receiver
-        Which has counted it.
-    """
+    """The log line for one of the `TROUBLES` with compact frames, which a receiver has counted."""
     if trouble == "incomplete":
         return incomplete_text(receiver.msqid, receiver.channel)
     whose = ", ".join(
@@ -139,10 +120,7 @@ def frames_text(trouble: str, receiver: Receiver) -> str:
 class Backoff:
     """Growing wait before a failed action is tried again; the first retry has none.
 
-    Parameters
-    ----------
-    first, longest : float
-        Seconds.  A failure at least `quiet` seconds after the last one counts as the first again.
+    A failure at least `quiet` seconds after the last one counts as the first again.
     """
 
     def __init__(

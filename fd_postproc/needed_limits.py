@@ -17,36 +17,20 @@ _MSGMNB = 256 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What a step is expected to carry.
+    """What a step is expected to carry."""
 
-    Attributes
-    ----------
-    batch, accepted, columns : int
-        Requests, accepted tokens of each (on channels with speculation), logprob columns (on channels with
-        logprobs).
-    """
-
-    batch: int = 256
-    accepted: int = 2
-    columns: int = 21
+    batch: int = 256  # requests
+    accepted: int = 2  # tokens of each, on channels with speculation
+    columns: int = 21  # on channels with logprobs
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of one step on a channel.
-
-    Attributes
-    ----------
-    channel : str
-    full : int
-        FastDeploy's own message, whatever it carries.
-    packed, compact : int or None
-        Ours for the load; None where the dialect cannot carry it.
-    """
+    """Bytes of one step on a channel."""
 
     channel: Channel
-    full: int
-    packed: int | None
+    full: int  # FastDeploy's own message, whatever it carries
+    packed: int | None  # ours for the load; None where the dialect cannot carry it
     compact: int | None
 
 

@@ -6,11 +6,6 @@ from __future__ import annotations
 def process_stat(pid: int | str) -> list[str]:
     """The fields of ``/proc/PID/stat`` after the name: state, parent, ... (proc_pid_stat(5), from the third).
 
-    Parameters
-    ----------
-    pid : int or str
-        Or ``"self"``.
-
     Raises
     ------
     OSError

@@ -24,18 +24,12 @@ def python_command(module: str, *arguments: str) -> list[str]:
 def answer_of(module: str, *, mark: str, patience: float) -> dict[str, Any]:
     """What a program of this package prints after `mark`, as one line of JSON.
 
-    Parameters
-    ----------
-    module : str
-    mark : str
-        The start of the line, because libraries that the program imports may print, too.
-    patience : float
-        Seconds.
+    The line has a mark because libraries that the program imports may print, too.
 
     Raises
     ------
     subprocess.TimeoutExpired
-        If it takes longer than `patience`.
+        If it takes longer than `patience` seconds.
     ValueError
         If it ends without an answer; the text contains its last line on standard error.
     """

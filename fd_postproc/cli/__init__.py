@@ -51,18 +51,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, of this process's arguments if none are given; return its exit status.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name; default those of the process.
-
-    Returns
-    -------
-    int
-        Exit status: 0 done, 1 failed (one line on stderr says why), 130 interrupted.  Wrong usage leaves by
-        SystemExit with status 2, as argparse does.
+    It is 0 done, 1 failed (one line on stderr says why), 130 interrupted.  Wrong usage leaves by SystemExit
+    with status 2, as argparse does.
     """
     # NumPy's OpenBLAS makes a thread a processor, and sends SIGINT where memory is too short for that.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

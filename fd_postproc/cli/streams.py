@@ -74,13 +74,7 @@ def name_of(name: str) -> str:
 
 
 def binary_output() -> int:
-    """A file descriptor of standard output that takes bytes.
-
-    Raises
-    ------
-    OSError
-        If it is a terminal: a recording's bytes would only mess it up.
-    """
+    """A file descriptor of standard output for bytes; OSError if it is a terminal: they would mess it up."""
     if os.isatty(1):
         raise OSError(None, "standard output is a terminal: redirect it to a file or a pipe")
     sys.stdout.flush()

@@ -40,15 +40,9 @@ def count_text(count: int) -> str:
 
 
 def step_rows(step: Step, top: int, most_requests: int | None = None) -> Iterator[Row]:
-    """The lines of a step's requests.
+    """The lines of a step's requests, with the `top` alternatives to each token.
 
-    Parameters
-    ----------
-    step : Step
-    top : int
-        Alternatives to show for each token, after the sampled one.
-    most_requests : int, optional
-        Requests to show; a last line says how many more there are.
+    Of more than `most_requests` a last line says how many there are.
     """
     counts = step.counts
     shown = counts if most_requests is None else counts[:most_requests]
@@ -105,21 +99,12 @@ def header_rows(step: Step, size: int, mtype: int) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows and columns of text, not yet drawn.
+    """Rows and columns of text, not yet drawn."""
 
-    Attributes
-    ----------
-    columns : sequence of str
-        Their titles.  The last column may wrap, at spaces; others never do: half a number is a wrong number.
-    rows : sequence of sequence of str
-        An empty first cell means the same as in the previous row.
-    right : sequence of int
-        Columns that are aligned to the right.
-    """
-
+    # titles; the last may wrap, at spaces; others never do: half a number is a wrong number
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: Sequence[int] = ()
+    rows: Sequence[Sequence[str]]  # an empty first cell means the same as in the row before
+    right: Sequence[int] = ()  # columns that are aligned to the right
 
     def least_width(self, padding: int) -> int:
         """Screen width below which a number would be cut."""

@@ -30,15 +30,9 @@ CODES = {-1: "no token", -3: "recovery stop", -9: "preempted"}
 
 
 def int32_array(values: Any, name: str, ndim: int) -> Any:
-    """A C-contiguous int32 array.
+    """A C-contiguous int32 array of integers of any width; `name` is what they are called in error texts.
 
-    Parameters
-    ----------
-    values : array_like or tensor in host memory
-        Integers of any width.  If two dimensions are asked for, an array of one becomes a single column.
-    name : str
-        What it is called in error texts.
-    ndim : int
+    If two dimensions are asked for, an array of one becomes a single column.
 
     Raises
     ------
@@ -79,12 +73,6 @@ def float32_array(values: Any, name: str, ndim: int) -> Any:
 
 def refuse_impossible(counts: Any, scores: Any, ranks: Any) -> None:
     """Refuse what no model and no worker gives.
-
-    Parameters
-    ----------
-    counts : ndarray of int32
-    scores : ndarray of float32, or None
-    ranks : ndarray of int32, or None
 
     Raises
     ------

@@ -40,20 +40,10 @@ class OnDevice(ValueError):
 def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
     """Address of a tensor's memory, after checking that a C loop may write `elements` elements there.
 
-    Parameters
-    ----------
-    tensor : paddle.Tensor, torch.Tensor or numpy.ndarray
-    name : str
-        What the tensor is called in error texts.
-    dtype : str
-        ``"int64"`` or ``"float32"``.
-    elements : int
-        Fewest elements that it must have.
-
     Raises
     ------
     TypeError
-        If it is not a tensor, or of another dtype.
+        If it is not a Paddle or PyTorch tensor or a NumPy array, or of another dtype.
     ValueError
         If it is not in host memory, has none, is not contiguous, read-only or too small.
     """
@@ -89,10 +79,7 @@ def host_address(tensor: Any, name: str, dtype: str, elements: int) -> int:
 def slow_input(tensor: Any, name: str, dtype: str) -> tuple[int, int, Any]:
     """For `fd_postproc._core.host_input`: a tensor that is not a buffer of the right kind.
 
-    Returns
-    -------
-    (int, int, object)
-        Address, elements, and the object that owns the memory.
+    Address, elements, and the object that owns the memory.
     """
     if hasattr(tensor, "data_ptr"):
         check_sound(tensor, name)
@@ -288,11 +275,7 @@ def device_view(
 ) -> tuple[int, tuple[int, ...], tuple[int, ...], str, int] | None:
     """For `fd_postproc._core.tensor_input`: a tensor that is not in host memory, asked step by step.
 
-    Returns
-    -------
-    (int, tuple, tuple, str, int) or None
-        Address, shape, strides in elements, dtype, and device (-1: not known).  None if it is on no CUDA
-        device.
+    Address, shape, strides in elements, dtype, and device (-1: not known).  None if it is on no CUDA device.
     """
     if is_negated(tensor):
         raise ValueError(f"{name} is a negative-bit view on {_place(tensor)}; use .resolve_neg()")
@@ -328,10 +311,7 @@ def device_view(
 def device_dtype(found: str, name: str, dtype: str, device: int) -> str:
     """`found`, if the kernel can read it as `dtype`.
 
-    Raises
-    ------
-    TypeError
-        If it cannot: converting here would take unrequested memory and a launch.
+    TypeError if it cannot: converting here would take unrequested memory and a launch.
     """
     if found == dtype or (dtype != "float32" and found in ("int64", "int32")):
         return found

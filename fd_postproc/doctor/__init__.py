@@ -39,19 +39,10 @@ __all__ = [
 
 
 def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> list[Finding]:
-    """Run all checks.
+    """Run all checks; the findings come by group.
 
-    Parameters
-    ----------
-    scope : Scope, optional
-        Default: all channels, the configured queue id and all queues that look like FastDeploy's.
-    snapshot : Snapshot, optional
-        What to check; default: the present state.
-
-    Returns
-    -------
-    list of Finding
-        By group, in the order of the groups.
+    Without a scope: of all channels, the configured queue id and all queues that look like FastDeploy's.
+    Without a snapshot: of the present state.
     """
     scope = scope or Scope()
     snapshot = snapshot or take(scope)

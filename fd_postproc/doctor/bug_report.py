@@ -22,18 +22,8 @@ _HARMLESS = re.compile(r"-?\d{1,6}(\.\d+)?|on|off|true|false|fd_postproc", re.IG
 def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
     """A dictionary for JSON.
 
-    Parameters
-    ----------
-    findings : sequence of Finding
-        Of `examine`.  Only those of FastDeploy and of the kernel limits are told: others name processes,
-        users and queues.
-
-    Returns
-    -------
-    dict
-        ``"schema"``, ``"versions"``, ``"system"``, ``"settings"`` (other than numbers and switches: only that
-        they are set), ``"findings"``, ``"trial"``, and ``"shapes"``, which has names of FastDeploy's classes,
-        parameters and methods.
+    Only findings of FastDeploy and of the kernel limits are told: others name processes, users and queues.
+    Settings other than numbers and switches are only said to be set.
     """
     told = [finding for finding in findings if finding.group in ("fastdeploy", "limits")]
     data: dict[str, Any] = {}

@@ -15,34 +15,16 @@ SEVERITIES = ("ok", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of a check.
+    """One finding of a check."""
 
-    Attributes
-    ----------
-    severity : str
-        One of `SEVERITIES`.
-    group : str
-        ``"limits"``, ``"queues"``, ``"keys"``, ``"environment"``, ``"fastdeploy"`` or ``"cuda"``.
-    code : str
-        Name of the kind of finding, for programs; it stays the same when texts change.
-    subject, seen : str
-        What it is about and what was seen, for a person.
-    remedy : tuple of str
-        What to do, one step a line.
-    msqid : int or None
-        The queue it is about.
-    data : dict
-        The numbers in `seen`, for programs.
-    """
-
-    severity: str
-    group: str
-    code: str
-    subject: str
+    severity: str  # one of `SEVERITIES`
+    group: str  # "limits", "queues", "keys", "environment", "fastdeploy" or "cuda"
+    code: str  # name of the kind of finding, for programs; it stays the same when texts change
+    subject: str  # what it is about, and what was seen, for a person
     seen: str
-    remedy: tuple[str, ...] = ()
-    msqid: int | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    remedy: tuple[str, ...] = ()  # what to do, one step a line
+    msqid: int | None = None  # the queue it is about
+    data: dict[str, Any] = field(default_factory=dict)  # the numbers in `seen`, for programs
 
 
 def worst(findings: list[Finding]) -> str:
@@ -54,32 +36,18 @@ def worst(findings: list[Finding]) -> str:
 class Scope:
     """Scope of the checks.
 
-    Attributes
-    ----------
-    channels : tuple of str
-        All, or the one that the service is known to use.
-    ids, keys, msqids : frozenset of int
-        Queues that the user named.  None named: the configured id, and every queue whose key looks like
-        FastDeploy's.
-    paths : tuple of str
-        Further directories that a service was started in.
-    layout : Layout
-    load : Load
-    stock : bool
-        Whether FastDeploy's own ops send or receive, so that full messages must fit.
-    trial : bool
-        Whether to try our token processor beside the installed FastDeploy's, whose import takes seconds.
+    Where the user has named no queues: the configured id, and every queue whose key looks like FastDeploy's.
     """
 
-    channels: tuple[Channel, ...] = CHANNELS
-    ids: frozenset[int] = frozenset()
+    channels: tuple[Channel, ...] = CHANNELS  # all, or the one that the service is known to use
+    ids: frozenset[int] = frozenset()  # queues that the user named
     keys: frozenset[int] = frozenset()
     msqids: frozenset[int] = frozenset()
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # further directories that a service was started in
     layout: Layout = GPU
     load: Load = field(default_factory=Load)
-    stock: bool = False
-    trial: bool = True
+    stock: bool = False  # whether FastDeploy's own ops send or receive, so that full messages must fit
+    trial: bool = True  # whether to try the installed FastDeploy, whose import takes seconds
 
     @property
     def named(self) -> bool:

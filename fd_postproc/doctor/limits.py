@@ -24,12 +24,7 @@ def limits_remedy(full: int, limits: KernelLimits) -> tuple[str, ...]:
 def check_limits(limits: KernelLimits, scope: Scope, both_sides: bool = False) -> list[Finding]:
     """Return one finding for each channel.
 
-    Parameters
-    ----------
-    limits : KernelLimits
-    scope : Scope
-    both_sides : bool
-        Whether both sides are the plug-in's, so that nothing sends FastDeploy's own messages.
+    Where `both_sides` are the plug-in's, nothing sends FastDeploy's own messages.
     """
     needs = [need(channel, scope.load, scope.layout) for channel in scope.channels]
     room = min(limits.msgmax, limits.msgmnb)

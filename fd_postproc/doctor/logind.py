@@ -15,15 +15,7 @@ _FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")  # a file of a late
 
 
 def check_logind(root: str = "/", uid: int | None = None) -> list[Finding]:
-    """Return a finding where ``RemoveIPC`` of logind.conf(5) applies to this user.
-
-    Parameters
-    ----------
-    root : str
-        Where the system's files are.
-    uid : int, optional
-        The user; default: this process's.
-    """
+    """Return a finding where ``RemoveIPC`` of logind.conf(5) applies to this user."""
     uid = os.geteuid() if uid is None else uid
     running = os.path.isdir(os.path.join(root, "run/systemd/seats"))
     if uid < _FIRST_USER or not running or not _removes(root):

@@ -17,25 +17,14 @@ from ..process_stat import process_name, process_stat
 
 @dataclass(frozen=True)
 class User:
-    """The last sender or the last receiver of a queue.
+    """The last sender or the last receiver of a queue."""
 
-    Attributes
-    ----------
-    pid : int
-        0 if none, or if the process is not in this PID namespace.
-    used_at : int
-        Unix time, 0 if never.
-    state : str
-        ``"nobody"`` never used; ``"alive"``: a process has this number, the user or a later one; ``"dead"``;
-        ``"elsewhere"`` in another PID namespace.
-    name : str
-        Name of the process that has this number now.
-    """
-
-    pid: int
-    used_at: int
+    pid: int  # 0 if none, or if the process is not in this PID namespace
+    used_at: int  # Unix time, 0 if never
+    # "nobody"; "alive": a process has this number, maybe a later one; "dead"; "elsewhere": another
+    # namespace
     state: str
-    name: str = ""
+    name: str = ""  # of the process that has this number now
 
     @property
     def gone(self) -> bool:
@@ -60,18 +49,11 @@ def age(when: int) -> str:
 
 
 def last_user(pid: int, used_at: int) -> User:
-    """Find the state of the process that used a queue last.
+    """Find the state of the process that used a queue last, by what the kernel keeps with the queue.
 
-    Parameters
-    ----------
-    pid, used_at : int
-        As the kernel keeps them with the queue, both 0 if it is unused.  Where only the number is 0, the
-        process is outside this PID namespace.
-
-    Notes
-    -----
-    The kernel keeps the wall clock's time, which may have been set since.  So a later process with the
-    number of a dead one is not told from it, and a live user is never taken for dead.
+    Where only the number is 0, the process is outside this PID namespace.  The kernel keeps the wall clock's
+    time, which may have been set since.  So a later process with the number of a dead one is not told from
+    it, and a live user is never taken for dead.
     """
     if not used_at:
         return User(0, 0, "nobody")
@@ -94,24 +76,13 @@ def last_user(pid: int, used_at: int) -> User:
 
 @dataclass(frozen=True)
 class Place:
-    """A file that keys are made of, as a process opens it.
+    """A file that keys are made of, as a process opens it."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"shm"`` for /dev/shm, ``"cwd"`` for a working directory.
-    device, inode : int
-    path : str
-        For a person.
-    lookup : str
-        Path under which this process finds the same file.
-    """
-
-    kind: str
+    kind: str  # "shm" for /dev/shm, "cwd" for a working directory
     device: int
     inode: int
-    path: str = field(compare=False)
-    lookup: str = field(compare=False)
+    path: str = field(compare=False)  # for a person
+    lookup: str = field(compare=False)  # path under which this process finds the same file
 
     def __str__(self) -> str:
         return self.path

@@ -31,13 +31,8 @@ _JUST_NOW = 3.0  # seconds; the kernel keeps whole ones
 class Identity:
     """A queue id, rule and place that give a queue's key.
 
-    Attributes
-    ----------
-    queue_id : int
-    ftok : str
-        Under ``"libc"`` ids that differ by 256 give one key; `queue_id` is one that the user named, else
-        the smallest.
-    place : Place
+    Under ``"libc"`` ids that differ by 256 give one key: the id is one that the user named, else the
+    smallest.
     """
 
     queue_id: int
@@ -51,22 +46,11 @@ class Identity:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue and the facts about it.
-
-    Attributes
-    ----------
-    info : QueueInfo
-    identities : tuple of Identity
-        Empty if nothing says that it is FastDeploy's.
-    named : bool
-        The user named its key or number.
-    sender, receiver : User
-        The last ones.
-    """
+    """A queue and the facts about it."""
 
     info: QueueInfo
-    identities: tuple[Identity, ...]
-    named: bool
+    identities: tuple[Identity, ...]  # empty if nothing says that it is FastDeploy's
+    named: bool  # the user named its key or number
     sender: User
     receiver: User
 
@@ -111,20 +95,11 @@ class Queue:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of the machine at one moment.
-
-    Attributes
-    ----------
-    limits : KernelLimits
-    queues : list of Queue
-        Those in scope.
-    others : list of QueueInfo
-        Queues that are not FastDeploy's as far as one can tell.
-    """
+    """State of the machine at one moment."""
 
     limits: KernelLimits
-    queues: list[Queue]
-    others: list[QueueInfo] = field(default_factory=list)
+    queues: list[Queue]  # those in scope
+    others: list[QueueInfo] = field(default_factory=list)  # not FastDeploy's as far as one can tell
 
 
 def own_places(scope: Scope) -> list[Place]:

@@ -49,27 +49,14 @@ def _holds_fastdeploy(tree: str) -> bool:
 
 
 def report() -> dict[str, Any]:
-    """The child process's report.
-
-    Raises
-    ------
-    subprocess.TimeoutExpired
-        If it takes longer than five minutes.
-    ValueError
-        If it ends without an answer; the text contains its last line on standard error.
-    """
+    """The child process's report; raises as of `answer_of`."""
     return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S)
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     """Predict the engine's choice, from installation and settings, then from FastDeploy's code.
 
-    Parameters
-    ----------
-    static : Finding
-        Of `plugins`.
-    tried : list of Finding
-        Of `check_trial`; empty if nothing was tried.
+    `static` is of `plugins`, `tried` of `check_trial`, empty if nothing was tried.
     """
     if not static.data.get("active"):
         return static
@@ -105,15 +92,7 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
 
 
 def api_side(static: Finding, tried: list[Finding]) -> Finding:
-    """Predict an API server's choice, from installation and settings, then from FastDeploy's code.
-
-    Parameters
-    ----------
-    static : Finding
-        Of `plugins`.
-    tried : list of Finding
-        Of `check_trial`; empty if nothing was tried.
-    """
+    """Predict an API server's choice as `engine_side` does an engine's."""
     told = tried[0].data.get("api") if tried else None
     if not static.data.get("active") or not told:
         return static

@@ -39,23 +39,12 @@ _EXCEPTIONS = {
 
 
 class Finding(NamedTuple):
-    """One fault.
+    """One fault."""
 
-    Attributes
-    ----------
-    severity : {"error", "warning", "info"}
-    code : str
-        A word that stays the same when texts change.
-    at : float
-        Monotonic seconds.
-    text : str
-        Without the time.
-    """
-
-    severity: str
-    code: str
-    at: float
-    text: str
+    severity: str  # "error", "warning" or "info"
+    code: str  # a word that stays the same when texts change
+    at: float  # monotonic seconds
+    text: str  # without the time
 
 
 def as_dict(finding: Finding, picture: Picture) -> dict[str, Any]:

@@ -23,24 +23,12 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Story:
-    """The events of a request.
+    """The events of a request."""
 
-    Attributes
-    ----------
-    events : list of Event
-        Its own, in order.
-    steps : list of StepEntry
-        Those in which it had tokens.
-    gaps : list of Gap
-        Between these, longer than usual for it, the longest first.
-    usual_gap : float or None
-        Seconds.
-    """
-
-    events: list[Event]
-    steps: list[StepEntry]
-    gaps: list[Gap]
-    usual_gap: float | None
+    events: list[Event]  # its own, in order
+    steps: list[StepEntry]  # those in which it had tokens
+    gaps: list[Gap]  # between these, longer than usual for it, the longest first
+    usual_gap: float | None  # seconds
 
     def first(self, *kinds: Kind) -> Event | None:
         return next((event for event in self.events if event.kind in kinds), None)

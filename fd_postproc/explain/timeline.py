@@ -25,35 +25,23 @@ _MOSTLY = 0.5  # share of a gap from which one side has made it
 class Gap(NamedTuple):
     """Time between the ends of two steps.
 
-    Attributes
-    ----------
-    at, seconds : float
-        When it ended; how long it was.
-    side : {"worker", "engine"}
-        What the next step waited for.  The engine, if it wrote nothing for most of the time (it looks at the
-        queue once a second, whatever the worker does), if each look found messages in the queue, or if
-        most of the time went into the step's results.  Else the worker: the engine waited, and the queue
-        was empty.
+    Its side is what the next step waited for.  The engine, if it wrote nothing for most of the time (it
+    looks at the queue once a second, whatever the worker does), if each look found messages in the queue, or
+    if most of the time went into the step's results.  Else the worker: the engine waited, and the queue was
+    empty.
     """
 
-    at: float
+    at: float  # when it ended
     seconds: float
-    side: str
+    side: str  # "worker" or "engine"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A recorded flight, and the time of the evaluation.
-
-    Parameters
-    ----------
-    flight : Flight
-    now : float
-        Monotonic seconds.
-    """
+    """A recorded flight, and the time of the evaluation."""
 
     flight: Flight
-    now: float
+    now: float  # monotonic seconds
 
     @cached_property
     def steps(self) -> list[StepEntry]:

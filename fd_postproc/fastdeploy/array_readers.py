@@ -15,25 +15,12 @@ FORM = "arrays/1"
 
 
 def name_of(path: str) -> bytes:
-    """The name of the process that receives results at a path.
-
-    Parameters
-    ----------
-    path : str
-        Of FastDeploy's ZeroMQ socket, with ``ipc://`` or without.
-    """
+    """The name of the process that receives results at a path of FastDeploy's ZeroMQ socket."""
     return b"\0fd_postproc/" + f"{FORM}{path.removeprefix('ipc://')}".encode()[:90]
 
 
 def announce(path: str) -> socket.socket | None:
-    """Say that this process reads arrays.
-
-    Returns
-    -------
-    socket or None
-        The name is held until it is closed, or the process ends.
-        None if another process holds the name.
-    """
+    """Say that this process reads arrays, until the socket is closed; None: another one has the name."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         held.bind(name_of(path))

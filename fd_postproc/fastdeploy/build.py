@@ -25,18 +25,9 @@ _SHIFTS = {"topk": 16, "spec_topk": 8}
 
 
 def stock_dialect(channel: Channel) -> str | None:
-    """Dialect that FastDeploy's own token processor reads.
+    """Dialect that FastDeploy's own token processor reads; None if it cannot be found out.
 
     The two channels changed independently of each other, and a packed message crashes a legacy receiver.
-
-    Parameters
-    ----------
-    channel : {"topk", "spec_topk"}
-
-    Returns
-    -------
-    {"packed", "legacy"} or None
-        None if it cannot be found out.
     """
     try:
         stock = importlib.import_module("fastdeploy.output.token_processor").TokenProcessor
@@ -82,17 +73,8 @@ def key_rule(get_output_ep: Callable[..., Any] | None) -> KeyRule:
     """Detect whether FastDeploy's ops make a queue's key as ours do.
 
     Three rules were shipped over time.  Two sides with different ones never meet, and nothing tells them.
-
-    Parameters
-    ----------
-    get_output_ep : function or None
-        FastDeploy's op of this name: the only one that looks the queue up at every call, so that it can be
-        asked for a queue of our own, which is removed again.
-
-    Returns
-    -------
-    KeyRule
-        Where FastDeploy's ops cannot be loaded at all, only our side makes keys.
+    `get_output_ep` is the only op that looks the queue up at every call, so that it can be asked for a queue
+    of our own, which is removed again.  Where the ops cannot be loaded at all, only our side makes keys.
 
     Raises
     ------

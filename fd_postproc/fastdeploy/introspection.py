@@ -48,16 +48,7 @@ def _inner(code: types.CodeType) -> list[types.CodeType]:
 
 
 def copied(function: types.FunctionType, names: dict[str, Any], cells: Any = None) -> Any:
-    """Copy a function with private globals.
-
-    Parameters
-    ----------
-    function : function
-    names : dict
-        The globals of the copy.
-    cells : tuple of cell, optional
-        What it closes over.  Default: what the original does.
-    """
+    """Copy a function with globals of its own, and with the same cells unless others are given."""
     made = types.FunctionType(
         function.__code__,
         names,
@@ -72,12 +63,5 @@ def copied(function: types.FunctionType, names: dict[str, Any], cells: Any = Non
 
 
 def with_globals(function: Any, **names: Any) -> Any:
-    """Copy a function of FastDeploy's with replacements for some names of its module.
-
-    Parameters
-    ----------
-    function : function
-    **names
-        What it finds.  All else is as in its module now.
-    """
+    """Copy a function of FastDeploy's with replacements for some names of its module."""
     return copied(function, {**function.__globals__, **names})

@@ -63,15 +63,7 @@ _gauges: dict[str, Any] = {}
 
 
 def export(name: str, label: str, value: str, is_on: bool) -> None:
-    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` to 1 or 0, with prometheus_client only.
-
-    Parameters
-    ----------
-    name : str
-        One of `TEXTS`.
-    label, value : str
-    is_on : bool
-    """
+    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` of `TEXTS` to 1 or 0, with prometheus_client only."""
     try:
         if name not in _gauges:
             from prometheus_client import Gauge
@@ -84,13 +76,7 @@ def export(name: str, label: str, value: str, is_on: bool) -> None:
 
 
 def export_active(side: str, active: bool) -> None:
-    """Set the gauge ``fd_postproc_active{side=...}``.
-
-    Parameters
-    ----------
-    side : {"engine", "worker", "api"}
-    active : bool
-    """
+    """Set the gauge ``fd_postproc_active{side=...}`` of the engine, the worker or the api."""
     export("active", "side", side, active)
 
 

@@ -25,17 +25,10 @@ MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
 
 def report() -> dict[str, Any]:
-    """Report what an engine that starts here would do.
+    """Report what an engine and an API server that start here would do, or an ``"error"``.
 
-    Returns
-    -------
-    dict
-        ``{"error": text}``, or ``"from"`` the path of FastDeploy's module, ``"decision"`` the fields of the
-        Decision, ``"loaded"`` the name of the class that FastDeploy's own loader gives, empty for none,
-        ``"fast_paths"`` which fast paths an engine takes, ``"why_left"`` why not the others, ``"versions"``
-        of libraries, ``"shapes"`` of FastDeploy's classes (names only), ``"api"`` for chat and completions
-        whether ours is used, with the reason, and ``"api_left"`` what else an API server leaves to
-        FastDeploy, with the reason.
+    ``"loaded"`` is the name of the class that FastDeploy's own loader gives, empty for none, and ``"shapes"``
+    has names of FastDeploy's classes only.
     """
     try:
         module = import_fastdeploy()

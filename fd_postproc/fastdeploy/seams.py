@@ -29,35 +29,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Seam:
-    """One object of FastDeploy's that the plug-in replaces.
-
-    Attributes
-    ----------
-    name : str
-        In the gauge ``fd_postproc_fast_path{path=...}``, the log and the doctor's report.
-    side : {"engine", "api", "worker"}
-        The process in which it is replaced.
-    modules : tuple of str
-        FastDeploy's modules where it is looked for.  Each has its own replacement if several have it.
-    places : tuple of str
-        Attributes that are set: ``name`` of the module, or ``Class.name``; ``*.name``: of each class that
-        defines it.  Empty: nothing is set, FastDeploy's own is called less often.
-    own : str
-        For the log: what stays FastDeploy's where ours is refused.
-    ours : str
-        What takes its place: ``module:name`` below `fd_postproc.fastdeploy`.
-    checked : str
-        What is looked at besides the code that `stands_for` names.
-    gain : str
-        What becomes faster or safer.
-    stands_for : tuple of str
-        FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
-        ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them.
-    facts : bool
-        Whether versions with different statements need different attributes of ours.
-    is_program : bool
-        Whether its module reads the command line and loads a model when it is imported.
-    """
+    """One object of FastDeploy's that the plug-in replaces."""
 
     name: str
     side: str

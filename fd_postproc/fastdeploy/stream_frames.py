@@ -36,38 +36,19 @@ Array = npt.NDArray[Any]
 
 
 class Content(NamedTuple):
-    """The content of a frame.
+    """The content of a frame."""
 
-    Attributes
-    ----------
-    slots : int
-        Of the step.
-    tokens : tensor or ndarray of int64, shape (slots,), or None
-        None in a step of a pooling model.
-    rows : tuple of tensor or ndarray, or None
-        Token ids and log-probabilities (float32) of shape (rows, columns), ranks of shape (rows,); of the
-        first slots, which may be fewer than all.
-    masks : list of (array_like of int) or None
-        Sampling masks by slot.
-    prompts : dict of int to tuple of ndarray
-        By slot, what `rows` holds for the tokens of a prompt; ids and ranks are int64.
-    pooled : dict of int to ndarray
-        By slot, what a pooling model has made.
-    sender, number : int
-        Which process sends it, and how many frames it has sent before.
-    span : tuple of (int, int), or None
-        Of a frame with a part of a step: the first slot that it speaks of, and how many it has.
-    """
-
-    slots: int
-    tokens: Any = None
+    slots: int  # of the step
+    tokens: Any = None  # of each slot, int64; None in a step of a pooling model
+    # token ids and log-probabilities of shape (rows, columns), ranks of shape (rows,); of the first slots
     rows: Any = None
-    masks: list[Any] | None = None
+    masks: list[Any] | None = None  # sampling masks by slot
+    # by slot, what `rows` holds for the tokens of a prompt; ids and ranks are int64
     prompts: Mapping[int, tuple[Any, Any, Any]] = MappingProxyType({})
-    pooled: Mapping[int, Array] = MappingProxyType({})
-    sender: int = 0
-    number: int = 0
-    span: tuple[int, int] | None = None
+    pooled: Mapping[int, Array] = MappingProxyType({})  # by slot, what a pooling model has made
+    sender: int = 0  # which process sends it
+    number: int = 0  # how many frames it has sent before
+    span: tuple[int, int] | None = None  # of a part of a step: its first slot, and how many it has
 
 
 def packed(content: Content) -> bytes:

@@ -66,16 +66,7 @@ def _opened(folder: str, make: bool = False) -> Iterator[int]:
 
 
 def make(side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
-    """Make a process's file.
-
-    Parameters
-    ----------
-    side : {"engine", "worker"}
-    channel : str
-    queue_id, key : int
-        The queue's, as of `queues.locate`.
-    size : int
-        Bytes.
+    """Make the file of a process's side, of so many bytes, for a queue as of `queues.locate`.
 
     Raises
     ------

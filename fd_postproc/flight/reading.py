@@ -102,30 +102,7 @@ Entry = StepEntry | QueueEntry | Event | Live | MessageEntry
 
 @dataclass(frozen=True)
 class Flight:
-    """Content of a file.
-
-    Attributes
-    ----------
-    name : str
-    side, channel, version : str
-        Of the process that wrote it.
-    pid : int
-    queue_id, key : int
-    began_ns, began : int, float
-        Unix time in ns; monotonic seconds.
-    busy_since : float or None
-        Monotonic seconds since which a step is in hand.
-    writer : int or None
-        The process that still writes it; None if there is none.
-    size : int
-        Bytes of the ring.
-    overwritten : int
-        Entries that newer ones have replaced.
-    torn, damaged : int
-        Incomplete entries: 1 where the writer is, or died; others have another origin.
-    entries : list
-        In the order in which they were written.
-    """
+    """Content of a file, and what is known of the process that wrote it."""
 
     name: str
     side: str
@@ -134,15 +111,15 @@ class Flight:
     pid: int
     queue_id: int
     key: int
-    began_ns: int
-    began: float
-    busy_since: float | None
-    writer: int | None
-    size: int
-    overwritten: int
-    torn: int
-    damaged: int
-    entries: list[Entry]
+    began_ns: int  # Unix time
+    began: float  # monotonic seconds, as all times here
+    busy_since: float | None  # since then a step is in hand
+    writer: int | None  # the process that still writes it
+    size: int  # bytes of the ring
+    overwritten: int  # entries that newer ones have replaced
+    torn: int  # incomplete entries where the writer is, or died: 1 at most
+    damaged: int  # incomplete entries of another origin
+    entries: list[Entry]  # in the order in which they were written
 
 
 def is_flight(head: bytes) -> bool:
@@ -151,13 +128,7 @@ def is_flight(head: bytes) -> bool:
 
 
 def read(path: str, most: int | None = None) -> Flight:
-    """Read a file.
-
-    Parameters
-    ----------
-    path : str
-    most : int, optional
-        Entries, the newest; default: all.
+    """Read a file, or its newest entries only.
 
     Raises
     ------
@@ -182,13 +153,7 @@ def read(path: str, most: int | None = None) -> Flight:
 
 
 def parse(data: bytes, name: str = "recording", writer: int | None = None, most: int | None = None) -> Flight:
-    """Parse a file's bytes.
-
-    Raises
-    ------
-    FlightError
-        As of `read`.
-    """
+    """Parse a file's bytes; raises FlightError as `read` does."""
     if not is_flight(data):
         raise FlightError(f"{name} is not a flight recorder's file")
     if len(data) < HEAD_SIZE:

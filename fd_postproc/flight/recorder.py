@@ -22,21 +22,9 @@ _LONGEST_TEXT = 600  # bytes
 
 
 class Recorder:
-    """Recorder of one process.
+    """Recorder of one process; without a ring it records nothing.
 
-    Parameters
-    ----------
-    ring : FlightRing, optional
-        None: nothing is recorded.
-    path : str, optional
-        The file.
-
-    Attributes
-    ----------
-    ring : FlightRing or None
-    path : str or None
-    keeps_frames : bool
-        Whether messages are recorded with their tokens, ``FD_POSTPROC_FLIGHT_TOKENS``.
+    It `keeps_frames`, messages with their tokens, with ``FD_POSTPROC_FLIGHT_TOKENS``.
     """
 
     def __init__(self, ring: FlightRing | None = None, path: str | None = None) -> None:
@@ -50,15 +38,7 @@ class Recorder:
     def begin(cls, side: str, channel: Channel, queue_id: int, log: Any, size: int | None = None) -> Recorder:
         """Make this process's file; without one, the log says why, and nothing is recorded.
 
-        Parameters
-        ----------
-        side : {"engine", "worker"}
-        channel : str
-        queue_id : int
-            ``INFERENCE_MSG_QUEUE_ID``.
-        log : logger
-        size : int, optional
-            Bytes; default: what ``FD_POSTPROC_FLIGHT`` says.
+        It has as many bytes as ``FD_POSTPROC_FLIGHT`` says, unless `size` does.
         """
         try:
             usual = FLIGHT.value << 20

@@ -56,15 +56,7 @@ def check_sizes(op: str, inputs: dict[str, HostInput | DeviceInput]) -> Sizes:
 
 
 def check_flag(flag: Any) -> int:
-    """A message flag as an int.
-
-    Raises
-    ------
-    TypeError
-        If it is not a whole number.
-    ValueError
-        If no receiver understands it.
-    """
+    """A message flag as an int; TypeError if it is none, ValueError if no receiver understands it."""
     if type(flag) is not int:
         flag = whole_number(flag, "message_flag", -(1 << 63), (1 << 63) - 1)
     if not 0 <= flag <= 255:
@@ -81,13 +73,7 @@ def check_flag(flag: Any) -> int:
 
 
 def is_first(rank_id: Any) -> bool:
-    """Whether a rank sends and receives for all ranks: 0, or below.
-
-    Raises
-    ------
-    TypeError
-        If it is not a whole number.
-    """
+    """Whether a rank sends and receives for all ranks: 0, or below; TypeError if it is no whole number."""
     if type(rank_id) is not int:
         rank_id = whole_number(rank_id, "rank_id", -(1 << 63), (1 << 63) - 1)
     first: bool = rank_id <= 0

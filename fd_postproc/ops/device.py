@@ -46,12 +46,7 @@ def stop_flag(not_need_stop: Any) -> tuple[bool, int]:
 class DeviceSaves:
     """The saves from CUDA devices of this process, of which there is one sender thread.
 
-    Attributes
-    ----------
-    extension : module or None
-        `fd_postproc._save`, once it is needed.
-    lanes : list of fd_postproc._save.Lane
-        Queues that device tensors were saved to; empty if there were none.
+    `extension` is `fd_postproc._save`, once it is needed; `lanes` are the queues that device tensors went to.
     """
 
     def __init__(self) -> None:
@@ -102,10 +97,7 @@ class DeviceSaves:
     def send_all(self) -> None:
         """Wait until everything is sent, so that no message that is sent directly overtakes it.
 
-        Raises
-        ------
-        ValueError, QueueError, CudaError
-            The errors since the last call.
+        The errors since the last call are raised: ValueError, QueueError, CudaError.
         """
         if self.extension.pending():
             self.extension.drain(-1)

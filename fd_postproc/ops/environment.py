@@ -26,12 +26,7 @@ def peer_understands(word: str) -> bool:
 def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
     """Dialect that the save ops send: ``FD_POSTPROC_DIALECT``, or what ``auto`` means here.
 
-    Parameters
-    ----------
-    logprobs : bool
-        Whether the channel carries logprobs.
-    too_many_for_stock : bool
-        Whether the batch is beyond what FastDeploy's own message can hold.
+    Whether the channel has logprobs matters, and whether FastDeploy's own message can hold the batch.
     """
     dialect: str = DIALECT.of(environment_variable(DIALECT.name))
     if dialect != "auto":

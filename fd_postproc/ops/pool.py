@@ -14,17 +14,7 @@ class Pool(Generic[End]):
     """Cache of queue ends (Receivers or Senders), each used by one call at a time.
 
     A call takes an idle end, or makes one, and gives it back; so there are never more ends than concurrent
-    calls.
-
-    Parameters
-    ----------
-    kind : type
-        Receiver or Sender.
-
-    Attributes
-    ----------
-    members : list
-        All that exist, idle or not.
+    calls.  Its `members` are all that exist, idle or not.
     """
 
     def __init__(self, kind: type[End]) -> None:

@@ -14,14 +14,8 @@ from ..layout import Layout
 class Slots:
     """Map of a step's tensor rows to slots.
 
-    Prefill-decode reordering moves requests within the worker's tensors; the engine knows them by slot.
-
-    Parameters
-    ----------
-    order : object
-        ``index_to_batch_id`` (row: slot) and ``enable_pd_reorder``.
-    rows : int
-        Rows of this step.  What the map says about later rows does not matter.
+    Prefill-decode reordering moves requests within the worker's tensors; the engine knows them by slot.  What
+    the map says about rows beyond those of this step does not matter.
     """
 
     def __init__(self, order: Any, rows: int, layout: Layout) -> None:

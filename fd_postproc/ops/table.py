@@ -10,27 +10,13 @@ from ..layout import Channel
 
 @dataclass(frozen=True)
 class OpSpec:
-    """A save op of FastDeploy's newest builds.
+    """A save op of FastDeploy's newest builds."""
 
-    Attributes
-    ----------
-    channel : str
-        The channel on which it sends.
-    parameters : tuple of str
-        Its positional arguments, in order.
-    roles : dict
-        The argument for each role (`fd_postproc.core.tensors.ROLES`) that it has.
-    every_rank : bool
-        Whether ``save_each_rank`` lets ranks above 0 send, in all builds.
-    has_shorter_form : bool
-        Whether FastDeploy has calls that omit ``preempted_idx`` and otherwise mean the same: those for draft
-        logprobs, for whose arguments its own op raises.
-    """
-
-    channel: Channel
-    parameters: tuple[str, ...]
-    roles: dict[str, str]
-    every_rank: bool = False
+    channel: Channel  # the channel on which it sends
+    parameters: tuple[str, ...]  # its positional arguments, in order
+    roles: dict[str, str]  # the argument for each role (`fd_postproc.core.tensors.ROLES`) that it has
+    every_rank: bool = False  # whether save_each_rank lets ranks above 0 send, in all builds
+    # whether there are calls without preempted_idx: for draft logprobs, where FastDeploy's own op raises
     has_shorter_form: bool = False
 
     @property

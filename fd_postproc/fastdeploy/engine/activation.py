@@ -31,26 +31,14 @@ UNKNOWN_KEYS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether our class is used, and the reason where it is not.
-
-    Attributes
-    ----------
-    compatible : bool
-    reason : str
-        One sentence in plain words.
-    facts : dict of str to bool
-        Attributes that our class needs for this FastDeploy.
-    unknown : tuple of str
-        FastDeploy's functions with new code.
-    asked_later : str
-        Why FastDeploy's ops could not be asked for the keys of their queues; they are when a queue is made.
-    """
+    """Whether our class is used, and the reason where it is not."""
 
     compatible: bool
-    reason: str = ""
+    reason: str = ""  # one sentence in plain words
+    # attributes that our class needs for this FastDeploy
     facts: dict[str, bool] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
-    asked_later: str = ""
+    unknown: tuple[str, ...] = ()  # FastDeploy's functions with new code
+    asked_later: str = ""  # why FastDeploy's ops could not be asked for the keys of their queues yet
 
 
 _SOCKET = frozenset(
@@ -65,19 +53,9 @@ _QUEUE = frozenset({"TokenProcessor.process_sampling_results", "TokenProcessor._
 
 
 def decide(module: Any, speculative: bool = False) -> Decision:
-    """Decide whether our class is active.
+    """Decide whether our class is active; never raises.
 
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.output.token_processor``.
-    speculative : bool
-        Whether it decodes speculatively, of which FastDeploy sends nothing over ZeroMQ.
-
-    Returns
-    -------
-    Decision
-        Never raises.
+    FastDeploy itself sends nothing of `speculative` decoding over ZeroMQ.
     """
     try:
         reason = f"switched off by {DISABLE}" if is_on(DISABLE) else contract_gap(module)
@@ -104,10 +82,7 @@ def decide(module: Any, speculative: bool = False) -> Decision:
 def other_keys() -> str:
     """Why our receiver would open another queue than FastDeploy's ops; empty if it would not.
 
-    Raises
-    ------
-    QueueError
-        If the kernel makes no queue at all at present.
+    Raises QueueError if the kernel makes no queue at all at present.
     """
     rule = key_rule(getattr(ops_module(), "get_output_ep", None))
     return {KeyRule.OURS: "", KeyRule.OTHER: OTHER_KEYS, KeyRule.UNKNOWN: UNKNOWN_KEYS}[rule]
@@ -142,14 +117,7 @@ def _record(channel: Channel, text: str, log: Any) -> None:
 def settle(processor: Any, module: Any, stock: type) -> Decision:
     """Decide for a token processor that was just constructed; a fallback makes it FastDeploy's own.
 
-    Parameters
-    ----------
-    processor : TokenProcessor
-        An instance of our class.
-    module : module
-        ``fastdeploy.output.token_processor``.
-    stock : type
-        FastDeploy's class, of which ours is a subclass.
+    Its class is ours, a subclass of `stock`, and `module` is ``fastdeploy.output.token_processor``.
     """
     channel = processor.channel
     speculative = bool(processor.cfg.speculative_config.method)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ...environment import KEEP_POLLING, is_on
 from .. import gate
@@ -13,37 +13,9 @@ from .delivery.sending import sends_batches
 from .delivery.wake_up import waits_in
 from .results._results import Plan, Sums
 
-if TYPE_CHECKING:
-    from ..contract import Module, Scheduler
-    from .delivery.delivery import Delivery
-    from .results.step_context import SteadyMode
-
-
-class Examined(Protocol):
-    """A processor that is about to run."""
-
-    fd: Module
-    plan: Plan
-    cached_generated_tokens: Scheduler
-    delivery: Delivery
-
-    def steady_mode(self) -> SteadyMode | None: ...
-
 
 def paths_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
-    """The fast paths that depend on FastDeploy's classes only.
-
-    Parameters
-    ----------
-    fd : module
-        With the names of ``fastdeploy.output.token_processor``.
-    plan : Plan
-
-    Returns
-    -------
-    dict of str to bool
-        By the names of `seams.SEAMS`.
-    """
+    """The fast paths that depend on FastDeploy's classes only, by the names of `seams.SEAMS`."""
     ours = (plan.results, plan.outputs, plan.metrics)
     sums = Sums()
     metrics = getattr(fd, "main_process_metrics", None)
@@ -56,7 +28,7 @@ def paths_of_classes(fd: Any, plan: Plan) -> dict[str, bool]:
     }
 
 
-def paths_of(processor: Examined) -> dict[str, bool]:
+def paths_of(processor: Any) -> dict[str, bool]:
     """All fast paths of a token processor that is about to run.
 
     Left out is what is not there: a scheduler's log, the wake-up where the environment forbids it, the
@@ -79,21 +51,13 @@ def paths_of(processor: Examined) -> dict[str, bool]:
 
 
 def why_left(taken: dict[str, bool], scheduler: Any = None, service: Any = None) -> dict[str, str]:
-    """Why paths are left to FastDeploy, by name: which of its functions has new code, and where.
-
-    Parameters
-    ----------
-    taken : dict of str to bool
-        Of `paths_of`.
-    scheduler, service : type, optional
-        FastDeploy's.
-    """
+    """Why paths are left to FastDeploy, by name: which of its functions has new code, and where."""
     places = {"delivery": scheduler, "wake-up": scheduler, "sending": service}
     reasons = {name: gate.judge(name, places.get(name)).reason for name, is_on in taken.items() if not is_on}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def tell(processor: Examined) -> None:
+def tell(processor: Any) -> None:
     """Log and export the active fast paths."""
     taken = paths_of(processor)
     log = processor.fd.llm_logger

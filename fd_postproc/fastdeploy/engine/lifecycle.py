@@ -65,7 +65,7 @@ class Lifecycle(Sockets):
             self.best_effort("the flight recorder", self._begin_recording)
             self.best_effort("the wait in the scheduler", self._wait_for_results)
             self.best_effort("the fast paths", fast_paths.tell, self)
-        super().run()  # type: ignore[safe-super]
+        super().run()
         if self.warmup is not None:
             self.best_effort("the watch over the health", self._watch_health)
 

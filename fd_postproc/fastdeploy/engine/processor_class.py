@@ -15,11 +15,8 @@ from .results.result_classes import plan_of
 def make_class(module: Any) -> type:
     """Make the subclass of FastDeploy's TokenProcessor that handles a step in bulk.
 
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.output.token_processor``, or something with its names.  They are looked up there at
-        each call, so that whatever is patched there is patched here.
+    Names are looked up in `module`, ``fastdeploy.output.token_processor``, at each call, so that whatever is
+    patched there is patched here.
 
     Raises
     ------

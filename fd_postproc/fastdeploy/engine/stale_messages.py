@@ -32,12 +32,7 @@ _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
 class StaleMessages:
     """Drain of a channel's queue, once at construction or at run().
 
-    Parameters
-    ----------
-    channel : str
-    cfg : FDConfig
-        Its ports are the numbers that a queue of this service can have.
-    log : logger
+    The ports of `cfg` are the numbers that a queue of this service can have.
     """
 
     def __init__(self, channel: Channel, cfg: Any, log: Any) -> None:

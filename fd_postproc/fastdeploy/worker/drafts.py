@@ -28,13 +28,7 @@ def engine_wants_drafts() -> bool:
 
 
 class DraftOp:
-    """Save op that puts its step, as a compact frame, into the model runner's queue.
-
-    Parameters
-    ----------
-    name : str
-    spec : OpSpec
-    """
+    """Save op that puts its step, as a compact frame, into the model runner's queue."""
 
     _queue: Any = None
 

@@ -55,13 +55,7 @@ def _take_over_streams(log: logging.Logger) -> None:
 
 
 def replace_save_ops() -> list[str]:
-    """Install our save ops in FastDeploy's modules of ops, and in all modules that imported them.
-
-    Returns
-    -------
-    list of str
-        Names of those that were replaced.
-    """
+    """Install our save ops where FastDeploy's modules have its own; return their names."""
     from ...ops.table import SAVE_OPS
     from .. import seams
     from ..build import ops_module

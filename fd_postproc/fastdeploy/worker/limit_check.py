@@ -13,20 +13,10 @@ _OTHERWISE = "run fd_postproc on the engine side, too: compact frames need no li
 
 
 def largest_message(channel: Channel, batch: int, dialect: Dialect | None) -> int:
-    """Largest message of this worker in bytes.
+    """Largest message of this worker in bytes; of FastDeploy's own op if `dialect` is None.
 
-    Parameters
-    ----------
-    channel : str
-    batch : int
-        Slots that the worker's tensors have: its ``max_num_seqs``.
-    dialect : {"compact", "packed", "legacy"} or None
-        None: FastDeploy's own op sends.
-
-    Notes
-    -----
-    ``max_logprobs`` does not matter: only batch and tokens move the end of a packed or legacy message, and a
-    compact frame is cut to fit.
+    `batch` is its ``max_num_seqs``.  ``max_logprobs`` does not matter: only batch and tokens move the end of
+    a packed or legacy message, and a compact frame is cut to fit.
     """
     if dialect is None:
         return payload_size(channel)

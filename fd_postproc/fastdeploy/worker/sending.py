@@ -47,14 +47,6 @@ class SaveOp:
     Whatever is in doubt is left to FastDeploy's op, for good and with one line in the log: both send what
     either receiver understands.  An op of ours that was refused by the kernel, or was given a number that
     FastDeploy's op would write out of bounds, raises.
-
-    Parameters
-    ----------
-    name : str
-    original : function
-        FastDeploy's op.
-    get_output_ep : function or None
-        FastDeploy's op of this name; see `fd_postproc.fastdeploy.build.key_rule`.
     """
 
     def __init__(self, name: str, original: Callable[..., Any], get_output_ep: Any = None) -> None:

@@ -26,28 +26,14 @@ RUNNER_LOOP, RUNNER_QUEUE, RUNNER_CLIENT = "_async_output_busy_loop", "async_out
 
 
 class Runner(NamedTuple):
-    """The parts of FastDeploy's model runner that send steps over ZeroMQ.
+    """The parts of FastDeploy's model runner that send steps over ZeroMQ."""
 
-    Attributes
-    ----------
-    queue : queue.Queue
-        What its thread sends.
-    socket : zmq.Socket or None
-        By which it does; only that thread may use it.
-    """
-
-    queue: Any
-    socket: Any
+    queue: Any  # what its thread sends
+    socket: Any  # by which it does; only that thread may use it
 
     @classmethod
     def found(cls) -> Runner:
-        """Find those of this process.
-
-        Raises
-        ------
-        RuntimeError
-            If this process has none, or several.
-        """
+        """Find those of this process; RuntimeError if it has none, or several."""
         runners = {}
         for thread in threading.enumerate():
             target = getattr(thread, "_target", None)
@@ -76,11 +62,7 @@ class Runner(NamedTuple):
 class FramePiece:
     """Frame that is packed when FastDeploy's thread pickles it; the receiver gets bytes.
 
-    Parameters
-    ----------
-    content : Content or bytes
-        Or a short frame, packed already.
-    runner : Runner
+    A short frame is bytes, packed already.
     """
 
     def __init__(self, content: Content | bytes, runner: Runner) -> None:

@@ -35,16 +35,7 @@ def content_of(
 ) -> Content:
     """The content, without a number, that FastDeploy's builder turns into objects.
 
-    Parameters
-    ----------
-    output_tokens : tensor of int64 or None
-        The token of each slot, or a code.
-    pooler_outputs : list of (tensor or None), optional
-        Used if there are no tokens.
-    logprobs : LogprobsTensors, optional
-        One row a slot.
-    prompt_logprobs_list : list of (LogprobsTensors or None), optional
-    sampling_mask : list of ndarray, optional
+    The tokens are those of each slot, or codes; without any, the pooler's outputs are used.
 
     Raises
     ------
@@ -70,11 +61,6 @@ def numbered(content: Content) -> Content:
     """Number the content of the next frame."""
     sender, number = numbering.next()
     return content._replace(sender=sender, number=number)
-
-
-def build_frame(*arguments: Any, **named: Any) -> bytes:
-    """Build the frame of a whole step; arguments and errors as of `content_of`."""
-    return packed(numbered(content_of(*arguments, **named)))
 
 
 def _tensors(rows: Any) -> tuple[Any, Any, Any]:
@@ -115,11 +101,6 @@ class StreamBuilder:
     """Replacement for FastDeploy's builder; unsupported steps fall back to it, with one log line.
 
     FastDeploy's thread sends what this returns as it sends the objects; the engine side takes both.
-
-    Parameters
-    ----------
-    original : function
-        FastDeploy's builder.
     """
 
     def __init__(self, original: Callable[..., Any]) -> None:

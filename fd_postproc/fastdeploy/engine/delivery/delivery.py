@@ -124,13 +124,7 @@ class Delivery:
 
 
 def handover_in(scheduler: Any, plan: Plan) -> Handover | None:
-    """The fast path into a scheduler and out of it.
-
-    Returns
-    -------
-    Handover or None
-        None unless the code of the scheduler's class is known.
-    """
+    """The fast path into a scheduler and out of it; None unless the code of its class is known."""
     stock = Stock.of(type(scheduler), None, None)
     if stock.put is None or gate.judge("delivery", type(scheduler)).reason:
         return None

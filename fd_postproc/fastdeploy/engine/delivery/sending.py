@@ -21,34 +21,20 @@ LOOP, SEND = "_zmq_send_generated_tokens", "_send_batch_response"
 
 
 class Stock(NamedTuple):
-    """FastDeploy's own functions on the way; those of another kind are None.
+    """FastDeploy's own functions on the way; those of another kind are None."""
 
-    Attributes
-    ----------
-    scheduler : type
-        The class of `put` and `get`.
-    server : type
-        The class of `send` and `respond`.
-    """
-
-    scheduler: Any = None
+    scheduler: Any = None  # the class of `put` and `get`
     put: Any = None
     get: Any = None
     loop: Any = None
     decode: Any = None
-    server: Any = None
+    server: Any = None  # the class of `send` and `respond`
     send: Any = None
     respond: Any = None
 
     @classmethod
     def of(cls, scheduler: Any, service: Any, server: Any) -> Stock:
-        """Those of a scheduler's class, of ``EngineService``, and of the module of servers.
-
-        Parameters
-        ----------
-        scheduler, service : type or None
-        server : module or None
-        """
+        """Those of a scheduler's class, of ``EngineService``, and of the module of servers."""
         put, get = _known(scheduler, "put_results"), _known(scheduler, "get_results")
         if put is None or get is None:
             scheduler = put = get = None
@@ -76,13 +62,7 @@ def why_left(stock: Stock, service: Any) -> str:
 
 
 def sends_batches(envs: Any) -> bool:
-    """Whether FastDeploy sends the results of several requests in one message.
-
-    Parameters
-    ----------
-    envs : module
-        ``fastdeploy.envs``.
-    """
+    """Whether FastDeploy sends the results of several requests in one message, by ``fastdeploy.envs``."""
     return bool(getattr(envs, "ZMQ_SEND_BATCH_DATA", 0)) and not envs.FD_ENABLE_INTERNAL_ADAPTER
 
 

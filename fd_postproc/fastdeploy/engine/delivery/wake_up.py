@@ -21,13 +21,7 @@ TIMEOUT = "wait_response_timeout"
 
 
 class WakeUp:
-    """The longer wait of a scheduler: `begin` sets it, `end` restores.
-
-    Parameters
-    ----------
-    scheduler : object
-        FastDeploy's, or whatever stands in its place.
-    """
+    """The longer wait of a scheduler: `begin` sets it, `end` restores."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = waits_in(scheduler)
@@ -36,10 +30,7 @@ class WakeUp:
     def begin(self) -> str:
         """Set the long wait, unless it is long already, or the environment forbids it.
 
-        Returns
-        -------
-        str
-            For the log: what was changed; empty if nothing was.
+        The text for the log says what was changed; it is empty if nothing was.
         """
         if self._scheduler is None or self._replacement is not None or is_on(KEEP_POLLING):
             return ""
@@ -67,12 +58,8 @@ class WakeUp:
 def waits_in(scheduler: Any) -> Any | None:
     """The scheduler, or its inner one, whose ``get_results`` uses its attribute as the time limit.
 
-    The data-parallel scheduler keeps a local one, which its own thread asks.
-
-    Returns
-    -------
-    object or None
-        None unless the code of its class is known.
+    The data-parallel scheduler keeps a local one, which its own thread asks.  None unless the code of its
+    class is known.
     """
     for one in (scheduler, getattr(scheduler, "_scheduler", None)):
         if isinstance(getattr(one, TIMEOUT, None), (int, float)) and is_woken(type(one)):

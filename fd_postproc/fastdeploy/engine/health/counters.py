@@ -105,13 +105,8 @@ class Reports:
     """Reports of the totals: Prometheus counters, if prometheus_client is there, and log lines.
 
     In FastDeploy's multi-process mode only counters of prometheus_client's own reach a scrape, so they are
-    moved forward now and then instead of being collected on demand.
-
-    Parameters
-    ----------
-    counters : Counters
-    logger : logging.Logger
-        Gets a line every ``FD_POSTPROC_LOG_STATS`` seconds, if that is set.
+    moved forward now and then instead of being collected on demand.  The log gets a line every
+    ``FD_POSTPROC_LOG_STATS`` seconds, if that is set.
     """
 
     def __init__(self, counters: Counters, logger: Any) -> None:
@@ -136,13 +131,7 @@ class Reports:
         return None if due == math.inf else min(max(due - now, 0.0), 3600.0)
 
     def refresh(self, now: float) -> None:
-        """Update the exported counters, once in `EXPORT_S`, and log when it is due.
-
-        Parameters
-        ----------
-        now : float
-            ``time.monotonic()``.
-        """
+        """Update the exported counters, once in `EXPORT_S`, and log when it is due."""
         if now >= self._due:
             self._due = now + EXPORT_S
             self.move_forward()

@@ -17,15 +17,7 @@ REASONS = ("thread", "step", "queue", "worker", "stopped", "silent", "removed", 
 
 
 class Health(NamedTuple):
-    """Reason for bad health.
-
-    Attributes
-    ----------
-    reason : str
-        One of `REASONS`.
-    text : str
-        The same for a person.
-    """
+    """Reason for bad health: one of `REASONS`, and the same for a person."""
 
     reason: str
     text: str
@@ -33,43 +25,19 @@ class Health(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """State of the queue and the requests at one look.
+    """State of the queue and the requests at one look."""
 
-    Attributes
-    ----------
-    now : float
-        Monotonic seconds.
-    steps, refused : int
-        Totals.
-    running : mapping of str to int
-        Tokens of each request that has a slot.
-    known : set of str
-        Requests that have had a token and are not over, running or not.
-    busy : bool
-        Whether results wait for something other than the worker, as for a cache transfer.
-    worker : int
-        Process that sent the last step; 0: unknown.
-    state : str
-        Its state as in ``/proc/PID/stat``; empty if there is no such process, or it is unknown.
-    refused_by_worker : bool
-        Whether what was refused may be the worker's.
-    refusal : str
-        What was wrong with the message that was refused last.
-    removed : bool
-        Whether the queue was removed, and no step has come since.
-    """
-
-    now: float
-    steps: int
-    refused: int
-    running: Mapping[str, int]
-    known: frozenset[str]
-    busy: bool = False
-    worker: int = 0
-    state: str = ""
-    refused_by_worker: bool = True
-    refusal: str = ""
-    removed: bool = False
+    now: float  # monotonic seconds
+    steps: int  # total
+    refused: int  # total
+    running: Mapping[str, int]  # tokens of each request that has a slot
+    known: frozenset[str]  # requests that have had a token and are not over, running or not
+    busy: bool = False  # whether results wait for something other than the worker, as for a cache transfer
+    worker: int = 0  # process that sent the last step; 0: unknown
+    state: str = ""  # its state as in /proc/PID/stat; empty if there is no such process, or it is unknown
+    refused_by_worker: bool = True  # whether what was refused may be the worker's
+    refusal: str = ""  # what was wrong with the message that was refused last
+    removed: bool = False  # whether the queue was removed, and no step has come since
 
 
 class Liveness:
@@ -77,13 +45,7 @@ class Liveness:
 
     While a request has had no token since it got its slot, its prefill may be under way, for which all
     others wait: then only a worker that has ended or was stopped is a death, up to `prefill` seconds.
-
-    Parameters
-    ----------
-    floor : float
-        Seconds of silence that are never a death; infinite: silence is none.
-    prefill : float
-        Seconds that a prefill may take.
+    Silence of up to `floor` seconds is never a death; infinite: silence is none.
     """
 
     def __init__(self, floor: float, prefill: float) -> None:

@@ -9,36 +9,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from .counters import Reports
-
-if TYPE_CHECKING:
-    from ....flight.recorder import Recorder
-    from ....log_throttle import Complaints
-    from ...contract import Module
-    from .counters import Counters
-
-
-class Reported(Protocol):
-    """Protocol for `Reporter`: a processor that reports on itself periodically."""
-
-    fd: Module
-    gauge_period: float
-
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def complaints(self) -> Complaints: ...
-
-    recorder: Recorder
-
-    def look(self) -> None: ...
-    def watch_readers(self, seconds: float) -> None: ...
-    def report_gauges(self) -> None: ...
-    def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
-
 
 QUEUE_CHECK_S = 1.0  # seconds between two looks of the flight recorder at the queue
 WATCHED = 0.1  # seconds at a time that are spent watching who reads it
@@ -47,18 +20,10 @@ WATCHED = 0.1  # seconds at a time that are spent watching who reads it
 class Reporter:
     """Reporter of speculative gauges, exported counters and the log; a context manager.
 
-    Parameters
-    ----------
-    processor : TokenProcessor
-        Ours.  It tells of its steps by `notify`.
-
-    Attributes
-    ----------
-    has_news : bool
-        Whether `notify` has been called, and nothing been told since.
+    Our token processor tells of its steps by `notify`; since then, until they are told, it `has_news`.
     """
 
-    def __init__(self, processor: Reported) -> None:
+    def __init__(self, processor: Any) -> None:
         self._processor = processor
         self._reports = Reports(processor.counters, processor.fd.llm_logger)
         self._news, self._end = threading.Event(), threading.Event()

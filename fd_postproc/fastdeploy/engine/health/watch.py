@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ....flight.codes import Kind
 from ...logs import export
 from .liveness import REASONS, Health
 
-if TYPE_CHECKING:
-    from ...contract import Module
-
-
-class Judged(Protocol):
-    """Protocol for `HealthWatch`: a processor that reports its health."""
-
-    fd: Module
-
-    def health(self) -> Health | None: ...
-    def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
-
 
 class HealthWatch:
-    """Watchdog of a processor's health; `begin` starts it, `end` ends it.
+    """Watchdog of our token processor's health; `begin` starts it, `end` ends it.
 
     It is no part of the token thread, of which it also tells that it is dead, and it does not keep the
-    processor alive.
-
-    Parameters
-    ----------
-    processor : TokenProcessor
-        Ours.
-    period : float
-        Seconds between two looks.
+    processor alive.  It looks every `period` seconds.
     """
 
-    def __init__(self, processor: Judged, period: float) -> None:
+    def __init__(self, processor: Any, period: float) -> None:
         self._processor = weakref.ref(processor)
         self._period = period
         self._end = Event()

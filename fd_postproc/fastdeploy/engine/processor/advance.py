@@ -27,10 +27,7 @@ class Advance(Finish):
     def advance(self, slot: int, task: Any, code: int, batch: Batch) -> Any:
         """Advance one request by its tokens of a step; `code` is their count, or negative.
 
-        Returns
-        -------
-        RequestOutput or None
-            None if there is nothing to tell the client.
+        The result is None if there is nothing to tell the client.
         """
         name, role = task.request_id, self.cfg.scheduler_config.splitwise_role
         if name in self.transfers and code != self._preempted:
@@ -83,7 +80,7 @@ class Advance(Finish):
 
     @property
     def _recovery(self) -> int:
-        return self.fd.RECOVERY_STOP_SIGNAL
+        return int(self.fd.RECOVERY_STOP_SIGNAL)
 
     @property
     def _preempted(self) -> int:
@@ -200,12 +197,9 @@ class Advance(Finish):
     def _append_tokens(
         self, task: Any, tokens: list[int], outputs: Any, kind: RequestKind, hidden: bool = False
     ) -> tuple[int, bool]:
-        """Append the tokens, up to the first that ends the request.
+        """Append the tokens, up to the first that ends the request: how many, and whether one ended it.
 
-        Returns
-        -------
-        int, bool
-            How many, and whether one ended it; `hidden`: without that one.
+        A `hidden` end token is not told to the client.
         """
         name, ends = task.request_id, task.eos_token_ids or ()
         taken, ended = 0, False

@@ -12,19 +12,58 @@ from ....log_throttle import Complaints
 from ..health.counters import Counters
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    import threading
 
-    from ...contract import Module, StockProcessor
     from ..results._results import Plan
 
-    class Base(StockProcessor, Protocol):
-        """Attributes of every mix-in: FastDeploy's, and those of `processor_class.make_class`."""
+    class Base:
+        """FastDeploy's ``TokenProcessor``, as far as it is relied on, and what `make_class` adds."""
 
-        fd: Module
+        fd: Any  # FastDeploy's module, whose names are looked up at each use: its patches have effect
         stock: type
         plan: Plan
         aborts_itself: bool
         makes_empty_results: bool
+
+        cfg: Any
+        resource_manager: Any  # the table of requests by slot, which other threads change at any time
+        cached_generated_tokens: Any  # the scheduler
+        engine_worker_queue: Any
+        worker: threading.Thread | None
+        output_tokens: Any
+        output_scores: Any
+        output_ranks: Any
+        use_logprobs: bool
+        enable_draft_logprob: bool
+        sampling_mask_zmq_server: Any  # where use_sampling_mask is on
+        speculative_decoding: bool
+        prefill_result_status: dict[str, str]
+
+        tokens_counter: Any  # a Counter or dict: tokens by request
+        total_step: int
+        number_of_output_tokens: int
+        total_step_per_request: dict[str, int]
+        accept_token_num_per_head_per_request: dict[str, list[int]]
+        accept_token_num_per_head: list[int]
+        num_draft_tokens: int
+        num_accepted_tokens: int
+        num_emitted_tokens: int
+        max_num_emitted_tokens: int
+
+        health_lock: threading.Lock
+        timestamp_for_alive_before_handle_batch: float | None
+        timestamp_for_alive_after_handle_batch: float | None
+        engine_output_token_hang: bool
+
+        run: Any
+        _recycle_resources: Any
+        _record_metrics: Any
+        _record_first_token_metrics: Any
+        _record_completion_metrics: Any
+        _record_speculative_decoding_accept_num_per_request: Any
+        _compute_speculative_status: Any
+        _is_decode_stage: Any
+        _finalize_routing: Any
 
 else:
     Base = object  # FastDeploy's class comes after the parts, and its methods must not be hidden

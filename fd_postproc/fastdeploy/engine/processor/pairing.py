@@ -25,18 +25,12 @@ class Pairing(BestEffort):
         return bool(self.cfg.speculative_config.method and self.use_logprobs and self.enable_draft_logprob)
 
     def postprocess(self, batch_result: list[Any], mtype: int = TARGET) -> None:
-        """Deliver the results of a step.
+        """Deliver the results of a step; its `mtype` is 3 for a target, 4 for a draft.
 
         With draft log-probabilities on, a target's results wait for the draft message that follows them.
         Whatever comes first - the draft, another target, a step in which a request ends, or the end of
         `DRAFT_WAIT_S` - every waiting result goes out once, in order, and before anything newer.  (An empty
         batch waits, too, and its draft puts an empty list, as FastDeploy does.)
-
-        Parameters
-        ----------
-        batch_result : list of RequestOutput
-        mtype : int
-            3 target, 4 draft; others are delivered as they are.
         """
         try:
             if not self.pairs_drafts:

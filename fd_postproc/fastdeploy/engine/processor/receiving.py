@@ -27,19 +27,11 @@ COMPACT_MTYPE = 2
 
 
 class Trouble(NamedTuple):
-    """Fault of the queue, which ends with the next step.
+    """Fault of the queue, which ends with the next step."""
 
-    Attributes
-    ----------
-    kind : {"removed", "refused", "queue"}
-    text : str
-    steps : int
-        Steps before it.
-    """
-
-    kind: str
+    kind: str  # "removed", "refused" or "queue"
     text: str
-    steps: int
+    steps: int  # how many there were before it
 
 
 class Receiving(Steps):

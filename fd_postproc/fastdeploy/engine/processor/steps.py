@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...._core import DRAFT, TARGET, Step, step_from_tensors
@@ -12,10 +13,7 @@ from .advance import Advance
 from .finish import MOST_REQUESTS
 
 RECORD = "_record_speculative_decoding_metrics"
-MTP, NGRAM = (
-    "mtp",
-    "ngram",
-)  # names, to which the members of SpecMethod are equal; FastDeploy 2.5 has none here
+MTP, NGRAM = "mtp", "ngram"  # to which the members of SpecMethod are equal; FastDeploy 2.5 has none here
 
 
 class Steps(Advance):
@@ -55,21 +53,27 @@ class Steps(Advance):
         # While requests wait for their transfer, every message is looked at closely: theirs is no step.
         steady = None if self.transfers else self.best_effort("the fast path", self.steady_mode)
         context = Context(manager.stop_flags, manager.tasks_list, output_type, masks, steady)
-        batch = Batch(self.plan, step, context, self._advance_in_order, self.give_up)
-        results = batch.results()
-        self._add_up(batch.sums)
-        if batch.failures:
-            for what, error in batch.failures.items():
-                self.note_failure(what, error)
+        results = self._results_of(step, context, self._advance_in_order, self._add_up)
         if self.cfg.speculative_config.method:
             self.best_effort("gauges of a step", self.count_drafts, step)
-        if batch.is_crowded(MOST_REQUESTS):
-            self.best_effort("forgetting requests", self.sweep)
         stages.end_build(step)
         # Where FastDeploy has no log-probabilities for a step, it has none for its drafts either.
         drafts = step.channel == self.channel or not self.pairs_drafts
         self.postprocess(results, output_type if drafts else 0)
         stages.end_put(results, step)
+
+    def _results_of(
+        self, step: Step, context: Context, advance: Callable[..., Any], add_up: Callable[[Sums], None]
+    ) -> list[Any]:
+        """Results of the batch loop, which leaves some requests to `advance`, and its sums to `add_up`."""
+        batch = Batch(self.plan, step, context, advance, self.give_up)
+        results = batch.results()
+        add_up(batch.sums)
+        for what, error in batch.failures.items():
+            self.note_failure(what, error)
+        if batch.is_crowded(MOST_REQUESTS):
+            self.best_effort("forgetting requests", self.sweep)
+        return results
 
     def _sampling_masks(self) -> dict[int, Any]:
         """The step's sampling masks: one blocking read a step, if enabled."""

@@ -18,13 +18,7 @@ _frozen = False
 
 
 class Warmup:
-    """Counter of steps; at its limit it freezes the collector, once in a process.
-
-    Parameters
-    ----------
-    steps : int, optional
-        Steps with work until then.
-    """
+    """Counter of steps with work; at its limit it freezes the collector, once in a process."""
 
     def __init__(self, steps: int = STEPS) -> None:
         self.left = steps if is_on(GC) else 0

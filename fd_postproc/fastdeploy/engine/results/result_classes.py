@@ -26,12 +26,7 @@ STAMPS = (
 
 
 def plan_of(fd: Any) -> Plan:
-    """Make the result classes, and the plan for the batch loop.
-
-    Parameters
-    ----------
-    fd : module
-        With the names of ``fastdeploy.output.token_processor``.
+    """Make the result classes, and the plan for the batch loop, from FastDeploy's module.
 
     Raises
     ------
@@ -157,17 +152,12 @@ def _filled(base: type, names: list[str]) -> Any:
 def _dict_maker(
     base: Any, copier: FieldCopier, filled: Callable[[], Any], usual: dict[str, Any], **options: Any
 ) -> DictMaker | None:
-    """The fast ``to_dict`` for `base`.
+    """The fast ``to_dict`` for `base`; None if some value is made, not kept: FastDeploy alone knows how.
 
     FastDeploy's own is asked what it shows of an object whose every attribute is marked, and again with one
     attribute after the other set to something else.  An attribute that decides about more than the value of
     its own key (``if self.routing_data is not None: ...``) has to keep its usual value, or FastDeploy's own
     method is called.
-
-    Returns
-    -------
-    DictMaker or None
-        None if some value is made, not kept: FastDeploy alone knows how.
     """
     if gate.judge("dictionaries").reason:
         return None

@@ -19,28 +19,8 @@ _NOTHING = np.empty(0)
 class Framed:
     """Step from a frame: a `Step`, and the data that has no place in one.
 
-    Parameters
-    ----------
-    step : Step
-    sections : dict of bytes to memoryview
-    sender : int
-    logprobs : bool
-        Whether log-probabilities are for the clients.
-    lists : type
-        FastDeploy's LogprobsLists.
-
-    Attributes
-    ----------
-    step : Step
-    apart : set of int
-        Slots of which the step does not hold all.
-    masks : dict of int to list of int
-        Sampling masks by slot.
-    slots : collection of int
-        Those that the worker speaks of in the step, of which the frame may have some.
-    is_part : bool
-        Whether it has not all.
-    sender : int
+    The step does not hold all of the slots `apart`.  The worker speaks of `slots` in the step, of which a
+    frame that `is_part` has some.
 
     Raises
     ------

@@ -15,9 +15,9 @@ import numpy as np
 
 from ...._core import TARGET, Sequences, Step, _open_streamed
 from ....flight.codes import End, Kind
-from ..processor.finish import MOST_REQUESTS, RequestKind
+from ..processor.finish import RequestKind
 from ..processor.steps import Steps
-from ..results._results import Batch
+from ..results._results import Batch, Sums
 from ..results.step_context import Context, SteadyMode
 from .frame_step import Framed
 
@@ -56,8 +56,7 @@ class Streamed(Steps):
         Raises
         ------
         ValueError
-            If the frame does not add up, or is of speculative decoding where the engine is not, or not
-            where it is.
+            If it does not add up, or is of speculative decoding where the engine is not, or the reverse.
         """
         drafts = not self.receives_objects
         step, sections, sender = _open_streamed(content, drafts, self.layout.max_draft)
@@ -79,14 +78,7 @@ class Streamed(Steps):
         steady = None if self.transfers else self.best_effort("the fast path", self._steady_stream)
         context = Context(manager.stop_flags, manager.tasks_list, TARGET, framed.masks, steady)
         advance = partial(self._advance_streamed, framed)
-        batch = Batch(self.plan, framed.step, context, advance, self.give_up)
-        results = batch.results()
-        self._observe_sums(batch)
-        for what, error in batch.failures.items():
-            self.note_failure(what, error)
-        if batch.is_crowded(MOST_REQUESTS):
-            self.best_effort("forgetting requests", self.sweep)
-        self._deliver(results, framed.step)
+        self._deliver(self._results_of(framed.step, context, advance, self._observe_sums), framed.step)
 
     def _deliver(self, results: list[Any], step: Step | None) -> None:
         """Deliver the results of a step; record `step`, if any, in the flight recorder."""
@@ -137,15 +129,15 @@ class Streamed(Steps):
 
     # ---- what the batch loop leaves to us ------------------------------------------------------------
 
-    def _observe_sums(self, batch: Batch) -> None:
+    def _observe_sums(self, sums: Sums) -> None:
         """Observe the loop's sums in FastDeploy's metrics; attributes count nothing here."""
-        if batch.sums.steps:
-            _, tokens, _ = batch.sums.take()
-            self.best_effort("metrics of a step", batch.sums.observe, tokens)
+        if sums.steps:
+            _, tokens, _ = sums.take()
+            self.best_effort("metrics of a step", sums.observe, tokens)
 
     def _advance_streamed(self, framed: Framed, slot: int, task: Any, code: int, batch: Batch) -> Any:
         """Advance a request, after the sums of those before it are visible to FastDeploy."""
-        self._observe_sums(batch)
+        self._observe_sums(batch.sums)
         entry = framed.entry(slot)
         if entry is None or (code == NO_TOKEN and slot not in framed.apart):
             return None
@@ -159,7 +151,8 @@ class Streamed(Steps):
             return None
         if code < 0 and code != self._recovery:
             return self._without_token(slot, name, task, code)
-        if self.cfg.scheduler_config.splitwise_role == "decode" and self._is_left(name):
+        decodes = self.cfg.scheduler_config.splitwise_role == "decode"
+        if decodes and self._is_left(name):
             return None
         now = self.fd.time.time()
         first = self.tokens_counter.get(name, 0) == 0
@@ -167,7 +160,6 @@ class Streamed(Steps):
         if getattr(task, "pooling_params", None) is not None:
             return self._pooled(slot, task, entry.pooler_output, metrics)
         pair = task.disaggregate_info
-        decodes = self.cfg.scheduler_config.splitwise_role == "decode"
         kind = RequestKind(pair is not None and pair["role"] == "prefill", decodes, code == self._recovery)
         result = self._new_result(slot, task, TARGET, metrics, streamed=True)
         if kind.recovery:

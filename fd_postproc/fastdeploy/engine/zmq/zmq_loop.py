@@ -39,13 +39,7 @@ plug-in sends them."""
 
 
 class Arrivals:
-    """Totals of the socket's messages, as a `Receiver` has those of its queue.
-
-    Attributes
-    ----------
-    waited : float
-        Seconds.
-    """
+    """Totals of the socket's messages, as a `Receiver` has those of its queue."""
 
     def __init__(self, sequences: Sequences, address: str, channel: str) -> None:
         self._sequences, self.waited = sequences, 0.0
