@@ -1,16 +1,16 @@
-"""What of FastDeploy is replaced: one table, and the class that installs, checks and restores.
+"""What of FastDeploy is replaced: the table.
 
 A *seam* is a place in FastDeploy where an object of the plug-in stands instead of FastDeploy's own, or a
-function of FastDeploy's that the plug-in calls less often.  Each seam is one row of `SEAMS`.  The log, the
-gauges, the doctor and docs/seams.md take their words from there.  Standard library only.
+function of FastDeploy's that the plug-in calls less often.  Each seam is one row of `SEAMS`, and
+`replacements` sets nothing else.  The log, the gauges, the doctor and docs/seams.md take their words from
+there.  Standard library only.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from .logs import export
 
 ENGINE, API, WORKER = "engine", "api", "worker"
 PACKAGE = "fastdeploy."
-
 
 _taken: set[str] = set()
 
@@ -31,17 +30,21 @@ class Refused(Exception):
 class Seam:
     """One object of FastDeploy's that the plug-in replaces."""
 
-    name: str
-    side: str
-    modules: tuple[str, ...]
+    name: str  # in the gauge ``fd_postproc_fast_path{path=...}``, the log and the doctor's report
+    side: str  # the process in which it is replaced
+    modules: tuple[str, ...]  # FastDeploy's modules where it is looked for; each that has it gets ours
     places: tuple[str, ...]
-    own: str
-    ours: str
-    checked: str
-    gain: str
+    """Attributes that are set: ``name`` of the module, or ``Class.name``; ``*.name``: of each class that
+    defines it.  Empty: nothing is set, FastDeploy's own is called less often."""
+    own: str  # for the log: what stays FastDeploy's where ours is refused
+    ours: str  # what takes its place: ``module:name`` below `fd_postproc.fastdeploy`
+    checked: str  # what is looked at besides the code that `stands_for` names
+    gain: str  # what becomes faster or safer
     stands_for: tuple[str, ...] = ()
-    facts: bool = False
-    is_program: bool = False
+    """FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
+    ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them."""
+    facts: bool = False  # whether versions with different statements need different attributes of ours
+    is_program: bool = False  # whether its module reads the command line and loads a model when imported
 
     @property
     def attributes(self) -> set[str]:
@@ -64,18 +67,7 @@ class Seam:
         return next((sys.modules[name] for name in self.modules if name in sys.modules), None)
 
     def put_in(self, module: Any) -> str | None:
-        """Install our object in a module whose code is known.
-
-        Parameters
-        ----------
-        module : module
-            One of `modules`, imported.
-
-        Returns
-        -------
-        str or None
-            Why FastDeploy's own stays; None: ours is in.
-        """
+        """Install our object in one of `modules` whose code is known; return why FastDeploy's own stays."""
         judge = importlib.import_module(".gate", __package__).judge
         reason = judge(self.name, module).reason
         if reason:
@@ -93,91 +85,6 @@ class Seam:
         return self.name in _taken
 
 
-class Replacement:
-    """Objects of ours in FastDeploy's places, until `restore`.
-
-    Parameters
-    ----------
-    seam : str
-        Name of a row of `SEAMS`, which lists every attribute that is set.
-    *changes : tuple of (object, str, object)
-        The holder (a module, a class or an instance), the attribute's name, ours.
-
-    Raises
-    ------
-    ValueError
-        If the row does not list an attribute.
-    """
-
-    def __init__(self, seam: str, *changes: tuple[Any, str, Any]) -> None:
-        self.seam = SEAMS[seam]
-        for _, name, _ in changes:
-            if name not in self.seam.attributes:
-                raise ValueError(f"seams.py does not list {name} as replaced by {seam!r}")
-        self._changes = changes
-        self._stock: list[tuple[Any, str, Any, Any]] = []
-
-    def install(self) -> Replacement:
-        """Install our objects; the replaced ones are stored for `restore`."""
-        for holder, name, ours in self._changes:
-            self._stock.append((holder, name, ours, self._before(holder, name)))
-            setattr(holder, name, ours)
-        _installed.add(self)
-        return self
-
-    def _before(self, holder: Any, name: str) -> Any:
-        """FastDeploy's own object, also where an earlier replacement of the same seam stands."""
-        found = vars(holder).get(name, _NONE)
-        for other in _installed:
-            for where, what, ours, stock in other._stock if other.seam is self.seam else ():
-                if where is holder and what == name and ours is found:
-                    return stock
-        return found
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether all of our objects are still installed."""
-        return bool(self._stock) and all(
-            vars(holder).get(name) is ours for holder, name, ours, _ in self._stock
-        )
-
-    def restore(self) -> None:
-        """Restore FastDeploy's own objects where ours still are."""
-        while self._stock:
-            holder, name, ours, stock = self._stock.pop()
-            if vars(holder).get(name) is not ours:
-                continue
-            if stock is _NONE:
-                delattr(holder, name)  # it was inherited
-            else:
-                setattr(holder, name, stock)
-
-
-_NONE = object()
-_installed: weakref.WeakSet[Replacement] = weakref.WeakSet()
-
-
-def install(seam: str, *changes: tuple[Any, str, Any]) -> Callable[[], None]:
-    """Install a `Replacement`; return the function that restores."""
-    return Replacement(seam, *changes).install().restore
-
-
-def everywhere(name: str, original: Any, ours: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Changes for each module of FastDeploy's that has imported an object under its own name."""
-    for at, module in list(sys.modules.items()):
-        if at.startswith("fastdeploy.") and getattr(module, "__dict__", {}).get(name) is original:
-            yield module, name, ours
-
-
-def classes_that_define(module: Any, method: str) -> list[Any]:
-    """The classes of a module that define a method, whatever their names are."""
-    return [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and method in vars(one) and one.__module__ == module.__name__
-    ]
-
-
 # ---- What is said of them ----------------------------------------------------------------------------------
 
 
@@ -191,26 +98,12 @@ def report(taken: dict[str, bool], side: str) -> None:
 STOCK_STEP_MS, STEP_MS = 70.0, 0.4
 """CPU time of the engine for a step of 256 requests, 2 tokens and 21 columns each: FastDeploy's, ours."""
 
-_COSTS_MS = {
-    "dictionaries": 12.0,
-    "stamps": 6.5,
-    "sending": 5.0,
-    "metrics": 1.4,
-    "delivery": 0.3,
-}
+_COSTS_MS = {"dictionaries": 12.0, "stamps": 6.5, "sending": 5.0, "metrics": 1.4, "delivery": 0.3}
 """What such a step costs more where a path is left to FastDeploy (`tools/step_costs.py`)."""
 
 
 def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
-    """The engine's fast paths, for the log and the doctor.
-
-    Parameters
-    ----------
-    taken : dict of str to bool
-        By the names of `SEAMS`.
-    why : dict of str to str, optional
-        Why a path is left, by its name.
-    """
+    """The engine's fast paths, for the log and the doctor, with the reasons why some are left."""
     off, why = [name for name, is_on in taken.items() if not is_on], why or {}
     if not off:
         return f"every fast path is taken ({', '.join(taken)})"

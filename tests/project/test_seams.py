@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy import seams
+from fd_postproc.fastdeploy import replacements, seams
 from fd_postproc.fastdeploy.api.chunks import building_blocks
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.paths import ROOT
@@ -59,7 +59,7 @@ def test_what_sets_attributes_is_installed_and_nothing_else():
 
 def test_an_attribute_that_is_not_listed_is_refused():
     with pytest.raises(ValueError, match="does not list get_results as replaced by 'wake-up'"):
-        seams.Replacement("wake-up", (SimpleNamespace(), "get_results", 1))
+        replacements.Replacement("wake-up", (SimpleNamespace(), "get_results", 1))
 
 
 def holder():
@@ -78,19 +78,17 @@ def test_what_was_there_is_restored_also_what_was_inherited():
     own = holder()
     stock = vars(own)["__init__"]
     ours = lambda *_: None  # noqa: E731
-    replaced = seams.Replacement("api connections", (own, "__init__", ours), (own, "initialize", ours))
-    assert not replaced.is_in_place
+    replaced = replacements.Replacement("api connections", (own, "__init__", ours), (own, "initialize", ours))
     replaced.install()
-    assert replaced.is_in_place
+    assert vars(own)["__init__"] is vars(own)["initialize"] is ours
     replaced.restore()
     assert vars(own)["__init__"] is stock
     assert "initialize" not in vars(own)
-    assert not replaced.is_in_place
 
 
 def test_what_another_has_put_there_since_stays():
     own, other = holder(), object()
-    restore = seams.install("api connections", (own, "__init__", lambda *_: None))
+    restore = replacements.install("api connections", (own, "__init__", lambda *_: None))
     own.__init__ = other
     restore()
     assert vars(own)["__init__"] is other
@@ -100,8 +98,8 @@ def test_a_second_one_of_the_same_seam_restores_fastdeploys_own():
     """So a second token processor may come before the first has gone."""
     own, first, second = holder(), lambda *_: 1, lambda *_: 2
     stock = vars(own)["__init__"]
-    older = seams.Replacement("api connections", (own, "__init__", first)).install()
-    newer = seams.Replacement("api connections", (own, "__init__", second)).install()
+    older = replacements.Replacement("api connections", (own, "__init__", first)).install()
+    newer = replacements.Replacement("api connections", (own, "__init__", second)).install()
     older.restore()
     assert vars(own)["__init__"] is second
     newer.restore()
@@ -118,6 +116,6 @@ def test_a_class_is_found_by_the_method_that_it_defines():
 
     Processor.__module__ = Inherits.__module__ = "a"
     module = SimpleNamespace(Processor=Processor, Inherits=Inherits, Other=holder(), __name__="a")
-    assert seams.classes_that_define(module, "ids2tokens") == [Processor]
+    assert replacements.classes_that_define(module, "ids2tokens") == [Processor]
     module.__name__ = "b"  # imported from elsewhere
-    assert seams.classes_that_define(module, "ids2tokens") == []
+    assert replacements.classes_that_define(module, "ids2tokens") == []

@@ -129,7 +129,8 @@ FLOORS = [
 
 # The files of the plug-in, the lowest first.  An extension is its .pyi here.
 PLUG_IN = [
-    *("introspection", "logs", "seams", "build", "stream_frames", "array_readers", "contract"),
+    *("introspection", "logs", "seams", "replacements", "build", "stream_frames", "array_readers"),
+    "contract",
     *("statements", "gate", "quiet"),
     *("engine/results/step_context", "engine/results/_results", "engine/results/result_classes"),
     *("engine/delivery/sending", "engine/delivery/delivery", "engine/delivery/wake_up"),
@@ -255,7 +256,7 @@ HOUSE_RULES = {
     "replaces nothing but what seams.py lists": (
         r"\bsetattr\(|\bsys\.modules\[[^]]*\] = |\bmock\b|\bmonkeypatch\b",
         {
-            "fastdeploy/seams.py": "the one replacement",
+            "fastdeploy/replacements.py": "the one replacement",
             "fastdeploy/engine/activation.py": "a class of ours becomes FastDeploy's again",
             "fastdeploy/engine/processor/finish.py": "an object of ours passes on what is set",
             "fastdeploy/engine/results/result_classes.py": "classes of ours, and results made to ask them",

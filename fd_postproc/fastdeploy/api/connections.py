@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...environment import GC, is_on
-from .. import seams
+from .. import replacements
 from ..array_readers import announce
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
@@ -236,7 +236,7 @@ def install(module: Any) -> Callable[[], None]:
         freeze()
         return made
 
-    return seams.install(
+    return replacements.install(
         "api connections",
         (cls, "__init__", __init__),
         (cls, "initialize", initialize),
@@ -265,7 +265,7 @@ def take_turns(stream: Any) -> None:
         await asyncio.sleep(0)
         return await stock()
 
-    seams.install("api connections", (stream, "read", read))
+    replacements.install("api connections", (stream, "read", read))
 
 
 RESULTS_A_COLLECTION = 4096

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .. import seams
+from .. import replacements
 from .answer_text import AnswerText
 from .chunks._chunks import ByteTokens, PieceTokens, note
 from .chunks.model_fields import NotPlain
@@ -315,7 +315,7 @@ def install(module: Any) -> Callable[[], None]:
     NotPlain
         If none of the methods does what it is known to do.
     """
-    classes = seams.classes_that_define(module, METHOD)
+    classes = replacements.classes_that_define(module, METHOD)
     if not classes:
         raise NotPlain(f"{getattr(module, '__name__', 'its module')} defines no {METHOD}")
     reasons = {cls: _unlike(vars(cls)[METHOD]) for cls in classes}
@@ -323,7 +323,7 @@ def install(module: Any) -> Callable[[], None]:
     if not known:
         raise NotPlain("; ".join(dict.fromkeys(reasons.values())))
     changes = [change for cls in known for change in _changes(cls, getattr(module, "envs", None))]
-    return seams.install("api detokenising", *changes)
+    return replacements.install("api detokenising", *changes)
 
 
 def _unlike(stock: Any) -> str:

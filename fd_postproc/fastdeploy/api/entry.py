@@ -67,7 +67,7 @@ def install(module: Any) -> Callable[[], None]:
     module : module
         ``fastdeploy.entrypoints.engine_client``.
     """
-    from .. import seams
+    from .. import replacements
 
     cls = module.EngineClient
     stock = cls.create_zmq_client
@@ -82,7 +82,7 @@ def install(module: Any) -> Callable[[], None]:
         started()
         return made
 
-    return seams.install("api start", (cls, "create_zmq_client", create_zmq_client))
+    return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))
 
 
 def started() -> None:

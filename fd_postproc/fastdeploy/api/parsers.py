@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import seams
+from .. import replacements
 from .answer_text import AnswerText
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
@@ -201,14 +201,14 @@ def install(module: Any) -> Callable[[], None]:
         If there is none.
     """
     changes = []
-    for cls in seams.classes_that_define(module, STREAMED):
+    for cls in replacements.classes_that_define(module, STREAMED):
         if not hasattr(vars(cls).get("ids2tokens"), "advance"):
             continue
         stock = {name: vars(cls)[name] for name in (STREAMED, WHOLE)}
         changes += [(cls, name, method) for name, method in _methods(cls, stock).items()]
     if not changes:
         raise NotPlain("ids2tokens is FastDeploy's own")
-    return seams.install("api parsers", *changes)
+    return replacements.install("api parsers", *changes)
 
 
 def is_quick(processor: Any) -> bool:

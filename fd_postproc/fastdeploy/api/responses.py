@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .. import seams
+from .. import replacements
 from .chunks._chunks import Unknown
 from .chunks.model_fields import NotPlain
 from .chunks.whole_answers import Dump, dump_late
@@ -108,7 +108,7 @@ def install(module: Any) -> Callable[[], None]:
             return body
 
     Response.__name__, Response.__qualname__ = stock.__name__, stock.__qualname__
-    replacement = seams.Replacement("api responses", (module, "JSONResponse", Response)).install()
+    replacement = replacements.Replacement("api responses", (module, "JSONResponse", Response)).install()
     dump_late(True)
 
     def restore() -> None:

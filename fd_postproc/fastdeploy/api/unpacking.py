@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from .. import seams
+from .. import replacements
 from .chunks._chunks import ARRAY, Unknown, lists_of, note, unpack
 from .chunks.model_fields import NotPlain
 
@@ -68,7 +68,7 @@ def install(module: Any) -> Callable[[], None]:
     dispatcher = vars(module.DealerConnectionManager).get(DISPATCHER)
     if dispatcher is None or stock is not importlib.import_module("msgpack"):
         raise NotPlain("its dispatcher unpacks in another way")
-    return seams.install(
+    return replacements.install(
         "api unpacking",
         (module, "msgpack", UnpackingMsgpack(stock)),
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...environment import ENGINE_WATCHDOG, is_on
-from .. import seams
+from .. import replacements
 from ..logs import api_log, export
 from .chunks.model_fields import NotPlain
 from .connections import NoResults
@@ -233,7 +233,7 @@ def install(module: Any) -> Callable[[], None]:
         ours["run_control_method"] = functools.wraps(control)(run_control_method)
     for name, (owner, method) in ANSWERS.items():
         when_loaded(SERVING + name, functools.partial(_answer_in_words, owner, method))
-    return seams.install("api watchdog", *((cls, name, method) for name, method in ours.items()))
+    return replacements.install("api watchdog", *((cls, name, method) for name, method in ours.items()))
 
 
 def _watch(client: Any) -> None:
@@ -279,7 +279,7 @@ def _answer_in_words(owner: str, method: str, module: Any) -> None:
             return answer
         return _error(watchdog.text)
 
-    seams.install("api watchdog", (cls, method, create))
+    replacements.install("api watchdog", (cls, method, create))
 
 
 def _hides(answer: Any, text: str) -> bool:

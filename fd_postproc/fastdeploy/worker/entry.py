@@ -57,7 +57,7 @@ def _take_over_streams(log: logging.Logger) -> None:
 def replace_save_ops() -> list[str]:
     """Install our save ops where FastDeploy's modules have its own; return their names."""
     from ...ops.table import SAVE_OPS
-    from .. import seams
+    from .. import replacements
     from ..build import ops_module
     from .sending import SaveOp
 
@@ -69,6 +69,6 @@ def replace_save_ops() -> list[str]:
         if not callable(original) or isinstance(original, SaveOp):
             continue
         ours = SaveOp(name, original, get_output_ep)
-        seams.install("save ops", (own, name, ours), *seams.everywhere(name, original, ours))
+        replacements.install("save ops", (own, name, ours), *replacements.everywhere(name, original, ours))
         replaced.append(name)
     return replaced

@@ -12,7 +12,7 @@ from typing import Any
 from ..._core import Sampled
 from ...environment import STREAMS
 from ...ops.environment import peer_understands
-from .. import gate, seams
+from .. import gate, replacements
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
 from .split_frames import FramePiece, Runner, cut
@@ -161,5 +161,5 @@ def replace_builder() -> bool:
         )
         return False
     ours = StreamBuilder(original)
-    seams.install("streams", *seams.everywhere(NAME, original, ours))
+    replacements.install("streams", *replacements.everywhere(NAME, original, ours))
     return True

@@ -415,7 +415,7 @@ def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):
     assert second.stock.loop is stock
     second.begin()
     loop.end()
-    assert second._replacement.is_in_place
+    assert vars(service)[LOOP] is not stock
     second.end()
     assert vars(service)[LOOP] is stock
 

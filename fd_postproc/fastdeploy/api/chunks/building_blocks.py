@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import gate, seams
+from ... import gate, replacements
 from ._chunks import (
     ChatBuilder,
     ChatModels,
@@ -197,7 +197,7 @@ def install(module: Any, blocks: Blocks) -> Callable[[], None]:
     ours_in = contextlib.ExitStack()
     ours_in.enter_context(in_use(module, blocks))
     ours_in.callback(
-        seams.install(
+        replacements.install(
             "api chunks",
             *((module, name, ours) for name, ours in blocks.names.items()),
             *((vars(module)[owner], name, function) for (owner, name), function in blocks.methods.items()),

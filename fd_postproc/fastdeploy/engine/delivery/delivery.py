@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from ... import gate
-from ...seams import Replacement
+from ...replacements import Replacement
 from ..results._results import Handover, Plan
 from .sending import ENGINE, LOOP, SERVER, Sending, Stock, why_left
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....environment import KEEP_POLLING, is_on
 from ... import gate
-from ...seams import Replacement
+from ...replacements import Replacement
 
 LONGEST_WAIT_S = 0.5
 """Seconds within which a thread notices that it was told to end."""

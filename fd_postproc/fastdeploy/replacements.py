@@ -1,0 +1,83 @@
+"""Replacements: what installs the plug-in's objects in FastDeploy's places, and restores FastDeploy's own."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .seams import SEAMS
+
+
+class Replacement:
+    """Objects of ours in FastDeploy's places, until `restore`.
+
+    A change is the holder (a module, a class or an instance), the attribute's name, and ours.
+
+    Raises
+    ------
+    ValueError
+        If the seam's row in `SEAMS` does not list an attribute.
+    """
+
+    def __init__(self, seam: str, *changes: tuple[Any, str, Any]) -> None:
+        self.seam = SEAMS[seam]
+        for _, name, _ in changes:
+            if name not in self.seam.attributes:
+                raise ValueError(f"seams.py does not list {name} as replaced by {seam!r}")
+        self._changes = changes
+        self._stock: list[tuple[Any, str, Any, Any]] = []
+
+    def install(self) -> Replacement:
+        """Install our objects; the replaced ones are stored for `restore`."""
+        for holder, name, ours in self._changes:
+            self._stock.append((holder, name, ours, self._before(holder, name)))
+            setattr(holder, name, ours)
+        _installed.add(self)
+        return self
+
+    def _before(self, holder: Any, name: str) -> Any:
+        """FastDeploy's own object, also where an earlier replacement of the same seam stands."""
+        found = vars(holder).get(name, _NONE)
+        for other in _installed:
+            for where, what, ours, stock in other._stock if other.seam is self.seam else ():
+                if where is holder and what == name and ours is found:
+                    return stock
+        return found
+
+    def restore(self) -> None:
+        """Restore FastDeploy's own objects where ours still are."""
+        while self._stock:
+            holder, name, ours, stock = self._stock.pop()
+            if vars(holder).get(name) is not ours:
+                continue
+            if stock is _NONE:
+                delattr(holder, name)  # it was inherited
+            else:
+                setattr(holder, name, stock)
+
+
+_NONE = object()
+_installed: weakref.WeakSet[Replacement] = weakref.WeakSet()
+
+
+def install(seam: str, *changes: tuple[Any, str, Any]) -> Callable[[], None]:
+    """Install a `Replacement`; return the function that restores."""
+    return Replacement(seam, *changes).install().restore
+
+
+def everywhere(name: str, original: Any, ours: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Changes for each module of FastDeploy's that has imported an object under its own name."""
+    for at, module in list(sys.modules.items()):
+        if at.startswith("fastdeploy.") and getattr(module, "__dict__", {}).get(name) is original:
+            yield module, name, ours
+
+
+def classes_that_define(module: Any, method: str) -> list[Any]:
+    """The classes of a module that define a method, whatever their names are."""
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and method in vars(one) and one.__module__ == module.__name__
+    ]
