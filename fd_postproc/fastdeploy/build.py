@@ -39,13 +39,13 @@ def stock_dialect(channel: Channel) -> str | None:
 
 def _shifts(module: Any) -> set[int]:
     """The bit counts of the right shifts in a module's code."""
-    found = set()
+    shifts = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
             right = node.right
             if isinstance(right, ast.Constant) and isinstance(right.value, int):
-                found.add(right.value)
-    return found
+                shifts.add(right.value)
+    return shifts
 
 
 def ops_module() -> Any:
@@ -111,7 +111,7 @@ def _asks_for_our_key(get_output_ep: Callable[..., Any]) -> bool:
 def _unused_id() -> tuple[int, int, list[int]]:
     """A queue id whose keys are free by all rules; its key by our rule, and by the others."""
     path = CHANNEL_PATHS["plain"]
-    found = os.stat(path)
+    folder = os.stat(path)
     while True:
         # Above FastDeploy's own, which are ports.  Never one twice: ops may keep what they have opened.
         queue_id = random.SystemRandom().randrange(3 << 18, 1 << 20)
@@ -119,7 +119,7 @@ def _unused_id() -> tuple[int, int, list[int]]:
             continue
         _tried.add(queue_id)
         ours = queue_key(queue_id, path)
-        wide = (found.st_dev & 0xFF) << 24 | (found.st_ino & 0xFF) << 16 | queue_id & 0xFFFF
+        wide = (folder.st_dev & 0xFF) << 24 | (folder.st_ino & 0xFF) << 16 | queue_id & 0xFFFF
         others = [queue_key(queue_id, path, "libc"), wide - (1 << 32) if wide >= 1 << 31 else wide]
         if not any(_exists(key) for key in (ours, *others)):
             return queue_id, ours, others

@@ -18,17 +18,17 @@ def is_library(module: str) -> bool:
 def names_in(cls: type) -> set[str]:
     """All names in a class's methods, except for library code and overridden methods."""
     names: set[str] = set()
-    seen: set[str] = set()
+    known: set[str] = set()
     for one in cls.__mro__:
         if is_library(one.__module__):
             continue
         for name, value in vars(one).items():
             function = getattr(value, "fget", getattr(value, "__func__", value))
-            if name not in seen and isinstance(function, types.FunctionType):
+            if name not in known and isinstance(function, types.FunctionType):
                 names |= names_of(function.__code__) | _texts_of(function.__code__)
                 if "__class__" in function.__code__.co_freevars:  # super(): the overridden one runs, too
                     continue
-            seen.add(name)
+            known.add(name)
     return names
 
 
@@ -49,17 +49,17 @@ def _inner(code: types.CodeType) -> list[types.CodeType]:
 
 def copied(function: types.FunctionType, names: dict[str, Any], cells: Any = None) -> Any:
     """Copy a function with globals of its own, and with the same cells unless others are given."""
-    made = types.FunctionType(
+    copy = types.FunctionType(
         function.__code__,
         names,
         function.__name__,
         function.__defaults__,
         function.__closure__ if cells is None else cells,
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__qualname__, made.__doc__ = function.__qualname__, function.__doc__
-    made.__dict__.update(function.__dict__)
-    return made
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
+    copy.__dict__.update(function.__dict__)
+    return copy
 
 
 def with_globals(function: Any, **names: Any) -> Any:

@@ -39,12 +39,12 @@ class Replacement:
 
     def _before(self, holder: Any, name: str) -> Any:
         """FastDeploy's own object, also where an earlier replacement of the same seam stands."""
-        found = vars(holder).get(name, _NONE)
+        present = vars(holder).get(name, _NONE)
         for other in _installed:
             for where, what, ours, stock in other._stock if other.seam is self.seam else ():
-                if where is holder and what == name and ours is found:
+                if where is holder and what == name and ours is present:
                     return stock
-        return found
+        return present
 
     def restore(self) -> None:
         """Restore FastDeploy's own objects where ours still are."""

@@ -114,14 +114,14 @@ LIBRARIES = (
 
 def _versions(module: Any) -> dict[str, str]:
     """Versions of Python, this package, FastDeploy and its libraries."""
-    told = {"python": sys.version.split()[0], "fd_postproc": __version__}
-    told["fastdeploy (module)"] = str(getattr(sys.modules.get("fastdeploy"), "__version__", "unknown"))
+    versions = {"python": sys.version.split()[0], "fd_postproc": __version__}
+    versions["fastdeploy (module)"] = str(getattr(sys.modules.get("fastdeploy"), "__version__", "unknown"))
     for name in LIBRARIES:
         try:
-            told[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return told
+    return versions
 
 
 _SHAPED = (
@@ -136,7 +136,7 @@ _SHAPED = (
 
 def _shapes(module: Any) -> dict[str, Any]:
     """Parameters and methods of FastDeploy's classes."""
-    told: dict[str, Any] = {}
+    shapes: dict[str, Any] = {}
     for name in _SHAPED:
         cls = getattr(module, name, None)
         if not isinstance(cls, type):
@@ -146,15 +146,15 @@ def _shapes(module: Any) -> dict[str, Any]:
         except (TypeError, ValueError):
             parameters = []
         methods = sorted(one for one, value in vars(cls).items() if callable(value))
-        told[name] = {"parameters": parameters, "methods": methods}
-    return told
+        shapes[name] = {"parameters": parameters, "methods": methods}
+    return shapes
 
 
 def _api() -> dict[str, Any]:
     """Report what an API server would do, for chat and for completions."""
     from .api.activation import WHAT, decide
 
-    told: dict[str, Any] = {}
+    verdicts: dict[str, Any] = {}
     for name, what in WHAT.items():
         try:
             module = importlib.import_module(f"fastdeploy.entrypoints.openai.{name}")
@@ -163,8 +163,8 @@ def _api() -> dict[str, Any]:
         else:
             blocks, reason = decide(module)
             left = {} if blocks is None else blocks.left
-        told[what] = {"compatible": not reason, "reason": reason, "left": left}
-    return told
+        verdicts[what] = {"compatible": not reason, "reason": reason, "left": left}
+    return verdicts
 
 
 def _api_left() -> dict[str, str]:

@@ -59,8 +59,8 @@ class Seam:
     def maker(self) -> Callable[..., Any]:
         """The object that `ours` names, whose module this imports."""
         module, _, name = self.ours.partition(":")
-        made: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), name)
-        return made
+        ours: Callable[..., Any] = getattr(importlib.import_module(f".{module}", __package__), name)
+        return ours
 
     def loaded(self) -> Any:
         """FastDeploy's module, if it has been imported; None otherwise."""

@@ -93,10 +93,10 @@ def _as(values: Array, dtype: type, what: str) -> Array:
         return values
     if not (values.dtype.kind == "i" == np.dtype(dtype).kind):
         raise ValueError(f"{what} of dtype {values.dtype}")
-    made: Array = values.astype(dtype)
-    if not np.array_equal(made, values):
+    converted: Array = values.astype(dtype)
+    if not np.array_equal(converted, values):
         raise ValueError(f"{what}: a number has no room in {np.dtype(dtype)}")
-    return made
+    return converted
 
 
 def _prompt(slot: int, rows: tuple[Array, Array, Array]) -> bytes:
@@ -175,7 +175,7 @@ def span_in(sections: Sections, slots: int) -> tuple[int, int]:
 
 def tokens_in(sections: Sections, slots: int) -> dict[int, tuple[int, Rows | None]]:
     """Tokens that the body does not hold, by slot, each with its log-probabilities or None."""
-    numbers, found = _Bytes(sections.get(TOKENS, b"")), {}
+    numbers, tokens = _Bytes(sections.get(TOKENS, b"")), {}
     while numbers.left():
         slot, columns, token = numbers.record(_TOKEN)
         if not 0 <= slot < slots or token < 0 or columns < 0:
@@ -184,31 +184,31 @@ def tokens_in(sections: Sections, slots: int) -> dict[int, tuple[int, Rows | Non
         if columns:
             ids, scores = numbers.array("<i8", 1, columns), numbers.array("<f4", 1, columns)
             row = ids, scores, numbers.array("<i8", 1)
-        found[slot] = token, row
-    return found
+        tokens[slot] = token, row
+    return tokens
 
 
 def prompts_in(sections: Sections, slots: int) -> dict[int, Rows]:
     """Log-probabilities of prompts, by slot."""
-    inside, found = _Bytes(sections.get(PROMPT, b"")), {}
+    inside, prompts = _Bytes(sections.get(PROMPT, b"")), {}
     for slot, kind, shape in _parts_in(inside, slots):
         if kind != "prompt" or len(shape) != 2:
             raise ValueError(f"a part of the frame is {kind!r} with {len(shape)} dimensions, not a prompt")
         ids, scores = inside.array("<i8", *shape), inside.array("<f4", *shape)
-        found[slot] = ids, scores, inside.array("<i8", shape[0])
-    return found
+        prompts[slot] = ids, scores, inside.array("<i8", shape[0])
+    return prompts
 
 
 def pooled_in(sections: Sections, slots: int) -> dict[int, Array] | None:
     """Outputs of a pooling model, by slot; None if the step is another model's."""
     if POOLED not in sections:
         return None
-    inside, found = _Bytes(sections[POOLED]), {}
+    inside, outputs = _Bytes(sections[POOLED]), {}
     for slot, kind, shape in _parts_in(inside, slots):
         if kind not in _POOLED:
             raise ValueError(f"a pooling output of the frame is of dtype {kind!r}")
-        found[slot] = inside.array(kind, *shape)
-    return found
+        outputs[slot] = inside.array(kind, *shape)
+    return outputs
 
 
 def _parts_in(inside: _Bytes, slots: int) -> Iterator[tuple[int, str, list[int]]]:

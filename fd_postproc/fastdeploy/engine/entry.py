@@ -79,7 +79,7 @@ def _other_plug_in(log: Any) -> type | None:
     try:
         for point in competitors():
             try:
-                made: type = point.load()()
+                cls: type = point.load()()
             except Exception as error:
                 log.warning(
                     f"fd_postproc: the plug-in {point.name} is passed over, it does not load: {error!r}"
@@ -89,7 +89,7 @@ def _other_plug_in(log: Any) -> type | None:
                 f"fd_postproc: engine side hands over to the plug-in {point.name} ({point.value}); to use "
                 f"ours instead, leave {point.name} out of FD_PLUGINS"
             )
-            return made
+            return cls
     finally:
         _handing_over = False
     return None

@@ -61,8 +61,8 @@ def tell(processor: Any) -> None:
     """Log and export the active fast paths."""
     taken = paths_of(processor)
     log = processor.fd.llm_logger
-    told = text_of(
+    text = text_of(
         taken, why_left(taken, type(processor.cached_generated_tokens), processor.delivery.service)
     )
-    (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {told}")
+    (log.info if all(taken.values()) else log.warning)(f"fd_postproc: {text}")
     report(taken, ENGINE)

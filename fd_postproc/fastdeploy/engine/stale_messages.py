@@ -106,11 +106,11 @@ def own_queue_ids(cfg: Any) -> set[str]:
     ports: list[Any] = [getattr(parallel, "local_engine_worker_queue_port", None)]
     listed = getattr(parallel, "engine_worker_queue_port", None)
     ports += listed if isinstance(listed, (list, tuple)) else [listed]
-    found = set()
+    ids = set()
     for port in ports:
         if isinstance(port, (int, str)) and str(port).isdecimal():
-            found |= {str(port), str(int(port) + (rank if isinstance(rank, int) else 0))}
-    return found
+            ids |= {str(port), str(int(port) + (rank if isinstance(rank, int) else 0))}
+    return ids
 
 
 def _is_from_an_older_process(queue: sysv_ipc.MessageQueue) -> bool:

@@ -58,15 +58,15 @@ class DraftOp:
         }
         batch, width, rows, cols = check_sizes(self._name, inputs)
         goes_on, message = host_flag(_on_host(args[stop]), "not_need_stop"), message_id()
-        made = _op_frame(
+        frame = _op_frame(
             self._name, inputs, batch, cols, width, rows, _layout(batch, cols),
             stop_flag=message if goes_on else -message,
             flag=check_flag(args[flag]) if flag >= 0 else 0,
             skip_prefill=skip >= 0 and bool(args[skip]), sender=sender, number=number,
         )  # fmt: skip
-        if not isinstance(made, bytes):
-            raise UnfitNumber(say(self._name, width, cols, made))
-        return made
+        if not isinstance(frame, bytes):
+            raise UnfitNumber(say(self._name, width, cols, frame))
+        return frame
 
 
 @lru_cache(maxsize=64)

@@ -30,8 +30,8 @@ def check_room(channel: Channel, batch: int, dialect: Dialect | None, log: loggi
     """Log one ERROR, with the remedy, if the queue cannot take the largest message."""
     needed = largest_message(channel, batch, dialect)
     limits, key = kernel_limits(), locate(channel)
-    found = [queue.max_bytes for queue in list_queues() if queue.key == key and queue.max_bytes is not None]
-    holds = found[0] if found else limits.msgmnb  # what a new queue gets
+    sizes = [queue.max_bytes for queue in list_queues() if queue.key == key and queue.max_bytes is not None]
+    holds = sizes[0] if sizes else limits.msgmnb  # what a new queue gets
     if needed <= min(limits.msgmax, holds):
         return
     if dialect is not None:
@@ -43,7 +43,7 @@ def check_room(channel: Channel, batch: int, dialect: Dialect | None, log: loggi
         whose, then = "messages of FastDeploy's own op", "every step is lost, and clients wait forever"
     else:
         whose, then = "messages of FastDeploy's own op", "the worker waits forever"
-    anew = ", remove the queue (it keeps the size it was made with)" if found else ""
+    anew = ", remove the queue (it keeps the size it was made with)" if sizes else ""
     log.error(
         "fd_postproc: %s of %d bytes on %s (%d requests) do not fit: kernel.msgmax = %d, and the queue holds "
         "%d: %s. Stop the service, as root: sysctl -w %s (docker run: --sysctl for each)%s and start it%s",

@@ -74,8 +74,8 @@ class SaveOp:
             args = self._with_none_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
         if kwargs or len(args) != self._n_arguments:
             if self._goes_over_socket():
-                given = len(args) + len(kwargs)
-                raise TypeError(f"{self.__name__} has {given} arguments, {self._n_arguments} are known")
+                count = len(args) + len(kwargs)
+                raise TypeError(f"{self.__name__} has {count} arguments, {self._n_arguments} are known")
             self._tell_other_form(args, kwargs)
             return self._stock(args, kwargs)
         if self._state == "new" and self._goes_over_socket():
@@ -204,13 +204,13 @@ class SaveOp:
             log.debug("fd_postproc: the limits were not looked at: %s", error)
 
     def _tell_other_form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = len(args) + len(kwargs)
-        if given in self._told:
+        count = len(args) + len(kwargs)
+        if count in self._told:
             return
-        self._told.add(given)
+        self._told.add(count)
         fastdeploy_log().warning(
             "fd_postproc: calls of %s with %d arguments are left to FastDeploy's own op: ours takes %d",
-            self.__name__, given, self._n_arguments,
+            self.__name__, count, self._n_arguments,
         )  # fmt: skip
         self._check_room(args, None)
 

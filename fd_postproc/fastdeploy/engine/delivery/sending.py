@@ -48,10 +48,10 @@ class Stock(NamedTuple):
 
 def _known(holder: Any, name: str) -> Any:
     """FastDeploy's own function, also where ours is installed; None if it is none."""
-    found = getattr(holder, name, None)
-    if getattr(found, "__globals__", {}).get("__name__", "").startswith("fd_postproc."):
-        found = getattr(found, "__wrapped__", None)
-    return found if isinstance(found, types.FunctionType) else None
+    function = getattr(holder, name, None)
+    if getattr(function, "__globals__", {}).get("__name__", "").startswith("fd_postproc."):
+        function = getattr(function, "__wrapped__", None)
+    return function if isinstance(function, types.FunctionType) else None
 
 
 def why_left(stock: Stock, service: Any) -> str:

@@ -128,8 +128,8 @@ class Steps(Advance):
         when it also makes the gauges.
         """
         metrics = self.fd.main_process_metrics
-        made = "spec_decode_draft_acceptance_rate" in getattr(metrics, "__dict__", ())
-        if not made or not self._is_stock(RECORD) or hasattr(type(metrics), "set_value"):
+        has_gauges = "spec_decode_draft_acceptance_rate" in getattr(metrics, "__dict__", ())
+        if not has_gauges or not self._is_stock(RECORD) or hasattr(type(metrics), "set_value"):
             getattr(self, RECORD)(step.counts)
             return
         heads = self.accept_token_num_per_head

@@ -50,15 +50,15 @@ cdef class Pattern:
 
     @staticmethod
     cdef Pattern of(bytes flat, list places):
-        cdef Pattern made = Pattern.__new__(Pattern)
+        cdef Pattern pattern = Pattern.__new__(Pattern)
         cdef Py_ssize_t i
-        made.flat = flat
-        made.at = <Py_ssize_t *>PyMem_Malloc(max(len(places), 1) * sizeof(Py_ssize_t))
-        if made.at == NULL:
+        pattern.flat = flat
+        pattern.at = <Py_ssize_t *>PyMem_Malloc(max(len(places), 1) * sizeof(Py_ssize_t))
+        if pattern.at == NULL:
             raise MemoryError
         for i in range(len(places)):
-            made.at[i] = places[i]
-        return made
+            pattern.at[i] = places[i]
+        return pattern
 
     cdef inline Py_ssize_t begins(self, Py_ssize_t key) noexcept:
         return self.at[2 * key]
@@ -188,8 +188,8 @@ cdef class DictMaker:
     def method(self):
         """A ``to_dict`` method for the class."""
         def to_dict(o):
-            made = self.made(o)
-            return self.upstream(o) if made is None else made
+            shown = self.made(o)
+            return self.upstream(o) if shown is None else shown
 
         to_dict.__doc__ = self.upstream.__doc__
         self.made_method = to_dict

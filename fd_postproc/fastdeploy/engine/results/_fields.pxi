@@ -138,27 +138,27 @@ cdef class FieldCopier:
 
     cdef PyObject *copy(self, PyObject *pattern) except NULL:
         """A new reference.  `pattern` must fit."""
-        cdef PyObject *made = (<PyTypeObject *>self.cls).tp_new(self.cls, <PyObject *>_no_arguments, NULL)
+        cdef PyObject *instance = (<PyTypeObject *>self.cls).tp_new(self.cls, <PyObject *>_no_arguments, NULL)
         cdef Py_ssize_t i, nones = 0
         cdef PyObject *value
         for i in range(self.n):
             value = at_offset(pattern, self.offsets[i])[0]
-            at_offset(made, self.offsets[i])[0] = value
+            at_offset(instance, self.offsets[i])[0] = value
             if value == <PyObject *>None:
                 nones += 1
             else:
                 _take_if_any(value)
         _take_none(nones)  # one count for all: most fields are None
-        _untrack(made)
-        return made
+        _untrack(instance)
+        return instance
 
     def of(self, pattern):
         """Copy `pattern`."""
         if not self.fits(<PyObject *>pattern):
             raise TypeError(f"a {type(pattern).__name__} cannot be copied as {self.cls.__name__}")
-        cdef PyObject *made = self.copy(<PyObject *>pattern)
-        result = <object>made
-        drop_reference(made)
+        cdef PyObject *instance = self.copy(<PyObject *>pattern)
+        result = <object>instance
+        drop_reference(instance)
         return result
 
 

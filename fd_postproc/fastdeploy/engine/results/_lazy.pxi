@@ -61,22 +61,22 @@ cdef class Lazy:
         if not isinstance(<object>value, Late):
             return <object>value
         late = <object>value
-        made = (<Late>late).made()
+        content = (<Late>late).made()
         if at_offset(o, self.offset)[0] == <PyObject *>late:
-            put(o, self.offset, made)
-        return made
+            put(o, self.offset, content)
+        return content
 
     cdef object shown(self, PyObject *o):
         """The value for an instance's dictionary."""
         value = <object>at_offset(o, self.offset)[0]
-        made = (<Late>value).shown() if isinstance(value, Late) else None
-        if made is not None:
-            return made
+        dictionary = (<Late>value).shown() if isinstance(value, Late) else None
+        if dictionary is not None:
+            return dictionary
         value = self.of(o)
         if not self.is_object:
             return value
-        made = None if self.dicts is None else self.dicts.made(value)
-        return value.to_dict() if made is None else made
+        dictionary = None if self.dicts is None else self.dicts.made(value)
+        return value.to_dict() if dictionary is None else dictionary
 
     cdef int packed(self, fdm_out *out, PyObject *o) except -1:
         """Write the value as msgpack does; 0 if it is not supported, possibly after partial output."""

@@ -105,7 +105,7 @@ cdef class Batch:
 
     def results(self):
         """Make the results, in slot order; a request that fails does not disturb the others."""
-        cdef list made = []
+        cdef list results = []
         cdef Py_ssize_t i
         cdef Step step = self.step
         for i in range(step.raw.batch):
@@ -127,11 +127,11 @@ cdef class Batch:
             except Exception as error:
                 result = self.give_up(i, task, error)
             if result is not None:
-                made.append(result)
+                results.append(result)
         if self.commons is not None:
             for i in range(step.raw.batch, PyList_GET_SIZE(self.commons)):
                 self._let_go(i)
-        return made
+        return results
 
     cdef void _let_go(self, Py_ssize_t i) noexcept:
         """Drop the cached data of a slot's last request."""
@@ -312,10 +312,10 @@ cdef inline object _dict_get(d, key):
     return None if value == NULL else <object>value
 
 
-cdef inline object _owned_object(PyObject *made):
+cdef inline object _owned_object(PyObject *reference):
     """Pass a new reference to Cython's reference counting."""
-    o = <object>made
-    drop_reference(made)
+    o = <object>reference
+    drop_reference(reference)
     return o
 
 

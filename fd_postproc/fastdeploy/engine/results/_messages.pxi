@@ -114,10 +114,10 @@ cdef class Messages:
         cdef bint done
         if self.routing < 0 or Py_TYPE(result) != <PyTypeObject *>self.plan.results.cls:
             return False
-        cdef PyObject *found = at_offset(<PyObject *>result, self.routing)[0]
-        if found == NULL or found == <PyObject *>None:
+        cdef PyObject *field = at_offset(<PyObject *>result, self.routing)[0]
+        if field == NULL or field == <PyObject *>None:
             return False
-        experts = <object>found
+        experts = <object>field
         put(<PyObject *>result, self.routing, None)
         try:  # the rest is packed as that of any result; the sender's thread alone has it
             done = self.plan.dicts.packed(out, <PyObject *>result)

@@ -33,9 +33,9 @@ cdef class Moment(Late):
     cdef object forward     # seconds from the start of its inference until then
 
     cdef object made(self):
-        made = _owned_object(self.common.moments.copier.copy(<PyObject *>self.common.metrics))
-        self.common.moments.stamp(<PyObject *>made, self)
-        return made
+        metrics = _owned_object(self.common.moments.copier.copy(<PyObject *>self.common.metrics))
+        self.common.moments.stamp(<PyObject *>metrics, self)
+        return metrics
 
     cdef object shown(self):
         cdef Common common = self.common
@@ -120,12 +120,12 @@ cdef class Moments:
 
     cdef Common common_of(self, PyObject *metrics, before):
         """The metrics that steps share: `before`, unless more than stamps has changed."""
-        cdef Common made
+        cdef Common common
         if type(before) is Common and self._are_alike(metrics, <PyObject *>(<Common>before).metrics):
             return before
-        made = Common.__new__(Common)
-        made.moments, made.metrics = self, _owned_object(self.copier.copy(metrics))
-        return made
+        common = Common.__new__(Common)
+        common.moments, common.metrics = self, _owned_object(self.copier.copy(metrics))
+        return common
 
     cdef bint _are_alike(self, PyObject *one, PyObject *other) noexcept:
         cdef Py_ssize_t i

@@ -165,7 +165,7 @@ cdef class Outputs:
     def __init__(self, FieldCopier copier not None, pattern, type lists not None, DictMaker dicts):
         self.copier, self.pattern, self.lists = copier, pattern, lists
         names = ("index", "send_idx", "token_ids", "draft_token_ids", "logprob", "top_logprobs", "text")
-        cdef Py_ssize_t i, k, found = 0
+        cdef Py_ssize_t i, k, n = 0
         for i in range(_N_VARYING):
             self.at[i] = field_offset(copier.cls, names[i])
         values = None if dicts is None else dicts.values_of(<PyObject *>pattern)
@@ -174,9 +174,9 @@ cdef class Outputs:
         for i in range(dicts.n):
             for k in range(_N_VARYING):
                 if self.at[k] == dicts.offsets[i]:
-                    self.order[found], self.places[found] = <int>k, i
-                    found += 1
-        self.packed_pattern = dicts.pattern_of(values) if found == _N_VARYING else None
+                    self.order[n], self.places[n] = <int>k, i
+                    n += 1
+        self.packed_pattern = dicts.pattern_of(values) if n == _N_VARYING else None
 
     cdef PyObject *blank(self, index, send_idx) except NULL:
         """An output without tokens; a new reference."""
@@ -192,24 +192,24 @@ cdef class Outputs:
 
     cdef Accepted accepted(self, Step step, Py_ssize_t slot, Py_ssize_t rows, int64_t sent):
         """What makes the output of the first `rows` rows of a slot."""
-        cdef Accepted made = Accepted.__new__(Accepted)
-        made.outputs, made.sent, made.index = self, sent, <int32_t>slot
-        made.copy(step, slot, rows)
-        return made
+        cdef Accepted output = Accepted.__new__(Accepted)
+        output.outputs, output.sent, output.index = self, sent, <int32_t>slot
+        output.copy(step, slot, rows)
+        return output
 
 
 cdef PyObject *_lists(type cls, const int32_t *ids, const float *scores, const int32_t *ranks,
                       Py_ssize_t rows, Py_ssize_t cols) except NULL:
     """Make a LogprobsLists of rows of `cols` columns."""
-    cdef PyObject *made = _new_tuple(cls, 3)
+    cdef PyObject *lists = _new_tuple(cls, 3)
     try:
-        _set_tuple_item(made, 0, _untrack_rows(int_rows(ids, cols, rows, cols)))
-        _set_tuple_item(made, 1, _untrack_rows(float_rows(scores, cols, rows, cols)))
-        _set_tuple_item(made, 2, _untrack(int_row(ranks, 1, rows)))
+        _set_tuple_item(lists, 0, _untrack_rows(int_rows(ids, cols, rows, cols)))
+        _set_tuple_item(lists, 1, _untrack_rows(float_rows(scores, cols, rows, cols)))
+        _set_tuple_item(lists, 2, _untrack(int_row(ranks, 1, rows)))
     except:  # noqa: E722 - out of memory
-        drop_reference(made)
+        drop_reference(lists)
         raise
-    return _untrack(made)
+    return _untrack(lists)
 
 
 cdef inline PyObject *_untrack_rows(PyObject *rows) noexcept:

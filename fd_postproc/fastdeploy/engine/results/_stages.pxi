@@ -78,16 +78,16 @@ cdef class Stages:
     def end_put(self, list results not None, Step step):
         """End the delivery of a step's results; None has no entry."""
         cdef int64_t took = self._lap(fds_now())
-        cdef Py_ssize_t made = PyList_GET_SIZE(results)
+        cdef Py_ssize_t n = PyList_GET_SIZE(results)
         self.put_ns += took
         self.steps += 1
-        self.results += made
+        self.results += n
         if self.ring is None or not self.ring.is_ours():
             return
         if step is None:
             fdb_set(&self.ring.ring, FDB_BUSY, 0)
         else:
-            self._record(made, step, took)
+            self._record(n, step, took)
 
     cdef inline void _record(self, Py_ssize_t results, Step step, int64_t took) noexcept:
         cdef fdb_step_body body

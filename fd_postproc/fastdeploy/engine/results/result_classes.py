@@ -119,10 +119,10 @@ def _turn_into_dicts(
     """Give a class a fast ``to_dict``; the `nested` attributes are made on access."""
 
     def filled() -> Any:
-        made = base(request_id="")
+        instance = base(request_id="")
         for name in copier.names:
-            setattr(made, name, _Nested(name) if name in ("outputs", "metrics") else _unique(name))
-        return made
+            setattr(instance, name, _Nested(name) if name in ("outputs", "metrics") else _unique(name))
+        return instance
 
     maker = _dict_maker(base, copier, filled, usual, nested=nested)
     if maker is not None:

@@ -176,8 +176,8 @@ class Streamed(Steps):
             ends = self._append_tokens(task, [self._recovery], result.outputs, kind)[1]
         if not ends:
             return result
-        told = self._finish(slot, task, result, now, "", kind, is_object=True)
-        return told if not kind.prefill or self.tells_prefilled else None
+        last = self._finish(slot, task, result, now, "", kind, is_object=True)
+        return last if not kind.prefill or self.tells_prefilled else None
 
     def _pooled(self, slot: int, task: Any, output: Any, metrics: Any) -> Any:
         """The only result of a request to a pooling model."""

@@ -197,11 +197,11 @@ class Sockets(Streamed, Receiving):
         module = sys.modules[type(server).recv_pyobj.__module__]
         stats = getattr(module, "ZMQMetricsStats", None)
         if stats is not None:
-            told = stats()
-            told.msg_recv_total += 1
-            told.msg_bytes_recv_total += length
-            told.zmq_latency = delay
-            module.main_process_metrics.record_zmq_stats(told, server.address)
+            sample = stats()
+            sample.msg_recv_total += 1
+            sample.msg_bytes_recv_total += length
+            sample.zmq_latency = delay
+            module.main_process_metrics.record_zmq_stats(sample, server.address)
 
     def stop(self, timeout: float | None = None) -> None:
         """End the receive loop, and close its socket or remove its queue."""
