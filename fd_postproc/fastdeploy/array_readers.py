@@ -1,4 +1,4 @@
-"""API processes that read an array as one value: each says so by a name that it alone can hold.
+"""Capability flag: an API process that accepts arrays as one value binds an abstract Unix socket.
 
 The name is an abstract socket's (a ``\\0`` first), made of the path at which the process receives results.
 The kernel removes it when the process ends, whatever the reason, and nothing is left on a disk.  A stock API

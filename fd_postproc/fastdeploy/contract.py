@@ -1,4 +1,4 @@
-"""What FastDeploy's module of the token processor must have to be of the supported family."""
+"""The contract: names that FastDeploy's module of the token processor must have to be supported."""
 
 from __future__ import annotations
 

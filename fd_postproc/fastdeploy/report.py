@@ -97,19 +97,11 @@ def _fast_paths(module: Any) -> dict[str, bool]:
 
 
 LIBRARIES = (
-    *(
-        "fastdeploy-gpu",
-        "fastdeploy",
-        "paddlepaddle-gpu",
-        "paddlepaddle",
-        "paddleformers",
-        "numpy",
-        "msgpack",
-    ),
-    *("pyzmq", "pydantic", "prometheus-client", "tokenizers", "transformers", "uvicorn", "starlette"),
-    *("fastapi", "uvloop", "Cython"),
+    *("fastdeploy-gpu", "fastdeploy", "paddlepaddle-gpu", "paddlepaddle", "paddleformers", "numpy"),
+    *("msgpack", "pyzmq", "pydantic", "prometheus-client", "tokenizers", "transformers", "uvicorn"),
+    *("starlette", "fastapi", "uvloop", "Cython"),
 )
-"""Whose versions are told: those that the replaced code works with."""
+"""Distributions whose versions are reported: the replaced code works with them."""
 
 
 def _versions(module: Any) -> dict[str, str]:
@@ -125,12 +117,7 @@ def _versions(module: Any) -> dict[str, str]:
 
 
 _SHAPED = (
-    "Request",
-    "RequestOutput",
-    "CompletionOutput",
-    "RequestMetrics",
-    "LogprobsLists",
-    "TokenProcessor",
+    *("Request", "RequestOutput", "CompletionOutput", "RequestMetrics", "LogprobsLists", "TokenProcessor"),
 )
 
 

@@ -1,4 +1,4 @@
-"""What of FastDeploy is replaced: the table.
+"""The table of what is replaced in FastDeploy.
 
 A *seam* is a place in FastDeploy where an object of the plug-in stands instead of FastDeploy's own, or a
 function of FastDeploy's that the plug-in calls less often.  Each seam is one row of `SEAMS`, and
@@ -99,7 +99,7 @@ STOCK_STEP_MS, STEP_MS = 70.0, 0.4
 """CPU time of the engine for a step of 256 requests, 2 tokens and 21 columns each: FastDeploy's, ours."""
 
 _COSTS_MS = {"dictionaries": 12.0, "stamps": 6.5, "sending": 5.0, "metrics": 1.4, "delivery": 0.3}
-"""What such a step costs more where a path is left to FastDeploy (`tools/step_costs.py`)."""
+"""Additional cost of such a step where a path is left to FastDeploy (`tools/step_costs.py`)."""
 
 
 def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
@@ -119,7 +119,7 @@ def text_of(taken: dict[str, bool], why: dict[str, str] | None = None) -> str:
 
 
 ASIDE_COST = f"a step of 256 requests then costs about {STOCK_STEP_MS:.0f} ms of CPU instead of {STEP_MS}"
-"""What falling back costs, for the log and the doctor."""
+"""The cost of falling back, for the log and the doctor."""
 
 
 def left_text(left: Iterable[tuple[str, str]]) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 from ..stream_frames import Content, packed
 
 PIECE_BYTES = 4 << 20
-"""Of a frame; a slot that has more is a frame of its own.  The copying of some MiB takes longer than what is
-done once a frame, and whatever exists at once - frame, pickle, those on their way - stays below 64 MiB."""
+"""Maximum bytes per frame; a larger slot gets its own frame.  The copying of some MiB takes longer than what
+is done once a frame, and whatever exists at once - frame, pickle, those on their way - stays below 64 MiB."""
 MOST_ON_THE_WAY = 2
 """Limit of waiting messages in a socket, on each side, once steps are split."""
 

@@ -70,7 +70,7 @@ class Delivery:
 
     @cached_property
     def sending(self) -> Sending | None:
-        """What sends a round; None if FastDeploy's loop does."""
+        """The sender of a round; None if FastDeploy's loop sends it."""
         return None if why_left(self.stock, self.service) else Sending(self.plan, self.stock)
 
     @property

@@ -34,7 +34,7 @@ class Stock(NamedTuple):
 
     @classmethod
     def of(cls, scheduler: Any, service: Any, server: Any) -> Stock:
-        """Those of a scheduler's class, of ``EngineService``, and of the module of servers."""
+        """Functions of a scheduler's class, of ``EngineService``, and of the module of servers."""
         put, get = _known(scheduler, "put_results"), _known(scheduler, "get_results")
         if put is None or get is None:
             scheduler = put = get = None
@@ -71,7 +71,7 @@ REFUSED = 500
 
 
 class _Packer:
-    """What FastDeploy's method finds as ``msgpack``; it packs `results`.
+    """Stand-in that FastDeploy's method finds as ``msgpack``; it packs `results`.
 
     A request whose results msgpack refuses (too large for it, or of an unknown type) ends with an error that
     says so.  FastDeploy loses the whole message then, with the results of all other requests.

@@ -226,7 +226,7 @@ class Advance(Finish):
         return []
 
     def steady_mode(self) -> SteadyMode | None:
-        """What the batch loop may do itself in this step; None if every request needs `advance`."""
+        """Options of the batch loop for this step; None if every request needs `advance`."""
         fd, manager = self.fd, self.resource_manager
         role = self.cfg.scheduler_config.splitwise_role
         logger = getattr(self, "scheduler_metrics_logger", None)  # since FastDeploy 2.5

@@ -50,7 +50,7 @@ class Receiving(Steps):
         return {}
 
     ask_for_keys: Callable[[], str] | None = None
-    """Of `activation`, where the start could not ask: why FastDeploy's ops use another queue."""
+    """Question of `activation` that the start could not ask: why do FastDeploy's ops use another queue?"""
     _open_told = (0, 0)
     _open_frames = (0, 0)  # at the last look, and the pieces until then
 

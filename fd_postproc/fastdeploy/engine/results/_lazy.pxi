@@ -8,7 +8,7 @@ from fd_postproc.headers.msgpack cimport fdm_out, fdm_put_any, fdm_put_array
 @cython.internal
 @cython.no_gc
 cdef class Late:
-    """What a field holds until the first access.  It makes the value, and can pack it without making it."""
+    """Content of a field until the first access.  It makes the value, and can pack it without making it."""
 
     cdef object made(self):
         raise NotImplementedError

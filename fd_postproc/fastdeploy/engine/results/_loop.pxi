@@ -221,7 +221,7 @@ cdef class Batch:
         return settings is None or not PyObject_HasAttr(settings, "prefill_chunk_info")
 
     cdef bint _is_plain_streamed(self, dict own) except -1:
-        """The same for steps over ZeroMQ; images and chunks matter with the first token."""
+        """Whether that holds over ZeroMQ, where images and chunks matter with the first token only."""
         if PyDict_GetItemWithError(own, "pooling_params") != <PyObject *>None:
             return False
         pair = _dict_get(own, "disaggregate_info")

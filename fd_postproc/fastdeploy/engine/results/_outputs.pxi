@@ -25,7 +25,7 @@ cdef enum:
 @cython.internal
 @cython.no_gc
 cdef class Accepted(Late):
-    """What a request has accepted in a step; as a value, its output.
+    """Tokens that a request has accepted in a step; as a value, its output.
 
     The numbers are a copy, an eighth of the lists' size.  A result that waits long must not keep its whole
     step.
@@ -191,7 +191,7 @@ cdef class Outputs:
         return output
 
     cdef Accepted accepted(self, Step step, Py_ssize_t slot, Py_ssize_t rows, int64_t sent):
-        """What makes the output of the first `rows` rows of a slot."""
+        """The maker of the output for the first `rows` rows of a slot."""
         cdef Accepted output = Accepted.__new__(Accepted)
         output.outputs, output.sent, output.index = self, sent, <int32_t>slot
         output.copy(step, slot, rows)

@@ -1,4 +1,4 @@
-# What the batch loop knows of FastDeploy's classes.
+# The plan: facts about FastDeploy's classes for the batch loop.
 cimport cython
 from cpython.object cimport PyObject
 from fd_postproc._core cimport Step

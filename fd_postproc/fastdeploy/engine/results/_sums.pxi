@@ -1,4 +1,4 @@
-# What a step adds to FastDeploy's counters and metrics: counted in C, given to them at its end.
+# Sums of a step for FastDeploy's counters and metrics: counted in C, given to them at its end.
 cimport cython
 from libc.stdint cimport int64_t
 from libc.string cimport memset

@@ -88,7 +88,7 @@ class Streamed(Steps):
         stages.end_put(results, step)
 
     def _steady_stream(self) -> SteadyMode | None:
-        """What the batch loop may do itself; None if FastDeploy's method was replaced."""
+        """Options of the batch loop; None if FastDeploy's method was replaced."""
         if not self._is_stock("_process_per_token"):
             return None
         steady = self.steady_mode()

@@ -34,8 +34,7 @@ UNANNOUNCED = (
 MOST_WAITING = 2
 """Limit of messages in the socket, where one may be a piece of a step of many megabytes."""
 UNHEARD_S = 2.0
-"""How long to wait for the first accepted tokens before the queue is looked at, where a worker without the
-plug-in sends them."""
+"""Seconds without a first step after which the queue is looked at, to which other workers send."""
 
 
 class Arrivals:
@@ -52,7 +51,7 @@ class Arrivals:
 
     @property
     def senders(self) -> dict[int, dict[str, int]]:
-        """The same as `Receiver.senders`."""
+        """The senders, as of `Receiver.senders`."""
         return self._sequences.senders
 
 
