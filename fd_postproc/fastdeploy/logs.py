@@ -13,17 +13,17 @@ from ..environment import settle_switches
 
 def fastdeploy_log() -> logging.Logger:
     """FastDeploy's logger; ours where it is not available."""
-    try:
-        log: logging.Logger = importlib.import_module("fastdeploy.utils").llm_logger
-    except Exception:  # whatever a foreign import may raise
-        return logging.getLogger("fd_postproc")
-    return log
+    return _logger_of("llm_logger")
 
 
 def api_log() -> logging.Logger:
     """The logger of FastDeploy's API server; ours where it is not available."""
+    return _logger_of("api_server_logger")
+
+
+def _logger_of(name: str) -> logging.Logger:
     try:
-        log: logging.Logger = importlib.import_module("fastdeploy.utils").api_server_logger
+        log: logging.Logger = getattr(importlib.import_module("fastdeploy.utils"), name)
     except Exception:  # whatever a foreign import may raise
         return logging.getLogger("fd_postproc")
     return log
