@@ -20,7 +20,7 @@ class Finding:
     severity: str  # one of `SEVERITIES`
     group: str  # "limits", "queues", "keys", "environment", "fastdeploy" or "cuda"
     code: str  # name of the kind of finding, for programs; it stays the same when texts change
-    subject: str  # what it is about, and what was seen, for a person
+    subject: str  # for a person, as `seen`
     seen: str
     remedy: tuple[str, ...] = ()  # what to do, one step a line
     msqid: int | None = None  # the queue it is about

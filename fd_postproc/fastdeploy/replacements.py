@@ -1,4 +1,4 @@
-"""Replacements: what installs the plug-in's objects in FastDeploy's places, and restores FastDeploy's own."""
+"""The installation of the plug-in's objects in FastDeploy's places, until FastDeploy's own are restored."""
 
 from __future__ import annotations
 
