@@ -1,14 +1,11 @@
-"""Write the API pages from the docstrings of the installed package.
+"""Write the API reference from the docstrings of the installed package.
 
-    python docs/generate_api.py                write docs/api.md: every public name, with one sentence
-    python docs/generate_api.py --check        exit with 1 if it is not what would be written
-    python docs/generate_api.py --full FILE    write the reference, with all that the docstrings say
+    python docs/generate_api.py FILE
 
 The site's API page is the reference (.ci/checks/site).  Every name in a module's ``__all__`` is described, in
 the order of the list below and of the class body.  The texts live in the docstrings only: change them there.
 """
 
-import argparse
 import ast
 import enum
 import importlib
@@ -21,7 +18,6 @@ from pathlib import Path
 
 import fd_postproc
 
-PAGE = Path(__file__).with_name("api.md")
 MODULES = [
     "fd_postproc",
     "fd_postproc.ops",
@@ -30,15 +26,6 @@ MODULES = [
 ]
 # Read in this order; names that are not here follow as they come in __all__.
 FIRST = ["Receiver", "Sender", "Step", "Logprobs", "decode", "encode", "Layout", "GPU", "XPU"]
-INDEX = """\
-# API
-
-Every public name with the first sentence of its docstring. `help(fp.Receiver)` prints all of it:
-arguments, results, errors; the site's API page has it all. Names that are not here may change at
-any time. This page is made by `docs/generate_api.py`.
-
-    import fd_postproc as fp
-"""
 INTRODUCTION = """\
 # API reference
 
@@ -225,47 +212,7 @@ def is_alias(module, name):
     return module is not fd_postproc and getattr(fd_postproc, name, None) is getattr(module, name)
 
 
-def index():
-    """The page in docs/: names and first sentences."""
-    out, stubs = [INDEX.strip()], stub_signatures()
-    for module, names in public():
-        lines = [f"## `{module.__name__}`\n", "| name | what it is |", "|---|---|"]
-        for name in names:
-            if is_alias(module, name):
-                continue
-            thing = getattr(module, name)
-            described_by_type = isinstance(thing, type) or callable(thing)
-            text = documentation(thing) if described_by_type else assigned_text(module, name) or repr(thing)
-            lines.append(row(name, text))
-            if isinstance(thing, type):
-                for heading, member in members(thing, stubs):
-                    if not heading.startswith(".__"):
-                        lines.append(row(name + heading.partition("(")[0], member))
-        out.append("\n".join(lines))
-    return "\n\n".join(out) + "\n"
-
-
-def row(name, text):
-    """A line of the index: the first sentence of a docstring."""
-    first = " ".join(markdown(text).split("\n\n")[0].split())
-    first = re.split(r"(?<=[.:])  ?(?=[A-Z])", first)[0].replace("|", "\\|")
-    return f"| `{name}` | {first} |"
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--full", type=Path, metavar="FILE")
-    arguments = parser.parse_args()
-    if arguments.full:
-        arguments.full.write_text(page())
-    elif not arguments.check:
-        PAGE.write_text(index())
-    elif PAGE.read_text() != index():
-        sys.exit("docs/api.md is not what the docstrings say: run python docs/generate_api.py")
-
-
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) != 2:
+        sys.exit("usage: python docs/generate_api.py FILE")
+    Path(sys.argv[1]).write_text(page())

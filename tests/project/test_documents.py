@@ -1,4 +1,4 @@
-"""The documents: the API page is what the docstrings say, links lead somewhere, translations keep up."""
+"""The documents: every public name is described, links lead somewhere, translations keep up."""
 
 import ast
 import itertools
@@ -11,7 +11,8 @@ from tests.lib.page_commands import PAGES
 from tests.lib.paths import ROOT
 
 GENERATOR = ROOT / "docs" / "generate_api.py"
-TRANSLATED = {"README.md": "README_CN.md"}
+TRANSLATED = {"README.md": "README_CN.md", "docs/operators.md": "docs/operators_cn.md"}
+MADE = {"docs/api.md"}  # by .ci/site_pages.py, for the site alone
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -20,20 +21,12 @@ def generator():
     return runpy.run_path(str(GENERATOR))
 
 
-def test_the_api_page_is_up_to_date(generator):
-    written = GENERATOR.with_name("api.md").read_text()
-    assert written == generator["index"](), "run python docs/generate_api.py"
-
-
-def test_the_api_page_has_every_name_of_the_reference(generator):
-    names = re.findall(r"^###+ `(\.?\w+)", generator["page"](), flags=re.M)
-    one, found = "", []
-    for name in names:
-        one = one if name.startswith(".") else name
-        found.append(one + name if name.startswith(".") else name)
-    index = set(re.findall(r"^\| `([\w.]+)` \|", generator["index"](), flags=re.M))
-    assert len(found) > 90
-    assert {name for name in found if ".__" not in name} == index
+def test_every_public_name_is_on_a_page(generator):
+    """The site's reference is made from the docstrings; the pages of the tree name what is in it."""
+    pages = "\n".join(page.read_text() for page in PAGES)
+    names = re.findall(r"^### `(\w+)", generator["page"](), flags=re.M)
+    assert len(names) > 60
+    assert not [name for name in names if f"`{name}`" not in pages]
 
 
 def test_everything_public_is_described(generator):
@@ -73,7 +66,7 @@ def test_links_lead_somewhere(page):
 def test_the_site_has_every_page():
     """And no other; .ci/checks/site builds it."""
     named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
-    assert set(named) == set(NAMES)
+    assert set(named) - MADE == set(NAMES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
