@@ -1,9 +1,9 @@
-"""Run with lib/set_clock.c preloaded: services whose clock is set by an hour, a minute, a second, while they run.
+"""Run with lib/set_clock.c preloaded: services whose clock is set while they run.
 
 Usage: set_clock.py MOMENTS SECONDS ..., MOMENTS being some of "start,middle,end".  For each of them, and each
-number of seconds, an engine's and a worker's process deliver steps on the double, with recorders, and a third
-process asks the doctor and explain, with both of them alive and after their end.  Prints a line of JSON for each,
-with what was wrong: none.
+number of seconds, an engine's and a worker's process deliver steps on the double, with recorders.  A third
+process asks the doctor and explain, with both of them alive and after their end.  Prints a line of JSON for
+each, with what was wrong.
 """
 
 import contextlib
@@ -38,6 +38,7 @@ class Clock:
 
     def set(self, seconds):
         (n,) = struct.unpack_from("<q", self._sets)
+        time.sleep(1 - time.time() % 1)  # the kernel's stamps are whole seconds: none of before is of after
         real_ns = time.time_ns() - self.off_ns
         before = time.time()
         self.off_ns += seconds * 10**9
