@@ -123,7 +123,11 @@ def engine(line, channel):
     rig.start()
     line.say("runs")
     alarms, asked, deadline = set(), False, time.monotonic() + 60
-    while not asked or not all(rig.has_left(name, slot) for slot, name in enumerate(NAMES)):
+
+    def ended():
+        return {one.request_id for put in tuple(rig.sink.puts) for one in put if one.finished}
+
+    while not asked or len(ended()) < len(NAMES):
         if (alarm := rig.processor.health()) is not None:
             alarms.add(str(alarm))
         asked = asked or line.is_called(0.005)
