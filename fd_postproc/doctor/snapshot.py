@@ -72,8 +72,12 @@ class Queue:
 
     @property
     def being_read(self) -> bool:
-        """Whether its reader is alive, and has taken a message when the last ones were sent."""
-        return self.receiver.state == "alive" and self.info.sent_at - self.info.received_at < _JUST_NOW
+        """Whether its reader is alive, and has taken a message when the last ones were sent.
+
+        The kernel's two stamps are the wall clock's: false for a moment when the clock is set between them.
+        """
+        apart = abs(self.info.sent_at - self.info.received_at)
+        return self.receiver.state == "alive" and apart < _JUST_NOW
 
     def channels(self, scope: Scope) -> tuple[Channel, ...]:
         """Channels that it can carry."""

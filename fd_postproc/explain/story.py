@@ -105,7 +105,8 @@ def told(picture: Picture, story: Story) -> list[str]:
         lines.append("Its beginning is not in the file any more.")
     if began is not None:
         prompt, micros = began.numbers[1], began.numbers[2]
-        after = f", {micros / 1e6:.3f} s after it had arrived" if micros >= 0 else ""
+        # Its arrival is a stamp of the wall clock, which may have been set since.
+        after = f", {micros / 1e6:.3f} s after it had arrived by the wall clock" if micros >= 0 else ""
         of = f" ({prompt:,} prompt tokens)" if prompt >= 0 else ""
         lines.append(f"Its first token came at {clock(began.at)}{after}{of}.")
     elif seated is not None and not story.steps:

@@ -15,6 +15,8 @@ HEAD_SIZE, ENTRY_SIZE = 4096, 64
 BUSY_WORD = struct.Struct("<Q")
 """At `BUSY_AT`: since when a step is in hand, monotonic ns, or 0."""
 BUSY_AT = 264
+BOOT_AT = 272
+"""Of the 16 bytes of the kernel's boot id: monotonic times of one boot compare; 0 in older files."""
 
 STEP_BODY = struct.Struct("<QIIIfffHHI")
 """Number of the frame, bytes, rows, sum; seconds to receive, build and put; batch, results, sender."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from .._version import __version__
 from ..environment import FLIGHT_FOLDER
-from .codes import ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, VERSION
+from .codes import BOOT_AT, ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, VERSION
 
 SUFFIX = ".flight"
 KEPT = 4
@@ -107,6 +107,7 @@ def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: 
         fields = (ENTRY_SIZE, (size - HEAD_SIZE) // ENTRY_SIZE, os.getpid(), time.time_ns())
         texts = (f"{channel}\0{side}".encode(), __version__.encode()[:32])
         HEAD.pack_into(memory, 0, MAGIC, VERSION, *fields, time.monotonic_ns(), queue_id, key, *texts)
+        memory[BOOT_AT : BOOT_AT + 16] = _boot()
         return Made(os.path.join(folder, name + SUFFIX), memory, descriptor)
     raise FileExistsError(
         errno.EEXIST, "a hundred files of this process", os.path.join(folder, stem + SUFFIX)
@@ -133,20 +134,51 @@ def _leave_half(where: int, folder: str, size: int) -> None:
     raise OSError(errno.ENOSPC, "less than half of the shared memory would stay free", folder)
 
 
+def _boot() -> bytes:
+    """The kernel's boot id, 16 bytes; zeros if it cannot be read."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))[:16].ljust(16, b"\0")
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+@contextlib.contextmanager
+def _file(name: str, where: int) -> Iterator[int]:
+    """Open a file of a folder; neither a FIFO nor a terminal may keep us here."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=where)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _age(name: str, where: int, boot: bytes) -> tuple[bool, int]:
+    """Sort key by the time when a file was made: files of this boot come last.
+
+    Theirs is the monotonic clock, since the wall clock may have been set between two files.  Files of other
+    boots have nothing but the wall clock's time.
+    """
+    with contextlib.suppress(OSError, struct.error), _file(name, where) as file:
+        head = os.pread(file, BOOT_AT + 16, 0)
+        if any(boot) and head[BOOT_AT:] == boot:
+            return True, HEAD.unpack_from(head)[6]
+    return False, os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime_ns
+
+
 def _clean(where: int, kept: int = KEPT) -> None:
     """Remove the oldest files of ended processes."""
+    boot = _boot()
     ended = []
     for name in os.listdir(where):
         if process_of(name) in (None, os.getpid()):
             continue
         with contextlib.suppress(OSError):  # others clean up as well
-            # Neither a FIFO nor a terminal may keep us here.
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=where)
-            try:
-                if writer_of(file) is None:
-                    ended.append((os.fstat(file).st_mtime, name))
-            finally:
-                os.close(file)
+            with _file(name, where) as file:
+                writer = writer_of(file)
+            if writer is None:
+                ended.append((_age(name, where, boot), name))
     for _, name in sorted(ended, reverse=True)[kept:]:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=where)
@@ -154,14 +186,13 @@ def _clean(where: int, kept: int = KEPT) -> None:
 
 def listed() -> list[str]:
     """Paths of all files, the newest first."""
-    found = []
+    found, boot = [], _boot()
     for folder in folders():
         with contextlib.suppress(OSError), _opened(folder) as where:
             for name in os.listdir(where):
                 if name.endswith(SUFFIX):
                     with contextlib.suppress(OSError):
-                        made = os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime
-                        found.append((made, os.path.join(folder, name)))
+                        found.append((_age(name, where, boot), os.path.join(folder, name)))
     return [path for _, path in sorted(found, reverse=True)]
 
 

@@ -130,7 +130,7 @@ def test_a_named_one(run, recorder, folder, how):
 def test_a_request(run, recorder, named):
     status, out, _ = run("explain", *([recorder.path] if named else []), "chat-1")
     assert status == 0
-    assert "1.500 s after it had arrived (70 prompt tokens)" in flat(out)
+    assert "1.500 s after it had arrived by the wall clock (70 prompt tokens)" in flat(out)
     assert "with an end token" in out
 
 

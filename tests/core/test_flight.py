@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.flight import files, reading
-from fd_postproc.flight.codes import HEAD_SIZE, MAGIC, End, Kind, request_hash
+from fd_postproc.flight.codes import BOOT_AT, HEAD_SIZE, MAGIC, End, Kind, request_hash
 from fd_postproc.flight.reading import Event, MessageEntry
 from tests.core.test_killed_processes import ended, forked
 from tests.lib.children import python
@@ -198,7 +198,7 @@ def test_few_files_of_dead_processes_stay(folder):
     for n in range(files.KEPT + 3):
         process, path = writing("end")
         process.wait(20)
-        os.utime(path, (n, n))
+        os.utime(path, (-n, -n))  # as if the clock had been set back between any two
         paths.append(path)
     living, path = writing()
     try:
@@ -209,6 +209,22 @@ def test_few_files_of_dead_processes_stay(folder):
     finally:
         living.kill()
         living.wait()
+
+
+def test_of_files_of_another_boot_the_wall_clock_tells_which_is_newer(folder):
+    paths = []
+    for n in range(3):
+        recorder = begun()
+        recorder.end()
+        os.chmod(recorder.path, 0o600)
+        with open(recorder.path, "r+b") as file:
+            file.seek(BOOT_AT)
+            file.write(bytes([9] * 16 if n else bytes(16)))  # another boot's; an older version's
+        os.utime(recorder.path, (5 - n, 5 - n))
+        paths.append(recorder.path)
+    newest = begun()
+    os.utime(newest.path, (0, 0))
+    assert files.listed() == [newest.path, *paths]
 
 
 @pytest.mark.parametrize(("free", "place"), [(40, "shared"), (32, "shared"), (31, "temporary")])

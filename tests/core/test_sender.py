@@ -381,7 +381,7 @@ def test_a_recorded_message_sent_again(golden, raised_limits, queue):
 def test_a_forked_child_of_a_process_whose_threads_send_for_the_first_time(queue):
     """An import on the way of a message, under way in a thread when the process forks, hangs the child."""
     code = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import fd_postproc as fp
 key = int(sys.argv[1])
 go = threading.Barrier(9)
@@ -393,6 +393,7 @@ threads = [threading.Thread(target=send) for _ in range(8)]
 for thread in threads: thread.start()
 receiver = fp.Receiver("spec_topk", key=key)
 go.wait()
+time.sleep(0.03)  # an import of NumPy is under way then
 pid = os.fork()
 if pid == 0:
     signal.alarm(60)

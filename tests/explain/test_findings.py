@@ -235,7 +235,7 @@ def running(n=20):
 def test_a_request_that_ended():
     story, text = lines(*running(), event(100.1895, Kind.ENDED, A, 38, End.TOKEN, slot=3))
     assert len(story.steps) == 20
-    assert "1.500 s after it had arrived (70 prompt tokens)" in text
+    assert "1.500 s after it had arrived by the wall clock (70 prompt tokens)" in text
     assert "It had 38 tokens in 20 steps over 0.190 s, usually 10 ms apart." in text
     assert "with an end token" in text
 

@@ -143,11 +143,12 @@ class Lifecycle(Sockets):
         worker = getattr(self, "worker", None)
         if worker is not None and not worker.is_alive():
             return Health("thread", "the token thread has ended")
-        began, hangs = self._in_hand()
+        began, hangs, clock = self._in_hand()
         if began is not None:
             lasted = time.monotonic() - began
             if lasted > min(self.stuck_after, self.fd.envs.FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT):
-                return Health("step", f"the token thread has had a step in hand for {lasted:.1f} s")
+                text = f"the token thread has had a step in hand for {lasted:.1f} s{clock}"
+                return Health("step", text)
             return None
         if hangs:
             return Health("step", "the engine says that its output hangs")
@@ -156,13 +157,17 @@ class Lifecycle(Sockets):
             return Health("queue", f"the queue cannot be used: {trouble.text}")
         return None
 
-    def _in_hand(self) -> tuple[float | None, bool]:
-        """Start of the current step in monotonic seconds, or None; whether it hangs."""
+    def _in_hand(self) -> tuple[float | None, bool, str]:
+        """Start of the current step in monotonic seconds, or None; whether it hangs; a word on the clock.
+
+        Where other code than this processor's has a step in hand, there is only FastDeploy's stamp.
+        """
         with self.health_lock:  # which the token thread takes twice a step: not for long
-            began, stamp = self._in_hand_since, self.timestamp_for_alive_before_handle_batch
-            if began is None and stamp is not None:  # other code's, by the wall clock
+            began, stamp, clock = self._in_hand_since, self.timestamp_for_alive_before_handle_batch, ""
+            if began is None and stamp is not None:
                 began = time.monotonic() - (self.fd.time.time() - stamp)
-            return began, self.engine_output_token_hang
+                clock = " by the wall clock, which may have been set"
+            return began, self.engine_output_token_hang, clock
 
     def _worker_is_wrong(self) -> Health | None:
         if getattr(self, "resource_manager", None) is None:  # nothing runs yet

@@ -116,6 +116,16 @@ def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
 
 
 @each_tree
+def test_a_generator_around_the_streams_gets_the_same(tree, tmp_path):
+    """As a server of another API has one: ``/v1/messages``, written with FastDeploy's chat handler."""
+    off = serve(tree, tmp_path / "off", "wrapped")
+    on = serve(tree, tmp_path / "on", "wrapped", FD_PLUGINS="fd_postproc")
+    assert on["written"] > 500
+    assert on["wrong"] == off["wrong"]
+    assert on["played"] == off["played"] > 80
+
+
+@each_tree
 def test_recorded_rollouts_are_the_same(tree, tmp_path):
     """Experts, masks and log-probabilities, as lists in the messages and as arrays.
 
