@@ -49,7 +49,7 @@ def _environment():
 
 def _end(child):
     """Let a child end, or kill it; whether it had to be."""
-    for _ in range(100 * GRACE_S):
+    for _ in range(int(100 * GRACE_S)):
         with contextlib.suppress(ChildProcessError):
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 os.waitpid(child, os.WNOHANG)

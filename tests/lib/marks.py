@@ -4,6 +4,7 @@ With pytest-xdist the tests are collected in worker processes.  Those write into
 has to know: which tests are last, and which are in quarantine.
 """
 
+import contextlib
 import datetime
 import faulthandler
 import importlib.util
@@ -70,9 +71,11 @@ def _quarantined(items):
     """Name, date and reason of each test that its mark leaves out: no mark without both, and ten at most."""
     found = {}
     for item in items:
-        mark = item.get_closest_marker("quarantine")
-        if mark and len(mark.args) == 2:
-            found.setdefault(item.nodeid.partition("[")[0], mark.args)
+        if mark := item.get_closest_marker("quarantine"):
+            with contextlib.suppress(TypeError, ValueError):
+                date, reason = mark.args
+                datetime.date.fromisoformat(date)
+                found[item.nodeid.partition("[")[0]] = date, reason
     oldest = sorted(found, key=lambda name: found[name][0])
     return [(name, *found[name]) for name in oldest[:IN_QUARANTINE_AT_MOST]]
 

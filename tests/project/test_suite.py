@@ -13,7 +13,12 @@ from tests.lib.crashes import Scheduling
 from tests.lib.paths import ROOT
 from tests.lib.waiting import PATIENCE
 
-PLUGINS = 'pytest_plugins = ["tests.lib.marks", "tests.lib.crashes", "tests.lib.leaks"]\n'
+PLUGINS = """
+pytest_plugins = ["tests.lib.marks", "tests.lib.crashes", "tests.lib.leaks"]
+def pytest_configure():
+    from tests.lib import leaks
+    leaks.GRACE_S = 0.1
+"""
 CONFIGURATION = "[pytest]\nmarkers =\n    realtime:\n    nightly:\n    quarantine:\n"
 FILE = """
 import os, pytest
@@ -62,33 +67,9 @@ def run(tmp_path):
 def _files(sizes, fatal):
     """So many files of tests, each of a size; the third test of a `fatal` size ends its process."""
     return {
-        f"{place:02}": FILE.format(tests=tests, fatal=2 if tests == fatal else -1)
+        f"f{place:02}": FILE.format(tests=tests, fatal=2 if tests == fatal else -1)
         for place, tests in enumerate(sizes)
     }
-
-
-def test_the_others_are_run_and_the_run_ends(run):
-    """The files that the process has done are no work for another."""
-    sizes = [*range(20, 8, -1), 8, *range(7, 1, -1)]
-    told = run(2, **_files(sizes, fatal=8))
-    assert f"1 failed, {sum(sizes) - 1} passed" in told, told
-    assert "test_12.py::test_it[2]" in told
-
-
-def test_a_process_that_has_not_said_what_its_tests_are_gets_none():
-    """Another one may end meanwhile, whose files are handed out anew."""
-    scheduling, file = Scheduling.__new__(Scheduling), {"test_it": False}
-    scheduling.workqueue, scheduling.registered_collections = {"file": file}, {}
-    scheduling._reschedule(object())
-    assert scheduling.workqueue == {"file": file}
-
-
-def test_a_child_that_it_forked_does_not_keep_the_run_waiting(run, tmp_path):
-    try:
-        told = run(2, forked=FORKED, **_files([3, 2], fatal=0))
-    finally:
-        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
-    assert "1 failed, 5 passed" in told, told
 
 
 ORDERED = """
@@ -113,42 +94,12 @@ def test_it(number):
 """
 
 
-@pytest.mark.parametrize("sizes", [[1, 1, 1], [3, 30], [0, 0]], ids=str)
-@pytest.mark.parametrize("processes", [0, 3])
-def test_realtime_runs_after_all_others_in_one_process(run, tmp_path, sizes, processes):
-    files = {f"{place}": ORDERED.format(tests=tests) for place, tests in enumerate(sizes)}
-    told = run(processes, "-W", "error", "-m", "realtime or not realtime", **files)
-    assert f"{sum(sizes) + len(sizes)} passed" in told, told
-    entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    names = [name for name, _, _ in sorted(entries, key=lambda entry: entry[2])]
-    assert names == ["other ends"] * sum(sizes) + ["realtime begins", "realtime ends"] * len(sizes)
-    assert len({process for name, process, _ in entries if name != "other ends"}) == 1
-
-
-def test_a_crash_among_the_realtime_tests(run):
-    crash = "import os, pytest\npytestmark = pytest.mark.realtime\ndef test_it(): os._exit(1)\n"
-    told = run(2, crash=crash, late=crash.replace("os._exit(1)", "pass"), **_files([3, 3], fatal=-1))
-    assert "1 failed, 7 passed" in told, told
-
-
 QUARANTINE = """
 import pytest
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.quarantine("2026-01-{day:02}", "the reason")
 def test_it(number): raise Exception
 """
-
-
-@pytest.mark.parametrize("processes", [0, 2])
-def test_quarantine_leaves_out_ten(run, processes):
-    files = {f"{day:02}": QUARANTINE.format(day=day) for day in range(11, 0, -1)}
-    files["good"] = "def test_it(): pass"
-    files["unsaid"] = "import pytest\n@pytest.mark.quarantine\ndef test_it(): raise Exception"
-    told = run(processes, **files)
-    assert "3 failed, 1 passed, 20 deselected" in told or "3 failed, 1 passed" in told, told
-    assert "10 in quarantine, of 10 at most" in told
-    assert "test_11.py::test_it[1]" in told and "days: test_10.py::test_it: the reason" in told
-    assert "23 failed" in run(processes, "-m", "quarantine")
 
 
 LEAVES = """
@@ -168,13 +119,6 @@ def test_none_is_left():
 """
 
 
-def test_what_a_test_leaves_is_its_own_failure(run):
-    told = run(0, leaves=LEAVES)
-    assert "5 passed, 4 errors" in told, told
-    for left in "thread left", "child process ", "variable HOME, variable LEFT", "queue 0x":
-        assert f"the test left behind: {left}" in told
-
-
 HANGS = """
 import pytest, threading
 def wait_for_ever(): threading.Event().wait()
@@ -182,10 +126,69 @@ def test_it(): wait_for_ever()
 @pytest.mark.realtime
 def test_that_needs_real_time(): threading.Event().wait(3)
 """
+QUARANTINES = {f"{day:02}": QUARANTINE.format(day=day) for day in range(11, 0, -1)} | {
+    "good": "def test_it(): pass",
+    "unsaid": "import pytest\n@pytest.mark.quarantine('today', 'it')\ndef test_it(): raise Exception",
+}
 
 
-def test_a_hang_is_told(run):
-    """What it says in time is the test's name and where it hangs; one that needs real time has more of it."""
-    told = run(1, "-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=true", hangs=HANGS)
-    assert "1 failed, 1 passed" in told and "test_hangs.py::test_it" in told, told
+def _in_order(folder, sizes):
+    """Whether the realtime tests, one a file, ran after all others, in one process."""
+    entries = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    names = [name for name, _, _ in sorted(entries, key=lambda entry: entry[2])]
+    assert names == ["other ends"] * sum(sizes) + ["realtime begins", "realtime ends"] * len(sizes)
+    return len({process for name, process, _ in entries if name != "other ends"}) == 1
+
+
+def test_in_one_process(run, tmp_path):
+    """Realtime tests are last and may warn, ten are in quarantine, a leak is its own test's failure."""
+    told = run(0, "-W", "error", ordered=ORDERED.format(tests=3), leaves=LEAVES, **QUARANTINES)
+    assert _in_order(tmp_path, [3])
+    assert "3 failed, 10 passed, 20 deselected, 1 warning, 4 errors" in told, told
+    assert "10 in quarantine, of 10 at most" in told
+    assert "test_11.py::test_it[1]" in told
+    assert "days: test_10.py::test_it: the reason" in told
+    for left in "thread left", "child process ", "variable HOME, variable LEFT", "queue 0x":
+        assert f"the test left behind: {left}" in told
+
+
+def test_in_several_processes(run, tmp_path):
+    """After a crash the others are run, the realtime tests in one process, and the run ends."""
+    sizes = [*range(20, 8, -1), 8, *range(7, 1, -1)]
+    files = {f"o{tests}": ORDERED.format(tests=tests) for tests in (1, 30)}
+    told = run(3, "-W", "error", **files, **QUARANTINES, **_files(sizes, fatal=8))
+    assert _in_order(tmp_path, [1, 30])
+    assert f"4 failed, {sum(sizes) - 1 + 34} passed" in told, told
+    assert "test_f12.py::test_it[2]" in told
+    assert "10 in quarantine" in told
+
+
+def test_realtime_tests_alone(run, tmp_path):
+    """Of two processes one gets them; another does what is left where it ends in the first."""
+    crash = "import os, pytest\npytestmark = pytest.mark.realtime\ndef test_it(): os._exit(1)\n"
+    told = run(2, "-m", "realtime", crash=crash, ordered=ORDERED.format(tests=0), **QUARANTINES)
+    assert _in_order(tmp_path, [0])
+    assert "1 failed, 1 passed" in told, told
+
+
+def test_a_hang_is_told(run, tmp_path):
+    """What it says in time is the test's name and where it hangs; one that needs real time has more of it.
+
+    A child that the process has forked does not keep the run waiting.
+    """
+    try:
+        options = "-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=true"
+        told = run(2, *options, hangs=HANGS, forked=FORKED)
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+    assert "2 failed, 1 passed" in told, told
+    assert "test_hangs.py::test_it" in told
     assert "in wait_for_ever" in told
+
+
+def test_a_process_that_has_not_said_what_its_tests_are_gets_none():
+    """Another one may end meanwhile, whose files are handed out anew."""
+    scheduling, file = Scheduling.__new__(Scheduling), {"test_it": False}
+    scheduling.workqueue, scheduling.registered_collections = {"file": file}, {}
+    scheduling._reschedule(object())
+    assert scheduling.workqueue == {"file": file}
