@@ -36,6 +36,8 @@ CLONE_NEWIPC = 0x08000000
 
 # Child processes import NumPy and do no linear algebra; without threads for it its import takes half as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Paddle sets it at its import, which the test that is the first to import it would be blamed for.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that started the tests in the background left SIGINT ignored, and child processes inherit that.  No
 # preexec_fn sets it: under the address sanitizer, one child in hundreds that runs code before its exec hangs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -29,6 +29,7 @@ from benchmarks import (
 from benchmarks import __main__ as command
 from tests import reference
 from tests.lib.quiet import imported
+from tests.lib.rows import each
 from tests.restated.workload import Load
 
 pyperf = pytest.importorskip("pyperf")
@@ -92,13 +93,13 @@ LIGHT = parameters([pair for pair in QUICK if pair[0] not in NEED_FASTDEPLOY])
 HEAVY = parameters([pair for pair in QUICK if pair[0] in NEED_FASTDEPLOY])
 
 
-@pytest.mark.parametrize(("question", "comparison"), LIGHT, ids=name_of)
+@each(("question", "comparison"), LIGHT)
 def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
     make_and_run(comparison)
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize(("question", "comparison"), HEAVY, ids=name_of)
+@each(("question", "comparison"), HEAVY)
 def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
     try:
@@ -117,7 +118,7 @@ def test_the_parts_of_the_engines_step_run(raised_limits):
         metrics.reset()
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@each("question", QUESTIONS)
 def test_full_cases_are_found_by_name(question):
     labels = [comparison.case for _, comparison in runner.plan((question,), quick=False)]
     assert len(set(labels)) == len(labels)
@@ -132,7 +133,7 @@ def test_cases_are_the_same_every_time():
     assert case.step() != cases.Case(batch=3, columns=6, accepted=1).step()
 
 
-@pytest.mark.parametrize("columns", [1, 6, 21])
+@each("columns", [1, 6, 21])
 def test_floor_agrees_where_requests_differ(columns):
     counts = [-1, 2, 0, 6, -9, 1]
     rng = np.random.default_rng(1)
@@ -220,9 +221,7 @@ def test_limits_of_this_namespace_stay():
     assert fp.queues.kernel_limits() == before
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(1.5, "1.50 s"), (0.0123, "12.3 ms"), (4e-6, "4.00 us"), (123e-9, "123 ns")]
-)
+@each(("value", "text"), [(1.5, "1.50 s"), (0.0123, "12.3 ms"), (4e-6, "4.00 us"), (123e-9, "123 ns")])
 def test_times_read_well(value, text):
     assert report.seconds(value) == text
 
@@ -230,7 +229,7 @@ def test_times_read_well(value, text):
 # ---- Sending ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("channel", "columns"),
     [
         ("plain", 1),

@@ -16,6 +16,7 @@ from benchmarks.gets import _OPS
 from benchmarks.processors import holds_message
 from benchmarks.receive import tensors_hold
 from benchmarks.step import result_objects
+from tests.lib.rows import each
 
 
 class Rows(NamedTuple):
@@ -123,7 +124,7 @@ def queue_of(channel):
     return sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
 
 
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+@each("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_the_restated_get_op_writes_what_ours_writes(raised_limits, ops_queue, channel):
     step = uneven(channel)
     queue = queue_of(channel)
@@ -140,9 +141,7 @@ def test_the_restated_get_op_writes_what_ours_writes(raised_limits, ops_queue, c
     assert _floor.StockGet(channel, stock, queue.id).get() < 0
 
 
-@pytest.mark.parametrize(
-    ("channel", "words"), [("topk", (1, 5 | 4 << 16)), ("spec_topk", (1, 3 | 4 << 8, 5))]
-)
+@each(("channel", "words"), [("topk", (1, 5 | 4 << 16)), ("spec_topk", (1, 3 | 4 << 8, 5))])
 def test_the_floor_of_get_ops_writes_what_ours_writes(ops_queue, channel, words):
     step = uneven(channel)
     queue = queue_of(channel)
@@ -157,7 +156,7 @@ def test_the_floor_of_get_ops_writes_what_ours_writes(ops_queue, channel, words)
         assert (mine == theirs).all()
 
 
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+@each("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_tensors_with_another_token_are_noticed(raised_limits, ops_queue, channel):
     step = uneven(channel)
     queue = queue_of(channel)

@@ -22,6 +22,7 @@ from benchmarks import (
     targets,
 )
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 pyperf = pytest.importorskip("pyperf")
 
@@ -111,7 +112,7 @@ def test_timings_come_back_from_a_file(tmp_path):
     assert found[0][1].results["floor"].rounds == STEP[1].results["floor"].rounds
 
 
-@pytest.mark.parametrize("content", ["{}", "nonsense", json.dumps({"version": "1.0", "benchmarks": []})])
+@each("content", ["{}", "nonsense", json.dumps({"version": "1.0", "benchmarks": []})])
 def test_a_file_of_something_else_is_refused(tmp_path, content):
     (tmp_path / "timings.json").write_text(content)
     with pytest.raises(ValueError, match="holds no timings"):
@@ -124,14 +125,12 @@ def test_timings_of_something_else_are_refused(tmp_path):
         runner.load(tmp_path / "timings.json")
 
 
-@pytest.mark.parametrize("case", list(processors.cases(quick=False)), ids=str)
+@each("case", list(processors.cases(quick=False)))
 def test_labels_are_read_back(case):
     assert cases.Case.parse(str(case)) == case
 
 
-@pytest.mark.parametrize(
-    "label", ["", "spec_topk b1", "plain b1 a1", "slots: 1 request, a2 c21", "topk b2 a1 c3"]
-)
+@each("label", ["", "spec_topk b1", "plain b1 a1", "slots: 1 request, a2 c21", "topk b2 a1 c3"])
 def test_other_labels_are_no_cases(label):
     assert cases.Case.parse(label) is None
 
@@ -145,7 +144,7 @@ def test_targets_are_judged():
     assert targets.markdown([slow]).splitlines()[-1].endswith("| no |")
 
 
-@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.what)
+@each("target", targets.TARGETS)
 def test_targets_name_what_is_measured(target):
     for quick in (True, False):
         found = [one for _, one in runner.plan((target.question,), quick) if one.case == target.case]
@@ -155,7 +154,7 @@ def test_targets_name_what_is_measured(target):
 # ---- What is missing ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("module", "way"),
     [
         ("zmq", "pyzmq ipc, pickle of lists"),

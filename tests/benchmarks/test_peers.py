@@ -11,6 +11,7 @@ import pytest
 from benchmarks.peers import clients, clock, environments, results, servers
 from benchmarks.peers.load import Answer, Answers, Load, Model, WrongAnswer, check
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -35,7 +36,7 @@ def test_right_answers_pass(model):
     check(numbers, model, sent, [[numbers.right(sent[0], stream) for stream in range(3)]])
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "what"),
     [
         (lambda one: one._replace(text=one.text + "!"), "text"),
@@ -135,7 +136,7 @@ def seen_by_clients(order):
         return json.loads(process.stdout.readline())
 
 
-@pytest.mark.parametrize("top", [None, 3])
+@each("top", [None, 3])
 def test_the_load_generator_counts_and_checks(model, top):
     order = servers.order_of(Load(3, 2, top), model, "", {})
     server = Server(order)
@@ -161,7 +162,7 @@ def other_score(choice):
     return json.loads(json.dumps(choice).replace("-0.25", "-0.26").replace("-0.3", "-0.31"))
 
 
-@pytest.mark.parametrize(("spoiled", "what"), [(other_text, "text"), (other_score, "logprob")])
+@each(("spoiled", "what"), [(other_text, "text"), (other_score, "logprob")])
 def test_the_load_generator_sees_a_wrong_answer(model, spoiled, what):
     order = servers.order_of(Load(1, 2, 3), model, "", {})
     server = Server(order, spoiled)
@@ -179,7 +180,7 @@ def test_http_chunks_are_taken_off():
     assert clients.unframed(framed + b"f") == b"da\r\nta: "
 
 
-@pytest.mark.parametrize("page", [results.PAGE, *results.READMES], ids=lambda page: page.name)
+@each("page", [results.PAGE, *results.READMES])
 def test_the_pages_are_made_of_the_results(page, tmp_path):
     filled = tmp_path / "filled.md"
     filled.write_text(page.read_text())
@@ -223,7 +224,7 @@ def test_an_engine_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
         environments.make("none", tmp_path)
 
 
-@pytest.mark.parametrize("engine", environments.ENGINES)
+@each("engine", environments.ENGINES)
 def test_requirements_are_pinned(engine):
     lines = environments.requirements(engine).read_text().splitlines()
     named = [line for line in lines if line and line[0] not in "#-"]

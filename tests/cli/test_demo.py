@@ -11,6 +11,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli import demo, restated
 from tests.lib.commands import flat, started
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -39,8 +40,7 @@ def test_messages_go_whole_under_raised_limits(raised_limits, run):
     assert queues.list_queues() == []
 
 
-@pytest.mark.parametrize("item", [one for one in demo.recorded_items() if one.step.scores is not None],
-                         ids=lambda item: item.name)  # fmt: skip
+@each("item", [one for one in demo.recorded_items() if one.step.scores is not None])  # fmt: skip
 def test_the_log_probabilities_make_sense_to_a_reader(item):
     """Sorted, with a sum of at most 1, and the sampled token where its rank says."""
     ids, scores, ranks = (np.asarray(part) for part in (item.step.ids, item.step.scores, item.step.ranks))
@@ -87,7 +87,7 @@ def test_results_that_differ_are_not_timed(run, monkeypatch):
     assert "restated, are not those of the step that arrived" in err
 
 
-@pytest.mark.parametrize("columns", ["40", "80"])
+@each("columns", ["40", "80"])
 def test_a_narrow_screen_without_utf8_loses_no_number(columns):
     environment = {**os.environ, "COLUMNS": columns, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     with started("demo", "--repeat", "1", env=environment) as process:

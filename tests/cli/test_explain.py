@@ -19,6 +19,7 @@ from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import python
 from tests.lib.commands import all_from, at_terminal, flat, key_of
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 
 LOG = logging.getLogger("tests.flight")
 
@@ -118,7 +119,7 @@ def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
             assert status() == 1
 
 
-@pytest.mark.parametrize("how", ["path", "pid"])
+@each("how", ["path", "pid"])
 def test_a_named_one(run, recorder, folder, how):
     (folder / "a copy.flight").write_bytes(b"")
     status, out, _ = run("explain", recorder.path if how == "path" else str(os.getpid()))
@@ -126,7 +127,7 @@ def test_a_named_one(run, recorder, folder, how):
     assert "malformed" in out
 
 
-@pytest.mark.parametrize("named", [True, False])
+@each("named", [True, False])
 def test_a_request(run, recorder, named):
     status, out, _ = run("explain", *([recorder.path] if named else []), "chat-1")
     assert status == 0
@@ -164,7 +165,7 @@ def test_the_worker_is_read_along(run, recorder):
     assert f"worker {os.getpid()}" in flat(out)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         (["explain"], "no flight recorder's file of an engine is in"),

@@ -14,6 +14,7 @@ from fd_postproc import _core, queues
 from fd_postproc.cli.tables import Grid, fitting
 from fd_postproc.errors import queue_error
 from tests.lib.commands import SHIPPED, flat, key_of
+from tests.lib.rows import each
 
 
 def test_inspect_leaves_the_message_and_shows_the_queue(run, queue, goldens):
@@ -46,7 +47,7 @@ def test_inspect_an_empty_queue(run, queue):
     assert "nobody yet" in out
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "channel", "why"),
     [
         ("plain_b3_s1003", "plain", "length of a full message"),
@@ -177,7 +178,7 @@ def test_inspect_with_another_layout(run, tmp_path):
     assert "more than the 168 of this channel and layout" in err
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         (["inspect", "no/such"], "no such file; a queue is written as"),
@@ -249,7 +250,7 @@ def test_a_queue_of_another_user_is_not_recorded(run, queue, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("more", [[], ["--channel", "spec"]], ids=["any channel", "spec"])
+@each("more", [[], ["--channel", "spec"]])
 def test_a_folder_that_makes_key_0_of_id_0(run, monkeypatch, more):
     """One folder in 256, on some devices: System V has no queue of that key that others could open."""
 
@@ -263,7 +264,7 @@ def test_a_folder_that_makes_key_0_of_id_0(run, monkeypatch, more):
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("width", [10, 23, 24, 30, 80])
+@each("width", [10, 23, 24, 30, 80])
 def test_a_table_never_cuts_a_cell(width):
     from rich.console import Console
 

@@ -13,6 +13,7 @@ from fd_postproc.cli import main
 from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import flat, key_of, payloads, take_all
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1, -1], [7])
@@ -146,8 +147,8 @@ def test_a_key_in_every_spelling(queue, capsys):
     assert "no such file" not in out.err.lower().split("opening")[0]
 
 
-@pytest.mark.parametrize("width", ["40", "80", "120"])
-@pytest.mark.parametrize("name", ["demo", "inspect", "record", "replay", "doctor"])
+@each("width", ["40", "80", "120"])
+@each("name", ["demo", "inspect", "record", "replay", "doctor"])
 def test_help_is_as_wide_as_the_terminal(name, width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", width)
     with pytest.raises(SystemExit):

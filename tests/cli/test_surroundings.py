@@ -10,6 +10,7 @@ from fd_postproc.cli import main
 from tests.conftest import set_limit
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, flat
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 RECORDING = str(SHIPPED / "plain.fdrec")
@@ -100,7 +101,7 @@ def test_no_queue_is_left_for_a_receiver(own_namespace):
         queues.open_queue(12345)
 
 
-@pytest.mark.parametrize("command", [("inspect", RECORDING), ("inspect", "--help")])
+@each("command", [("inspect", RECORDING), ("inspect", "--help")])
 def test_a_full_standard_output_is_named(command):
     with open("/dev/full", "w") as full:
         done = subprocess.run([FD_POSTPROC, *command], stdout=full, stderr=subprocess.PIPE, text=True)

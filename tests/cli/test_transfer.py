@@ -14,6 +14,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.recording import RecordingWriter
 from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -167,7 +168,7 @@ def test_replay_waits_for_the_reader(queue, tmp_path):
         assert replay.wait(timeout=PATIENCE) == 0
 
 
-@pytest.mark.parametrize(("options", "seconds"), [([], 0.4), (["--speed", "1000"], 400)])
+@each(("options", "seconds"), [([], 0.4), (["--speed", "1000"], 400)])
 def test_replay_keeps_the_recorded_pace(run, queue, tmp_path, options, seconds):
     path = tmp_path / "a"
     with RecordingWriter(path) as recording:

@@ -8,6 +8,7 @@ import fd_postproc as fp
 from fd_postproc.doctor import plugins, trial
 from fd_postproc.doctor.environment import check_environment
 from tests.lib.other_user import as_nobody
+from tests.lib.rows import each
 
 
 def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
@@ -24,7 +25,7 @@ def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
         assert "the folder that holds fastdeploy/" in found.remedy[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "seen", "better"),
     [
         ("fd-postproc", "'fd-postproc' is not the name of a plug-in, 'fd_postproc' is", "fd_postproc"),

@@ -5,11 +5,10 @@ import os
 import subprocess
 import time
 
-import pytest
-
 from fd_postproc import doctor, queues
 from tests.lib.commands import all_from, at_terminal
 from tests.lib.doctoring import PROGRAM, dead_user
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -38,7 +37,7 @@ def test_a_group_without_a_title_is_printed_too(run, monkeypatch):
     assert "something: is wrong" in out
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         (["--batch", "513"], "at most 512"),
@@ -74,7 +73,7 @@ def test_piped_output_is_one_line_a_finding(queue):
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("columns", [40, 100])
+@each("columns", [40, 100])
 def test_a_narrow_terminal_loses_nothing(queue, columns):
     queue.send(b"\xff" * 300)
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}

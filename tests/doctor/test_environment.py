@@ -12,9 +12,10 @@ import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from fd_postproc.doctor.plugins import NAME, WORKER_GROUP
+from tests.lib.rows import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "fault"),
     [
         ("INFERENCE_MSG_QUEUE_ID", "eight", "not a decimal"),
@@ -202,7 +203,7 @@ def test_our_entry_point_is_installed_and_loads():
     assert callable(point.load())
 
 
-@pytest.mark.parametrize(
+@each(
     ("why", "version", "severity", "words"),
     [
         ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),

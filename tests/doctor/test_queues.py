@@ -11,6 +11,7 @@ import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
 from tests.lib.doctoring import by_hand, dead_user, examined, in_namespaces, scope_of
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -48,7 +49,7 @@ def test_a_full_queue(queue):
     assert set(examined(queue)) == {"queue"}
 
 
-@pytest.mark.parametrize(("size", "floods"), [(4, True), (40, True), (64, False)])
+@each(("size", "floods"), [(4, True), (40, True), (64, False)])
 def test_a_flood_of_small_messages(queue, size, floods):
     for _ in range(256):
         queue.send(bytes(size))
@@ -57,6 +58,8 @@ def test_a_flood_of_small_messages(queue, size, floods):
     if floods:
         assert f"256 messages of {size} bytes on average" in found["queue-flood"].seen
         assert f"process {os.getpid()} (" in found["queue-flood"].seen
+    for _ in range(256):
+        queue.receive()
 
 
 def test_a_flood_is_no_fault_of_a_reader_that_reads(queue):
@@ -118,7 +121,7 @@ def test_a_zombie_is_dead(queue, live_user):
     process.wait()
 
 
-@pytest.mark.parametrize("seconds", [-3600, -1, 60, 1625, 3600])
+@each("seconds", [-3600, -1, 60, 1625, 3600])
 def test_a_live_user_is_never_taken_for_dead_when_the_clock_is_set(queue, seconds, monkeypatch):
     queue.send(bytes(8))
     queue.receive()

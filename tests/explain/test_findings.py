@@ -13,6 +13,7 @@ from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Live
 from tests.lib.flight_entries import codes, event, flight, look, looks, steady, step
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 GOOD = [*steady(), look(100.5), look(101.5)]
 DEAD = {"writer": None}
@@ -45,7 +46,7 @@ def test_nothing_went_wrong():
     assert codes([*GOOD, event(102.0, Kind.CLOSED)], writer=None) == []
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
+@each("code", EXAMPLES)
 def test_a_fault_is_named_and_nothing_else(code):
     entries, options = EXAMPLES[code]
     now = max(102.0, *(entry.at for entry in entries)) + 0.2
@@ -257,7 +258,7 @@ def test_gaps_and_their_side():
     assert "on the worker's side" in text
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "words"),
     [
         (Kind.FAILED, "with an error of the token processor: KeyError"),

@@ -97,14 +97,28 @@ def pytest_collection_modifyitems(config, items):
     _note(config, realtime=last, quarantine=quarantined)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """A nightly test has no time limit, one that needs real time a longer one."""
+    _limit(item)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node):
+    """After a failure, of a row or of the test, pytest takes the limit away: a debugger may come."""
+    if isinstance(node, pytest.Item) and not node.config.option.usepdb:
+        _limit(node)
+
+
+def _limit(item):
     limit = float(item.config.getini("faulthandler_timeout") or 0)
-    if item.get_closest_marker("nightly"):
+    if item.get_closest_marker("realtime"):
+        limit = limit and max(limit, REALTIME_LIMIT_S)
+    if not limit or item.get_closest_marker("nightly"):
         faulthandler.cancel_dump_traceback_later()
-    elif limit and item.get_closest_marker("realtime"):
+    else:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
-        faulthandler.dump_traceback_later(max(limit, REALTIME_LIMIT_S), file=stderr, exit=True)
+        faulthandler.dump_traceback_later(limit, file=stderr, exit=True)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -2,12 +2,11 @@
 
 import re
 
-import pytest
-
 from fd_postproc._core import Step
 from fd_postproc.cli.tables import count_text
 from fd_postproc.codes import Code
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 from tools.accept import steps as canned
 
 
@@ -16,7 +15,7 @@ def test_the_save_ops_write_these():
     assert re.findall(r"#define FDP_PREEMPTED \((-\d+)\)", header) == [str(int(Code.PREEMPTED))]
 
 
-@pytest.mark.parametrize("name", ["fastdeploy/engine", "cli", "explain", "flight"])
+@each("name", ["fastdeploy/engine", "cli", "explain", "flight"])
 def test_no_file_has_numbers_of_its_own(name):
     """But the -1 that many things say."""
     for path in (ROOT / "fd_postproc" / name).glob("*.py"):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.lib.page_commands import PAGES
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 GENERATOR = ROOT / "docs" / "generate_api.py"
 TRANSLATED = {"README.md": "README_CN.md"}
@@ -56,7 +57,7 @@ def anchors(page):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in target:
@@ -76,13 +77,13 @@ def test_the_site_has_every_page():
     assert set(named) == set(NAMES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_examples_are_python(page):
     for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.M | re.S):
         ast.parse(block)
 
 
-@pytest.mark.parametrize(("page", "translation"), TRANSLATED.items())
+@each(("page", "translation"), TRANSLATED.items())
 def test_translations_have_the_same_examples(page, translation):
     def examples(name):
         return re.findall(r"^```python\n.*?^```$", (ROOT / name).read_text(), flags=re.M | re.S)

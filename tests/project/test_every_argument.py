@@ -21,6 +21,7 @@ import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.recording import Recording, RecordingWriter, is_recording
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 from tests.lib.save_cases import ATTRIBUTES, CHANNELS, random_inputs
 
 INTERNALS = re.compile(
@@ -215,7 +216,7 @@ def cases():
                 yield pytest.param(name, argument, id=f"{name}-{argument}")
 
 
-@pytest.mark.parametrize(("name", "argument"), [*cases()])
+@each(("name", "argument"), [*cases()])
 def test_every_argument_of_every_function(name, argument, default_limits, ops_queue, monkeypatch):
     """In an IPC namespace of its own: numbers may be those of somebody's queue."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
@@ -228,10 +229,8 @@ def test_every_argument_of_every_function(name, argument, default_limits, ops_qu
         ops_queue.remove()
 
 
-@pytest.mark.parametrize("kind", [fp.Receiver, fp.Sender])
-@pytest.mark.parametrize(
-    "argument", ["channel", "queue_id", "key", "path", "ftok", "layout", "mode", "dialect"]
-)
+@each("kind", [fp.Receiver, fp.Sender])
+@each("argument", ["channel", "queue_id", "key", "path", "ftok", "layout", "mode", "dialect"])
 def test_every_argument_of_a_queue(kind, argument, queue_key):
     if argument == "dialect" and kind is fp.Receiver:
         return
@@ -315,7 +314,7 @@ TEXTS = ["", "-1", "0", "1e9", "nan", "0x10", "\u00b2", "8" * 5000, "key:", "key
          "a b", "512,20", "1,2,3,4,5", "/nowhere/at/all", "\u96ea"]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_argument_of_every_command(command, tmp_path, monkeypatch, capsys):
     from fd_postproc import doctor
     from fd_postproc.cli import main

@@ -9,10 +9,11 @@ import pytest
 
 from tests.lib.page_commands import ROOT, as_a_user
 from tests.lib.page_examples import examples, run_example
+from tests.lib.rows import each
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("block", [*examples()])
+@each("block", [*examples()])
 def test_every_example_runs_by_itself(block, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip(

@@ -10,6 +10,7 @@ from fd_postproc.fastdeploy import seams
 from fd_postproc.fastdeploy.api.chunks import building_blocks
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 PLUG_IN = ROOT / "fd_postproc" / "fastdeploy"
 
@@ -19,7 +20,7 @@ def test_the_page_is_made_from_the_table():
     assert (ROOT / "docs" / "seams.md").read_text() == made, "python docs/generate_seams.py"
 
 
-@pytest.mark.parametrize("name", seams.SEAMS)
+@each("name", seams.SEAMS)
 def test_what_takes_its_place_is_there(name):
     seam = seams.SEAMS[name]
     module, _, attribute = seam.ours.partition(":")

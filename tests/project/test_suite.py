@@ -122,7 +122,10 @@ def test_none_is_left():
 HANGS = """
 import pytest, threading
 def wait_for_ever(): threading.Event().wait()
-def test_it(): wait_for_ever()
+def test_it(subtests):
+    with subtests.test("a row that fails takes no limit away"):
+        raise ValueError
+    wait_for_ever()
 @pytest.mark.realtime
 def test_that_needs_real_time(): threading.Event().wait(3)
 """
@@ -181,7 +184,7 @@ def test_a_hang_is_told(run, tmp_path):
         told = run(2, *options, hangs=HANGS, forked=FORKED)
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
-    assert "2 failed, 1 passed" in told, told
+    assert "3 failed, 1 passed" in told, told
     assert "test_hangs.py::test_it" in told
     assert "in wait_for_ever" in told
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.lib.page_commands import ROOT, as_a_user, commands_to_run, run_command
 from tests.lib.page_examples import examples, run_example
+from tests.lib.rows import each
 from tests.lib.tree_copy import copy_tree
 
 pytestmark = pytest.mark.nightly
@@ -109,14 +110,14 @@ def test_a_wheel_is_used_outside_the_checkout(wheels_venv, tmp_path):
     assert out.startswith(str(wheels_venv))
 
 
-@pytest.mark.parametrize("block", [*examples()])
+@each("block", [*examples()])
 def test_every_example_runs_with_a_wheel(block, wheels_venv, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip("the examples use queue ids that others may use, too")
     run_example(block, tmp_path, wheels_venv / "bin" / "python")
 
 
-@pytest.mark.parametrize("command", [*commands_to_run()])
+@each("command", [*commands_to_run()])
 def test_every_printed_command_runs_with_a_wheel(command, wheels_venv, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip("the commands use queues that others may use, too")
