@@ -72,8 +72,13 @@ def test_the_message_that_is_refused_is_named(incident, files, capsys):
         assert "message 3: refused: 90 bytes of type 1: malformed spec_topk message" in told
 
 
-@each("kind, broken", [("lost step", {"postprocess": KeyError("planted")}),
-                       ("failed request", {"_append_tokens": KeyError("planted"), "steady_mode": lambda *_: None})])  # fmt: skip
+BROKEN = {
+    "lost step": {"postprocess": KeyError("planted")},
+    "failed request": {"_append_tokens": KeyError("planted"), "steady_mode": lambda *_: None},
+}
+
+
+@each("kind, broken", BROKEN.items())
 def test_the_step_that_raises_is_named(incident, files, capsys, kind, broken):
     Replay, put = incident.Replay, incident.Replay.put
 
