@@ -55,7 +55,7 @@ _metrics = tempfile.TemporaryDirectory(prefix="fd_postproc-tests-metrics-")
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = _metrics.name
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
-_queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
+queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,7 +77,7 @@ def fresh_metrics():
 @pytest.fixture
 def queue_id():
     """A queue id that no other test has."""
-    return next(_queue_ids)
+    return next(queue_ids)
 
 
 # The suite is quick and the same every time; "pytest --hypothesis-profile=thorough" searches anew.

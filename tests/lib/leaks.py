@@ -14,7 +14,9 @@ import sysv_ipc
 
 from tests.lib.children import kept
 
-PEER = "FD_POSTPROC_PEER"  # an engine with the plug-in sets it for its workers; each test's goes, without a word
+PEER = (
+    "FD_POSTPROC_PEER"  # an engine with the plug-in sets it for its workers; each test's goes, without a word
+)
 GRACE_S = 10  # a thread or a child that was told to end is given so long
 
 

@@ -80,6 +80,7 @@ def test_a_program_that_ends_without_a_close(how, queue, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with Recording(path) as recording:
         assert [message.payload for message in recording] == [b"abc"]
+    path.unlink()
     with fp.Receiver("plain", key=queue.key) as receiver:  # what was sent is there, and nothing else
         assert receiver.receive(0).token_ids(0) == [8]
         assert receiver.receive(0) is None

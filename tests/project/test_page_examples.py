@@ -13,8 +13,8 @@ from tests.lib.rows import each
 
 
 @pytest.mark.nightly
-@each("block", [*examples()])
-def test_every_example_runs_by_itself(block, own_namespace, tmp_path):
+@each("name, block", examples())
+def test_every_example_runs_by_itself(name, block, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip(
             "the examples use queue ids that others may use, too: they need an IPC namespace of their own"

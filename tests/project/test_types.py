@@ -23,8 +23,7 @@ STUB = Path(ROOT, "fd_postproc", "_core.pyi")
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_the_examples_pass_strict_checks(tmp_path):
     """The README's and the programs in ``examples/``."""
-    (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
-    (tmp_path / "example.py").write_text(block)
+    (tmp_path / "example.py").write_text(dict(examples())["README.md-0"])
     there = {*Path(ROOT, "examples").glob("*.py")} - {Path(ROOT, "examples", "through_redis.py")}
     programs = [tmp_path / "example.py", *sorted(there)]  # redis, an optional package, has types of its own
     done = subprocess.run(
