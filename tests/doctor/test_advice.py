@@ -67,12 +67,6 @@ def test_an_empty_variable_is_as_if_unset(monkeypatch):
     assert [one.code for one in check_environment()] == ["environment"]
 
 
-def test_no_page_is_named_that_a_wheel_lacks(run):
-    _, out, _ = run("--no-trial")
-    assert ".md" not in out
-    assert "docs/" not in out
-
-
 def test_only_the_owner_removes_a_queue(queue):
     """Mode 0666 would not help."""
     queue.mode = 0o666

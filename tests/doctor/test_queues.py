@@ -10,7 +10,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
-from tests.lib.doctoring import by_hand, dead_user, examined, in_namespaces, scope_of
+from tests.lib.doctoring import by_hand, dead_user, examined, in_namespaces
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
@@ -30,6 +30,7 @@ def test_a_healthy_queue_with_live_users(queue, live_user):
     assert found["queue"].data["receiver_state"] == "alive"
 
 
+@pytest.mark.realtime
 def test_a_full_queue(queue):
     step = fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500)))
     while True:
@@ -83,12 +84,6 @@ def test_what_dead_processes_left(queue):
     assert "2 messages of theirs first" in left.seen
     assert f"process {pid} (dead)" in found["queue"].seen
     assert left.remedy == (f"with the service stopped: ipcrm -q {queue.id}",)
-
-
-def test_an_unused_queue_is_no_leftover(queue):
-    snapshot = doctor.take(scope_of(queue))
-    assert [each.info.msqid for each in snapshot.queues] == [queue.id]
-    assert "queue-leftover" not in examined(queue)
 
 
 def test_a_live_user_on_either_side_is_no_leftover(queue):
