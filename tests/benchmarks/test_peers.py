@@ -180,27 +180,6 @@ def test_http_chunks_are_taken_off():
     assert clients.unframed(framed + b"f") == b"da\r\nta: "
 
 
-@each("page", [results.PAGE, *results.READMES])
-def test_the_pages_are_made_of_the_results(page, tmp_path):
-    filled = tmp_path / "filled.md"
-    filled.write_text(page.read_text())
-    results.fill(filled, results.blocks(results.load()))
-    assert filled.read_text() == page.read_text()
-    assert "<!-- peers:" in page.read_text()
-
-
-def test_every_row_of_the_results_is_in_a_table():
-    whole = results.load()
-    tables = results.blocks(whole)
-    for found in whole.values():
-        for row in found.get("steps", []):
-            kind = "texts" if row["load"]["texts"] else "numbers"
-            what = "left out" if "left out" in row else row["us"]
-            assert row["contender"] in tables["versions" if what == "left out" else kind]
-        for row in found.get("servers", []):
-            assert row["server"] in tables["versions" if "left out" in row else "servers"]
-
-
 def test_results_are_kept_by_engine(tmp_path):
     file = tmp_path / "results.json"
     results.save("a", {"steps": [{"us": 1}, {"us": 2}], "versions": {"x": "1"}}, file)
@@ -213,6 +192,7 @@ def test_results_are_kept_by_engine(tmp_path):
     assert "b: left out: no wheel" in results.versions(results.load(file))
 
 
+@pytest.mark.nightly
 def test_an_engine_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
     wanted = tmp_path / "none.txt"
     wanted.write_text("./no-such-package-here\n")

@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from tests.lib import marks
+
 
 def each(names, table):
     """Run a test once with each row of a table, as ``pytest.mark.parametrize`` does, but as one case.
@@ -26,6 +28,7 @@ def each(names, table):
         @functools.wraps(test)
         def run(*, subtests, **given):
             for combination in itertools.product(*(lines for _, lines in axes)):
+                marks.begin_again()
                 row = {}
                 for (of_axis, _), values in zip(axes, combination, strict=True):
                     row.update(zip(of_axis, values, strict=True))
