@@ -17,6 +17,12 @@ from pathlib import Path
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key  # the stderr that a test's capture does not take
 
+from tests.lib import sanitized_forks
+
+forks_beside_threads = pytest.mark.skipif(
+    sanitized_forks.wanted(), reason="the sanitizer's own locks may be taken by another thread at the fork"
+)
+"""Of a test that forks a process whose other threads are at work: a child that hangs is not ended."""
 REALTIME_LIMIT_S = 600
 IN_QUARANTINE_AT_MOST = 10
 _current = []
