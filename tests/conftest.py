@@ -6,7 +6,6 @@ that takes ``received_golden`` for each that FastDeploy's own receiver got, too.
 
 import contextlib
 import ctypes
-import faulthandler
 import fcntl
 import gc
 import importlib.util
@@ -14,11 +13,9 @@ import itertools
 import json
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
-import threading
 import zlib
 from functools import cache, cached_property
 from pathlib import Path
@@ -36,10 +33,11 @@ from tests.lib.frameworks import FRAMEWORKS, made
 from tests.lib.kernel_emulation import compiler
 
 CLONE_NEWIPC = 0x08000000
-REPORTER = "fd_postproc-reporter"  # a thread that lives as long as a token thread
 
 # Child processes import NumPy and do no linear algebra; without threads for it its import takes half as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Paddle sets it at its import, which the test that is the first to import it would be blamed for.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that started the tests in the background left SIGINT ignored, and child processes inherit that.  No
 # preexec_fn sets it: under the address sanitizer, one child in hundreds that runs code before its exec hangs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -57,7 +55,7 @@ _metrics = tempfile.TemporaryDirectory(prefix="fd_postproc-tests-metrics-")
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = _metrics.name
 
 # The ops keep a Receiver or Sender for each id: no two tests of a process may have the same one.
-_queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
+queue_ids = itertools.count(random.SystemRandom().randrange(1 << 16, 1 << 19, 4), 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,19 +74,10 @@ def fresh_metrics():
         reset()
 
 
-@pytest.fixture(autouse=True)
-def no_token_thread_left():
-    """One that a test forgets would count, log and hold queues in all tests after it."""
-    before = {thread for thread in threading.enumerate() if thread.name == REPORTER}
-    yield
-    left = {thread for thread in threading.enumerate() if thread.name == REPORTER} - before
-    assert not left, "a token thread is still running: stop it"
-
-
 @pytest.fixture
 def queue_id():
     """A queue id that no other test has."""
-    return next(_queue_ids)
+    return next(queue_ids)
 
 
 # The suite is quick and the same every time; "pytest --hypothesis-profile=thorough" searches anew.
@@ -334,39 +323,11 @@ def pytest_collection():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """Two processes a core: half of the time a test waits for a message, a time limit or another process."""
-    return 2 * len(os.sched_getaffinity(0))
+    """As many processes as this one may use logical cores; pytest-xdist would count physical ones."""
+    return len(os.sched_getaffinity(0))
 
 
-pytest_plugins = ["tests.lib.crashes"]
-
-
-def pytest_runtest_setup(item):
-    """Nightly tests have no time limit."""
-    if item.get_closest_marker("nightly"):
-        faulthandler.cancel_dump_traceback_later()
-
-
-def _leave_out(config, items, out):
-    out = set(out)
-    config.hook.pytest_deselected(items=[item for item in items if item in out])
-    items[:] = [item for item in items if item not in out]
-
-
-def pytest_collection_modifyitems(config, items):
-    """Leave nightly tests out unless they are asked for, by -m nightly or by name.
-
-    Of the tests of a framework that is not installed, one is left, which is skipped and says so.
-    """
-    for name in ("torch", "paddle"):
-        if importlib.util.find_spec(name) is None:
-            its = [item for item in items if name in re.split(r"[\[\]-]", item.name)[1:]]
-            if its:
-                its[0].add_marker(pytest.mark.skip(f"{name} is not installed: {len(its)} tests are not run"))
-                _leave_out(config, items, its[1:])
-    if "nightly" in config.option.markexpr or any("::" in argument for argument in config.args):
-        return
-    _leave_out(config, items, [item for item in items if item.get_closest_marker("nightly")])
+pytest_plugins = ["tests.lib.marks", "tests.lib.crashes", "tests.lib.leaks"]
 
 
 @pytest.fixture(scope="session")

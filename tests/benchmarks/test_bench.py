@@ -5,7 +5,6 @@ import errno
 import gc
 import io
 import os
-import sys
 from unittest import mock
 
 import numpy as np
@@ -29,6 +28,7 @@ from benchmarks import (
 from benchmarks import __main__ as command
 from tests import reference
 from tests.lib.quiet import imported
+from tests.lib.rows import each
 from tests.restated.workload import Load
 
 pyperf = pytest.importorskip("pyperf")
@@ -72,34 +72,13 @@ def make_and_run(comparison):
             ready.close()
 
 
-def name_of(argument):
-    return getattr(argument, "case", argument)
-
-
-def parameters(pairs):
-    """Every case of a question with processes or engines; all but one of them are nightly."""
-    last = dict(pairs)
-    return [
-        pytest.param(
-            *pair, marks=[pytest.mark.nightly] if pair[0] in SLOW and pair[1] is not last[pair[0]] else []
-        )
-        for pair in pairs
-    ]
-
-
 SLOW = ("endtoend", *NEED_FASTDEPLOY)
-LIGHT = parameters([pair for pair in QUICK if pair[0] not in NEED_FASTDEPLOY])
-HEAVY = parameters([pair for pair in QUICK if pair[0] in NEED_FASTDEPLOY])
+LAST = [(question, comparison) for question, comparison in QUICK if comparison is dict(QUICK)[question]]
+LIGHT = [pair for pair in QUICK if pair[0] not in SLOW] + [pair for pair in LAST if pair[0] == "endtoend"]
+HEAVY = [pair for pair in LAST if pair[0] in NEED_FASTDEPLOY]
 
 
-@pytest.mark.parametrize(("question", "comparison"), LIGHT, ids=name_of)
-def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
-    make_and_run(comparison)
-
-
-@pytest.mark.framework
-@pytest.mark.parametrize(("question", "comparison"), HEAVY, ids=name_of)
-def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
+def on_fastdeploys_classes(comparison):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
     try:
         make_and_run(comparison)
@@ -107,17 +86,31 @@ def test_every_quick_contender_on_fastdeploys_classes(question, comparison):
         metrics.reset()
 
 
+@each("question, comparison", LIGHT)
+def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
+    make_and_run(comparison)
+
+
+@pytest.mark.framework
+@each("question, comparison", HEAVY)
+def test_a_quick_contender_of_each_question_on_fastdeploys_classes(question, comparison):
+    on_fastdeploys_classes(comparison)
+
+
+@pytest.mark.framework
+@pytest.mark.nightly
+@each("question, comparison", [pair for pair in QUICK if pair not in LIGHT + HEAVY])
+def test_every_quick_contender_on_fastdeploys_classes(raised_limits, question, comparison):
+    on_fastdeploys_classes(comparison)
+
+
 @pytest.mark.framework
 def test_the_parts_of_the_engines_step_run(raised_limits):
-    metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
-    try:
-        small = cases.Case(batch=32, columns=1)
-        make_and_run(cases.Comparison(f"{small}, parts", engine._parts(small)))
-    finally:
-        metrics.reset()
+    small = cases.Case(batch=32, columns=1)
+    on_fastdeploys_classes(cases.Comparison(f"{small}, parts", engine._parts(small)))
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@each("question", QUESTIONS)
 def test_full_cases_are_found_by_name(question):
     labels = [comparison.case for _, comparison in runner.plan((question,), quick=False)]
     assert len(set(labels)) == len(labels)
@@ -126,13 +119,7 @@ def test_full_cases_are_found_by_name(question):
     assert all(worker.find(question, label).case == label for label in (labels[0], labels[-1]))
 
 
-def test_cases_are_the_same_every_time():
-    case = cases.Case(batch=3, columns=6)
-    assert case.step() == cases.Case(batch=3, columns=6).step()
-    assert case.step() != cases.Case(batch=3, columns=6, accepted=1).step()
-
-
-@pytest.mark.parametrize("columns", [1, 6, 21])
+@each("columns", [1, 6, 21])
 def test_floor_agrees_where_requests_differ(columns):
     counts = [-1, 2, 0, 6, -9, 1]
     rng = np.random.default_rng(1)
@@ -214,23 +201,10 @@ def test_what_cannot_run_says_why(monkeypatch):
     assert "not run" in screen.file.getvalue()
 
 
-def test_limits_of_this_namespace_stay():
-    before = fp.queues.kernel_limits()
-    worker.set_limits(os.readlink("/proc/self/ns/ipc"))
-    assert fp.queues.kernel_limits() == before
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1.5, "1.50 s"), (0.0123, "12.3 ms"), (4e-6, "4.00 us"), (123e-9, "123 ns")]
-)
-def test_times_read_well(value, text):
-    assert report.seconds(value) == text
-
-
 # ---- Sending ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("channel", "columns"),
     [
         ("plain", 1),
@@ -242,14 +216,14 @@ def test_times_read_well(value, text):
         ("spec_topk", 21),
     ],
 )
-def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_key, channel, columns):
+def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_keys, channel, columns):
     case = cases.Case(channel, 5, 2 if channel.startswith("spec") else 1, columns)
     inputs = case.inputs()
     inputs["preempted"][1] = 1
     if channel.startswith("spec"):
         inputs["decoded"][2] = 99  # in chunked prefill
         inputs["counts"][3] = 0
-    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
+    queue = sysv_ipc.MessageQueue(queue_keys(), sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
     assert _floor.Stock(channel, inputs, queue.id).save() == 0
     payload, mtype = queue.receive(block=False)
     assert (len(payload), mtype) == (len(case.message()), 1)
@@ -342,22 +316,6 @@ def test_command_prints_tables_and_writes_timings(tmp_path, monkeypatch, capsys)
 def test_command_names_the_questions_there_are():
     with pytest.raises(command.CommandError, match="no question 'speed'; there are receive, "):
         run_command("speed")
-
-
-def test_command_says_how_to_get_pyperf(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyperf", None)
-    with pytest.raises(command.CommandError, match=r"pip install 'fd-postproc\[bench\]'"):
-        run_command("--quick")
-
-
-def test_command_shows_what_it_has_when_interrupted(monkeypatch, capsys):
-    def interrupted(todo, effort, tick):
-        raise KeyboardInterrupt
-        yield
-
-    monkeypatch.setattr(runner, "measure", interrupted)
-    assert run_command("--quick") == 130
-    assert "interrupted" in capsys.readouterr().err
 
 
 def test_command_passes_failures_on(monkeypatch, capsys):

@@ -3,7 +3,6 @@
 import importlib.util
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from benchmarks import __main__ as command
 from benchmarks import (
     cases,
     charts,
-    endtoend,
     fit,
     instructions,
     processors,
@@ -22,6 +20,7 @@ from benchmarks import (
     targets,
 )
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 pyperf = pytest.importorskip("pyperf")
 
@@ -53,13 +52,6 @@ STEP = compared(
 )
 
 
-def test_percentiles_are_of_single_timings():
-    one = result("gc/x/y", [[i / 1000 for i in range(1, 1001)]])
-    assert one.percentile(0.99) == 0.99
-    assert one.percentile(0.999) == 0.999
-    assert one.longest == 1.0
-
-
 def test_tables_show_speed_up_and_floor():
     text = printed(report.report([STEP]))
     assert "60.0x" in text
@@ -67,37 +59,11 @@ def test_tables_show_speed_up_and_floor():
     assert "| **fd_postproc** | 300 us" in report.markdown("step", [STEP[1]])
 
 
-def test_tables_show_an_earlier_run():
-    now = compared("step", "spec_topk b256 a2 c1", {"fd_postproc": 0.6e-3, "new": 1e-3})
-    text = printed(report.report([now], before=[STEP]))
-    assert "/ before" in text
-    assert "2.00" in text
-
-
 def test_runs_of_another_machine_are_named():
     there = compared("step", "x", {"fd_postproc": 1.0}, python_version="3.10.1")
     here = compared("step", "x", {"fd_postproc": 1.0}, python_version="3.11.7")
     assert runner.differences([there], [here]) == ["python_version (3.10.1, now 3.11.7)"]
     assert runner.differences([there], [there]) == runner.differences([], [here]) == []
-
-
-def test_single_steps_have_their_own_columns():
-    values = [1e-3] * 990 + [5e-3] * 10
-    one = result("gc/x/fd_postproc", [values], gc_longest=2e-3, gc_total=0.01)
-    text = printed(report.report([("gc", runner.Compared("x", {"fd_postproc": one}))]))
-    assert "p99.9" in text
-    assert "5.00 ms" in text
-    assert "2.00 ms" in text
-    assert "1.0 %" in text
-
-
-def test_contenders_that_could_not_run_say_why():
-    missing = {"pyzmq ipc, orjson": "needs orjson", "pyzmq ipc, pickle": "needs pyzmq"}
-    one = runner.Compared("x", dict(STEP[1].results), missing)
-    text = printed(report.report([("endtoend", one)]))
-    assert "pyzmq ipc, orjson: not run: needs orjson" in text
-    nothing = runner.Compared("x", {}, {"a": "no FastDeploy", "b": "no FastDeploy"})
-    assert "not run: no FastDeploy" in printed(report.report([("step", nothing)]))
 
 
 def test_timings_come_back_from_a_file(tmp_path):
@@ -111,27 +77,19 @@ def test_timings_come_back_from_a_file(tmp_path):
     assert found[0][1].results["floor"].rounds == STEP[1].results["floor"].rounds
 
 
-@pytest.mark.parametrize("content", ["{}", "nonsense", json.dumps({"version": "1.0", "benchmarks": []})])
+@each("content", ["{}", "nonsense", json.dumps({"version": "1.0", "benchmarks": []})])
 def test_a_file_of_something_else_is_refused(tmp_path, content):
     (tmp_path / "timings.json").write_text(content)
     with pytest.raises(ValueError, match="holds no timings"):
         runner.load(tmp_path / "timings.json")
 
 
-def test_timings_of_something_else_are_refused(tmp_path):
-    runner.save([compared("speed", "x", {"y": 1.0})], tmp_path / "timings.json")
-    with pytest.raises(ValueError, match=r"'speed/x/y' is no timing of the benchmarks"):
-        runner.load(tmp_path / "timings.json")
-
-
-@pytest.mark.parametrize("case", list(processors.cases(quick=False)), ids=str)
+@each("case", list(processors.cases(quick=False)))
 def test_labels_are_read_back(case):
     assert cases.Case.parse(str(case)) == case
 
 
-@pytest.mark.parametrize(
-    "label", ["", "spec_topk b1", "plain b1 a1", "slots: 1 request, a2 c21", "topk b2 a1 c3"]
-)
+@each("label", ["", "spec_topk b1", "plain b1 a1", "slots: 1 request, a2 c21", "topk b2 a1 c3"])
 def test_other_labels_are_no_cases(label):
     assert cases.Case.parse(label) is None
 
@@ -145,7 +103,7 @@ def test_targets_are_judged():
     assert targets.markdown([slow]).splitlines()[-1].endswith("| no |")
 
 
-@pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.what)
+@each("target", targets.TARGETS)
 def test_targets_name_what_is_measured(target):
     for quick in (True, False):
         found = [one for _, one in runner.plan((target.question,), quick) if one.case == target.case]
@@ -153,21 +111,6 @@ def test_targets_name_what_is_measured(target):
 
 
 # ---- What is missing ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("module", "way"),
-    [
-        ("zmq", "pyzmq ipc, pickle of lists"),
-        ("orjson", "pyzmq ipc, orjson"),
-        ("msgspec.msgpack", "pyzmq ipc, msgspec"),
-    ],
-)
-def test_a_missing_package_is_named(monkeypatch, raised_limits, module, way):
-    monkeypatch.setitem(sys.modules, module, None)
-    comparison = next(iter(endtoend.comparisons(False)))
-    with pytest.raises(cases.Unavailable, match=r"needs \w+: pip install "):
-        comparison.contenders[way]()
 
 
 def test_without_fastdeploy_the_remedy_is_said(monkeypatch, tmp_path):
@@ -184,12 +127,6 @@ def test_without_fastdeploy_the_remedy_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", str(tmp_path / "fastdeploy"))
     assert processors._folder() == tmp_path
     assert processors.names()[0] == "FastDeploy"
-
-
-def test_without_matplotlib_the_remedy_is_said(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(command.CommandError, match="pip install matplotlib"):
-        run_command("--quick", "--plot", str(tmp_path))
 
 
 # ---- Pictures -------------------------------------------------------------------------------------------
@@ -211,11 +148,6 @@ def test_the_picture_is_drawn_twice(tmp_path):
     assert "<svg" in path.with_suffix(".svg").read_text()
 
 
-def test_too_few_timings_draw_nothing(tmp_path):
-    pytest.importorskip("matplotlib")
-    assert charts.draw([STEP], tmp_path) == []
-
-
 def test_the_line_is_found():
     exact = fit.line([1, 10, 100], [3.0, 21.0, 201.0])
     assert (exact.start, exact.slope, exact.r2) == (pytest.approx(1), pytest.approx(2), pytest.approx(1))
@@ -223,11 +155,6 @@ def test_the_line_is_found():
     bent = fit.line([1, 10, 100], [3.0, 21.0, 401.0])
     assert bent.r2 < 0.99
     assert bent.worst > 0.1
-
-
-def test_what_counting_costs_is_said():
-    _, one = compared("step", "x, counters", {"fd_postproc": 1e-4, "counters and stage times": 1e-6})
-    assert "x, counters: 1.00 % of a step" in printed(report.report([("step", one)]))
 
 
 def test_parts_of_a_step_add_up():
@@ -269,19 +196,6 @@ def test_counts_of_another_python_are_not_compared(tmp_path, capsys):
     assert "not checked" in capsys.readouterr().out
 
 
-def test_missing_counts_are_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="instructions count"):
-        instructions.main(["check", str(tmp_path / "counts.json")])
-
-
-def test_without_valgrind_nothing_is_checked(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(instructions.shutil, "which", lambda name: None)
-    file = tmp_path / "counts.json"
-    file.write_text(json.dumps({"made_with": instructions.made_with(), "counts": {}}))
-    assert instructions.main(["check", str(file)]) == 0
-    assert "apt-get install valgrind" in capsys.readouterr().out
-
-
 def test_changed_counts_fail(tmp_path, capsys, monkeypatch):
     file = tmp_path / "counts.json"
     monkeypatch.setattr(instructions, "count", lambda: {"decode": 1000})
@@ -298,11 +212,6 @@ def test_every_counted_call_runs(ops_queue):
             before()
             call()
         assert len(found) > 12
-
-
-def test_the_counting_process_prints_its_calls(ops_queue, capsys):
-    instructions.run()
-    assert "decode spec_topk b256 a2 c21" in capsys.readouterr().out
 
 
 # ---- The command, the pages -------------------------------------------------------------------------
@@ -328,11 +237,6 @@ def test_command_compares_and_draws(tmp_path, monkeypatch, capsys):
     assert "waterfall.png" in told.err
 
 
-def test_command_refuses_a_file_of_something_else(tmp_path):
-    with pytest.raises(command.CommandError, match="No such file"):
-        run_command("--compare", str(tmp_path / "nothing.json"))
-
-
 def make_results():
     path = ROOT / "benchmarks" / "make_results.py"
     spec = importlib.util.spec_from_file_location("make_results", path)
@@ -355,13 +259,6 @@ def test_pages_are_filled_between_their_marks(tmp_path):
     assert "old" not in text
 
 
-def test_cells_are_numbers_in_the_json():
-    number = make_results().number
-    cells = {"18.5 ms": 0.0185, "355 us": 0.000355, "1 %": 0.01, "1.06x": 1.06, "530,448": 530448, "none": 0}
-    assert {text: number(text) for text in cells} == cells
-    assert number("") is None
-
-
 def test_the_json_has_every_row_and_the_page_those_of_a_quick_run(tmp_path):
     module = make_results()
     other = compared("step", "spec_topk b1 a2 c21", {"FastDeploy restated": 1e-3, "fd_postproc": 1e-4})
@@ -376,20 +273,3 @@ def test_the_json_has_every_row_and_the_page_those_of_a_quick_run(tmp_path):
         0.0003,
         pytest.approx(60, abs=0.5),
     )
-
-
-def test_the_page_shows_what_the_json_has():
-    """Each time on the page is a number of the same row of results.json."""
-    page = (ROOT / "benchmarks" / "RESULTS.md").read_text()
-    assert len(page.encode()) <= 25_000
-    number = make_results().number
-    for question, told in json.loads((ROOT / "benchmarks" / "results.json").read_text())["questions"].items():
-        known = {(case, name): cells for case, name, *cells in told["rows"]}
-        block = page.partition(f"<!-- bench:{question} -->")[2].partition("<!-- /bench -->")[0]
-        table = [line for line in block.splitlines() if line.startswith("|")]
-        lines = [[cell.strip() for cell in line[1:-1].split("|")] for line in table]
-        assert lines[0] == told["columns"][: len(lines[0])]
-        case = ""
-        for first, name, *cells in lines[2:]:
-            case = first or case
-            assert [number(cell) for cell in cells] == known[case, name.strip("*")], (question, case, name)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.peers import clients, clock, environments, results, servers
 from benchmarks.peers.load import Answer, Answers, Load, Model, WrongAnswer, check
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -35,7 +36,7 @@ def test_right_answers_pass(model):
     check(numbers, model, sent, [[numbers.right(sent[0], stream) for stream in range(3)]])
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "what"),
     [
         (lambda one: one._replace(text=one.text + "!"), "text"),
@@ -135,7 +136,7 @@ def seen_by_clients(order):
         return json.loads(process.stdout.readline())
 
 
-@pytest.mark.parametrize("top", [None, 3])
+@each("top", [None, 3])
 def test_the_load_generator_counts_and_checks(model, top):
     order = servers.order_of(Load(3, 2, top), model, "", {})
     server = Server(order)
@@ -161,7 +162,7 @@ def other_score(choice):
     return json.loads(json.dumps(choice).replace("-0.25", "-0.26").replace("-0.3", "-0.31"))
 
 
-@pytest.mark.parametrize(("spoiled", "what"), [(other_text, "text"), (other_score, "logprob")])
+@each(("spoiled", "what"), [(other_text, "text"), (other_score, "logprob")])
 def test_the_load_generator_sees_a_wrong_answer(model, spoiled, what):
     order = servers.order_of(Load(1, 2, 3), model, "", {})
     server = Server(order, spoiled)
@@ -179,27 +180,6 @@ def test_http_chunks_are_taken_off():
     assert clients.unframed(framed + b"f") == b"da\r\nta: "
 
 
-@pytest.mark.parametrize("page", [results.PAGE, *results.READMES], ids=lambda page: page.name)
-def test_the_pages_are_made_of_the_results(page, tmp_path):
-    filled = tmp_path / "filled.md"
-    filled.write_text(page.read_text())
-    results.fill(filled, results.blocks(results.load()))
-    assert filled.read_text() == page.read_text()
-    assert "<!-- peers:" in page.read_text()
-
-
-def test_every_row_of_the_results_is_in_a_table():
-    whole = results.load()
-    tables = results.blocks(whole)
-    for found in whole.values():
-        for row in found.get("steps", []):
-            kind = "texts" if row["load"]["texts"] else "numbers"
-            what = "left out" if "left out" in row else row["us"]
-            assert row["contender"] in tables["versions" if what == "left out" else kind]
-        for row in found.get("servers", []):
-            assert row["server"] in tables["versions" if "left out" in row else "servers"]
-
-
 def test_results_are_kept_by_engine(tmp_path):
     file = tmp_path / "results.json"
     results.save("a", {"steps": [{"us": 1}, {"us": 2}], "versions": {"x": "1"}}, file)
@@ -212,6 +192,7 @@ def test_results_are_kept_by_engine(tmp_path):
     assert "b: left out: no wheel" in results.versions(results.load(file))
 
 
+@pytest.mark.nightly
 def test_an_engine_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
     wanted = tmp_path / "none.txt"
     wanted.write_text("./no-such-package-here\n")
@@ -223,7 +204,7 @@ def test_an_engine_that_cannot_be_installed_says_why(tmp_path, monkeypatch):
         environments.make("none", tmp_path)
 
 
-@pytest.mark.parametrize("engine", environments.ENGINES)
+@each("engine", environments.ENGINES)
 def test_requirements_are_pinned(engine):
     lines = environments.requirements(engine).read_text().splitlines()
     named = [line for line in lines if line and line[0] not in "#-"]

@@ -11,6 +11,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli import demo, restated
 from tests.lib.commands import flat, started
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -39,8 +40,7 @@ def test_messages_go_whole_under_raised_limits(raised_limits, run):
     assert queues.list_queues() == []
 
 
-@pytest.mark.parametrize("item", [one for one in demo.recorded_items() if one.step.scores is not None],
-                         ids=lambda item: item.name)  # fmt: skip
+@each("item", [one for one in demo.recorded_items() if one.step.scores is not None])  # fmt: skip
 def test_the_log_probabilities_make_sense_to_a_reader(item):
     """Sorted, with a sum of at most 1, and the sampled token where its rank says."""
     ids, scores, ranks = (np.asarray(part) for part in (item.step.ids, item.step.scores, item.step.ranks))
@@ -87,14 +87,13 @@ def test_results_that_differ_are_not_timed(run, monkeypatch):
     assert "restated, are not those of the step that arrived" in err
 
 
-@pytest.mark.parametrize("columns", ["40", "80"])
-def test_a_narrow_screen_without_utf8_loses_no_number(columns):
-    environment = {**os.environ, "COLUMNS": columns, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+def test_a_narrow_screen_without_utf8_loses_no_number():
+    environment = {**os.environ, "COLUMNS": "40", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     with started("demo", "--repeat", "1", env=environment) as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     assert out.isascii()
-    assert max(map(len, out.splitlines())) <= int(columns)
+    assert max(map(len, out.splitlines())) <= 40
     assert {"530,448", "89,152,"} <= set(out.split())
 
 
@@ -117,6 +116,7 @@ def gone(queue):
     return all(other.msqid != queue.msqid for other in queues.list_queues())
 
 
+@pytest.mark.realtime
 def test_demo_ends_when_its_sender_dies(own_namespace):
     with started(*LONG) as process:
         queue = sender_of(process)
@@ -128,12 +128,13 @@ def test_demo_ends_when_its_sender_dies(own_namespace):
         assert gone(queue)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.realtime
+@each(
     ("number", "status"),
     [
         (signal.SIGINT, 130),
         (signal.SIGTERM, 143),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly),
+        (signal.SIGHUP, 129),
     ],
 )
 def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status):
@@ -147,18 +148,10 @@ def test_demo_removes_its_queue_when_it_is_stopped(own_namespace, number, status
         assert gone(queue)
 
 
+@pytest.mark.realtime
 def test_the_sender_removes_the_queue_when_the_demo_is_killed(own_namespace):
     with started(*LONG) as process:
         queue = sender_of(process)
         process.kill()
         until(lambda: gone(queue))
         until(lambda: not os.path.exists(f"/proc/{queue.last_sender}/fd/0"))
-
-
-def test_a_closed_pipe_is_quiet():
-    with started("demo", "--repeat", "1") as process:
-        process.stdout.close()
-        process.stdout = None
-        _, err = process.communicate(timeout=PATIENCE)
-    assert err == ""
-    assert process.returncode == 1

@@ -19,6 +19,7 @@ from fd_postproc.flight.recorder import Recorder
 from tests.lib.children import python
 from tests.lib.commands import all_from, at_terminal, flat, key_of
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 
 LOG = logging.getLogger("tests.flight")
 
@@ -63,12 +64,6 @@ def test_a_file_that_was_removed_is_read_while_its_process_runs(run, recorder):
     assert "RemoveIPC" in err
 
 
-def test_where_there_is_none_it_says_who_records(run, folder):
-    status, _, err = run("explain")
-    assert status == 1
-    assert "a plain Receiver or Sender does not" in err
-
-
 @contextlib.contextmanager
 def running(queue_id, request):
     """An engine of another process, which runs until the block ends; its pid."""
@@ -98,6 +93,7 @@ def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):
         assert f"engine {ended}" in run("explain", "chat-old")[1]  # the file that knows it
 
 
+@pytest.mark.realtime
 def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
     with running(8002, "chat-1") as one, running(8003, "chat-2") as other:
         status, out, err = run("explain")
@@ -118,7 +114,7 @@ def test_several_that_run_are_listed_and_a_terminal_asks(run, folder):
             assert status() == 1
 
 
-@pytest.mark.parametrize("how", ["path", "pid"])
+@each("how", ["path", "pid"])
 def test_a_named_one(run, recorder, folder, how):
     (folder / "a copy.flight").write_bytes(b"")
     status, out, _ = run("explain", recorder.path if how == "path" else str(os.getpid()))
@@ -126,7 +122,7 @@ def test_a_named_one(run, recorder, folder, how):
     assert "malformed" in out
 
 
-@pytest.mark.parametrize("named", [True, False])
+@each("named", [True, False])
 def test_a_request(run, recorder, named):
     status, out, _ = run("explain", *([recorder.path] if named else []), "chat-1")
     assert status == 0
@@ -150,11 +146,6 @@ def test_for_a_program(run, recorder):
     assert answer["request"]["tokens"] == 12
 
 
-def test_nothing_went_wrong(run, folder):
-    Recorder.begin("engine", "plain", 7, LOG, size=1 << 16).end()
-    assert "Nothing went wrong" in run("explain")[1]
-
-
 def test_the_worker_is_read_along(run, recorder):
     worker = Recorder.begin("worker", "spec_topk", 8002, LOG, size=1 << 16)
     worker.event(Kind.SEND_FAILED, -1, 0, text="kernel.msgmax = 8")
@@ -164,7 +155,7 @@ def test_the_worker_is_read_along(run, recorder):
     assert f"worker {os.getpid()}" in flat(out)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         (["explain"], "no flight recorder's file of an engine is in"),
@@ -185,10 +176,6 @@ def test_a_request_that_nobody_knows(run, recorder):
     status, _, err = run("explain", "chat-2")
     assert status == 1
     assert "does not know request chat-2" in err
-
-
-def test_too_many_names(run, folder):
-    assert run("explain", "a", "b", "c")[0] == 2
 
 
 KILLED = """
@@ -315,12 +302,6 @@ def test_a_file_with_messages_is_replayed(run, kept, queue):
         status, _, err = run("replay", path, key_of(queue), "--full-speed")
         assert (status, "4 of 4 messages") == (0, err[:15])
         assert [receiver.receive(0) for _ in steps] == steps
-
-
-def test_a_file_with_messages_is_inspected(run, kept):
-    status, out, _ = run("inspect", kept[0])
-    assert status == 0
-    assert "spec_topk" in out
 
 
 def test_a_file_without_messages_is_no_recording(run, recorder):

@@ -12,7 +12,7 @@ import fd_postproc as fp
 from fd_postproc.cli import main
 from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import FD_POSTPROC
-from tests.lib.commands import flat, key_of, payloads, take_all
+from tests.lib.commands import key_of, payloads, take_all
 from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1, -1], [7])
@@ -144,31 +144,6 @@ def test_a_key_in_every_spelling(queue, capsys):
     out = capsys.readouterr()
     assert f"0x{queue.key:08x}" in out.out
     assert "no such file" not in out.err.lower().split("opening")[0]
-
-
-@pytest.mark.parametrize("width", ["40", "80", "120"])
-@pytest.mark.parametrize("name", ["demo", "inspect", "record", "replay", "doctor"])
-def test_help_is_as_wide_as_the_terminal(name, width, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", width)
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    long = [line for line in lines if len(line) > int(width)]
-    assert not [
-        line
-        for line in long
-        if len(line.split()) > 1 and not line.startswith(("usage", " " * 4)) and not line.endswith(":")
-    ]
-    assert any(f"fd-postproc {name}" in line for line in lines[1:])
-
-
-def test_one_of_anything_is_singular(queue, tmp_path, capsys):
-    with fp.Sender("plain", key=queue.key) as sender:
-        sender.send(STEP)
-    assert main(["inspect", key_of(queue)]) == 0
-    assert "1 message, 16 bytes" in flat(capsys.readouterr().out)
-    assert main(["record", key_of(queue), str(tmp_path / "one.fdrec"), "--count", "1"]) == 0
-    assert "1 message, 16 bytes:" in flat(capsys.readouterr().err)
 
 
 def test_replay_says_what_the_user_typed(recording, queue_id):

@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 from fd_postproc import queues
-from fd_postproc.cli import main
 from tests.conftest import set_limit
 from tests.lib.children import FD_POSTPROC
 from tests.lib.commands import SHIPPED, flat
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 RECORDING = str(SHIPPED / "plain.fdrec")
@@ -38,7 +38,8 @@ SURROUNDINGS = {
     "unreadable switches": ["env", "FD_POSTPROC_DISABLE=perhaps", "FD_POSTPROC_FLIGHT_TOKENS=perhaps"],
     "an unreadable number": ["env", "FD_POSTPROC_LOG_STATS=perhaps", "FD_POSTPROC_FLIGHT=perhaps"],
 }
-QUICK = {(name, "demo") for name in ("64 descriptors", "150 MB of memory", "no /proc")}
+QUICK = [(name, "demo") for name in ("64 descriptors", "150 MB of memory", "no /proc")]
+PAIRS = [(name, command) for k, name in enumerate(SURROUNDINGS) for command in [*COMMANDS][k % 5 :: 4]]
 
 
 def told(surrounding, command, folder):
@@ -59,14 +60,19 @@ def told(surrounding, command, folder):
 
 
 @pytest.mark.resident_memory  # a sanitizer build needs far more
-@pytest.mark.parametrize(
-    ("surrounding", "command"),
-    [
-        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.nightly)
-        for pair in ((surrounding, command) for surrounding in SURROUNDINGS for command in COMMANDS)
-    ],
-)
+@each("surrounding, command", QUICK)
+def test_the_demo_in_odd_surroundings(surrounding, command, tmp_path, own_namespace):
+    in_odd_surroundings(surrounding, command, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.resident_memory
+@each("surrounding, command", PAIRS)
 def test_a_command_in_odd_surroundings(surrounding, command, tmp_path, own_namespace):
+    in_odd_surroundings(surrounding, command, tmp_path)
+
+
+def in_odd_surroundings(surrounding, command, tmp_path):
     status, out, err = told(surrounding, command, tmp_path)
     assert "Traceback" not in err
     assert "interrupted" not in err  # by whom?
@@ -100,7 +106,7 @@ def test_no_queue_is_left_for_a_receiver(own_namespace):
         queues.open_queue(12345)
 
 
-@pytest.mark.parametrize("command", [("inspect", RECORDING), ("inspect", "--help")])
+@each("command", [("inspect", RECORDING), ("inspect", "--help")])
 def test_a_full_standard_output_is_named(command):
     with open("/dev/full", "w") as full:
         done = subprocess.run([FD_POSTPROC, *command], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -111,21 +117,3 @@ def test_a_full_standard_output_is_named(command):
             1,
             "fd-postproc inspect: standard output: No space left on device\n",
         )
-
-
-def test_an_unreadable_checksum_is_one_line(run, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_CHECKSUM", "maybe")
-    status, out, err = run("demo", "--repeat", "1")
-    assert (status, out) == (1, "")
-    assert err.startswith(
-        "fd-postproc demo: FD_POSTPROC_CHECKSUM='maybe' is neither yes (1, true, yes, on) nor"
-    )
-
-
-def test_ctrl_c_while_the_command_is_imported(monkeypatch, capsys):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fd_postproc.cli._parser", interrupted)
-    assert main(["demo"]) == 130
-    assert capsys.readouterr().err == "fd-postproc: interrupted\n"

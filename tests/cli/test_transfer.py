@@ -14,6 +14,7 @@ import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.recording import RecordingWriter
 from tests.lib.commands import SHIPPED, key_of, payloads, started, take_all
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -55,6 +56,7 @@ def test_record_does_not_replace_a_file(run, queue, tmp_path):
     assert payloads(path) == [b"x"]
 
 
+@pytest.mark.realtime
 def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
     path = tmp_path / "a"
     queue.max_size = min(queue.max_size, 16384)  # 40 messages at once
@@ -75,6 +77,7 @@ def test_record_stops_on_ctrl_c_and_loses_nothing(queue, tmp_path):
     assert found + rest == sent[: len(found) + len(rest)]
 
 
+@pytest.mark.realtime
 def test_a_killed_recorder_leaves_a_readable_file(queue, tmp_path):
     path = tmp_path / "a"
     with started("record", key_of(queue), path) as recorder:
@@ -89,6 +92,7 @@ def test_a_killed_recorder_leaves_a_readable_file(queue, tmp_path):
     assert len(found) + len(left) >= 499  # the one in hand may be lost to SIGKILL
 
 
+@pytest.mark.realtime
 def test_record_ends_when_the_queue_is_removed(queue, tmp_path):
     with started("record", key_of(queue), tmp_path / "a") as recorder:
         queue.send(b"x")
@@ -141,6 +145,7 @@ def test_replay_names_a_type_that_cannot_be_sent(run, queue, tmp_path):
     assert queue.current_messages == 0
 
 
+@pytest.mark.realtime
 def test_replay_gives_up_on_a_queue_that_stays_full(run, queue, tmp_path):
     queue.max_size = min(queue.max_size, 16384)
     path = tmp_path / "a"
@@ -167,10 +172,11 @@ def test_replay_waits_for_the_reader(queue, tmp_path):
         assert replay.wait(timeout=PATIENCE) == 0
 
 
-@pytest.mark.parametrize(("options", "seconds"), [([], 0.4), (["--speed", "1000"], 400)])
+@pytest.mark.realtime
+@each(("options", "seconds"), [([], 0.4), (["--speed", "1000"], 400)])
 def test_replay_keeps_the_recorded_pace(run, queue, tmp_path, options, seconds):
     path = tmp_path / "a"
-    with RecordingWriter(path) as recording:
+    with RecordingWriter(path, force=True) as recording:
         for i in range(5):
             recording.write(b"x", 1, 10**18 + i * round(seconds / 4 * 10**9))
     began = time.monotonic()

@@ -2,13 +2,12 @@
 
 import subprocess
 
-import pytest
-
 from fd_postproc.cli import COMMANDS
 from tests.lib.children import python
+from tests.lib.rows import each
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(run, command):
     status, out, _ = run(command, "--help")
     assert status == 0
@@ -16,8 +15,8 @@ def test_every_command_explains_itself_with_examples(run, command):
     assert command in run("--help")[1]
 
 
-@pytest.mark.parametrize("width", [50, 60, 80, 200])
-@pytest.mark.parametrize("command", COMMANDS)
+@each("width", [50, 200])
+@each("command", COMMANDS)
 def test_help_is_as_wide_as_the_terminal(run, monkeypatch, command, width):
     monkeypatch.setenv("COLUMNS", str(width))
     status, out, _ = run(command, "--help")
@@ -35,7 +34,7 @@ def test_help_does_not_import_rich():
     assert subprocess.run(python(code), stdout=subprocess.DEVNULL).returncode == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         ([], "COMMAND"),

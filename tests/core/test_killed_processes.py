@@ -11,6 +11,7 @@ import pytest
 import fd_postproc as fp
 from tests import reference
 from tests.lib.children import python
+from tests.lib.marks import forks_beside_threads
 from tests.lib.random_steps import random_step
 from tests.lib.search import crossed
 from tests.lib.sending import fill
@@ -241,6 +242,7 @@ def test_a_fork_in_the_middle_of_a_frame(default_limits, queue):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@forks_beside_threads
 def test_a_fork_while_another_thread_waits(default_limits, queue):
     """The thread is not in the child, whose Receiver and Sender are free; the parent's go on waiting."""
     small = random_step("spec_topk", 1, batch=2)
@@ -263,6 +265,7 @@ def test_a_fork_while_another_thread_waits(default_limits, queue):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@forks_beside_threads
 def test_a_fork_while_another_thread_waits_for_room(default_limits, queue):
     step = fp.Step.from_arrays("plain", [1], [5])
     sender = fp.Sender("plain", key=queue.key, dialect="compact")

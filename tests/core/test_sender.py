@@ -11,8 +11,8 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests import reference
-from tests.lib import sanitized_forks
 from tests.lib.children import python
+from tests.lib.marks import forks_beside_threads
 from tests.lib.other_user import as_nobody
 from tests.lib.random_steps import random_step
 from tests.lib.sending import DIALECTS, LARGEST, fill, in_thread, same
@@ -203,6 +203,7 @@ def test_a_child_numbers_its_frames_anew(queue):
         assert (receiver.stats["doubled"], receiver.stats["missing"]) == (0, 0)
 
 
+@forks_beside_threads
 def test_a_signal_handler_that_forks_in_the_middle_of_a_send(default_limits, queue):
     """Half of the frame is in the queue; the parent sends the rest, and only the parent."""
     step = random_step("spec_topk", 1, batch=64, cols=21, accepted=6)
@@ -374,10 +375,7 @@ def test_a_recorded_message_sent_again(golden, raised_limits, queue):
     assert len(payload) == reference.claimed(golden.payload, golden.channel)
 
 
-@pytest.mark.skipif(
-    sanitized_forks.wanted(),
-    reason="the sanitizer's own locks may be taken by another thread when the process forks",
-)
+@forks_beside_threads
 def test_a_forked_child_of_a_process_whose_threads_send_for_the_first_time(queue):
     """An import on the way of a message, under way in a thread when the process forks, hangs the child."""
     code = """

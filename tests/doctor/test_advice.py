@@ -8,6 +8,7 @@ import fd_postproc as fp
 from fd_postproc.doctor import plugins, trial
 from fd_postproc.doctor.environment import check_environment
 from tests.lib.other_user import as_nobody
+from tests.lib.rows import each
 
 
 def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
@@ -24,7 +25,7 @@ def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
         assert "the folder that holds fastdeploy/" in found.remedy[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "seen", "better"),
     [
         ("fd-postproc", "'fd-postproc' is not the name of a plug-in, 'fd_postproc' is", "fd_postproc"),
@@ -64,12 +65,6 @@ def test_an_empty_variable_is_as_if_unset(monkeypatch):
     ):
         monkeypatch.setenv(name, "")
     assert [one.code for one in check_environment()] == ["environment"]
-
-
-def test_no_page_is_named_that_a_wheel_lacks(run):
-    _, out, _ = run("--no-trial")
-    assert ".md" not in out
-    assert "docs/" not in out
 
 
 def test_only_the_owner_removes_a_queue(queue):

@@ -2,12 +2,11 @@
 
 import json
 
-import pytest
-
 from fd_postproc import doctor
 from fd_postproc.doctor import trial
 from fd_postproc.fastdeploy.seams import STEP_MS, text_of
 from tests.lib.quiet import imported
+from tests.lib.rows import each
 
 
 def test_versions_shapes_and_reasons(run, tmp_path, monkeypatch):
@@ -40,7 +39,7 @@ def test_paths_are_not_told():
     assert doctor.bug_report([other])["findings"] == []
 
 
-@pytest.mark.parametrize(("left", "cost"), [("stamps", 6.5), ("sending", 5.0)])
+@each(("left", "cost"), [("stamps", 6.5), ("sending", 5.0)])
 def test_a_path_that_is_left_costs_something(left, cost):
     taken = {"stamps": True, "sending": True, "delivery": True, left: False}
     text = text_of(taken, why={left: "it looks at this"})

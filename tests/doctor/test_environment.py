@@ -8,13 +8,12 @@ import sys
 
 import pytest
 
-import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
-from fd_postproc.doctor.plugins import NAME, WORKER_GROUP
+from tests.lib.rows import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "fault"),
     [
         ("INFERENCE_MSG_QUEUE_ID", "eight", "not a decimal"),
@@ -197,12 +196,7 @@ def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
     assert (found.code, found.data["active"]) == ("worker-disabled", False)
 
 
-def test_our_entry_point_is_installed_and_loads():
-    [point] = [one for one in importlib.metadata.entry_points(group=WORKER_GROUP) if one.name == NAME]
-    assert callable(point.load())
-
-
-@pytest.mark.parametrize(
+@each(
     ("why", "version", "severity", "words"),
     [
         ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),
@@ -223,8 +217,3 @@ def test_cuda_is_one_line(why, version, severity, words, monkeypatch):
     assert found.severity == severity
     assert words in found.seen
     assert found.data["available"] is (why == "")
-
-
-def test_cuda_as_it_is_here():
-    (found,) = check_cuda()
-    assert found.data["available"] is fp.cuda_available()

@@ -12,6 +12,7 @@ from fd_postproc.layout import Layout
 from fd_postproc.needed_limits import example_step, fragments
 from fd_postproc.queues import KernelLimits
 from tests.lib.doctoring import examined
+from tests.lib.rows import each
 
 
 def limit_findings(limits, **options):
@@ -91,8 +92,9 @@ def test_compact_frames_always_fit():
     assert wide["spec"].data["compact"] > 0
 
 
-@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
-def test_a_sender_takes_as_many_fragments_as_were_foretold(raised_limits, queue_key, channel):
+@each("channel", ["topk", "spec_topk"])
+def test_a_sender_takes_as_many_fragments_as_were_foretold(raised_limits, queue_keys, channel):
+    queue_key = queue_keys()
     with open("/proc/sys/kernel/msgmax", "w") as file:
         file.write("8192")
     foretold = limit_findings(queues.kernel_limits())[channel].data["fragments"]

@@ -13,6 +13,7 @@ from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Live
 from tests.lib.flight_entries import codes, event, flight, look, looks, steady, step
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 GOOD = [*steady(), look(100.5), look(101.5)]
 DEAD = {"writer": None}
@@ -47,7 +48,7 @@ def test_nothing_went_wrong():
     assert codes([*GOOD, *of_earlier_versions]) == []
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
+@each("code", EXAMPLES)
 def test_a_fault_is_named_and_nothing_else(code):
     entries, options = EXAMPLES[code]
     now = max(102.0, *(entry.at for entry in entries)) + 0.2
@@ -62,6 +63,44 @@ def test_the_page_for_operators_has_each_word():
     assert [code for code in EXAMPLES if f"`{code}`" not in text] == []
 
 
+SAID = "silent: the worker has sent nothing"
+THREAD = "thread: the token thread has ended"
+REPLAY = {"last_sender": 51, "state": ""}
+SILENT = [*GOOD, *looks(102.5, 111.5)]
+REFUSED = [event(102.0 + k / 10, Kind.REFUSED, 3, 1, -1, text="version") for k in range(80)]
+QUIET = {  # entries, the time of the look, options, and what is found
+    "nothing went wrong": (GOOD, 102.0, {}, []),
+    "it was stopped": ([*GOOD, event(102.0, Kind.CLOSED)], 102.0, {"writer": None}, []),
+    "an empty queue is never full": ([*GOOD, look(101.8, max_bytes=64)], 102.0, {}, []),
+    "whose messages are refused is not silent":
+        ([*steady(), *REFUSED, *looks(100.0, 110.0)], 110.5, {}, ["malformed"]),
+    "a step in hand is not stuck at once": (GOOD, 103.0, {"busy": 102.0}, []),
+    "a message in hand is the worker's": ([], 106.0, {"side": "worker", "busy": 101.0}, ["queue-full"]),
+    "a pause without requests": ([*steady(), *looks(102.0, 131.0, running=0)], 132.0, {}, []),
+    "messages that wait are no silence of the worker":
+        ([*GOOD, *looks(102.5, 109.5, messages=9)], 109.6, {}, []),
+    "a silence": (SILENT, 115.4, {}, ["silent"]),
+    "the looks have ended, which is another fault": (SILENT, 115.6, {}, ["frozen"]),
+    "the thread that looks ends with the token thread":
+        ([*GOOD, event(102.0, Kind.UNHEALTHY, text=THREAD)], 130.0, {}, ["thread"]),
+    "a debugger stops a process for a moment": ([*GOOD, look(102.5, state="t")], 103.0, {}, []),
+    "a debugger stops it, and it works on":
+        ([*GOOD, *steady(900, 102.0), *looks(102.5, 109.5, state="t")], 110.5, {}, []),
+    "another process sent one message and ended, such as a replay":
+        ([*steady(400), look(101.0), look(102.0, **REPLAY)], 104.5, {}, []),
+    "the last sender has ended, and nothing came since":
+        ([*steady(), look(101.0), look(102.5, **REPLAY)], 103.5, {}, ["worker"]),
+    "what the health said is not said twice":
+        ([*GOOD, *looks(102.5, 109.5), event(108.0, Kind.UNHEALTHY, text=SAID)], 109.6, {}, ["silent"]),
+}  # fmt: skip
+
+
+@each("why", QUIET)
+def test_what_is_no_fault_or_one_alone(why):
+    entries, now, options, found = QUIET[why]
+    assert codes(entries, now, **options) == found
+
+
 def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
     """Until something has come, the kernel tells of processes that have long ended."""
     earlier = {"last_sender": 40, "last_receiver": 41, "reader_is_foreign": True, "state": ""}
@@ -73,25 +112,6 @@ def test_who_used_the_queue_in_an_earlier_run_is_no_matter():
     refused = event(97.0, Kind.REFUSED, 3, 1, -1, text="version")
     assert {*codes([refused, look(97.5, **earlier), *GOOD])} == {"malformed", "two-readers"}
     assert {*codes([look(97.5, **earlier), *GOOD], overwritten=7)} == {"two-readers"}
-
-
-def test_an_empty_queue_is_not_full_however_small():
-    """Its limit was lowered below a step: nothing fits, and nobody waits for the engine."""
-    assert codes([*GOOD, look(101.8, max_bytes=64)]) == []
-
-
-def test_whose_messages_are_refused_is_not_silent():
-    refused = [event(102.0 + k / 10, Kind.REFUSED, 3, 1, -1, text="version") for k in range(80)]
-    assert codes([*steady(), *refused, *looks(100.0, 110.0)], 110.5) == ["malformed"]
-
-
-def test_a_step_in_hand_is_not_stuck_at_once():
-    assert codes(GOOD, now=103.0, busy=102.0) == []
-
-
-def test_a_message_in_hand_is_the_workers():
-    (found,) = findings(Picture(flight(side="worker", busy=101.0), 106.0))
-    assert found.code == "queue-full"
 
 
 def test_a_process_that_died_in_a_step_is_said_to_have():
@@ -120,21 +140,6 @@ def test_a_silence_may_be_a_long_prefill_for_a_minute():
         assert (found.severity, found.code) == (severity, "silent")
 
 
-def test_a_pause_without_requests_is_nothing():
-    assert codes([*steady(), *(look(102.0 + k, running=0) for k in range(30))], now=132.0) == []
-
-
-def test_messages_that_wait_are_no_silence_of_the_worker():
-    assert codes([*GOOD, *looks(102.5, 109.5, messages=9)], 109.6) == []
-
-
-def test_whether_a_worker_is_silent_is_unknown_where_the_looks_have_ended():
-    """The engine itself has said nothing since: that is another fault."""
-    silent = [*GOOD, *looks(102.5, 111.5)]
-    assert codes(silent, now=115.4) == ["silent"]
-    assert codes(silent, now=115.6) == ["frozen"]
-
-
 def test_an_engine_that_was_stopped_is_no_silent_worker():
     """Nothing came for eight seconds, and nothing was looked at: the worker is as it was."""
     entries = [*GOOD, step(110.0, 200, receive=7.9), *steady(50, 110.01), *looks(110.1, 111.1)]
@@ -143,33 +148,10 @@ def test_an_engine_that_was_stopped_is_no_silent_worker():
     assert "recorded nothing for 8.0 s" in one.text
 
 
-def test_the_end_of_the_token_thread_is_no_frozen_process():
-    """The thread that looks ends with it."""
-    entries = [*GOOD, event(102.0, Kind.UNHEALTHY, text="thread: the token thread has ended")]
-    assert codes(entries, 130.0) == ["thread"]
-
-
-def test_a_stop_of_a_moment_is_none():
-    """A debugger, or py-spy, stops a process for as long as it reads its memory."""
-    assert codes([*GOOD, look(102.5, state="t")], 103.0) == []
-    assert codes([*GOOD, *steady(900, 102.0), *looks(102.5, 109.5, state="t")], 110.5) == []
-
-
-def test_another_process_that_sent_one_message_and_ended_is_no_dead_worker():
-    """Such as a replay: the worker's next step is here at once."""
-    assert codes([*steady(400), look(101.0), look(102.0, last_sender=51, state="")], 104.5) == []
-    assert codes([*steady(), look(101.0), look(102.5, last_sender=51, state="")], 103.5) == ["worker"]
-
-
 def test_what_the_health_said_is_told_with_its_word():
     said = event(103.0, Kind.UNHEALTHY, text="silent: it has sent nothing"), event(109.0, Kind.HEALTHY)
     (one,) = findings(Picture(flight(*GOOD, *said, *steady(9, 110.0), *looks(102.5, 110.5)), 111.0))
     assert (one.code, one.text) == ("silent", "it has sent nothing; healthy again after 6.0 s")
-
-
-def test_what_the_health_said_is_not_said_twice():
-    said = event(108.0, Kind.UNHEALTHY, text="silent: the worker has sent nothing")
-    assert codes([*GOOD, *looks(102.5, 109.5), said], 109.6) == ["silent"]
 
 
 # ---- how it went -------------------------------------------------------------------------------------
@@ -259,28 +241,25 @@ def test_gaps_and_their_side():
     assert "on the worker's side" in text
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (Kind.FAILED, "with an error of the token processor: KeyError"),
-        (Kind.ABORTED, "It was aborted"),
-        (Kind.LEFT, "left its slot"),
-    ],
-)
-def test_other_ends(kind, words):
-    _, text = lines(*running(), event(100.5, kind, A, slot=3, text="KeyError"))
+ENDS = {
+    "with an error of the token processor: KeyError": event(100.5, Kind.FAILED, A, slot=3, text="KeyError"),
+    "It was aborted": event(100.5, Kind.ABORTED, A, slot=3),
+    "left its slot": event(100.5, Kind.LEFT, A, slot=3),
+    "It is running.": look(100.5),
+}
+
+
+@each("words, end", ENDS.items())
+def test_other_ends(words, end):
+    _, text = lines(*running(), end, now=100.6)
     assert words in text
+    assert story_of(Picture(flight(*running(), end), 100.6), "b") is None
 
 
 def test_no_end_because_the_worker_died():
     _, text = lines(*running(), look(100.1), look(101.0, state=""), now=160.0)
     assert "It has no end; its last step was 59.810 s before now." in text
     assert "process 50, which sent the last step, is gone while 2 requests run" in text
-
-
-def test_no_end_because_it_runs():
-    _, text = lines(*running(), now=100.5)
-    assert "It is running." in text
 
 
 def test_it_was_preempted_and_came_back():
@@ -300,10 +279,6 @@ def test_a_request_by_the_id_of_the_clients_answer():
     picture = Picture(flight(event(100.0, Kind.SEATED, request_hash("chatcmpl-1_0"), slot=0)), 101.0)
     assert story_of(picture, "chatcmpl-1") == story_of(picture, "chatcmpl-1_0") is not None
     assert story_of(picture, "chatcmpl-1_1") is None
-
-
-def test_a_request_that_nobody_knows():
-    assert story_of(Picture(flight(*running()), 200.0), "b") is None
 
 
 def test_its_beginning_was_overwritten():

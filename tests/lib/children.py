@@ -7,6 +7,8 @@ from tests.lib import sanitized_forks
 
 FD_POSTPROC = str(Path(sys.executable).with_name("fd-postproc"))
 """The installed program."""
+kept = set()
+"""Process ids of children that live as long as the session."""
 
 
 def python(code, *arguments):

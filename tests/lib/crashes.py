@@ -3,6 +3,8 @@
 The test that was under way fails once, the rest of its file goes to another process, and whatever was not run
 in the end is listed.  pytest-xdist by itself starts that test again with each new process until there have
 been too many, and then ends the run without a word about the others.
+
+Tests that need real time are one piece of work, which one process gets when all others have ended.
 """
 
 import os
@@ -10,13 +12,35 @@ import os
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests.lib import marks
+
+REALTIME = "tests that need real time"
+
 
 class Scheduling(LoadFileScheduling):
     """One file a process; a test that ended its process is not started again."""
 
+    last = frozenset()
+
+    def schedule(self):
+        self.last = frozenset(marks.notes(self.config)["realtime"])
+        super().schedule()
+
+    def _split_scope(self, nodeid):
+        return REALTIME if nodeid in self.last else super()._split_scope(nodeid)
+
+    def _assign_work_unit(self, node):
+        if REALTIME in self.workqueue:
+            self.workqueue.move_to_end(REALTIME)
+            if len(self.workqueue) == 1 and self.nodes != [node]:
+                return
+        super()._assign_work_unit(node)
+
     def remove_node(self, node):
         ended = self._under_way(node)
         super().remove_node(node)
+        for other in self.nodes:
+            self._reschedule(other)
         return ended
 
     def _reschedule(self, node):
@@ -26,6 +50,13 @@ class Scheduling(LoadFileScheduling):
         new process gets none before it has said what its tests are.
         """
         if node not in self.registered_collections:
+            return
+        if list(self.workqueue) == [REALTIME] and self.nodes != [node]:
+            # All but one end, and do then what they have kept back; that one comes here again.
+            if self._pending_of(self.assigned_work[node]) < 2 and not all(
+                other.shutting_down for other in self.nodes if other is not node
+            ):
+                node.shutdown()
             return
         super()._reschedule(node)
         while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:

@@ -12,6 +12,7 @@ import select
 import subprocess
 import tempfile
 
+from tests.lib import children
 from tests.lib.children import python
 from tests.lib.quiet import imported
 from tests.lib.waiting import PATIENCE
@@ -100,6 +101,7 @@ AT_ONCE = "sys.stdout.flush(); os._exit(0)"
 @functools.cache
 def _nursery(imports):
     nursery = Nursery(imports)
+    children.kept.add(nursery._parent.pid)
     atexit.register(nursery.close)
     return nursery
 

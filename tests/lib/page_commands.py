@@ -9,8 +9,6 @@ import shutil
 import signal
 import subprocess
 
-import pytest
-
 import fd_postproc as fp
 from fd_postproc import cli, queues
 from fd_postproc.flight.codes import End
@@ -44,12 +42,6 @@ def unique_commands():
     for where, command in page_commands():
         found.setdefault(command, where)
     return found
-
-
-def commands_to_run():
-    """A parameter for each command."""
-    for command, where in unique_commands().items():
-        yield pytest.param(command, id=f"{where}: {command}")
 
 
 def spelled_out(command):

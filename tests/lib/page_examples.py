@@ -6,8 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 import fd_postproc as fp
 from fd_postproc import queues
 from tests.lib.page_commands import PAGES, ROOT, as_a_user
@@ -17,14 +15,14 @@ ENDLESS = "for step in receiver:\n        for i, count"  # a live service's
 
 
 def examples():
-    """A parameter for each ```python block, which translations have, too (test_pages.py), and for imports."""
+    """Name and text of each ```python block, which translations have, too, and of imports."""
     for name in "README.md", "docs/user-guide.md":
         text = (ROOT / name).read_text()
         for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)):
-            yield pytest.param(block, id=f"{name}-{number}")
+            yield f"{name}-{number}", block
     for page in PAGES:
         for number, block in enumerate(re.findall(r"(?:^    (?:from|import) .*\n)+", page.read_text(), re.M)):
-            yield pytest.param(textwrap.dedent(block), id=f"{page.name}-imports-{number}")
+            yield f"{page.name}-imports-{number}", textwrap.dedent(block)
 
 
 def run_example(block, folder, python=sys.executable):

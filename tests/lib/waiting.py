@@ -5,7 +5,8 @@ import signal
 import threading
 import time
 
-PATIENCE = 400  # seconds that only a hang takes, however busy the machine; a test may take 600
+PATIENCE = 400
+"""Seconds that only a hang takes, however busy the machine; tests that may take 60 end before (setup.cfg)."""
 
 
 def until(condition, seconds=PATIENCE):

@@ -10,6 +10,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from tests.lib.children import python
+from tests.lib.marks import forks_beside_threads
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import received_meanwhile, saved, send, step_of
 from tests.lib.waiting import PATIENCE
@@ -61,6 +62,7 @@ def test_a_removed_queue_is_made_again(ops_queue):
     assert ops_queue.waiting() == 1
 
 
+@forks_beside_threads
 def test_a_forked_child_watches_its_own_waits(ops_queue):
     """No thread but the caller survives a fork."""
     code = """

@@ -24,8 +24,7 @@ def checkout(tmp_path):
 def test_the_readmes_example_runs_in_a_checkout(checkout, own_namespace):
     if not own_namespace:
         pytest.skip("the example uses a queue id that others may use, too")
-    (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
-    run_example(block, checkout)
+    run_example(dict(examples())["README.md-0"], checkout)
 
 
 def test_all_modules_are_those_of_the_installed_package(checkout):

@@ -1,7 +1,5 @@
 """The documents: every public name is described, links lead somewhere, translations keep up."""
 
-import ast
-import itertools
 import re
 import runpy
 
@@ -9,6 +7,7 @@ import pytest
 
 from tests.lib.page_commands import PAGES
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 GENERATOR = ROOT / "docs" / "generate_api.py"
 TRANSLATED = {"README.md": "README_CN.md", "docs/operators.md": "docs/operators_cn.md"}
@@ -29,13 +28,6 @@ def test_every_public_name_is_on_a_page(generator):
     assert not [name for name in names if f"`{name}`" not in pages]
 
 
-def test_everything_public_is_described(generator):
-    """A heading is followed by a text, not by the next heading."""
-    blocks = generator["page"]().split("\n\n")
-    bare = [a for a, b in itertools.pairwise(blocks) if a.startswith("###") and b.startswith("#")]
-    assert not bare
-
-
 def prose(page):
     """A page without its code."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
@@ -49,7 +41,7 @@ def anchors(page):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in target:
@@ -69,24 +61,9 @@ def test_the_site_has_every_page():
     assert set(named) - MADE == set(NAMES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_examples_are_python(page):
-    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.M | re.S):
-        ast.parse(block)
-
-
-@pytest.mark.parametrize(("page", "translation"), TRANSLATED.items())
+@each(("page", "translation"), TRANSLATED.items())
 def test_translations_have_the_same_examples(page, translation):
     def examples(name):
         return re.findall(r"^```python\n.*?^```$", (ROOT / name).read_text(), flags=re.M | re.S)
 
     assert examples(page) == examples(translation)
-
-
-def test_the_tests_that_the_security_page_names_are_there():
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/security.md").read_text())
-    assert len(named) > 10
-    for path, test in named:
-        file = ROOT / path
-        assert file.is_file(), path
-        assert f"def {test}(" in file.read_text() or not test, f"{path}::{test}"

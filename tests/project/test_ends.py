@@ -7,6 +7,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc.recording import Recording, RecordingWriter
 from tests.lib.children import python
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1], [7])
@@ -38,7 +39,7 @@ def made(queue, tmp_path):
     }
 
 
-@pytest.mark.parametrize(("kind", "use"), [(kind, use) for kind, uses in USES.items() for use in uses])
+@each(("kind", "use"), [(kind, use) for kind, uses in USES.items() for use in uses])
 def test_a_closed_one_says_so(kind, use, made):
     one = made[kind]()
     one.close()
@@ -71,7 +72,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
+@each("how", ENDS)
 def test_a_program_that_ends_without_a_close(how, queue, tmp_path):
     path = tmp_path / "it.fdrec"
     command = python(END.replace("ENDS", ENDS[how]), queue.key, path, how)
@@ -79,6 +80,7 @@ def test_a_program_that_ends_without_a_close(how, queue, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with Recording(path) as recording:
         assert [message.payload for message in recording] == [b"abc"]
+    path.unlink()
     with fp.Receiver("plain", key=queue.key) as receiver:  # what was sent is there, and nothing else
         assert receiver.receive(0).token_ids(0) == [8]
         assert receiver.receive(0) is None

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fd_postproc import cli
-from tests.lib.page_commands import commands_to_run, run_command, spelled_out, unique_commands
+from tests.lib.page_commands import run_command, spelled_out, unique_commands
+from tests.lib.rows import each
 
 COMMANDS = unique_commands()
 
@@ -25,7 +26,7 @@ def test_every_printed_command_is_one():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("command", [*commands_to_run()])
+@each("command", COMMANDS)
 def test_every_printed_command_runs(command, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip(

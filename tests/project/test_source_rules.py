@@ -7,9 +7,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 PACKAGE, THIS = ROOT / "fd_postproc", Path(__file__)
 HEADERS = PACKAGE / "headers"
@@ -53,7 +52,7 @@ WIRE = {
 }
 
 
-@pytest.mark.parametrize("name", WIRE)
+@each("name", WIRE)
 def test_the_wire_headers_make_no_system_call_and_know_no_python(name):
     text = code(HEADERS / name)
     assert re.findall(r'#include (?:"fd_postproc/headers/)?([^"\s]+)', text) == WIRE[name]
@@ -285,7 +284,7 @@ HOUSE_RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", HOUSE_RULES)
+@each("rule", HOUSE_RULES)
 def test_house_rule(rule):
     words, excepted = HOUSE_RULES[rule]
     unused = set(excepted)
@@ -340,7 +339,7 @@ def foreign_imports(text, room):
             yield name
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each("room", ROOMS)
 def test_a_room_imports_only_what_it_may(room):
     paths = [path for path in (ROOT / room).rglob("*.py") if room_of(path) == room and path != THIS]
     assert paths

@@ -14,6 +14,7 @@ import fd_postproc as fp
 from fd_postproc import layout
 from tests.lib.page_examples import examples
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 STUB = Path(ROOT, "fd_postproc", "_core.pyi")
 
@@ -22,8 +23,7 @@ STUB = Path(ROOT, "fd_postproc", "_core.pyi")
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_the_examples_pass_strict_checks(tmp_path):
     """The README's and the programs in ``examples/``."""
-    (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
-    (tmp_path / "example.py").write_text(block)
+    (tmp_path / "example.py").write_text(dict(examples())["README.md-0"])
     there = {*Path(ROOT, "examples").glob("*.py")} - {Path(ROOT, "examples", "through_redis.py")}
     programs = [tmp_path / "example.py", *sorted(there)]  # redis, an optional package, has types of its own
     done = subprocess.run(
@@ -36,7 +36,7 @@ def test_the_examples_pass_strict_checks(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["Receiver", "Sender"])
+@each("name", ["Receiver", "Sender"])
 def test_constructors_have_the_stubs_signatures(name):
     classes = {node.name: node for node in ast.parse(STUB.read_text()).body if isinstance(node, ast.ClassDef)}
     (init,) = (node for node in classes[name].body if getattr(node, "name", "") == "__init__")
@@ -49,7 +49,7 @@ def test_constructors_have_the_stubs_signatures(name):
     assert [text.replace("...", repr(fp.GPU)) for text in defaults] == shown
 
 
-@pytest.mark.parametrize("name", ["Receiver", "Sender"])
+@each("name", ["Receiver", "Sender"])
 def test_the_signature_is_the_one_that_is_called(name):
     """Cython writes the constructor's own arguments into the docstring."""
     first = getattr(fp, name).__doc__.splitlines()[0]

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 from tests.lib.service_tool import TREES
 
 FOLDER = ROOT / "docs/upstream"
@@ -25,7 +26,7 @@ def test_each_has_its_reason_figure_and_test():
         assert "* Test: " in part
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
+@each("patch", PATCHES)
 def test_it_names_no_more_of_fastdeploy_than_it_changes(patch):
     lines = [line for line in patch.read_text().splitlines() if not line.startswith(("---", "+++"))]
     assert all(line.startswith(("@@", "+", "-")) for line in lines), "a line of context"
@@ -49,7 +50,7 @@ def test_the_parsers_set_is_a_list():
 
 
 @pytest.mark.fastdeploy
-@pytest.mark.parametrize("tree", [tree for tree in TREES if "26" in tree.name])
+@each("tree", [tree for tree in TREES if "26" in tree.name])
 def test_they_apply_to_26(tree, tmp_path):
     for patch in PATCHES:
         for name in re.findall(r"^--- a/(\S+)$", patch.read_text(), flags=re.M):

@@ -10,8 +10,9 @@ import tarfile
 
 import pytest
 
-from tests.lib.page_commands import ROOT, as_a_user, commands_to_run, run_command
+from tests.lib.page_commands import ROOT, as_a_user, run_command, unique_commands
 from tests.lib.page_examples import examples, run_example
+from tests.lib.rows import each
 from tests.lib.tree_copy import copy_tree
 
 pytestmark = pytest.mark.nightly
@@ -100,8 +101,7 @@ def test_the_benchmarks_run_in_a_checkout_whose_package_is_installed(tree, wheel
 def test_the_readmes_example_runs_in_a_checkout_whose_package_is_installed(tree, wheels_venv, own_namespace):
     if not own_namespace:
         pytest.skip("the examples use queue ids that others may use, too")
-    (block,) = (one.values[0] for one in examples() if one.id == "README.md-0")
-    run_example(block, tree, wheels_venv / "bin" / "python")
+    run_example(dict(examples())["README.md-0"], tree, wheels_venv / "bin" / "python")
 
 
 def test_a_wheel_is_used_outside_the_checkout(wheels_venv, tmp_path):
@@ -109,14 +109,14 @@ def test_a_wheel_is_used_outside_the_checkout(wheels_venv, tmp_path):
     assert out.startswith(str(wheels_venv))
 
 
-@pytest.mark.parametrize("block", [*examples()])
-def test_every_example_runs_with_a_wheel(block, wheels_venv, own_namespace, tmp_path):
+@each("name, block", examples())
+def test_every_example_runs_with_a_wheel(name, block, wheels_venv, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip("the examples use queue ids that others may use, too")
     run_example(block, tmp_path, wheels_venv / "bin" / "python")
 
 
-@pytest.mark.parametrize("command", [*commands_to_run()])
+@each("command", unique_commands())
 def test_every_printed_command_runs_with_a_wheel(command, wheels_venv, own_namespace, tmp_path):
     if not own_namespace:
         pytest.skip("the commands use queues that others may use, too")

@@ -1,5 +1,6 @@
 """Which message made it raise: a recording put through the plug-in."""
 
+import contextlib
 import logging
 from unittest import mock
 
@@ -10,6 +11,7 @@ import fd_postproc as fp
 from fd_postproc.flight.recorder import Recorder
 from fd_postproc.recording import RecordingWriter
 from tests.lib.quiet import imported
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -30,23 +32,23 @@ def incident():
     return imported("tools.incident")
 
 
-@pytest.fixture(params=["recording", "flight"])
-def file(request, tmp_path, monkeypatch):
-    """A function that writes messages into a file of either kind."""
+@pytest.fixture
+def files(tmp_path_factory, monkeypatch):
+    """A function that writes messages into a file of each kind: a recording, and a flight recorder's."""
 
     def write(messages):
-        if request.param == "recording":
-            with RecordingWriter(tmp_path / "a.fdrec", "spec_topk") as writer:
-                for payload, mtype in messages:
-                    writer.write(payload, mtype)
-            return str(tmp_path / "a.fdrec")
-        monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+        folder = tmp_path_factory.mktemp("files")
+        with RecordingWriter(folder / "a.fdrec", "spec_topk") as writer:
+            for payload, mtype in messages:
+                writer.write(payload, mtype)
+        yield str(folder / "a.fdrec")
+        monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(folder / "flights"))
         monkeypatch.setenv("FD_POSTPROC_FLIGHT_TOKENS", "1")
         recorder = Recorder.begin("engine", "spec_topk", 7, logging.getLogger("tests.flight"), size=1 << 18)
         for payload, mtype in messages:
             recorder.frame(payload, mtype)
         recorder.end()
-        return recorder.path
+        yield recorder.path
 
     return write
 
@@ -55,40 +57,44 @@ def frames(steps):
     return [(fp.encode(one, "compact"), 2) for one in steps]
 
 
-def test_nothing_raises(incident, file, capsys):
-    assert incident.main([file(frames(STEPS))]) == 0
-    assert capsys.readouterr().out.startswith("8 steps in ")
+def test_nothing_raises(incident, files, capsys):
+    for file in files(frames(STEPS)):
+        assert incident.main([file]) == 0
+        assert capsys.readouterr().out.startswith("8 steps in ")
 
 
-def test_the_message_that_is_refused_is_named(incident, file, capsys):
+def test_the_message_that_is_refused_is_named(incident, files, capsys):
     messages = frames(STEPS)
     messages[3] = b"\xff" * 90, 1
-    assert incident.main([file(messages)]) == 1
-    assert "message 3: refused: 90 bytes of type 1: malformed spec_topk message" in capsys.readouterr().out
+    for file in files(messages):
+        assert incident.main([file]) == 1
+        told = capsys.readouterr().out
+        assert "message 3: refused: 90 bytes of type 1: malformed spec_topk message" in told
 
 
-@pytest.mark.parametrize("kind", ["lost step", "failed request"])
-def test_the_step_that_raises_is_named(incident, file, capsys, kind):
+BROKEN = {
+    "lost step": {"postprocess": KeyError("planted")},
+    "failed request": {"_append_tokens": KeyError("planted"), "steady_mode": lambda *_: None},
+}
+
+
+@each("kind, broken", BROKEN.items())
+def test_the_step_that_raises_is_named(incident, files, capsys, kind, broken):
     Replay, put = incident.Replay, incident.Replay.put
 
     def planted(self, index, step):
-        name = "postprocess" if kind == "lost step" else "_steady_of_a_test"
-        if index != 5:
+        with contextlib.ExitStack() as patches:
+            for name, effect in broken.items() if index == 5 else ():
+                patches.enter_context(mock.patch.object(self.processor, name, side_effect=effect))
             return put(self, index, step)
-        if kind == "lost step":
-            with mock.patch.object(self.processor, name, side_effect=KeyError("planted")):
-                return put(self, index, step)
-        with mock.patch.object(self.processor, "_append_tokens", side_effect=KeyError("planted")):
-            ended = mock.patch.object(self.processor, "steady_mode", return_value=None)
-            with ended:
-                return put(self, index, step)
 
     with mock.patch.object(Replay, "put", planted):
-        assert incident.main([file(frames(STEPS))]) == 1
-    out = capsys.readouterr().out
-    assert f"message 5: {kind}: KeyError: 'planted'" in out
-    assert "message 4" not in out
-    assert "message 6" not in out
+        for file in files(frames(STEPS)):
+            assert incident.main([file]) == 1
+            out = capsys.readouterr().out
+            assert f"message 5: {kind}: KeyError: 'planted'" in out
+            assert "message 4" not in out
+            assert "message 6" not in out
 
 
 def test_what_is_no_recording(incident, tmp_path, capsys):

@@ -3,12 +3,11 @@
 import signal
 import time
 
-import pytest
 import sysv_ipc
 
 from fd_postproc import queues
-from tests.lib import sanitized_forks
 from tests.lib.device_saves import received
+from tests.lib.marks import forks_beside_threads
 from tests.lib.waiting import PATIENCE
 
 # ---- End and fork -----------------------------------------------------------------------------------------
@@ -49,10 +48,7 @@ def test_a_killed_process_leaves_nothing_but_its_messages(start):
     assert received(3) == [0, 1, 2]
 
 
-@pytest.mark.skipif(
-    sanitized_forks.wanted(),
-    reason="the sanitizer's own locks may be taken by another thread when the process forks",
-)
+@forks_beside_threads
 def test_fork(fresh):
     """A child must not use CUDA, and cannot; it may send host tensors, and ends without a word."""
     code = """
