@@ -12,11 +12,12 @@ import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc._core import step_from_tensors
 from tests.lib.changing import changing
+from tests.lib.rows import each
 
 B, W, C = 64, 6, 3
 
 
-@pytest.mark.parametrize("other", [0, 7, -1])
+@each("other", [0, 7, -1])
 def test_counts_of_a_get_ops_tensors(other):
     tokens = np.zeros((512 * 126 + 515, 1), np.int64)
     scores, ranks = np.zeros((512 * 126, 1), np.float32), np.zeros(3072, np.int64)
@@ -67,8 +68,8 @@ def save_topk_arguments(counts, offsets, decoded, prompts, preempted):
     return tokens, ids, scores, ranks, counts, offsets, more, decoded, prompts, preempted, 3, 0, False
 
 
-@pytest.mark.parametrize(
-    ("which", "other", "outcomes"),
+@each(
+    "which, other, outcomes",
     [
         ("counts", 5, {2, 5}),
         ("offsets", 1 << 30, {2}),
@@ -103,7 +104,7 @@ def test_what_a_save_op_decides_by(which, other, outcomes, receiver):
     assert queue.receive(0) is None
 
 
-@pytest.mark.parametrize("which", ["steps", "decoded"])
+@each("which", ["steps", "decoded"])
 def test_what_the_first_tokens_op_decides_by(which, receiver):
     queue = receiver("spec")
     x, more = np.arange(B * W, dtype=np.int64).reshape(B, W), np.array([True])

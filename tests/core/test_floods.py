@@ -17,6 +17,7 @@ from fd_postproc import queues
 from tests.lib.flooding import KINDS, flooding, honest
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 from tests.reference import FrameHeader
 
@@ -43,7 +44,7 @@ def attempt(receiver, timeout):
         return None
 
 
-@pytest.mark.parametrize("kind", ["stray", "first"])
+@each("kind", ["stray", "first"])
 def test_a_timeout_ends_though_pieces_come_all_the_time(kind, receiver):
     """The median of some: other processes want the processor, too."""
     late = []
@@ -96,7 +97,7 @@ def test_a_handler_runs_before_the_queue_ends(full_of_pieces):
     assert left[0] > 0
 
 
-@pytest.mark.parametrize("timeout", [None, 30])
+@each("timeout", [None, 30])
 def test_a_signal_is_handled_though_pieces_come_all_the_time(timeout, receiver):
     if sys.gettrace() is not None:
         pytest.skip("coverage's tracer takes locks of its own, and swallows what a handler raises there")
@@ -155,7 +156,7 @@ RATES = {
         ),
     ],
 )
-@pytest.mark.parametrize("kind", RATES)
+@each("kind", RATES)
 def test_honest_frames_beside_a_flood(kind, limits, steps, writers, request, queue_key):
     """All of them are delivered, in order; under the raised limits each is one message."""
     request.getfixturevalue(limits)
@@ -185,7 +186,7 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("kind", BETWEEN)
+@each("kind", BETWEEN)
 def test_what_comes_between_the_pieces_of_a_frame(kind, receiver, queue_keys):
     """Seldom so in a flood: the pieces of a frame mostly enter the queue together."""
     step, payload, mtype = fp.Step.from_arrays("spec", [6] * 512, list(range(3072))), *BETWEEN[kind]
@@ -206,7 +207,7 @@ def test_what_comes_between_the_pieces_of_a_frame(kind, receiver, queue_keys):
 
 
 @pytest.mark.parametrize("seconds", [0.4, pytest.param(2, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("kind", ["first", "stray"])
+@each("kind", ["first", "stray"])
 def test_what_the_kernel_lets_through_beside_a_flood_at_full_speed_is_not_lost(kind, seconds, receiver):
     """However few of the honest pieces get into the queue: each frame that they make up arrives."""
     got = []
@@ -279,7 +280,7 @@ def test_a_token_thread_under_floods(seconds, writers, limits, request, ops_queu
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_timeouts_beside_every_flood(kind, receiver):
     late = []
     with flooding(receiver.key, kind, writers=3):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from tests import reference
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 from tests.lib.search import examples
 from tests.reference import FrameHeader, Reassembler, ReferenceStep
 
@@ -99,7 +100,7 @@ def test_in_order(line):
     assert line.incomplete == 0
 
 
-@pytest.mark.parametrize("limit", [65, 66, 67, 68, 69, 100, 1000])
+@each("limit", [65, 66, 67, 68, 69, 100, 1000])
 def test_pieces_of_any_length(line, limit):
     frame = Frame(3)
     assert line.push(*reference.split(frame.whole, limit)) == [frame.step]
@@ -112,7 +113,7 @@ def test_eight_senders_in_turn(line):
     assert line.incomplete == 0
 
 
-@pytest.mark.parametrize("size", [64, 72, 8192])
+@each("size", [64, 72, 8192])
 def test_beginnings_of_strangers_cost_nobody_else_a_frame(queue_key, size):
     """Thousands between two pieces, in the room that the Receiver really has; no oracle, which is slow."""
     receiver = fp.Receiver("spec_topk", key=queue_key)
@@ -134,7 +135,7 @@ def test_beginnings_of_strangers_cost_nobody_else_a_frame(queue_key, size):
     assert [one for one in got if one is not None] == [step] * 3
 
 
-@pytest.mark.parametrize("missing", range(4))
+@each("missing", range(4))
 def test_a_missing_piece_costs_its_frame(line, missing):
     frame, after = Frame(1, 0), Frame(1, 1)
     parts = frame.parts[:missing] + frame.parts[missing + 1 :]
@@ -142,7 +143,7 @@ def test_a_missing_piece_costs_its_frame(line, missing):
     assert line.incomplete == 1
 
 
-@pytest.mark.parametrize("doubled", range(3))
+@each("doubled", range(3))
 def test_a_doubled_piece_costs_its_frame(line, doubled):
     frame, after = Frame(1, 0), Frame(1, 1)
     parts = frame.parts[: doubled + 1] + frame.parts[doubled:]
@@ -152,7 +153,7 @@ def test_a_doubled_piece_costs_its_frame(line, doubled):
     assert line.incomplete == 1
 
 
-@pytest.mark.parametrize("place", range(3))
+@each("place", range(3))
 def test_swapped_pieces_cost_their_frame(line, place):
     frame, after = Frame(1, 0), Frame(1, 1)
     parts = list(frame.parts)
@@ -161,7 +162,7 @@ def test_swapped_pieces_cost_their_frame(line, place):
     assert line.incomplete >= 1
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"seq": 77},
@@ -170,7 +171,6 @@ def test_swapped_pieces_cost_their_frame(line, place):
         {"stop_flag": 77},
         {"fragment": 3},
     ],
-    ids=lambda fields: next(iter(fields)),
 )
 def test_a_piece_with_another_header(line, fields):
     frame, after = Frame(1, 0), Frame(1, 1)
@@ -179,9 +179,7 @@ def test_a_piece_with_another_header(line, fields):
     assert line.incomplete >= 1
 
 
-@pytest.mark.parametrize(
-    "fields", [{"batch": 7}, {"cols": 3}, {"rows": 13}, {"total": 700}, {"magic": 5}, {"flag": 77}]
-)
+@each("fields", [{"batch": 7}, {"cols": 3}, {"rows": 13}, {"total": 700}, {"magic": 5}, {"flag": 77}])
 def test_a_piece_whose_header_does_not_add_up(line, fields):
     frame, after = Frame(1, 0), Frame(1, 1)
     parts = [*frame.parts[:2], changed(frame.parts[2], **fields), frame.parts[3]]
@@ -201,7 +199,7 @@ def test_a_frame_of_another_geometry_with_the_same_number(line):
     assert line.incomplete == 1
 
 
-@pytest.mark.parametrize("by", [-1, 1, 8])
+@each("by", [-1, 1, 8])
 def test_a_piece_that_is_too_short_or_too_long(line, by):
     for place in range(4):
         frame, after = Frame(1, 2 * place), Frame(1, 2 * place + 1)
@@ -363,7 +361,7 @@ def test_open_frames_are_counted_until_they_are_whole(queue_key):
 
 
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("size", [64, 300, 8192])
+@each("size", [64, 300, 8192])
 def test_open_frames_of_strangers_take_no_more_than_their_room(queue_key, size):
     receiver = fp.Receiver("spec_topk", key=queue_key)
     queue = sysv_ipc.MessageQueue(queue_key, max_message_size=8192)
@@ -414,7 +412,7 @@ def test_receivers_free_their_open_frames(queue_key):
 
 
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("fields", [{"total": (1 << 32) - 1}, {"rows": 1 << 30}, {"batch": 1 << 30}])
+@each("fields", [{"total": (1 << 32) - 1}, {"rows": 1 << 30}, {"batch": 1 << 30}])
 def test_a_header_that_claims_gigabytes_costs_nothing(queue_key, fields):
     line = Line("spec_topk", queue_key)
     claim = changed(big_beginning(0), **fields)

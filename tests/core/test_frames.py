@@ -14,6 +14,7 @@ import fd_postproc as fp
 from fd_postproc import ops
 from tests import reference
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 from tests.lib.search import examples
 from tests.reference import FrameHeader, ReferenceStep
 from tests.reference.crc32c import crc32c
@@ -82,7 +83,7 @@ def test_a_step_remembers_its_number(case, seq, sender):
     assert fp.encode(again, "compact", layout=layout) == frame_of(step, seq=seq)
 
 
-@pytest.mark.parametrize(("cols", "size"), [(1, 7232), (21, 89152)])
+@each("cols, size", [(1, 7232), (21, 89152)])
 def test_bytes_of_256_requests_with_2_accepted(cols, size):
     step = random_step("spec_topk", 1, batch=256, cols=cols, accepted=2)
     assert len(fp.encode(step, "compact")) == size
@@ -151,7 +152,7 @@ def refused(decode, frame, channel="spec_topk", layout=SMALL):
     return error.args[1:]
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@each("decode", [fp.decode, reference.decode])
 def test_header_fields_are_checked_in_order(decode):
     for first in range(len(WRONG)):
         header = {}
@@ -162,25 +163,21 @@ def test_header_fields_are_checked_in_order(decode):
         assert refused(decode, frame_of(GOOD, **header) + b"too long") == (*WRONG[first][1], None)
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize(("header", "args"), WRONG + ALSO_WRONG)
+@each("decode", [fp.decode, reference.decode])
+@each("header, args", WRONG + ALSO_WRONG)
 def test_each_header_field(decode, header, args):
     assert refused(decode, frame_of(GOOD, **header)) == (*args, None)
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize(
-    "fields",
-    [{"nothing": 7}, {"zero": 7, "zero2": -1}, {"features": 253}, {"features": 252}],
-    ids=str,
-)
+@each("decode", [fp.decode, reference.decode])
+@each("fields", [{"nothing": 7}, {"zero": 7, "zero2": -1}, {"features": 253}, {"features": 252}])
 def test_words_that_are_not_looked_at(decode, fields):
     assert decode(frame_of(GOOD, **fields), "spec_topk", mtype=2, layout=SMALL) == decode(
         frame_of(GOOD), "spec_topk", mtype=2, layout=SMALL
     )
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@each("decode", [fp.decode, reference.decode])
 def test_counts(decode):
     def with_counts(step, *counts):
         frame = frame_of(step)
@@ -196,8 +193,8 @@ def test_counts(decode):
     assert refused(decode, with_counts(topk, 1, 0, 1), "topk") == ("count", 0, 1, 1)
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize("channel", ["plain", "topk"])
+@each("decode", [fp.decode, reference.decode])
+@each("channel", ["plain", "topk"])
 def test_a_negative_token_is_no_token(decode, channel):
     """In FastDeploy's messages it would be a code, so such a step could not be passed on."""
     step = fp.Step.from_arrays(
@@ -210,7 +207,7 @@ def test_a_negative_token_is_no_token(decode, channel):
     assert refused(decode, frame, channel) == ("token", -7, 0, 2)
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@each("decode", [fp.decode, reference.decode])
 def test_bounds_themselves_are_good(decode):
     for channel in CHANNELS:
         depth = SMALL.max_draft if channel.startswith("spec") else 1
@@ -221,7 +218,7 @@ def test_bounds_themselves_are_good(decode):
     assert decode(frame_of(nothing), "topk", mtype=2, layout=SMALL).rows == 0
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_every_other_length_is_refused(channel, decode_both):
     frame = frame_of(random_step(channel, 9, layout=SMALL))
     for n in [*range(len(frame)), *range(len(frame) + 1, len(frame) + 70)]:
@@ -229,8 +226,8 @@ def test_every_other_length_is_refused(channel, decode_both):
         assert error.args[1:] == ("length", n, 64 if n < 64 else len(frame), None)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("layout", LAYOUTS)
+@each("channel", CHANNELS)
 def test_damaged_bytes(channel, layout, decode_both):
     rng = random.Random(f"{channel} {layout}")
     frame = reference.encode_frame(
@@ -259,7 +256,7 @@ def test_frames_and_messages_are_not_taken_for_each_other(decode_both):
         fp.decode(fp.encode(step), "spec_topk", mtype=3)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_any_alignment(channel):
     step = random_step(channel, 3, layout=SMALL)
     for shift in range(8):
@@ -270,8 +267,8 @@ def test_any_alignment(channel):
 # ---- What FastDeploy's own receivers make of them --------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [100, 1000, 8192, 1 << 20])
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("limit", [100, 1000, 8192, 1 << 20])
+@each("channel", CHANNELS)
 def test_a_stock_receiver_sees_nothing(channel, limit):
     """The get op restated (reference.fill, which the recorded tensors vouch for) on each message as it comes.
 
@@ -319,8 +316,8 @@ def get(channel):
     return tensors
 
 
-@pytest.mark.parametrize("flag", [1, 3, 4, 255])
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec"])
+@each("flag", [1, 3, 4, 255])
+@each("channel", ["plain", "topk", "spec"])
 def test_a_flag_where_a_message_has_none(channel, flag, decode_both):
     whole = fp.encode(random_step(channel, 1, layout=SMALL), "compact", layout=SMALL)
     frame = FrameHeader.unpack(whole)._replace(flag=flag).pack() + whole[64:]
@@ -328,7 +325,7 @@ def test_a_flag_where_a_message_has_none(channel, flag, decode_both):
     assert f"flag {flag} of a compact frame, expected 0" in str(error)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_get_ops_take_frames(channel, raised_limits, ops_queue):
     """They fill the tensors as the packed message would have, where that means something."""
 

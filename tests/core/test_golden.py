@@ -8,6 +8,7 @@ import pytest
 
 import fd_postproc as fp
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 from tests.reference import ReferenceStep, claimed, decode, encode, fill, live
 
 LOGPROBS = ("topk", "spec_topk")
@@ -37,7 +38,7 @@ def recorded_shapes(goldens, op):
     return {(int(batch), int(cols)) for one, batch, cols, _ in names if one == op}
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_messages_are_enough(goldens, op):
     """Not every pair of batch and columns, but each value, and the pairs that a rule depends on."""
     shapes = recorded_shapes(goldens, op)
@@ -150,7 +151,7 @@ def test_tokens_are_those_that_the_op_was_given(golden):
             )
 
 
-@pytest.mark.parametrize("decoder", [fp.decode, decode], ids=["C", "reference"])
+@each("decoder", [fp.decode, decode])
 def test_more_slots_than_the_message_has(refused_golden, decoder):
     with pytest.raises(fp.MalformedMessage) as caught:
         decoder(refused_golden.payload, refused_golden.channel)
@@ -177,7 +178,7 @@ def test_encoding_writes_the_same_bytes(golden):
             assert encoded[cells.start : cells.stop] == golden.payload[cells.start : cells.stop], cells
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@each("dialect", ["packed", "legacy"])
 def test_the_other_dialect_says_the_same(golden, dialect):
     step = fp.decode(golden.payload, golden.channel)
     encoded = fp.encode(step, dialect)

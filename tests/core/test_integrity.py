@@ -20,6 +20,7 @@ import fd_postproc as fp
 from tests import reference
 from tests.lib.paths import ROOT
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 from tests.reference import FrameHeader, Reassembler, ReferenceStep
 from tests.reference.crc32c import crc32c
@@ -144,7 +145,7 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("data", "value"), KNOWN)
+@each("data, value", KNOWN)
 def test_known_sums(compiled, data, value):
     assert crc32c(data) == compiled.by_tables(data, len(data)) == compiled.sum(data, len(data)) == value
 
@@ -222,7 +223,7 @@ def test_every_flipped_byte_of_a_frame_in_pieces_is_found(reader, every):
         assert reader.counted("corrupt")[0] == len(frame(1, 0)) - 64
 
 
-@pytest.mark.parametrize("limit", [8192, 300])
+@each("limit", [8192, 300])
 def test_a_frame_that_is_cut_or_padded(reader, limit):
     for by in range(-40, 41, 4):
         if by:
@@ -290,9 +291,7 @@ def sent(queue, **options):
     return queue.receive(type=2)[0]
 
 
-@pytest.mark.parametrize(
-    ("value", "features"), [(None, 1), ("1", 1), ("on", 1), ("", 1), ("0", 0), ("off", 0)]
-)
+@each("value, features", [(None, 1), ("1", 1), ("on", 1), ("", 1), ("0", 0), ("off", 0)])
 def test_what_a_sender_sends(monkeypatch, queue, value, features):
     if value is None:
         monkeypatch.delenv("FD_POSTPROC_CHECKSUM", raising=False)
@@ -371,7 +370,7 @@ def test_frames_in_order_are_no_trouble(reader):
     }
 
 
-@pytest.mark.parametrize("limit", [8192, 300])
+@each("limit", [8192, 300])
 def test_a_lost_frame_is_told_by_the_next_one(reader, limit):
     for seq in (0, 1, 4, 5):
         reader.push(*reference.split(frame(1, seq), limit))
@@ -404,7 +403,7 @@ def test_one_that_is_very_late(reader):
     assert reader.counted("missing", "doubled", "reordered") == (63, 1, 3)
 
 
-@pytest.mark.parametrize("start", [0, (1 << 64) - 3, (1 << 63) - 2])
+@each("start", [0, (1 << 64) - 3, (1 << 63) - 2])
 def test_numbers_that_go_round(reader, start):
     for k in range(6):
         reader.push(frame(1, (start + k) % (1 << 64)))

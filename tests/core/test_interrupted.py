@@ -71,7 +71,7 @@ def queue(default_limits, queue_key):
         *(pytest.param(how, None, marks=pytest.mark.nightly) for how in ("before", "after")),
     ],
 )
-@pytest.mark.parametrize("main_thread", [SENDING, RECEIVING], ids=["sending", "receiving"])
+@each("main_thread", [SENDING, RECEIVING])
 def test_signals_at_every_system_call(main_thread, how, timeout, queue):
     """Nothing is lost, doubled or mixed, and the handler runs.  (Python runs it in the main thread.)"""
     script = main_thread.replace("TIMEOUT", repr(timeout)) + CHECK
@@ -107,6 +107,7 @@ def test_a_recording_does_not_follow_the_wall_clock(tmp_path):
     script = """
 import sys
 from fd_postproc.recording import Recording, RecordingWriter
+from tests.lib.rows import each
 with RecordingWriter(sys.argv[1]) as recording:
     for _ in range(20):
         recording.write(b"message")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import fd_postproc as fp
 from tests import reference
+from tests.lib.rows import each
 
 SMALL = fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)
 ONE_DRAFT = fp.Layout(max_batch=4, top_k=1, max_draft=1, spec_batch=4)
@@ -93,10 +94,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize(
-    ("channel", "layout", "payload", "field", "value", "bound", "request_index"), REFUSED
-)
+@each("decode", [fp.decode, reference.decode])
+@each("channel, layout, payload, field, value, bound, request_index", REFUSED)
 def test_refused(decode, channel, layout, payload, field, value, bound, request_index):
     with pytest.raises(fp.MalformedMessage) as caught:
         decode(payload, channel, layout=layout)
@@ -104,16 +103,16 @@ def test_refused(decode, channel, layout, payload, field, value, bound, request_
     assert all(str(number) in str(caught.value) for number in (channel, value, bound))
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize("mtype", [3, 0, -1, 0x300000001])
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("decode", [fp.decode, reference.decode])
+@each("mtype", [3, 0, -1, 0x300000001])
+@each("channel", CHANNELS)
 def test_another_message_type(decode, mtype, channel):
     with pytest.raises(fp.MalformedMessage) as caught:
         decode(bytes(12), channel, mtype=mtype)
     assert caught.value.args == (channel, "mtype", mtype, 1, None)
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
+@each("decode", [fp.decode, reference.decode])
 def test_another_channel(decode):
     with pytest.raises(
         ValueError, match="channel 'spectopk' is not one of 'plain', 'topk', 'spec', 'spec_topk'"
@@ -121,8 +120,8 @@ def test_another_channel(decode):
         decode(bytes(12), "spectopk")
 
 
-@pytest.mark.parametrize("layout", [fp.GPU, *LAYOUTS], ids=str)
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("layout", [fp.GPU, *LAYOUTS])
+@each("channel", CHANNELS)
 def test_bounds_themselves_are_good(channel, layout, decode_both):
     # A full message with every number at its bound; one byte more is refused.
     slots = layout.spec_batch if channel == "spec" else layout.max_batch
@@ -141,7 +140,7 @@ def test_bounds_themselves_are_good(channel, layout, decode_both):
     assert isinstance(decode_both(payload + b"\1", channel, layout=layout), fp.MalformedMessage)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_nothing_in_it(channel, decode_both):
     header = words(-1, 3, 0) if channel == "spec_topk" else words(-1, 0)
     step = decode_both(header, channel)
@@ -189,9 +188,7 @@ def test_truncation_at_every_length(golden):
     sweep(fp.decode, golden.payload, golden.channel, range(len(golden.payload) + 1))
 
 
-@pytest.mark.parametrize(
-    "name", ["plain_b3_s1003", "spec_b3_s1003", "topk_packed_b3_c6_s1009", "spectopk_legacy_b3_c21_s1024"]
-)
+@each("name", ["plain_b3_s1003", "spec_b3_s1003", "topk_packed_b3_c6_s1009", "spectopk_legacy_b3_c21_s1024"])
 def test_truncation_of_the_reference(goldens, name):
     golden = goldens[name]
     sweep(
@@ -215,10 +212,10 @@ def a_step(channel, layout, rng):
     return fp.Step.from_arrays(channel, counts, ids, scores, [rng.randrange(1, 65) for _ in range(rows)])
 
 
-@pytest.mark.parametrize("decode", [fp.decode, reference.decode], ids=["C", "reference"])
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
-@pytest.mark.parametrize("layout", [SMALL, ONE_DRAFT, LEAST], ids=str)
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("decode", [fp.decode, reference.decode])
+@each("dialect", ["packed", "legacy"])
+@each("layout", [SMALL, ONE_DRAFT, LEAST])
+@each("channel", CHANNELS)
 def test_truncation_in_other_layouts(decode, channel, layout, dialect):
     size = reference.payload_size(channel, layout)
     for seed in range(3):
@@ -242,8 +239,8 @@ def test_damaged_bytes(golden, decode_both):
         decode_both(damaged, golden.channel)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("layout", LAYOUTS)
+@each("channel", CHANNELS)
 def test_damaged_bytes_in_other_layouts(channel, layout, decode_both):
     rng = random.Random(f"{channel} {layout}")
     for dialect in ("packed", "legacy"):
@@ -310,7 +307,7 @@ def test_noise_of_every_length_in_the_gpu_layout(decode_both):
             decode_both(words(1, 3, rng.randrange(4)) + noise[: size - 12], channel)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_any_alignment(channel):
     step = a_step(channel, SMALL, random.Random(3))
     payload = fp.encode(step, layout=SMALL)

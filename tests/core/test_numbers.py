@@ -14,6 +14,7 @@ import fd_postproc as fp
 from fd_postproc import checks, ops, queues
 from fd_postproc._core import host_flag, host_input
 from tests.lib.frameworks import FRAMEWORKS, made
+from tests.lib.rows import each
 
 SCORES = [[-0.5, -2.0]]
 
@@ -26,24 +27,22 @@ def step(**words):
 # ---- Keys and ids -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [np.int32(8002), np.uint64(8002), np.array(8002), np.int64(8002)])
+@each("number", [np.int32(8002), np.uint64(8002), np.array(8002), np.int64(8002)])
 def test_an_id_of_any_integer_type(number):
     assert queues.locate("topk", number) == queues.locate("topk", 8002)
     assert type(queues.locate("topk", key=number)) is int
 
 
-@pytest.mark.parametrize("name", ["queue_id", "key"])
-@pytest.mark.parametrize(
-    "value", ["8002", "0x1f42", 8002.0, np.float64(8002), np.array([8002, 8003]), True, b"8002", 1j]
-)
+@each("name", ["queue_id", "key"])
+@each("value", ["8002", "0x1f42", 8002.0, np.float64(8002), np.array([8002, 8003]), True, b"8002", 1j])
 def test_what_is_no_id_is_refused_at_once(name, value):
     """A range of 4.3 billion numbers was searched for them, which not even Ctrl-C ended."""
     with pytest.raises(TypeError, match=f"{name} must be a whole number, not"):
         fp.Receiver("topk", **{name: value})
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
+@each(
+    "words, text",
     [
         ({"key": 1 << 32}, "key = 4294967296 is outside -2147483648..4294967295; keys have 32 bits"),
         ({"key": 10**5000}, "key = a number of 16610 bits is outside"),
@@ -80,8 +79,8 @@ def test_a_key_is_spelled_as_ipcs_does(queue_key):
 # ---- Permission bits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "text"),
+@each(
+    "mode, text",
     [
         (666, r"mode 666 \(0o1232; did you mean 0o666\?\)"),
         (640, r"did you mean 0o640"),
@@ -94,14 +93,14 @@ def test_a_key_is_spelled_as_ipcs_does(queue_key):
         (1 << 80, "mode = 1208925819614629174706176 is outside"),
     ],
 )
-@pytest.mark.parametrize("kind", [fp.Receiver, fp.Sender])
+@each("kind", [fp.Receiver, fp.Sender])
 def test_permission_bits_with_which_nobody_could_work(kind, mode, text, queue_key):
     with pytest.raises(ValueError, match=text):
         kind("plain", key=queue_key, mode=mode)
     assert queue_key not in {queue.key for queue in queues.list_queues()}
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o622, 0o666, np.int16(0o600)])
+@each("mode", [0o600, 0o640, 0o622, 0o666, np.int16(0o600)])
 def test_permission_bits_that_work(mode, queue_key):
     with fp.Receiver("plain", key=queue_key, mode=mode) as receiver:
         assert queues.inspect_queue(receiver.msqid).mode == mode
@@ -112,14 +111,14 @@ def test_permission_bits_that_work(mode, queue_key):
 # ---- Times ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("timeout", [0.0, np.float32(0.001), np.int64(0), np.array(0.001)])
+@each("timeout", [0.0, np.float32(0.001), np.int64(0), np.array(0.001)])
 def test_a_time_of_any_number_type(timeout, queue_key):
     with fp.Receiver("plain", key=queue_key) as receiver:
         assert receiver.receive(timeout) is None
     assert ops.flush(timeout)
 
 
-@pytest.mark.parametrize("timeout", ["1", b"1", [1], True, 1j, np.array([1.0, 2.0])])
+@each("timeout", ["1", b"1", [1], True, 1j, np.array([1.0, 2.0])])
 def test_what_is_no_time(timeout, queue_key):
     with fp.Receiver("plain", key=queue_key) as receiver:
         for call in receiver.receive, ops.flush:
@@ -130,8 +129,8 @@ def test_what_is_no_time(timeout, queue_key):
 # ---- Numbers of a step ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "text"),
+@each(
+    "words, error, text",
     [
         ({"scores": [[1e300, 0.0]]}, ValueError, r"scores holds 1e\+300, which does not fit float32"),
         ({"scores": [["-0.5", "1"]]}, TypeError, "scores holds strings, not floats"),
@@ -202,8 +201,8 @@ def test_a_payload_of_numbers():
 # ---- Messages of another channel --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channel", ["plain", "spec"])
-@pytest.mark.parametrize("batch", [1, 2, 5, 144, 200])
+@each("channel", ["plain", "spec"])
+@each("batch", [1, 2, 5, 144, 200])
 def test_a_message_of_another_channel_is_no_step(channel, batch, queue_key):
     """Its batch lies where the flag of ``spec_topk`` is, and its tokens where that has batch and counts."""
     other = fp.Step.from_arrays(channel, [1] * batch, [1] + [0] * (batch - 1))
@@ -242,7 +241,7 @@ def cast(tensors, array, dtype):
     return tensor.astype(dtype) if hasattr(tensors, "paddle") else tensor.to(getattr(tensors.torch, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@each("dtype", ["bfloat16", "float16", "float64"])
 def test_scores_of_another_width(tensors, dtype, compact):
     """Paddle hands out bfloat16 as 16-bit integers: 0.5 became 16128.0."""
     scores = cast(tensors, SCORES, dtype)
@@ -252,7 +251,7 @@ def test_scores_of_another_width(tensors, dtype, compact):
     assert compact().scores.tolist() == SCORES
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@each("dtype", ["bfloat16", "float16"])
 def test_ids_that_are_floats(tensors, dtype):
     tensor = cast(tensors, [[7.0, 8.0]], dtype)
     with pytest.raises(TypeError, match=f"x has dtype {dtype}, not integers"):
@@ -346,14 +345,12 @@ def test_paddle_tensors_without_numbers():
 # ---- Times ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [-1e-9, -1, -math.inf, math.nan, -(10**400)])
+@each("value", [-1e-9, -1, -math.inf, math.nan, -(10**400)])
 def test_what_is_no_time_is_refused(value):
     with pytest.raises(ValueError, match=r"timeout = .* is not a number of seconds from 0"):
         checks.seconds(value)
 
 
-@pytest.mark.parametrize(
-    ("value", "number"), [(0, 0.0), (-0.0, 0.0), (np.float32(0.5), 0.5), (10**400, math.inf)]
-)
+@each("value, number", [(0, 0.0), (-0.0, 0.0), (np.float32(0.5), 0.5), (10**400, math.inf)])
 def test_times_from_zero_to_infinity(value, number):
     assert checks.seconds(value) == number

@@ -5,6 +5,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc._core import step_from_tensors
+from tests.lib.rows import each
 
 WIDE = [(1 << 32) + 5, 1 << 31, -(1 << 31) - 1, -(1 << 40), (1 << 63) - 1]
 
@@ -15,8 +16,8 @@ def tensors():
     return tokens, np.zeros((512 * 126, 1), np.float32), np.zeros(3072, np.int64)
 
 
-@pytest.mark.parametrize("wide", WIDE)
-@pytest.mark.parametrize("place", [0, 1, 2, 515, 516, 515 + 126])
+@each("wide", WIDE)
+@each("place", [0, 1, 2, 515, 516, 515 + 126])
 def test_words_and_tokens(place, wide):
     tokens, scores, ranks = tensors()
     assert step_from_tensors("spec_topk", tokens, scores, ranks).counts == [1, 1]
@@ -25,7 +26,7 @@ def test_words_and_tokens(place, wide):
         step_from_tensors("spec_topk", tokens, scores, ranks)
 
 
-@pytest.mark.parametrize("wide", WIDE)
+@each("wide", WIDE)
 def test_ranks_and_counts(wide):
     tokens, scores, ranks = tensors()
     ranks[6] = wide
@@ -36,7 +37,7 @@ def test_ranks_and_counts(wide):
         step_from_tensors("spec_topk", tokens, scores, ranks)
 
 
-@pytest.mark.parametrize("wide", WIDE)
+@each("wide", WIDE)
 def test_tokens_that_may_be_codes(wide):
     tokens = np.zeros((514, 1), np.int64)
     tokens[:4, 0] = 1, 2, 5, wide

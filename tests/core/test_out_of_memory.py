@@ -20,6 +20,7 @@ EVERY_ALLOCATION = """
 import sys
 import _testcapi
 import numpy as np
+from tests.lib.rows import each
 import fd_postproc as fp
 
 def starve(attempt, check, most=400):
@@ -88,7 +89,7 @@ def run(script, *arguments):
     return done.stdout
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+@each("attempt", ATTEMPTS.values())
 def test_every_allocation_may_fail(attempt, queue_key):
     run(EVERY_ALLOCATION + attempt, queue_key)
 

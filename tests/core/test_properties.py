@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 import fd_postproc as fp
 from tests import reference
+from tests.lib.rows import each
 from tests.lib.search import examples
 from tests.reference import ReferenceStep
 
@@ -139,7 +140,7 @@ def test_a_layout_that_is_too_small(case, other, dialect):
     assert attempt(fp.encode, step) == attempt(reference.encode, ReferenceStep.from_step(step))
 
 
-@pytest.mark.parametrize("encode", [fp.encode, reference.encode], ids=["C", "reference"])
+@each("encode", [fp.encode, reference.encode])
 def test_another_dialect(encode):
     step = fp.Step.from_arrays("plain", [1], [5])
     with pytest.raises(ValueError, match="dialect 'dense' is not one of 'packed', 'legacy', 'compact'"):
@@ -171,8 +172,8 @@ def test_equal_steps_and_unequal_ones(case):
         assert ReferenceStep.from_step(other) != reference_step
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:4], ids=str)
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("layout", LAYOUTS[:4])
+@each("channel", CHANNELS)
 def test_tensors_are_filled_alike(channel, layout, queue_key):
     """The C code's way into a get op's tensors, through a real queue."""
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, max_message_size=8192)

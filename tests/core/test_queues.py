@@ -7,6 +7,7 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import _core, queues
+from tests.lib.rows import each
 
 
 def test_custom_ftok_is_fastdeploys_rule(tmp_path):
@@ -18,7 +19,7 @@ def test_custom_ftok_is_fastdeploys_rule(tmp_path):
     assert -(1 << 31) <= key < 1 << 31
 
 
-@pytest.mark.parametrize("queue_id", [1 << 20, (1 << 20) + 8002, -1, (1 << 31) - 1])
+@each("queue_id", [1 << 20, (1 << 20) + 8002, -1, (1 << 31) - 1])
 def test_of_an_id_twenty_bits_count(queue_id, tmp_path):
     """The others are those of the path's file."""
     key, file = queues.queue_key(queue_id, str(tmp_path)), os.stat(tmp_path)
@@ -26,7 +27,7 @@ def test_of_an_id_twenty_bits_count(queue_id, tmp_path):
     assert key >> 20 & 0xFFF == (file.st_dev & 0xF) << 8 | file.st_ino & 0xFF
 
 
-@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o660, True), (0o606, True), (0o620, True)])
+@each("mode, told", [(0o600, False), (0o660, True), (0o606, True), (0o620, True)])
 def test_who_may_use_a_queue_that_is_there_is_told(mode, told, queue_key, caplog):
     sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=mode)
     queues.open_queue(queue_key)
@@ -66,7 +67,7 @@ def test_the_id_comes_from_the_environment(monkeypatch):
     assert queues.locate("topk") == queues.locate("topk", 8002)
 
 
-@pytest.mark.parametrize("text", ["port", "80_02", "0x10", "8002.0", "99999999999", "²"])
+@each("text", ["port", "80_02", "0x10", "8002.0", "99999999999", "²"])
 def test_a_bad_id_in_the_environment(monkeypatch, text):
     monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", text)
     with pytest.raises(ValueError, match="INFERENCE_MSG_QUEUE_ID="):
@@ -164,8 +165,8 @@ def test_errors_carry_errno_and_remedy():
     assert type(fp.errors.queue_error(12, "sending")) is fp.QueueError
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"),
+@each(
+    "numbers, text",
     [
         ({"max_batch": 0}, r"max_batch = 0 is outside 1\.\.65535"),
         ({"top_k": -1}, "top_k = -1"),

@@ -10,6 +10,7 @@ import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc._core import step_from_tensors
 from tests.lib.read_once import changed_by_reading
+from tests.lib.rows import each
 
 B, W, C = 20, 6, 3
 MORE = np.array([True])
@@ -86,7 +87,7 @@ def uses(op):
     return [name for name in DECIDE if any(one is given[name] for one in arguments)]
 
 
-@pytest.mark.parametrize(("op", "which"), [(op, which) for op in OPS for which in uses(op)])
+@each("op, which", [(op, which) for op in OPS for which in uses(op)])
 def test_a_save_op(op, which, receiver):
     channel, arguments = OPS[op]
     queue, save = receiver(channel), getattr(ops, op)
@@ -99,8 +100,8 @@ def test_a_save_op(op, which, receiver):
     assert queue.receive(0) == expected
 
 
-@pytest.mark.parametrize("other", [-9, 100, (1 << 32) + 5, -1])
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+@each("other", [-9, 100, (1 << 32) + 5, -1])
+@each("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_the_tokens_of_a_get_op(channel, other):
     header, slots, spaced = {
         "plain": ([1, B], 0, 1),

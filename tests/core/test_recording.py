@@ -14,6 +14,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import data
 from fd_postproc.recording import MAX_PAYLOAD, Recording, RecordingError, RecordingWriter
+from tests.lib.rows import each
 from tests.make_demo_data import CHOSEN
 
 HEADER, RECORD = 40, 28
@@ -155,8 +156,8 @@ def forged(path, size, stored, stored_size=None):
         file.write(fields + struct.pack("<I", zlib.crc32(stored, zlib.crc32(fields))) + stored)
 
 
-@pytest.mark.parametrize(
-    ("size", "stored", "stored_size", "why"),
+@each(
+    "size, stored, stored_size, why",
     [
         ((1 << 32) - 1, b"", None, "4294967295 bytes, more than"),
         (10, b"x", (1 << 32) - 1, "4294967295 bytes, more than"),
@@ -189,7 +190,7 @@ def test_a_length_beyond_the_file_takes_no_memory(path):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("mtype", [0, -1])
+@each("mtype", [0, -1])
 def test_impossible_message_types_are_refused(path, mtype):
     with RecordingWriter(path) as recording:
         recording.write(b"x", mtype)
@@ -213,7 +214,7 @@ def test_a_newer_version_is_named(path):
         Recording(path)
 
 
-@pytest.mark.parametrize(("at", "value", "why"), [(10, 9, "channel number 9"), (12, 0, "max_batch = 0")])
+@each("at, value, why", [(10, 9, "channel number 9"), (12, 0, "max_batch = 0")])
 def test_header_fields_are_checked(path, at, value, why):
     RecordingWriter(path, "plain").close()
     header = bytearray(path.read_bytes())
@@ -239,7 +240,7 @@ def test_a_full_disk_loses_nothing_that_came_before(path):
     assert contents(path)[1] is None
 
 
-@pytest.mark.parametrize("channel", CHOSEN)
+@each("channel", CHOSEN)
 def test_shipped_messages_are_fastdeploys_own_but_for_log_probabilities(channel, goldens):
     """Headers, counts, codes and tokens are; log-probabilities are such that a reader can follow them."""
     with Recording(resources.files(data).joinpath(f"{channel}.fdrec").open("rb")) as recording:

@@ -12,6 +12,7 @@ import fd_postproc as fp
 from fd_postproc._core import MOST_EXTRA, _rebuild_step
 from tests import reference
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 from tests.lib.search import examples
 from tests.reference import FrameHeader, ReferenceStep
 from tests.reference import sections as told
@@ -88,7 +89,7 @@ def test_a_step_without_sections_is_as_before():
     assert one.masks == {}
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@each("dialect", ["packed", "legacy"])
 def test_fastdeploys_messages_have_no_place_for_masks(dialect):
     step = fp.Step.from_arrays("plain", [1], [5], masks={0: [5, 6]})
     with pytest.raises(ValueError, match="'masks/2', for which only the compact dialect has a place"):
@@ -174,7 +175,7 @@ def test_the_good_masks_are_good(decode_both):
     }
 
 
-@pytest.mark.parametrize(("numbers", "fault"), [one[:2] for one in WRONG], ids=[one[2] for one in WRONG])
+@each("numbers, fault", [one[:2] for one in WRONG])
 def test_masks_that_do_not_add_up(decode_both, numbers, fault):
     error = decode_both(frame_with(masks_of(*numbers)), "topk", mtype=2, layout=SMALL)
     assert (error.field, error.value, error.bound, error.index) == ("masks", *fault)
@@ -198,7 +199,7 @@ def test_any_other_section_is_passed_over_and_kept(decode_both, marks, content):
     assert fp.encode(step, "compact", layout=SMALL) == frame  # a recording keeps what it does not know
 
 
-@pytest.mark.parametrize(
+@each(
     "extra",
     [
         told.section(b"a", 0, b"") * 2,
@@ -210,14 +211,13 @@ def test_any_other_section_is_passed_over_and_kept(decode_both, marks, content):
         struct.pack("<8sI4xq", b"a", 0, 8) + b"1234567",
         struct.pack("<8sI4xq", b"a", 0, 5) + b"12345",  # its padding is missing
     ],
-    ids=["a name twice", "65", "cut", "a byte more", "negative", "huge", "short", "without padding"],
 )
 def test_sections_that_do_not_add_up(decode_both, extra):
     error = decode_both(frame_with(extra), "topk", mtype=2, layout=SMALL)
     assert error.field == "sections"
 
 
-@pytest.mark.parametrize("more", [-8, -1, 1, MOST_EXTRA + 8])
+@each("more", [-8, -1, 1, MOST_EXTRA + 8])
 def test_a_total_that_does_not_fit(decode_both, more):
     frame = frame_with(b"")
     error = decode_both(frame_with(b"", total=len(frame) + more), "topk", mtype=2, layout=SMALL)
@@ -264,8 +264,8 @@ def test_exactly_the_longest_sections(decode_both):
         fp.Step.from_arrays("plain", [1], [5], masks={0: range(most + 1)})
 
 
-@pytest.mark.parametrize(
-    ("masks", "text"),
+@each(
+    "masks, text",
     [
         ({1: [1]}, "the request of a mask"),
         ({-1: [1]}, "the request of a mask"),
@@ -280,7 +280,7 @@ def test_masks_that_are_none(masks, text):
         fp.Step.from_arrays("plain", [1], [5], masks=masks)
 
 
-@pytest.mark.parametrize(("version", "error"), [("", ValueError), ("a" * 65, ValueError), (7, TypeError)])
+@each("version, error", [("", ValueError), ("a" * 65, ValueError), (7, TypeError)])
 def test_versions_that_are_none(version, error):
     with pytest.raises(error, match="weight_version"):
         fp.Step.from_arrays("plain", [1], [5], weight_version=version)

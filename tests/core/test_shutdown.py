@@ -12,6 +12,7 @@ from tests.lib.waiting import PATIENCE
 
 PRELUDE = """
 import atexit, random, sys, threading, time
+from tests.lib.rows import each
 import fd_postproc as fp
 key = int(sys.argv[1])
 step = fp.Step.from_arrays("plain", [1], [5])
@@ -55,7 +56,7 @@ def run(script, key, forked=False):
 
 
 @pytest.mark.parametrize("timeout", [None, 0.01, pytest.param(100, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("work", [RECEIVES, SENDS], ids=["receives", "sends"])
+@each("work", [RECEIVES, SENDS])
 def test_a_daemon_thread_that_waits(work, timeout, queue):
     assert run(work.format(timeout=timeout), queue.key) < 30
 

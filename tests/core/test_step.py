@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fd_postproc as fp
+from tests.lib.rows import each
 
 NAN = float("nan")
 
@@ -101,7 +102,7 @@ def test_channels_without_logprobs():
         step.logprobs(0)
 
 
-@pytest.mark.parametrize("i", [-1, 4, 1 << 40])
+@each("i", [-1, 4, 1 << 40])
 def test_a_request_that_is_not_there(step, i):
     for method in step.token_ids, step.logprobs:
         with pytest.raises(IndexError, match=f"request {i} of a step of 4"):
@@ -134,7 +135,7 @@ def test_logprobs_are_a_sequence_of_three(step):
             view[place]
 
 
-@pytest.mark.parametrize("make", [np.asarray, np.array, lambda view: np.asarray(view, dtype=object)])
+@each("make", [np.asarray, np.array, lambda view: np.asarray(view, dtype=object)])
 def test_logprobs_are_no_array(step, make):
     with pytest.raises(
         TypeError, match=r"give NumPy one of its logprob_token_ids, logprobs and .* Step\.ids"
@@ -156,7 +157,7 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("name", IMPOSSIBLE)
+@each("name", IMPOSSIBLE)
 def test_values_that_no_model_gives(name, queue):
     """Refused for people; kept where a recording has them."""
     changes, text = IMPOSSIBLE[name]
@@ -183,8 +184,8 @@ def test_logprobs_make_new_lists_each_time(step):
 BOUNDS = [None, -9, -2, -1, 0, 1, 2, 3, 9]
 
 
-@pytest.mark.parametrize("start", BOUNDS)
-@pytest.mark.parametrize("end", BOUNDS)
+@each("start", BOUNDS)
+@each("end", BOUNDS)
 def test_slices_are_those_of_lists(step, start, end):
     view = step.logprobs(0)
     ids, _, ranks = view.tolists()
@@ -246,7 +247,7 @@ def test_equality_of_steps(step):
         hash(step)
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@each("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickling(step, protocol):
     copy = pickle.loads(pickle.dumps(step, protocol))
     assert copy == step
@@ -261,7 +262,7 @@ def test_pickling(step, protocol):
     assert len(pickle.dumps(view.slice_rows(0, 0))) < len(pickle.dumps(view))
 
 
-@pytest.mark.parametrize("part", range(5, 9))
+@each("part", range(5, 9))
 def test_a_damaged_pickle_is_refused(step, part):
     make, arguments = step.__reduce__()
     arguments = list(arguments)
@@ -270,7 +271,7 @@ def test_a_damaged_pickle_is_refused(step, part):
         make(*arguments)
 
 
-@pytest.mark.parametrize("flag", [-1, 256, 1 << 30])
+@each("flag", [-1, 256, 1 << 30])
 def test_a_damaged_pickle_with_a_flag_that_cannot_be_sent(step, flag):
     make, arguments = step.__reduce__()
     with pytest.raises(ValueError, match=f"flag {flag}"):
@@ -288,8 +289,8 @@ def test_a_damaged_pickle_with_columns_or_codes_that_cannot_be():
         make(*arguments[:6], np.array([5, -2], np.int32).tobytes(), *arguments[7:])
 
 
-@pytest.mark.parametrize("cols", [0, -1, -5, -(1 << 31)])
-@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+@each("cols", [0, -1, -5, -(1 << 31)])
+@each("channel", ["topk", "spec_topk"])
 def test_a_damaged_pickle_of_no_rows_with_columns_that_cannot_be(channel, cols):
     """Without a row any number of columns has the right number of bytes: none."""
     make, arguments = fp.Step.from_arrays(channel, [-9], np.zeros((0, 3)), np.zeros((0, 3)), []).__reduce__()
@@ -298,9 +299,7 @@ def test_a_damaged_pickle_of_no_rows_with_columns_that_cannot_be(channel, cols):
         make(*arguments[:4], cols, *arguments[5:])
 
 
-@pytest.mark.parametrize(
-    ("counts", "cols"), [([1 << 30] * 4, 1 << 30), ([1 << 30], 1 << 30), ([1 << 30] * 3, 7)]
-)
+@each("counts, cols", [([1 << 30] * 4, 1 << 30), ([1 << 30], 1 << 30), ([1 << 30] * 3, 7)])
 def test_a_damaged_pickle_whose_size_would_overflow(step, counts, cols):
     """4 * 2**32 * 2**30 bytes are none in 64 bits."""
     make, arguments = step.__reduce__()
@@ -309,7 +308,7 @@ def test_a_damaged_pickle_whose_size_would_overflow(step, counts, cols):
         make(*arguments[:4], cols, counts, b"", b"", b"", *arguments[9:])
 
 
-@pytest.mark.parametrize(("rows", "cols"), [(2, -1), (2, -(1 << 31)), (-1, 3), (-(1 << 31), 0)])
+@each("rows, cols", [(2, -1), (2, -(1 << 31)), (-1, 3), (-(1 << 31), 0)])
 def test_a_damaged_pickle_of_logprobs(step, rows, cols):
     make, arguments = step.logprobs(0).__reduce__()
     with pytest.raises(ValueError, match=f"logprobs of {rows} rows and {cols} columns"):
@@ -336,8 +335,8 @@ def test_steps_are_made_by_their_makers():
 ROW = [[1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
+@each(
+    "arguments, text",
     [
         (("spec", [1, 1], [5]), "ids has 1 rows, but counts add up to 2 tokens"),
         (("spec", [1], [[5, 6]]), "channel 'spec' carries 1 column, not 2"),
@@ -361,8 +360,8 @@ def test_arrays_that_do_not_fit(arguments, text):
         fp.Step.from_arrays(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
+@each(
+    "words, text",
     [
         ({"flag": 256}, "flag = 256"),
         ({"flag": -1}, "flag = -1"),
@@ -382,8 +381,8 @@ def test_arrays_of_any_integer_type_and_stride():
     assert step.ranks.tolist() == [3, 2, 1]
 
 
-@pytest.mark.parametrize(
-    ("step", "text"),
+@each(
+    "step, text",
     [
         (fp.Step.from_arrays("plain", [1, -1], [5]), "<Step plain: 2 requests, 1 tokens>"),
         (
@@ -402,8 +401,8 @@ def test_repr(step, text):
     assert repr(step) == text
 
 
-@pytest.mark.parametrize(
-    ("layout", "text"),
+@each(
+    "layout, text",
     [
         (fp.Layout(max_batch=1), "batch is 2, at most 1 fit"),
         (fp.Layout(top_k=0), "columns is 2, at most 1 fit"),

@@ -7,6 +7,7 @@ import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc._core import environment_variable, host_flag, host_input
 from fd_postproc.core import tensors
+from tests.lib.rows import each
 
 
 class OnDevice:
@@ -31,8 +32,8 @@ class OnDevice:
         raise AssertionError("must not be asked")
 
 
-@pytest.mark.parametrize(
-    ("call", "dtype"),
+@each(
+    "call, dtype",
     [
         (lambda tensor: host_input(tensor, "x", "int64"), "int64"),
         (lambda tensor: host_flag(tensor, "x"), "bool"),
@@ -45,7 +46,7 @@ def test_a_tensor_on_a_device_is_refused(call, dtype):
         call(OnDevice(dtype))
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+@each("dtype", ["int64", "int32", "float32"])
 def test_what_fits_is_not_copied(framework, dtype):
     array = np.arange(12, dtype=dtype).reshape(3, 4)
     tensor = framework.tensor(array)
@@ -66,7 +67,7 @@ def test_what_does_not_fit_is_converted(framework):
     assert host_input(moved, "x", "int32").shape == (4, 3)
 
 
-@pytest.mark.parametrize("value", [True, False])
+@each("value", [True, False])
 def test_flags(framework, value):
     assert host_flag(value, "x") is value
     for array in np.array([value]), np.array([value, not value]), np.array(value):

@@ -15,6 +15,7 @@ from fd_postproc.recording import RecordingWriter
 from tests.lib.children import python
 from tests.lib.other_user import as_nobody
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
@@ -41,7 +42,7 @@ def damaged(channel):
                 yield whole[:at] + struct.pack("<i", word) + whole[at + 4 :], mtype
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_no_error_holds_a_token(channel):
     texts = []
     for payload, mtype in damaged(channel):
@@ -156,7 +157,7 @@ def test_nothing_that_arrives_is_evaluated_imported_or_unpickled(raised_limits, 
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_tokens_are_not_compared_with_a_vocabulary(channel):
     most = (1 << 31) - 1
     step = fp.Step.from_arrays(

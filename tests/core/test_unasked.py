@@ -12,6 +12,7 @@ import fd_postproc as fp
 from tests import reference
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 
 
 def put(key, payload):
@@ -29,8 +30,8 @@ def plain(layout=fp.GPU, counts=(1, -9, 1)):
     return step, fp.encode(step, layout=layout).ljust(size, b"\xff")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+@each("layout", LAYOUTS)
+@each("decode", BOTH)
 def test_it_is_decoded_as_what_it_is(decode, layout):
     _, payload = plain(layout)
     got = decode(payload, "topk", layout=layout)
@@ -38,7 +39,7 @@ def test_it_is_decoded_as_what_it_is(decode, layout):
     assert got == decode(payload, "plain", layout=layout)
 
 
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+@each("decode", BOTH)
 def test_so_is_one_that_our_sender_cut(decode):
     step, _ = plain()
     cut = fp.encode(step)
@@ -46,15 +47,15 @@ def test_so_is_one_that_our_sender_cut(decode):
     assert decode(cut, "topk") == decode(cut, "plain")
 
 
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
+@each("decode", BOTH)
 def test_so_is_a_frame_of_ours(decode):
     step, _ = plain()
     got = decode(fp.encode(step, "compact"), "topk", mtype=2)
     assert (got.channel, list(got.counts)) == ("plain", [1, -9, 1])
 
 
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-@pytest.mark.parametrize("change", [-4, 4])
+@each("decode", BOTH)
+@each("change", [-4, 4])
 def test_at_another_length_it_is_a_damaged_message_of_logprobs(decode, change):
     _, payload = plain()
     other = (payload + bytes(4))[: len(payload) + change]
@@ -62,8 +63,8 @@ def test_at_another_length_it_is_a_damaged_message_of_logprobs(decode, change):
         decode(other, "topk")
 
 
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@each("decode", BOTH)
+@each("channel", ["spec", "spec_topk"])
 def test_other_channels_have_none(decode, channel):
     step, payload = plain()
     with pytest.raises(fp.MalformedMessage):
@@ -72,7 +73,7 @@ def test_other_channels_have_none(decode, channel):
         decode(fp.encode(step, "compact"), channel, mtype=2)
 
 
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
+@each("dialect", ["packed", "compact"])
 def test_through_one_queue_with_those_that_have_logprobs(dialect, raised_limits, queue_key):
     step, payload = plain()
     scored = fp.Step.from_arrays("topk", [1], np.array([[7, 8]]), np.zeros((1, 2), np.float32), np.array([3]))

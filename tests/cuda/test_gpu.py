@@ -16,6 +16,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import ops
 from tests import reference
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.framework]
@@ -91,8 +92,8 @@ def random_frames(op, inputs, put, gap):
     return [lambda: getattr(ops, op)(*from_host), lambda: getattr(ops, op)(*from_device)]
 
 
-@pytest.mark.parametrize("op", [op for op, channel in CHANNELS.items() if channel != "topk"])
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@each("op", [op for op, channel in CHANNELS.items() if channel != "topk"])
+@each("dialect", ["packed", "legacy"])
 def test_fastdeploys_messages_byte_for_byte(op, dialect, torch, put, ops_queue, monkeypatch):
     """Of a size that fits any limit; topk's never does."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -100,7 +101,7 @@ def test_fastdeploys_messages_byte_for_byte(op, dialect, torch, put, ops_queue, 
     getattr(ops, op)(*arguments(op, on_device(inputs, put)))
     assert ops.flush(20)
     payload, _ = ops_queue.take(CHANNELS[op])
-    expected = getattr(reference, op)(*arguments(op, inputs), dialect=dialect)
+    expected = reference.save(op, *arguments(op, inputs), dialect=dialect)
     assert len(payload) == len(expected.payload)
     for part in expected.written:
         assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part

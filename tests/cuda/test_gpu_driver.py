@@ -19,6 +19,7 @@ from fd_postproc import ops
 from tests.lib import real_cuda, stub_cuda
 from tests.lib.children import python
 from tests.lib.device_saves import FLAG, LAYOUT, assert_message, placed
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.stub_cuda import Exchange, Other, Torch
 from tests.lib.waiting import PATIENCE
@@ -62,8 +63,8 @@ def plain(x):
 
 
 @gpu
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("op", CHANNELS)
+@each("dialect", ["packed", "legacy", "compact"])
+@each("op", CHANNELS)
 def test_every_op(op, dialect, driver, on_stream, ops_queue, monkeypatch):
     """Bytes on the device and by the host's decision, strided and not, of three kinds of tensors."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -184,7 +185,7 @@ print("ended")
 
 
 @gpu
-@pytest.mark.parametrize(("when", "tokens"), [("before", [1, 2]), ("after", [1, 3, 2])])
+@each("when, tokens", [("before", [1, 2]), ("after", [1, 3, 2])])
 def test_fork(when, tokens, driver, ops_queue):
     """A child forked before CUDA was used can use it; one forked later is told, and sends host tensors."""
     done = subprocess.run(python(FORK, when), capture_output=True, text=True, timeout=PATIENCE)
@@ -245,7 +246,7 @@ print("ended")
 
 
 @gpu
-@pytest.mark.parametrize("when", ["first", "later"])
+@each("when", ["first", "later"])
 def test_out_of_memory(when, driver, ops_queue):
     """A save needs no memory of the device but for the kernel, whose absence is told; later it is loaded."""
     done = subprocess.run(python(OUT_OF_MEMORY, when), capture_output=True, text=True, timeout=PATIENCE)

@@ -14,6 +14,7 @@ from tests import reference
 from tests.lib.children import python
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
 from tests.lib.kernel_emulation import OPS, Call, compiler
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.search import examples
 from tests.lib.waiting import PATIENCE
@@ -25,7 +26,7 @@ WITH_COUNTS = ["speculate_save_output", "speculate_save_output_topk", "mtp_save_
 WITH_LOGPROBS = [op for op in OPS if "topk" in op]
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_kernel_writes_what_the_cpu_writes(op):
     """Both packers begin with the same noise, so they have to leave the same bytes alone, too."""
 
@@ -40,7 +41,7 @@ def test_the_kernel_writes_what_the_cpu_writes(op):
     check()
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_host_may_decide(op):
     """The same bytes if all numbers that decide are in host memory, and the kernel is told the rows."""
     decided = []
@@ -59,7 +60,7 @@ def test_the_host_may_decide(op):
     assert any(decided)
 
 
-@pytest.mark.parametrize("missing", DECIDING)
+@each("missing", DECIDING)
 def test_the_host_does_not_decide_without_all_numbers(missing):
     op = "mtp_save_first_token" if missing == "steps" else "speculate_save_output_topk"
     call, _ = random_call(op, 12, 3, 1, fp.GPU, "packed")
@@ -68,7 +69,7 @@ def test_the_host_does_not_decide_without_all_numbers(missing):
     assert not call.decided
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_kernel_writes_what_the_reference_writes(op):
     """The same against the specification in plain Python, which shares no code with the kernel."""
 
@@ -100,7 +101,8 @@ def saved_by_the_reference(call, inputs):
     skip = {"skip_prefill": call.skip_prefill, "skip_chunk_prefill": call.skip_prefill}
     inputs = {**inputs, "not_need_stop": np.array([call.stop_flag >= 0])}
     compact = call.dialect == "compact"
-    return getattr(reference, call.op)(
+    return reference.save(
+        call.op,
         *arguments(call.op, inputs, message_flag=call.flag, **skip),
         dialect="packed" if compact else call.dialect,
         message_id=abs(call.stop_flag),
@@ -111,7 +113,7 @@ def saved_by_the_reference(call, inputs):
 # ---- Numbers that do not fit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_kernel_refuses_what_the_cpu_refuses(op):
     seen = set()
 
@@ -179,7 +181,7 @@ def test_a_count_that_is_too_large_harms_nobody():
     assert made == call.on_cpu()
 
 
-@pytest.mark.parametrize(("batch", "cols", "reason"), [(8, 2, "batch"), (3, 5, "columns")])
+@each("batch, cols, reason", [(8, 2, "batch"), (3, 5, "columns")])
 def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
     layout = fp.Layout(max_batch=7, top_k=3, max_draft=2)
     inputs = random_inputs("save_output_topk", batch, cols, 0, layout)
@@ -191,7 +193,7 @@ def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
 # ---- Numbers that only the device knows --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_batch_and_stop_flag_read_on_the_device(op):
     @examples(12)
     @given(**CASES, part=st.floats(0, 1), go_on=st.booleans())
@@ -204,7 +206,7 @@ def test_batch_and_stop_flag_read_on_the_device(op):
     check()
 
 
-@pytest.mark.parametrize("live", [13, 2147483647, -1])
+@each("live", [13, 2147483647, -1])
 def test_a_batch_beyond_the_tensors_is_refused(live):
     call, _ = random_call("save_output", 12, 1, 0, fp.GPU, "packed")
     call.live_batch = np.array([live], np.int32)

@@ -12,6 +12,7 @@ import fd_postproc as fp
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil
 from tests.lib.kernel_emulation import OPS, compiler
 from tests.lib.ptx_translation import PTX, Machine, Unknown, translate
+from tests.lib.rows import each
 from tests.lib.save_cases import random_inputs
 from tests.lib.search import examples
 
@@ -23,7 +24,7 @@ def machine(tmp_path_factory):
     return Machine(PTX.read_text(), tmp_path_factory.mktemp("ptx"), "-O1")
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_ptx_writes_what_the_cpu_writes(op, machine):
     """Or refuses what it refuses; with the host's decision, and without."""
 
@@ -112,7 +113,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", PLANTED)
+@each("what", PLANTED)
 def test_a_fault_is_found(what, tmp_path):
     pattern, replacement, nth, words = PLANTED[what]
     assert_found(Machine(edited(pattern, replacement, nth=nth), tmp_path), words)

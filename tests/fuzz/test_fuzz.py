@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fd_postproc.recording import Recording, RecordingError, RecordingWriter
 from tests.lib import fuzz_targets as fuzz
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 
@@ -25,7 +26,7 @@ def build(compiler, target, folder):
         return fuzz.compiled(compiler, target, folder, "-O0")
 
 
-@pytest.mark.parametrize("target", fuzz.TARGETS)
+@each("target", fuzz.TARGETS)
 def test_corpus_and_former_crashes(target, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

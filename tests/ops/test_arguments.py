@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fd_postproc import ops
+from tests.lib.rows import each
 from tests.lib.save_cases import arguments, random_inputs
 
 PER_REQUEST = {
@@ -18,7 +19,7 @@ def call(op, **changed):
     getattr(ops, op)(*arguments(op, {**random_inputs(op, 4, 3, 1), **changed}))
 
 
-@pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in PER_REQUEST.items() for name in names])
+@each("op, name", [(op, name) for op, names in PER_REQUEST.items() for name in names])
 def test_one_element_too_few(op, name, ops_queue):
     short = random_inputs(op, 4, 3, 1)[name].ravel()[:3]
     with pytest.raises(ValueError, match=rf"{name} has 3 elements for a batch of 4"):
@@ -26,7 +27,7 @@ def test_one_element_too_few(op, name, ops_queue):
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("less", [(1, 0), (0, 1)])
+@each("less", [(1, 0), (0, 1)])
 def test_scores_of_another_shape(less, ops_queue):
     scores = random_inputs("save_output_topk", 4, 3, 1)["logprob_scores"]
     rows, columns = scores.shape
@@ -43,14 +44,14 @@ def test_fewer_ranks_than_rows(ops_queue):
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("columns", [0, 2, 3])
+@each("columns", [0, 2, 3])
 def test_one_token_has_one_column(columns, ops_queue):
     with pytest.raises(ValueError, match="it must have 1 column"):
         call("save_output", x=np.zeros((4, columns), np.int64))
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("flag", [1, 2, 5, 255])
+@each("flag", [1, 2, 5, 255])
 def test_flags_that_no_receiver_knows(flag, ops_queue):
     with pytest.raises(ValueError, match=rf"message_flag = {flag} is not one of 3"):
         call("speculate_save_output_topk", message_flag=flag)

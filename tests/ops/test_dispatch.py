@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc.ops import slots
+from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests, Worker, collect
 from tests.lib.search import examples
 
-KIND = pytest.mark.parametrize("channel", KINDS)
+KIND = each("channel", KINDS)
 LIMITS = {"packed": "raised_limits", "legacy": "raised_limits", "compact": "default_limits"}
 
 
@@ -92,7 +93,7 @@ def test_first_tokens_without_logprobs(wire, framework):
         requests.check(step, skip=False, extra=1)
 
 
-@pytest.mark.parametrize(("setting", "skip"), [(None, True), ("1", True), ("0", False), (" 0 ", False)])
+@each("setting, skip", [(None, True), ("1", True), ("0", False), (" 0 ", False)])
 def test_chunked_prefill(setting, skip, wire, monkeypatch):
     if setting is not None:
         monkeypatch.setenv("ENABLE_V1_KVCACHE_SCHEDULER", setting)
@@ -115,7 +116,7 @@ def test_a_bad_setting_of_chunked_prefill(ops_queue, monkeypatch):
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("stop", [True, False])
+@each("stop", [True, False])
 @KIND
 def test_the_stop_flag(channel, stop, wire):
     worker = KINDS[channel](Requests(np.random.default_rng(1), 2, 1, 6))
@@ -124,7 +125,7 @@ def test_the_stop_flag(channel, stop, wire):
     assert step.stop_flag == (1 if stop else -1)
 
 
-@pytest.mark.parametrize("batch", [300, 512])
+@each("batch", [300, 512])
 def test_more_requests_than_stock_spec_slots(batch, wire, request):
     requests = Requests(np.random.default_rng(1), batch, 1, 6, plain=False)
     worker = Worker(requests, np.random.default_rng(2).permutation(batch), logprobs=False)
@@ -169,9 +170,9 @@ def test_only_rank_0_sends(channel, wire, ops_queue):
     assert worker.told()
 
 
-@pytest.mark.parametrize("logprobs", [False, True])
-@pytest.mark.parametrize(
-    ("local", "tensor_parallel", "each", "sends"),
+@each("logprobs", [False, True])
+@each(
+    "local, tensor_parallel, each, sends",
     [
         (0, 0, False, True),
         (1, 1, True, False),
@@ -204,7 +205,7 @@ class Untouchable:
     __getitem__ = __contains__ = __getattribute__
 
 
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@each("channel", ["spec", "spec_topk"])
 def test_methods_without_a_proposer(channel, wire):
     requests = Requests(np.random.default_rng(1), 4, 2, 6, plain=False)
     for proposer in None, Untouchable():
@@ -213,7 +214,7 @@ def test_methods_without_a_proposer(channel, wire):
         requests.check(step)
 
 
-@pytest.mark.parametrize("keywords", [{"is_mtp_prefill": True}, {"message_flag": 4}])
+@each("keywords", [{"is_mtp_prefill": True}, {"message_flag": 4}])
 def test_a_missing_proposer_is_told(keywords, ops_queue):
     worker = Worker(Requests(np.random.default_rng(1), 4, 2, 6))
     with pytest.raises(ValueError, match="proposer_share_inputs, which is None"):
@@ -279,8 +280,8 @@ def test_one_token_more_than_accepted_has_to_fit(marked, ops_queue):
     refused(worker, r"token_num_per_batch\[1\]: 7 tokens, the first.*6", ops_queue, worker.send_first)
 
 
-@pytest.mark.parametrize(
-    ("moved", "text"),
+@each(
+    "moved, text",
     [
         ({0: 1, 1: 1, 2: 0}, "rows 0 and 1 both to slot 1"),
         ({0: 1, 1: 0, 2: 512}, r"index_to_batch_id\[2\] = 512 .*0 to 511"),
@@ -300,10 +301,8 @@ def test_a_tensor_with_too_few_rows_for_its_order(marked, ops_queue):
     refused(worker, "prompt_lens_cpu has 2 rows, but row 2 ", ops_queue)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("sampling_mask", "sampling mask"), ("logz_per_batch", "renormalised")]
-)
-@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+@each("name, text", [("sampling_mask", "sampling mask"), ("logz_per_batch", "renormalised")])
+@each("channel", ["topk", "spec_topk"])
 def test_what_is_not_carried(channel, name, text, marked, ops_queue):
     worker = KINDS[channel](marked)
     setattr(worker.sampler, name, np.zeros(3))
@@ -347,7 +346,7 @@ def test_slots_beyond_the_rows(channel, wire):
     assert step.token_ids(1) == requests.ids[1, :1, 0].tolist()
 
 
-@pytest.mark.parametrize("moved", [{}, {0: 0, 1: 1}, {0: 2, 1: 0, 2: 1}])
+@each("moved", [{}, {0: 0, 1: 1}, {0: 2, 1: 0, 2: 1}])
 def test_nothing_is_copied_that_was_not_moved(moved):
     order = SimpleNamespace(index_to_batch_id=moved, enable_pd_reorder=False)
     tensor = np.zeros((3, 1))
@@ -368,7 +367,7 @@ def test_an_engine_whose_share_inputs_have_no_sampled_tokens(wire):
 # ---- Prefill-decode disaggregation with MTP and logprobs, from end to end ----------------------------------
 
 
-@pytest.mark.parametrize(("batch", "cols"), [(7, 1), (7, 21), (64, 6), (512, 21)])
+@each("batch, cols", [(7, 1), (7, 21), (64, 6), (512, 21)])
 def test_prefill_decode_disaggregation(batch, cols, wire):
     """The prefill node's first and draft token, then target and draft messages, in ever new orders."""
     rng = np.random.default_rng(batch + cols)
@@ -399,8 +398,8 @@ def test_prefill_decode_disaggregation(batch, cols, wire):
 # ---- Columns ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("requested", "columns"),
+@each(
+    "requested, columns",
     [([], 1), ([None, None], 1), ([0], 1), ([None, 5, 0], 6), ([20, 1], 21), (iter([3, None]), 4)],
 )
 def test_columns(requested, columns):
@@ -413,7 +412,7 @@ def test_columns_of_another_layout():
         ops.num_columns([0, 6], fp.Layout(128, 5, 6))
 
 
-@pytest.mark.parametrize("asked", [21, -1])
+@each("asked", [21, -1])
 def test_columns_that_no_message_has(asked):
     with pytest.raises(ValueError, match=rf"request 2 asked for {asked} .*0 to 20"):
         ops.num_columns([None, 3, asked])

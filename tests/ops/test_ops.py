@@ -19,6 +19,7 @@ from fd_postproc.ops import receive
 from tests import reference
 from tests.lib.children import python
 from tests.lib.frameworks import Numpy
+from tests.lib.rows import each
 from tests.lib.waiting import signalled, until
 
 K = 20
@@ -94,7 +95,7 @@ def test_a_spec_message_of_512_requests_is_refused(send):
     assert x[:3].tolist() == [-2, 0, 2]
 
 
-@pytest.mark.parametrize("channel", SHAPES)
+@each("channel", SHAPES)
 def test_nothing_there(send, channel):
     tensors = fresh(channel)
     before = [tensor.copy() for tensor in tensors]
@@ -127,7 +128,7 @@ def step_of_two(channel):
     return fp.Step.from_arrays(channel, counts, ids, -ids / 8, [5, 6])
 
 
-@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+@each("channel", ["topk", "spec_topk"])
 def test_k_limits_the_columns_of_legacy_messages_only(raised_limits, send, channel):
     step = step_of_two(channel)
     for dialect, columns in ("legacy", 4), ("packed", 21):
@@ -263,7 +264,7 @@ def test_the_queue_follows_the_environment(send, monkeypatch):
         assert x[2, 0] == token
 
 
-@pytest.mark.parametrize(("text", "mode"), [(None, 0o600), ("666", 0o666), ("0640", 0o640)])
+@each("text, mode", [(None, 0o600), ("666", 0o666), ("0640", 0o640)])
 def test_the_mode_of_a_new_queue(send, monkeypatch, text, mode):
     if text is not None:
         monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
@@ -271,7 +272,7 @@ def test_the_mode_of_a_new_queue(send, monkeypatch, text, mode):
     assert sysv_ipc.MessageQueue(queues.locate("plain")).mode & 0o777 == mode
 
 
-@pytest.mark.parametrize("text", ["rw", "999", "0", "777", "-600"])
+@each("text", ["rw", "999", "0", "777", "-600"])
 def test_a_bad_mode(send, monkeypatch, text):
     monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
     with pytest.raises(ValueError, match="FD_POSTPROC_QUEUE_MODE="):
@@ -325,7 +326,7 @@ def bad_tensors():
     ]
 
 
-@pytest.mark.parametrize("case", range(6))
+@each("case", range(6))
 def test_unfit_tensors_are_refused_before_anything_is_received(send, case):
     tensors, error, text = bad_tensors()[case]
     send(
@@ -337,7 +338,7 @@ def test_unfit_tensors_are_refused_before_anything_is_received(send, case):
     assert sysv_ipc.MessageQueue(queues.locate("topk")).current_messages == 1
 
 
-@pytest.mark.parametrize("k", [-1, 21])
+@each("k", [-1, 21])
 def test_k_must_fit_the_layout(send, k):
     with pytest.raises(ValueError, match=rf"k = {k} is outside 0\.\.20"):
         call("topk", fresh("topk"), k=k, wait=False)
@@ -391,7 +392,7 @@ GET = {
 }
 
 
-@pytest.mark.parametrize("channel", GET)
+@each("channel", GET)
 def test_a_compact_frame_fills_the_tensors_as_a_packed_message_does(send, channel):
     counts = [1, -9, 1, -1] if channel == "topk" else [2, 0, -9, 1, 3, -3]
     rows = sum(count for count in counts if count > 0)

@@ -8,6 +8,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 
 
@@ -133,8 +134,8 @@ def case_id(case):
     return None
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("case", REFUSED, ids=case_id)
+@each("dialect", ["packed", "legacy", "compact"])
+@each("case", REFUSED)
 def test_refused(case, dialect, raised_limits, ops_queue, monkeypatch):
     _, op, change, attributes, fragments = case
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -150,8 +151,8 @@ def test_refused(case, dialect, raised_limits, ops_queue, monkeypatch):
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize(
-    ("op", "batch", "slots"),
+@each(
+    "op, batch, slots",
     [("save_output", 513, 512), (TOPK, 513, 512), (SPEC, 257, 256), (FIRST, 257, 256), (SPEC_TOPK, 513, 512)],
 )
 def test_more_requests_than_slots(op, batch, slots, raised_limits, ops_queue):
@@ -178,8 +179,8 @@ def test_the_recorded_message_of_512_requests_in_256_slots(refused_golden, ops_q
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("op", [TOPK, SPEC_TOPK, FIRST_TOPK])
+@each("dialect", ["packed", "legacy", "compact"])
+@each("op", [TOPK, SPEC_TOPK, FIRST_TOPK])
 def test_more_columns_than_the_layout(op, dialect, raised_limits, ops_queue, monkeypatch):
     """H8: column 21 would be the next token's column 0, or run into the scores."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -192,7 +193,7 @@ def test_more_columns_than_the_layout(op, dialect, raised_limits, ops_queue, mon
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
+@each("dialect", ["packed", "compact"])
 def test_a_first_token_is_sent_once(dialect, ops_queue, monkeypatch):
     """H5: FastDeploy's op sends it again in every later step."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -229,7 +230,7 @@ def test_a_preempted_request_keeps_its_code(raised_limits, ops_queue):
     assert np.frombuffer(payload, np.int32)[(2060 + 1032) // 4] == 8
 
 
-@pytest.mark.parametrize("op", [SPEC, SPEC_TOPK])
+@each("op", [SPEC, SPEC_TOPK])
 def test_numbers_that_are_not_sent_do_not_matter(op, raised_limits, ops_queue):
     """A request inside its prompt, a preempted one and cells behind the count may hold anything."""
     inputs = calm(op, batch=4)
@@ -253,7 +254,7 @@ def test_noise_of_a_preempted_request_does_not_matter(raised_limits, ops_queue):
     assert fp.decode(ops_queue.take("spec")[0], "spec").counts == [-9, 2, 2]
 
 
-@pytest.mark.parametrize("op", [SPEC, SPEC_TOPK])
+@each("op", [SPEC, SPEC_TOPK])
 def test_one_column_may_come_without_a_second_dimension(op, raised_limits, ops_queue):
     inputs = calm(op)
     counts, table = (
@@ -266,7 +267,7 @@ def test_one_column_may_come_without_a_second_dimension(op, raised_limits, ops_q
     assert [step.token_ids(i) for i in range(3)] == [[7], [8], [9]]
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_every_tensor_must_be_one(op, raised_limits, ops_queue):
     for name in calm(op):
         for wrong in ([1, 2, 3], None, 5, "x"):
@@ -276,7 +277,7 @@ def test_every_tensor_must_be_one(op, raised_limits, ops_queue):
     assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_every_tensor_has_its_kind_of_number(op, raised_limits, ops_queue):
     for name, array in calm(op).items():
         wrong = array.astype(np.complex64 if array.dtype == np.float32 else np.float64)
@@ -307,7 +308,7 @@ class OnDevice:
         raise AssertionError("must not be asked")
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("not_need_stop", "bool"), ("preempted_idx", "int32")])
+@each("name, dtype", [("not_need_stop", "bool"), ("preempted_idx", "int32")])
 def test_a_tensor_on_a_device_is_refused(name, dtype, ops_queue):
     with pytest.raises(ValueError, match=rf"{name}.*Place\(gpu:0\)"):
         ops.save_output(*arguments("save_output", {**calm("save_output"), name: OnDevice(dtype)}))

@@ -10,13 +10,14 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import ops, queues
 from tests.lib.children import python
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import received_meanwhile, saved, send, step_of
 from tests.lib.waiting import PATIENCE
 from tests.reference import ReferenceStep
 
 
-@pytest.mark.parametrize("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
+@each("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
 def test_a_message_that_no_queue_can_hold(op, default_limits, ops_queue):
     args = arguments(op, random_inputs(op, 512, 3, 1))
     with pytest.raises(fp.MessageTooBig) as caught:
@@ -31,7 +32,7 @@ def test_a_message_that_no_queue_can_hold(op, default_limits, ops_queue):
     assert ops_queue.waiting() == 1
 
 
-@pytest.mark.parametrize("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
+@each("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
 def test_a_peer_that_understands_compact_frames_gets_it_whole(op, default_limits, ops_queue, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     args = arguments(op, random_inputs(op, 512, 21, 1))

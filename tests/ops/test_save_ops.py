@@ -1,5 +1,6 @@
 """The drop-in save ops: every byte that FastDeploy's op writes, through a real queue."""
 
+import inspect
 import json
 import threading
 from dataclasses import replace
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from fd_postproc import ops
 from tests import reference
-from tests.lib.save_cases import CHANNELS, arguments, positional, random_inputs
+from tests.lib.rows import each
+from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import assert_same, received_meanwhile, saved, send, step_of
 from tests.lib.search import examples
 from tests.reference import ReferenceStep
@@ -20,9 +22,10 @@ from tests.reference import ReferenceStep
 LAYOUTS = [fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_arguments_are_fastdeploys(op):
-    assert positional(getattr(ops, op)) == positional(getattr(reference, op))
+    parameters = inspect.signature(getattr(ops, op)).parameters.values()
+    assert tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY) == reference.SAVE_OPS[op]
 
 
 # ---- The recorded messages -------------------------------------------------------------------------------
@@ -31,7 +34,7 @@ def test_arguments_are_fastdeploys(op):
 def recorded_call(golden):
     """The op, and the arguments that it was given when it was recorded."""
     op, inputs = golden.record["save_op"], golden.inputs()
-    names = positional(getattr(reference, op))
+    names = reference.SAVE_OPS[op]
     values = [json.loads(text.lower()) for text in golden.record["save_attrs"]]
     attributes = dict(zip(names[len(inputs) :], values, strict=True))
     return op, arguments(op, inputs, **attributes), inputs
@@ -79,7 +82,7 @@ def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch):
     check_recorded_message(golden, ops_queue, monkeypatch, np.asarray)
 
 
-@pytest.mark.parametrize(
+@each(
     "name", ["plain_b3_stop_s7", "topk_packed_b3_c6_s1009", "spec_b3_s1003", "spectopk_legacy_b3_c21_s1024"]
 )
 def test_recorded_messages_from_tensors(name, goldens, raised_limits, ops_queue, monkeypatch, framework):
@@ -129,7 +132,7 @@ def test_narrow_legacy_logprobs_are_the_right_ones(goldens, raised_limits, ops_q
 BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
     @examples(30)
     @given(
@@ -163,7 +166,7 @@ def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
     check()
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@each("dialect", ["packed", "legacy"])
 def test_counts_of_a_larger_batch_are_cleared(dialect, raised_limits, ops_queue, monkeypatch):
     """The memory of a message is used again."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -176,7 +179,7 @@ def test_counts_of_a_larger_batch_are_cleared(dialect, raised_limits, ops_queue,
     assert not counts[3:].any()
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypatch):
     """The frame says what the packed message would say, whole or in fragments."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
@@ -220,8 +223,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("op", CHANNELS)
+@each("form", FORMS)
+@each("op", CHANNELS)
 def test_other_forms_of_the_same_numbers(op, form, raised_limits, ops_queue):
     for seed in range(4):
         inputs = random_inputs(op, 5, 4, seed)
@@ -230,7 +233,7 @@ def test_other_forms_of_the_same_numbers(op, form, raised_limits, ops_queue):
         assert_same(ops_queue.take(CHANNELS[op]), expected)
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
     for seed in range(3):
         inputs = random_inputs(op, 9, 6, seed)
@@ -240,7 +243,7 @@ def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("library", ["torch", "paddle"])
+@each("library", ["torch", "paddle"])
 def test_transposed_tensors(library, raised_limits, ops_queue):
     from tests.lib.frameworks import FRAMEWORKS, made
 

@@ -2,15 +2,14 @@
 
 import inspect
 
-import pytest
-
 from fd_postproc import ops
 from fd_postproc._core import _OP_NUMBERS, CHANNELS
 from fd_postproc.core.tensors import ROLES
 from fd_postproc.ops.table import SAVE_OPS
+from tests.lib.rows import each
 
 
-@pytest.mark.parametrize("name", SAVE_OPS)
+@each("name", SAVE_OPS)
 def test_parameters_are_those_of_the_op(name):
     spec, parameters = SAVE_OPS[name], inspect.signature(getattr(ops, name)).parameters
     positional = [one.name for one in parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]

@@ -11,6 +11,7 @@ import fd_postproc as fp
 from fd_postproc import ops
 from tests import reference
 from tests.lib.device_saves import FLAG, KINDS, LAYOUT, assert_message, placed, same
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.search import crossed
 from tests.lib.stub_cuda import Cupy, Exchange
@@ -29,7 +30,7 @@ def test_the_message_is_the_host_tensors(op, kind, dialect, ops_queue, monkeypat
         assert_message(ops_queue, op, arguments(op, inputs), dialect)
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_host_and_device_tensors_mixed(op, ops_queue):
     rng = np.random.default_rng(1)
     for seed in range(12):
@@ -40,8 +41,8 @@ def test_host_and_device_tensors_mixed(op, ops_queue):
         assert_message(ops_queue, op, arguments(op, inputs), "packed")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("op", CHANNELS)
+@each("kind", KINDS)
+@each("op", CHANNELS)
 def test_strided_tensors(op, kind, ops_queue):
     inputs = random_inputs(op, 5, 3, 7)
     getattr(ops, op)(*arguments(op, placed(inputs, kind, gap=2)), layout=LAYOUT)
@@ -68,7 +69,7 @@ def test_integers_of_the_other_width(ops_queue):
     assert_message(ops_queue, op, arguments(op, inputs), "packed")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_the_kernel_runs_on_the_frameworks_current_stream(kind, ops_queue, streams, slow):
     """The tensors get their values by earlier work on it."""
     slow(30)
@@ -79,8 +80,8 @@ def test_the_kernel_runs_on_the_frameworks_current_stream(kind, ops_queue, strea
     assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
 
 
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-@pytest.mark.parametrize("op", CHANNELS)
+@each("dialect", ["packed", "compact"])
+@each("op", CHANNELS)
 def test_the_ids_of_a_message_begin_a_line(op, dialect, ops_queue, monkeypatch, stub):
     """Whatever the batch is: a warp's stores fill lines then (test_ptx_run.py counts them)."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -91,7 +92,7 @@ def test_the_ids_of_a_message_begin_a_line(op, dialect, ops_queue, monkeypatch, 
         assert stub.stub_count(4) == 0
 
 
-@pytest.mark.parametrize("on_host", [True, False])
+@each("on_host", [True, False])
 def test_a_kernel_that_need_not_decide_has_no_shared_memory(on_host, ops_queue, stub):
     """The host has decided if it has all numbers of requests."""
     op = "speculate_save_output_topk"
@@ -112,8 +113,8 @@ def test_cupy_has_a_current_stream_for_each_device(ops_queue, streams, stub):
     assert_message(ops_queue, "save_output_topk", arguments("save_output_topk", inputs), "packed")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("goes_on", [True, False])
+@each("kind", KINDS)
+@each("goes_on", [True, False])
 def test_the_stop_flag_may_be_on_the_device(kind, goes_on, ops_queue, monkeypatch):
     monkeypatch.setenv("INFERENCE_MSG_ID", "7")
     x = np.array([[5], [6]])
@@ -179,8 +180,6 @@ def test_compact_frames_in_pieces(ops_queue, monkeypatch):
         threading.Thread(target=lambda: getattr(ops, op)(*args)).start()
         found = receiver.receive(20)
     assert ops.flush(60)
-    expected = fp.decode(
-        getattr(reference, op)(*arguments(op, inputs), dialect="packed").payload, "spec_topk"
-    )
+    expected = fp.decode(reference.save(op, *arguments(op, inputs), dialect="packed").payload, "spec_topk")
     assert same(found, expected)
     assert ops.save_stats()["fragments"] > before

@@ -14,6 +14,7 @@ from fd_postproc import ops, queues
 from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, KINDS, save
+from tests.lib.rows import each
 from tests.lib.save_cases import arguments
 from tests.lib.stub_cuda import Cupy, Exchange, Torch
 
@@ -38,7 +39,7 @@ TOPK = {
 }
 
 
-@pytest.mark.parametrize("shape", [(1 << 40, 1 << 40), (1 << 32, 1 << 32), (-1, 4), (-2, -4), (1 << 62, 2)])
+@each("shape", [(1 << 40, 1 << 40), (1 << 32, 1 << 32), (-1, 4), (-2, -4), (1 << 62, 2)])
 def test_a_shape_whose_product_overflows(shape):
     """2**32 * 2**32 elements are none in 64 bits; what a framework says of a tensor is checked."""
     tensor = Exchange(TOPK["x"])
@@ -46,7 +47,7 @@ def test_a_shape_whose_product_overflows(shape):
     assert_refused(ValueError, r"x has shape \[.*\]: so many elements are in no memory", x=tensor)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_dtypes_that_the_kernel_cannot_read(kind, ops_queue):
     for dtype, name in (np.float64, "logprob_scores"), (np.float16, "logprob_scores"), (np.int16, "ranks"):
         wrong = kind(TOPK[name].astype(dtype))
