@@ -196,6 +196,9 @@ def test_what_is_no_such_file(tmp_path, kind):
         path.write_bytes(head.ljust(HEAD_SIZE, b"\0"))
     with pytest.raises((reading.FlightError, OSError), match=str(path)):
         reading.read(str(path))
+    for length in len(MAGIC), HEAD_SIZE - 1:
+        with pytest.raises(reading.FlightError, match=f"ends within its head, at byte {length} of"):
+            reading.parse(MAGIC + bytes(length - len(MAGIC)))
 
 
 def test_a_ring_needs_room():

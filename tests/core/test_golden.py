@@ -128,10 +128,7 @@ def test_encoding_writes_the_same_bytes_and_only_those_matter(golden):
     # Wherever a byte means something, that is.  FastDeploy's topk slots carry scores and a rank even where
     # there is no token, and alternatives beside a -1 or -3.  A Step has no place for them.
     step, cells_alive = fp.decode(golden.payload, golden.channel), live(golden.payload, golden.channel)
-    for encoded in (
-        fp.encode(step, golden.dialect),
-        encode(ReferenceStep.from_step(step), golden.dialect),
-    ):
+    for encoded in (fp.encode(step, golden.dialect), encode(ReferenceStep.from_step(step), golden.dialect)):
         assert len(encoded) == claimed(golden.payload, golden.channel)
         for cells in cells_alive:
             assert encoded[cells.start : cells.stop] == golden.payload[cells.start : cells.stop], cells

@@ -32,9 +32,6 @@ def steps_of(*seqs, sender=1):
     return [Frame(sender, seq).step for seq in seqs]
 
 
-# ---- The sum itself --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """``crc32c.h`` with each of its ways, by the host's C compiler."""
@@ -87,9 +84,6 @@ def test_the_instruction_is_used_where_the_processor_has_it(compiled):
         pytest.skip("this processor has no instruction for the sum")
     assert compiled.has_instruction()
     assert fp._core._sums_by_instruction()
-
-
-# ---- Changed bytes ---------------------------------------------------------------------------------------
 
 
 def test_every_flipped_bit_of_a_frame_is_found(decode_both):
@@ -152,8 +146,6 @@ def test_a_frame_that_is_cut_or_padded(pieces, queue_keys):
     assert line.push(*Frame(1, 2).cut(pieces)) == steps_of(2)
 
 
-# ---- Old and new -----------------------------------------------------------------------------------------
-
 # A frame of a sender that knows of no checksums: channel spec, one request with two tokens.
 OLD = bytes.fromhex(
     "feffffff 00000000 00000000 46445050 01 02 00 00 01000000 01000000 01000000 02000000 4c000000"
@@ -180,9 +172,6 @@ def test_old_senders_beside_new_ones(line, decode_both):
         assert line.push(*new.parts[:2], *old.parts, *new.parts[2:]) == [old.step, new.step]
     unmarked = changed(new.whole, features=0)
     assert decode_both(unmarked, CHANNEL, mtype=2, layout=SMALL).field == "checksum"
-
-
-# ---- The switch ------------------------------------------------------------------------------------------
 
 
 STEP = random_step(CHANNEL, 3, batch=6, cols=4, accepted=2, layout=SMALL)
@@ -241,8 +230,6 @@ def test_save_ops_send_checksums(monkeypatch, ops_queue):
     assert header.features == 1
     assert message == reference.seal(bare)
 
-
-# ---- Missing, doubled, reordered -------------------------------------------------------------------------
 
 TROUBLE = [
     (range(100, 110), (0, 0, 0)),

@@ -50,10 +50,7 @@ print(len(seen))
 @each("main_thread", [SENDING, RECEIVING])
 @each("how, timeout", [("before", 20), ("after", 20), ("instead", None), ("instead", 20)])
 def test_signals_at_every_system_call(main_thread, how, timeout, default_limits, new_queue):
-    """Nothing is lost, doubled or mixed, and the handler runs.  (Python runs it in the main thread.)
-
-    The queue is small: most frames take several pieces, and the sender waits for room.
-    """
+    """Nothing is lost, doubled or mixed, and the handler runs."""
     script = TRAFFIC + main_thread.replace("TIMEOUT", repr(timeout)) + CHECK
     assert int(disturbed(how, script, new_queue().key)) > 0
 

@@ -184,26 +184,6 @@ def test_a_receiver_killed_and_started_again(default_limits, queue):
     assert len(lost) <= kills, lost
 
 
-def test_messages_of_an_earlier_run_come_first(default_limits, queue):
-    """Whole ones as they were sent, half ones not at all; and never mixed with those of this run."""
-    old, new = random_step("spec_topk", 1, batch=20), random_step("spec_topk", 2, batch=20)
-    for step, dialect in (old, "packed"), (old, "compact"):
-        if len(fp.encode(step, dialect)) <= 8192:
-            fp.Sender("spec_topk", key=queue.key, dialect=dialect).send(step)
-    whole = queue.current_messages
-    half_frame(queue, random_step(**LARGE), 4096)
-    waiting = queue.current_messages
-    with fp.Receiver("spec_topk", key=queue.key) as receiver:
-        fp.Sender("spec_topk", key=queue.key, dialect="compact").send(new, 0)
-        got = [receiver.receive(0) for _ in range(whole + 1)]
-        assert got == [old] * whole + [new]
-        assert receiver.receive(0) is None
-        assert receiver.stats["messages"] == waiting + 1
-
-
-# ---- Fork ------------------------------------------------------------------------------------------------
-
-
 def test_a_fork_in_the_middle_of_a_frame(default_limits, queue):
     """The child has what came so far, and may go on where the parent stopped."""
     large, small = random_step(**LARGE), random_step("spec_topk", 3, batch=2)
@@ -256,9 +236,6 @@ def test_a_fork_while_another_thread_waits(default_limits, new_queue):
         thread.join(20)
         assert not thread.is_alive()
     assert got == [step]
-
-
-# ---- Who sent a step? ------------------------------------------------------------------------------------
 
 
 def test_who_sent_a_step(queue):

@@ -129,9 +129,6 @@ def test_bounds_themselves_are_good(channel, layout, decode_both):
     assert isinstance(decode_both(payload + b"\1", channel, layout=layout), fp.MalformedMessage)
 
 
-# ---- Truncation: every prefix is refused until all that is claimed is there, then all mean the same ------
-
-
 def sweep(decode, payload, channel, lengths, layout=fp.GPU):
     claimed = reference.claimed(payload, channel, layout=layout)
     whole = decode(payload, channel, layout=layout)
@@ -200,9 +197,6 @@ def test_truncation_in_other_layouts(decode, channel, layout, dialect):
         sweep(decode, payload, channel, range(size + 1), layout)
 
 
-# ---- Noise ------------------------------------------------------------------------------------------------
-
-
 @each("golden", GOOD.values())
 def test_damaged_bytes(golden, decode_both):
     rng = random.Random(golden.name)
@@ -265,23 +259,6 @@ def almost_messages(draw):
 def test_almost_messages(decode_both, message):
     channel, layout, payload = message
     decode_both(payload, channel, layout=layout)
-
-
-@given(
-    channel=st.sampled_from(CHANNELS), layout=st.sampled_from([SMALL, LEAST]), noise=st.binary(max_size=600)
-)
-def test_noise(decode_both, channel, layout, noise):
-    decode_both(noise, channel, layout=layout)
-
-
-def test_noise_of_every_length_in_the_gpu_layout(decode_both):
-    rng = random.Random(5)
-    for channel in CHANNELS:
-        size = reference.payload_size(channel)
-        for _ in range(50):
-            noise = rng.randbytes(rng.choice([rng.randrange(64), rng.randrange(size + 9)]))
-            decode_both(noise, channel)
-            decode_both(words(1, 3, rng.randrange(4)) + noise[: size - 12], channel)
 
 
 @each("channel", CHANNELS)

@@ -62,9 +62,6 @@ def test_times(queue_key):
         assert checks.seconds(value) == number
 
 
-# ---- Numbers of a step ------------------------------------------------------------------------------------
-
-
 @each(
     "words, error, text",
     [
@@ -134,9 +131,6 @@ def test_a_payload_of_numbers():
             fp.decode(payload, "spec_topk", mtype=mtype)
 
 
-# ---- Messages of another channel --------------------------------------------------------------------------
-
-
 @each("channel", ["plain", "spec"])
 @each("batch", [1, 2, 5, 144, 200])
 def test_a_message_of_another_channel_is_no_step(channel, batch, queue_keys):
@@ -150,9 +144,6 @@ def test_a_message_of_another_channel_is_no_step(channel, batch, queue_keys):
         with pytest.raises(fp.MalformedMessage, match="another channel"):
             receiver.receive(1.0)
         assert receiver.stats["malformed"] == 1
-
-
-# ---- Tensors ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[FRAMEWORKS["paddle"], FRAMEWORKS["torch"]])

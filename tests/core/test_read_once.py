@@ -123,8 +123,6 @@ def test_the_tokens_of_a_get_op(channel, other):
             assert step_from_tensors(channel, tokens, rest[0], changing) == expected
 
 
-# ---- Changed by another thread ---------------------------------------------------------------------------
-
 OUTCOMES = {  # of the counts, by what changes; a count that grows may also be refused
     ("speculate_save_output_topk", "counts"): {2, 100},
     ("speculate_save_output_topk", "offsets"): {2},

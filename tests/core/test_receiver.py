@@ -7,7 +7,6 @@ import pytest
 import sysv_ipc
 
 import fd_postproc as fp
-from fd_postproc import queues
 from tests.lib.rows import each
 from tests.lib.waiting import when
 
@@ -28,15 +27,6 @@ def receiver(queue_key):
 def queue(receiver):
     """The receiver's queue, through an independent library."""
     return sysv_ipc.MessageQueue(receiver.key, max_message_size=8192)
-
-
-def test_a_full_size_message_of_every_channel(raised_limits, queue_key):
-    for channel in ("plain", "topk", "spec", "spec_topk"):
-        payload = bytes(fp._core.payload_size(channel))
-        with fp.Receiver(channel, key=queue_key) as receiver:
-            sysv_ipc.MessageQueue(queue_key, max_message_size=len(payload)).send(payload)
-            step = receiver.receive(0)
-            assert (step.channel, step.batch, step.rows) == (channel, 0, 0)
 
 
 @pytest.mark.realtime
@@ -131,32 +121,6 @@ def test_no_good_message_is_lost_when_two_receivers_meet_oversized_ones(queue_ke
     assert one.stats["messages"] + two.stats["messages"] == 2 * good
 
 
-@pytest.mark.realtime
-def test_two_receivers_in_two_threads(queue_keys):
-    """Each thread gets exactly its own queue's tokens."""
-    keys = [queue_keys() for _ in range(2)]
-    receivers = [fp.Receiver("spec", key=key) for key in keys]
-    got = [[], []]
-
-    def take(who):
-        for step in receivers[who]:
-            got[who].append(step.token_ids(0))
-            if step.stop_flag < 0:
-                return
-
-    threads = [threading.Thread(target=take, args=(who,)) for who in range(2)]
-    for thread in threads:
-        thread.start()
-    senders = [sysv_ipc.MessageQueue(key, max_message_size=8192) for key in keys]
-    for n in range(500):
-        for who, sender in enumerate(senders):
-            stop = -1 if n == 499 else 1
-            sender.send(fp.encode(fp.Step.from_arrays("spec", [2], [n, who], stop_flag=stop)))
-    for thread in threads:
-        thread.join(20)
-    assert got == [[[n, who] for n in range(500)] for who in range(2)]
-
-
 def test_a_queue_survives_its_receiver(queue_key, plain):
     with fp.Receiver("plain", key=queue_key):
         sysv_ipc.MessageQueue(queue_key).send(plain)
@@ -170,11 +134,3 @@ def test_an_open_queue_is_reported_once(queue_key, caplog):
         fp.Receiver("plain", key=queue_key).close()
     reports = [record.getMessage() for record in caplog.records if "mode 0666" in record.getMessage()]
     assert len(reports) == 1
-
-
-def test_repr_says_what_it_is(receiver):
-    where = f"queue {receiver.msqid}, key {queues.key_text(receiver.key)}"
-    assert repr(receiver) == f"<Receiver plain: {where}, 0 received, 0 waiting>"
-    receiver.close()
-    assert repr(receiver).startswith("<Receiver plain closed: ")
-    assert receiver.layout is fp.GPU

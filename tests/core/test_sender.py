@@ -21,14 +21,6 @@ from tests.reference import FrameHeader
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 
 
-def drain(queue):
-    """Everything in the queue: (payload, type)."""
-    messages = []
-    while queue.current_messages:
-        messages.append(queue.receive(block=False))
-    return messages
-
-
 @each("dialect", DIALECTS)
 @each("channel", CHANNELS)
 def test_what_is_sent_is_what_encode_makes_and_what_arrives(channel, dialect, raised_limits, queue_keys):
@@ -57,16 +49,6 @@ def test_what_is_sent_is_what_encode_makes_and_what_arrives(channel, dialect, ra
         assert (stats["messages"], stats["bytes"]) == (taken["messages"], taken["bytes"])
         assert stats["fragments"] == taken["fragments"] == 0
         assert (stats["waits"], stats["wait_seconds"]) == (0, 0)
-
-
-def test_senders_have_numbers_of_their_own(queue, plain_step):
-    senders = [fp.Sender("plain", key=queue.key, dialect="compact") for _ in range(20)]
-    for sender in senders:
-        for _ in range(3):
-            sender.send(plain_step)
-    headers = [FrameHeader.unpack(payload) for payload, _ in drain(queue)]
-    assert [header.seq for header in headers] == [0, 1, 2] * 20
-    assert len({header.sender for header in headers}) == 20
 
 
 def test_send_arrays(queue):

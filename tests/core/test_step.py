@@ -256,8 +256,6 @@ STEP = fp.Step.from_arrays("spec_topk", [2, 0, -9, 1], [[11, 12, 13]] * 3, [[-0.
 PLAIN = fp.Step.from_arrays("plain", [1, 1], [5, 6])
 NONE = np.zeros((0, 3))
 CODES = [fp.Step.from_arrays(one, [-9], NONE, NONE, []) for one in ("topk", "spec_topk")]
-    fp.Step.from_arrays(one, [-9], np.zeros((0, 3)), np.zeros((0, 3)), []) for one in ("topk", "spec_topk")
-]
 FLAG, COLS, COUNTS, IDS, SCORES, RANKS = 2, 4, 5, 6, 7, 8  # places in a pickle's arguments
 
 

@@ -226,10 +226,7 @@ def test_bad_arguments(side, arguments, text):
 
 
 @ENDS
-@each(
-    "mode, expected",
-    [(None, 0o600), (0o600, 0o600), (0o640, 0o640), (0o622, 0o622), (0o666, 0o666)],
-)
+@each("mode, expected", [(None, 0o600), (0o600, 0o600), (0o640, 0o640), (0o622, 0o622), (0o666, 0o666)])
 def test_permission_bits_of_a_new_queue(side, mode, expected, queue_keys):
     key = queue_keys()
     with side.kind("plain", key=key, **({} if mode is None else {"mode": mode})) as end:

@@ -29,7 +29,7 @@ def test_a_message_that_no_queue_can_hold(op, default_limits, ops_queue):
     assert ops_queue.waiting() == 0
     small = arguments("save_output", random_inputs("save_output", 512, 1, 1))
     ops.save_output(*small)  # and the next one goes through
-    assert ops_queue.waiting() == 1
+    ops_queue.take("plain")
 
 
 @each("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
@@ -96,6 +96,7 @@ while True:
 """
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("seconds", [0.1, pytest.param(10.0, marks=pytest.mark.nightly)])
 def test_every_so_many_seconds_of_a_full_queue_are_logged(seconds, default_limits, ops_queue):
     """H1: FastDeploy's op drops the step.  10 s unless a test cannot wait for so long."""

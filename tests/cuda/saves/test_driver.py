@@ -10,8 +10,6 @@ from tests.lib.kernel_emulation import compiler
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
-# ---- Why there is no CUDA ---------------------------------------------------------------------------------
-
 WHY = "print(fp.cuda_available(), fp.why_no_cuda())"
 
 
@@ -79,8 +77,6 @@ def test_a_machine_where_cuda_cannot_be_used(run):
         "CudaError: tensors on a CUDA device cannot be saved here: the driver is for CUDA 11.7"
     )
 
-
-# ---- Errors of the driver ---------------------------------------------------------------------------------
 
 AT_ONCE = [
     "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",

@@ -1,6 +1,7 @@
 """Loading the kernel: which form of it, in the background, and without holding Python up."""
 
 from tests.lib.device_saves import received
+from tests.lib.rows import each
 
 LOADS = "save(1)\nprint(ops.flush(60), stub.stub_module_loads())"
 

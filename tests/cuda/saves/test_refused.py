@@ -21,9 +21,6 @@ from tests.lib.stub_cuda import Cupy, Exchange, Torch
 pytestmark = pytest.mark.usefixtures("streams")
 
 
-# ---- What is refused at once ----------------------------------------------------------------------------
-
-
 def assert_refused(error, text, **changed):
     inputs = {name: Exchange(array) for name, array in TOPK.items()}
     with pytest.raises(error, match=text):
@@ -161,9 +158,6 @@ def test_a_tensor_of_another_kind_of_device(ops_queue):
     tensor.device.type = "xpu"
     with pytest.raises(ValueError, match="x is on cuda:0; it must be in host memory"):
         ops.save_output(tensor, FLAG, np.zeros(1, np.int32), 0, False)
-
-
-# ---- What is found out later ----------------------------------------------------------------------------
 
 
 def refused_later(send):
