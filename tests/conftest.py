@@ -8,20 +8,15 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib.util
 import itertools
-import json
 import os
 import random
 import signal
 import sys
 import tempfile
-import zlib
-from functools import cache, cached_property
 from pathlib import Path
 
 import hypothesis
-import numpy as np
 import pytest
 import sysv_ipc
 
@@ -30,6 +25,7 @@ from fd_postproc import ops, queues
 from tests import reference
 from tests.lib import sanitized_forks, stub_cuda
 from tests.lib.frameworks import FRAMEWORKS, made
+from tests.lib.goldens import GOLDENS, GOOD, RECEIVED, REFUSED
 from tests.lib.kernel_emulation import compiler
 
 CLONE_NEWIPC = 0x08000000
@@ -119,9 +115,17 @@ def queue_key(queue_keys):
 
 
 @pytest.fixture
-def queue(queue_key):
-    """One private queue, through an independent library."""
-    return sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
+def new_queue(queue_keys):
+    """A function that makes a private queue, through an independent library."""
+    return lambda: sysv_ipc.MessageQueue(
+        queue_keys(), sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20
+    )
+
+
+@pytest.fixture
+def queue(new_queue):
+    """One private queue."""
+    return new_queue()
 
 
 @pytest.fixture
@@ -242,67 +246,6 @@ class OpsQueue:
     def remove(self):
         for channel in self.CHANNELS:
             _remove(queues.locate(channel))
-
-
-class Golden:
-    """A message that FastDeploy's own save op sent.
-
-    Attributes
-    ----------
-    name, channel, dialect : str
-        The channel is ours; the sender's is in the name.
-    record : dict
-        How it was made, and the values that its bytes hold.
-    """
-
-    FOLDER = Path(__file__).parent / "golden"
-
-    def __init__(self, name):
-        self.name = name
-        self.record = json.loads((self.FOLDER / f"{name}.json").read_text())
-        sender, _, dialect = self.record["channel"].partition("_")
-        self.channel = {"mtpfirst": "spec", "mtpfirsttopk": "spec_topk", "spectopk": "spec_topk"}.get(
-            sender, sender
-        )
-        self.dialect = "packed" if dialect == "packed" else "legacy"
-        self.tensors_path = self.FOLDER / f"{self.name}.recv.npz"
-
-    @cached_property
-    def payload(self):
-        return zlib.decompress((self.FOLDER / f"{self.name}.bin").read_bytes())
-
-    @cached_property
-    def tensors(self):
-        """What FastDeploy's get op made of the message, flattened: tokens (int64), and on channels with
-        logprobs scores (float32) and ranks (int64)."""
-        with np.load(self.tensors_path) as arrays:
-            return [arrays[key].ravel() for key in sorted(arrays.files)]
-
-    def inputs(self):
-        """The arrays that the save op was given, by the op's own names."""
-        recipe = dict(self.record["recipe"])
-        gen = _recipes(self.FOLDER / recipe.pop("module"))
-        return getattr(gen, recipe.pop("fn"))(**recipe)
-
-    def empty_tensors(self):
-        """Tensors as they were before FastDeploy's get op wrote into them."""
-        return [np.full_like(tensor, value) for tensor, value in zip(self.tensors, (2, 0.0, 0), strict=False)]
-
-
-@cache
-def _recipes(path):
-    """The module of functions that make inputs."""
-    spec = importlib.util.spec_from_file_location("golden_gen", path)
-    gen = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(gen)
-    return gen
-
-
-INDEX = json.loads((Golden.FOLDER / "index.json").read_text())
-REFUSED = "spec_b512_s1512"  # its header claims 512 of 256 slots
-GOLDENS = {entry["name"]: Golden(entry["name"]) for entry in INDEX}
-GOOD = {name: golden for name, golden in GOLDENS.items() if name != REFUSED}
-RECEIVED = {name: golden for name, golden in GOOD.items() if golden.tensors_path.exists()}
 
 
 def pytest_generate_tests(metafunc):

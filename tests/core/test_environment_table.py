@@ -8,18 +8,21 @@ import pytest
 from fd_postproc.doctor.environment import check_environment
 from fd_postproc.environment import VARIABLES, Switch, Variable, is_on, settle_switches
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 PAGE = (ROOT / "docs" / "environment.md").read_text()
 ROWS = {name: default for name, _, default in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|", PAGE, re.M)}
+SWITCHES = {name: one for name, one in VARIABLES.items() if isinstance(one, Switch)}
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@each("name", VARIABLES)
 def test_the_page_says_the_same_default(name):
     default = VARIABLES[name].default
     assert ROWS[name].strip("`").split(" ")[0] == default if default else name in ROWS
+    assert f"| `{name}` | switch |" in PAGE or name not in SWITCHES
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@each("name", VARIABLES)
 def test_nothing_means_the_default(name, monkeypatch):
     variable = VARIABLES[name]
     monkeypatch.delenv(name, raising=False)
@@ -45,8 +48,8 @@ def test_every_variable_of_ours_in_the_sources_is_in_the_table():
     assert named <= set(VARIABLES)
 
 
-@pytest.mark.parametrize(
-    ("name", "bad"),
+@each(
+    "name, bad",
     [
         ("INFERENCE_MSG_QUEUE_ID", "4294967296"),
         ("INFERENCE_MSG_ID", "2"),
@@ -56,7 +59,6 @@ def test_every_variable_of_ours_in_the_sources_is_in_the_table():
         ("FD_POSTPROC_CUDA_BUFFERS", "2"),
         ("FD_POSTPROC_LOG_STATS", "-1"),
         ("ENABLE_V1_KVCACHE_SCHEDULER", "yes"),
-        *((name, "perhaps") for name, one in VARIABLES.items() if isinstance(one, Switch)),
     ],
 )
 def test_a_value_that_means_nothing(name, bad, monkeypatch):
@@ -65,14 +67,11 @@ def test_a_value_that_means_nothing(name, bad, monkeypatch):
         _ = VARIABLES[name].value
 
 
-SWITCHES = {name: one for name, one in VARIABLES.items() if isinstance(one, Switch)}
 SAFELY_ON = {"FD_POSTPROC_DISABLE", "FD_POSTPROC_CHECKSUM", "FD_POSTPROC_KEEP_POLLING"}
-
-
 YES = {"1": "0", "true": "false", "TRUE": "FALSE", "yes": "no", " Yes ": " No ", "on": "off", "On": "Off"}
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@each("name", SWITCHES)
 def test_every_switch_understands_the_same_words(name, monkeypatch):
     for yes, no in YES.items():
         for word, expected in (yes, True), (no, False):
@@ -80,7 +79,7 @@ def test_every_switch_understands_the_same_words(name, monkeypatch):
             assert (SWITCHES[name].value, is_on(SWITCHES[name])) == (expected, expected), word
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@each("name", SWITCHES)
 def test_an_unreadable_switch_is_said_and_has_its_safe_meaning(name, monkeypatch):
     safe = name in SAFELY_ON
     for word in "perhaps", "2", "-1", "tru", "nein", "0.0", " ":
@@ -98,13 +97,8 @@ def test_an_unreadable_switch_is_said_and_has_its_safe_meaning(name, monkeypatch
         assert settle_switches() == []
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_the_page_calls_every_switch_one(name):
-    assert f"| `{name}` | switch |" in PAGE
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
+@each(
+    "written, meant",
     [
         ("FD_POSTPROC_DISABEL", "; FD_POSTPROC_DISABLE was perhaps meant"),
         ("FD_POSTPROC_CHECKSUMS", "; FD_POSTPROC_CHECKSUM was perhaps meant"),

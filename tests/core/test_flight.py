@@ -11,17 +11,17 @@ from types import SimpleNamespace
 import pytest
 
 from fd_postproc.flight import files, reading
-from fd_postproc.flight.codes import BOOT_AT, HEAD_SIZE, MAGIC, End, Kind, request_hash
+from fd_postproc.flight.codes import BOOT_AT, HEAD_SIZE, End, Kind, request_hash
 from fd_postproc.flight.reading import Event, MessageEntry
-from tests.core.test_killed_processes import ended, forked
-from tests.lib.children import python
+from tests.lib.children import in_a_child, python
 from tests.lib.flights import Task, begun, kinds, numbered
-from tests.lib.other_user import as_nobody
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 
 def test_what_is_written_is_read(folder):
     recorder = begun(size=1 << 16)
+    assert [os.stat(path).st_mode & 0o777 for path in (recorder.path, folder)] == [0o400, 0o700]
     recorder.event(Kind.QUEUE_ERROR, 3, 5, -(1 << 63), text="x" * 100)
     recorder.began(2, "a", 70, 1.5)
     recorder.ended(2, "a", 12, End.RECOVERY)
@@ -64,47 +64,12 @@ def test_a_text_whose_beginning_is_overwritten_is_nobodys(folder):
     assert not any(entry.text for entry in flight.entries)
 
 
-def test_it_is_its_users_own(folder):
-    path = begun().path
-    assert os.stat(path).st_mode & 0o777 == 0o400
-    assert os.stat(folder).st_mode & 0o777 == 0o700
-
-
-IMPORTS = """
-import logging, numpy, subprocess, tempfile
-from fd_postproc.flight import files, reading
-from fd_postproc.flight.codes import Kind
-from fd_postproc.flight.recorder import Recorder
-"""
-SLIP = """
-os.environ["FD_POSTPROC_FLIGHT_FOLDER"] = folder = tempfile.mkdtemp()
-def begun():
-    return Recorder.begin("engine", "topk", 7, logging.getLogger(), 1 << 14)
-recorder = begun()
-slip = subprocess.run(["sh", "-c", ': > "$0"', recorder.path], capture_output=True, text=True)
-assert slip.returncode and "denied" in slip.stderr, slip
-recorder.event(Kind.STALE, -1, 5)
-assert [entry.numbers[0] for entry in reading.read(recorder.path).entries] == [5]
-for _ in range(files.KEPT + 3):
-    if os.fork() == 0:
-        begun()
-        os._exit(0)
-    os.wait()
-assert len(os.listdir(folder)) <= files.KEPT + 2, os.listdir(folder)
-for name in os.listdir(folder):
-    os.unlink(os.path.join(folder, name))
-os.rmdir(folder)
-print("done")
-"""
-
-
-def test_a_slip_of_its_user_does_not_empty_a_file_in_use():
-    """Reading, clean-up and removal still work."""
-    done = as_nobody(SLIP, IMPORTS)
-    assert done.stdout == "done\n", done.stderr
-
-
-def test_a_folder_that_others_may_write_to_is_not_used(folder, caplog):
+def test_a_link_and_a_folder_that_others_may_write_to_are_not_used(folder, tmp_path, caplog):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert begun().ring is None
+    assert os.listdir(tmp_path / "elsewhere") == []
+    folder.unlink()
     folder.mkdir(mode=0o700)
     folder.chmod(0o777)
     recorder = begun()
@@ -113,13 +78,6 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder, caplog):
     recorder.event(Kind.STALE)  # to nowhere
     recorder.look(0, 0, [], 0)
     recorder.end()
-
-
-def test_a_link_in_the_place_of_the_folder_is_not_followed(folder, tmp_path, caplog):
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    folder.symlink_to(tmp_path / "elsewhere")
-    assert begun().ring is None
-    assert os.listdir(tmp_path / "elsewhere") == []
 
 
 def test_no_room_on_the_disk_is_told_and_costs_no_more(folder, monkeypatch, caplog):
@@ -132,22 +90,19 @@ def test_no_room_on_the_disk_is_told_and_costs_no_more(folder, monkeypatch, capl
     assert os.listdir(folder) == []
 
 
-def test_off(folder, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "0")
+@each("setting, told", [("0", ""), ("much", "FD_POSTPROC_FLIGHT='much' is not a number of MiB")])
+def test_off_or_a_wrong_setting(setting, told, folder, monkeypatch, caplog):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT", setting)
     assert begun().ring is None
+    assert told in caplog.text
     assert not folder.exists()
-
-
-def test_a_wrong_setting_is_told(folder, monkeypatch, caplog):
-    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "much")
-    assert begun().ring is None
-    assert "FD_POSTPROC_FLIGHT='much' is not a number of MiB" in caplog.text
 
 
 WRITER = """
 import logging, os, sys
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.recorder import Recorder
+from tests.lib.rows import each
 recorder = Recorder.begin("worker", "topk", 7, logging.getLogger(), size=1 << 18)
 print(recorder.path, flush=True)
 n = 0
@@ -164,6 +119,7 @@ def writing(*arguments):
         return process, process.stdout.readline().strip()
 
 
+@pytest.mark.realtime
 def test_a_writer_that_is_killed_leaves_a_file_of_whole_entries(folder):
     process, path = writing()
     try:
@@ -185,12 +141,6 @@ def test_a_writer_that_is_killed_leaves_a_file_of_whole_entries(folder):
     assert flight.torn <= 1
     assert flight.damaged == 0
     assert not any(isinstance(entry, Event) and entry.kind == Kind.CLOSED for entry in flight.entries)
-
-
-def test_a_process_that_ends_says_so(folder):
-    process, path = writing("end")
-    assert process.wait(20) == 0
-    assert reading.read(path).entries[-1].kind == Kind.CLOSED
 
 
 def test_few_files_of_dead_processes_stay(folder):
@@ -227,12 +177,13 @@ def test_of_files_of_another_boot_the_wall_clock_tells_which_is_newer(folder):
     assert files.listed() == [newest.path, *paths]
 
 
-@pytest.mark.parametrize(("free", "place"), [(40, "shared"), (32, "shared"), (31, "temporary")])
+@each("free, place", [(40, "shared"), (32, "shared"), (31, "temporary")])
 def test_half_of_the_shared_memory_stays_free(monkeypatch, tmp_path, free, place):
     """Of 48 MiB; a file takes 8, and those of ended processes go first."""
     monkeypatch.delenv("FD_POSTPROC_FLIGHT_FOLDER", raising=False)
+    tmp_path /= str(free)
     for name in ("shared", "temporary"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
     monkeypatch.setattr(files, "_SHARED", str(tmp_path / "shared"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     cleaned = []
@@ -260,7 +211,7 @@ def test_a_child_writes_nothing_into_its_parents_file(folder):
         recorder.rest()
         recorder.end()
 
-    assert ended(forked(child)) == 0
+    in_a_child(child)
     recorder.event(Kind.STALE, -1, 3)
     assert numbered(reading.read(recorder.path).entries) == [1, 3]
 
@@ -282,9 +233,6 @@ def test_threads_write_side_by_side(folder):
     assert all(entry.text == "abc" for entry in flight.entries)
 
 
-# ---- requests ------------------------------------------------------------------------------------------
-
-
 def test_a_request_that_leaves_without_a_word_is_told(folder):
     recorder, a, b = begun(), request_hash("a"), request_hash("b")
     recorder.look(-1, 0, [Task("a"), None], 0)
@@ -294,9 +242,7 @@ def test_a_request_that_leaves_without_a_word_is_told(folder):
     told = [("SEATED", 0, a), ("SEATED", 1, b), ("ENDED", 1, b), ("LEFT", 0, a), ("SEATED", 0, b)]
     assert kinds(recorder) == told
 
-
-def test_a_request_that_came_back_and_leaves_without_a_word_is_told(folder):
-    recorder, a = begun(), request_hash("a")
+    recorder = begun()  # one that came back
     recorder.began(0, "a", 7, None)
     recorder.let_go(Kind.PREEMPTED, 0, "a")
     recorder.began(0, "a", 7, None)
@@ -313,18 +259,3 @@ def test_the_id_of_a_request_is_not_in_the_file(folder):
         data = file.read()
     assert b"somebody" not in data
     assert b"ValueError" in data
-
-
-def test_a_file_of_another_kind_is_said_to_be_one(folder):
-    recorder = begun()
-    data = Path(recorder.path).read_bytes()
-    recorder.end()
-    assert reading.parse(data).channel == "topk"
-    for other in (b"", b"\x88" + data[1:], data[: len(MAGIC) - 1], b"PK" + bytes(HEAD_SIZE)):
-        with pytest.raises(reading.FlightError, match="mine is not a flight recorder's file"):
-            reading.parse(other, "mine")
-    for length in (len(MAGIC), HEAD_SIZE - 1):
-        with pytest.raises(
-            reading.FlightError, match=f"ends within its head, at byte {length} of {HEAD_SIZE}"
-        ):
-            reading.parse(data[:length])

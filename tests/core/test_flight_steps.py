@@ -12,10 +12,11 @@ from fd_postproc.explain.timeline import with_slots
 from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
-from tests.core.test_killed_processes import ended, forked
+from tests.lib.children import in_a_child
 from tests.lib.flights import begun, bytes_of
 from tests.lib.kernel_emulation import compiler
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 
 def recorded_steps(recorder, *steps):
@@ -29,7 +30,7 @@ def recorded_steps(recorder, *steps):
     return list(with_slots(reading.read(recorder.path)))
 
 
-@pytest.mark.parametrize("batch", [1, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 319, 320, 321, 512])
+@each("batch", [1, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 319, 320, 321, 512])
 def test_slots_with_tokens_whatever_the_batch(folder, batch):
     generator = random.Random(batch)
     steps, slots = [], []
@@ -70,8 +71,8 @@ def test_slots_that_stay_are_told_again_after_a_thousand_steps(folder):
     assert all(slots == {0, 2} for _, slots in found)
 
 
-@pytest.mark.parametrize("columns", [2, 21])
-@pytest.mark.parametrize("rows", [20, 64, 300])
+@each("columns", [2, 21])
+@each("rows", [20, 64, 300])
 def test_the_sum_is_of_the_sampled_tokens_alone(folder, columns, rows):
     """Column 0; the others are candidates."""
     ids = np.arange(rows * columns).reshape(rows, columns)
@@ -88,7 +89,7 @@ def test_the_sum_is_of_the_sampled_tokens_alone(folder, columns, rows):
     assert set(others) == {first}
 
 
-@pytest.mark.parametrize("batch", [1, 16, 31, 32, 33, 64, 100, 128])
+@each("batch", [1, 16, 31, 32, 33, 64, 100, 128])
 def test_the_sum_is_of_every_count_and_token(folder, batch):
     """Equal steps have equal ones, and no two others."""
     counts = [2] * batch
@@ -171,5 +172,5 @@ def test_a_receiver_in_a_child_marks_nothing_in_its_parents_file(folder, queue, 
     recorder, receiver = begun(), fp.Receiver("plain", key=queue.key)
     receiver._follows_sender, receiver._ring = True, recorder.ring
     plain_sender.send(fp.Step.from_arrays("plain", [1], [7]))
-    assert ended(forked(lambda: receiver.receive())) == 0
+    in_a_child(receiver.receive)
     assert reading.read(recorder.path).busy_since is None

@@ -1,4 +1,4 @@
-"""Sender: what one message may hold, and waiting while the queue is full."""
+"""Sender: what one message may hold, and limits that change while it waits."""
 
 import time
 
@@ -7,16 +7,9 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests.lib.random_steps import random_step
-from tests.lib.sending import LARGEST, fill, in_thread, same
-from tests.lib.waiting import PATIENCE, signalled, until, when
-
-
-def until_it_waits(sender):
-    """Until a send in another thread, the first that does, waits for room."""
-    until(lambda: sender.waiting_seconds)
-
-
-# ---- Limits ----------------------------------------------------------------------------------------------
+from tests.lib.rows import each
+from tests.lib.sending import LARGEST, fill, in_thread, pipe, same
+from tests.lib.waiting import until
 
 
 def test_the_limit(default_limits, queue_keys):
@@ -34,8 +27,10 @@ def test_the_limit(default_limits, queue_keys):
     assert fp.Sender("topk", key=queue_keys()).limit == 500
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
-def test_too_big(dialect, default_limits, queue):
+@each("dialect", ["packed", "legacy"])
+def test_too_big(dialect, default_limits, new_queue):
+    queue = new_queue()
+    default_limits("msgmax", 8192)
     sent = random_step("spec_topk", 1, batch=8, cols=3, accepted=2)
     sender = fp.Sender("spec_topk", key=queue.key, dialect=dialect)
     with pytest.raises(fp.MessageTooBig) as caught:
@@ -56,52 +51,33 @@ def test_a_queue_that_is_too_small(raised_limits, queue):
     with pytest.raises(fp.MessageTooBig, match=r"msg_qbytes|what this queue may hold \(5000") as caught:
         fp.Sender("spec_topk", key=queue.key).send(sent)
     assert caught.value.limit == 5000
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-        in_thread(sender.send, sent, 20),
-    ):
+    with pipe(queue.key) as (sender, receiver), in_thread(sender.send, sent, 20):
         assert same(receiver.receive(20), sent)
 
 
+@pytest.mark.realtime
 def test_frames_are_cut_to_the_limit_of_the_moment(default_limits, queue):
     sent = random_step("spec_topk", 1, batch=10, cols=3, accepted=6)
     size = len(fp.encode(sent, "compact"))
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
-        for name, limit in (
-            ("msgmax", 8192),
-            ("msgmax", 512),
-            ("msgmax", 1000),
-            ("qbytes", 700),
-            ("msgmax", 300),
-        ):
-            if name == "msgmax":
-                default_limits("msgmax", limit)
-            else:
-                queue.max_size = limit
-                default_limits("msgmax", 8192)
+    with pipe(queue.key) as (sender, receiver):
+        for msgmax, qbytes in (8192, 16384), (512, 16384), (1000, 16384), (8192, 700), (300, 700):
+            default_limits("msgmax", msgmax)
+            queue.max_size = qbytes
             with in_thread(sender.send, sent, 20):
                 assert same(receiver.receive(20), sent)
         pieces = [1] + [-(-(size - 64) // (limit - 64)) for limit in (512, 1000, 700, 300)]
         assert sender.stats["messages"] == sum(pieces)
 
 
-@pytest.mark.parametrize("limit", [65, 68, 72, 100, 128, 135, 136, 137, 150])
-def test_tiny_limits(limit, default_limits, queue):
+@pytest.mark.realtime
+@each("limit", [65, 68, 72, 100, 128, 135, 136, 137, 150])
+def test_tiny_limits(limit, default_limits, new_queue):
+    queue = new_queue()
     sent = random_step("spec_topk", 1, batch=4, cols=2, accepted=3)
     default_limits("msgmax", limit)
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
-        try:
-            with in_thread(sender.send, sent, 20) as outcome:
-                got = receiver.receive(5 if limit >= 136 else 0.1)
-        finally:
-            default_limits("msgmax", 8192)
+    with pipe(queue.key) as (sender, receiver):
+        with in_thread(sender.send, sent, 20) as outcome:
+            got = receiver.receive(5 if limit >= 136 else 0.1)
         if outcome == [None]:
             assert same(got, sent)
         else:  # too small to be worth it, but then it says so
@@ -110,28 +86,17 @@ def test_tiny_limits(limit, default_limits, queue):
             assert queue.current_messages == 0
 
 
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-def test_a_limit_below_the_header(dialect, default_limits, queue):
-    sender = fp.Sender("spec_topk", key=queue.key, dialect=dialect)
-    default_limits("msgmax", 64)
-    with pytest.raises(fp.MessageTooBig, match="64"):
-        sender.send(random_step("spec_topk", 1, batch=40, cols=2))
-    default_limits("msgmax", 8192)
-    sender.send(random_step("spec_topk", 1, batch=3, cols=2))
-    assert queue.current_messages == 1
-
-
-@pytest.mark.parametrize("limit", ["msgmax", "msg_qbytes"])
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_limits_lowered_in_the_middle_of_a_frame(timeout, limit, default_limits, queue):
+@pytest.mark.realtime
+@each("limit", ["msgmax", "msg_qbytes"])
+@each("timeout", [None, 20])
+def test_limits_lowered_in_the_middle_of_a_frame(timeout, limit, default_limits, new_queue):
     """What is left of it cannot be sent; it costs that frame, and says so."""
+    queue = new_queue()
+    default_limits("msgmax", 8192)
     sent, after = random_step(**LARGEST), random_step("spec_topk", 2, batch=100, cols=21, accepted=6)
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
+    with pipe(queue.key) as (sender, receiver):
         with in_thread(sender.send, sent, timeout) as outcome:
-            until_it_waits(sender)
+            until(lambda: sender.waiting_seconds)
             if limit == "msgmax":
                 default_limits("msgmax", 1000)
             else:
@@ -145,15 +110,18 @@ def test_limits_lowered_in_the_middle_of_a_frame(timeout, limit, default_limits,
         assert receiver.stats["incomplete"] == 1
 
 
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_a_queue_made_smaller_than_the_message_that_waits(timeout, dialect, default_limits, queue):
+@pytest.mark.realtime
+@each("dialect", ["packed", "compact"])
+@each("timeout", [None, 20])
+def test_a_queue_made_smaller_than_the_message_that_waits(timeout, dialect, default_limits, new_queue):
     """The kernel would let it wait forever, even on an empty queue."""
+    queue = new_queue()
+    default_limits("msgmax", 8192)
     step = fp.Step.from_arrays("plain", [1] * 300, range(300))
     with fp.Sender("plain", key=queue.key, dialect=dialect) as sender:
         fitted = fill(sender, step)
         with in_thread(sender.send, step, timeout) as outcome:
-            until_it_waits(sender)
+            until(lambda: sender.waiting_seconds)
             queue.max_size = 1000
         assert isinstance(outcome[0], fp.MessageTooBig)
         assert "msg_qbytes = 1000" in str(outcome[0])
@@ -164,13 +132,14 @@ def test_a_queue_made_smaller_than_the_message_that_waits(timeout, dialect, defa
         sender.send(step, 0)
 
 
+@pytest.mark.realtime
 def test_limits_lowered_and_raised_again_while_it_waits(default_limits, queue):
     """What matters is whether the message fits when there is room for it."""
     step = fp.Step.from_arrays("plain", [1], [5])
     with fp.Sender("plain", key=queue.key) as sender:
         fitted = fill(sender, step)
         with in_thread(sender.send, step) as outcome:
-            until_it_waits(sender)
+            until(lambda: sender.waiting_seconds)
             for size in (100, 16384, 12, 16384):
                 queue.max_size = size
                 time.sleep(0.03)
@@ -179,86 +148,11 @@ def test_limits_lowered_and_raised_again_while_it_waits(default_limits, queue):
         assert queue.current_messages == fitted
 
 
-# ---- A full queue ----------------------------------------------------------------------------------------
-
-
-def test_a_full_queue(plain_sender, queue, plain_step):
-    fitted = fill(plain_sender, plain_step)
-    assert fitted == queue.current_messages > 100
-    assert plain_sender.stats["frames"] == fitted
-    began = time.monotonic()
-    with pytest.raises(fp.QueueTimeout, match=f"queue {queue.id}") as caught:
-        plain_sender.send(plain_step, timeout=0.05)
-    assert 0.05 <= time.monotonic() - began < PATIENCE
-    assert "the other side is not reading" in str(caught.value)
-    assert queue.current_messages == plain_sender.stats["frames"] == fitted
-    assert plain_sender.stats["waits"] >= 1
-    assert plain_sender.stats["wait_seconds"] >= 0.04  # what passes between two waits is not counted
-    queue.receive()
-    plain_sender.send(plain_step, 0)
-    assert queue.current_messages == fitted
-
-
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_waits_without_the_gil(plain_sender, queue, plain_step, timeout):
-    fill(plain_sender, plain_step)
-    before = plain_sender.stats["waits"]
-    other = when(
-        lambda: plain_sender.waiting_seconds > 0.03, queue.receive
-    )  # needs the GIL while the sender waits
-    plain_sender.send(plain_step, timeout)
-    other.join()
-    assert plain_sender.stats["waits"] == before + 1
-    assert plain_sender.stats["wait_seconds"] > 0.02
-
-
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_a_signal_runs_its_handler_and_the_wait_goes_on(plain_sender, queue, plain_step, timeout):
-    fitted = fill(plain_sender, plain_step)
-    seen = []
-
-    def handler(*_):
-        seen.append(plain_sender.stats["frames"])
-        if len(seen) == 3:
-            queue.receive()
-
-    with signalled(handler, lambda: plain_sender.waiting_seconds, repeat=True):
-        plain_sender.send(plain_step, timeout)
-    assert seen[:3] == [fitted] * 3
-    assert queue.current_messages == fitted
-
-
-@pytest.mark.parametrize("timeout", [None, 20])
-def test_a_handler_that_raises_ends_the_wait(plain_sender, queue, plain_step, timeout):
-    class Stop(Exception):
-        pass
-
-    def handler(*_):
-        raise Stop
-
-    fitted = fill(plain_sender, plain_step)
-    with signalled(handler, lambda: plain_sender.waiting_seconds), pytest.raises(Stop):
-        plain_sender.send(plain_step, timeout)
-    assert queue.current_messages == plain_sender.stats["frames"] == fitted
-    queue.receive()
-    plain_sender.send(plain_step, 0)  # usable as before
-
-
-def test_signals_do_not_make_a_wait_longer(plain_sender, plain_step):
-    fill(plain_sender, plain_step)
-    began = time.monotonic()
-    with signalled(lambda *_: None, lambda: True, repeat=True), pytest.raises(fp.QueueTimeout):
-        plain_sender.send(plain_step, 0.2)
-    assert 0.2 <= time.monotonic() - began < PATIENCE
-
-
+@pytest.mark.realtime
 def test_a_timeout_in_the_middle_of_a_frame(default_limits, queue):
     """The frame is lost, and counted by the receiver; the next one is whole."""
     sent, after = random_step(**LARGEST), random_step("spec_topk", 2, batch=9, cols=21, accepted=2)
-    with (
-        fp.Sender("spec_topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("spec_topk", key=queue.key) as receiver,
-    ):
+    with pipe(queue.key) as (sender, receiver):
         for timeout in 0, 0.05:
             with pytest.raises(fp.QueueTimeout):
                 sender.send(sent, timeout)
@@ -269,9 +163,3 @@ def test_a_timeout_in_the_middle_of_a_frame(default_limits, queue):
         assert got.seq == 2
         assert receiver.stats["incomplete"] == 2
         assert sender.stats["frames"] == 1
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), -0.001])
-def test_timeout_must_be_a_number_of_seconds(plain_sender, plain_step, timeout):
-    with pytest.raises(ValueError, match="timeout"):
-        plain_sender.send(plain_step, timeout)

@@ -1,20 +1,15 @@
 """Messages that FastDeploy's own save ops sent; golden/README.md tells where they come from."""
 
 import hashlib
-import re
 
 import numpy as np
-import pytest
 
 import fd_postproc as fp
-from tests.lib.paths import ROOT
+from tests.lib.goldens import GOOD, RECEIVED
+from tests.lib.rows import each
 from tests.reference import ReferenceStep, claimed, decode, encode, fill, live
 
 LOGPROBS = ("topk", "spec_topk")
-
-
-def decode_fast(payload, channel):
-    return ReferenceStep.from_step(fp.decode(payload, channel))
 
 
 def sha256(values, dtype):
@@ -27,42 +22,14 @@ def per_request(step, rows):
     return [[next(rows) for _ in range(count)] for count in step.counts]
 
 
-NAME = re.compile(r"(m?\w+_(?:legacy|packed))_b(\d+)_c(\d+)(_stop)?_s\d+")
-OPS = [f"{op}_{dialect}" for op in ("topk", "spectopk", "mtpfirsttopk") for dialect in ("legacy", "packed")]
+ALL = each("golden", GOOD.values())
 
 
-def recorded_shapes(goldens, op):
-    """(batch, columns) of an op's messages."""
-    names = [found.groups() for name in goldens if (found := NAME.fullmatch(name))]
-    return {(int(batch), int(cols)) for one, batch, cols, _ in names if one == op}
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_the_messages_are_enough(goldens, op):
-    """Not every pair of batch and columns, but each value, and the pairs that a rule depends on."""
-    shapes = recorded_shapes(goldens, op)
-    assert {batch for batch, _ in shapes} == {1, 3, 256, 512}
-    assert {cols for _, cols in shapes} == {1, 6, 21}
-    if not op.startswith("mtpfirst"):
-        assert (512, 21) in shapes, "the longest message"
-        assert any(name.startswith(op) and "_stop_" in name for name in goldens)
-    if op == "spectopk_legacy":
-        assert {cols for batch, cols in shapes if batch > 1} == {1, 6, 21}, "narrow: ids of the wrong rows"
-
-
-def test_the_index_names_what_is_there(goldens):
-    folder = ROOT / "tests" / "golden"
-    assert sorted(goldens) == sorted(path.stem for path in folder.glob("*.bin"))
-    recipes = {path.stem for path in folder.glob("*.json")} - {"index"}
-    received = {path.name.partition(".")[0] for path in folder.glob("*.npz")}
-    assert recipes == goldens.keys() >= received
-
-
+@ALL
 def test_holds_the_recorded_values(golden):
-    check_recorded(golden, decode_fast(golden.payload, golden.channel))
-
-
-def test_the_reference_holds_the_recorded_values(golden):
+    assert len(golden.payload) == golden.record["payload_bytes"]
+    assert hashlib.sha256(golden.payload).hexdigest() == golden.record["sha256_payload"]
+    check_recorded(golden, ReferenceStep.from_step(fp.decode(golden.payload, golden.channel)))
     check_recorded(golden, decode(golden.payload, golden.channel))
 
 
@@ -122,18 +89,11 @@ def check_spec_topk(golden, step, recorded):
     assert sha256(step.ranks, np.int32) == recorded["sha_ranks_i32_valid"]
 
 
-def test_the_payload_is_what_was_recorded(golden):
-    assert len(golden.payload) == golden.record["payload_bytes"]
-    assert hashlib.sha256(golden.payload).hexdigest() == golden.record["sha256_payload"]
-
-
-def test_the_recipe_makes_what_the_op_was_given(golden):
-    inputs = {name: [str(array.dtype), list(array.shape)] for name, array in golden.inputs().items()}
-    assert golden.record["inputs"].items() <= inputs.items()
-
-
+@ALL
 def test_tokens_are_those_that_the_op_was_given(golden):
     step, inputs = fp.decode(golden.payload, golden.channel), golden.inputs()
+    given = {name: [str(array.dtype), list(array.shape)] for name, array in inputs.items()}
+    assert golden.record["inputs"].items() <= given.items()
     offsets = inputs.get("cu_batch_token_offset")
     sampled = next(inputs[name] for name in ("x", "accept_tokens", "sampled_token_ids") if name in inputs)
     for i, count in enumerate(step.counts):
@@ -150,34 +110,37 @@ def test_tokens_are_those_that_the_op_was_given(golden):
             )
 
 
-@pytest.mark.parametrize("decoder", [fp.decode, decode], ids=["C", "reference"])
-def test_more_slots_than_the_message_has(refused_golden, decoder):
-    with pytest.raises(fp.MalformedMessage) as caught:
-        decoder(refused_golden.payload, refused_golden.channel)
-    assert caught.value.args == ("spec", "batch", 512, 256, None)
+def test_more_slots_than_the_message_has(refused_golden, decode_both):
+    error = decode_both(refused_golden.payload, refused_golden.channel)
+    assert error.args == ("spec", "batch", 512, 256, None)
 
 
-def test_the_reference_fills_tensors_as_fastdeploy_does(received_golden):
-    filled = received_golden.empty_tensors()
-    fill(received_golden.payload, received_golden.channel, *filled)
-    for ours, theirs in zip(filled, received_golden.tensors, strict=True):
+@each("golden", RECEIVED.values())
+def test_the_reference_fills_tensors_as_fastdeploy_does(golden):
+    filled = golden.empty_tensors()
+    fill(golden.payload, golden.channel, *filled)
+    for ours, theirs in zip(filled, golden.tensors, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_encoding_writes_the_same_bytes(golden):
+@ALL
+def test_encoding_writes_the_same_bytes_and_only_those_matter(golden):
     # Wherever a byte means something, that is.  FastDeploy's topk slots carry scores and a rank even where
     # there is no token, and alternatives beside a -1 or -3.  A Step has no place for them.
-    step = fp.decode(golden.payload, golden.channel)
-    for encoded in (
-        fp.encode(step, golden.dialect),
-        encode(ReferenceStep.from_step(step), golden.dialect),
-    ):
+    step, cells_alive = fp.decode(golden.payload, golden.channel), live(golden.payload, golden.channel)
+    for encoded in (fp.encode(step, golden.dialect), encode(ReferenceStep.from_step(step), golden.dialect)):
         assert len(encoded) == claimed(golden.payload, golden.channel)
-        for cells in live(golden.payload, golden.channel):
+        for cells in cells_alive:
             assert encoded[cells.start : cells.stop] == golden.payload[cells.start : cells.stop], cells
+    noisy = bytearray(b"\x5a" * len(golden.payload))
+    for cells in cells_alive:
+        noisy[cells.start : cells.stop] = golden.payload[cells.start : cells.stop]
+    assert fp.decode(noisy, golden.channel) == step
+    assert decode(noisy, golden.channel) == ReferenceStep.from_step(step)
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
+@ALL
+@each("dialect", ["packed", "legacy"])
 def test_the_other_dialect_says_the_same(golden, dialect):
     step = fp.decode(golden.payload, golden.channel)
     encoded = fp.encode(step, dialect)
@@ -196,16 +159,3 @@ def test_the_other_dialect_says_the_same(golden, dialect):
         np.testing.assert_array_equal(again.ranks, step.ranks)
         assert (ids[:, step.cols :] == -1).all()
         assert (scores[:, step.cols :] == 0).all()
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [pytest.param(0x00, marks=pytest.mark.nightly), 0x5A, pytest.param(0xFF, marks=pytest.mark.nightly)],
-)
-def test_bytes_that_mean_nothing_do_not_matter(golden, noise):
-    noisy = bytearray([noise]) * len(golden.payload)
-    for cells in live(golden.payload, golden.channel):
-        noisy[cells.start : cells.stop] = golden.payload[cells.start : cells.stop]
-    step = fp.decode(golden.payload, golden.channel)
-    assert fp.decode(noisy, golden.channel) == step
-    assert decode(noisy, golden.channel) == ReferenceStep.from_step(step)

@@ -1,13 +1,11 @@
 """Signals at every system call, and a wall clock that jumps."""
 
-import time
-
 import pytest
-import sysv_ipc
 
 from tests.lib.interposed import disturbed
-from tests.lib.waiting import PATIENCE
+from tests.lib.rows import each
 
+pytestmark = pytest.mark.realtime
 TRAFFIC = """
 import signal, sys, threading
 import sysv_ipc
@@ -22,30 +20,21 @@ sender = fp.Sender("spec_topk", key=key, dialect="compact")
 receiver = fp.Receiver("spec_topk", key=key)
 """
 
-SENDING = (
-    TRAFFIC
-    + """
+SENDING = """
 got = []
-reader = threading.Thread(target=lambda: got.extend(receiver.receive(20) for _ in range(steps)))
-reader.start()
+other = threading.Thread(target=lambda: got.extend(receiver.receive(20) for _ in range(steps)))
+other.start()
 for n in range(steps):
     sender.send(step(n), TIMEOUT)
-reader.join()
+other.join()
 """
-)
 
-RECEIVING = (
-    TRAFFIC
-    + """
-def send():
-    for n in range(steps):
-        sender.send(step(n), 20)
-writer = threading.Thread(target=send)
-writer.start()
+RECEIVING = """
+other = threading.Thread(target=lambda: [sender.send(step(n), 20) for n in range(steps)])
+other.start()
 got = [receiver.receive(TIMEOUT) for _ in range(steps)]
-writer.join()
+other.join()
 """
-)
 
 CHECK = """
 assert [s.seq for s in got] == list(range(steps))
@@ -58,24 +47,12 @@ print(len(seen))
 """
 
 
-@pytest.fixture
-def queue(default_limits, queue_key):
-    """A small queue: most frames take several pieces, and the sender waits for room."""
-    return sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-
-
-@pytest.mark.parametrize(
-    ("how", "timeout"),
-    [
-        *(("before", 20), ("after", 20), ("instead", None), ("instead", 20)),
-        *(pytest.param(how, None, marks=pytest.mark.nightly) for how in ("before", "after")),
-    ],
-)
-@pytest.mark.parametrize("main_thread", [SENDING, RECEIVING], ids=["sending", "receiving"])
-def test_signals_at_every_system_call(main_thread, how, timeout, queue):
-    """Nothing is lost, doubled or mixed, and the handler runs.  (Python runs it in the main thread.)"""
-    script = main_thread.replace("TIMEOUT", repr(timeout)) + CHECK
-    assert int(disturbed(how, script, queue.key)) > 0
+@each("main_thread", [SENDING, RECEIVING])
+@each("how, timeout", [("before", 20), ("after", 20), ("instead", None), ("instead", 20)])
+def test_signals_at_every_system_call(main_thread, how, timeout, default_limits, new_queue):
+    """Nothing is lost, doubled or mixed, and the handler runs."""
+    script = TRAFFIC + main_thread.replace("TIMEOUT", repr(timeout)) + CHECK
+    assert int(disturbed(how, script, new_queue().key)) > 0
 
 
 def test_waits_do_not_follow_the_wall_clock(queue):
@@ -96,9 +73,7 @@ try:
 except fp.QueueTimeout:
     print(receiver.stats["wait_seconds"], sender.stats["wait_seconds"])
 """
-    began = time.monotonic()
     waited = [float(word) for word in disturbed("clock", script, queue.key).split()]
-    assert time.monotonic() - began < PATIENCE
     assert all(0.15 < seconds < 20 for seconds in waited), waited
 
 
@@ -107,6 +82,7 @@ def test_a_recording_does_not_follow_the_wall_clock(tmp_path):
     script = """
 import sys
 from fd_postproc.recording import Recording, RecordingWriter
+from tests.lib.rows import each
 with RecordingWriter(sys.argv[1]) as recording:
     for _ in range(20):
         recording.write(b"message")

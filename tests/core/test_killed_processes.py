@@ -10,7 +10,7 @@ import pytest
 
 import fd_postproc as fp
 from tests import reference
-from tests.lib.children import python
+from tests.lib.children import ended, forked, in_a_child, python
 from tests.lib.marks import forks_beside_threads
 from tests.lib.random_steps import random_step
 from tests.lib.search import crossed
@@ -18,27 +18,11 @@ from tests.lib.sending import fill
 from tests.lib.waiting import PATIENCE, until
 
 PIECES = 12
+pytestmark = pytest.mark.realtime
 LARGE = {"channel": "spec_topk", "seed": 1, "batch": 256, "cols": 21, "accepted": 2}
 
 
-def forked(work):
-    """Run something in a child process; its process id."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return child
-
-
-def ended(child):
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.parametrize("pieces", crossed(range(PIECES)))
+@pytest.mark.parametrize("pieces", crossed(range(PIECES), every=4))
 def test_a_sender_killed_after_every_piece_of_a_frame(pieces, default_limits, queue):
     """Its frame is lost and counted; what came before it and what comes after is whole."""
     default_limits("msgmnb", 1 << 20)
@@ -201,29 +185,9 @@ def test_a_receiver_killed_and_started_again(default_limits, queue):
     assert len(lost) <= kills, lost
 
 
-def test_messages_of_an_earlier_run_come_first(default_limits, queue):
-    """Whole ones as they were sent, half ones not at all; and never mixed with those of this run."""
-    old, new = random_step("spec_topk", 1, batch=20), random_step("spec_topk", 2, batch=20)
-    for step, dialect in (old, "packed"), (old, "compact"):
-        if len(fp.encode(step, dialect)) <= 8192:
-            fp.Sender("spec_topk", key=queue.key, dialect=dialect).send(step)
-    whole = queue.current_messages
-    half_frame(queue, random_step(**LARGE), 4096)
-    waiting = queue.current_messages
-    with fp.Receiver("spec_topk", key=queue.key) as receiver:
-        fp.Sender("spec_topk", key=queue.key, dialect="compact").send(new, 0)
-        got = [receiver.receive(0) for _ in range(whole + 1)]
-        assert got == [old] * whole + [new]
-        assert receiver.receive(0) is None
-        assert receiver.stats["messages"] == waiting + 1
-
-
-# ---- Fork ------------------------------------------------------------------------------------------------
-
-
 def test_a_fork_in_the_middle_of_a_frame(default_limits, queue):
     """The child has what came so far, and may go on where the parent stopped."""
-    large = random_step(**LARGE)
+    large, small = random_step(**LARGE), random_step("spec_topk", 3, batch=2)
     parts = reference.split(reference.encode_frame(reference.ReferenceStep.from_step(large)), 8192)
     receiver = fp.Receiver("spec_topk", key=queue.key)
     for part in parts[:3]:
@@ -236,52 +200,64 @@ def test_a_fork_in_the_middle_of_a_frame(default_limits, queue):
             got = receiver.receive(0)
         assert got == large
 
-    assert ended(forked(go_on)) == 0
-    fp.Sender("spec_topk", key=queue.key).send(random_step("spec_topk", 3, batch=2))
-    assert receiver.receive(0) == random_step("spec_topk", 3, batch=2)
+    in_a_child(go_on)
+    fp.Sender("spec_topk", key=queue.key).send(small)
+    assert receiver.receive(0) == small
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @forks_beside_threads
-def test_a_fork_while_another_thread_waits(default_limits, queue):
+def test_a_fork_while_another_thread_waits(default_limits, new_queue):
     """The thread is not in the child, whose Receiver and Sender are free; the parent's go on waiting."""
-    small = random_step("spec_topk", 1, batch=2)
-    receiver = fp.Receiver("spec_topk", key=queue.key)
+    step, queues = fp.Step.from_arrays("plain", [1], [5]), [new_queue(), new_queue()]
+    receiver = fp.Receiver("plain", key=queues[0].key)
+    sender = fp.Sender("plain", key=queues[1].key, dialect="compact")
+    fill(sender, step)
     got = []
-    thread = threading.Thread(target=lambda: got.append(receiver.receive()))
-    thread.start()
-    until(lambda: receiver.stats["waits"])
-    time.sleep(0.02)
+    threads = [
+        threading.Thread(target=lambda: got.append(receiver.receive())),
+        threading.Thread(target=sender.send, args=(step,)),
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: receiver.stats["waits"] and sender.waiting_seconds)
 
     def use():
         assert receiver.receive(0.05) is None
-
-    assert ended(forked(use)) == 0
-    with pytest.raises(fp.ReceiverBusy):
-        receiver.receive(0)
-    queue.send(fp.encode(small))
-    thread.join(20)
-    assert got == [small]
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-@forks_beside_threads
-def test_a_fork_while_another_thread_waits_for_room(default_limits, queue):
-    step = fp.Step.from_arrays("plain", [1], [5])
-    sender = fp.Sender("plain", key=queue.key, dialect="compact")
-    fill(sender, step)
-    waits = sender.stats["waits"]
-    thread = threading.Thread(target=sender.send, args=(step,))
-    thread.start()
-    until(lambda: sender.stats["waits"] > waits)
-
-    def use():
         with pytest.raises(fp.QueueTimeout):
             sender.send(step, 0.05)
 
-    assert ended(forked(use)) == 0
+    in_a_child(use)
+    with pytest.raises(fp.ReceiverBusy):
+        receiver.receive(0)
     with pytest.raises(fp.SenderBusy):
         sender.send(step, 0)
-    queue.receive()
-    thread.join(20)
-    assert not thread.is_alive()
+    queues[0].send(fp.encode(step))
+    queues[1].receive()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert got == [step]
+
+
+def test_who_sent_a_step(queue):
+    """The kernel knows the last sender only, so it is noted while nothing else waits."""
+    step = fp.Step.from_arrays("plain", [1], [5])
+
+    def child():
+        child = forked(lambda: fp.Sender("plain", key=queue.key).send(step, 20))
+        assert ended(child) == 0
+        return child
+
+    def received():
+        receiver._sender_due = 0  # asked at every step
+        assert receiver.receive(20) == step
+        return receiver._last_sender
+
+    receiver = fp.Receiver("plain", key=queue.key)
+    child()
+    assert received() == 0  # one that does not follow senders asks nothing
+    receiver._follows_sender = True
+    first, second = child(), child()
+    assert received() == 0
+    assert received() == second != first

@@ -12,8 +12,9 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import checks, ops, queues
-from fd_postproc._core import host_flag, host_input
+from fd_postproc._core import host_flag, host_input, step_from_tensors
 from tests.lib.frameworks import FRAMEWORKS, made
+from tests.lib.rows import each
 
 SCORES = [[-0.5, -2.0]]
 
@@ -23,42 +24,10 @@ def step(**words):
     return fp.Step.from_arrays("spec_topk", **given)
 
 
-# ---- Keys and ids -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [np.int32(8002), np.uint64(8002), np.array(8002), np.int64(8002)])
-def test_an_id_of_any_integer_type(number):
-    assert queues.locate("topk", number) == queues.locate("topk", 8002)
-    assert type(queues.locate("topk", key=number)) is int
-
-
-@pytest.mark.parametrize("name", ["queue_id", "key"])
-@pytest.mark.parametrize(
-    "value", ["8002", "0x1f42", 8002.0, np.float64(8002), np.array([8002, 8003]), True, b"8002", 1j]
-)
-def test_what_is_no_id_is_refused_at_once(name, value):
-    """A range of 4.3 billion numbers was searched for them, which not even Ctrl-C ended."""
-    with pytest.raises(TypeError, match=f"{name} must be a whole number, not"):
-        fp.Receiver("topk", **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ({"key": 1 << 32}, "key = 4294967296 is outside -2147483648..4294967295; keys have 32 bits"),
-        ({"key": 10**5000}, "key = a number of 16610 bits is outside"),
-        ({"queue_id": -(1 << 31) - 1}, "queue_id = -2147483649 is outside"),
-        ({"queue_id": 7, "path": "a\0b"}, "path 'a.x00b' holds a NUL character"),
-    ],
-)
-def test_what_does_not_fit_is_named(words, text):
-    with pytest.raises(ValueError, match=text):
-        fp.Receiver("topk", **words)
-
-
-def test_a_number_is_no_path():
-    with pytest.raises(TypeError, match=r"path must be a str or an os\.PathLike, not 0"):
-        fp.Receiver("topk", 7, path=0)
+def test_an_id_of_any_integer_type():
+    for number in np.int32(8002), np.uint64(8002), np.array(8002), np.int64(8002):
+        assert queues.locate("topk", number) == queues.locate("topk", 8002)
+        assert type(queues.locate("topk", key=number)) is int
 
 
 def test_a_key_is_spelled_as_ipcs_does(queue_key):
@@ -77,61 +46,24 @@ def test_a_key_is_spelled_as_ipcs_does(queue_key):
         sender.send_arrays([1], [5])
 
 
-# ---- Permission bits --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("mode", "text"),
-    [
-        (666, r"mode 666 \(0o1232; did you mean 0o666\?\)"),
-        (640, r"did you mean 0o640"),
-        (-1, "mode -1"),
-        (0o1777, "mode 0o1777"),
-        (0o777, "mode 0o777"),
-        (0o066, "mode 0o66"),
-        (0, "mode 0o0"),
-        (0o400, "mode 0o400"),
-        (1 << 80, "mode = 1208925819614629174706176 is outside"),
-    ],
-)
-@pytest.mark.parametrize("kind", [fp.Receiver, fp.Sender])
-def test_permission_bits_with_which_nobody_could_work(kind, mode, text, queue_key):
-    with pytest.raises(ValueError, match=text):
-        kind("plain", key=queue_key, mode=mode)
-    assert queue_key not in {queue.key for queue in queues.list_queues()}
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o622, 0o666, np.int16(0o600)])
-def test_permission_bits_that_work(mode, queue_key):
-    with fp.Receiver("plain", key=queue_key, mode=mode) as receiver:
-        assert queues.inspect_queue(receiver.msqid).mode == mode
-    with pytest.raises(TypeError, match="mode must be a whole number"):
-        fp.Receiver("plain", key=queue_key, mode="600")
-
-
-# ---- Times ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("timeout", [0.0, np.float32(0.001), np.int64(0), np.array(0.001)])
-def test_a_time_of_any_number_type(timeout, queue_key):
+def test_times(queue_key):
     with fp.Receiver("plain", key=queue_key) as receiver:
-        assert receiver.receive(timeout) is None
-    assert ops.flush(timeout)
-
-
-@pytest.mark.parametrize("timeout", ["1", b"1", [1], True, 1j, np.array([1.0, 2.0])])
-def test_what_is_no_time(timeout, queue_key):
-    with fp.Receiver("plain", key=queue_key) as receiver:
+        for timeout in 0.0, np.float32(0.001), np.int64(0), np.array(0.001):
+            assert receiver.receive(timeout) is None
+            assert ops.flush(timeout)
         for call in receiver.receive, ops.flush:
-            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
-                call(timeout)
+            for timeout in "1", b"1", [1], True, 1j, np.array([1.0, 2.0]):
+                with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
+                    call(timeout)
+            for timeout in -1e-9, -1, -math.inf, math.nan, -(10**400):
+                with pytest.raises(ValueError, match=r"timeout = .* is not a number of seconds from 0"):
+                    call(timeout)
+    for value, number in (0, 0.0), (-0.0, 0.0), (np.float32(0.5), 0.5), (10**400, math.inf):
+        assert checks.seconds(value) == number
 
 
-# ---- Numbers of a step ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "error", "text"),
+@each(
+    "words, error, text",
     [
         ({"scores": [[1e300, 0.0]]}, ValueError, r"scores holds 1e\+300, which does not fit float32"),
         ({"scores": [["-0.5", "1"]]}, TypeError, "scores holds strings, not floats"),
@@ -199,14 +131,11 @@ def test_a_payload_of_numbers():
             fp.decode(payload, "spec_topk", mtype=mtype)
 
 
-# ---- Messages of another channel --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("channel", ["plain", "spec"])
-@pytest.mark.parametrize("batch", [1, 2, 5, 144, 200])
-def test_a_message_of_another_channel_is_no_step(channel, batch, queue_key):
+@each("channel", ["plain", "spec"])
+@each("batch", [1, 2, 5, 144, 200])
+def test_a_message_of_another_channel_is_no_step(channel, batch, queue_keys):
     """Its batch lies where the flag of ``spec_topk`` is, and its tokens where that has batch and counts."""
-    other = fp.Step.from_arrays(channel, [1] * batch, [1] + [0] * (batch - 1))
+    queue_key, other = queue_keys(), fp.Step.from_arrays(channel, [1] * batch, [1] + [0] * (batch - 1))
     payload = fp.encode(other).ljust(fp._core.payload_size(channel), b"\0")
     with pytest.raises(fp.MalformedMessage, match=f"message flag {batch}; .* another channel"):
         fp.decode(payload, "spec_topk")
@@ -215,9 +144,6 @@ def test_a_message_of_another_channel_is_no_step(channel, batch, queue_key):
         with pytest.raises(fp.MalformedMessage, match="another channel"):
             receiver.receive(1.0)
         assert receiver.stats["malformed"] == 1
-
-
-# ---- Tensors ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[FRAMEWORKS["paddle"], FRAMEWORKS["torch"]])
@@ -242,28 +168,20 @@ def cast(tensors, array, dtype):
     return tensor.astype(dtype) if hasattr(tensors, "paddle") else tensor.to(getattr(tensors.torch, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@each("dtype", ["bfloat16", "float16", "float64"])
 def test_scores_of_another_width(tensors, dtype, compact):
     """Paddle hands out bfloat16 as 16-bit integers: 0.5 became 16128.0."""
     scores = cast(tensors, SCORES, dtype)
     assert step(scores=scores).scores.tolist() == SCORES
+    assert step(scores=[cast(tensors, SCORES[0], dtype)]).scores.tolist() == SCORES
+    floats = cast(tensors, [[7.0, 8.0]], dtype)
+    with pytest.raises(TypeError, match=f"x has dtype {dtype}, not integers"):
+        host_input(floats, "x", "int64")
+    with pytest.raises(TypeError, match=r"ids holds .*, not integers"):
+        step(ids=floats)
     ids, flag = tensors.tensor(np.array([[7, 8]])), np.array([True])
     ops.save_output_topk(ids[:, :1], ids, scores, np.array([1]), flag, np.zeros(1, np.int32), 0)
     assert compact().scores.tolist() == SCORES
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_ids_that_are_floats(tensors, dtype):
-    tensor = cast(tensors, [[7.0, 8.0]], dtype)
-    with pytest.raises(TypeError, match=f"x has dtype {dtype}, not integers"):
-        host_input(tensor, "x", "int64")
-    with pytest.raises(TypeError, match="ids holds floats, not integers"):
-        step(ids=tensor)
-
-
-def test_a_list_of_tensors(tensors):
-    row = cast(tensors, SCORES[0], "bfloat16")
-    assert step(scores=[row]).scores.tolist() == SCORES
 
 
 @pytest.fixture
@@ -307,6 +225,7 @@ def test_torch_tensors_without_numbers(torch):
 
 @pytest.mark.framework
 def test_a_negative_bit_view_has_the_other_sign(torch, compact):
+    assert step(scores=torch.tensor(SCORES, requires_grad=True)).scores.tolist() == SCORES
     scores = torch.complex(torch.zeros(1, 2), -torch.tensor(SCORES)).conj().imag
     assert scores.is_neg()
     assert scores.tolist() == SCORES
@@ -319,11 +238,6 @@ def test_a_negative_bit_view_has_the_other_sign(torch, compact):
         assert compact().scores.tolist() == SCORES
     with pytest.raises(ValueError, match="x is a negative-bit view, which cannot be written to"):
         ops.get_output(torch._neg_view(torch.zeros(514, dtype=torch.int64)), 0, False)
-
-
-@pytest.mark.framework
-def test_a_tensor_that_learns(torch):
-    assert step(scores=torch.tensor(SCORES, requires_grad=True)).scores.tolist() == SCORES
 
 
 @pytest.mark.framework
@@ -343,17 +257,26 @@ def test_paddle_tensors_without_numbers():
                 call(tensor)
 
 
-# ---- Times ------------------------------------------------------------------------------------------------
+@each("channel, places", [("spec_topk", (0, 1, 2, 4, 515, 516, 515 + 126)), ("plain", (3,))])
+@each("wide", [(1 << 32) + 5, 1 << 31, -(1 << 31) - 1, -(1 << 40), (1 << 63) - 1])
+def test_wide_numbers_of_a_get_ops_tensors(channel, places, wide):
+    """They fit no message: refused, not wrapped."""
 
+    def tensors():
+        if channel == "plain":
+            return [np.array([1, 2, 5, 6, *[0] * 510])[:, None]]
+        tokens = np.zeros((512 * 126 + 515, 1), np.int64)
+        tokens[:5, 0] = 1, 3 | 2 << 8, 2, 1, 1
+        return [tokens, np.zeros((512 * 126, 1), np.float32), np.zeros(3072, np.int64)]
 
-@pytest.mark.parametrize("value", [-1e-9, -1, -math.inf, math.nan, -(10**400)])
-def test_what_is_no_time_is_refused(value):
-    with pytest.raises(ValueError, match=r"timeout = .* is not a number of seconds from 0"):
-        checks.seconds(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "number"), [(0, 0.0), (-0.0, 0.0), (np.float32(0.5), 0.5), (10**400, math.inf)]
-)
-def test_times_from_zero_to_infinity(value, number):
-    assert checks.seconds(value) == number
+    assert step_from_tensors(channel, *tensors()).counts == [1, 1]
+    for place in places:
+        given = tensors()
+        given[0][place] = wide
+        with pytest.raises(fp.MalformedMessage, match=str(wide)):
+            step_from_tensors(channel, *given)
+    if channel == "spec_topk":
+        given = tensors()
+        given[2][6] = wide
+        with pytest.raises(fp.MalformedMessage, match=f"hold {wide}, which does not fit 32 bits"):
+            step_from_tensors(channel, *given)

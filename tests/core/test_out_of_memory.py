@@ -12,6 +12,7 @@ import sysv_ipc
 
 from tests.lib.children import python
 from tests.lib.nursery import nursery
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 pytest.importorskip("_testcapi", reason="needs CPython's own test module, to make allocations fail")
@@ -20,6 +21,7 @@ EVERY_ALLOCATION = """
 import sys
 import _testcapi
 import numpy as np
+from tests.lib.rows import each
 import fd_postproc as fp
 
 def starve(attempt, check, most=400):
@@ -88,9 +90,9 @@ def run(script, *arguments):
     return done.stdout
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_every_allocation_may_fail(attempt, queue_key):
-    run(EVERY_ALLOCATION + attempt, queue_key)
+@each("what", ATTEMPTS)
+def test_every_allocation_may_fail(what, queue_key):
+    run(EVERY_ALLOCATION + ATTEMPTS[what], queue_key)
 
 
 def test_a_step_is_not_lost_for_lack_of_memory(queue_key):

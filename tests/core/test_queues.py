@@ -7,27 +7,22 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import _core, queues
+from tests.lib.rows import each
 
 
-def test_custom_ftok_is_fastdeploys_rule(tmp_path):
-    stat = os.stat(tmp_path)
-    key = queues.queue_key(8002, str(tmp_path))
-    assert key & 0xFFFFF == 8002
-    assert key >> 20 & 0xFF == stat.st_ino & 0xFF
-    assert key >> 28 & 0xF == stat.st_dev & 0xF
-    assert -(1 << 31) <= key < 1 << 31
-
-
-@pytest.mark.parametrize("queue_id", [1 << 20, (1 << 20) + 8002, -1, (1 << 31) - 1])
+@each("queue_id", [8002, 1 << 20, (1 << 20) + 8002, -1, (1 << 31) - 1])
 def test_of_an_id_twenty_bits_count(queue_id, tmp_path):
     """The others are those of the path's file."""
     key, file = queues.queue_key(queue_id, str(tmp_path)), os.stat(tmp_path)
     assert key & 0xFFFFF == queue_id & 0xFFFFF
     assert key >> 20 & 0xFFF == (file.st_dev & 0xF) << 8 | file.st_ino & 0xFF
+    assert -(1 << 31) <= key < 1 << 31
 
 
-@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o660, True), (0o606, True), (0o620, True)])
-def test_who_may_use_a_queue_that_is_there_is_told(mode, told, queue_key, caplog):
+@each("mode, told", [(0o600, False), (0o660, True), (0o606, True), (0o620, True)])
+def test_who_may_use_a_queue_that_is_there_is_told(mode, told, queue_keys, caplog):
+    caplog.clear()
+    queue_key = queue_keys()
     sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=mode)
     queues.open_queue(queue_key)
     assert (f"other users may use it (mode {mode:04o})" in caplog.text) is told
@@ -37,14 +32,6 @@ def test_libc_ftok_is_libcs(tmp_path):
     for queue_id in (1, 8002, 8258, -1):
         expected = sysv_ipc.ftok(str(tmp_path), queue_id, silence_warning=True)
         assert queues.queue_key(queue_id, str(tmp_path), "libc") & 0xFFFFFFFF == expected & 0xFFFFFFFF
-
-
-def test_ids_256_apart_collide_under_libc_only(tmp_path):
-    def key(queue_id, ftok):
-        return queues.queue_key(queue_id, str(tmp_path), ftok)
-
-    assert key(8002, "libc") == key(8258, "libc")
-    assert key(8002, "custom") != key(8258, "custom")
 
 
 def test_every_channel_has_fastdeploys_path():
@@ -66,16 +53,11 @@ def test_the_id_comes_from_the_environment(monkeypatch):
     assert queues.locate("topk") == queues.locate("topk", 8002)
 
 
-@pytest.mark.parametrize("text", ["port", "80_02", "0x10", "8002.0", "99999999999", "²"])
+@each("text", ["port", "80_02", "0x10", "8002.0", "99999999999", "²"])
 def test_a_bad_id_in_the_environment(monkeypatch, text):
     monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", text)
     with pytest.raises(ValueError, match="INFERENCE_MSG_QUEUE_ID="):
         queues.locate("topk")
-
-
-def test_a_path_that_is_not_there():
-    with pytest.raises(fp.QueueError, match="/nowhere/at/all"):
-        queues.locate("topk", 7, path="/nowhere/at/all")
 
 
 def test_key_0_would_be_a_private_queue(monkeypatch, tmp_path):
@@ -87,8 +69,10 @@ def test_key_0_would_be_a_private_queue(monkeypatch, tmp_path):
 
 
 def test_inspect_and_remove(queue_key):
+    with pytest.raises(fp.QueueMissing, match="start the other side first"):
+        queues.open_queue(queue_key, create=False)
     msqid = queues.open_queue(queue_key)
-    assert queues.open_queue(queue_key) == msqid
+    assert queues.open_queue(queue_key) == queues.open_queue(queue_key, create=False) == msqid
     sysv_ipc.MessageQueue(queue_key).send(b"12345")
     info = queues.inspect_queue(msqid)
     assert (info.key, info.messages, info.bytes, info.mode) == (queue_key, 1, 5, 0o600)
@@ -103,24 +87,12 @@ def test_inspect_and_remove(queue_key):
         queues.inspect_queue(msqid)
 
 
-def test_open_without_making(queue_key):
-    with pytest.raises(fp.QueueMissing, match="start the other side first"):
-        queues.open_queue(queue_key, create=False)
-    msqid = queues.open_queue(queue_key)
-    assert queues.open_queue(queue_key, create=False) == msqid
-
-
 def test_too_many_queues(raised_limits, queue_keys):
     with open("/proc/sys/kernel/msgmni", "w") as file:
         file.write("1")
     queues.open_queue(queue_keys())
     with pytest.raises(fp.QueueError, match=r"all 1 queues that kernel.msgmni allows .* kernel.msgmni=2"):
         queues.open_queue(queue_keys())
-
-
-def test_limits_are_numbers():
-    limits = queues.kernel_limits()
-    assert min(limits.msgmax, limits.msgmnb, limits.msgmni) > 0
 
 
 def test_peek_leaves_the_message(queue_key):
@@ -147,43 +119,21 @@ def test_peek_names_the_limit_that_stops_it(raised_limits, queue_key):
         _core.peek(msqid)
 
 
-def test_peek_at_a_queue_that_is_gone(queue_key):
-    msqid = queues.open_queue(queue_key)
-    queues.remove_queue(msqid)
-    with pytest.raises(fp.QueueRemoved):
-        _core.peek(msqid)
-
-
-def test_errors_carry_errno_and_remedy():
-    error = fp.errors.queue_error(7, "sending")
-    assert isinstance(error, fp.MessageTooBig)
-    assert (error.errno, error.size, error.limit) == (7, None, None)
-    assert "kernel.msgmax" in str(error)
-    error = fp.errors.too_big("sending", "packed", 9000, 8192, 16384)
-    assert (error.errno, error.size, error.limit) == (7, 9000, 8192)
-    assert type(fp.errors.queue_error(12, "sending")) is fp.QueueError
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
+@each(
+    "numbers, text",
     [
         ({"max_batch": 0}, r"max_batch = 0 is outside 1\.\.65535"),
         ({"top_k": -1}, "top_k = -1"),
         ({"max_draft": 256}, "max_draft = 256"),
         ({"spec_batch": 65536}, "spec_batch = 65536"),
         ({"max_batch": 65535, "top_k": 1000}, "cells"),
+        ({"max_batch": 512.0}, r"Layout.max_batch must be a whole number, not 512.0 \(float\)"),
+        ({"top_k": True}, "bool"),
     ],
 )
 def test_layout_bounds(numbers, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, TypeError), match=text):
         fp.Layout(**numbers)
-
-
-def test_layout_takes_integers_only():
-    with pytest.raises(TypeError, match=r"Layout.max_batch must be a whole number, not 512.0 \(float\)"):
-        fp.Layout(max_batch=512.0)
-    with pytest.raises(TypeError, match="bool"):
-        fp.Layout(top_k=True)
 
 
 def test_known_layouts():

@@ -10,6 +10,7 @@ import fd_postproc as fp
 from tests import reference
 from tests.lib import reassembly
 from tests.lib.reassembly import MORE, REFUSED, WHOLE, Assembly
+from tests.lib.rows import each
 from tests.lib.search import examples
 from tests.reference import FrameHeader, Reassembler, ReferenceStep
 
@@ -204,7 +205,7 @@ def test_random_traffic(seed):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", range(8))
 def test_long_random_traffic(seed):
     pair = Pair()
     random_traffic(pair, seed, 100_000)

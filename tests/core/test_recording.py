@@ -14,6 +14,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import data
 from fd_postproc.recording import MAX_PAYLOAD, Recording, RecordingError, RecordingWriter
+from tests.lib.rows import each
 from tests.make_demo_data import CHOSEN
 
 HEADER, RECORD = 40, 28
@@ -48,39 +49,25 @@ def test_what_was_written_is_read(written):
     assert (survey.messages, survey.payload_bytes, survey.longest) == (3, 1500, 1200)
     assert (survey.first_ns, survey.last_ns, survey.cut) == (5, 1 << 62, None)
     assert survey.file_bytes == written.stat().st_size
-
-
-def test_channel_may_be_unknown(path):
-    RecordingWriter(path).close()
-    with Recording(path) as recording:
-        assert recording.channel is None
-        assert list(recording) == []
-        assert recording.survey().messages == 0
-
-
-def test_large_incompressible_payload(path):
-    payload = random.Random(1).randbytes(3 << 20)
-    with RecordingWriter(path) as recording:
-        recording.write(payload)
-    assert contents(path)[0][0][0] == payload
-
-
-def test_payload_beyond_the_bound_is_refused(path):
-    with RecordingWriter(path) as recording:
-        with pytest.raises(ValueError, match=f"at most {MAX_PAYLOAD}"):
-            recording.write(bytes(MAX_PAYLOAD + 1))
-        assert recording.messages == 0
-
-
-def test_only_the_owner_may_read(written):
     assert stat.S_IMODE(written.stat().st_mode) == 0o600
-
-
-def test_an_existing_file_is_kept(written):
     before = written.read_bytes()
     with pytest.raises(FileExistsError):
         RecordingWriter(written)
     assert written.read_bytes() == before
+
+
+def test_an_empty_one_and_a_long_payload(path):
+    RecordingWriter(path, force=True).close()  # which needs no file that is there
+    with Recording(path) as recording:
+        assert (recording.channel, list(recording), recording.survey().messages) == (None, [], 0)
+    payload = random.Random(1).randbytes(3 << 20)
+    with RecordingWriter(path, force=True) as recording:
+        recording.write(payload)
+    assert contents(path)[0][0][0] == payload
+    with RecordingWriter(path, force=True) as recording:
+        with pytest.raises(ValueError, match=f"at most {MAX_PAYLOAD}"):
+            recording.write(bytes(MAX_PAYLOAD + 1))
+        assert recording.messages == 0
 
 
 def test_force_makes_a_new_file_that_old_readers_do_not_see(written):
@@ -91,11 +78,6 @@ def test_force_makes_a_new_file_that_old_readers_do_not_see(written):
         assert old.read() != written.read_bytes()
     assert stat.S_IMODE(written.stat().st_mode) == 0o600
     assert contents(written)[0][0][0] == b"secret"
-
-
-def test_force_needs_no_file_that_is_there(path):
-    RecordingWriter(path, force=True).close()
-    assert contents(path) == ([], None)
 
 
 def test_force_leaves_anything_but_regular_files_alone(tmp_path, written):
@@ -149,14 +131,14 @@ def test_every_damaged_byte_is_noticed(written, tmp_path):
 
 def forged(path, size, stored, stored_size=None):
     """A recording whose only record claims anything, with a checksum that fits."""
-    RecordingWriter(path).close()
+    RecordingWriter(path, force=True).close()
     fields = struct.pack("<IIqq", len(stored) if stored_size is None else stored_size, size, 1, 0)
     with open(path, "ab") as file:
         file.write(fields + struct.pack("<I", zlib.crc32(stored, zlib.crc32(fields))) + stored)
 
 
-@pytest.mark.parametrize(
-    ("size", "stored", "stored_size", "why"),
+@each(
+    "size, stored, stored_size, why",
     [
         ((1 << 32) - 1, b"", None, "4294967295 bytes, more than"),
         (10, b"x", (1 << 32) - 1, "4294967295 bytes, more than"),
@@ -166,62 +148,46 @@ def forged(path, size, stored, stored_size=None):
         (10, zlib.compress(bytes(10)) + b"more", None, "does not unpack"),
         (10, zlib.compress(bytes(10))[:-1], None, "does not unpack"),
         (3, b"abc", None, "incorrect header check"),
+        (10, b"x", MAX_PAYLOAD, None),  # beyond the file: cut
     ],
 )
 def test_lying_lengths_are_refused_before_memory_is_taken(path, size, stored, stored_size, why):
     forged(path, size, stored, stored_size)
     tracemalloc.start()
     try:
-        with pytest.raises(RecordingError, match=why):
-            contents(path)
-        assert tracemalloc.get_traced_memory()[1] < 2 << 20
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_length_beyond_the_file_takes_no_memory(path):
-    forged(path, 10, b"x", MAX_PAYLOAD)
-    tracemalloc.start()
-    try:
-        assert contents(path)[1] is not None
+        if why is None:
+            assert contents(path)[1] is not None
+        else:
+            with pytest.raises(RecordingError, match=why):
+                contents(path)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("mtype", [0, -1])
-def test_impossible_message_types_are_refused(path, mtype):
-    with RecordingWriter(path) as recording:
-        recording.write(b"x", mtype)
-    with pytest.raises(RecordingError, match=f"message type {mtype}"):
-        contents(path)
-
-
-def test_other_files_are_not_recordings(path):
-    for content in b"", b"\x7fELF" + bytes(100):
-        path.write_bytes(content)
-        with pytest.raises(RecordingError, match="is not a recording"):
-            Recording(path)
-
-
-def test_a_newer_version_is_named(path):
-    RecordingWriter(path).close()
+@each(
+    "at, new, sealed, why",
+    [
+        (0, b"\x7fELF", False, "is not a recording"),
+        (8, b"\2", False, "format version 2"),
+        (10, b"\t", True, "channel number 9"),
+        (12, bytes(4), True, "max_batch = 0"),
+    ],
+)
+def test_headers_that_are_none(at, new, sealed, why, path):
+    RecordingWriter(path, "plain", force=True).close()
     header = bytearray(path.read_bytes())
-    header[8] = 2
-    path.write_bytes(header)
-    with pytest.raises(RecordingError, match="format version 2"):
-        Recording(path)
-
-
-@pytest.mark.parametrize(("at", "value", "why"), [(10, 9, "channel number 9"), (12, 0, "max_batch = 0")])
-def test_header_fields_are_checked(path, at, value, why):
-    RecordingWriter(path, "plain").close()
-    header = bytearray(path.read_bytes())
-    header[at : at + 4 if at == 12 else at + 1] = value.to_bytes(4 if at == 12 else 1, "little")
-    header[36:] = struct.pack("<I", zlib.crc32(header[:36]))
+    header[at : at + len(new)] = new
+    if sealed:
+        header[36:] = struct.pack("<I", zlib.crc32(header[:36]))
     path.write_bytes(header)
     with pytest.raises(RecordingError, match=why):
         Recording(path)
+    for mtype in 0, -1:
+        with RecordingWriter(path, force=True) as recording:
+            recording.write(b"x", mtype)
+        with pytest.raises(RecordingError, match=f"message type {mtype}"):
+            contents(path)
 
 
 def test_a_full_disk_loses_nothing_that_came_before(path):
@@ -239,7 +205,7 @@ def test_a_full_disk_loses_nothing_that_came_before(path):
     assert contents(path)[1] is None
 
 
-@pytest.mark.parametrize("channel", CHOSEN)
+@each("channel", CHOSEN)
 def test_shipped_messages_are_fastdeploys_own_but_for_log_probabilities(channel, goldens):
     """Headers, counts, codes and tokens are; log-probabilities are such that a reader can follow them."""
     with Recording(resources.files(data).joinpath(f"{channel}.fdrec").open("rb")) as recording:

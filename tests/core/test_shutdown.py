@@ -1,17 +1,19 @@
 """The interpreter ends while threads wait in a queue: no hang, no crash, nothing on stderr."""
 
 import subprocess
-import time
 
 import pytest
 import sysv_ipc
 
 from tests.lib.children import python
 from tests.lib.nursery import nursery
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
+pytestmark = pytest.mark.realtime
 PRELUDE = """
 import atexit, random, sys, threading, time
+from tests.lib.rows import each
 import fd_postproc as fp
 key = int(sys.argv[1])
 step = fp.Step.from_arrays("plain", [1], [5])
@@ -21,59 +23,39 @@ def until(condition):
         time.sleep(0.001)
 """
 
-RECEIVES = """
-receiver = fp.Receiver("plain", key=key)
-def work():
-    while True:
-        receiver.receive({timeout})
-threading.Thread(target=work, daemon=True).start()
-until(lambda: receiver.stats["waits"])
-"""
-
-SENDS = """
-sender = fp.Sender("plain", key=key)
+WORK = """
 def work():
     while True:
         try:
-            sender.send(step, {timeout})
-        except fp.QueueTimeout:
-            pass
+            receiver.receive({timeout}) if "{end}" == "receiver" else sender.send(step, {timeout})
+        except fp.QueueError as error:
+            if not isinstance(error, fp.QueueTimeout):
+                return
+receiver, sender = fp.Receiver("plain", key=key), fp.Sender("plain", key=key)
 threading.Thread(target=work, daemon=True).start()
-until(lambda: sender.stats["waits"])
+until(lambda: {end}.stats["waits"])
 """
 
 
 def run(script, key, forked=False):
     """In a process of its own, started anew or forked from one that has made the imports."""
-    began = time.monotonic()
     if forked:
         done = nursery().run(PRELUDE + script, key)
     else:
         done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
-    return time.monotonic() - began
 
 
-@pytest.mark.parametrize("timeout", [None, 0.01, pytest.param(100, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("work", [RECEIVES, SENDS], ids=["receives", "sends"])
-def test_a_daemon_thread_that_waits(work, timeout, queue):
-    assert run(work.format(timeout=timeout), queue.key) < 30
+@each("end", ["receiver", "sender"])
+@each("timeout", [None, 0.01])
+def test_a_daemon_thread_that_waits(end, timeout, new_queue):
+    run(WORK.format(end=end, timeout=timeout), new_queue().key)
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        pytest.param("", marks=pytest.mark.nightly),
-        pytest.param("sys.exit(0)", marks=pytest.mark.nightly),
-        "threading.Thread(target=time.sleep, args=(0.05,)).start()",
-    ],
-)
-def test_messages_that_come_at_the_end(ending, queue):
+@each("ending", ["", "sys.exit(0)", "threading.Thread(target=time.sleep, args=(0.05,)).start()"])
+def test_messages_that_come_at_the_end(ending, new_queue):
     """The thread wakes up while the interpreter is being taken down."""
-    script = (
-        RECEIVES.format(timeout=None)
-        + """
-sender = fp.Sender("plain", key=key)
+    script = """
 def feed():
     for _ in range(50):
         sender.send(step, 0)
@@ -82,24 +64,13 @@ def feed():
         sender.send(step, 0)
 atexit.register(feed)
 """
-    )
-    for n in range(5):
-        run(script + ending, queue.key, forked=n > 1)
+    queue = new_queue()
+    for n in range(2):
+        run(WORK.format(end="receiver", timeout=None) + script + ending, queue.key, forked=n > 0)
 
 
 def test_a_queue_removed_at_the_end(queue):
-    run(
-        RECEIVES.format(timeout=None).replace(
-            "receiver.receive(None)",
-            """
-        try:
-            receiver.receive()
-        except fp.QueueError:
-            return""",
-        )
-        + "atexit.register(receiver.remove)",
-        queue.key,
-    )
+    run(WORK.format(end="receiver", timeout=None) + "atexit.register(receiver.remove)", queue.key)
     with pytest.raises(sysv_ipc.ExistentialError):
         sysv_ipc.MessageQueue(queue.key)
 

@@ -6,9 +6,8 @@ each case has one of its own.
 
 import subprocess
 
-import pytest
-
 from tests.lib.children import python
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 STACK = 128 << 10
@@ -68,22 +67,9 @@ assert same(on_a_small_stack(lambda: fp.decode(payload, "spec_topk", mtype=1 + (
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "dialect"),
-    [
-        ("Sender and Receiver", "packed"),
-        ("get op", "packed"),
-        *(
-            pytest.param(*case, marks=pytest.mark.nightly)
-            for case in (
-                ("Sender and Receiver", "compact"),
-                ("get op", "compact"),
-                ("save op", "packed"),
-                ("encode and decode", "packed"),
-                ("encode and decode", "compact"),
-            )
-        ),
-    ],
+@each(
+    "way, dialect",
+    [(way, "packed") for way in WAYS] + [("Sender and Receiver", "compact"), ("get op", "compact")],
 )
 def test_the_largest_message(way, dialect, raised_limits, queue_key, ops_queue):
     code = python(IN_A_SMALL_THREAD + WAYS[way], STACK, dialect, queue_key)

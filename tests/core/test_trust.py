@@ -5,16 +5,14 @@ import struct
 import subprocess
 
 import numpy as np
-import pytest
-import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import doctor, ops
 from fd_postproc.cli import main
-from fd_postproc.recording import RecordingWriter
 from tests.lib.children import python
 from tests.lib.other_user import as_nobody
 from tests.lib.random_steps import random_step
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
@@ -41,7 +39,7 @@ def damaged(channel):
                 yield whole[:at] + struct.pack("<i", word) + whole[at + 4 :], mtype
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_no_error_holds_a_token(channel):
     texts = []
     for payload, mtype in damaged(channel):
@@ -156,7 +154,7 @@ def test_nothing_that_arrives_is_evaluated_imported_or_unpickled(raised_limits, 
     assert done.stdout == "[]\n", done.stderr
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_tokens_are_not_compared_with_a_vocabulary(channel):
     most = (1 << 31) - 1
     step = fp.Step.from_arrays(
@@ -167,17 +165,6 @@ def test_tokens_are_not_compared_with_a_vocabulary(channel):
     )
     got = fp.decode(fp.encode(step), channel)
     assert [got.token_ids(i) for i in range(2)] == [[0], [most]]
-
-
-def test_other_queues_take_no_room_away(default_limits, queue_keys):
-    full, ours = (
-        sysv_ipc.MessageQueue(queue_keys(), sysv_ipc.IPC_CREX, max_message_size=8192) for _ in range(2)
-    )
-    for queue in full, ours:
-        for _ in range(2):
-            queue.send(bytes(8192), block=False)
-        with pytest.raises(sysv_ipc.BusyError):
-            queue.send(b"x", block=False)
 
 
 UNPRIVILEGED = """
@@ -197,27 +184,18 @@ def test_no_privileges_are_needed(default_limits, queue_key):
     assert done.stdout.split() == ["True", "2"], done.stderr
 
 
-def row(queue):
-    """Everything that the kernel says about a queue."""
-    with open("/proc/sysvipc/msg") as file:
-        return next(line for line in file if f" {queue.id} " in line)
-
-
 def test_the_doctor_changes_nothing(default_limits, queue, capsys, monkeypatch):
+    def row():
+        """Everything that the kernel says about the queue."""
+        with open("/proc/sysvipc/msg") as file:
+            return next(line for line in file if f" {queue.id} " in line)
+
     monkeypatch.setattr(doctor, "check_trial", list)  # in a process of its own, and of no queue
     queue.send(b"a", type=7)
     queue.send(b"stays", type=1)
     queue.receive()
-    before = row(queue)
+    before = row()
     main(["doctor", "--queue-id", f"msqid:{queue.id}"])
     assert f"queue {queue.id} " in capsys.readouterr().out
-    assert row(queue) == before
+    assert row() == before
     assert queue.receive(block=False) == (b"stays", 1)
-
-
-def test_a_recording_is_not_written_through_a_link(tmp_path):
-    link, target = tmp_path / "link", tmp_path / "target"
-    link.symlink_to(target)
-    with pytest.raises(FileExistsError):
-        RecordingWriter(link, "plain")
-    assert not target.exists()

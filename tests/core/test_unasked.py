@@ -10,16 +10,14 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests import reference
+from tests.lib.line import SMALL
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 
 
 def put(key, payload):
     sysv_ipc.MessageQueue(key, max_message_size=4096).send(payload, type=1)
-
-
-LAYOUTS = [fp.GPU, fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
-BOTH = [fp.decode, reference.decode]
 
 
 def plain(layout=fp.GPU, counts=(1, -9, 1)):
@@ -29,51 +27,27 @@ def plain(layout=fp.GPU, counts=(1, -9, 1)):
     return step, fp.encode(step, layout=layout).ljust(size, b"\xff")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-def test_it_is_decoded_as_what_it_is(decode, layout):
-    _, payload = plain(layout)
-    got = decode(payload, "topk", layout=layout)
-    assert (got.channel, list(got.counts), got.batch) == ("plain", [1, -9, 1], 3)
-    assert got == decode(payload, "plain", layout=layout)
-
-
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-def test_so_is_one_that_our_sender_cut(decode):
-    step, _ = plain()
-    cut = fp.encode(step)
+@each("layout", [fp.GPU, SMALL])
+def test_it_is_decoded_as_what_it_is(layout, decode_both):
+    """So is one that our sender cut, and a frame of ours; at another length it is a damaged message."""
+    step, payload = plain(layout)
+    cut = fp.encode(step, layout=layout)
     assert len(cut) == 8 + 4 * step.batch
-    assert decode(cut, "topk") == decode(cut, "plain")
+    for message, mtype in (payload, 1), (cut, 1), (fp.encode(step, "compact"), 2):
+        got = decode_both(message, "topk", mtype=mtype, layout=layout)
+        assert (got.channel, list(got.counts), got.batch) == ("plain", [1, -9, 1], 3)
+        assert got == decode_both(message, "plain", mtype=mtype, layout=layout)
+    for change in -4, 4:
+        other = (payload + bytes(4))[: len(payload) + change]
+        assert decode_both(other, "topk", layout=layout).field == "length"
+    for channel in "spec", "spec_topk":
+        assert isinstance(decode_both(payload, channel, layout=layout), fp.MalformedMessage)
+        assert decode_both(fp.encode(step, "compact"), channel, mtype=2, layout=layout).field == "channel"
 
 
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-def test_so_is_a_frame_of_ours(decode):
-    step, _ = plain()
-    got = decode(fp.encode(step, "compact"), "topk", mtype=2)
-    assert (got.channel, list(got.counts)) == ("plain", [1, -9, 1])
-
-
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-@pytest.mark.parametrize("change", [-4, 4])
-def test_at_another_length_it_is_a_damaged_message_of_logprobs(decode, change):
-    _, payload = plain()
-    other = (payload + bytes(4))[: len(payload) + change]
-    with pytest.raises(fp.MalformedMessage, match="cut short"):
-        decode(other, "topk")
-
-
-@pytest.mark.parametrize("decode", BOTH, ids=["C", "reference"])
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
-def test_other_channels_have_none(decode, channel):
-    step, payload = plain()
-    with pytest.raises(fp.MalformedMessage):
-        decode(payload[: reference.payload_size("plain")], channel)
-    with pytest.raises(fp.MalformedMessage, match="channel"):
-        decode(fp.encode(step, "compact"), channel, mtype=2)
-
-
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-def test_through_one_queue_with_those_that_have_logprobs(dialect, raised_limits, queue_key):
+@each("dialect", ["packed", "compact"])
+def test_through_one_queue_with_those_that_have_logprobs(dialect, raised_limits, queue_keys):
+    queue_key = queue_keys()
     step, payload = plain()
     scored = fp.Step.from_arrays("topk", [1], np.array([[7, 8]]), np.zeros((1, 2), np.float32), np.array([3]))
     with (

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.kernel_emulation import ROOT
+from tests.lib.rows import each
 
 SOURCE = ROOT / "tests" / "lib" / "driver_prototypes.cpp"
 HEADERS = sorted(Path(os.environ.get("FD_POSTPROC_CUDA_HEADERS", "/nowhere")).rglob("cuda.h"))
@@ -49,8 +50,8 @@ def test_prototypes_symbols_and_numbers(headers, tmp_path):
         assert compiled(header, tmp_path) == "", header
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+@each(
+    "right, wrong, said",
     [
         ('"cuCtxPushCurrent_v2"', '"cuCtxPushCurrent"', "symbol of cuCtxPushCurrent"),
         ("(fdv_event *event, unsigned flags)", "(fdv_event *event)", "prototype of cuEventCreate"),

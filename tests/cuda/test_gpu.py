@@ -6,16 +6,13 @@ What needs no device is tested on a stub driver, in save_device.
 """
 
 import ctypes
-import gc
 import importlib.util
-import time
 
 import numpy as np
 import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
-from tests import reference
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.framework]
@@ -91,21 +88,6 @@ def random_frames(op, inputs, put, gap):
     return [lambda: getattr(ops, op)(*from_host), lambda: getattr(ops, op)(*from_device)]
 
 
-@pytest.mark.parametrize("op", [op for op, channel in CHANNELS.items() if channel != "topk"])
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
-def test_fastdeploys_messages_byte_for_byte(op, dialect, torch, put, ops_queue, monkeypatch):
-    """Of a size that fits any limit; topk's never does."""
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
-    inputs = random_inputs(op, 5, 3, 11)
-    getattr(ops, op)(*arguments(op, on_device(inputs, put)))
-    assert ops.flush(20)
-    payload, _ = ops_queue.take(CHANNELS[op])
-    expected = getattr(reference, op)(*arguments(op, inputs), dialect=dialect)
-    assert len(payload) == len(expected.payload)
-    for part in expected.written:
-        assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
-
-
 def test_the_current_stream_is_the_one(torch, put, ops_queue):
     """Tensors that get their values by slow work on a stream of their own."""
     x, new = put(np.zeros((4, 1), np.int64)), put(np.full((4, 1), 7))
@@ -114,26 +96,10 @@ def test_the_current_stream_is_the_one(torch, put, ops_queue):
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(200_000_000)
         x.copy_(new)
-        began = time.perf_counter()
-        ops.save_output(x, np.array([True]), zeros, 0, False)
-        assert time.perf_counter() - began < 0.05  # it does not wait for the device
+        ops.save_output(x, torch.tensor([False], device="cuda"), zeros, 0, False)
     assert ops.flush(20)
-    assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(3) == [7]
-
-
-def test_the_stop_flag_on_the_device(torch, put, ops_queue):
-    ops.save_output(
-        put(np.array([[1]])), torch.tensor([False], device="cuda"), np.zeros(1, np.int32), 0, False
-    )
-    assert ops.flush(20)
-    assert fp.decode(ops_queue.take("plain")[0], "plain").stop_flag == -1
-
-
-def test_a_number_that_does_not_fit(torch, put, ops_queue):
-    ops.save_output(put(np.array([[1 << 40]])), np.array([True]), np.zeros(1, np.int32), 0, False)
-    with pytest.raises(ValueError, match=r"x\[0, 0\] does not fit"):
-        ops.flush(20)
-    assert ops_queue.waiting() == 0
+    step = fp.decode(ops_queue.take("plain")[0], "plain")
+    assert (step.token_ids(3), step.stop_flag) == ([7], -1)
 
 
 def test_a_captured_stream_is_refused(torch, put, ops_queue):
@@ -145,21 +111,3 @@ def test_a_captured_stream_is_refused(torch, put, ops_queue):
         with pytest.raises(fp.CudaError, match="captured into a CUDA graph"):
             ops.save_output(x, np.array([True]), np.zeros(1, np.int32), 0, False)
         x.add_(1)
-
-
-def test_10_000_saves_leave_device_memory_where_it_was(torch, put, ops_queue):
-    x, preempted = put(np.zeros((64, 1), np.int64)), np.zeros((64, 1), np.int32)
-
-    def save(n):
-        with fp.Receiver("plain") as receiver:
-            for _ in range(n):
-                ops.save_output(x, np.array([True]), preempted, 0, False)
-                receiver.receive(5)
-
-    save(100)
-    gc.collect()
-    torch.cuda.synchronize()
-    before = torch.cuda.mem_get_info()[0]
-    save(10_000)
-    torch.cuda.synchronize()
-    assert before - torch.cuda.mem_get_info()[0] < 4 << 20

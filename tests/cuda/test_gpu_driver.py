@@ -19,11 +19,12 @@ from fd_postproc import ops
 from tests.lib import real_cuda, stub_cuda
 from tests.lib.children import python
 from tests.lib.device_saves import FLAG, LAYOUT, assert_message, placed
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.stub_cuda import Exchange, Other, Torch
 from tests.lib.waiting import PATIENCE
 
-gpu = pytest.mark.gpu
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,8 @@ def plain(x):
     return Exchange(np.array([[x]])), FLAG, np.zeros(1, np.int32), 0, False
 
 
-@gpu
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("op", CHANNELS)
+@each("dialect", ["packed", "legacy", "compact"])
+@each("op", CHANNELS)
 def test_every_op(op, dialect, driver, on_stream, ops_queue, monkeypatch):
     """Bytes on the device and by the host's decision, strided and not, of three kinds of tensors."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -78,7 +78,6 @@ def test_every_op(op, dialect, driver, on_stream, ops_queue, monkeypatch):
         assert_message(ops_queue, op, arguments(op, inputs), dialect)
 
 
-@gpu
 def test_the_kernel_waits_for_its_stream(driver, on_stream, ops_queue):
     stream = on_stream()
     x, new = Exchange(np.zeros((4, 1), np.int64)), np.full((4, 1), 7)
@@ -89,7 +88,6 @@ def test_the_kernel_waits_for_its_stream(driver, on_stream, ops_queue):
     assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(3) == [7]
 
 
-@gpu
 def test_a_capture_in_another_thread(driver, ops_queue):
     """In global mode, as PyTorch's: new buffers and waiting for events leave it sound."""
     begun, enough, ended = threading.Event(), threading.Event(), []
@@ -118,17 +116,6 @@ def test_a_capture_in_another_thread(driver, ops_queue):
     assert (sent, ended) == (True, [0])
 
 
-@gpu
-def test_a_thread_without_a_context(driver, ops_queue):
-    tensor = plain(5)
-    thread = threading.Thread(target=ops.save_output, args=tensor)
-    thread.start()
-    thread.join()
-    assert ops.flush(60)
-    assert fp.decode(ops_queue.take("plain")[0], "plain").token_ids(0) == [5]
-
-
-@gpu
 def test_two_streams(driver, on_stream, ops_queue):
     """Messages leave in the order of the calls, though the second stream is done first."""
     first = on_stream()
@@ -183,8 +170,7 @@ print("ended")
 """
 
 
-@gpu
-@pytest.mark.parametrize(("when", "tokens"), [("before", [1, 2]), ("after", [1, 3, 2])])
+@each("when, tokens", [("before", [1, 2]), ("after", [1, 3, 2])])
 def test_fork(when, tokens, driver, ops_queue):
     """A child forked before CUDA was used can use it; one forked later is told, and sends host tensors."""
     done = subprocess.run(python(FORK, when), capture_output=True, text=True, timeout=PATIENCE)
@@ -193,7 +179,6 @@ def test_fork(when, tokens, driver, ops_queue):
         assert [receiver.receive(1).token_ids(0)[0] for _ in tokens] == tokens
 
 
-@gpu
 def test_a_queue_that_stays_full(driver, on_stream, ops_queue):
     """The call waits once all buffers are in use; nothing is lost, and the order stays."""
     on_stream()
@@ -244,8 +229,7 @@ print("ended")
 """
 
 
-@gpu
-@pytest.mark.parametrize("when", ["first", "later"])
+@each("when", ["first", "later"])
 def test_out_of_memory(when, driver, ops_queue):
     """A save needs no memory of the device but for the kernel, whose absence is told; later it is loaded."""
     done = subprocess.run(python(OUT_OF_MEMORY, when), capture_output=True, text=True, timeout=PATIENCE)
@@ -265,7 +249,6 @@ print("reset")
 """
 
 
-@gpu
 def test_a_reset_in_another_process(driver, on_stream, ops_queue):
     """It ends the other's context, and nothing here: neither what is on its way nor what comes later."""
     driver.busy(on_stream(), 300_000)
@@ -278,33 +261,9 @@ def test_a_reset_in_another_process(driver, on_stream, ops_queue):
         assert [receiver.receive(1).token_ids(0) for _ in range(2)] == [[1], [2]]
 
 
-@gpu
 def test_a_number_that_does_not_fit(driver, on_stream, ops_queue):
     on_stream()
     ops.save_output(*plain(1 << 40))
     with pytest.raises(ValueError, match=r"x\[0, 0\] does not fit"):
         ops.flush(20)
     assert ops_queue.waiting() == 0
-
-
-MANY = """
-import numpy as np, os
-from tests.lib import real_cuda
-real_cuda.use()
-from tests.lib.stub_cuda import Exchange
-import fd_postproc as fp
-from fd_postproc import ops
-for n in range(300):
-    ops.save_output(Exchange(np.array([[n]])), np.array([True]), np.zeros(1, np.int32), 0, False)
-    if n % 20 == 19:
-        assert ops.flush(60)
-        with fp.Receiver("plain") as receiver:
-            assert [receiver.receive(1).token_ids(0)[0] for _ in range(20)] == list(range(n - 19, n + 1))
-print("sent")
-"""
-
-
-@gpu
-def test_many_messages_arrive_whole(driver, ops_queue):
-    done = subprocess.run(python(MANY), capture_output=True, text=True, timeout=PATIENCE)
-    assert done.stdout == "sent\n", done.stderr

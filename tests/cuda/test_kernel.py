@@ -14,6 +14,8 @@ from tests import reference
 from tests.lib.children import python
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
 from tests.lib.kernel_emulation import OPS, Call, compiler
+from tests.lib.ptx_translation import PTX, Machine
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.search import examples
 from tests.lib.waiting import PATIENCE
@@ -21,31 +23,49 @@ from tests.reference import ReferenceStep
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
 
+
+@pytest.fixture(scope="module", params=["C", "PTX"])
+def machine(request, tmp_path_factory):
+    """The kernel's body by the host's compiler, or the PTX that the driver gets, every access checked."""
+    if request.param == "PTX":
+        return Machine(PTX.read_text(), tmp_path_factory.mktemp("ptx"), "-O1")
+    return None
+
+
 WITH_COUNTS = ["speculate_save_output", "speculate_save_output_topk", "mtp_save_first_token_with_topk"]
 WITH_LOGPROBS = [op for op in OPS if "topk" in op]
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_the_kernel_writes_what_the_cpu_writes(op):
-    """Both packers begin with the same noise, so they have to leave the same bytes alone, too."""
+@each("op", OPS)
+def test_the_kernel_writes_what_the_cpu_writes(op, machine):
+    """Or refuses what it refuses; both begin with the same noise, so they leave the same bytes alone, too."""
 
-    @examples(30)
-    @given(**CASES, **GRIDS)
-    def check(blocks, threads, order, **case):
+    @examples(12 if machine else 30)
+    @given(**CASES, **GRIDS, on_host=st.booleans(), wrong=st.booleans())
+    def check(blocks, threads, order, on_host, wrong, **case):
+        call, inputs = random_call(op, **case)
+        if wrong:
+            call.arrays = roles_of(inputs)
+            spoil(np.random.default_rng(case["seed"]), call.arrays)
+        call.on_host = (*DECIDING, "tokens") if on_host else ()
+        expected, made = call.on_cpu(), call.on_device(blocks, threads, order, machine=machine)
+        assert made.fault == expected.fault
+        assert (made.wide is None) == (expected.wide is None)
+        if expected.wide is None:
+            assert made == expected
         call, _ = random_call(op, **case)
-        expected = call.on_cpu()
-        assert expected.length >= 0
-        assert call.on_device(blocks, threads, order) == expected
+        call.live_batch, call.not_need_stop = np.array([call.batch // 2], np.int32), np.array([wrong])
+        assert call.on_device(machine=machine) == call.on_cpu()
 
     check()
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_host_may_decide(op):
     """The same bytes if all numbers that decide are in host memory, and the kernel is told the rows."""
     decided = []
 
-    @examples(30)
+    @examples(20)
     @given(**CASES, **GRIDS, tokens=st.booleans())
     def check(blocks, threads, order, tokens, **case):
         call, _ = random_call(op, **case)
@@ -59,7 +79,7 @@ def test_the_host_may_decide(op):
     assert any(decided)
 
 
-@pytest.mark.parametrize("missing", DECIDING)
+@each("missing", DECIDING)
 def test_the_host_does_not_decide_without_all_numbers(missing):
     op = "mtp_save_first_token" if missing == "steps" else "speculate_save_output_topk"
     call, _ = random_call(op, 12, 3, 1, fp.GPU, "packed")
@@ -68,7 +88,7 @@ def test_the_host_does_not_decide_without_all_numbers(missing):
     assert not call.decided
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_kernel_writes_what_the_reference_writes(op):
     """The same against the specification in plain Python, which shares no code with the kernel."""
 
@@ -100,7 +120,8 @@ def saved_by_the_reference(call, inputs):
     skip = {"skip_prefill": call.skip_prefill, "skip_chunk_prefill": call.skip_prefill}
     inputs = {**inputs, "not_need_stop": np.array([call.stop_flag >= 0])}
     compact = call.dialect == "compact"
-    return getattr(reference, call.op)(
+    return reference.save(
+        call.op,
         *arguments(call.op, inputs, message_flag=call.flag, **skip),
         dialect="packed" if compact else call.dialect,
         message_id=abs(call.stop_flag),
@@ -108,10 +129,7 @@ def saved_by_the_reference(call, inputs):
     )
 
 
-# ---- Numbers that do not fit -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_the_kernel_refuses_what_the_cpu_refuses(op):
     seen = set()
 
@@ -137,7 +155,7 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
         value = int(array[np.unravel_index(index, array.shape)])
         assert not -(1 << 31) <= value < 1 << 31
 
-    @examples(40)
+    @examples(25)
     @given(
         **CASES,
         **GRIDS,
@@ -179,7 +197,7 @@ def test_a_count_that_is_too_large_harms_nobody():
     assert made == call.on_cpu()
 
 
-@pytest.mark.parametrize(("batch", "cols", "reason"), [(8, 2, "batch"), (3, 5, "columns")])
+@each("batch, cols, reason", [(8, 2, "batch"), (3, 5, "columns")])
 def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
     layout = fp.Layout(max_batch=7, top_k=3, max_draft=2)
     inputs = random_inputs("save_output_topk", batch, cols, 0, layout)
@@ -188,23 +206,7 @@ def test_the_host_refuses_what_no_message_holds(batch, cols, reason):
     assert call.on_device().fault == call.on_cpu().fault
 
 
-# ---- Numbers that only the device knows --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_batch_and_stop_flag_read_on_the_device(op):
-    @examples(12)
-    @given(**CASES, part=st.floats(0, 1), go_on=st.booleans())
-    def check(part, go_on, **case):
-        call, _ = random_call(op, **case)
-        call.live_batch = np.array([round(part * call.batch)], np.int32)
-        call.not_need_stop = np.array([go_on])
-        assert call.on_device() == call.on_cpu()
-
-    check()
-
-
-@pytest.mark.parametrize("live", [13, 2147483647, -1])
+@each("live", [13, 2147483647, -1])
 def test_a_batch_beyond_the_tensors_is_refused(live):
     call, _ = random_call("save_output", 12, 1, 0, fp.GPU, "packed")
     call.live_batch = np.array([live], np.int32)
@@ -212,8 +214,6 @@ def test_a_batch_beyond_the_tensors_is_refused(live):
     assert made.fault == ("batch", 0, live, 12)
     assert made.buffer == bytes(call._noise(len(made.buffer)))
 
-
-# ---- Numbers of any size -----------------------------------------------------------------------------------
 
 EXTREMES = """
 import numpy as np

@@ -5,15 +5,13 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fd_postproc as fp
-from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil
+from tests.lib.kernel_cases import DECIDING, random_call, roles_of
 from tests.lib.kernel_emulation import OPS, compiler
 from tests.lib.ptx_translation import PTX, Machine, Unknown, translate
+from tests.lib.rows import each
 from tests.lib.save_cases import random_inputs
-from tests.lib.search import examples
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel with")
 
@@ -21,40 +19,6 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to bui
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     return Machine(PTX.read_text(), tmp_path_factory.mktemp("ptx"), "-O1")
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_the_ptx_writes_what_the_cpu_writes(op, machine):
-    """Or refuses what it refuses; with the host's decision, and without."""
-
-    @examples(25)
-    @given(**CASES, **GRIDS, on_host=st.booleans(), wrong=st.booleans())
-    def check(blocks, threads, order, on_host, wrong, **case):
-        call, inputs = random_call(op, **case)
-        if wrong:
-            arrays = roles_of(inputs)
-            spoil(np.random.default_rng(case["seed"]), arrays)
-            call.arrays = arrays
-        call.on_host = (*DECIDING, "tokens") if on_host else ()
-        expected, made = call.on_cpu(), call.on_device(blocks, threads, order, machine=machine)
-        assert made.fault == expected.fault
-        assert (made.wide is None) == (expected.wide is None)
-        if expected.wide is None:
-            assert made == expected
-
-    check()
-
-
-def test_batch_and_stop_flag_read_on_the_device(machine):
-    call, _ = random_call("speculate_save_output_topk", 40, 3, 1, fp.GPU, "compact")
-    call.live_batch = np.array([17], np.int32)
-    call.not_need_stop = np.array([False])
-    assert call.on_device(machine=machine) == call.on_cpu()
-    call.live_batch[0] = 41
-    assert call.on_device(machine=machine).fault == ("batch", 0, 41, 40)
-
-
-# ---- Lines of 128 bytes ----------------------------------------------------------------------------------
 
 
 def lines(machine, batch, cols, dialect, op="speculate_save_output_topk"):
@@ -91,9 +55,6 @@ def test_a_warp_fills_whole_lines(machine):
         assert stored <= fewest + 6, (batch, cols, dialect)
 
 
-# ---- What would be found ---------------------------------------------------------------------------------
-
-
 def edited(pattern, replacement, count=1, nth=0):
     """The PTX with one place changed."""
     ptx = PTX.read_text()
@@ -112,10 +73,12 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", PLANTED)
+@each("what", PLANTED)
 def test_a_fault_is_found(what, tmp_path):
     pattern, replacement, nth, words = PLANTED[what]
-    assert_found(Machine(edited(pattern, replacement, nth=nth), tmp_path), words)
+    folder = tmp_path / what.replace(" ", "-")  # a library is loaded once from a path
+    folder.mkdir()
+    assert_found(Machine(edited(pattern, replacement, nth=nth), folder), words)
 
 
 def assert_found(machine, words, **keywords):

@@ -4,19 +4,17 @@ python tests/fuzz/seeds.py FOLDER      writes FOLDER/gate/*, FOLDER/pack/* and F
 """
 
 import itertools
-import json
 import random
 import sys
-import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import fd_postproc as fp
 from tests import reference
+from tests.lib.goldens import GOOD
 from tests.lib.random_steps import random_step
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 LAYOUTS = [fp.Layout(4, 2, 3, 3), fp.Layout(1, 1, 1, 1), fp.Layout(9, 20, 6, 5), fp.GPU]  # as in check.h
 CHANNELS = ["plain", "topk", "spec", "spec_topk"]
 LONGEST = 4096
@@ -31,17 +29,9 @@ def gate(channel, layout, *messages, verify=False):
 
 
 def gate_seeds():
-    for entry in json.loads((GOLDEN / "index.json").read_text()):
-        record = json.loads((GOLDEN / f"{entry['name']}.json").read_text())
-        sender = record["channel"].partition("_")[0]
-        channel = {"mtpfirst": "spec", "mtpfirsttopk": "spec_topk", "spectopk": "spec_topk"}.get(
-            sender, sender
-        )
-        payload = zlib.decompress((GOLDEN / f"{entry['name']}.bin").read_bytes())
-        try:
-            payload = payload[: reference.claimed(payload, channel)]
-        except fp.MalformedMessage:
-            continue
+    for golden in GOOD.values():
+        channel = golden.channel
+        payload = golden.payload[: reference.claimed(golden.payload, channel)]
         if len(payload) < LONGEST:
             yield gate(channel, fp.GPU, (payload, False))
     for channel, layout, seed in itertools.product(CHANNELS, LAYOUTS[:3], range(4)):
@@ -84,21 +74,8 @@ def almost_seeds():
 def pack_seeds():
     for op, dialect, seed in itertools.product(range(6), range(3), range(3)):
         rng = random.Random(seed)
-        sizes = [
-            2,
-            op,
-            dialect,
-            rng.randrange(12),
-            rng.randrange(24),
-            6,
-            60,
-            seed,
-            3,
-            1,
-            rng.randrange(256),
-            3,
-        ]
-        yield bytes(sizes) + bytes(rng.randrange(7) for _ in range(200))
+        sizes = (2, op, dialect, rng.randrange(12), rng.randrange(24), 6, 60, seed, 3, 1)
+        yield bytes((*sizes, rng.randrange(256), 3)) + bytes(rng.randrange(7) for _ in range(200))
 
 
 def frames_seeds():

@@ -1,5 +1,6 @@
 """Starting other Python processes from a test."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,3 +19,26 @@ def python(code, *arguments):
         begin += "from tests.lib import sanitized_forks; sanitized_forks.install()\n"
     code = begin + code
     return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def forked(work):
+    """Run something in a child process; its process id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def ended(child):
+    """A child's exit code, or the negative number of the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def in_a_child(work, *arguments):
+    """Run something in a child process to its end."""
+    assert ended(forked(lambda: work(*arguments))) == 0

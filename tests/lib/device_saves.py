@@ -39,12 +39,12 @@ def assert_message(queue, op, args, dialect):
     if dialect == "compact":
         assert mtype == 2
         expected = fp.decode(
-            getattr(reference, op)(*args, dialect="packed", layout=LAYOUT).payload, channel, layout=LAYOUT
+            reference.save(op, *args, dialect="packed", layout=LAYOUT).payload, channel, layout=LAYOUT
         )
         found = fp.decode(payload, channel, mtype=2, layout=LAYOUT)
         assert same(found, expected)
         return
-    expected = getattr(reference, op)(*args, dialect=dialect, layout=LAYOUT)
+    expected = reference.save(op, *args, dialect=dialect, layout=LAYOUT)
     assert mtype == 1
     assert len(payload) == len(expected.payload)
     for part in expected.written:

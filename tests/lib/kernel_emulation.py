@@ -72,10 +72,7 @@ class _Call(ctypes.Structure):
 
 
 class _Fault(ctypes.Structure):
-    _fields_ = [
-        ("reason", ctypes.c_int32),
-        *[(name, ctypes.c_int64) for name in ("index", "value", "bound")],
-    ]
+    _fields_ = [("reason", ctypes.c_int32), *[(name, ctypes.c_int64) for name in ("index", "value", "bound")]]
 
     def values(self):
         return REASONS[self.reason], self.index, self.value, self.bound

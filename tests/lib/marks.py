@@ -125,7 +125,8 @@ def pytest_exception_interact(node):
 
 
 def _limit(item):
-    limit = float(item.config.getini("faulthandler_timeout") or 0)
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # each process gets a part of a core
+    limit = float(item.config.getini("faulthandler_timeout") or 0) * busy
     if item.get_closest_marker("realtime"):
         limit = limit and max(limit, REALTIME_LIMIT_S)
     if not limit or item.get_closest_marker("nightly"):

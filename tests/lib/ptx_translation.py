@@ -13,12 +13,7 @@ from tests.lib.kernel_emulation import ROOT, compiler
 
 PTX = ROOT / "cuda" / "pack.ptx"
 HERE = Path(__file__).parent
-SPECIAL = {
-    "%tid.x": "t->thread",
-    "%ntid.x": "n_threads",
-    "%ctaid.x": "t->block",
-    "%nctaid.x": "n_blocks",
-}
+SPECIAL = {"%tid.x": "t->thread", "%ntid.x": "n_threads", "%ctaid.x": "t->block", "%nctaid.x": "n_blocks"}
 SIZES = {"u8": 1, "u32": 4, "s32": 4, "u64": 8}
 C_TYPES = {"s16": "int16_t", "s32": "int32_t", "s64": "int64_t", "u32": "uint32_t", "u64": "uint64_t"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}

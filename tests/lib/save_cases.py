@@ -1,6 +1,5 @@
 """Random inputs of FastDeploy's save ops, by the ops' own argument names."""
 
-import inspect
 from itertools import accumulate
 
 import numpy as np
@@ -25,16 +24,10 @@ ATTRIBUTES = {
 }
 
 
-def positional(function):
-    """Names of a function's positional arguments, in order."""
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-
-
 def arguments(op, inputs, **attributes):
     """The op's positional arguments."""
     values = {**ATTRIBUTES, **inputs, **attributes}
-    return [values[name] for name in positional(getattr(reference, op))]
+    return [values[name] for name in reference.SAVE_OPS[op]]
 
 
 def random_inputs(op, batch, cols, seed, layout=fp.GPU):

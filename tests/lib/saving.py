@@ -8,7 +8,7 @@ from tests import reference
 
 
 def saved(op, *args, **keywords):
-    return getattr(reference, op)(*args, **keywords)
+    return reference.save(op, *args, **keywords)
 
 
 def send(op, *args, **keywords):

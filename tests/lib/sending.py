@@ -11,6 +11,16 @@ DIALECTS = ("packed", "legacy", "compact")
 LARGEST = {"channel": "spec_topk", "seed": 1, "batch": 512, "cols": 21, "accepted": 6}
 
 
+@contextmanager
+def pipe(key, channel="spec_topk", dialect="compact", **options):
+    """A Sender and a Receiver at one queue."""
+    with (
+        fp.Sender(channel, key=key, dialect=dialect, **options) as sender,
+        fp.Receiver(channel, key=key, **options) as receiver,
+    ):
+        yield sender, receiver
+
+
 def fill(sender, step):
     """Send until the queue is full; how many fitted."""
     for n in range(100_000):

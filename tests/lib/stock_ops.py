@@ -29,7 +29,7 @@ def save_op(name):
     """FastDeploy's save op of this name."""
 
     def save(*arguments):
-        saved = getattr(reference, name)(*(_plain(argument) for argument in arguments))
+        saved = reference.save(name, *(_plain(argument) for argument in arguments))
         if saved is not None:
             size = payload_size(CHANNELS[name])
             try:

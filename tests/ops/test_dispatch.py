@@ -1,5 +1,6 @@
 """The dispatchers: what a worker has after sampling comes out of the queue at its request."""
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc.ops import slots
+from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests, Worker, collect
 from tests.lib.search import examples
 
-KIND = pytest.mark.parametrize("channel", KINDS)
+KIND = each("channel", KINDS)
 LIMITS = {"packed": "raised_limits", "legacy": "raised_limits", "compact": "default_limits"}
 
 
@@ -27,17 +29,27 @@ def wire(request, monkeypatch):
     return collect
 
 
-# ---- Each kind of step ------------------------------------------------------------------------------------
-
-
 @KIND
-def test_tensors_of_every_framework(channel, wire, framework):
+def test_tensors_of_every_framework(channel, default_limits, ops_queue, monkeypatch, framework):
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
     for seed, order in enumerate([None, [3, 0, 4, 1, 2]]):
         requests = Requests(np.random.default_rng(seed), 5, 3, 6, plain=False)
         worker = KINDS[channel](requests, order, tensor=framework.tensor)
-        [step] = wire(channel, worker.send)
+        worker.model.not_need_stop[0] = bool(seed)
+        if channel.endswith("topk") and seed:
+            del worker.share["sampled_token_ids"]  # an engine whose share inputs have none
+        [step] = collect(channel, worker.send)
         requests.check(step)
         assert worker.told()
+        assert step.stop_flag == (1 if seed else -1)
+    requests = Requests(np.random.default_rng(1), 5, 1, 1)
+    requests.counts[:2] = 1, 0
+    requests.chunked[1:3] = True
+    worker = Worker(requests, order, logprobs=False, tensor=framework.tensor)
+    for skip in True, False:
+        [step] = collect("spec", lambda skip=skip: worker.send_first(skip_chunk_prefill=skip))
+        requests.check(step, skip=skip, extra=1)
+        assert step.stop_flag == -1  # the proposer's
 
 
 @KIND
@@ -79,20 +91,7 @@ def test_every_order_of_first_tokens_and_drafts(wire):
     check()
 
 
-def test_first_tokens_without_logprobs(wire, framework):
-    for seed, order in enumerate([None, [3, 0, 4, 1, 2]]):
-        requests = Requests(np.random.default_rng(seed), 5, 1, 1)
-        requests.counts[:2] = 1, 0
-        requests.chunked[1:3] = True
-        worker = Worker(requests, order, logprobs=False, tensor=framework.tensor)
-        [step] = wire("spec", worker.send_first)
-        requests.check(step, extra=1)
-        assert step.stop_flag == -1  # the proposer's
-        [step] = wire("spec", lambda worker=worker: worker.send_first(skip_chunk_prefill=False))
-        requests.check(step, skip=False, extra=1)
-
-
-@pytest.mark.parametrize(("setting", "skip"), [(None, True), ("1", True), ("0", False), (" 0 ", False)])
+@each("setting, skip", [(None, True), ("1", True), ("0", False), (" 0 ", False)])
 def test_chunked_prefill(setting, skip, wire, monkeypatch):
     if setting is not None:
         monkeypatch.setenv("ENABLE_V1_KVCACHE_SCHEDULER", setting)
@@ -108,55 +107,17 @@ def test_chunked_prefill(setting, skip, wire, monkeypatch):
     requests.check(step)  # with logprobs a chunk never has tokens
 
 
-def test_a_bad_setting_of_chunked_prefill(ops_queue, monkeypatch):
-    monkeypatch.setenv("ENABLE_V1_KVCACHE_SCHEDULER", "yes")
-    with pytest.raises(ValueError, match="ENABLE_V1_KVCACHE_SCHEDULER='yes'"):
-        Worker(Requests(np.random.default_rng(1), 2, 1, 6), logprobs=False).send()
-    assert ops_queue.waiting() == 0
-
-
-@pytest.mark.parametrize("stop", [True, False])
-@KIND
-def test_the_stop_flag(channel, stop, wire):
-    worker = KINDS[channel](Requests(np.random.default_rng(1), 2, 1, 6))
-    worker.model.not_need_stop[0] = stop
-    [step] = wire(channel, worker.send)
-    assert step.stop_flag == (1 if stop else -1)
-
-
-@pytest.mark.parametrize("batch", [300, 512])
-def test_more_requests_than_stock_spec_slots(batch, wire, request):
+@each("batch", [300, 512])
+def test_more_requests_than_stock_spec_slots(batch, wire):
     requests = Requests(np.random.default_rng(1), batch, 1, 6, plain=False)
     worker = Worker(requests, np.random.default_rng(2).permutation(batch), logprobs=False)
-    if "compact" in request.node.callspec.params.values():
+    if os.environ["FD_POSTPROC_DIALECT"] == "compact":
         [step] = wire("spec", worker.send)
         requests.check(step)
     else:
         with pytest.raises(ValueError, match=f"batch of {batch}.*256"):
             worker.send()
         assert worker.told() == (not requests.preempted.any())
-
-
-def test_the_get_ops_get_it_too(raised_limits, ops_queue, framework):
-    requests = Requests(np.random.default_rng(3), 6, 4, 6, plain=False)
-    Worker(requests, [5, 0, 1, 4, 2, 3], tensor=framework.tensor).send()
-    tokens = framework.tensor(np.zeros((512 * 126 + 515, 1), np.int64))
-    scores = framework.tensor(np.zeros((512 * 126, 1), np.float32))
-    ranks = framework.tensor(np.zeros((512 * 6, 1), np.int64))
-    ops.speculate_get_output_topk(tokens, scores, ranks, 20, 0, False)
-    tokens, scores, ranks = (framework.array(t).ravel() for t in (tokens, scores, ranks))
-    assert tokens[:3].tolist() == [1, 3 | 4 << 8, 6]
-    for slot in range(6):
-        n = requests.live(slot)
-        assert tokens[3 + slot] == n
-        for j in range(max(n, 0)):
-            at = 126 * slot + 21 * j
-            assert tokens[515 + at :][:4].tolist() == requests.ids[slot, j].tolist()
-            assert scores[at:][:4].tolist() == requests.scores[slot, j].tolist()
-            assert ranks[6 * slot + j] == requests.ranks[slot, j]
-
-
-# ---- Who sends --------------------------------------------------------------------------------------------
 
 
 @KIND
@@ -169,9 +130,9 @@ def test_only_rank_0_sends(channel, wire, ops_queue):
     assert worker.told()
 
 
-@pytest.mark.parametrize("logprobs", [False, True])
-@pytest.mark.parametrize(
-    ("local", "tensor_parallel", "each", "sends"),
+@each("logprobs", [False, True])
+@each(
+    "local, tensor_parallel, each, sends",
     [
         (0, 0, False, True),
         (1, 1, True, False),
@@ -204,7 +165,7 @@ class Untouchable:
     __getitem__ = __contains__ = __getattribute__
 
 
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@each("channel", ["spec", "spec_topk"])
 def test_methods_without_a_proposer(channel, wire):
     requests = Requests(np.random.default_rng(1), 4, 2, 6, plain=False)
     for proposer in None, Untouchable():
@@ -213,7 +174,7 @@ def test_methods_without_a_proposer(channel, wire):
         requests.check(step)
 
 
-@pytest.mark.parametrize("keywords", [{"is_mtp_prefill": True}, {"message_flag": 4}])
+@each("keywords", [{"is_mtp_prefill": True}, {"message_flag": 4}])
 def test_a_missing_proposer_is_told(keywords, ops_queue):
     worker = Worker(Requests(np.random.default_rng(1), 4, 2, 6))
     with pytest.raises(ValueError, match="proposer_share_inputs, which is None"):
@@ -232,9 +193,6 @@ def test_a_proposer_with_an_order_of_its_own(wire):
     proposer = Inputs(Worker(requests, [2, 1, 0]).proposer)
     [step] = wire("spec_topk", lambda: worker.send(proposer, is_mtp_prefill=True))
     requests.check(step, extra=1)
-
-
-# ---- What is refused, and that nothing is lost then -------------------------------------------------------
 
 
 def refused(worker, text, ops_queue, send=None):
@@ -269,18 +227,17 @@ def test_marks_stay_until_the_engine_knows(marked, default_limits, ops_queue, mo
 def test_more_tokens_than_a_slot_holds(marked, ops_queue):
     marked.counts[1] = 7
     refused(Worker(marked), r"token_num_per_batch\[1\]: 7 tokens.*6", ops_queue)
-    worker = Worker(marked, logprobs=False)
-    refused(worker, r"accept_num\[1\]: 7 tokens.*6", ops_queue)
-
-
-def test_one_token_more_than_accepted_has_to_fit(marked, ops_queue):
-    marked.counts[1] = 6
+    refused(Worker(marked, logprobs=False), r"accept_num\[1\]: 7 tokens.*6", ops_queue)
+    marked.counts[1] = 6  # one token more than accepted has to fit
     worker = Worker(marked, [0, 2, 1])
     refused(worker, r"token_num_per_batch\[1\]: 7 tokens, the first.*6", ops_queue, worker.send_first)
+    worker = Worker(marked, [1, 2, 0])
+    worker.share["prompt_lens_cpu"] = worker.share["prompt_lens_cpu"][:2]
+    refused(worker, "prompt_lens_cpu has 2 rows, but row 2 ", ops_queue)
 
 
-@pytest.mark.parametrize(
-    ("moved", "text"),
+@each(
+    "moved, text",
     [
         ({0: 1, 1: 1, 2: 0}, "rows 0 and 1 both to slot 1"),
         ({0: 1, 1: 0, 2: 512}, r"index_to_batch_id\[2\] = 512 .*0 to 511"),
@@ -294,28 +251,12 @@ def test_orders_that_would_lose_tokens(channel, moved, text, marked, ops_queue):
     refused(worker, text, ops_queue)
 
 
-def test_a_tensor_with_too_few_rows_for_its_order(marked, ops_queue):
-    worker = Worker(marked, [1, 2, 0])
-    worker.share["prompt_lens_cpu"] = worker.share["prompt_lens_cpu"][:2]
-    refused(worker, "prompt_lens_cpu has 2 rows, but row 2 ", ops_queue)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("sampling_mask", "sampling mask"), ("logz_per_batch", "renormalised")]
-)
-@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+@each("name, text", [("sampling_mask", "sampling mask"), ("logz_per_batch", "renormalised")])
+@each("channel", ["topk", "spec_topk"])
 def test_what_is_not_carried(channel, name, text, marked, ops_queue):
     worker = KINDS[channel](marked)
     setattr(worker.sampler, name, np.zeros(3))
     refused(worker, text, ops_queue)
-
-
-def test_message_flags(marked, ops_queue):
-    worker = Worker(marked)
-    refused(worker, "message_flag = 5", ops_queue, lambda: worker.send(message_flag=5))
-
-
-# ---- Orders that are no permutation ------------------------------------------------------------------------
 
 
 @KIND
@@ -347,7 +288,7 @@ def test_slots_beyond_the_rows(channel, wire):
     assert step.token_ids(1) == requests.ids[1, :1, 0].tolist()
 
 
-@pytest.mark.parametrize("moved", [{}, {0: 0, 1: 1}, {0: 2, 1: 0, 2: 1}])
+@each("moved", [{}, {0: 0, 1: 1}, {0: 2, 1: 0, 2: 1}])
 def test_nothing_is_copied_that_was_not_moved(moved):
     order = SimpleNamespace(index_to_batch_id=moved, enable_pd_reorder=False)
     tensor = np.zeros((3, 1))
@@ -356,19 +297,7 @@ def test_nothing_is_copied_that_was_not_moved(moved):
     assert (slots.Slots(order, 3, fp.GPU).place(tensor, "x") is tensor) == (moved.get(0, 0) == 0)
 
 
-def test_an_engine_whose_share_inputs_have_no_sampled_tokens(wire):
-    requests = Requests(np.random.default_rng(1), 3, 2, 6)
-    for channel in "topk", "spec_topk":
-        worker = KINDS[channel](requests, [2, 0, 1])
-        del worker.share["sampled_token_ids"]
-        [step] = wire(channel, worker.send)
-        requests.check(step)
-
-
-# ---- Prefill-decode disaggregation with MTP and logprobs, from end to end ----------------------------------
-
-
-@pytest.mark.parametrize(("batch", "cols"), [(7, 1), (7, 21), (64, 6), (512, 21)])
+@each("batch, cols", [(7, 1), (7, 21), (64, 6), (512, 21)])
 def test_prefill_decode_disaggregation(batch, cols, wire):
     """The prefill node's first and draft token, then target and draft messages, in ever new orders."""
     rng = np.random.default_rng(batch + cols)
@@ -396,26 +325,15 @@ def test_prefill_decode_disaggregation(batch, cols, wire):
         drafts[k].check(steps[2 + 2 * k])
 
 
-# ---- Columns ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("requested", "columns"),
-    [([], 1), ([None, None], 1), ([0], 1), ([None, 5, 0], 6), ([20, 1], 21), (iter([3, None]), 4)],
+@each(
+    "requested, columns",
+    [([], 1), ([None, None], 1), ([0], 1), ([None, 5, 0], 6), ([20, 1], 21), ((3, None), 4)],
 )
 def test_columns(requested, columns):
     assert ops.num_columns(requested) == columns
-
-
-def test_columns_of_another_layout():
     assert ops.num_columns([5], fp.Layout(128, 5, 6)) == 6
-    with pytest.raises(ValueError, match=r"request 1 asked for 6 .*0 to 5"):
-        ops.num_columns([0, 6], fp.Layout(128, 5, 6))
-
-
-@pytest.mark.parametrize("asked", [21, -1])
-def test_columns_that_no_message_has(asked):
-    with pytest.raises(ValueError, match=rf"request 2 asked for {asked} .*0 to 20"):
-        ops.num_columns([None, 3, asked])
+    for asked, layout, most in (21, fp.GPU, 20), (-1, fp.GPU, 20), (6, fp.Layout(128, 5, 6), 5):
+        with pytest.raises(ValueError, match=rf"request 2 asked for {asked} .*0 to {most}"):
+            ops.num_columns([None, 3, asked], layout)
     with pytest.raises(TypeError):
         ops.num_columns([1.5])

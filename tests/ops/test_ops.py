@@ -6,6 +6,7 @@ import os
 import subprocess
 import textwrap
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,34 +19,10 @@ from fd_postproc.log_throttle import Backoff, Complaints
 from fd_postproc.ops import receive
 from tests import reference
 from tests.lib.children import python
-from tests.lib.frameworks import Numpy
+from tests.lib.getting import SHAPES, fresh, get
+from tests.lib.goldens import PICKED
+from tests.lib.rows import each
 from tests.lib.waiting import signalled, until
-
-K = 20
-
-
-SHAPES = {
-    "plain": [(514, 1)],
-    "topk": [(512 * 21 + 2, 1), (512 * 21, 1), (512,)],
-    "spec": [(1794,)],
-    "spec_topk": [(512 * 126 + 515, 1), (512 * 126, 1), (3072,)],
-}
-
-
-def fresh(channel):
-    """Tensors as FastDeploy's TokenProcessor makes them."""
-    fills = [(2, np.int64), (0, np.float32), (0, np.int64)]
-    return [np.full(shape, *fill) for shape, fill in zip(SHAPES[channel], fills, strict=False)]
-
-
-def call(channel, tensors, wait=True, rank=0, k=K, each=False):
-    if channel == "plain":
-        return ops.get_output(*tensors, rank, wait)
-    if channel == "spec":
-        return ops.speculate_get_output(*tensors, rank, wait, each)
-    if channel == "topk":
-        return ops.get_output_topk(*tensors, k, rank, wait)
-    return ops.speculate_get_output_topk(*tensors, k, rank, wait)
 
 
 @pytest.fixture
@@ -68,37 +45,41 @@ def send(monkeypatch, queue_id):
             sysv_ipc.MessageQueue(key).remove()
 
 
-def check_filled(send, framework, golden):
+@each("golden", PICKED.values())
+def test_recorded_messages_fill_tensors_of_every_framework(golden, raised_limits, send, framework):
     send(golden.channel, golden.payload)
     tensors = [framework.tensor(array) for array in fresh(golden.channel)]
-    returned = call(golden.channel, tensors)
+    returned = get(golden.channel, tensors)
     for tensor, array in zip(tensors, golden.tensors, strict=True):
         np.testing.assert_array_equal(framework.array(tensor).ravel(), array)
     returned = returned if isinstance(returned, list) else [returned]
     assert all(a is b for a, b in zip(returned, tensors, strict=True))
 
 
-def test_every_golden_message_fills_the_tensors_as_fastdeploys_op_does(raised_limits, send, received_golden):
-    check_filled(send, Numpy(), received_golden)
+@each(
+    "channel, payload, mtype",
+    [
+        ("plain", bytes(2057), 1),
+        # FastDeploy's own sender makes such a message (H3), and its receiver reads tokens as counts.
+        ("spec", np.array([1, 512] + [1] * 1792, np.int32).tobytes(), 1),
+        ("spec", fp.encode(fp.Step.from_arrays("spec", [0] * 257, []), "compact"), 2),
+    ],
+)
+def test_a_message_that_is_refused_does_not_wedge_the_queue(channel, payload, mtype, send):
+    x = fresh(channel)[0]
+    send(channel, payload, mtype)
+    send(channel, fp.encode(fp.Step.from_arrays(channel, [1], [7])))
+    get(channel, [x])
+    assert x.ravel()[:3].tolist() == [-2, 0, 2]
+    get(channel, [x])
+    assert x.ravel()[:3].tolist() == [1, 1, 7 if channel == "plain" else 1]
 
 
-def test_golden_messages_fill_tensors_of_every_framework(raised_limits, send, framework, received_golden):
-    check_filled(send, framework, received_golden)
-
-
-def test_a_spec_message_of_512_requests_is_refused(send):
-    """FastDeploy's own sender makes such a message (H3), and its receiver reads tokens as counts."""
-    x = fresh("spec")[0]
-    send("spec", np.array([1, 512] + [1] * 1792, np.int32).tobytes())
-    call("spec", [x])
-    assert x[:3].tolist() == [-2, 0, 2]
-
-
-@pytest.mark.parametrize("channel", SHAPES)
+@each("channel", SHAPES)
 def test_nothing_there(send, channel):
     tensors = fresh(channel)
     before = [tensor.copy() for tensor in tensors]
-    call(channel, tensors, wait=False)
+    get(channel, tensors, wait=False)
     words = 3 if channel == "spec_topk" else 2
     before[0].reshape(-1)[:words] = [-2, 0, 0][:words]
     for tensor, array in zip(tensors, before, strict=True):
@@ -127,13 +108,13 @@ def step_of_two(channel):
     return fp.Step.from_arrays(channel, counts, ids, -ids / 8, [5, 6])
 
 
-@pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+@each("channel", ["topk", "spec_topk"])
 def test_k_limits_the_columns_of_legacy_messages_only(raised_limits, send, channel):
     step = step_of_two(channel)
     for dialect, columns in ("legacy", 4), ("packed", 21):
         send(channel, fp.encode(step, dialect))
         tokens, scores, ranks = fresh(channel)
-        call(channel, (tokens, scores, ranks), k=3)
+        get(channel, (tokens, scores, ranks), k=3)
         first = 2 if channel == "topk" else 515
         rows = tokens[first : first + 42, 0].reshape(2, 21)
         np.testing.assert_array_equal(rows[:, :columns], np.asarray(step.ids)[:, :columns])
@@ -143,16 +124,6 @@ def test_k_limits_the_columns_of_legacy_messages_only(raised_limits, send, chann
         )
         assert (scores[:42, 0].reshape(2, 21)[:, columns:] == 0).all()
         assert ranks[:2].tolist() == [5, 6]
-
-
-def test_a_short_spec_message_leaves_the_rest_alone(send):
-    x = fresh("spec")[0]
-    x[:] = 99
-    payload = fp.encode(fp.Step.from_arrays("spec", [2, 1], [7, 8, 9]))
-    send("spec", payload)
-    call("spec", [x])
-    assert x[: len(payload) // 4].tolist() == np.frombuffer(payload, np.int32).tolist()
-    assert (x[len(payload) // 4 :] == 99).all()
 
 
 @pytest.fixture
@@ -166,10 +137,10 @@ def test_malformed_messages_are_counted_and_logged_once(send, complaints, caplog
     before = ops.receive_stats()["malformed"]
     for _ in range(3):
         send("plain", np.array([1, 513], np.int32).tobytes())
-        call("plain", [x])
+        get("plain", [x])
         assert x[:3, 0].tolist() == [-2, 0, 2]
     send("plain", b"\1\0\0\0\0\0\0\0", mtype=9)
-    call("plain", [x])
+    get("plain", [x])
     assert ops.receive_stats()["malformed"] == before + 4
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len([text for text in texts if "batch 513 is outside 0..512" in text]) == 1
@@ -177,37 +148,22 @@ def test_malformed_messages_are_counted_and_logged_once(send, complaints, caplog
     assert all(f"was process {os.getpid()} (" in text for text in texts)
 
 
-def test_an_oversized_message_does_not_wedge_the_queue(send):
-    x = fresh("plain")[0]
-    send("plain", bytes(2057))
-    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
-    call("plain", [x])
-    assert x[0, 0] == -2
-    call("plain", [x])
-    assert x[:3, 0].tolist() == [1, 1, 7]
-
-
 def test_a_removed_queue_is_made_again(send):
     x = fresh("plain")[0]
-    call("plain", [x], wait=False)
+    get("plain", [x], wait=False)
     sysv_ipc.MessageQueue(queues.locate("plain")).remove()
-    call("plain", [x], wait=False)
+    get("plain", [x], wait=False)
     assert x[0, 0] == -2
-    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
-    call("plain", [x], wait=False)
-    assert x[2, 0] == 7
-
-
-def test_what_was_counted_outlives_a_removed_queue(send):
-    x = fresh("plain")[0]
-    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
-    call("plain", [x], wait=False)
     before = ops.receive_stats()["messages"]
+    send("plain", fp.encode(fp.Step.from_arrays("plain", [1], [7])))
+    get("plain", [x], wait=False)
+    assert x[2, 0] == 7
     sysv_ipc.MessageQueue(queues.locate("plain")).remove()
-    call("plain", [x], wait=False)
-    assert ops.receive_stats()["messages"] == before > 0
+    get("plain", [x], wait=False)
+    assert ops.receive_stats()["messages"] == before + 1  # what was counted outlives its queue
 
 
+@pytest.mark.realtime
 def test_a_queue_that_is_removed_again_and_again_is_waited_for(send, complaints, caplog, monkeypatch):
     pauses = []
     monkeypatch.setattr(receive, "_removals", Backoff())
@@ -216,7 +172,7 @@ def test_a_queue_that_is_removed_again_and_again_is_waited_for(send, complaints,
     for _ in range(5):
         removing = threading.Thread(target=remove_when_waiting)
         removing.start()
-        call("plain", [x])
+        get("plain", [x])
         removing.join()
     assert [round(pause, 2) for pause in pauses] == [0.0, 0.01, 0.02, 0.04, 0.08]
     assert caplog.text.count("removed it") == 1
@@ -235,17 +191,18 @@ def test_frames_that_never_become_whole_are_counted_and_logged(send, complaints,
     for _ in range(3):
         send("spec", parts[0], mtype=2)
     send("spec", whole, mtype=2)
-    call("spec", [x])
+    get("spec", [x])
     assert x[1] == 8
     assert ops.receive_stats()["incomplete"] == before + 1
     assert caplog.text.count("was never completed") == 1
 
 
+@pytest.mark.realtime
 def test_a_signal_ends_the_wait(send):
     x = fresh("plain")[0]
     seen = []
     with signalled(lambda *_: seen.append(1), lambda: True, repeat=True):
-        call("plain", [x])
+        get("plain", [x])
     assert seen
     assert x[:2, 0].tolist() == [-2, 0]
 
@@ -259,25 +216,31 @@ def test_the_queue_follows_the_environment(send, monkeypatch):
     for queue_id, token in (first, 7), (second, 8):
         monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", queue_id)
         x = fresh("plain")[0]
-        call("plain", [x])
+        get("plain", [x])
         assert x[2, 0] == token
 
 
-@pytest.mark.parametrize(("text", "mode"), [(None, 0o600), ("666", 0o666), ("0640", 0o640)])
-def test_the_mode_of_a_new_queue(send, monkeypatch, text, mode):
+@each("text, mode", [(None, 0o600), ("666", 0o666), ("0640", 0o640)])
+def test_the_mode_of_a_new_queue(text, mode, ops_queue, monkeypatch):
     if text is not None:
         monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
-    call("plain", fresh("plain"), wait=False)
-    assert sysv_ipc.MessageQueue(queues.locate("plain")).mode & 0o777 == mode
+    save = partial(ops.save_output, np.array([[1]]), np.array([True]), np.zeros(1, np.int32), 0, False)
+    for call in partial(get, "plain", fresh("plain"), wait=False), save:
+        call()
+        queue = ops_queue.open("plain")
+        assert queue.mode & 0o777 == mode
+        queue.remove()
+        with contextlib.suppress(fp.QueueRemoved):
+            call()
+        ops_queue.remove()
+    for bad in "rw", "999", "0", "777", "-600":
+        monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", bad)
+        for call in partial(get, "plain", fresh("plain"), wait=False), save:
+            with pytest.raises(ValueError, match="FD_POSTPROC_QUEUE_MODE="):
+                call()
 
 
-@pytest.mark.parametrize("text", ["rw", "999", "0", "777", "-600"])
-def test_a_bad_mode(send, monkeypatch, text):
-    monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
-    with pytest.raises(ValueError, match="FD_POSTPROC_QUEUE_MODE="):
-        call("plain", fresh("plain"), wait=False)
-
-
+@pytest.mark.realtime
 def test_every_thread_may_call(send):
     """Two threads in one op at a time share the queue, not a buffer."""
     steps = 200
@@ -286,7 +249,7 @@ def test_every_thread_may_call(send):
     def take():
         x = fresh("plain")[0]
         while True:
-            call("plain", [x])
+            get("plain", [x])
             if x[0, 0] < 0:
                 return
             got.append(int(x[2, 0]))
@@ -325,7 +288,7 @@ def bad_tensors():
     ]
 
 
-@pytest.mark.parametrize("case", range(6))
+@each("case", range(6))
 def test_unfit_tensors_are_refused_before_anything_is_received(send, case):
     tensors, error, text = bad_tensors()[case]
     send(
@@ -333,43 +296,13 @@ def test_unfit_tensors_are_refused_before_anything_is_received(send, case):
         fp.encode(fp.Step.from_arrays("topk", [-1], np.empty((0, 1)), np.empty((0, 1)), []))[:7] + b"\0",
     )
     with pytest.raises(error, match=text):
-        call("topk", tensors)
-    assert sysv_ipc.MessageQueue(queues.locate("topk")).current_messages == 1
-
-
-@pytest.mark.parametrize("k", [-1, 21])
-def test_k_must_fit_the_layout(send, k):
-    with pytest.raises(ValueError, match=rf"k = {k} is outside 0\.\.20"):
-        call("topk", fresh("topk"), k=k, wait=False)
-
-
-def test_a_tensor_on_a_device_is_refused(send):
-    """Paddle and PyTorch are asked where the memory is; here one that says 'elsewhere'."""
-
-    class Place:
-        def is_cpu_place(self):
-            return False
-
-        is_cuda_pinned_place = is_cpu_place
-
-        def __str__(self):
-            return "Place(gpu:0)"
-
-    class OnDevice:
-        place = Place()
-
-        def data_ptr(self):
-            raise AssertionError("must not be asked")
-
-    with pytest.raises(ValueError, match=r"x is on Place\(gpu:0\)"):
-        ops.get_output(OnDevice(), 0, False)
-
-
-@pytest.mark.framework
-def test_a_torch_tensor_without_memory_is_refused(send):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    with pytest.raises(ValueError, match="x is a meta tensor"):
-        ops.get_output(torch.empty(514, dtype=torch.int64, device="meta"), 0, False)
+        get("topk", tensors)
+    for k in -1, 21:
+        with pytest.raises(ValueError, match=rf"k = {k} is outside 0\.\.20"):
+            get("topk", fresh("topk"), k=k, wait=False)
+    queue = sysv_ipc.MessageQueue(queues.locate("topk"))
+    assert queue.current_messages == 1
+    queue.receive()
 
 
 def test_another_layout(send):
@@ -382,50 +315,6 @@ def test_another_layout(send):
     assert tensors[0][:6].tolist() == [1, 3 | 6 << 8, 2, 6, -3, 2]
     assert tensors[0][131 : 131 + 36].tolist() == list(range(36))
     assert tensors[2][:6].tolist() == list(range(1, 7))
-
-
-GET = {
-    "topk": lambda tensors, layout: ops.get_output_topk(*tensors, 4, 0, True, layout=layout),
-    "spec": lambda tensors, layout: ops.speculate_get_output(*tensors, 0, True, False, layout=layout),
-    "spec_topk": lambda tensors, layout: ops.speculate_get_output_topk(*tensors, 4, 0, True, layout=layout),
-}
-
-
-@pytest.mark.parametrize("channel", GET)
-def test_a_compact_frame_fills_the_tensors_as_a_packed_message_does(send, channel):
-    counts = [1, -9, 1, -1] if channel == "topk" else [2, 0, -9, 1, 3, -3]
-    rows = sum(count for count in counts if count > 0)
-    cols = 1 if channel == "spec" else 3
-    ids = np.arange(1, rows * cols + 1).reshape(rows, cols)
-    logprobs = () if channel == "spec" else (-ids / 4, np.arange(rows) + 1)
-    step = fp.Step.from_arrays(channel, counts, ids, *logprobs, flag=4, stop_flag=-1)
-    # So small that a packed message fits the kernel's default limits.
-    layout = fp.Layout(max_batch=8, top_k=4, max_draft=3, spec_batch=8)
-    filled = []
-    for dialect, mtype in ("packed", 1), ("compact", 2):
-        send(channel, fp.encode(step, dialect, layout=layout), mtype)
-        sizes = zip(fp._core.tensor_elements(channel, layout), (np.int64, np.float32, np.int64), strict=True)
-        tensors = [np.full(size, 7, dtype) for size, dtype in sizes][: 1 + 2 * len(logprobs[:1])]
-        GET[channel](tensors, layout)
-        filled.append(tensors)
-    packed, compact = filled
-    # A frame has nothing where FastDeploy's op copies what nobody reads: dead cells, logprobs of codes.
-    if channel == "spec":
-        read = [*range(8), 10, 11, 19, 22, 23, 24]
-        assert packed[0][read].tolist() == compact[0][read].tolist()
-        return
-    assert packed[0].tolist() == compact[0].tolist()
-    read = [0, 2, 4, 5, 6, 7] if channel == "topk" else range(24)
-    assert packed[2][read].tolist() == compact[2][read].tolist()
-    if channel == "spec_topk":
-        assert packed[1].tolist() == compact[1].tolist()
-
-
-def test_a_frame_of_more_requests_than_fastdeploys_tensors_hold(send):
-    send("spec", fp.encode(fp.Step.from_arrays("spec", [0] * 257, []), "compact"), 2)
-    x = fresh("spec")[0]
-    call("spec", [x])
-    assert x[:3].tolist() == [-2, 0, 2]
 
 
 def test_counters_have_their_names_before_anything_is_sent():
@@ -442,7 +331,7 @@ def test_a_plain_step_fills_no_log_probabilities(send, complaints, caplog):
     send("topk", fp.encode(fp.Step.from_arrays("plain", [1, 1], [[5], [6]]), "packed"))
     tensors = fresh("topk")
     before = [np.copy(tensor) for tensor in tensors]
-    call("topk", tensors)
+    get("topk", tensors)
     assert "it is of channel 'plain'" in caplog.text
     np.testing.assert_array_equal(tensors[0][2:], before[0][2:])
     for tensor, old in zip(tensors[1:], before[1:], strict=True):

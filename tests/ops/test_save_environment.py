@@ -8,6 +8,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import saved, send, step_of
 from tests.reference import ReferenceStep
@@ -15,21 +16,22 @@ from tests.reference import ReferenceStep
 RANKED = [op for op in CHANNELS if op.startswith("mtp")]  # ranks above 0 may send, if save_each_rank
 
 
-@pytest.mark.parametrize("each", [False, True])
-@pytest.mark.parametrize("rank", [-1, 0, 1, 7])
-@pytest.mark.parametrize("op", CHANNELS)
-def test_ranks_above_0(op, rank, each, ops_queue):
-    args = arguments(op, random_inputs(op, 2, 3, 1), rank_id=rank, save_each_rank=each)
-    sends = rank <= 0 or (each and op in RANKED)
+@each("save_each_rank", [False, True])
+@each("rank", [-1, 0, 1, 7])
+@each("op", CHANNELS)
+def test_ranks_above_0(op, rank, save_each_rank, ops_queue, monkeypatch):
+    args = arguments(op, random_inputs(op, 2, 3, 1), rank_id=rank, save_each_rank=save_each_rank)
+    sends = rank <= 0 or (save_each_rank and op in RANKED)
     assert (saved(op, *args) is not None) == sends
-    if CHANNELS[op].endswith("topk"):
-        os.environ["FD_POSTPROC_DIALECT"] = "compact"  # fits the default limits
+    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")  # fits the default limits
     send(op, *args)
     assert ops_queue.waiting() == sends
+    if sends:
+        ops_queue.take(CHANNELS[op])
 
 
-@pytest.mark.parametrize("dialect", ["packed", "compact"])
-@pytest.mark.parametrize(("text", "number"), [(None, 1), ("0", 0), ("1", 1), ("3", 3), ("77", 77)])
+@each("dialect", ["packed", "compact"])
+@each("text, number", [(None, 1), ("0", 0), ("1", 1), ("3", 3), ("77", 77)])
 def test_message_id(text, number, dialect, ops_queue, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
     if text is not None:
@@ -42,33 +44,27 @@ def test_message_id(text, number, dialect, ops_queue, monkeypatch):
         assert fp.decode(payload, "plain", mtype=mtype).stop_flag == word
 
 
-@pytest.mark.parametrize(
-    "text", ["2", "-1", "one", "1.5", "0x1", "4294967296", "99999999999999999999", "2147483648"]
+@each(
+    "name, text",
+    [
+        *(
+            ("INFERENCE_MSG_ID", text)
+            for text in ("2", "-1", "one", "1.5", "0x1", "4294967296", "99999999999999999999", "2147483648")
+        ),
+        *(("FD_POSTPROC_DIALECT", text) for text in ("dense", "PACKED", "auto,packed")),
+        ("INFERENCE_MSG_QUEUE_ID", "five"),
+    ],
 )
-def test_bad_message_id(text, ops_queue, monkeypatch):
-    monkeypatch.setenv("INFERENCE_MSG_ID", text)
-    with pytest.raises(ValueError, match=f"INFERENCE_MSG_ID={text!r}"):
-        ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.waiting() == 0
-
-
-@pytest.mark.parametrize("text", ["dense", "PACKED", "auto,packed"])
-def test_bad_dialect(text, ops_queue, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", text)
-    with pytest.raises(ValueError, match=f"FD_POSTPROC_DIALECT={text!r}"):
-        ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.waiting() == 0
-
-
-def test_bad_queue_id(ops_queue, monkeypatch):
+def test_a_bad_value(name, text, ops_queue, monkeypatch):
     with monkeypatch.context() as inside:
-        inside.setenv("INFERENCE_MSG_QUEUE_ID", "five")
-        with pytest.raises(ValueError, match="INFERENCE_MSG_QUEUE_ID='five'"):
+        inside.setenv(name, text)
+        with pytest.raises(ValueError, match=f"{name}={text!r}"):
             ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
+    assert ops_queue.waiting() == 0
 
 
-@pytest.mark.parametrize(
-    ("dialect", "peer", "op", "batch", "mtype"),
+@each(
+    "dialect, peer, op, batch, mtype",
     [
         (None, None, "save_output_topk", 3, 1),
         ("auto", None, "save_output_topk", 3, 1),
@@ -104,6 +100,8 @@ def test_the_queue_follows_the_environment(ops_queue, monkeypatch):
     """FastDeploy's ops keep the first queue forever."""
     args = arguments("save_output", random_inputs("save_output", 2, 1, 1))
     ops.save_output(*args)
+    assert ops_queue.waiting() == 1  # CPU tensors are sent before the op returns
+    assert ops.flush() is ops.flush(timeout=0) is True
     first = os.environ["INFERENCE_MSG_QUEUE_ID"]
     monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(int(first) ^ 1))
     try:
@@ -113,19 +111,3 @@ def test_the_queue_follows_the_environment(ops_queue, monkeypatch):
         ops_queue.remove()
         monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", first)
     assert ops_queue.waiting() == 1
-
-
-@pytest.mark.parametrize(("text", "mode"), [(None, 0o600), ("666", 0o666)])
-def test_the_mode_of_a_new_queue(text, mode, ops_queue, monkeypatch):
-    if text is not None:
-        monkeypatch.setenv("FD_POSTPROC_QUEUE_MODE", text)
-    ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.open("plain").mode & 0o777 == mode
-
-
-def test_flush(ops_queue):
-    """CPU tensors are sent before the op returns."""
-    ops.save_output(*arguments("save_output", random_inputs("save_output", 2, 1, 1)))
-    assert ops_queue.waiting() == 1
-    assert ops.flush() is True
-    assert ops.flush(timeout=0) is True

@@ -1,5 +1,6 @@
 """The drop-in save ops: every byte that FastDeploy's op writes, through a real queue."""
 
+import inspect
 import json
 import threading
 from dataclasses import replace
@@ -11,8 +12,13 @@ from hypothesis import strategies as st
 
 import fd_postproc as fp
 from fd_postproc import ops
+from fd_postproc._core import _OP_NUMBERS
+from fd_postproc.core.tensors import ROLES
+from fd_postproc.ops.table import SAVE_OPS
 from tests import reference
-from tests.lib.save_cases import CHANNELS, arguments, positional, random_inputs
+from tests.lib.goldens import GOOD, PICKED
+from tests.lib.rows import each
+from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import assert_same, received_meanwhile, saved, send, step_of
 from tests.lib.search import examples
 from tests.reference import ReferenceStep
@@ -20,18 +26,23 @@ from tests.reference import ReferenceStep
 LAYOUTS = [fp.GPU, fp.Layout(128, 5, 6), fp.Layout(max_batch=7, top_k=3, max_draft=2, spec_batch=5)]
 
 
-@pytest.mark.parametrize("op", CHANNELS)
-def test_arguments_are_fastdeploys(op):
-    assert positional(getattr(ops, op)) == positional(getattr(reference, op))
-
-
-# ---- The recorded messages -------------------------------------------------------------------------------
+@each("op", SAVE_OPS)
+def test_the_table_of_save_ops(op):
+    """It is held to the ops themselves, to FastDeploy's arguments and to the numbers of the C code."""
+    spec, parameters = SAVE_OPS[op], inspect.signature(getattr(ops, op)).parameters.values()
+    assert spec.parameters == tuple(one.name for one in parameters if one.kind is not one.KEYWORD_ONLY)
+    assert spec.parameters == reference.SAVE_OPS[op]
+    assert set(spec.roles.values()) <= set(spec.parameters)
+    assert set(spec.roles) <= set(ROLES)
+    assert spec.channel == CHANNELS[op]
+    assert set(SAVE_OPS) == set(_OP_NUMBERS)
+    assert sorted(_OP_NUMBERS.values()) == list(range(len(SAVE_OPS)))
 
 
 def recorded_call(golden):
     """The op, and the arguments that it was given when it was recorded."""
     op, inputs = golden.record["save_op"], golden.inputs()
-    names = positional(getattr(reference, op))
+    names = reference.SAVE_OPS[op]
     values = [json.loads(text.lower()) for text in golden.record["save_attrs"]]
     attributes = dict(zip(names[len(inputs) :], values, strict=True))
     return op, arguments(op, inputs, **attributes), inputs
@@ -75,36 +86,36 @@ def check_recorded_message(golden, ops_queue, monkeypatch, tensor):
     assert decoded == reference.decode(golden.payload, golden.channel)
 
 
-def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch):
-    check_recorded_message(golden, ops_queue, monkeypatch, np.asarray)
-
-
-@pytest.mark.parametrize(
-    "name", ["plain_b3_stop_s7", "topk_packed_b3_c6_s1009", "spec_b3_s1003", "spectopk_legacy_b3_c21_s1024"]
-)
-def test_recorded_messages_from_tensors(name, goldens, raised_limits, ops_queue, monkeypatch, framework):
-    check_recorded_message(goldens[name], ops_queue, monkeypatch, framework.tensor)
-
-
-@pytest.mark.nightly
-def test_all_recorded_messages_from_tensors(golden, raised_limits, ops_queue, monkeypatch, framework):
+@each("golden", PICKED.values())
+def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
     check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
 
 
+@pytest.mark.nightly
+@each("golden", GOOD.values())
+def test_all_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
+    check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
+
+
+@each("golden", GOOD.values())
 def test_the_reference_saves_what_fastdeploy_saved(golden):
     op, args, inputs = recorded_call(golden)
     if flat_sampled(inputs):
         return
     expected = saved(op, *args, dialect=golden.dialect)
-    differ = [
-        part
-        for part in expected.written
-        if expected.payload[part.start : part.stop] != golden.payload[part.start : part.stop]
-    ]
     assert len(expected.payload) == reference.claimed(golden.payload, golden.channel)
     if not wrong_rows(golden, inputs):
-        assert not differ
+        for part in expected.written:
+            assert expected.payload[part.start : part.stop] == golden.payload[part.start : part.stop], part
         assert step_of(expected) == reference.decode(golden.payload, golden.channel)
+
+
+def test_the_recorded_message_of_512_requests_in_256_slots(refused_golden, ops_queue):
+    """H3: what the real op sent is refused where it begins."""
+    op = "speculate_save_output"
+    with pytest.raises(ValueError, match=r"512.*256"):
+        send(op, *arguments(op, refused_golden.inputs(), skip_prefill=True))
+    assert ops_queue.waiting() == 0
 
 
 def test_narrow_legacy_logprobs_are_the_right_ones(goldens, raised_limits, ops_queue, monkeypatch):
@@ -124,12 +135,10 @@ def test_narrow_legacy_logprobs_are_the_right_ones(goldens, raised_limits, ops_q
     assert theirs.logprobs(i).slice_rows(1, 2).logprob_token_ids[0][1:6] != row[1:]
 
 
-# ---- Random inputs ---------------------------------------------------------------------------------------
-
 BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
     @examples(30)
     @given(
@@ -163,20 +172,7 @@ def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
     check()
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy"])
-def test_counts_of_a_larger_batch_are_cleared(dialect, raised_limits, ops_queue, monkeypatch):
-    """The memory of a message is used again."""
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
-    for batch in (256, 3):
-        args = arguments("speculate_save_output", random_inputs("speculate_save_output", batch, 1, 5))
-        send("speculate_save_output", *args)
-        payload, _ = ops_queue.take("spec")
-        assert_same((payload, 1), saved("speculate_save_output", *args, dialect=dialect))
-    counts = np.frombuffer(payload[8 : 8 + 4 * 256], np.int32)
-    assert not counts[3:].any()
-
-
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypatch):
     """The frame says what the packed message would say, whole or in fragments."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
@@ -220,8 +216,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("op", CHANNELS)
+@each("form", FORMS)
+@each("op", CHANNELS)
 def test_other_forms_of_the_same_numbers(op, form, raised_limits, ops_queue):
     for seed in range(4):
         inputs = random_inputs(op, 5, 4, seed)
@@ -230,7 +226,7 @@ def test_other_forms_of_the_same_numbers(op, form, raised_limits, ops_queue):
         assert_same(ops_queue.take(CHANNELS[op]), expected)
 
 
-@pytest.mark.parametrize("op", CHANNELS)
+@each("op", CHANNELS)
 def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
     for seed in range(3):
         inputs = random_inputs(op, 9, 6, seed)
@@ -240,7 +236,7 @@ def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("library", ["torch", "paddle"])
+@each("library", ["torch", "paddle"])
 def test_transposed_tensors(library, raised_limits, ops_queue):
     from tests.lib.frameworks import FRAMEWORKS, made
 
@@ -264,6 +260,7 @@ def test_one_message_does_not_show_in_the_next(raised_limits, ops_queue):
             assert_same(ops_queue.take(channel), saved(op, *args))
 
 
+@pytest.mark.realtime
 def test_threads_do_not_share_a_message(raised_limits, ops_queue):
     """H16: FastDeploy's ops keep one buffer for all threads."""
     calls = [

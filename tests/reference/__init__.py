@@ -14,46 +14,12 @@ save_output_topk and get_output_topk (topk), speculate_save_output, mtp_save_fir
 speculate_get_output (spec), speculate_save_output_topk, mtp_save_first_token_with_topk and
 speculate_get_output_topk (spec_topk).
 """
+# ruff: noqa: F401
 
 from .frames import FrameHeader, encode_frame, seal, split
 from .reading import claimed, decode, fill, live
 from .reassembly import Reassembler
-from .saving import (
-    Saved,
-    mtp_save_first_token,
-    mtp_save_first_token_with_topk,
-    save_output,
-    save_output_topk,
-    speculate_save_output,
-    speculate_save_output_topk,
-)
+from .saving import SAVE_OPS, Saved, save
 from .step import ReferenceStep
-from .structs import COMPACT_MTYPE, FILLER_ID, FILLER_SCORE, MTYPE, payload_size, structure
+from .structs import payload_size
 from .writing import encode
-
-__all__ = [
-    "COMPACT_MTYPE",
-    "FILLER_ID",
-    "FILLER_SCORE",
-    "MTYPE",
-    "FrameHeader",
-    "Reassembler",
-    "ReferenceStep",
-    "Saved",
-    "claimed",
-    "decode",
-    "encode",
-    "encode_frame",
-    "fill",
-    "live",
-    "mtp_save_first_token",
-    "mtp_save_first_token_with_topk",
-    "payload_size",
-    "save_output",
-    "save_output_topk",
-    "seal",
-    "speculate_save_output",
-    "speculate_save_output_topk",
-    "split",
-    "structure",
-]

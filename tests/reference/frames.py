@@ -14,10 +14,9 @@ from fd_postproc.errors import MalformedMessage
 from fd_postproc.layout import GPU, Layout
 
 from .crc32c import crc32c
-from .kinds import CHANNELS, checked
 from .sections import MOST_EXTRA, SECTIONED, decode_extra, encode_extra, padded
 from .step import ReferenceStep
-from .structs import HAS_COUNTS, HAS_LOGPROBS, capacity_of
+from .structs import CHANNELS, HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
 MAGIC, VERSION = int.from_bytes(b"FDPP", "little"), 1
 CHECKSUMMED = 1  # in `features`
@@ -81,21 +80,10 @@ def seal(frame: bytes) -> bytes:
     return header._replace(checksum=checksum_of(frame)).pack() + frame[HEADER_SIZE:]
 
 
-@checked
 def encode_frame(
     step: ReferenceStep, *, sender: int = 0, seq: int | None = None, checksum: bool = True
 ) -> bytes:
-    """A whole frame.
-
-    Parameters
-    ----------
-    step : ReferenceStep
-    sender : int, optional
-    seq : int, optional
-        Default: the step's own, else 0.
-    checksum : bool, optional
-        Whether it has one.
-    """
+    """A whole frame."""
     numbers = [*step.counts, *(n for row in step.ids for n in row)]
     body = struct.pack(f"<{len(numbers)}i", *numbers)
     if step.scores is not None and step.ranks is not None:
@@ -228,7 +216,6 @@ def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceS
 # ---- Fragments -------------------------------------------------------------------------------------------
 
 
-@checked
 def split(frame: bytes, limit: int) -> list[bytes]:
     """Cut a whole frame into messages of at most `limit` bytes; all but the last have exactly that many."""
     if len(frame) <= limit:

@@ -13,7 +13,6 @@ from fd_postproc.errors import MalformedMessage
 from fd_postproc.layout import GPU, Layout
 
 from .frames import FLAGS, decode_frame
-from .kinds import checked
 from .step import ReferenceStep
 from .structs import (
     COMPACT_MTYPE,
@@ -129,28 +128,8 @@ def _open(payload: bytes, channel: str, layout: Layout) -> _Message:
     return _Message(message, channel, header, counts, stride, claimed)
 
 
-@checked
 def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = GPU) -> ReferenceStep:
-    """Decode one message; see `fd_postproc.decode`.
-
-    Parameters
-    ----------
-    payload : bytes-like
-        The message without its `mtype`.
-    channel : {"plain", "topk", "spec", "spec_topk"}
-    mtype : int, optional
-        1 a message of FastDeploy's, 2 a whole compact frame.
-    layout : Layout, optional
-
-    Returns
-    -------
-    ReferenceStep
-
-    Raises
-    ------
-    MalformedMessage
-        In the same cases, and with the same text, as `fd_postproc.decode`.
-    """
+    """Decode one message; see `fd_postproc.decode`."""
     mtype = whole_number(mtype, "mtype", -math.inf, math.inf)
     if mtype == COMPACT_MTYPE:
         return decode_frame(bytes(payload), channel, layout)
@@ -174,13 +153,11 @@ def decode(payload: Any, channel: str, *, mtype: int = MTYPE, layout: Layout = G
     )
 
 
-@checked
 def claimed(payload: Any, channel: str, *, layout: Layout = GPU) -> int:
     """Where the last byte ends that a message claims to hold: no shorter prefix of it is a message."""
     return _open(bytes(payload), channel, layout).claimed
 
 
-@checked
 def live(payload: Any, channel: str, *, layout: Layout = GPU) -> list[range]:
     """Byte ranges that a message's meaning depends on; anything may stand elsewhere.
 
@@ -207,7 +184,6 @@ def live(payload: Any, channel: str, *, layout: Layout = GPU) -> list[range]:
     return ranges
 
 
-@checked
 def fill(
     payload: Any,
     channel: str,
@@ -221,25 +197,7 @@ def fill(
     """Write a message into the tensors of FastDeploy's get op, and touch nothing else of them.
 
     get_output and get_output_ep (plain), get_output_topk (topk), speculate_get_output (spec),
-    speculate_get_output_topk (spec_topk).
-
-    Parameters
-    ----------
-    payload : bytes-like
-    channel : {"plain", "topk", "spec", "spec_topk"}
-    tokens : mutable sequence of int
-        The flattened int64 tensor: header words, counts if the channel has them, ids.
-    scores, ranks : mutable sequence, optional
-        The flattened float32 and int64 tensors of a channel with logprobs.
-    columns : int, optional
-        The op's ``k + 1``; the packed dialect brings its own number.  Default: all columns.
-    layout : Layout, optional
-
-    Raises
-    ------
-    MalformedMessage
-        As `decode` does.  (FastDeploy's ops check nothing.)
-    """
+    speculate_get_output_topk (spec_topk)."""
     payload = bytes(payload)
     message = _open(payload, channel, layout)
     header, capacity = message.header, capacity_of(channel, layout)

@@ -12,7 +12,6 @@ from fd_postproc.errors import MalformedMessage
 from fd_postproc.layout import GPU, Layout
 
 from .frames import HEADER_SIZE, FrameHeader, decode_frame, frame_size, read_header
-from .kinds import checked
 from .sections import MOST_EXTRA, padded
 from .sequences import Sequences
 from .step import ReferenceStep
@@ -55,19 +54,8 @@ class _Sender:
 
 
 class Reassembler:
-    """Puts fragments together again.
+    """Puts fragments together again."""
 
-    Attributes
-    ----------
-    fragments : int
-        Fragments seen.
-    incomplete : int
-        Frames of which something is missing; each counts once, however many of its fragments come.
-    sequences : Sequences
-        The numbers of the frames that were whole.
-    """
-
-    @checked
     def __init__(self, channel: str, layout: Layout = GPU) -> None:
         self.channel, self.layout = channel, layout
         self.fragments = self.incomplete = 0
@@ -78,20 +66,8 @@ class Reassembler:
         longest = frame_size(channel, most, most * capacity.depth, capacity.width)
         self._room = max(padded(longest) + ENTRY_COST, LEAST_ROOM) + MOST_EXTRA
 
-    @checked
     def add(self, message: bytes, now: float = 0.0) -> ReferenceStep | None:
-        """One message of type 2; the step that it completes, if any.
-
-        Parameters
-        ----------
-        message : bytes
-        now : float, optional
-            Seconds on any clock that never goes back.
-
-        Raises
-        ------
-        MalformedMessage
-        """
+        """One message of type 2; the step that it completes, if any."""
         header = read_header(message, self.channel, self.layout, whole=False)
         sender, body = header.sender, message[HEADER_SIZE:]
         if header.fragments == 1:

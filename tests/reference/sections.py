@@ -56,12 +56,7 @@ def encode_extra(masks: Masks | None, weights: str | None, slots: int) -> bytes:
 
 
 def decode_masks(content: bytes, slots: int, channel: str) -> Masks:
-    """What the section of the masks holds.
-
-    Raises
-    ------
-    MalformedMessage
-    """
+    """What the section of the masks holds."""
 
     def refuse(value: int, bound: int, where: int | None = None) -> None:
         raise MalformedMessage(channel, "masks", value, bound, where)
@@ -100,12 +95,7 @@ def decode_masks(content: bytes, slots: int, channel: str) -> Masks:
 
 
 def divided(frame: bytes, begin: int, channel: str) -> Iterator[tuple[bytes, int, bytes]]:
-    """Name, marks and content of each section from `begin` on.
-
-    Raises
-    ------
-    MalformedMessage
-    """
+    """Name, marks and content of each section from `begin` on."""
     at, seen = begin, list[bytes]()
     while at < len(frame):
         if at > len(frame) - _HEAD.size:
@@ -124,12 +114,7 @@ def divided(frame: bytes, begin: int, channel: str) -> Iterator[tuple[bytes, int
 
 
 def decode_extra(frame: bytes, begin: int, slots: int, channel: str) -> tuple[Masks | None, str | None]:
-    """Masks and weight version of a whole frame.
-
-    Raises
-    ------
-    MalformedMessage
-    """
+    """Masks and weight version of a whole frame."""
     masks, weights = None, None
     for name, marks, content in divided(frame, begin, channel):
         if name == MASKS:

@@ -6,19 +6,10 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from .kinds import checked
-
 
 @dataclass(frozen=True, eq=False)
 class ReferenceStep:
-    """A decoded message as plain lists; the fields are those of `fd_postproc.Step`.
-
-    Attributes
-    ----------
-    ids : list of list of int, [rows][cols]
-    scores : list of list of float, [rows][cols]; None on channels without logprobs
-    ranks : list of int, [rows]; None likewise
-    """
+    """A decoded message as plain lists; the fields are those of `fd_postproc.Step`."""
 
     channel: str
     dialect: str | None
@@ -36,7 +27,6 @@ class ReferenceStep:
     weight_version: str | None = None
 
     @classmethod
-    @checked
     def from_step(cls, step: Any) -> ReferenceStep:
         """The content of an `fd_postproc.Step`."""
         return cls(

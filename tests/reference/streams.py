@@ -9,27 +9,11 @@ import numpy as np
 
 from .frames import HEADER_SIZE, FrameHeader, seal
 from .sections import MASKS, SECTIONED, decode_masks, divided, padded, section
-
-_CHANNELS = ("plain", "topk", "spec", "spec_topk")
+from .structs import CHANNELS
 
 
 class Streamed(NamedTuple):
-    """A step of one token a request, or of a pooling model.
-
-    Attributes
-    ----------
-    slots : int
-    tokens : list of int or None
-        A token of each slot, or its code; None of a pooling model.
-    rows : dict of int to tuple of list, or None
-        By slot with a token, ids, scores and ranks; None if the frame has none.
-    masks : dict of int to list, or None
-    prompts : dict of int to tuple of ndarray
-    pooled : dict of int to ndarray
-    sender, number : int
-    span : tuple of (int, int)
-        The first slot that it speaks of, and how many.
-    """
+    """A step of one token a request, or of a pooling model."""
 
     slots: int
     tokens: Any
@@ -52,7 +36,7 @@ def open_streamed(frame: bytes) -> Streamed:
     ids = np.frombuffer(frame, "<i4", n * cols, at).reshape(n, cols)
     at += 4 * n * cols
     rows = None
-    if _CHANNELS[header.channel] == "topk":
+    if CHANNELS[header.channel] == "topk":
         scores = np.frombuffer(frame, "<f4", n * cols, at).reshape(n, cols)
         at += 4 * n * cols
         ranks = np.frombuffer(frame, "<i4", n, at)
@@ -69,9 +53,9 @@ def open_streamed(frame: bytes) -> Streamed:
         row += 1
     masks, prompts, pooled, span = None, {}, {}, (0, batch)
     begin = padded(at) if header.features & SECTIONED else len(frame)
-    for name, _, inside in divided(frame, begin, _CHANNELS[header.channel]):
+    for name, _, inside in divided(frame, begin, CHANNELS[header.channel]):
         if name == MASKS:
-            masks = decode_masks(inside, batch, _CHANNELS[header.channel])
+            masks = decode_masks(inside, batch, CHANNELS[header.channel])
         elif name == b"span":
             span = struct.unpack("<ii", inside)
         elif name == b"tokens":

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from fd_postproc.layout import GPU, Layout
 
-from .kinds import checked
-
+CHANNELS = ("plain", "topk", "spec", "spec_topk")
 MTYPE = 1  # FastDeploy's only System V message type
 COMPACT_MTYPE = 2  # ours
 FILLER_ID, FILLER_SCORE = -1, 0.0  # what a legacy sender writes into columns that nobody asked for
@@ -20,7 +19,6 @@ HAS_COUNTS = ("spec", "spec_topk")
 HAS_LOGPROBS = ("topk", "spec_topk")
 
 
-@checked
 def structure(channel: str, layout: Layout = GPU) -> type[Structure]:
     """C struct of a message; `mtype` comes first and is no part of the payload."""
     return _structure(channel, layout)
@@ -57,7 +55,6 @@ def _struct(name: str, **fields: type) -> type[Structure]:
     return type(name, (Structure,), {"_fields_": list(fields.items())})
 
 
-@checked
 def payload_size(channel: str, layout: Layout = GPU) -> int:
     """Bytes of a full message as FastDeploy sends it: the struct with its tail padding, less `mtype`."""
     return sizeof(structure(channel, layout)) - sizeof(c_int64)

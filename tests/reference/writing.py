@@ -8,7 +8,6 @@ from typing import Any
 from fd_postproc.layout import GPU, Layout
 
 from .frames import encode_frame
-from .kinds import checked
 from .step import ReferenceStep
 from .structs import (
     FILLER_ID,
@@ -35,19 +34,12 @@ def _check_fit(step: ReferenceStep, capacity: Capacity) -> None:
         need(f"count of request {i}", count, capacity.depth)
 
 
-@checked
 def encode(step: ReferenceStep, dialect: str = "packed", *, layout: Layout = GPU) -> bytes:
     """Write a step as one message; see `fd_postproc.encode`.
 
     Packed and legacy are what FastDeploy's senders would write, up to the last live slot.
     A legacy message has all columns; those that the step lacks are filled with id -1 and score 0.0.  Slots
-    without a token hold their code in every column, and zero scores and ranks.
-
-    Raises
-    ------
-    ValueError
-        If the layout cannot carry the step, with the same text as `fd_postproc.encode`.
-    """
+    without a token hold their code in every column, and zero scores and ranks."""
     channel, batch, capacity = step.channel, step.batch, capacity_of(step.channel, layout)
     if dialect == "compact":  # more requests on the spec channel
         capacity = capacity._replace(slots=layout.max_batch)

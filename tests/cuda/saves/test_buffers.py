@@ -51,20 +51,6 @@ print(ops.flush(60))
     assert received(3) == [0, 1, 2]
 
 
-def test_two_threads_that_need_larger_buffers(run):
-    code = """
-put(0)
-made = stub.stub_count(0)
-stub.stub_slow_allocation(ctypes.c_int64(100_000))
-threads = [threading.Thread(target=put, args=(1, BIG)) for _ in range(2)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(ops.flush(60), stub.stub_count(0) - made)
-"""
-    assert run(GROWING + code) == "True 1\n"
-    assert received(3) == [0, 1, 1]
-
-
 def test_calls_that_fail_when_buffers_grow(run):
     """The call raises, and the next one works; what cannot be freed is tried again."""
     code = """

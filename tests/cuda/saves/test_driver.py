@@ -7,15 +7,14 @@ import pytest
 from tests.lib.children import python
 from tests.lib.device_saves import received
 from tests.lib.kernel_emulation import compiler
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
-
-# ---- Why there is no CUDA ---------------------------------------------------------------------------------
 
 WHY = "print(fp.cuda_available(), fp.why_no_cuda())"
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
+@each(
+    "variables, words",
     [
         ({}, "True "),
         (
@@ -79,8 +78,6 @@ def test_a_machine_where_cuda_cannot_be_used(run):
     )
 
 
-# ---- Errors of the driver ---------------------------------------------------------------------------------
-
 AT_ONCE = [
     "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
     "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncGetAttribute",
@@ -89,7 +86,7 @@ AT_ONCE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("call", AT_ONCE)
+@each("call", AT_ONCE)
 def test_a_driver_call_that_fails(call, run):
     """The call raises, nothing was saved, and the next one works."""
     told = run(
@@ -106,7 +103,7 @@ def test_a_driver_call_that_fails(call, run):
     assert received(1) == [2]
 
 
-@pytest.mark.parametrize("failure", ["cuEventSynchronize:1:700", "cuEventRecord:1:700"])
+@each("failure", ["cuEventSynchronize:1:700", "cuEventRecord:1:700"])
 def test_an_event_that_fails(failure, run):
     """Nobody knows what the device still writes: this process saves no more, and does not hang."""
     code = """

@@ -39,7 +39,7 @@ for op, channel in CHANNELS.items():
                 # Of a frame, all but its number and sender, and the checksum, of which they are part.
                 written = [range(0, 40), range(56, 60), range(64, len(host))]
                 if dialect != "compact":
-                    written = getattr(reference, op)(*arguments(op, inputs), dialect=dialect).written
+                    written = reference.save(op, *arguments(op, inputs), dialect=dialect).written
                 for part in written:
                     assert payload[part.start:part.stop] == host[part.start:part.stop], (where, part)
             for pieces in sent if dialect == "compact" else []:

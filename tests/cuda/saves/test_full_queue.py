@@ -11,7 +11,7 @@ from fd_postproc import ops
 from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, save
 
-pytestmark = pytest.mark.usefixtures("streams")
+pytestmark = [pytest.mark.usefixtures("streams"), pytest.mark.realtime]
 
 
 def fill(ops_queue):
@@ -96,8 +96,3 @@ def test_threads(ops_queue):
         thread.join()
     for first in range(4):
         assert [n for n in found if n // 1000 == first] == [1000 * first + n for n in range(50)]
-
-
-def test_contexts_are_left_as_they_were(ops_queue, stub):
-    save(1)
-    assert stub.stub_depth() == 0

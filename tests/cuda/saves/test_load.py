@@ -1,14 +1,13 @@
 """Loading the kernel: which form of it, in the background, and without holding Python up."""
 
-import pytest
-
 from tests.lib.device_saves import received
+from tests.lib.rows import each
 
 LOADS = "save(1)\nprint(ops.flush(60), stub.stub_module_loads())"
 
 
-@pytest.mark.parametrize(
-    ("variables", "loads"),
+@each(
+    "variables, loads",
     [
         ({}, 1),  # machine code
         ({"STUB_CUDA_CUBINS": "0"}, 2),  # which the driver does not take: PTX
@@ -72,7 +71,7 @@ print(active.value)
     assert received(1) == [7]
 
 
-@pytest.mark.parametrize("failure", ["cuInit:1:999", "cuModuleLoadData:0:2", "cuDeviceGetCount:0:100"])
+@each("failure", ["cuInit:1:999", "cuModuleLoadData:0:2", "cuDeviceGetCount:0:100"])
 def test_what_goes_wrong_in_the_background_is_the_first_saves(failure, run):
     """Nothing is raised or printed, and a save still works if the driver does."""
     code = """
@@ -91,6 +90,7 @@ print(told)
 def test_the_background_ends_when_it_is_told(run):
     code = """
 import threading
+from tests.lib.rows import each
 warmup.begin()
 warmup.begin()
 names = [thread.name for thread in threading.enumerate()]

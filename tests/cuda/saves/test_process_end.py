@@ -3,14 +3,13 @@
 import signal
 import time
 
+import pytest
 import sysv_ipc
 
 from fd_postproc import queues
 from tests.lib.device_saves import received
 from tests.lib.marks import forks_beside_threads
 from tests.lib.waiting import PATIENCE
-
-# ---- End and fork -----------------------------------------------------------------------------------------
 
 
 def test_what_is_under_way_is_sent_at_exit(fresh):
@@ -23,6 +22,7 @@ def test_what_went_wrong_is_told_at_exit(fresh):
     assert "does not fit the 32 bits" in fresh.stderr
 
 
+@pytest.mark.realtime
 def test_exit_with_a_full_queue(fresh):
     """It waits for a while, says how many messages are lost, and does not hang."""
     code = """
@@ -40,6 +40,7 @@ for n in range(1, 8): save(n)
     assert received(3) == [0, 1, 2]
 
 
+@pytest.mark.realtime
 def test_a_killed_process_leaves_nothing_but_its_messages(start):
     worker = start("for n in range(3): save(n)\nops.flush(60)\nprint('ready', flush=True)\ntime.sleep(60)")
     assert worker.stdout.readline() == "ready\n"
@@ -88,8 +89,6 @@ print(process.exitcode)
     assert received(5) == list(range(5))
 
 
-# ---- Receivers that die -----------------------------------------------------------------------------------
-
 RECEIVER = """
 receiver = fp.Receiver("plain")
 for n in range(5):
@@ -118,6 +117,7 @@ print(ops.flush(20), flush=True)
 """
 
 
+@pytest.mark.realtime
 def test_killing_the_receiver_neither_hangs_nor_crashes_the_worker(start):
     worker = start(WORKER)
     assert worker.stdout.readline() == "ready\n"

@@ -14,13 +14,11 @@ from fd_postproc import ops, queues
 from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, KINDS, save
+from tests.lib.rows import each
 from tests.lib.save_cases import arguments
 from tests.lib.stub_cuda import Cupy, Exchange, Torch
 
 pytestmark = pytest.mark.usefixtures("streams")
-
-
-# ---- What is refused at once ----------------------------------------------------------------------------
 
 
 def assert_refused(error, text, **changed):
@@ -38,7 +36,7 @@ TOPK = {
 }
 
 
-@pytest.mark.parametrize("shape", [(1 << 40, 1 << 40), (1 << 32, 1 << 32), (-1, 4), (-2, -4), (1 << 62, 2)])
+@each("shape", [(1 << 40, 1 << 40), (1 << 32, 1 << 32), (-1, 4), (-2, -4), (1 << 62, 2)])
 def test_a_shape_whose_product_overflows(shape):
     """2**32 * 2**32 elements are none in 64 bits; what a framework says of a tensor is checked."""
     tensor = Exchange(TOPK["x"])
@@ -46,7 +44,7 @@ def test_a_shape_whose_product_overflows(shape):
     assert_refused(ValueError, r"x has shape \[.*\]: so many elements are in no memory", x=tensor)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_dtypes_that_the_kernel_cannot_read(kind, ops_queue):
     for dtype, name in (np.float64, "logprob_scores"), (np.float16, "logprob_scores"), (np.int16, "ranks"):
         wrong = kind(TOPK[name].astype(dtype))
@@ -160,9 +158,6 @@ def test_a_tensor_of_another_kind_of_device(ops_queue):
     tensor.device.type = "xpu"
     with pytest.raises(ValueError, match="x is on cuda:0; it must be in host memory"):
         ops.save_output(tensor, FLAG, np.zeros(1, np.int32), 0, False)
-
-
-# ---- What is found out later ----------------------------------------------------------------------------
 
 
 def refused_later(send):

@@ -8,6 +8,7 @@ import pytest
 import fd_postproc as fp
 from fd_postproc import ops
 from tests.lib.device_saves import LAYOUT, assert_message, placed, save
+from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.stub_cuda import Exchange
 
@@ -17,8 +18,8 @@ NUMBERS_OF_REQUESTS = ["accept_num", "token_num_per_batch", "cu_batch_token_offs
                        "prompt_lens", "preempted_idx", "step_idx"]  # fmt: skip
 
 
-@pytest.mark.parametrize("dialect", ["packed", "legacy", "compact"])
-@pytest.mark.parametrize("op", CHANNELS)
+@each("dialect", ["packed", "legacy", "compact"])
+@each("op", CHANNELS)
 def test_other_tensors_each_time(op, dialect, ops_queue, monkeypatch):
     """Of other sizes or the same, in any order; the flag changes, and the numbers' place."""
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
@@ -61,8 +62,8 @@ def test_rows_of_logprobs_are_others_each_time(ops_queue):
         getattr(ops, op)(*arguments(op, placed(odd, Exchange)), layout=LAYOUT)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
+@each(
+    "name, value",
     [("INFERENCE_MSG_ID", "7"), ("FD_POSTPROC_DIALECT", "legacy"), ("FD_POSTPROC_PEER", "compact/1")],
 )
 def test_the_environment_is_asked_each_time(name, value, ops_queue, monkeypatch):

@@ -15,7 +15,7 @@ from fd_postproc.explain.timeline import Picture
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.reading import QueueEntry, StepEntry
-from tests.core.test_killed_processes import forked
+from tests.lib.children import forked
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 from tests.lib.waiting import until

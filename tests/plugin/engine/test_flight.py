@@ -12,7 +12,7 @@ from fd_postproc import queues
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Event, Live, MessageEntry, QueueEntry, StepEntry
-from tests.core.test_killed_processes import forked
+from tests.lib.children import forked
 from tests.lib.rig import END, Rig
 from tests.lib.waiting import until
 
