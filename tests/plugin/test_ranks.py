@@ -3,13 +3,14 @@
 import pytest
 
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 
 
-@pytest.mark.parametrize("expert_parallel", [False, True])
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+@each("expert_parallel", [False, True])
+@each("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_a_rank_above_0_receives(channel, expert_parallel, ops_queue):
     """FastDeploy's ops ignore the rank, or are told that all of them read; the queue is the rank's own."""
     rig = Rig(channel, ["a", "b"], data_parallel_size=2, enable_expert_parallel=expert_parallel)

@@ -8,13 +8,14 @@ import pytest
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, give_arrays, unpack
 from tests.lib.chunk_replay.alone import Ours, Stock, Tokenizer, answer, play
 from tests.lib.chunk_replay.cases import ROLLOUTS, cases
+from tests.lib.rows import each
 from tools.accept.canned_answers import EXPERTS, as_one_value
 
 CASES = cases(ROLLOUTS)
 STREAMED = {name for name, case in CASES.items() if case["dimensions"]["stream"]}
 
-each_whole = pytest.mark.parametrize("name", sorted(CASES.keys() - STREAMED))
-each_stream = pytest.mark.parametrize("name", sorted(STREAMED))
+each_whole = each("name", sorted(CASES.keys() - STREAMED))
+each_stream = each("name", sorted(STREAMED))
 
 
 def rendered(dumped):
@@ -54,8 +55,8 @@ def test_the_restated_parts_write_it(name):
     assert [written] == case["output"]["chunks"]
 
 
-@each_whole
 @pytest.mark.usefixtures("packed")
+@each_whole
 def test_ours_write_it_from_packed_messages(name, monkeypatch):
     case = CASES[name]
     monkeypatch.setattr("tests.lib.chunk_replay.alone.results_of", with_texts)
@@ -69,8 +70,8 @@ def test_ours_write_it_from_packed_messages(name, monkeypatch):
     assert [rendered(made.model_dump())] == case["output"]["chunks"]
 
 
-@each_stream
 @pytest.mark.usefixtures("packed")
+@each_stream
 def test_ours_stream_it_from_packed_messages(name, monkeypatch):
     case = CASES[name]
     monkeypatch.setattr("tests.lib.chunk_replay.alone.results_of", with_texts)

@@ -15,6 +15,7 @@ from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT
 from tests.lib.known import remember
 from tests.lib.quiet import imported
 from tests.lib.restated_parsers import WORDS, Calls, Thinks, Tokenizer
+from tests.lib.rows import each
 
 OPENAI = "fastdeploy.entrypoints.openai"
 NAME = "fastdeploy.input.processor"
@@ -102,8 +103,8 @@ def answers(count):
         yield [draw.choices(ids, k=draw.choice((0, 1, 1, 2, 4))) for _ in range(draw.randint(1, 30))]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("mm_processor", [None, "one"])
+@each("stream", [True, False])
+@each("mm_processor", [None, "one"])
 def test_the_api_side_is_active_on_the_unified_processor(modules, stream, mm_processor):
     own, theirs = (processor(one, mm_processor=mm_processor) for one in (modules.ours, modules.stock))
     assert parsers.is_quick(own)
@@ -114,8 +115,8 @@ def test_the_api_side_is_active_on_the_unified_processor(modules, stream, mm_pro
     assert not [told for told in totals()[1] if "parsers" in told]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("make", [shouts, holds, truncates])
+@each("stream", [True, False])
+@each("make", [shouts, holds, truncates])
 def test_a_fallback_that_is_on_reads_everything_and_the_reason_is_told(modules, stream, make):
     own, theirs = (processor(one, strategies(make())) for one in (modules.ours, modules.stock))
     assert not parsers.is_quick(own)

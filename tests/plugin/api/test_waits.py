@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.chunks.wait_for import Asyncio, wait_for
 from tests.lib.races import nothing_is_lost
+from tests.lib.rows import each
 
 WAYS = (asyncio.wait_for, wait_for)
 ACTIONS = ("put", "wait", "wait long", "cancel first", "cancel last")
@@ -52,8 +53,8 @@ def test_the_same_is_seen(actions):
     assert expected == actual
 
 
-@pytest.mark.parametrize("timeout", [None, 0, -1, 0.02, 5])
-@pytest.mark.parametrize("seconds", [0, 1])
+@each("timeout", [None, 0, -1, 0.02, 5])
+@each("seconds", [0, 1])
 def test_any_awaitable_and_any_limit(timeout, seconds):
     async def run(wait):
         try:
@@ -64,7 +65,7 @@ def test_any_awaitable_and_any_limit(timeout, seconds):
     assert asyncio.run(run(wait_for)) == asyncio.run(run(asyncio.wait_for))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each("way", WAYS)
 def test_each_wait_has_its_own_limit(way):
     async def one(queue, limit):
         try:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.lib.paths import TESTS
 from tests.lib.quiet import Double, imported
+from tests.lib.rows import each
 from tests.lib.step_replay.traces import Trace
 
 pytestmark = pytest.mark.framework
@@ -286,8 +287,8 @@ def test_what_construction_and_start_insist_on(double, engine):
         module.WarmUpTokenProcessor(double.config.FDConfig())
 
 
-@pytest.mark.parametrize(
-    ("logprobs", "method", "shapes"),
+@each(
+    "logprobs, method, shapes",
     [
         (False, None, [[514, 1]]),
         (True, None, [[512 * 21 + 2, 1], [512 * 21, 1], [512]]),

@@ -15,6 +15,7 @@ from tests.lib.logged import logged
 from tests.lib.nursery import with_paddle
 from tests.lib.paths import TESTS
 from tests.lib.quiet import Double, imported
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -70,18 +71,16 @@ def test_a_plug_in_is_used_and_logged(double, plug_in, log):
     assert any("TokenProcessor plugin" in record.getMessage() for record in log if record.levelname == "INFO")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "import no_such_module\n",
-        "def load(): raise SystemExit\n",
-        "def load(): raise KeyboardInterrupt\n",
-        "def load(argument): return argument\n",
-    ],
-    ids=["no import", "exit", "interrupt", "wrong signature"],
+BROKEN = (
+    *("import no_such_module\n", "def load(): raise SystemExit\n", "def load(): raise KeyboardInterrupt\n"),
+    "def load(argument): return argument\n",
 )
-def test_a_broken_plug_in_means_the_stock_class(double, plug_in, body):
-    plug_in("broken", body)
+
+
+@each("number, body", enumerate(BROKEN))
+def test_a_broken_plug_in_means_the_stock_class(number, body, double, plug_in, monkeypatch):
+    plug_in(f"broken{number}", body)
+    monkeypatch.setenv("FD_PLUGINS", f"broken{number}")
     assert chosen(double) == "TokenProcessor"
 
 
@@ -104,8 +103,8 @@ def test_the_model_runners_plug_in(double, plug_in):
 # ---- The worker's calls --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("logprobs", "prefill", "op", "arguments"),
+@each(
+    "logprobs, prefill, op, arguments",
     [
         (False, None, "save_output", 5),
         (True, None, "save_output_topk", 7),

@@ -15,6 +15,7 @@ from fd_postproc.fastdeploy.engine.health.counters import (
     Reports,
 )
 from fd_postproc.fastdeploy.engine.results._results import Stages
+from tests.lib.rows import each
 
 
 def test_totals_are_summed_over_steps():
@@ -65,7 +66,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
     assert caplog.text.count("queue 7 (spec): a frame in pieces was never completed") == 1
 
 
-@pytest.mark.parametrize("trouble", ["missing", "doubled", "reordered"])
+@each("trouble", ["missing", "doubled", "reordered"])
 def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     totals = Counters()
     reports = Reports(totals, logging.getLogger("test"))
@@ -140,7 +141,7 @@ def refuse_the_third():
     return make
 
 
-@pytest.mark.parametrize("text", ["often", "0", "-1", "nan"])
+@each("text", ["often", "0", "-1", "nan"])
 def test_a_bad_period_is_logged_and_does_no_harm(text, monkeypatch, caplog):
     monkeypatch.setenv("FD_POSTPROC_LOG_STATS", text)
     reports = Reports(Counters(), logging.getLogger("test"))

@@ -10,6 +10,7 @@ import pytest
 from tests.lib import decode_logs
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 double = Double()
@@ -82,7 +83,7 @@ def nothing_touched(scheduler):
     return scheduler.responses == {} and scheduler.batch_responses_per_step == []
 
 
-@pytest.mark.parametrize("names", [("a", "expired"), ("expired",)])
+@each("names", [("a", "expired"), ("expired",)])
 def test_an_expired_request_is_fastdeploys_business(names, plan, scheduler):
     assert not handover_in(scheduler, plan).put(results(plan, *names))
     assert nothing_touched(scheduler)
@@ -99,7 +100,7 @@ def test_a_request_that_ends_is_told_by_fastdeploy(plan, scheduler):
     assert [len(step) for step in scheduler.batch_responses_per_step] == [3]
 
 
-@pytest.mark.parametrize("finished", [None, 1, "yes"])
+@each("finished", [None, 1, "yes"])
 def test_so_is_an_end_that_is_no_bool(finished, plan, scheduler):
     made = results(plan, "a", "b")
     made[1].finished = finished
@@ -168,12 +169,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("what", OTHERS)
+@each("what", OTHERS)
 def test_another_text_is_left_alone(what, plan):
     assert handover_in(of(OTHERS[what]), plan) is None
 
 
-@pytest.mark.parametrize("other", [None, object(), SimpleNamespace(put_results=print), Rig])
+@each("other", [None, object(), SimpleNamespace(put_results=print), Rig])
 def test_no_scheduler_of_fastdeploys(other, plan):
     assert handover_in(other, plan) is None
 
@@ -203,8 +204,8 @@ class Failing(Log):
         raise RuntimeError
 
 
-@pytest.mark.parametrize(
-    ("log", "sums"),
+@each(
+    "log, sums",
     [
         (decode_logs.Log, True),
         (Log, False),
@@ -217,7 +218,7 @@ def test_whether_a_step_may_be_told_in_one_call(log, sums):
     assert advance.adds_up(log()) is sums
 
 
-@pytest.mark.parametrize("log", [Log, Kept])
+@each("log", [Log, Kept])
 def test_tokens_of_requests_that_decode_are_told(log):
     rig = Rig("spec_topk", ["a", "b", "c", "d"])
     try:

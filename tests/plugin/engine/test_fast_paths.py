@@ -15,6 +15,7 @@ from tests.lib.children import python
 from tests.lib.decode_logs import Log
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
@@ -139,8 +140,8 @@ def test_all_of_them():
     assert {way: exported(way) for way in ALL} == dict.fromkeys(ALL, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("way", "options"),
+@each(
+    "way, options",
     [
         ("dictionaries", {"odd": odd_dictionary}),
         ("stamps", {"odd": odd_stamps}),

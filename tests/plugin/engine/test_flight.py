@@ -14,6 +14,7 @@ from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Event, Live, MessageEntry, QueueEntry, StepEntry
 from tests.core.test_killed_processes import forked
 from tests.lib.rig import END, Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
@@ -63,7 +64,7 @@ def test_steps_and_requests(rig):
     until(lambda: flight(rig).busy_since is None)
 
 
-@pytest.mark.parametrize("kind", [Kind.ABORTED, Kind.PREEMPTED])
+@each("kind", [Kind.ABORTED, Kind.PREEMPTED])
 def test_a_request_that_the_worker_lets_go_was_aborted_or_preempted_never_both(rig, kind):
     rig = rig("plain", ["a", "b"])
     rig.send({0: [50], 1: [51]})

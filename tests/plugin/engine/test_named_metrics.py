@@ -9,6 +9,7 @@ import pytest
 from tests.lib.metrics_by_name import by_name, make_manager, without
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -35,7 +36,7 @@ def make_class(module):
     return cls
 
 
-@pytest.mark.parametrize("labels", LABELS)
+@each("labels", LABELS)
 def test_our_class_is_compatible(module, labels):
     by_name(module, LABELS[labels])
     verdict = imported("tools.accept.classes").compare(module)
@@ -78,14 +79,7 @@ def told(module, cls, channel):
     return module.main_process_metrics.samples(), getattr(processor, "complained", set())
 
 
-@pytest.mark.parametrize(
-    ("channel", "labels"),
-    [
-        pytest.param(channel, labels, marks=[pytest.mark.nightly] if (c + k) % 2 else [])
-        for c, channel in enumerate(["plain", "topk", "spec_topk", "spec"])
-        for k, labels in enumerate(LABELS)
-    ],
-)
+@each("channel, labels", [("plain", "none"), ("topk", "one"), ("spec_topk", "none"), ("spec", "one")])
 def test_every_sample_is_fastdeploys(module, channel, labels, monkeypatch):
     by_name(module, LABELS[labels])
     expected, _ = told(module, module.TokenProcessor, channel)

@@ -12,6 +12,7 @@ import pytest
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
 from tests.lib.rig import END, Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -81,7 +82,7 @@ def trace(monkeypatch):
     trace.spans.clear(), trace.contexts.clear()
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_traced_requests(run, trace, channel):
     """Two are traced by their sender, one is not; one is still running at the end."""
 
@@ -105,7 +106,7 @@ def test_traced_requests(run, trace, channel):
     ]
 
 
-@pytest.mark.parametrize("common", ["", None])
+@each("common", ["", None])
 def test_an_empty_trace_id_is_a_trace_id(run, trace, monkeypatch, common):
     """The trace of a request that its build gives no common name ends as others do."""
     module, ids = imported("fastdeploy.output.token_processor"), lambda name: common
@@ -149,7 +150,7 @@ class BenchmarkLogger:
         self.records.append(record)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_benchmark_records(run, channel):
     def records(cls):
         logger = BenchmarkLogger()
@@ -191,7 +192,7 @@ def with_routing(store_type, store=None):
     return prepare
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_routing_in_the_response(run, channel):
     def routed(cls):
         _, results = run(cls, channel, with_routing("response"))
@@ -238,7 +239,7 @@ def test_routing_is_gathered_before_the_blocks_are_freed(run):
     assert [blocks for _, blocks, _ in store.finished] == [[4, 8], [6, 10]]
 
 
-@pytest.mark.parametrize("status", ["finished", "no route"])
+@each("status", ["finished", "no route"])
 def test_routing_of_a_prompt_goes_with_its_first_token(run, status):
     """The decode instance gets it, whatever became of the transfer later: it is gathered before."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import MODE, Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
@@ -76,11 +77,13 @@ def test_a_longer_one_is_kept(plan, scheduler, wake_up):
     assert scheduler.wait_response_timeout == 3.0
 
 
-@pytest.mark.parametrize(("value", "kept"), [("1", True), ("0", False), ("", False)])
+@each("value, kept", [("1", True), ("0", False), ("", False)])
 def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake_up, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_KEEP_POLLING", value)
-    wake_up.WakeUp(scheduler).begin()
+    one = wake_up.WakeUp(scheduler)
+    one.begin()
     assert (scheduler.wait_response_timeout == STOCK) is kept
+    one.end()
 
 
 def test_the_one_inside_a_data_parallel_scheduler(plan, scheduler, wake_up):
@@ -143,7 +146,7 @@ def get_results(self):
 }
 
 
-@pytest.mark.parametrize("what", OTHERS)
+@each("what", OTHERS)
 def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
     scheduler = other(OTHERS[what])
     assert wake_up.waits_in(scheduler) is None
@@ -153,7 +156,7 @@ def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
     assert scheduler.wait_response_timeout == STOCK
 
 
-@pytest.mark.parametrize(
+@each(
     "what",
     [
         None,

@@ -6,6 +6,7 @@ import pytest
 from fd_postproc.errors import UnfitNumber
 from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
+from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests
 from tests.lib.worker_side import CHANNEL, lines, sampled, save
 
@@ -36,9 +37,11 @@ class OnDevice:
         return self.tensor.numpy()
 
 
-@pytest.mark.parametrize("peer", ["", "compact/1"])
+@each("peer", ["", "compact/1"])
 def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, log):
     """Decided once, told once, and every step arrives."""
+    plugged.anew()
+    log.clear()
     monkeypatch.setenv("FD_POSTPROC_PEER", peer)
     requests = sampled("topk")
     inputs = KINDS["topk"](requests, tensor=Paddle().tensor)
@@ -88,10 +91,11 @@ def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log
     assert len(given) == 2
 
 
-@pytest.mark.parametrize("every_rank", [False, True])
+@each("every_rank", [False, True])
 @CHANNEL
 def test_ranks_above_0_are_left_to_fastdeploy(channel, every_rank, raised_limits, double, plugged):
     """Older builds let them send if save_each_rank says so, newer ones do not."""
+    plugged.clear()
     inputs = KINDS[channel](sampled(channel), tensor=Paddle().tensor, mp_rank=1)
     calls = double.model_executor__pre_and_post_process
     if channel.startswith("spec"):
@@ -101,7 +105,7 @@ def test_ranks_above_0_are_left_to_fastdeploy(channel, every_rank, raised_limits
     assert len(plugged) == 1
 
 
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@each("channel", ["spec", "spec_topk"])
 def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
     """All builds send these if save_each_rank says so; ours, too."""
     requests = Requests(np.random.default_rng(3), 3, 2, 1)
