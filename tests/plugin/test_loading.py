@@ -7,7 +7,6 @@ import types
 
 import pytest
 
-from fd_postproc.doctor.environment import check_environment
 from fd_postproc.fastdeploy.engine import activation, entry
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
@@ -188,21 +187,6 @@ def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypat
 
 
 # ---- The decision ----------------------------------------------------------------------------------------
-
-
-@each("name, good", [("KEEP_STALE", "0"), ("GC", "off"), ("LOG_STATS", "60")])
-def test_doctor_knows_the_variables(monkeypatch, name, good):
-    name = f"FD_POSTPROC_{name}"
-    monkeypatch.setenv(name, good)
-    assert [f"{name}={good}" in finding.seen for finding in check_environment()] == [True]
-
-
-@each("name", ["FD_POSTPROC_GC", "FD_POSTPROC_LOG_STATS"])
-def test_doctor_refuses_values_that_mean_nothing(monkeypatch, name):
-    monkeypatch.setenv(name, "perhaps")
-    (found,) = check_environment()
-    assert (found.code, found.severity) == ("variable-invalid", "error")
-    assert "'perhaps' is n" in found.seen
 
 
 @each("platform", ["xpu", "iluvatar", "gcu", "intel_hpu"])

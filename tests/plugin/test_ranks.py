@@ -9,8 +9,10 @@ from tests.lib.waiting import until
 pytestmark = pytest.mark.framework
 
 
-@each("expert_parallel", [False, True])
-@each("channel", ["plain", "topk", "spec", "spec_topk"])
+@each(
+    "channel, expert_parallel",
+    [("plain", False), ("plain", True), ("topk", False), ("spec", True), ("spec_topk", True)],
+)
 def test_a_rank_above_0_receives(channel, expert_parallel, ops_queue):
     """FastDeploy's ops ignore the rank, or are told that all of them read; the queue is the rank's own."""
     rig = Rig(channel, ["a", "b"], data_parallel_size=2, enable_expert_parallel=expert_parallel)

@@ -68,6 +68,7 @@ def test_frames_that_never_become_whole_are_exported_and_logged(caplog):
 
 @each("trouble", ["missing", "doubled", "reordered"])
 def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
+    caplog.clear()
     totals = Counters()
     reports = Reports(totals, logging.getLogger("test"))
     one = {"frames": 1200, "next": 1203, "missing": 0, "doubled": 0, "reordered": 0, trouble: 3}

@@ -94,30 +94,6 @@ def test_a_worker_that_is_killed(rig):
     assert f"process {child}, which sent the last step, is gone" in text
 
 
-def test_a_worker_that_is_stopped(rig):
-    rig = rig()
-    child = a_sender(rig, {0: [60]})
-    os.kill(child, signal.SIGSTOP)
-    os.waitpid(child, os.WUNTRACED)
-    rig.processor.look()
-    try:
-        assert "stopped" not in codes(rig)  # a debugger may do that for a moment
-        assert "stopped" in codes(rig, later=6.0)
-    finally:
-        end(child)
-
-
-def test_a_worker_that_says_nothing(rig):
-    rig = rig()
-    child = a_sender(rig, {0: [60]})
-    try:
-        rig.processor.look()
-        assert "silent" not in codes(rig)
-        assert "silent" in codes(rig, later=600.0)
-    finally:
-        end(child)
-
-
 def test_a_sender_that_dies_in_the_middle_of_a_frame(default_limits, rig):
     default_limits("msgmax", 200)
     rig = rig()
@@ -140,21 +116,6 @@ def test_a_sender_of_another_version(rig):
     sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(bytes(payload), type=2)
     until(lambda: rig.processor.counters.malformed)
     assert codes(rig) == {"malformed"}
-
-
-def test_a_message_that_is_damaged(rig):
-    rig = rig()
-    payload = bytearray(fp.encode(rig.message({0: [60]}), "packed"))
-    payload[4:8] = (1 << 20).to_bytes(4, "little")
-    sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(bytes(payload[:200]), type=1)
-    until(lambda: rig.processor.counters.malformed)
-    assert codes(rig) & {"malformed"}
-
-
-def test_a_queue_that_is_removed(rig):
-    rig = rig()
-    queues.remove_queue(rig.processor._receiver.msqid)
-    until(lambda: "removed" in codes(rig))
 
 
 def fill(rig):
@@ -194,14 +155,6 @@ def test_another_reader_of_the_queue(rig):
     assert "two-readers" in codes(rig)
 
 
-def test_memory_that_is_short(rig):
-    rig = rig()
-    with mock.patch.object(type(rig.processor), "postprocess", side_effect=MemoryError):
-        rig.send({0: [60]})
-        until(lambda: rig.processor.counters.lost_steps)
-    assert codes(rig) == {"lost-step"}
-
-
 def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
     activation = imported("fd_postproc.fastdeploy.engine.activation")
@@ -230,10 +183,3 @@ def test_an_engine_that_is_killed_in_a_step(ops_queue, tmp_path, monkeypatch):
     (found,) = findings(Picture(reading.read(path), reading.now()))
     assert found.code == "engine"
     assert "in the middle of a step" in found.text
-
-
-def test_what_the_queue_was_like_is_in_the_file(rig):
-    rig = rig()
-    rig.processor.look()
-    looks = [entry for entry in flight(rig).entries if isinstance(entry, QueueEntry)]
-    assert looks[-1].running == 2

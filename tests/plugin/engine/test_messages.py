@@ -50,11 +50,6 @@ def plan_and_messages():
 
 
 @pytest.fixture
-def plan():
-    return plan_and_messages()[0]
-
-
-@pytest.fixture
 def messages(plan):
     return imported("fd_postproc.fastdeploy.engine.results._results").Messages(plan)
 

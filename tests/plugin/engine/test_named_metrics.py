@@ -9,7 +9,6 @@ import pytest
 from tests.lib.metrics_by_name import by_name, make_manager, without
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
-from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -36,7 +35,7 @@ def make_class(module):
     return cls
 
 
-@each("labels", LABELS)
+@pytest.mark.parametrize("labels", LABELS)
 def test_our_class_is_compatible(module, labels):
     by_name(module, LABELS[labels])
     verdict = imported("tools.accept.classes").compare(module)
@@ -79,7 +78,9 @@ def told(module, cls, channel):
     return module.main_process_metrics.samples(), getattr(processor, "complained", set())
 
 
-@each("channel, labels", [("plain", "none"), ("topk", "one"), ("spec_topk", "none"), ("spec", "one")])
+@pytest.mark.parametrize(
+    ("channel", "labels"), [("plain", "none"), ("topk", "one"), ("spec_topk", "none"), ("spec", "one")]
+)
 def test_every_sample_is_fastdeploys(module, channel, labels, monkeypatch):
     by_name(module, LABELS[labels])
     expected, _ = told(module, module.TokenProcessor, channel)

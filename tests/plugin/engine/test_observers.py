@@ -106,7 +106,7 @@ def test_traced_requests(run, trace, channel):
     ]
 
 
-@each("common", ["", None])
+@pytest.mark.parametrize("common", ["", None])
 def test_an_empty_trace_id_is_a_trace_id(run, trace, monkeypatch, common):
     """The trace of a request that its build gives no common name ends as others do."""
     module, ids = imported("fastdeploy.output.token_processor"), lambda name: common

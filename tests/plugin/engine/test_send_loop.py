@@ -24,12 +24,6 @@ LOOP = "_zmq_send_generated_tokens"
 
 
 @pytest.fixture
-def plan():
-    module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
-
-
-@pytest.fixture
 def service():
     return double.engine__common_engine.EngineService
 

@@ -172,30 +172,13 @@ def envelope(frame):
 
 
 @pytest.fixture
-def running(monkeypatch, tmp_path, ops_queue):
-    """An engine that decodes speculatively and receives from a real socket: send(bytes), put."""
-    import zmq
+def running(receiving):
+    """An engine that decodes speculatively and receives from a real socket."""
 
-    sockets = imported("tests.plugin.engine.test_socket_loop")
-    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    stubs, cfg = imported("tests.lib.step_replay.stubs"), imported("fastdeploy.config").FDConfig()
-    cfg.speculative_config.method, cfg.speculative_config.num_speculative_tokens = "mtp", 2
-    scheduler, manager = stubs.Scheduler(), stubs.ResourceManager(8)
-    processor = plugin_class()(cfg, scheduler, stubs.EngineWorkerQueue(), stubs.SplitConnector())
-    peer = imported("os").environ.get(PEER.name, "")
-    server = processor.zmq_server = sockets.Server(tmp_path / "steps")
-    processor.set_resource_manager(manager)
-    for slot in range(3):
-        manager.insert(sockets.request(f"r{slot}", slot), slot)
-    sender = zmq.Context.instance().socket(zmq.PUSH)
-    sender.setsockopt(zmq.LINGER, 0)
-    sender.connect(server.address)
-    processor.run()
-    yield SimpleNamespace(processor=processor, send=sender.send, put=scheduler.put, peer=peer)
-    processor.stop(60)
-    sender.close()
-    assert not processor.worker.is_alive()
-    processor._finalizer()
+    def speculative(cfg):
+        cfg.speculative_config.method, cfg.speculative_config.num_speculative_tokens = "mtp", 2
+
+    return receiving(3, speculative)
 
 
 def accepted(*tokens):

@@ -37,11 +37,9 @@ class OnDevice:
         return self.tensor.numpy()
 
 
-@each("peer", ["", "compact/1"])
+@pytest.mark.parametrize("peer", ["", "compact/1"])
 def test_tensors_on_a_device(peer, raised_limits, double, plugged, monkeypatch, log):
     """Decided once, told once, and every step arrives."""
-    plugged.anew()
-    log.clear()
     monkeypatch.setenv("FD_POSTPROC_PEER", peer)
     requests = sampled("topk")
     inputs = KINDS["topk"](requests, tensor=Paddle().tensor)
