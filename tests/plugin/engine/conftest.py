@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.lib import fakes
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
@@ -89,12 +90,12 @@ def receiving(monkeypatch, tmp_path, ops_queue):
     import zmq
 
     monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    stubs, cfg = imported("tests.lib.step_replay.stubs"), imported("fastdeploy.config").FDConfig()
-    scheduler, manager, made = stubs.Scheduler(), stubs.ResourceManager(8), []
+    cfg = imported("fastdeploy.config").FDConfig()
+    scheduler, manager, made = fakes.Scheduler(), fakes.ResourceManager(8), []
 
     def start(slots, prepare):
         prepare(cfg)
-        processor = plugin_class()(cfg, scheduler, stubs.EngineWorkerQueue(), stubs.SplitConnector())
+        processor = plugin_class()(cfg, scheduler, fakes.EngineWorkerQueue(), fakes.SplitConnector())
         assert type(processor).__module__.startswith("fd_postproc")
         processor.zmq_server = SocketServer(tmp_path / "steps")
         processor.set_resource_manager(manager)

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from tests.lib import decode_logs
+from tests.lib import fakes
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -190,7 +190,7 @@ class Failing(Log):
 @each(
     "log, sums",
     [
-        (decode_logs.Log, True),
+        (fakes.DecodeLog, True),
         (Log, False),
         (Failing, False),
         (lambda: SimpleNamespace(on_decode_tokens=print), False),

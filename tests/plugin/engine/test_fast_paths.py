@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 from tests.lib.children import python
-from tests.lib.decode_logs import Log
+from tests.lib.fakes import DecodeLog
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -26,7 +26,7 @@ ALL = {
 }
 
 
-class Deaf(Log):
+class Deaf(DecodeLog):
     def on_decode_tokens(self, count):
         self.tokens = count
 
@@ -113,7 +113,7 @@ def made(scheduler=None, log=None, odd=None):
             rig.processor.cached_generated_tokens = (
                 double.scheduler__local_scheduler.LocalScheduler() if scheduler is None else scheduler
             )
-            rig.processor.set_scheduler_metrics_logger(log or Log())
+            rig.processor.set_scheduler_metrics_logger(log or DecodeLog())
             yield rig.processor
         finally:
             rig.close()

@@ -16,6 +16,7 @@ from fd_postproc.fastdeploy.engine.health.watch import HealthWatch
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
 from tests.lib.children import python
+from tests.lib.fakes import Clock
 from tests.lib.nursery import with_paddle
 from tests.lib.plugged import plugin_class
 from tests.lib.rig import Rig
@@ -24,19 +25,6 @@ from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 TIMED = ("lifecycle", "processor.receiving", "health.watch")  # modules whose clock is the test's
-
-
-class Clock:
-    """A module's ``time``, which goes on when a test says so."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 class Watched:

@@ -4,11 +4,11 @@ Each scenario runs on FastDeploy's class and on the plug-in's.
 """
 
 import pickle
-import time
 
 import numpy as np
 import pytest
 
+from tests.lib.fakes import Clock
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
 from tests.lib.rig import END, Rig
@@ -20,22 +20,6 @@ CHANNELS = ("plain", "topk", "spec", "spec_topk")
 BEGAN = 1_763_000_000.0
 
 
-class Clock:
-    """The module's ``time``: it goes on when it is told to."""
-
-    def __init__(self):
-        self.now = BEGAN
-
-    def time(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-    def __getattr__(self, name):
-        return getattr(time, name)
-
-
 @pytest.fixture
 def run(monkeypatch):
     """A function that runs three requests to the end of two on a class; the rig and the results."""
@@ -45,7 +29,7 @@ def run(monkeypatch):
         rig = Rig(channel, cls=cls, **mode)
         rigs.append(rig)
         assert type(rig.processor) is cls
-        clock = Clock()
+        clock = Clock(BEGAN)
         monkeypatch.setattr(imported("fastdeploy.output.token_processor"), "time", clock)
         stamps = imported("fastdeploy.engine.request").RequestMetrics
         for slot, name in enumerate(["a_0", "b_0", "c_0"]):

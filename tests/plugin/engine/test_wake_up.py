@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.lib import fakes
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import MODE, Rig
 from tests.lib.rows import each
@@ -178,11 +179,11 @@ def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(ops_queue)
 
 def test_a_stopped_engine_ends_soon(wake_up):
     """Its sender may be in the middle of the long wait."""
-    stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
+    replay = imported("tests.lib.step_replay.replay")
     config = replay.make_config(
         {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
     )
-    engine = double.engine__common_engine.EngineService(config, stubs.ResourceManager(8, "list"))
+    engine = double.engine__common_engine.EngineService(config, fakes.ResourceManager(8, "list"))
     engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
     engine.running = True
     engine.send_response_server = double.inter_communicator.ZmqIpcServer("wake up", "PUSH")
