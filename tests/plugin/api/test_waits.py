@@ -53,6 +53,7 @@ def test_the_same_is_seen(actions):
     assert expected == actual
 
 
+@pytest.mark.realtime
 @each("timeout, seconds", [(None, 0.1), (0, 0), (0, 1), (-1, 0), (0.02, 1), (5, 0.1), (5, 0)])
 def test_any_awaitable_and_any_limit(timeout, seconds):
     async def run(wait):
@@ -64,6 +65,7 @@ def test_any_awaitable_and_any_limit(timeout, seconds):
     assert asyncio.run(run(wait_for)) == asyncio.run(run(asyncio.wait_for))
 
 
+@pytest.mark.realtime
 @each("way", WAYS)
 def test_each_wait_has_its_own_limit(way):
     async def one(queue, limit):
@@ -82,6 +84,7 @@ def test_each_wait_has_its_own_limit(way):
     assert asyncio.run(run()) == ["first", "after 0.2", "after 0.1"]
 
 
+@pytest.mark.realtime
 def test_nothing_is_lost_when_a_limit_and_an_item_meet():
     async def run():
         await nothing_is_lost(asyncio.Queue(), wait_for)

@@ -226,6 +226,7 @@ MOST_ON_THE_WAY = 8
 """Messages: one in each of the two queues, and what the two threads of ZeroMQ hold between them."""
 
 
+@pytest.mark.realtime
 def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tmp_path):
     """ZeroMQ's high-water marks of one message (``FD_ZMQ_SNDHWM=1``), and a reader that is slow."""
     zmq = pytest.importorskip("zmq")

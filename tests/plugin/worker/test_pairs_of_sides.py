@@ -113,7 +113,7 @@ def test_messages_left_behind_are_read_after_it_is_turned_on(
     save(double, channel, after)
     with fp.Receiver(channel) as receiver:
         for requests, dialect in (before, "packed"), (after, "compact"):
-            step = receiver.receive(5)
+            step = receiver.receive(60)
             requests.check(step)
             assert step.dialect == dialect
 

@@ -99,6 +99,7 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
     requests.check(stock_ops.receive_ours("plain"))
 
 
+@pytest.mark.realtime
 def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged, monkeypatch, log):
     """Other threads run meanwhile, and nothing is lost."""
     monkeypatch.setattr(watch_module, "WATCH_SECONDS", 0.05)
@@ -115,7 +116,7 @@ def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged
             time.sleep(0.01)
         with fp.Receiver("plain") as receiver:
             for _ in range(12):
-                got.append(receiver.receive(5))
+                got.append(receiver.receive(60))
 
     got, thread = [], None
     thread = threading.Thread(target=receive)
