@@ -1,7 +1,6 @@
 """Is ours used in a serving module?  Decided by a trial, here on the double's serving modules.
 
-Their generators are restated, and held to what FastDeploy's own wrote: test_recorded_streams.py and
-test_recorded_answers.py.
+Their generators are restated, and held to what FastDeploy's own wrote: test_recorded.py.
 """
 
 import importlib

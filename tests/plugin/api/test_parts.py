@@ -12,7 +12,6 @@ from fd_postproc.doctor.trial import api_side
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
 from fd_postproc.fastdeploy.seams import Seam
-from tests.lib.paths import ROOT
 from tests.lib.rows import each
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
@@ -24,11 +23,6 @@ def test_a_module_of_another_kind_keeps_its_own(name):
     module = SimpleNamespace()
     assert PARTS[name].put_in(module)
     assert vars(module) == {}
-
-
-@each("name", PARTS)
-def test_each_part_is_on_the_page_of_seams(name):
-    assert f"### api {name}\n" in (ROOT / "docs" / "seams.md").read_text()
     assert callable(PARTS[name].maker())
 
 

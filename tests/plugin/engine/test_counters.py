@@ -87,13 +87,6 @@ def test_what_happens_to_frames_is_logged_with_its_sender(caplog, trouble):
     assert caplog.text.count("queue 7 (spec): frames") == caplog.text.count(whose) == 1
 
 
-def test_a_line_names_every_total():
-    line = Counters().line()
-    assert "0 lost steps" in line
-    assert "0 failed requests" in line
-    assert "build 0.000 s" in line
-
-
 def test_exported_counters_follow_once_in_a_period():
     prometheus = pytest.importorskip("prometheus_client")
     totals = Counters()
