@@ -15,7 +15,7 @@ from pathlib import Path
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.seams import SEAMS
 from fd_postproc.fastdeploy.statements import node_of, statements
-from tests.lib.decode_logs import Log
+from tests.lib.fakes import DecodeLog
 
 FILE = Path(__file__).with_name("known_double.json")
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +52,7 @@ def recorded():
         if seam == reading.PROCESSOR:
             more = _helpers(row, found, reading)
         if seam == "decode log":
-            found = list(gate.functions_of(row, Log))
+            found = list(gate.functions_of(row, DecodeLog))
         for name, function in found + more:
             into = told.setdefault(seam, {}).setdefault(name, {})
             for one in statements(node_of(function)):

@@ -9,6 +9,7 @@ import numpy as np
 
 import fd_postproc as fp
 from fd_postproc._core import payload_size
+from tests.lib import fakes
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.waiting import until
@@ -25,16 +26,6 @@ MODE = {
     "enable_expert_parallel": False,
 }
 END = 2
-
-
-class Sink:
-    """A scheduler that keeps the result objects of each put."""
-
-    def __init__(self):
-        self.puts = []
-
-    def put_results(self, results):
-        self.puts.append(list(results))
 
 
 class Rig:
@@ -58,13 +49,14 @@ class Rig:
     """
 
     def __init__(self, channel, names=(), *, slots=8, cls=None, stop_flags_type="list", **mode):
-        stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
+        replay = imported("tests.lib.step_replay.replay")
         self.channel, self.escaped = channel, []
         self.mode = {**MODE, "max_num_seqs": slots, "channel": channel, **mode}
         self.mode["method"] = mode.get("method", "mtp" if channel.startswith("spec") else None)
         self.mode["enable_logprob"] = channel.endswith("topk")
-        self.manager = stubs.ResourceManager(slots, stop_flags_type)
-        self.sink, self.connector, self.transfers = Sink(), stubs.SplitConnector(), stubs.EngineWorkerQueue()
+        self.manager = fakes.ResourceManager(slots, stop_flags_type)
+        self.sink, self.connector = fakes.Sink(), fakes.SplitConnector()
+        self.transfers = fakes.EngineWorkerQueue()
         imported("fastdeploy.metrics.metrics").main_process_metrics.reset()
         self.processor = (plugin_class() if cls is None else cls)(
             cfg=replay.make_config(self.mode),

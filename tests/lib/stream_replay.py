@@ -21,8 +21,9 @@ from fastdeploy.output.stream_transfer_data import DecoderState, StreamTransferD
 from fastdeploy.worker.output import LogprobsTensors
 from paddle.incubate import multiprocessing as reducing  # registers how tensors are pickled
 
+from tests.lib import fakes
 from tests.lib.paths import TESTS
-from tests.lib.step_replay import replay, stubs
+from tests.lib.step_replay import replay
 from tests.lib.step_replay.record import Recorder
 from tests.lib.step_replay.traces import Trace
 
@@ -149,7 +150,7 @@ class Socket:
         self.closed = True
 
 
-class Scheduler(stubs.Scheduler):
+class Scheduler(fakes.Scheduler):
     """Keeps results as they are sent, pooling results and arrays included."""
 
     fails = False
@@ -161,7 +162,7 @@ class Scheduler(stubs.Scheduler):
         self.put.append([as_sent(result) for result in results])
 
 
-class SplitConnector(stubs.SplitConnector):
+class SplitConnector(fakes.SplitConnector):
     def send_first_token(self, prefill_msg, tasks_list):
         self.sent.append(["send_first_token", prefill_msg, [as_sent(result) for result in tasks_list]])
 
@@ -182,7 +183,7 @@ def plain(value):
     return value.tolist() if isinstance(value, paddle.Tensor) else value
 
 
-class Queue(stubs.EngineWorkerQueue):
+class Queue(fakes.EngineWorkerQueue):
     polls = 0
 
     def get_finished_req(self):
@@ -190,7 +191,7 @@ class Queue(stubs.EngineWorkerQueue):
         return super().get_finished_req()
 
 
-class Manager(stubs.ResourceManager):
+class Manager(fakes.ResourceManager):
     """With a cache manager that writes into a storage."""
 
     def __init__(self, *arguments, **named):
@@ -284,7 +285,7 @@ class StreamReplay(replay.Replay):
         stand_ins = {"ResourceManager": Manager, "Scheduler": Scheduler, "EngineWorkerQueue": Queue}
         stand_ins["SplitConnector"] = SplitConnector
         with (
-            mock.patch.multiple(replay.stubs, **stand_ins),
+            mock.patch.multiple(replay.fakes, **stand_ins),
             mock.patch.object(replay, "make_request", make_request),
             mock.patch.dict(mode, use_sampling_mask=False),
         ):

@@ -9,7 +9,7 @@ from fastdeploy import config
 from fastdeploy.output import token_processor as module
 
 from fd_postproc.fastdeploy.engine.processor_class import make_class
-from tests.lib.step_replay import stubs
+from tests.lib import fakes
 from tools.accept.classes import Pair, contract_gap, first_difference_in, trusting
 from tools.accept.features import ABORT_SETS, Facts
 from tools.accept.sandbox import Sandbox
@@ -32,7 +32,7 @@ def engine():
     with contextlib.redirect_stderr(told):
         from fastdeploy.engine import common_engine
 
-        service = common_engine.EngineService(config.FDConfig(), stubs.ResourceManager(4))
+        service = common_engine.EngineService(config.FDConfig(), fakes.ResourceManager(4))
     service.token_processor._finalizer()
     return {
         "active": type(service.token_processor) is not module.TokenProcessor,

@@ -4,17 +4,28 @@ import logging
 import sys
 
 import numpy as np
-import pytest
 
 from fd_postproc.fastdeploy import logs
+from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.fastdeploy.worker import warmup
 from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.frameworks import Paddle
+from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests
 
-CHANNEL = pytest.mark.parametrize("channel", KINDS)
-LOGPROBS = pytest.mark.parametrize("channel", ["topk", "spec_topk"])
+CHANNEL = each("channel", KINDS)
+LOGPROBS = each("channel", ["topk", "spec_topk"])
+
+
+class Called(list):
+    """Names of FastDeploy's own ops that were called."""
+
+    def anew(self):
+        """Turn the worker side on again for the next row of a table: nothing is decided yet."""
+        restore_save_ops()
+        self.clear()
+        worker.register()
 
 
 def lines(log, level, *words):

@@ -7,11 +7,11 @@ import types
 
 import pytest
 
-from fd_postproc.doctor.environment import check_environment
 from fd_postproc.fastdeploy.engine import activation, entry
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
 from tests.lib.quiet import Double, imported
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -189,22 +189,7 @@ def test_two_that_hand_over_to_each_other_come_to_an_end(stock, rival, monkeypat
 # ---- The decision ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "good"), [("KEEP_STALE", "0"), ("GC", "off"), ("LOG_STATS", "60")])
-def test_doctor_knows_the_variables(monkeypatch, name, good):
-    name = f"FD_POSTPROC_{name}"
-    monkeypatch.setenv(name, good)
-    assert [f"{name}={good}" in finding.seen for finding in check_environment()] == [True]
-
-
-@pytest.mark.parametrize("name", ["FD_POSTPROC_GC", "FD_POSTPROC_LOG_STATS"])
-def test_doctor_refuses_values_that_mean_nothing(monkeypatch, name):
-    monkeypatch.setenv(name, "perhaps")
-    (found,) = check_environment()
-    assert (found.code, found.severity) == ("variable-invalid", "error")
-    assert "'perhaps' is n" in found.seen
-
-
-@pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu", "intel_hpu"])
+@each("platform", ["xpu", "iluvatar", "gcu", "intel_hpu"])
 def test_other_platforms_are_served_if_their_keys_are_ours(stock, monkeypatch, platform):
     """They are built from the same sources; without the op that tells of its keys, nobody knows."""
     current = imported("fastdeploy.platforms").current_platform

@@ -1,18 +1,12 @@
-"""Where a step's time goes: parts are taken out one after the other, and each share is what that saves."""
+"""Steps without their first parts: what each part costs is what taking it out saves."""
 
 from __future__ import annotations
 
-import gc
-import statistics
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from .measured import PROFILE_MS, PROFILED, SHARES
 from .workload import Case, Load
-
-WARM_UP = 3
 
 
 def _nothing(*arguments: Any, **named: Any) -> None:
@@ -98,43 +92,21 @@ def _without_tokens(load: Load, names: Any, patch: Callable) -> None:
     load.processor._append_tokens = lambda *arguments: None
 
 
-REMOVALS = dict(
-    zip(
-        SHARES,
-        (
-            _without_repr,
-            _without_prometheus,
-            _without_copy,
-            _without_stamps,
-            _without_tracing,
-            _without_get,
-            _without_environment,
-            _without_acceptance,
-            _without_slow_counts,
-            _without_header,
-            _without_lists,
-            _without_result,
-            _without_tokens,
-        ),
-        strict=False,
-    )
-)
-
-
-def shares(module: Any, stock: type, case: Case, steps: int, passes: int) -> tuple[float, dict[str, float]]:
-    """Milliseconds of a whole step, and the share of each part in it, in per cent.
-
-    The passes go round all variants, so that a slow spell of the machine meets all of them; the best median
-    of each counts.  The collector is off.
-    """
-    variants = range(len(REMOVALS) + 1)
-    best = dict.fromkeys(variants, float("inf"))
-    for _ in range(passes):
-        for removed in variants:
-            best[removed] = min(best[removed], _median(module, stock, case, removed, steps))
-    whole = best[0]
-    parts = {name: 100 * (best[i] - best[i + 1]) / whole for i, name in enumerate(REMOVALS)}
-    return whole, {**parts, "remainder": 100 * best[len(REMOVALS)] / whole}
+REMOVALS = {
+    "repr of every result": _without_repr,
+    "prometheus, per request": _without_prometheus,
+    "copy.copy of the metrics": _without_copy,
+    "stamping the metrics": _without_stamps,
+    "tracing, switched off": _without_tracing,
+    "task.get, twice": _without_get,
+    "environment look-up, per token": _without_environment,
+    "acceptance tables and gauges": _without_acceptance,
+    "accept counts from a tensor": _without_slow_counts,
+    "header as Paddle scalars": _without_header,
+    "nested lists": _without_lists,
+    "making the result": _without_result,
+    "per-token loop": _without_tokens,
+}
 
 
 def stripped(module: Any, stock: type, case: Case, removed: int) -> tuple[Load, Callable[[], None]]:
@@ -160,39 +132,3 @@ def stripped(module: Any, stock: type, case: Case, removed: int) -> tuple[Load, 
         restore()
         raise
     return load, restore
-
-
-def _median(module: Any, stock: type, case: Case, removed: int, steps: int) -> float:
-    """Median of a step without the first `removed` parts."""
-    load, restore = stripped(module, stock, case, removed)
-    try:
-        gc.collect()
-        gc.disable()
-        samples = []
-        for step in range(steps + WARM_UP):
-            began = time.thread_time_ns()
-            load.step()
-            if step >= WARM_UP:
-                samples.append((time.thread_time_ns() - began) / 1e6)
-        return statistics.median(samples)
-    finally:
-        gc.enable()
-        restore()
-
-
-def report(module: Any, stock: type, steps: int, passes: int) -> str:
-    """A Markdown table of shares in per cent: here / FastDeploy's own class."""
-    profiles = [shares(module, stock, Case(*case, 256), steps, passes) for case in PROFILED]
-    lines = [
-        "| part | "
-        + " | ".join(f"{channel} c{cols} a{accepted}" for channel, cols, accepted in PROFILED)
-        + " |",
-        "| --- |" + " --- |" * len(PROFILED),
-        "| ms | "
-        + " | ".join(f"{p[0]:.2f} / {ms:.2f}" for p, ms in zip(profiles, PROFILE_MS, strict=True))
-        + " |",
-    ]
-    for part, theirs in SHARES.items():
-        cells = (f"{p[1][part]:.0f} / {share}" for p, share in zip(profiles, theirs, strict=True))
-        lines.append(f"| {part} | {' | '.join(cells)} |")
-    return "\n".join(lines)

@@ -15,7 +15,7 @@ from fastdeploy.metrics.metrics import main_process_metrics
 from fastdeploy.model_executor.ops import gpu as ops
 from fastdeploy.output import token_processor
 
-from tests.lib.step_replay import stubs
+from tests.lib import fakes
 from tests.lib.step_replay.record import Recorder
 from tests.lib.step_replay.tensors import fill, fill_empty
 from tests.lib.step_replay.traces import payload
@@ -111,10 +111,10 @@ class Replay:
         mode = self.trace.mode
         main_process_metrics.reset()
         self.requests = {entry["request_id"]: make_request(entry) for entry in self.trace.requests}
-        self.manager = stubs.ResourceManager(mode["max_num_seqs"], **mode["resource_manager"])
-        self.scheduler, self.connector = stubs.Scheduler(), stubs.SplitConnector()
-        self.transfers, self.masks = stubs.EngineWorkerQueue(), stubs.SamplingMaskSocket()
-        self.decode_log, self.traced = stubs.SchedulerMetricsLogger(), []
+        self.manager = fakes.ResourceManager(mode["max_num_seqs"], **mode["resource_manager"])
+        self.scheduler, self.connector = fakes.Scheduler(), fakes.SplitConnector()
+        self.transfers, self.masks = fakes.EngineWorkerQueue(), fakes.SamplingMaskSocket()
+        self.decode_log, self.traced = fakes.SchedulerMetricsLogger(), []
         self.processor = self.cls(
             cfg=make_config(mode),
             cached_generated_tokens=self.scheduler,

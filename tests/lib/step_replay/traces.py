@@ -4,9 +4,12 @@ import base64
 import gzip
 import json
 import os
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 FOLDER = Path(os.environ.get("FD_POSTPROC_GOLDEN_STEPS") or Path(__file__).parents[2] / "golden_steps")
 SUFFIX = ".json.gz"
@@ -41,3 +44,17 @@ def payload(event):
     if isinstance(event["message"], str):
         event["message"] = zlib.decompress(base64.b64decode(event["message"]))
     return event["message"]
+
+
+def tables(often, names):
+    """Parameters: the traces by hand and the random ones of each channel that are often run; nightly all."""
+    parameters = []
+    for channel in ("plain", "topk", "spec", "spec_topk"):
+        for kind in "hr":
+            some = [name for name in often if re.match(rf"{channel}_{kind}(_|\d)", name)]
+            every = [name for name in names if re.match(rf"{channel}_{kind}(_|\d)", name)]
+            if some:
+                parameters.append(pytest.param(some, id=f"{channel} {kind}"))
+            if every:
+                parameters.append(pytest.param(every, id=f"all {channel} {kind}", marks=pytest.mark.nightly))
+    return pytest.mark.parametrize("names", parameters)

@@ -1,7 +1,6 @@
 """Is ours used in a serving module?  Decided by a trial, here on the double's serving modules.
 
-Their generators are restated, and held to what FastDeploy's own wrote: test_recorded_streams.py and
-test_recorded_answers.py.
+Their generators are restated, and held to what FastDeploy's own wrote: test_recorded.py.
 """
 
 import importlib
@@ -13,6 +12,7 @@ import pytest
 from fd_postproc.fastdeploy.api import activation, counters, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
+from tests.lib.rows import each
 from tools.accept import answers
 
 OPENAI = "fastdeploy.entrypoints.openai"
@@ -74,7 +74,7 @@ def test_known_code_is_replaced(name, load, told):
     assert is_ours(module)
 
 
-@pytest.mark.parametrize("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])
+@each("variables", [{"FD_POSTPROC_API": "0"}, {"FD_POSTPROC_DISABLE": "1"}])
 def test_switched_off(variables, load, told, monkeypatch):
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
@@ -136,8 +136,8 @@ def raising(monkeypatch):
 PLANTS = [another_reasoning, whole_answers_only, many_alternatives_only, raising]
 
 
-@pytest.mark.parametrize("plant", PLANTS)
-@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+@each("plant", PLANTS)
+@each("name", [CHAT, COMPLETION])
 def test_the_comparison_finds_a_difference(name, plant, load, monkeypatch):
     if plant is another_reasoning and name == COMPLETION:
         pytest.skip("completions have no such part")
@@ -173,8 +173,8 @@ def test_new_code_is_left_to_fastdeploy_and_named(load, told):
     assert module.OpenAIServingChat._create_chat_logprobs is _create_chat_logprobs
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "found"),
+@each(
+    "expected, actual, found",
     [
         (["a", "b"], ["a", "b"], None),
         (["a", "bx"], ["a", "by"], "chunk 1: 'bx' is expected, ours is 'by'"),
@@ -266,7 +266,7 @@ def asked(module, processor, top=TOP, columns=1):
     return getattr(handler, method)(top, *([True] if module.__name__ == CHAT else []), columns)
 
 
-@pytest.mark.parametrize("name", [CHAT, COMPLETION])
+@each("name", [CHAT, COMPLETION])
 def test_each_processor_has_texts_of_its_own(name, load, told):
     entry.register()
     module = load(name)

@@ -14,6 +14,7 @@ from fd_postproc.fastdeploy.api.chunks import _chunks
 from fd_postproc.fastdeploy.api.chunks._chunks import ARRAY, Models, give_arrays, unpack
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from tests.lib.chunk_replay.alone import models
+from tests.lib.rows import each
 
 KINDS = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
 
@@ -62,7 +63,7 @@ def arrays():
         yield draw.integers(0, 2, (3, 2, 2, 5)).astype(kind)
 
 
-@pytest.mark.parametrize("array", [*arrays()], ids=lambda array: f"{array.dtype} {array.shape}")
+@each("array", [*arrays()])
 def test_base64_is_numpys(array):
     result = unpack(msgpack.packb({"routing_data": one_value(array)}))
     answer = ANSWER(id="x", routed_experts=encoded(result["routing_data"]))
@@ -80,8 +81,9 @@ def test_base64_is_numpys(array):
     assert answer.model_copy() == right  # the model itself
 
 
-@pytest.mark.parametrize("array", [*arrays()][::6], ids=lambda array: f"{array.dtype} {array.shape}")
+@each("array", [*arrays()][::6])
 def test_an_array_is_numpys(array):
+    give_arrays(True)
     value = unpack(msgpack.packb([one_value(array)]))[0]
     assert type(value) is np.ndarray
     assert value.dtype == np.int64
@@ -116,7 +118,7 @@ TEXTS = (
 )
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text[0]!r} {len(text)}")
+@each("text", TEXTS)
 def test_a_long_text_is_written_in_pieces(text):
     right = Answer(id="x", routed_experts=text)
     answer = ANSWER(id="x", routed_experts=text)
@@ -139,7 +141,7 @@ MALFORMED = (
 )
 
 
-@pytest.mark.parametrize("content", [*MALFORMED, b"u\x01\x05\0" + b"\x01\0\0\0" * 5 + b"a"], ids=repr)
+@each("content", [*MALFORMED, b"u\x01\x05\0" + b"\x01\0\0\0" * 5 + b"a"])
 def test_what_is_no_array_is_refused(content):
     with pytest.raises(_chunks.Unknown):
         unpack(msgpack.packb([msgpack.ExtType(ARRAY, content)]))
@@ -170,7 +172,7 @@ MASKS = (
 )
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: str(mask)[:20])
+@each("mask", MASKS)
 def test_masks_are_lists(mask):
     value = unpack(msgpack.packb({"sampling_mask": mask}))["sampling_mask"]
     assert type(value) is list

@@ -11,6 +11,7 @@ from fd_postproc.fastdeploy.api import connections
 from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals, unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap
 from fd_postproc.fastdeploy.seams import SEAMS
+from tests.lib.rows import each
 
 
 class Queue(list):
@@ -72,7 +73,7 @@ def test_of_two_streams_of_one_id_the_later_one_gets_the_results(requests):
     assert requests.groups == 0
 
 
-@pytest.mark.parametrize("late", [group(3), [], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
+@each("late", [group(3), [], [{}], [{"outputs": None}], "x", None, [SimpleNamespace()]])
 def test_what_does_not_begin_an_answer_is_nobodys(requests, late):
     give(requests, "a", late)
     requests["a"] = queue = Queue()
@@ -133,7 +134,7 @@ def memory(make):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("kind", ["top_logprobs", "prompt_logprobs"])
+@each("kind", ["top_logprobs", "prompt_logprobs"])
 def test_the_memory_of_a_group_is_what_it_takes(kind):
     """Packed rows and lists; numbers that Python has once are counted at each place."""
     made, taken = memory(lambda: large(3, 500, kind))
@@ -218,7 +219,7 @@ def test_the_managers_map_is_ours_and_its_dispatcher_its_own(utils):
     assert asyncio.run(run()) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("value", "frozen"), [("", True), ("off", False)])
+@each("value, frozen", [("", True), ("off", False)])
 def test_what_lives_long_is_frozen_once_the_server_is_about_to_serve(utils, monkeypatch, value, frozen):
     monkeypatch.setenv("FD_POSTPROC_GC", value)
     before = gc.get_freeze_count()
@@ -235,7 +236,7 @@ def test_what_lives_long_is_frozen_once_the_server_is_about_to_serve(utils, monk
         gc.unfreeze()
 
 
-@pytest.mark.parametrize("chosen", [(0, 10, 10), (50000, 5, 5)])
+@each("chosen", [(0, 10, 10), (50000, 5, 5)])
 def test_a_threshold_that_somebody_chose_stays(monkeypatch, chosen):
     monkeypatch.setenv("FD_POSTPROC_GC", "")
     threshold = gc.get_threshold()

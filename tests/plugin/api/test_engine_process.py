@@ -10,6 +10,7 @@ import pytest
 
 from fd_postproc.fastdeploy.api import engine_process
 from fd_postproc.fastdeploy.api.engine_process import EngineProcess, Unknown, listener, socket_file
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 LISTEN = """
@@ -92,7 +93,7 @@ def test_another_process_of_the_same_number_is_not_the_engine():
     assert not itself._replace(start="1").is_alive()
 
 
-@pytest.mark.parametrize("error", [PermissionError(), OSError(24, "too many open files")])
+@each("error", [PermissionError(), OSError(24, "too many open files")])
 def test_what_cannot_be_read_lives(monkeypatch, error):
     def fails(pid):
         raise error
@@ -101,7 +102,7 @@ def test_what_cannot_be_read_lives(monkeypatch, error):
     assert EngineProcess(1, "1").is_alive()
 
 
-@pytest.mark.parametrize(("state", "threads", "alive"), [("Z", 1, False), ("Z", 2, True), ("X", 1, False)])
+@each("state, threads, alive", [("Z", 1, False), ("Z", 2, True), ("X", 1, False)])
 def test_a_first_thread_that_has_ended_is_not_the_process(monkeypatch, state, threads, alive):
     fields = [state, *"1" * 16, str(threads), "0", "77"]
     monkeypatch.setattr(engine_process, "process_stat", lambda pid: fields)

@@ -5,13 +5,13 @@ import re
 import sys
 import tracemalloc
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.excerpt import Excerpt, Marks
 from fd_postproc.fastdeploy.api.known_parsers import Excerpts
+from tests.lib.rows import each
 
 CALL = ("<call>", "</call>")
 MARKS = Marks(("<think>", "</think>", *CALL), frozenset({1, 2}), CALL)
@@ -66,7 +66,7 @@ def test_ids_are_the_first_and_the_marks():
     assert made.ids == [7, 1, 2]
 
 
-@pytest.mark.parametrize("parts", [[], ["a"], ["é", "日本", "\n"], ["\r\n", "\ud800", "\udc00", "\0"]])
+@each("parts", [[], ["a"], ["é", "日本", "\n"], ["\r\n", "\ud800", "\udc00", "\0"]])
 def test_the_text_of_an_answer_reads_as_the_string(parts):
     answer, text = AnswerText(parts[0] if parts else ""), "".join(parts)
     for part in parts[1:]:

@@ -20,6 +20,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
+from tests.lib.rows import each
 from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
@@ -167,7 +168,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("ids", "values"), ODD)
+@each("ids, values", ODD)
 def test_what_is_not_known_is_left_to_fastdeploy(ids, values):
     top = [ids, values, [1] * len(ids)]
     with pytest.raises(Unknown):
@@ -181,13 +182,13 @@ def test_integers_are_left_to_fastdeploy_in_completions():
         completion().build([[[0]], [[-1]], [1]], 5)
 
 
-@pytest.mark.parametrize("top", [[[], [], []], [[[0]], [[-0.5]], []], None])
+@each("top", [[[], [], []], [[[0]], [[-0.5]], []], None])
 def test_what_fastdeploy_passes_over(top):
     assert chat().build(top, True, 5, True) is None
     assert completion().build(top, 5) is None
 
 
-@pytest.mark.parametrize("top", [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]])
+@each("top", [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]])
 def test_other_forms_are_left_to_fastdeploy(top):
     with pytest.raises(Unknown):
         chat().build(top, True, 5, True)
@@ -246,7 +247,7 @@ def late(count, asked):
     return COMPLETION_ANSWER(logprobs=builder.build(top, 99, lambda: None))
 
 
-@pytest.mark.parametrize("count", [1, 63, 64, 3000])
+@each("count", [1, 63, 64, 3000])
 def test_texts_of_many_tokens_are_made_a_few_in_a_piece(count):
     answer = late(count, asked := [])
     assert len(asked) <= 2 or count < 64

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fd_postproc.fastdeploy.api.chunks._chunks import Field, forget_totals, full, standing_in, totals
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
 from tests.lib.chunk_replay.alone import stand_ins
+from tests.lib.rows import each
 from tests.restated.api import models
 
 OURS, STYLE = stand_ins()
@@ -219,7 +220,7 @@ def test_models_of_another_kind_are_not_stood_in_for():
             models_of(cls, {}, float_style())
 
 
-@pytest.mark.parametrize("value", [5, 0, 11, "5", "x", None, 1.5])
+@each("value", [5, 0, 11, "5", "x", None, 1.5])
 def test_a_field_with_a_constraint_keeps_it(value):
     class Bounded(pydantic.BaseModel):
         a: int = pydantic.Field(ge=1, le=10)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from fd_postproc.fastdeploy.api.chunks._chunks import PROBES, PYTHON, FloatStyle
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style
+from tests.lib.rows import each
 
 ADAPTER = TypeAdapter(float)
 STYLE = float_style()
@@ -46,7 +47,7 @@ def test_powers_of_ten():
         assert STYLE.text(-value) == ADAPTER.dump_json(-value).decode()
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@each("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_null(value):
     assert STYLE.text(value) == ADAPTER.dump_json(value).decode() == "null"
 
@@ -65,7 +66,7 @@ def test_one_wrong_float_is_no_style():
     assert len(PROBES) > 20
 
 
-@pytest.mark.parametrize(("least", "most"), [(-7, 16), (1, 16), (-4, 22), (-4, 0)])
+@each("least, most", [(-7, 16), (1, 16), (-4, 22), (-4, 0)])
 def test_a_style_out_of_bounds_is_refused(least, most):
     with pytest.raises(ValueError, match=f"least={least} .* most={most}"):
         FloatStyle(least, most, True, True)

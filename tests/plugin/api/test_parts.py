@@ -12,22 +12,17 @@ from fd_postproc.doctor.trial import api_side
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
 from fd_postproc.fastdeploy.seams import Seam
-from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
 
 
-@pytest.mark.parametrize("name", PARTS)
+@each("name", PARTS)
 def test_a_module_of_another_kind_keeps_its_own(name):
     """Its reason is said in words; nothing is raised, and nothing put in."""
     module = SimpleNamespace()
     assert PARTS[name].put_in(module)
     assert vars(module) == {}
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_each_part_is_on_the_page_of_seams(name):
-    assert f"### api {name}\n" in (ROOT / "docs" / "seams.md").read_text()
     assert callable(PARTS[name].maker())
 
 

@@ -21,7 +21,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from tests.lib.chunk_replay.alone import models
-from tests.lib.search import crossed
+from tests.lib.rows import each
 from tests.plugin.api.test_arrays import one_value
 
 
@@ -99,7 +99,7 @@ def forms(ids, scores, ranks):
 CASES = [(1, 1, 1), (3, 5, 4), (70, 21, 20), (200, 21, 7), (64, 3, 0), (2, 5000, 5000), (900, 21, 20)]
 
 
-@pytest.mark.parametrize(("case", "texts"), crossed(CASES, [True, False]))
+@each("case, texts", [(case, number % 2 == 0) for number, case in enumerate(CASES)])
 def test_the_json_is_that_of_fastdeploys_maps(case, texts):
     rows, width, columns = case
     given = numbers(rows, width, rows)
@@ -125,7 +125,7 @@ def test_the_json_is_that_of_fastdeploys_maps(case, texts):
             assert max(map(len, body)) < 70_000
 
 
-@pytest.mark.parametrize("odd", [{}, {2999: 7}, {5: -1}, {7: 1 << 40}, {0: -1, 2999: -1}, {1500: 1 << 62}])
+@each("odd", [{}, {2999: 7}, {5: -1}, {7: 1 << 40}, {0: -1, 2999: -1}, {1500: 1 << 62}])
 def test_a_vocabularys_row_is_that_of_fastdeploys_map(odd):
     ids, scores, ranks = numbers(2, 3000, 1)
     ids[0], ids[1] = np.random.default_rng(2).permutation(3000), np.arange(3000)[::-1]
@@ -224,7 +224,7 @@ def as_arrays(*lists):
 IDS, SCORES, RANKS = [[1, 2], [3, 4]], [[-0.5, -1.0], [-2.0, -3.0]], [1, 2]
 
 
-@pytest.mark.parametrize(
+@each(
     "tensors",
     [
         [IDS, SCORES, RANKS],
@@ -242,7 +242,6 @@ IDS, SCORES, RANKS = [[1, 2], [3, 4]], [[-0.5, -1.0], [-2.0, -3.0]], [1, 2]
         [one_value(np.array(IDS)), one_value(np.array(SCORES)[:1]), one_value(np.array(RANKS))],
         [one_value(np.array(IDS)), one_value(np.array(SCORES)), one_value(np.array([1]))],
     ],
-    ids=repr,
 )
 def test_other_values_are_left_to_fastdeploy(tensors):
     came = unpack(msgpack.packb({"prompt_logprobs": tensors}))["prompt_logprobs"]
@@ -250,7 +249,7 @@ def test_other_values_are_left_to_fastdeploy(tensors):
         prompt_logprobs(came, 2, None, None)
 
 
-@pytest.mark.parametrize("columns", [-1, None, 2.0, True])
+@each("columns", [-1, None, 2.0, True])
 def test_an_odd_number_of_columns_is_left_to_fastdeploy(columns):
     came = unpack(msgpack.packb({"prompt_logprobs": as_arrays(IDS, SCORES, RANKS)}))["prompt_logprobs"]
     with pytest.raises(Unknown):
@@ -273,7 +272,7 @@ def test_not_a_number_is_left_to_the_model():
     assert answer.response_json() is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 def test_random_prompts(seed):
     draw = random.Random(seed)
     for step in range(40):

@@ -15,6 +15,7 @@ from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style
 from fd_postproc.fastdeploy.api.chunks.token_spelling import silence
 from fd_postproc.fastdeploy.api.chunks.whole_answers import Dump
 from tests.lib.chunk_replay.alone import models
+from tests.lib.rows import each
 
 STYLE = float_style()
 
@@ -138,7 +139,7 @@ def test_no_dictionary_is_made_for_it(application, monkeypatch):
     assert b'"logprob":-1.5e-07' in application.respond(answer()).body
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf])
+@each("score", [math.nan, math.inf])
 def test_what_json_refuses_is_refused_as_before(application, score):
     with pytest.raises(ValueError, match="not JSON compliant"):
         application.respond(answer(score))
@@ -178,7 +179,7 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@each("look", LOOKS)
 def test_whoever_looks_into_the_dump_finds_a_dictionary(application, look):
     dump = application.call(answer())
     assert type(dump) is Dump

@@ -4,6 +4,7 @@ import pytest
 
 from fd_postproc.fastdeploy.api.chunks._chunks import Texts, Unknown
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
+from tests.lib.rows import each
 
 
 class Processor:
@@ -38,8 +39,8 @@ def test_what_the_tokenizer_refuses_is_asked_for_again():
     assert texts.known == 0
 
 
-@pytest.mark.parametrize(
-    ("spelling", "shown"),
+@each(
+    "spelling, shown",
     [(chat_spelling, "bytes:\\x61\\xef\\xbf\\xbd"), (completion_spelling, "bytes:\\xc4\\xa0\\x37")],
 )
 def test_a_text_that_is_no_utf8_is_shown_in_bytes(spelling, shown):
@@ -56,7 +57,7 @@ def test_the_memory_is_bounded():
     assert texts.shown(0) == "x" * 50  # what is in it stays
 
 
-@pytest.mark.parametrize("token", [-1, 1 << 22, 1 << 80, -(1 << 80), 1.0, "7", None, True])
+@each("token", [-1, 1 << 22, 1 << 80, -(1 << 80), 1.0, "7", None, True])
 def test_what_is_no_id_of_a_vocabulary_is_not_asked_for(token):
     processor = Processor({})
     with pytest.raises(Unknown):
@@ -64,7 +65,7 @@ def test_what_is_no_id_of_a_vocabulary_is_not_asked_for(token):
     assert processor.asked == []
 
 
-@pytest.mark.parametrize("text", ["\ud800", None, b"bytes", 5])
+@each("text", ["\ud800", None, b"bytes", 5])
 def test_a_text_that_is_none_is_not_kept(text):
     texts = Texts(lambda token: (text, text))
     with pytest.raises(Unknown):

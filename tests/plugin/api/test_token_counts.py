@@ -8,6 +8,7 @@ import pytest
 from fd_postproc.fastdeploy.api import token_counts
 from fd_postproc.fastdeploy.api.token_counts import CountingTokenizer
 from tests.lib.restated_parsers import Tokenizer
+from tests.lib.rows import each
 
 TEXTS = ["", " the", "a b c", "日本", "x" * 200, "<think>", "\n\n"]
 
@@ -62,7 +63,7 @@ class Model:
     pass
 
 
-@pytest.mark.parametrize("make", [lambda: Fast(Library()), Sampled, Pieces, lambda: Fast(Library(0.1))])
+@each("make", [lambda: Fast(Library()), Sampled, Pieces, lambda: Fast(Library(0.1))])
 def test_the_same_number(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=Model))
     own, theirs = CountingTokenizer(make()), make()

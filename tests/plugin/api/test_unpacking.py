@@ -27,6 +27,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from tests.lib.paths import ROOT
+from tests.lib.rows import each
 
 from .test_logprobs import chat, columns, completion, tops
 
@@ -86,9 +87,7 @@ def test_any_bytes(packed):
         assert made is None or made == refused(packed)
 
 
-@pytest.mark.parametrize(
-    "value", ["a", "a" * 40, "a" * 300, 1.5, 200, 70_000, 1 << 40, -70_000, [0, 0], {"a": 0}]
-)
+@each("value", ["a", "a" * 40, "a" * 300, 1.5, 200, 70_000, 1 << 40, -70_000, [0, 0], {"a": 0}])
 def test_a_value_that_ends_too_early(value):
     """Whatever lies behind the end."""
     packed = msgpack.packb(value)
@@ -115,7 +114,7 @@ def lazily(top, single=False, key="top_logprobs"):
 ROWS = [[[5, 70000], [6, 7]], [[-0.5, -1.5], [-0.25, -2.5]], [1, 3]]
 
 
-@pytest.mark.parametrize("key", LAZY)
+@each("key", LAZY)
 def test_log_probabilities_stay_packed(key):
     assert type(lazily(ROWS, key=key)) is PackedRows
     assert type(lazily(ROWS, key="logprobs")) is list
@@ -222,7 +221,7 @@ for rows in range(1, 40):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("builder", [chat, completion])
+@each("builder", [chat, completion])
 def test_rows_that_fastdeploy_has_to_see(builder):
     build = builder()
     for top, text in (
@@ -259,8 +258,8 @@ def stand_in():
     return unpacking.UnpackingMsgpack(msgpack)
 
 
-@pytest.mark.parametrize(
-    ("packed", "reason"),
+@each(
+    "packed, reason",
     [
         (msgpack.packb([msgpack.ExtType(5, b"x")]), "something else"),
         (msgpack.packb({"x": b"bytes"}), "something else"),
@@ -269,16 +268,18 @@ def stand_in():
     ],
 )
 def test_what_is_not_known_msgpack_unpacks(stand_in, packed, reason):
+    forget_totals()
     assert stand_in.unpackb(packed) == msgpack.unpackb(packed)
     ((told, count),) = totals()[1].items()
     assert (reason in told, count) == (True, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     "packed",
     [b"", b"\xc0\xc0", b"\x92\xc0", b"\x81\x01\x02", b"\xa1\xff", b"\xdd\xff\xff\xff\xff\x01", b"\xc1"],
 )
 def test_what_is_refused_msgpack_refuses(stand_in, packed):
+    forget_totals()
     with pytest.raises(Exception) as expected:
         msgpack.unpackb(packed)
     with pytest.raises(type(expected.value)) as told:

@@ -139,34 +139,73 @@ def counted(outcome):
     return prometheus_client.REGISTRY.get_sample_value(name, {"outcome": outcome}) or 0
 
 
-def test_what_waits_ends_after_the_results_that_have_come(play):
-    before = counted("ended")
+@pytest.fixture
+def seen(monkeypatch):
+    """A watchdog whose loop, engine and looks are the test's."""
 
-    async def scene(client, start):
-        engine = await start()
-        client.create_zmq_client("a", zmq.PUSH)
-        assert gauge() == 0
-        queues = client.connection_manager.request_map
-        queues["a"], queues["b"] = asyncio.Queue(), asyncio.Queue()
-        queues["a"].put_nowait(["a result"])
-        await engine.kill()
-        await until(lambda: gone(client))
-        assert gauge() == 1
-        assert await queues["a"].get() == ["a result"]
-        for name in "ab":
-            group = await queues[name].get()
-            for read in (lambda: [*group], lambda: group[0]):  # noqa: B023
-                with pytest.raises(EngineGone, match=rf"process {engine.process.pid}\) is gone"):
-                    read()
-        queues["late"] = asyncio.Queue()  # was on its way when the engine died
-        assert isinstance(await queues["late"].get(), connections.NoResults)
-        await asyncio.sleep(0.05)
-        assert [queue.qsize() for queue in queues.values()] == [0, 0, 0]  # each is told once
+    def listener(path):
+        if isinstance(made.engine, str):
+            raise watchdog.Unknown(made.engine)
+        return made.engine
 
-    play(scene)
+    monkeypatch.setattr(watchdog, "listener", listener)
+    monkeypatch.setattr(watchdog, "socket_file", lambda path: (1, id(made.engine)))
+    made = SimpleNamespace(now=0.0, engine=SimpleNamespace(pid=7, is_alive=lambda: True), queues={})
+    loop = SimpleNamespace(time=lambda: made.now, call_later=lambda seconds, call: None)
+    client = SimpleNamespace(connection_manager=SimpleNamespace(request_map=made.queues))
+    made.dog = Watchdog(client, "/nowhere", loop)
+    made.dog.begin()
+
+    def after(seconds):
+        made.now += seconds
+        made.dog.look()
+
+    made.after = after
+    return made
+
+
+def test_what_waits_ends_after_the_results_that_have_come(seen):
+    before, queues = counted("ended"), seen.queues
+    assert gauge() == 0
+    queues["a"], queues["b"] = asyncio.Queue(), asyncio.Queue()
+    queues["a"].put_nowait(["a result"])
+    seen.engine.is_alive = lambda: False
+    seen.after(0.5)
+    assert (seen.dog.is_gone, gauge()) == (True, 1)
+    seen.after(watchdog.GRACE_S - 0.1)
+    assert [queue.qsize() for queue in queues.values()] == [1, 0]
+    seen.after(0.1)
+    assert queues["a"].get_nowait() == ["a result"]
+    for name in "ab":
+        group = queues[name].get_nowait()
+        for read in (lambda: [*group], lambda: group[0]):  # noqa: B023
+            with pytest.raises(EngineGone, match=r"process 7\) is gone"):
+                read()
+    queues["late"] = asyncio.Queue()  # was on its way when the engine died
+    seen.after(0.5)
+    assert isinstance(queues["late"].get_nowait(), connections.NoResults)
+    seen.after(0.5)
+    assert [queue.qsize() for queue in queues.values()] == [0, 0, 0]  # each is told once
     assert counted("ended") - before == 3
 
 
+def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
+    with caplog.at_level(logging.INFO):
+        engine, seen.engine, seen.dog._engine = seen.engine, "no file", None
+        for _ in range(3):
+            seen.after(0.5)
+        assert not seen.dog.is_gone
+        seen.engine = engine
+        seen.after(0.5)
+        assert "API side watches the engine" in caplog.text
+    told = [one for one in caplog.records if "cannot tell yet" in one.getMessage()]
+    assert len(told) == 1  # each reason once
+    engine.is_alive = lambda: False
+    seen.after(0.5)
+    assert seen.dog.is_gone
+
+
+@pytest.mark.realtime
 def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog):
     before = counted("refused")
 
@@ -198,37 +237,6 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog
     assert counted("refused") - before == 2
     assert "fd_postproc: unhealthy (engine): process" in caplog.text
     assert "the engine is back, as process" in caplog.text
-
-
-def test_a_stopped_engine_is_not_gone(play):
-    async def scene(client, start):
-        engine = await start()
-        client.create_zmq_client("a", zmq.PUSH)
-        os.kill(engine.process.pid, signal.SIGSTOP)
-        await asyncio.sleep(0.2)
-        assert not gone(client)
-        os.kill(engine.process.pid, signal.SIGCONT)
-        await client.add_requests("1")
-        assert await engine.line() == "request 1"
-        assert gauge() == 0
-
-    play(scene)
-
-
-def test_an_engine_that_is_not_there_yet_is_found_later(play, caplog):
-    async def scene(client, start):
-        client.create_zmq_client("a", zmq.PUSH)
-        await asyncio.sleep(0.05)
-        assert not gone(client)
-        engine = await start()
-        await until(lambda: "API side watches the engine" in caplog.text)
-        await engine.kill()
-        await until(lambda: gone(client))
-
-    with caplog.at_level(logging.INFO):
-        play(scene)
-    told = [one.getMessage() for one in caplog.records if "cannot tell yet" in one.getMessage()]
-    assert 1 <= len(told) == len(set(told))  # each reason once: no file, or a socket that does not listen yet
 
 
 def test_a_client_outside_of_a_loop_is_not_watched(play, tmp_path):

@@ -1,18 +1,29 @@
-"""Token threads that run, and what FastDeploy's log is told."""
+"""Token threads that run, what FastDeploy's log is told, and the table of its classes."""
 
 import logging
+import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from tests.lib import fakes
+from tests.lib.plugged import plugin_class
+from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 
 
 @pytest.fixture
 def started(ops_queue):
-    """A function that starts the token thread of a rig with two requests."""
+    """A function that starts the token thread of a rig with two requests, and ends the one before."""
     rigs = []
 
+    def close():
+        while rigs:
+            rigs.pop().close()
+
     def start(channel="plain", names=("a", "b"), *, prepare=None, **mode):
+        close()
         rig = Rig(channel, names, **mode)
         if prepare is not None:
             prepare(rig)
@@ -21,8 +32,7 @@ def started(ops_queue):
         return rig
 
     yield start
-    for rig in rigs:
-        rig.close()
+    close()
 
 
 @pytest.fixture
@@ -33,3 +43,76 @@ def log(caplog):
     logger.addHandler(caplog.handler)
     yield caplog
     logger.removeHandler(caplog.handler)
+
+
+@pytest.fixture
+def plan():
+    """What the plug-in knows of the classes of FastDeploy's results."""
+    module = imported("fastdeploy.output.token_processor")
+    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
+
+
+class SocketServer:
+    """The engine's end of the socket of steps, as FastDeploy binds it."""
+
+    def __init__(self, path):
+        import zmq
+
+        self.context, self.address, self.closed = zmq.Context(), f"ipc://{path}", False
+        self.socket = self.context.socket(zmq.PULL)
+        self.socket.bind(self.address)
+
+    def recv_pyobj(self):
+        raise AssertionError("the plug-in receives itself")
+
+    def close(self):
+        self.closed = True
+        self.socket.close()
+        self.context.term()
+
+
+def begun(name, slot):
+    """A request whose prefill is over."""
+    module, now = imported("fastdeploy.engine.request"), time.time()
+    stamps = ("arrival_time", "inference_start_time", "preprocess_start_time", "preprocess_end_time")
+    metrics = module.RequestMetrics(**dict.fromkeys(stamps, now))
+    task = module.Request(request_id=name, eos_token_ids=[2], prompt_token_ids_len=3, metrics=metrics)
+    task.output_token_ids, task.block_tables, task.num_cached_tokens, task.idx = [], [], 0, slot
+    return task
+
+
+@pytest.fixture
+def receiving(monkeypatch, tmp_path, ops_queue):
+    """A function that starts a processor with requests, which receives from a real socket.
+
+    It returns ``processor``, ``send`` (bytes), ``put`` (results by step), ``peer`` (what workers are told).
+    """
+    import zmq
+
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
+    cfg = imported("fastdeploy.config").FDConfig()
+    scheduler, manager, made = fakes.Scheduler(), fakes.ResourceManager(8), []
+
+    def start(slots, prepare):
+        prepare(cfg)
+        processor = plugin_class()(cfg, scheduler, fakes.EngineWorkerQueue(), fakes.SplitConnector())
+        assert type(processor).__module__.startswith("fd_postproc")
+        processor.zmq_server = SocketServer(tmp_path / "steps")
+        processor.set_resource_manager(manager)
+        for slot in range(slots):
+            manager.insert(begun(f"r{slot}", slot), slot)
+        sender = zmq.Context.instance().socket(zmq.PUSH)
+        sender.setsockopt(zmq.LINGER, 0)
+        sender.connect(processor.zmq_server.address)
+        made.append((processor, processor.zmq_server, sender))
+        peer = os.environ.get("FD_POSTPROC_PEER", "")
+        processor.run()
+        return SimpleNamespace(processor=processor, send=sender.send, put=scheduler.put, peer=peer)
+
+    yield start
+    for processor, server, sender in made:
+        processor.stop(60)
+        sender.close()
+        assert not processor.worker.is_alive()
+        assert server.closed
+        processor._finalizer()

@@ -12,9 +12,10 @@ import prometheus_client
 import pytest
 
 from tests.lib.children import python
-from tests.lib.decode_logs import Log
+from tests.lib.fakes import DecodeLog
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
@@ -25,7 +26,7 @@ ALL = {
 }
 
 
-class Deaf(Log):
+class Deaf(DecodeLog):
     def on_decode_tokens(self, count):
         self.tokens = count
 
@@ -112,7 +113,7 @@ def made(scheduler=None, log=None, odd=None):
             rig.processor.cached_generated_tokens = (
                 double.scheduler__local_scheduler.LocalScheduler() if scheduler is None else scheduler
             )
-            rig.processor.set_scheduler_metrics_logger(log or Log())
+            rig.processor.set_scheduler_metrics_logger(log or DecodeLog())
             yield rig.processor
         finally:
             rig.close()
@@ -139,8 +140,8 @@ def test_all_of_them():
     assert {way: exported(way) for way in ALL} == dict.fromkeys(ALL, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("way", "options"),
+@each(
+    "way, options",
     [
         ("dictionaries", {"odd": odd_dictionary}),
         ("stamps", {"odd": odd_stamps}),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.lib.quiet import imported
 from tests.lib.rig import END, Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -113,9 +114,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("told", TOLD)
-@pytest.mark.parametrize("moment", ["first token", "running", "end"])
-@pytest.mark.parametrize("channel", ["plain", "spec_topk"])
+@each("told", TOLD)
+@each("moment", ["first token", "running", "end"])
+@each("channel", ["plain", "spec_topk"])
 def test_what_is_only_told_disturbs_nobody(rig, told, moment, channel):
     rig = rig(channel, warm=moment != "first token")
     tokens = {0: [50], 1: [END if moment == "end" else 51], 2: [52]}
@@ -141,10 +142,10 @@ def test_a_scheduler_metrics_logger_that_raises_disturbs_nobody(rig):
 # ---- What a request's own step calls ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "call", ["finish_requests_async", "cache_output_tokens", "info", "available_batch", "total_block_number"]
 )
-@pytest.mark.parametrize("channel", ["topk", "spec"])
+@each("channel", ["topk", "spec"])
 def test_a_resource_manager_that_raises_at_an_end(rig, call, channel):
     rig = rig(channel, enable_output_caching=True)
     tokens = {0: [50], 1: [END], 2: [52]}
@@ -165,8 +166,8 @@ def test_a_resource_manager_that_raises_at_an_end(rig, call, channel):
         assert rig.has_left("culprit", AT_FAULT)
 
 
-@pytest.mark.parametrize("call", ["recycle_abort_task", "reschedule_preempt_task"])
-@pytest.mark.parametrize("channel", ["plain", "spec_topk"])
+@each("call", ["recycle_abort_task", "reschedule_preempt_task"])
+@each("channel", ["plain", "spec_topk"])
 def test_a_resource_manager_that_raises_at_a_preemption(rig, call, channel):
     rig = rig(channel)
     waiting = "aborted" if call == "recycle_abort_task" else "rescheduled"
@@ -189,7 +190,7 @@ def test_routing_that_raises_at_an_end(rig):
     assert rig.escaped == []
 
 
-@pytest.mark.parametrize("what", ["get_finished_req", "send_first_token"])
+@each("what", ["get_finished_req", "send_first_token"])
 def test_a_transfer_that_raises_on_a_prefill_instance(rig, what):
     rig = rig("spec", warm=False, splitwise_role="prefill")
     for task in rig.requests.values():
@@ -212,17 +213,20 @@ def test_a_transfer_that_raises_on_a_prefill_instance(rig, what):
 
 @pytest.fixture
 def prefilling(rig):
-    """A prefill instance; only the culprit's cache has to be transferred, and nobody says how that goes."""
-    rig = rig("spec", warm=False, splitwise_role="prefill")
-    rig.requests["culprit"].disaggregate_info = {"role": "prefill"}
-    results = rig.step({0: [50], 1: [51, 53], 2: [52]})
-    assert {*results} == {"a", "c"}
-    assert not rig.has_left("culprit", AT_FAULT)
-    return rig
+    """A function that makes a prefill instance; how the culprit's transfer goes, nobody says."""
+
+    def make():
+        one = rig("spec", warm=False, splitwise_role="prefill")
+        one.requests["culprit"].disaggregate_info = {"role": "prefill"}
+        assert {*one.step({0: [50], 1: [51, 53], 2: [52]})} == {"a", "c"}
+        assert not one.has_left("culprit", AT_FAULT)
+        return one
+
+    return make
 
 
 def test_a_slow_transfer_keeps_nobody_else_waiting(prefilling):
-    rig = prefilling
+    rig = prefilling()
     for turn in range(3):
         results = rig.step({0: [60 + turn], 1: [70 + turn], 2: [80 + turn]})
         assert {*results} == {"a", "c"}
@@ -242,7 +246,7 @@ def test_a_slow_transfer_keeps_nobody_else_waiting(prefilling):
 
 
 def test_a_transfer_that_fails_late(prefilling):
-    rig = prefilling
+    rig = prefilling()
     rig.sink.puts.clear()
     rig.transfers.answers = [[["culprit", "no route"]]]
     rig.processor.serve_transfers()
@@ -252,10 +256,10 @@ def test_a_transfer_that_fails_late(prefilling):
     assert rig.has_left("culprit", AT_FAULT)
 
 
-@pytest.mark.parametrize("what", ["get_finished_req", "send_first_token", "finish_requests_async"])
+@each("what", ["get_finished_req", "send_first_token", "finish_requests_async"])
 def test_a_late_transfer_whose_end_raises(prefilling, what):
     """Its client is told once, whatever happens, and the next steps are as ever."""
-    rig = prefilling
+    rig = prefilling()
     rig.sink.puts.clear()
     rig.transfers.answers = [[["culprit", "finished"]]]
     holders = {"get_finished_req": rig.transfers, "send_first_token": rig.connector}
@@ -271,7 +275,7 @@ def test_a_late_transfer_whose_end_raises(prefilling, what):
 
 def test_the_outcome_of_a_transfer_is_not_kept(prefilling):
     """Another request of the same name would be handed over with it."""
-    rig = prefilling
+    rig = prefilling()
     rig.processor._recycle_resources = lambda *given: None  # not every FastDeploy's takes it out itself
     rig.transfers.answers = [[["culprit", "finished"]]]
     rig.processor.serve_transfers()
@@ -279,10 +283,10 @@ def test_the_outcome_of_a_transfer_is_not_kept(prefilling):
     assert "culprit" not in rig.processor.prefill_result_status
 
 
-@pytest.mark.parametrize("taken_over", [False, True])
+@each("taken_over", [False, True])
 def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, taken_over):
     """Its slot may be another's by then, which must not be freed; nothing is kept about it forever."""
-    rig = prefilling
+    rig = prefilling()
     manager = rig.manager
     manager.stop_flags[AT_FAULT], manager.tasks_list[AT_FAULT] = True, None
     manager.requests.pop("culprit"), manager.req_dict.pop("culprit")
@@ -300,7 +304,7 @@ def test_a_request_that_is_gone_while_its_transfer_is_under_way(prefilling, take
 
 
 def test_an_abort_while_a_transfer_is_under_way(prefilling):
-    rig = prefilling
+    rig = prefilling()
     rig.manager.to_be_aborted_req_id_set.add("culprit")
     results = rig.step({0: [60], 1: -9, 2: [62]})
     assert [(result.finished, result.error_msg) for result in results["culprit"]] == [(True, "Aborted")]
@@ -321,8 +325,8 @@ ATTRIBUTES = (
 )
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
-@pytest.mark.parametrize("moment", ["first token", "running", "end"])
+@each("name", ATTRIBUTES)
+@each("moment", ["first token", "running", "end"])
 def test_a_task_without_an_attribute(rig, name, moment):
     rig = rig("spec_topk", warm=moment != "first token")
     delattr(rig.requests["culprit"], name)
@@ -333,8 +337,8 @@ def test_a_task_without_an_attribute(rig, name, moment):
     assert rig.escaped == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "harmless"),
+@each(
+    "name, value, harmless",
     [
         ("eos_token_ids", None, False),
         ("eos_token_ids", (END,), True),
@@ -355,7 +359,6 @@ def test_a_task_without_an_attribute(rig, name, moment):
         ("status", "RUNNING_PREFILL", True),
         ("get", None, False),
     ],
-    ids=repr,
 )
 def test_a_task_with_an_odd_attribute(rig, name, value, harmless):
     rig = rig("spec_topk")
@@ -377,7 +380,7 @@ def test_a_task_with_an_odd_attribute(rig, name, value, harmless):
 # ---- What a step itself calls ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("draft_logprobs", [False, True])
+@each("draft_logprobs", [False, True])
 def test_a_scheduler_that_raises_loses_its_own_batch_only(rig, draft_logprobs):
     rig = rig(enable_draft_logprob=draft_logprobs)
     with mock.patch.object(rig.sink, "put_results", raising):
@@ -392,7 +395,7 @@ def test_a_scheduler_that_raises_loses_its_own_batch_only(rig, draft_logprobs):
     assert [len(rig.requests[name].output_token_ids) for name in NAMES] == [4] * 3
 
 
-@pytest.mark.parametrize("second", ["target", "end", "draft", "abort"])
+@each("second", ["target", "end", "draft", "abort"])
 def test_a_waiting_batch_that_cannot_be_put_takes_no_other_with_it(rig, second):
     rig = rig(enable_draft_logprob=True)  # its first step waits for its draft
     put, failures = rig.sink.put_results, [Planted("planted by a test")]
@@ -415,7 +418,7 @@ def test_a_waiting_batch_that_cannot_be_put_takes_no_other_with_it(rig, second):
         assert [result.finished for result in told["culprit"]] == [True]
 
 
-@pytest.mark.parametrize("masks", [None, [], "masks", {1: 7}, {"1": [7]}, raising])
+@each("masks", [None, [], "masks", {1: 7}, {"1": [7]}, raising])
 def test_odd_sampling_masks(rig, masks):
     rig = rig("plain", use_sampling_mask=True, warm=False)
     rig.processor.sampling_mask_zmq_server.close()
@@ -452,7 +455,7 @@ def test_stop_flags_in_an_array(rig):
     assert rig.escaped == []
 
 
-@pytest.mark.parametrize("holder", ["stop_flags", "tasks_list"])
+@each("holder", ["stop_flags", "tasks_list"])
 def test_a_message_wider_than_the_slots(rig, holder):
     """A worker with more slots than the engine: what is beyond belongs to nobody."""
     rig = rig("plain")
@@ -476,7 +479,7 @@ def test_a_malformed_message_changes_nothing(rig):
     check_others(rig, rig.step({0: [50], 1: [51], 2: [52]}), {0: [50], 1: [51], 2: [52]})
 
 
-@pytest.mark.parametrize("channel", ["plain", "spec"])
+@each("channel", ["plain", "spec"])
 def test_tables_do_not_grow_for_ever(rig, channel):
     """Aborted requests leave theirs behind, as with FastDeploy's class, until there are many."""
     rig = rig(channel)

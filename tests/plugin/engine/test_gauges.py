@@ -2,7 +2,6 @@
 
 import pytest
 
-from fd_postproc.fastdeploy.engine.processor.steps import Steps
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
@@ -50,10 +49,6 @@ def slow(method):
     rig = rig_after_two_steps(cls, method)
     yield rig
     rig.close()
-
-
-def test_they_are_told_a_few_times_a_second():
-    assert 0.05 <= Steps.gauge_period <= 1.0
 
 
 def test_totals_wait(slow):

@@ -2,11 +2,10 @@
 
 import random
 
-import pytest
-
 from fd_postproc import patience
 from fd_postproc.environment import SILENCE
 from fd_postproc.fastdeploy.engine.health.liveness import Liveness, Sight
+from tests.lib.rows import each
 
 
 class Clock:
@@ -46,7 +45,7 @@ class Clock:
         return None
 
 
-@pytest.mark.parametrize("pace", [0.001, 0.02, 0.3, 1.0])
+@each("pace", [0.001, 0.02, 0.3, 1.0])
 def test_a_silence_is_known_within_5_seconds_and_not_before_4(pace):
     clock = Clock()
     clock.running = {"a": 0, "b": 0}

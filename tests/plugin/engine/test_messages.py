@@ -24,6 +24,7 @@ from tests.lib.paths import TESTS
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import END, Rig
+from tests.lib.rows import each
 from tests.lib.search import examples
 from tests.lib.step_replay.traces import Trace, trace_names
 
@@ -46,11 +47,6 @@ def plan_and_messages():
     module = imported("fastdeploy.output.token_processor")
     plan = imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
     return plan, imported("fd_postproc.fastdeploy.engine.results._results").Messages(plan)
-
-
-@pytest.fixture
-def plan():
-    return plan_and_messages()[0]
 
 
 @pytest.fixture
@@ -130,14 +126,14 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("value", KNOWN, ids=lambda value: repr(value)[:20])
+@each("value", KNOWN)
 def test_every_known_value(value, plan, messages):
     same(messages, [[result(plan, prompt=value, outputs_draft_token_ids=[value])]])
     if type(value) is not bytes:  # nobody may set that
         same(messages, [[result(plan, outputs_top_logprobs=value)]])
 
 
-@pytest.mark.parametrize("value", UNKNOWN, ids=lambda value: type(value).__name__)
+@each("value", UNKNOWN)
 def test_every_other_one_is_msgpacks_business(value, plan, messages):
     """Its result alone; and what msgpack refuses, is refused."""
     batch = [[result(plan, "one")], [result(plan, "two", prompt=value)], [result(plan, "three")]]
@@ -155,7 +151,7 @@ def arrays():
     yield np.array([[np.nan, np.inf, -0.0]])
 
 
-@pytest.mark.parametrize("array", [*arrays()], ids=lambda array: f"{array.dtype} {array.shape}")
+@each("array", [*arrays()])
 def test_arrays(array, plan, messages):
     """Lists for who reads lists; one value with the same numbers for who reads arrays."""
     same(messages, [[result(plan, prompt_logprobs=array)]])
@@ -349,8 +345,8 @@ def test_a_result_that_lacks_a_value(plan, messages):
     assert outcome(lambda: messages.pack([[made]], PACK)) == "AttributeError"
 
 
-@pytest.mark.parametrize("which", ["results", "outputs", "metrics"])
-@pytest.mark.parametrize("whose", ["ours", "theirs"])
+@each("which", ["results", "outputs", "metrics"])
+@each("whose", ["ours", "theirs"])
 def test_another_to_dict_is_called(which, whose, plan, messages):
     made = result(plan, metrics=plan.copy_metrics(plan.fd.RequestMetrics(arrival_time=1.0)))
     cls = getattr(plan, which).cls
@@ -375,7 +371,7 @@ def test_routing_data_which_adds_a_key(plan, messages):
 # ---- steps -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channel", ["plain", "topk", "spec", "spec_topk"])
+@each("channel", ["plain", "topk", "spec", "spec_topk"])
 def test_results_of_steps(channel):
     packed = Packed(default)
     rig = Rig(channel, ["a", "b", "c"], cls=checking(plugin_class(), packed))
@@ -392,22 +388,15 @@ def test_results_of_steps(channel):
     assert (packed.results, packed.asked) == (20, int(channel.startswith("spec")))  # the last: its statistics
 
 
-@pytest.mark.parametrize("name", trace_names()[::20])
-def test_recorded_steps(name):
-    check_recorded(name)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", trace_names())
-def test_all_recorded_steps(name):
-    check_recorded(name)
-
-
-def check_recorded(name):
+@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.nightly)])
+def test_recorded_steps(every):
     judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
-    packed = Packed(default)
-    judge.faults(Trace.load(name), checking(plugin_class(), packed), deliver.through_bytes)
-    assert packed.difference is None
+    differences = {}
+    for name in trace_names()[::every]:
+        packed = Packed(default)
+        judge.faults(Trace.load(name), checking(plugin_class(), packed), deliver.through_bytes)
+        differences |= {name: packed.difference} if packed.difference else {}
+    assert differences == {}
 
 
 # ---- memory ----------------------------------------------------------------------------------------
@@ -466,7 +455,7 @@ def test_one_that_nobody_holds_gives_its_memory_to_the_next(plan, messages):
     assert held == whole
 
 
-@pytest.mark.parametrize("size", [3, 19_000, 20_000, 21_000, 200_000, 2_000_000])
+@each("size", [3, 19_000, 20_000, 21_000, 200_000, 2_000_000])
 def test_it_has_nothing_of_the_one_before(size, plan, messages):
     hash(messages.pack(sized(plan, 20_000)[0], PACK))  # which is kept in the bytes
     batch, whole = sized(plan, size, "two")

@@ -4,35 +4,20 @@ Each scenario runs on FastDeploy's class and on the plug-in's.
 """
 
 import pickle
-import time
 
 import numpy as np
 import pytest
 
+from tests.lib.fakes import Clock
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
 from tests.lib.rig import END, Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 BEGAN = 1_763_000_000.0
-
-
-class Clock:
-    """The module's ``time``: it goes on when it is told to."""
-
-    def __init__(self):
-        self.now = BEGAN
-
-    def time(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-    def __getattr__(self, name):
-        return getattr(time, name)
 
 
 @pytest.fixture
@@ -44,7 +29,7 @@ def run(monkeypatch):
         rig = Rig(channel, cls=cls, **mode)
         rigs.append(rig)
         assert type(rig.processor) is cls
-        clock = Clock()
+        clock = Clock(BEGAN)
         monkeypatch.setattr(imported("fastdeploy.output.token_processor"), "time", clock)
         stamps = imported("fastdeploy.engine.request").RequestMetrics
         for slot, name in enumerate(["a_0", "b_0", "c_0"]):
@@ -81,7 +66,7 @@ def trace(monkeypatch):
     trace.spans.clear(), trace.contexts.clear()
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_traced_requests(run, trace, channel):
     """Two are traced by their sender, one is not; one is still running at the end."""
 
@@ -149,7 +134,7 @@ class BenchmarkLogger:
         self.records.append(record)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_benchmark_records(run, channel):
     def records(cls):
         logger = BenchmarkLogger()
@@ -191,7 +176,7 @@ def with_routing(store_type, store=None):
     return prepare
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_routing_in_the_response(run, channel):
     def routed(cls):
         _, results = run(cls, channel, with_routing("response"))
@@ -238,7 +223,7 @@ def test_routing_is_gathered_before_the_blocks_are_freed(run):
     assert [blocks for _, blocks, _ in store.finished] == [[4, 8], [6, 10]]
 
 
-@pytest.mark.parametrize("status", ["finished", "no route"])
+@each("status", ["finished", "no route"])
 def test_routing_of_a_prompt_goes_with_its_first_token(run, status):
     """The decode instance gets it, whatever became of the transfer later: it is gathered before."""
 

@@ -9,18 +9,29 @@ import pytest
 
 from fd_postproc.fastdeploy.engine.results._results import Messages, by_process
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 
 
-@pytest.fixture(params=CHANNELS)
-def rig(request):
-    rig = Rig(request.param, ("one", "two"))
-    rig.step()
-    yield rig
-    rig.close()
+each_channel = each("channel", CHANNELS)
+
+
+@pytest.fixture
+def rigs():
+    """A function that makes a rig of a channel whose requests have had their first token."""
+    made = []
+
+    def make(channel):
+        made.append(Rig(channel, ("one", "two")))
+        made[-1].step()
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
 
 
 def result(rig, name="one"):
@@ -33,7 +44,9 @@ def packed(messages, made):
     return messages.pack([[made]], msgpack.packb)
 
 
-def test_packed_unread_and_read(rig):
+@each_channel
+def test_packed_unread_and_read(channel, rigs):
+    rig = rigs(channel)
     made, messages = result(rig), Messages(rig.processor.plan)
     unread = packed(messages, made)
     assert made.outputs.token_ids == [11]
@@ -41,7 +54,9 @@ def test_packed_unread_and_read(rig):
     assert messages.asked == 0
 
 
-def test_made_once(rig):
+@each_channel
+def test_made_once(channel, rigs):
+    rig = rigs(channel)
     made = result(rig)
     assert made.outputs is made.outputs
     assert made.outputs is not result(rig).outputs
@@ -49,8 +64,10 @@ def test_made_once(rig):
     assert made.outputs.draft_token_ids is made.outputs.draft_token_ids
 
 
-@pytest.mark.parametrize("looked", [False, True])
-def test_the_sender_gives_a_text(rig, looked):
+@each("looked", [False, True])
+@each_channel
+def test_the_sender_gives_a_text(channel, rigs, looked):
+    rig = rigs(channel)
     made, plan = result(rig), rig.processor.plan
     assert not looked or made.outputs.text is None
     assert by_process(plan, {"one": [made]}, {}, None, True) == {None: [[made]]}
@@ -58,16 +75,20 @@ def test_the_sender_gives_a_text(rig, looked):
     assert sent["outputs"]["text"] == made.outputs.text == ""
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
-def test_copies_have_outputs(rig, copied):
+@each("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+@each_channel
+def test_copies_have_outputs(channel, rigs, copied):
+    rig = rigs(channel)
     made = result(rig)
     again = copied(made)
     assert again.outputs == made.outputs
     assert again.prompt_token_ids == []
 
 
-def test_other_outputs(rig):
+@each_channel
+def test_other_outputs(channel, rigs):
     """A pooling output, or none."""
+    rig = rigs(channel)
     made, messages = result(rig), Messages(rig.processor.plan)
     made.outputs = None
     assert msgpack.unpackb(packed(messages, made))[0][0]["outputs"] is None is made.to_dict()["outputs"]
@@ -80,7 +101,9 @@ def test_other_outputs(rig):
         made.to_dict()
 
 
-def test_each_result_has_its_own_empty_list(rig):
+@each_channel
+def test_each_result_has_its_own_empty_list(channel, rigs):
+    rig = rigs(channel)
     one, two = result(rig), result(rig)
     one.prompt_token_ids.append(5)
     assert (one.prompt_token_ids, two.prompt_token_ids) == ([5], [])
@@ -91,8 +114,10 @@ def test_each_result_has_its_own_empty_list(rig):
     assert messages.asked == 0
 
 
-def test_the_requests_own_tokens(rig):
+@each_channel
+def test_the_requests_own_tokens(channel, rigs):
     """Which FastDeploy gives to the request as well: other lists, the same numbers."""
+    rig = rigs(channel)
     made = result(rig)
     assert rig.requests["one"].output_token_ids[-1:] == made.outputs.token_ids
     assert rig.requests["one"].output_token_ids is not made.outputs.token_ids

@@ -202,6 +202,7 @@ def test_tokens_are_those_of_the_call(in_pieces):
     assert [frame.tokens for frame in frames] == [[5, -1], [-1, 6]]
 
 
+@pytest.mark.realtime
 def test_no_more_is_made_than_can_be_sent(tmp_path):
     """Through real sockets, to an engine that is slow: nothing is lost, and few pieces exist at once."""
     zmq = pytest.importorskip("zmq")

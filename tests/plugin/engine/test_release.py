@@ -4,6 +4,7 @@ import pytest
 
 from fd_postproc.fastdeploy.engine.processor.finish import MOST_REQUESTS, TABLES
 from tests.lib.rig import END, Rig
+from tests.lib.rows import each
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ def test_a_request_that_ends_leaves_nothing(rig):
     assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
 
 
-@pytest.mark.parametrize("managed", [True, False])
-@pytest.mark.parametrize("channel", ["plain", "spec"])
-@pytest.mark.parametrize("code", [-9, -1])
+@each("managed", [True, False])
+@each("channel", ["plain", "spec"])
+@each("code", [-9, -1])
 def test_an_abort_before_2_6_is_told_by_the_token_processor(managed, channel, code, monkeypatch):
     """With the V1 scheduler when the worker has let it go; else at any negative code of a plain step."""
     rig = Rig(channel, ("a", "b"))

@@ -1,7 +1,6 @@
 """What is told of the token thread beside it: while steps come, when they stop, and when it stops."""
 
 import threading
-import time
 
 import pytest
 
@@ -50,21 +49,6 @@ def test_the_last_steps_are_told_though_no_other_comes(running):
     assert rig.processor._receiver is not None
     until(lambda: not rig.processor.gauges_wait)
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 5
-
-
-def test_it_waits_while_there_is_nothing_to_tell(running, monkeypatch):
-    rig, looks = running(gauge_period=0.01, period=0.01), []
-    rig.send({0: [20, 21], 1: [30]}, dialect="packed")
-    until(lambda: rig.processor.counters.steps == 1 and not rig.processor.gauges_wait)
-    real = counters.Reports.refresh
-    monkeypatch.setattr(counters.Reports, "refresh", lambda *given: (looks.append(1), real(*given))[1])
-
-    def looks_no_more():
-        before = len(looks)
-        time.sleep(0.2)  # twenty times its period
-        return len(looks) == before
-
-    until(looks_no_more)
 
 
 def test_the_end_tells_all(reporters, running):

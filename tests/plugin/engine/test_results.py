@@ -10,6 +10,7 @@ import pytest
 
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -56,7 +57,7 @@ def test_the_first_rows_of_a_result_need_no_lists(output):
     assert type(kept(output)).__name__ == "Rows"
 
 
-@pytest.mark.parametrize(
+@each(
     "look",
     [
         lambda output: output.to_dict()[SLOT],
@@ -65,7 +66,6 @@ def test_the_first_rows_of_a_result_need_no_lists(output):
         lambda output: pickle.loads(pickle.dumps(output)).top_logprobs,
         lambda output: getattr(output, SLOT),
     ],
-    ids=["to_dict", "copy", "deepcopy", "pickle", "getattr"],
 )
 def test_whoever_looks_sees_lists(output, look):
     seen = look(output)
@@ -147,7 +147,7 @@ def test_metrics_are_made_when_asked_for_and_kept(rig):
     assert metrics is not rig.requests["only"].metrics
 
 
-@pytest.mark.parametrize("read", [False, True], ids=["waiting", "read"])
+@each("read", [False, True])
 def test_metrics_are_those_of_their_step(rig, read):
     task = rig.requests["only"]
     (early,) = rig.step(TOKENS)["only"]
@@ -186,7 +186,7 @@ def test_metrics_that_are_no_plain_values(rig):
     assert result.metrics.speculate_metrics == {"accepted": [1, 2]}
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+@each("copied", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
 def test_copies_have_metrics(rig, copied):
     (result,) = rig.step(TOKENS)["only"]
     assert copied(result).metrics == rig.requests["only"].metrics

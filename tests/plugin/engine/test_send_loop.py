@@ -13,19 +13,15 @@ import msgpack
 import numpy as np
 import pytest
 
+from tests.lib import fakes
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import MODE, Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
 LOOP = "_zmq_send_generated_tokens"
-
-
-@pytest.fixture
-def plan():
-    module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
 
 
 @pytest.fixture
@@ -45,13 +41,13 @@ def loop(plan, service):
 
 @pytest.fixture
 def engine(service):
-    stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
+    replay = imported("tests.lib.step_replay.replay")
     config = replay.make_config(
         {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
     )
     stock = double.output__token_processor.TokenProcessor
     with mock.patch.object(double.engine__common_engine, "TokenProcessor", stock):
-        made = service(config, stubs.ResourceManager(8, "list"))
+        made = service(config, fakes.ResourceManager(8, "list"))
     made.send_response_server = double.inter_communicator.ZmqIpcServer("send loop", "PUSH")
     made.scheduler.requests.update(dict.fromkeys("abcd"))
     made.request_worker_map.update(a=1, b=2, c=1)
@@ -124,16 +120,18 @@ def with_a_tuple(plan):
     return made
 
 
-@pytest.mark.parametrize("what", STEPS)
+@each("what", STEPS)
 def test_a_round_of_ours(what, plan, loop, engine):
+    rounds = loop.rounds
     assert both(plan, loop, engine, *STEPS[what])[0]
-    assert (loop.rounds, loop.sending.others) == (1, 0)
+    assert (loop.rounds - rounds, loop.sending.others) == (1, 0)
 
 
-@pytest.mark.parametrize("what", BY_RULES)
+@each("what", BY_RULES)
 def test_a_request_sorted_by_fastdeploys_rules(what, plan, loop, engine):
+    before = loop.rounds, loop.sending.others
     both(plan, loop, engine, *BY_RULES[what])
-    assert (loop.rounds, loop.sending.others) == (1, 1)
+    assert (loop.rounds, loop.sending.others) == (before[0] + 1, before[1] + 1)
 
 
 def test_texts_of_the_engine(plan, loop, engine, monkeypatch):
@@ -143,9 +141,7 @@ def test_texts_of_the_engine(plan, loop, engine, monkeypatch):
     assert loop.rounds == len(STEPS) < loop.sending.others
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("FD_ENABLE_INTERNAL_ADAPTER", "1"), ("ZMQ_SEND_BATCH_DATA", "0"), ("workers", None)]
-)
+@each("name, value", [("FD_ENABLE_INTERNAL_ADAPTER", "1"), ("ZMQ_SEND_BATCH_DATA", "0"), ("workers", None)])
 def test_where_no_batches_are_sent_fastdeploys_loop_runs(name, value, loop, engine, monkeypatch):
     loop.begin()
     engine.running = True
@@ -158,6 +154,7 @@ def test_where_no_batches_are_sent_fastdeploys_loop_runs(name, value, loop, engi
     loop.stock = stock._replace(loop=given.append)
     getattr(engine, LOOP)()
     loop.stock = stock
+    loop.end()
     assert given == [engine]
     assert loop.rounds == 0
 
@@ -188,15 +185,14 @@ class TooLarge:
         raise ValueError("list is too large")
 
 
-@pytest.mark.parametrize(
-    ("value", "words"), [(object(), "TypeError"), (1 << 70, "TypeError"), (TooLarge(), "too large")]
-)
+@each("value, words", [(object(), "TypeError"), (1 << 70, "TypeError"), (TooLarge(), "too large")])
 def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
     value, words, plan, loop, engine, monkeypatch
 ):
     told = []
     monkeypatch.setattr(double.inter_communicator__zmq_server.llm_logger, "error", told.append)
     engine.request_worker_map.update(a=1, b=1, c=1, d=1)
+    engine.scheduler.requests.update(dict.fromkeys("abcd"))
     engine.scheduler.put_results(
         [result(plan, "a"), unpackable(plan, "b", prompt=value), result(plan, "c", finished=True)]
     )
@@ -230,6 +226,7 @@ MOST_ON_THE_WAY = 8
 """Messages: one in each of the two queues, and what the two threads of ZeroMQ hold between them."""
 
 
+@pytest.mark.realtime
 def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tmp_path):
     """ZeroMQ's high-water marks of one message (``FD_ZMQ_SNDHWM=1``), and a reader that is slow."""
     zmq = pytest.importorskip("zmq")
@@ -318,7 +315,7 @@ def test_another_decode_is_asked(plan, loop, engine):
     assert loop.sending.others == 3
 
 
-@pytest.mark.parametrize(("waited", "sleeps"), [(0.001, 1), (0.004, 1), (0.006, 0), (0.5, 0)])
+@each("waited, sleeps", [(0.001, 1), (0.004, 1), (0.006, 0), (0.5, 0)])
 def test_nothing_to_send(waited, sleeps, loop, engine):
     """FastDeploy's pause is for a wait that is none."""
     clock = SimpleNamespace(monotonic=mock.Mock(side_effect=[7.0, 7.0 + waited]), sleep=mock.Mock())
@@ -507,21 +504,21 @@ def test_methods_of_the_same_meaning_are_served(plan):
     assert sends(plan, BODY, SEND)
 
 
-@pytest.mark.parametrize("what", OTHER_LOOPS)
+@each("what", OTHER_LOOPS)
 def test_a_loop_of_another_meaning_is_left_alone(what, plan):
     old, new = OTHER_LOOPS[what]
     assert old in BODY
     assert not sends(plan, BODY.replace(old, new))
 
 
-@pytest.mark.parametrize("what", OTHER_SENDS)
+@each("what", OTHER_SENDS)
 def test_one_that_sends_in_another_way_is_left_alone(what, plan):
     old, new = OTHER_SENDS[what]
     assert old in SEND
     assert not sends(plan, None, SEND.replace(old, new.format(old)))
 
 
-@pytest.mark.parametrize("service", [object, SimpleNamespace(), types.SimpleNamespace(**{LOOP: print})])
+@each("service", [object, SimpleNamespace(), types.SimpleNamespace(**{LOOP: print})])
 def test_no_service_of_fastdeploys(service, plan):
     assert not sends(plan, service=service)
 

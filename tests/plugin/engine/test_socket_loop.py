@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,6 @@ from fd_postproc.explain.findings import findings
 from fd_postproc.explain.timeline import Picture
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
-from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.waiting import until
 
@@ -21,82 +19,26 @@ pytestmark = pytest.mark.framework
 SHARED = "/dev/shm"
 
 
-class Server:
-    """The engine's end, as FastDeploy binds it."""
-
-    def __init__(self, path):
-        import zmq
-
-        self.context, self.address, self.closed = zmq.Context(), f"ipc://{path}", False
-        self.socket = self.context.socket(zmq.PULL)
-        self.socket.bind(self.address)
-
-    def recv_pyobj(self):
-        raise AssertionError("the plug-in receives itself")
-
-    def close(self):
-        self.closed = True
-        self.socket.close()
-        self.context.term()
-
-
-def request(name, slot):
-    module = imported("fastdeploy.engine.request")
-    now = time.time()
-    task = module.Request(
-        request_id=name,
-        eos_token_ids=[2],
-        prompt_token_ids_len=3,
-        metrics=module.RequestMetrics(
-            arrival_time=now, inference_start_time=now, preprocess_start_time=now, preprocess_end_time=now
-        ),
-    )
-    task.output_token_ids, task.block_tables, task.num_cached_tokens, task.idx = [], [], 0, slot
-    return task
-
-
 @pytest.fixture
-def running(monkeypatch, tmp_path):
-    """A processor that receives from a real socket; send(bytes), put, and the processor."""
-    import zmq
+def running(receiving):
+    """A processor that receives from a real socket, and what one puts into it."""
 
-    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    replay, stubs, config = (
-        imported("tests.lib.stream_replay"),
-        imported("tests.lib.step_replay.stubs"),
-        imported("fastdeploy.config"),
-    )
-    cfg = config.FDConfig()
-    cfg.model_config.enable_logprob = True
-    scheduler, manager = stubs.Scheduler(), stubs.ResourceManager(8)
-    processor = plugin_class()(cfg, scheduler, stubs.EngineWorkerQueue(), stubs.SplitConnector())
-    assert type(processor).__module__.startswith("fd_postproc")
-    server = processor.zmq_server = Server(tmp_path / "steps")
-    processor.set_resource_manager(manager)
-    for slot in range(4):
-        manager.insert(request(f"r{slot}", slot), slot)
-    sender = zmq.Context.instance().socket(zmq.PUSH)
-    sender.setsockopt(zmq.LINGER, 0)
-    sender.connect(server.address)
-    processor.run()
+    def with_logprobs(cfg):
+        cfg.model_config.enable_logprob = True
+
+    made = receiving(4, with_logprobs)
+    made.replay = imported("tests.lib.stream_replay")
 
     def steps(number):
-        until(lambda: len(scheduler.put) >= number)
-        assert len(scheduler.put) == number
-        return scheduler.put[-1]
+        until(lambda: len(made.put) >= number)
+        assert len(made.put) == number
+        return made.put[-1]
 
-    def told():
-        """The first results that are not none."""
-        return until(lambda: next(filter(None, scheduler.put), None))
-
-    yield SimpleNamespace(
-        processor=processor, server=server, send=sender.send, steps=steps, told=told, replay=replay
-    )
-    processor.stop(60)
-    sender.close()
-    assert not processor.worker.is_alive()
-    assert server.closed
-    processor._finalizer()
+    made.steps = steps
+    made.told = lambda: until(
+        lambda: next(filter(None, made.put), None)
+    )  # the first results that are not none
+    return made
 
 
 def rows(replay, tokens, columns):

@@ -9,7 +9,8 @@ import pytest
 
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.step_replay.traces import Trace, trace_names
+from tests.lib.rows import each
+from tests.lib.step_replay.traces import Trace, tables, trace_names
 
 pytestmark = pytest.mark.framework
 
@@ -41,23 +42,21 @@ def faults_of(name, cls, way="through_bytes"):
     return judge.faults(Trace.load(name), cls, getattr(deliver, way), columns_needed=tensors)
 
 
-def some(names):
-    """Every trace; those that are not among the names are nightly."""
-    marks = [[] if name in names else [pytest.mark.nightly] for name in NAMES]
-    return [pytest.param(name, marks=mark) for name, mark in zip(NAMES, marks, strict=True)]
+def faulty(names, cls, way="through_bytes"):
+    return {name: lines for name in names if (lines := faults_of(name, cls, way))}
 
 
-@pytest.mark.parametrize("name", some(IN_THE_SUITE))
-def test_golden_step_traces_replay_on_the_plugin(name):
-    assert faults_of(name, plugin_class()) == []
+@tables(IN_THE_SUITE, NAMES)
+def test_golden_step_traces_replay_on_the_plugin(names):
+    assert faulty(names, plugin_class()) == {}
 
 
-@pytest.mark.parametrize("name", some(THROUGH_TENSORS_TOO))
-def test_golden_step_traces_replay_through_tensors(name):
-    assert faults_of(name, plugin_class(), "through_tensors") == []
+@tables(THROUGH_TENSORS_TOO, NAMES)
+def test_golden_step_traces_replay_through_tensors(names):
+    assert faulty(names, plugin_class(), "through_tensors") == {}
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *(
@@ -194,8 +193,8 @@ def zero_step_forgotten(processor):
         processor.total_step_per_request[name] -= 1
 
 
-@pytest.mark.parametrize(
-    ("plant", "name", "where"),
+@each(
+    "plant, name, where",
     [
         (late_counter, "plain_h_basic", "outputs.send_idx"),
         (late_counter, "spec_topk_h_draft_missing", "outputs.send_idx"),
@@ -211,7 +210,6 @@ def zero_step_forgotten(processor):
         (one_observation_more, "spec_h_basic", "metrics.fastdeploy:request_success_total"),
         (zero_step_forgotten, "spec_h_counts", "spec_tables.total_step_per_request"),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_planted_bug_is_noticed(plant, name, where):
     if name not in NAMES:
@@ -220,7 +218,7 @@ def test_a_planted_bug_is_noticed(plant, name, where):
     assert any(where in line for line in lines), lines
 
 
-@pytest.mark.parametrize("name", ["plain_h_none_start", "spec_h_count_7", "spec_topk_h_draft_shorter"])
+@each("name", ["plain_h_none_start", "spec_h_count_7", "spec_topk_h_draft_shorter"])
 def test_the_stock_class_is_not_good_enough(name):
     stock = imported("fastdeploy.output.token_processor").TokenProcessor
     assert faults_of(name, stock, "through_tensors")

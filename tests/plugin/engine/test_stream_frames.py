@@ -12,6 +12,7 @@ from fd_postproc.errors import MalformedMessage
 from fd_postproc.fastdeploy.engine.zmq.frame_step import Framed
 from fd_postproc.fastdeploy.stream_frames import Content, packed
 from tests.lib.quiet import imported
+from tests.lib.rows import each
 from tests.reference.frames import FrameHeader, seal
 from tests.reference.streams import open_streamed, with_section
 
@@ -94,7 +95,7 @@ def row_of(content, slot):
     return [part[slot : slot + 1].tolist() for part in content.rows]
 
 
-@pytest.mark.parametrize("name", CONTENTS)
+@each("name", CONTENTS)
 def test_what_is_packed_is_what_is_read(name):
     content, frame = CONTENTS[name], packed(CONTENTS[name])
     assert _is_frame(frame)
@@ -121,7 +122,7 @@ def test_what_is_packed_is_what_is_read(name):
     assert same(told.prompts, content.prompts)
 
 
-@pytest.mark.parametrize("name", CONTENTS)
+@each("name", CONTENTS)
 def test_a_step_without_log_probabilities_for_clients(name):
     content, made = CONTENTS[name], framed(packed(CONTENTS[name]), False)
     assert made.step.channel == "plain"
@@ -130,7 +131,7 @@ def test_a_step_without_log_probabilities_for_clients(name):
         assert made.entry(slot).tokens.tolist() == [content.tokens[slot]]
 
 
-@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "a part"])
+@each("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "a part"])
 def test_a_frame_that_ends_early_is_refused(name):
     frame = packed(CONTENTS[name])
     for end in range(0, len(frame), 1 if len(frame) < 500 else 7):
@@ -138,7 +139,7 @@ def test_a_frame_that_ends_early_is_refused(name):
             framed(frame[:end])
 
 
-@pytest.mark.parametrize("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "wide ids"])
+@each("name", ["tokens", "logprobs", "masks", "prompts", "pooled", "wide ids"])
 def test_a_damaged_frame_is_refused(name):
     """By its checksum; and with a right one it is refused or another one."""
     frame = packed(CONTENTS[name])
@@ -186,8 +187,8 @@ def header(frame, **fields):
 SLOT_0 = struct.pack("<iiq", 0, 0, 5)
 
 
-@pytest.mark.parametrize(
-    ("damage", "text"),
+@each(
+    "damage, text",
     [
         (lambda f: with_section(f, b"masks/2", b""), "sections"),
         (lambda f: with_section(f, b"span", bytes(7)), "7 bytes of a span"),
@@ -274,8 +275,8 @@ def test_what_is_in_the_body(tokens, n_rows, columns, apart, scored, borders):
         assert step.ranks.tolist() == ranks[live].tolist()
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
+@each(
+    "content, text",
     [
         (Content(1, np.array([0.5])), "tokens has dtype float64"),
         (Content(1, np.array([5]), prompt(1, 0)), "shapes"),

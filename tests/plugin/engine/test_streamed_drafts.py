@@ -18,8 +18,9 @@ from fd_postproc.queues import list_queues, locate
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.sampled_steps import Requests
-from tests.lib.step_replay.traces import Trace, trace_names
+from tests.lib.step_replay.traces import Trace, tables, trace_names
 from tests.lib.waiting import PATIENCE, until
 from tests.lib.worker_side import restore_save_ops, sampled, save
 from tests.reference import ReferenceStep, encode_frame
@@ -29,24 +30,22 @@ pytestmark = pytest.mark.framework
 NAMES = [name for name in trace_names() if name.startswith("spec") and name != "spec_topk_h_other_flag"]
 NAMES = [name for name in NAMES if not Trace.load(name).mode["use_sampling_mask"]]
 BY_HAND = [name for name in NAMES if "_h_" in name]
-OFTEN = {*BY_HAND[::5], *[name for name in NAMES if name not in BY_HAND][::16]}
+OFTEN = [*BY_HAND[::5], *[name for name in NAMES if name not in BY_HAND][::16]]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.nightly]) for name in NAMES]
-)
-def test_recorded_steps_give_the_results_that_they_give_through_a_queue(name):
+@tables(OFTEN, NAMES)
+def test_recorded_steps_give_the_results_that_they_give_through_a_queue(names):
     """FastDeploy's own results, from its queue; or the model's, where FastDeploy loses something."""
     judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
-    cls = plugin_class()
-    made = []
+    cls, made = plugin_class(), []
 
     class Noted(cls):
         def __init__(self, *arguments, **named):
             super().__init__(*arguments, **named)
             made.append(self)
 
-    assert judge.faults(Trace.load(name), Noted, deliver.through_socket) == []
+    faults = {name: judge.faults(Trace.load(name), Noted, deliver.through_socket) for name in names}
+    assert {name: lines for name, lines in faults.items() if lines} == {}
     assert all(processor.counters.malformed == 0 for processor in made)
 
 
@@ -100,8 +99,8 @@ def received(runner):
     return step, sender
 
 
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
-@pytest.mark.parametrize("batch", [1, 5, 300])
+@each("channel", ["spec", "spec_topk"])
+@each("batch", [1, 5, 300])
 def test_accepted_tokens_come_as_frames(channel, batch, double, runner):
     """Counts, codes, chunks, preempted requests and log-probabilities, also beyond a queue's 256 slots."""
     seen = []
@@ -173,30 +172,13 @@ def envelope(frame):
 
 
 @pytest.fixture
-def running(monkeypatch, tmp_path, ops_queue):
-    """An engine that decodes speculatively and receives from a real socket: send(bytes), put."""
-    import zmq
+def running(receiving):
+    """An engine that decodes speculatively and receives from a real socket."""
 
-    sockets = imported("tests.plugin.engine.test_socket_loop")
-    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", "1")
-    stubs, cfg = imported("tests.lib.step_replay.stubs"), imported("fastdeploy.config").FDConfig()
-    cfg.speculative_config.method, cfg.speculative_config.num_speculative_tokens = "mtp", 2
-    scheduler, manager = stubs.Scheduler(), stubs.ResourceManager(8)
-    processor = plugin_class()(cfg, scheduler, stubs.EngineWorkerQueue(), stubs.SplitConnector())
-    peer = imported("os").environ.get(PEER.name, "")
-    server = processor.zmq_server = sockets.Server(tmp_path / "steps")
-    processor.set_resource_manager(manager)
-    for slot in range(3):
-        manager.insert(sockets.request(f"r{slot}", slot), slot)
-    sender = zmq.Context.instance().socket(zmq.PUSH)
-    sender.setsockopt(zmq.LINGER, 0)
-    sender.connect(server.address)
-    processor.run()
-    yield SimpleNamespace(processor=processor, send=sender.send, put=scheduler.put, peer=peer)
-    processor.stop(60)
-    sender.close()
-    assert not processor.worker.is_alive()
-    processor._finalizer()
+    def speculative(cfg):
+        cfg.speculative_config.method, cfg.speculative_config.num_speculative_tokens = "mtp", 2
+
+    return receiving(3, speculative)
 
 
 def accepted(*tokens):

@@ -42,6 +42,7 @@ def check(seen, channel, steps):
     assert seen["held"] == 0, "results or requests that nobody needs are still there"
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("channel", [pytest.param("plain", marks=pytest.mark.nightly), "spec_topk"])
 def test_other_threads_lose_and_break_nothing(channel):
     check(disturbed(channel, 120, 1, timeout=PATIENCE), channel, 120)

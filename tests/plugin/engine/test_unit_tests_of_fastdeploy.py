@@ -14,16 +14,12 @@ import pytest
 
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
+from tests.lib.rows import each
 from tests.lib.unit_style import CHANNELS, END, STEPS, bare, bare_task, module, outcome, real_request, write
 
 pytestmark = pytest.mark.framework
 
-CLASSES = {"stock": stock_class, "plugin": plugin_class}
-
-
-@pytest.fixture(params=CLASSES)
-def cls(request):
-    return CLASSES[request.param]()
+of_both = each("made", [stock_class, plugin_class])
 
 
 def assert_as_good(channel, change=None, **options):
@@ -37,24 +33,17 @@ def assert_as_good(channel, change=None, **options):
 # ---- Few attributes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [bare_task, real_request])
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("make", [bare_task, real_request])
+@each("channel", CHANNELS)
 def test_an_object_without_init(channel, make):
     stock = assert_as_good(channel, make=make)
     assert stock["tokens"][0] == ([5, 6, 10, 16] if channel.startswith("spec") else [5, 10, 16])
     assert stock["puts"][0][1]["outputs"]["token_ids"] in ([8], [8, 9])
 
 
-@pytest.mark.parametrize(
-    ("channel", "make"),
-    [
-        *(("plain", bare_task), ("topk", real_request), ("spec", real_request), ("spec_topk", bare_task)),
-        *(
-            pytest.param(channel, make, marks=pytest.mark.nightly)
-            for channel, make in (("plain", real_request), ("topk", bare_task), ("spec", bare_task))
-        ),
-        pytest.param("spec_topk", real_request, marks=pytest.mark.nightly),
-    ],
+@each(
+    "channel, make",
+    [("plain", bare_task), ("topk", real_request), ("spec", real_request), ("spec_topk", bare_task)],
 )
 def test_what_fastdeploys_class_can_do_without_ours_can(channel, make):
     needed = set()
@@ -66,16 +55,7 @@ def test_what_fastdeploys_class_can_do_without_ours_can(channel, make):
     assert {"executor", "split_connector", "worker"}.isdisjoint(needed)
 
 
-@pytest.mark.parametrize(
-    ("channel", "part"),
-    [
-        *(("plain", "task"), ("spec_topk", "manager"), ("plain", "cfg")),
-        *(
-            pytest.param(channel, part, marks=pytest.mark.nightly)
-            for channel, part in (("spec_topk", "task"), ("plain", "manager"), ("spec_topk", "cfg"))
-        ),
-    ],
-)
+@each("channel, part", [("plain", "task"), ("spec_topk", "manager"), ("plain", "cfg")])
 def test_what_fastdeploys_class_does_not_ask_of_others_ours_does_not(channel, part):
     """Attributes of a task, of the resource manager and of the configuration, one less at a time."""
 
@@ -99,8 +79,8 @@ def test_what_fastdeploys_class_does_not_ask_of_others_ours_does_not(channel, pa
     assert 0 < fails < len(seen)
 
 
-@pytest.mark.parametrize("get", [lambda key, default=None: None, lambda key, default=None: default])
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("get", [lambda key, default=None: None, lambda key, default=None: default])
+@each("channel", CHANNELS)
 def test_a_task_whose_get_knows_nothing(channel, get):
     def change(processor):
         processor.resource_manager.tasks_list[0].get = get
@@ -108,7 +88,9 @@ def test_a_task_whose_get_knows_nothing(channel, get):
     assert "failed" not in assert_as_good(channel, change)
 
 
-def test_a_configuration_of_mocks(cls):
+@of_both
+def test_a_configuration_of_mocks(made):
+    cls = made()
     cfg = mock.MagicMock()
     cfg.parallel_config.local_data_parallel_id = 0
     cfg.parallel_config.engine_worker_queue_port = ["9700"]
@@ -132,9 +114,9 @@ HOOKS = (
 )
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("make", [bare_task, real_request])
-@pytest.mark.parametrize("channel", ["plain", "spec_topk"])
+@each("hook", HOOKS)
+@each("make", [bare_task, real_request])
+@each("channel", ["plain", "spec_topk"])
 def test_a_replaced_method_is_called_as_often(channel, hook, make):
     """By both classes with as many arguments, positional or not."""
     counts = []
@@ -153,7 +135,9 @@ def test_a_replaced_method_is_called_as_often(channel, hook, make):
     assert counts[0] == counts[1]
 
 
-def test_put_abort_results_is_called_and_may_be_replaced(cls):
+@of_both
+def test_put_abort_results_is_called_and_may_be_replaced(made):
+    cls = made()
     processor, _ = bare(cls, "plain", [bare_task("req-0"), bare_task("req-1")])
     processor.resource_manager.to_be_aborted_req_id_set.add("req-1")
     processor._put_abort_results = mock.Mock()
@@ -163,8 +147,10 @@ def test_put_abort_results_is_called_and_may_be_replaced(cls):
     processor._put_abort_results.assert_called_once_with(processor.resource_manager.tasks_list[1])
 
 
-def test_postprocess_pairs_whatever_looks_like_a_result(cls):
+@of_both
+def test_postprocess_pairs_whatever_looks_like_a_result(made):
     """Outputs may be stand-ins with little more than the one attribute."""
+    cls = made()
     processor, _ = bare(cls, "spec_topk", [])
     fd = module()
     target, draft = (
@@ -181,7 +167,9 @@ def test_postprocess_pairs_whatever_looks_like_a_result(cls):
     assert processor._batch_result_buffer is None
 
 
-def test_a_waiting_stand_in_gets_the_rows_of_a_draft_message(cls):
+@of_both
+def test_a_waiting_stand_in_gets_the_rows_of_a_draft_message(made):
+    cls = made()
     processor, _ = bare(cls, "spec_topk", [bare_task("r"), bare_task("s")])
     waiting = module().RequestOutput(
         request_id="r", outputs=SimpleNamespace(draft_top_logprobs=None), finished=False
@@ -193,7 +181,9 @@ def test_a_waiting_stand_in_gets_the_rows_of_a_draft_message(cls):
     assert waiting.outputs.draft_top_logprobs.logprob_token_ids[0][0] == 5
 
 
-def test_postprocess_passes_on_and_swallows(cls):
+@of_both
+def test_postprocess_passes_on_and_swallows(made):
+    cls = made()
     processor, _ = bare(cls, "spec_topk", [])
     result = module().RequestOutput(request_id="r", outputs=None, finished=False)
     processor.postprocess([result], mtype=99)
@@ -203,8 +193,10 @@ def test_postprocess_passes_on_and_swallows(cls):
     assert processor.cached_generated_tokens.put_results.call_count == 2
 
 
-@pytest.mark.parametrize("status", ["finished", "failed"])
-def test_recycle_resources_of_a_prefilled_request(cls, status):
+@each("status", ["finished", "failed"])
+@of_both
+def test_recycle_resources_of_a_prefilled_request(made, status):
+    cls = made()
     task = bare_task("r")
     task.disaggregate_info = {"role": "prefill"}
     processor, _ = bare(cls, "plain", [task])
@@ -219,7 +211,9 @@ def test_recycle_resources_of_a_prefilled_request(cls, status):
     assert "r" not in processor.tokens_counter
 
 
-def test_draft_results_of_arrays(cls):
+@of_both
+def test_draft_results_of_arrays(made):
+    cls = made()
     processor, _ = bare(cls, "spec_topk", [bare_task("r"), bare_task("s"), bare_task("t")])
     processor.resource_manager.stop_flags[1] = True
     ids = np.arange(3 * 6 * 4).reshape(3, 6, 4)
@@ -234,7 +228,7 @@ def test_draft_results_of_arrays(cls):
 # ---- Names of the module -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@each("channel", CHANNELS)
 def test_switches_are_read_at_each_step(channel):
     """Patched on the module that FastDeploy reads them from, or that whole module replaced."""
     envs = {"ENABLE_V1_KVCACHE_SCHEDULER": 0, "FD_ENABLE_INTERNAL_ADAPTER": 1, "FD_USE_GET_SAVE_OUTPUT_V1": 0}
@@ -246,7 +240,7 @@ def test_switches_are_read_at_each_step(channel):
         assert ("finish", "req-1") in assert_as_good(channel)["manager"]
 
 
-@pytest.mark.parametrize("channel", ["plain", "spec"])
+@each("channel", ["plain", "spec"])
 def test_log_lines_go_to_the_modules_logger(channel):
     for cls in (stock_class(), plugin_class()):
         with mock.patch.object(module(), "llm_logger", mock.Mock()) as log:
@@ -266,8 +260,10 @@ def test_mock_metrics_are_told_what_fastdeploy_tells_them():
     assert names["trace_print"] > 2
 
 
-def test_stamps_are_set_by_the_request(cls):
+@of_both
+def test_stamps_are_set_by_the_request(made):
     """One whose metrics do something else in record_recv_token is asked, each time."""
+    cls = made()
     asked = []
 
     class Stamps(imported("fastdeploy.engine.request").RequestMetrics):
@@ -287,8 +283,10 @@ def test_stamps_are_set_by_the_request(cls):
 # ---- The thread ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("zmq", [False, True])
-def test_run_starts_one_daemon_thread(cls, zmq):
+@each("zmq", [False, True])
+@of_both
+def test_run_starts_one_daemon_thread(made, zmq):
+    cls = made()
     processor, _ = bare(cls, "plain", [])
     environment = {"FD_USE_GET_SAVE_OUTPUT_V1": str(int(zmq))}
     with (
@@ -304,7 +302,9 @@ def test_run_starts_one_daemon_thread(cls, zmq):
     thread.return_value.start.assert_called_once_with()
 
 
-def test_run_needs_a_resource_manager(cls):
+@of_both
+def test_run_needs_a_resource_manager(made):
+    cls = made()
     processor, _ = bare(cls, "plain", [])
     processor.resource_manager = None
     with pytest.raises(AssertionError):

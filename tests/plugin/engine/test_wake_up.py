@@ -6,20 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.lib import fakes
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import MODE, Rig
+from tests.lib.rows import each
 from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
 STOCK = 0.001
-
-
-@pytest.fixture
-def plan():
-    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(
-        imported("fastdeploy.output.token_processor")
-    )
 
 
 @pytest.fixture
@@ -76,11 +71,13 @@ def test_a_longer_one_is_kept(plan, scheduler, wake_up):
     assert scheduler.wait_response_timeout == 3.0
 
 
-@pytest.mark.parametrize(("value", "kept"), [("1", True), ("0", False), ("", False)])
+@each("value, kept", [("1", True), ("0", False), ("", False)])
 def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake_up, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_KEEP_POLLING", value)
-    wake_up.WakeUp(scheduler).begin()
+    one = wake_up.WakeUp(scheduler)
+    one.begin()
     assert (scheduler.wait_response_timeout == STOCK) is kept
+    one.end()
 
 
 def test_the_one_inside_a_data_parallel_scheduler(plan, scheduler, wake_up):
@@ -110,42 +107,11 @@ def other(text):
     return type("Other", (module.LocalScheduler,), there)()
 
 
-OTHERS = {
-    "a number of its own": """
-def get_results(self):
-    self.wait_response_timeout
-    with self.responses_not_empty:
-        return self.responses_not_empty.wait_for(lambda: self.responses, 0.001) or {}
-""",
-    "it waits more than once": """
-def get_results(self):
-    while True:
-        with self.responses_not_empty:
-            taken = self.responses_not_empty.wait_for(lambda: self.responses, self.wait_response_timeout)
-            if taken:
-                return taken
-""",
-    "the attribute is no wait": """
-def get_results(self):
-    self.responses_not_empty, self.wait_response_timeout
-    return self.responses or {}
-""",
-    "nobody is woken": """
-def put_results(self, results):
-    with self.mutex:
-        for result in results:
-            self.responses.setdefault(result.request_id, []).append(result)
-""",
-    "it fails": """
-def get_results(self):
-    self.wait_response_timeout, self.responses_not_empty, self.nothing
-""",
-}
-
-
-@pytest.mark.parametrize("what", OTHERS)
-def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
-    scheduler = other(OTHERS[what])
+def test_a_scheduler_of_another_kind_is_left_alone(plan, wake_up):
+    scheduler = other(
+        "def get_results(self):\n    with self.responses_not_empty:\n"
+        "        return self.responses_not_empty.wait_for(lambda: self.responses, 0.001) or {}\n"
+    )
     assert wake_up.waits_in(scheduler) is None
     one = wake_up.WakeUp(scheduler)
     assert one.begin() == ""
@@ -153,7 +119,7 @@ def test_a_scheduler_of_another_kind_is_left_alone(what, plan, wake_up):
     assert scheduler.wait_response_timeout == STOCK
 
 
-@pytest.mark.parametrize(
+@each(
     "what",
     [
         None,
@@ -213,11 +179,11 @@ def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(ops_queue)
 
 def test_a_stopped_engine_ends_soon(wake_up):
     """Its sender may be in the middle of the long wait."""
-    stubs, replay = imported("tests.lib.step_replay.stubs"), imported("tests.lib.step_replay.replay")
+    replay = imported("tests.lib.step_replay.replay")
     config = replay.make_config(
         {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
     )
-    engine = double.engine__common_engine.EngineService(config, stubs.ResourceManager(8, "list"))
+    engine = double.engine__common_engine.EngineService(config, fakes.ResourceManager(8, "list"))
     engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
     engine.running = True
     engine.send_response_server = double.inter_communicator.ZmqIpcServer("wake up", "PUSH")

@@ -50,7 +50,7 @@ def run(arguments, folders, logs, **variables):
 def tree(request, tmp_path_factory):
     """(tree, its recording)."""
     logs = tmp_path_factory.mktemp("recorded")
-    well, told = run([TESTS / "record_shapes.py", request.param], [], logs)
+    well, told = run([TESTS / "shapes" / "record_shapes.py", request.param], [], logs)
     assert well, told
     recording = logs / "now.json"
     recording.write_text(told)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.lib.rows import each
+
 pytestmark = pytest.mark.framework
 
 SERVED = ("26", "25", "dev", "develop")
@@ -18,7 +20,7 @@ PREFILL = (
 STORAGE = "plain tokens, prefill role, cache through a storage"
 
 
-@pytest.mark.parametrize("version", SERVED)
+@each("version", SERVED)
 def test_active(report, version):
     told = report(version)
     assert told["engine"]["active"], told["engine"]["log"]
@@ -33,7 +35,7 @@ def test_active(report, version):
     } == {}
 
 
-@pytest.mark.parametrize("version", ASIDE)
+@each("version", ASIDE)
 def test_aside_with_a_reason_in_words(report, version):
     told = report(version)
     assert not told["engine"]["active"]
@@ -48,7 +50,7 @@ def test_aside_with_a_reason_in_words(report, version):
 # ---- What versions differ in ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ["26", "25"])
+@each("version", ["26", "25"])
 def test_a_key_that_is_there_for_some_results_only(report, recorded, version):
     """Results without it have FastDeploy's keys, made quickly; one that has it shows it."""
     told = report(version)["dictionary"]
@@ -60,23 +62,23 @@ def test_a_key_that_is_there_for_some_results_only(report, recorded, version):
     assert told == {"quick": True, "keys": keys, "with_routing": [1]}
 
 
-@pytest.mark.parametrize("version", SERVED)
-@pytest.mark.parametrize("script", ["logprobs", "speculation with logprobs"])
+@each("version", SERVED)
+@each("script", ["logprobs", "speculation with logprobs"])
 def test_headers_without_a_column_count_mean_all_columns(report, version, script):
     told = report(version)["scripts"][script]
     assert told["difference"] is None
     assert told["columns"] == ([21] if version in LEGACY else [1, 3, 21])
 
 
-@pytest.mark.parametrize("version", SERVED)
+@each("version", SERVED)
 def test_clients_are_told_of_an_abort_where_fastdeploy_does(report, recorded, version):
     told = report(version)["scripts"]["plain tokens"]
     assert told["difference"] is None
     assert told["aborted"] == ("_put_abort_results" in recorded(version)["token_processor"]["methods"])
 
 
-@pytest.mark.parametrize("version", SERVED)
-@pytest.mark.parametrize("script", PREFILL)
+@each("version", SERVED)
+@each("script", PREFILL)
 def test_a_cache_transfer_ends_as_in_the_version(report, recorded, version, script):
     """Requests are not failed for want of an event's name, and a failed transfer has the version's code."""
     told, behaviour = report(version)["scripts"][script], recorded(version)["behaviour"]
@@ -111,7 +113,7 @@ def test_a_version_without_the_schedulers_log(report):
     assert {name: told["difference"] for name, told in scripts.items() if told["difference"]} == {}
 
 
-@pytest.mark.parametrize("version", SERVED)
+@each("version", SERVED)
 def test_gauges_of_speculative_decoding(report, version):
     """Not all versions have names for the methods in the token processor's module."""
     for told in report(version)["gauges"]:

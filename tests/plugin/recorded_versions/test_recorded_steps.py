@@ -6,6 +6,7 @@ import pytest
 
 from tests.lib.nursery import with_paddle
 from tests.lib.paths import TESTS
+from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
@@ -27,7 +28,7 @@ print(json.dumps([len(names), found]))
 """
 
 
-@pytest.mark.parametrize("version", [folder.name for folder in sorted(STEPS.iterdir()) if folder.is_dir()])
+@each("version", [folder.name for folder in sorted(STEPS.iterdir()) if folder.is_dir()])
 def test_the_double_does_what_the_version_did(version):
     environment = {
         **os.environ,

@@ -6,7 +6,7 @@ from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
 from tests.lib.logged import logged
 from tests.lib.quiet import Double, imported
-from tests.lib.worker_side import restore_save_ops
+from tests.lib.worker_side import Called, restore_save_ops
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def log():
 @pytest.fixture
 def originals(double, monkeypatch):
     """FastDeploy's own save ops, in every place; names of those that were called."""
-    called = []
+    called = Called()
     places = [
         double.model_executor__ops__gpu,
         double.model_executor__pre_and_post_process,

@@ -11,9 +11,9 @@ import sysv_ipc
 from fd_postproc import QueueError, queues
 from fd_postproc.fastdeploy import build
 from fd_postproc.fastdeploy.engine import activation
-from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib.quiet import imported
-from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
+from tests.lib.rows import each
+from tests.lib.worker_side import LOGPROBS, lines, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -35,21 +35,23 @@ def test_the_dialect_of_the_build(channel, double, tmp_path, monkeypatch):
     assert build.stock_dialect(channel) is None
 
 
-@pytest.mark.parametrize("reads", ["legacy", None])
+@each("reads", ["legacy", None])
 @LOGPROBS
 def test_an_engine_that_may_read_another_dialect(
     channel, reads, raised_limits, double, plugged, monkeypatch, log
 ):
     """A packed message crashes a legacy receiver."""
+    plugged.anew()
     monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: reads)
     save(double, channel, sampled(channel))
     assert len(plugged) == 1
     assert lines(log, "WARNING", "reads")
 
 
-@pytest.mark.parametrize("reads", ["legacy", None])
+@each("reads", ["legacy", None])
 @LOGPROBS
 def test_our_engine_reads_all_dialects(channel, reads, raised_limits, double, plugged, monkeypatch):
+    plugged.anew()
     monkeypatch.setattr("fd_postproc.fastdeploy.worker.sending.stock_dialect", lambda channel: reads)
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     save(double, channel, sampled(channel))
@@ -76,23 +78,16 @@ OTHER_RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", OTHER_RULES)
-def test_a_build_with_other_keys(rule, raised_limits, double, plugged, log):
+@each("rule", OTHER_RULES)
+def test_a_build_with_other_keys(rule, raised_limits, double, plugged, monkeypatch, log):
     assert build.key_rule(double.model_executor__ops__gpu.get_output_ep) is build.KeyRule.OURS
     before = own_queues()
     get_output_ep = asks_for(OTHER_RULES[rule])
     assert build.key_rule(get_output_ep) is build.KeyRule.OTHER
     assert own_queues() == before
-    restore_save_ops()
-    double.model_executor__ops__gpu.get_output_ep, kept = (
-        get_output_ep,
-        double.model_executor__ops__gpu.get_output_ep,
-    )
-    try:
-        worker.register()
-        save(double, "plain", sampled("plain"))
-    finally:
-        double.model_executor__ops__gpu.get_output_ep = kept
+    monkeypatch.setattr(double.model_executor__ops__gpu, "get_output_ep", get_output_ep)
+    plugged.anew()
+    save(double, "plain", sampled("plain"))
     assert plugged == ["save_output"]
     assert lines(log, "WARNING", "keys of queues")
 

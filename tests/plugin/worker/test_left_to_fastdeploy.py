@@ -6,6 +6,7 @@ import pytest
 from fd_postproc.errors import UnfitNumber
 from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
+from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS, Requests
 from tests.lib.worker_side import CHANNEL, lines, sampled, save
 
@@ -88,10 +89,11 @@ def test_a_call_of_another_form(raised_limits, double, plugged, monkeypatch, log
     assert len(given) == 2
 
 
-@pytest.mark.parametrize("every_rank", [False, True])
+@each("every_rank", [False, True])
 @CHANNEL
 def test_ranks_above_0_are_left_to_fastdeploy(channel, every_rank, raised_limits, double, plugged):
     """Older builds let them send if save_each_rank says so, newer ones do not."""
+    plugged.clear()
     inputs = KINDS[channel](sampled(channel), tensor=Paddle().tensor, mp_rank=1)
     calls = double.model_executor__pre_and_post_process
     if channel.startswith("spec"):
@@ -101,7 +103,7 @@ def test_ranks_above_0_are_left_to_fastdeploy(channel, every_rank, raised_limits
     assert len(plugged) == 1
 
 
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
+@each("channel", ["spec", "spec_topk"])
 def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
     """All builds send these if save_each_rank says so; ours, too."""
     requests = Requests(np.random.default_rng(3), 3, 2, 1)

@@ -6,40 +6,37 @@ import pytest
 import fd_postproc as fp
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
+from tests.lib.rows import each
 from tests.lib.sampled_steps import Requests, collect
-from tests.lib.worker_side import CHANNEL, LOGPROBS, lines, restore_save_ops, sampled, save
+from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
 
 pytestmark = pytest.mark.framework
 
 
-@pytest.fixture
-def sides(request, double, originals, ops_queue, monkeypatch):
-    """(engine, worker): whether each is ours.  A function that receives as the engine does."""
-    engine_ours, worker_ours = request.param
-    request.getfixturevalue("raised_limits")
+def receiver(double, originals, patch, engine_ours, worker_ours):
+    """A function that receives as the engine does, once each side is ours or FastDeploy's own."""
     if engine_ours:
-        monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+        patch.setenv("FD_POSTPROC_PEER", "compact/1")
+    restore_save_ops()
+    originals.clear()
     if worker_ours:
         worker.register()
-    yield (
-        (stock_ops.receive_ours if engine_ours else lambda channel: stock_ops.receive(double, channel)),
-        request.param,
-    )
-    restore_save_ops()
+    return stock_ops.receive_ours if engine_ours else lambda channel: stock_ops.receive(double, channel)
 
 
-SIDES = pytest.mark.parametrize(
-    "sides",
-    [(engine, own) for engine in (False, True) for own in (False, True)],
-    indirect=True,
-    ids=["both stock", "worker ours", "engine ours", "both ours"],
-)
+PAIRS = [  # each channel with each engine and each worker; what is compact, with both
+    *(("plain", False, False), ("plain", False, True), ("plain", True, True), ("topk", False, True)),
+    *(("topk", True, False), ("topk", True, True), ("spec", False, True), ("spec", True, False)),
+    *(("spec_topk", False, False), ("spec_topk", False, True), ("spec_topk", True, True)),
+]
 
 
-@CHANNEL
-@SIDES
-def test_every_pair_of_sides_understands_each_other(channel, sides, raised_limits, double, originals, log):
-    receive, (engine_ours, worker_ours) = sides
+@each("channel, engine_ours, worker_ours", PAIRS)
+def test_every_pair_of_sides_understands_each_other(
+    channel, engine_ours, worker_ours, raised_limits, double, originals, ops_queue, monkeypatch, log
+):
+    log.clear()
+    receive = receiver(double, originals, monkeypatch, engine_ours, worker_ours)
     for seed in range(3):
         requests = sampled(channel, seed)
         inputs = save(double, channel, requests)
@@ -47,9 +44,8 @@ def test_every_pair_of_sides_understands_each_other(channel, sides, raised_limit
         requests.check(step)
         assert inputs.told()
         compact = engine_ours and worker_ours and channel.endswith("topk")
-        assert step.dialect == (
-            "compact" if compact else "packed" if channel.endswith("topk") else step.dialect
-        )
+        if channel.endswith("topk"):
+            assert step.dialect == ("compact" if compact else "packed")
     assert bool(originals) != worker_ours
     assert len(lines(log, "INFO", "worker side active")) == worker_ours
     if worker_ours:
@@ -57,10 +53,14 @@ def test_every_pair_of_sides_understands_each_other(channel, sides, raised_limit
     assert not lines(log, "WARNING", "left to") + lines(log, "ERROR")
 
 
-@pytest.mark.parametrize("channel", ["spec", "spec_topk"])
-@SIDES
-def test_first_tokens(channel, sides, raised_limits, double, originals):
-    receive, (_, worker_ours) = sides
+@each(
+    "channel, engine_ours, worker_ours",
+    [("spec", False, True), ("spec", True, False), ("spec_topk", False, False), ("spec_topk", True, True)],
+)
+def test_first_tokens(
+    channel, engine_ours, worker_ours, raised_limits, double, originals, ops_queue, monkeypatch
+):
+    receive = receiver(double, originals, monkeypatch, engine_ours, worker_ours)
     requests = Requests(np.random.default_rng(3), 5, 3, 1 if channel == "spec" else 5)
     requests.counts[:2] = 1, 0
     save(double, channel, requests, is_mtp_prefill=True)
@@ -87,6 +87,7 @@ def test_logprobs_under_default_limits(default_limits, double, plugged, monkeypa
 def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
     channel, raised_limits, double, plugged, monkeypatch
 ):
+    plugged.anew()
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
     for seed in range(3):
         save(double, channel, sampled(channel, seed))
@@ -112,13 +113,13 @@ def test_messages_left_behind_are_read_after_it_is_turned_on(
     save(double, channel, after)
     with fp.Receiver(channel) as receiver:
         for requests, dialect in (before, "packed"), (after, "compact"):
-            step = receiver.receive(5)
+            step = receiver.receive(60)
             requests.check(step)
             assert step.dialect == dialect
 
 
-@pytest.mark.parametrize(
-    ("settings", "dialect"),
+@each(
+    "settings, dialect",
     [
         ({"FD_POSTPROC_DIALECT": "legacy"}, "legacy"),
         ({"FD_POSTPROC_DIALECT": "compact"}, "compact"),
@@ -131,6 +132,7 @@ def test_messages_left_behind_are_read_after_it_is_turned_on(
 def test_a_named_dialect_and_what_the_peer_says(
     channel, settings, dialect, raised_limits, double, plugged, monkeypatch
 ):
+    plugged.anew()
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     requests = sampled(channel)

@@ -14,6 +14,7 @@ from fd_postproc.fastdeploy.worker.limit_check import check_room
 from fd_postproc.ops import watch as watch_module
 from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
+from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS
 from tests.lib.worker_side import CHANNEL, lines, sampled, save
 
@@ -98,6 +99,7 @@ def test_a_check_that_fails_loses_no_step(raised_limits, double, plugged, monkey
     requests.check(stock_ops.receive_ours("plain"))
 
 
+@pytest.mark.realtime
 def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged, monkeypatch, log):
     """Other threads run meanwhile, and nothing is lost."""
     monkeypatch.setattr(watch_module, "WATCH_SECONDS", 0.05)
@@ -114,7 +116,7 @@ def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged
             time.sleep(0.01)
         with fp.Receiver("plain") as receiver:
             for _ in range(12):
-                got.append(receiver.receive(5))
+                got.append(receiver.receive(60))
 
     got, thread = [], None
     thread = threading.Thread(target=receive)
@@ -130,11 +132,12 @@ def test_a_full_queue_is_told_in_fastdeploys_log(default_limits, double, plugged
     assert lines(log, "WARNING", "has been full for")
 
 
-@pytest.mark.parametrize(
-    ("dialect", "limit", "fits"),
+@each(
+    "dialect, limit, fits",
     [("packed", 10316, True), ("packed", 10315, False), ("compact", 8192, True), (None, 530448, True)],
 )
 def test_a_message_may_be_as_long_as_the_limit(default_limits, dialect, limit, fits, log):
+    log.clear()
     default_limits("msgmax", limit)
     default_limits("msgmnb", max(limit, 16384))
     check_room("spec_topk", 8, dialect, log_of_fastdeploy())

@@ -12,6 +12,7 @@ from fd_postproc.fastdeploy.worker import entry as worker
 from fd_postproc.fastdeploy.worker.sending import SaveOp
 from fd_postproc.ops.table import SAVE_OPS
 from tests.lib.nursery import with_paddle
+from tests.lib.rows import each
 from tests.lib.worker_side import lines, restore_save_ops
 
 pytestmark = pytest.mark.framework
@@ -30,8 +31,8 @@ print(json.dumps([ours(module) for module in (ops, early, mtp, mtp_cuda)]))
 """
 
 
-@pytest.mark.parametrize(
-    ("settings", "active"),
+@each(
+    "settings, active",
     [
         ({"FD_PLUGINS": "fd_postproc"}, True),
         ({"FD_PLUGINS": "another,fd_postproc", "FD_POSTPROC_DISABLE": "0"}, True),
@@ -65,8 +66,8 @@ def test_it_stands_aside_when_told_to(double, originals, log, monkeypatch):
     assert lines(log, "INFO", "FD_POSTPROC_DISABLE")
 
 
-@pytest.mark.parametrize(
-    ("value", "off"),
+@each(
+    "value, off",
     [("", False), ("0", False), (" 0 ", False), ("1", True), ("false", False), ("yess", True)],
 )
 def test_values_of_the_switch(double, originals, monkeypatch, value, off):
@@ -90,7 +91,7 @@ def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monke
     ] == list("100")
 
 
-@pytest.mark.parametrize("platform", ["xpu", "iluvatar", "gcu"])
+@each("platform", ["xpu", "iluvatar", "gcu"])
 def test_ops_of_other_platforms_are_replaced_where_they_are(double, originals, monkeypatch, platform):
     """They are compiled from the same sources."""
     name = f"fastdeploy.model_executor.ops.{platform}"

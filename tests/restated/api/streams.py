@@ -94,8 +94,6 @@ class Stream:
         return self.parts.steps.prompt(tensors, wanted, texts)
 
     def reason(self, index: int, result: dict[str, Any], most: int, recovers: bool) -> str:
-        if (result.get("outputs") or {}).get("fallback_truncated"):  # FastDeploy #7942
-            return "repeat_truncate"
         error = result.get("error_msg") or ""
         if "Aborted" in error:
             return "abort"

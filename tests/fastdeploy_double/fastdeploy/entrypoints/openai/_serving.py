@@ -39,13 +39,7 @@ async def results_of(handler, asyncio, request_id, choices):
         client.check_model_weight_status()
         for result in await asyncio.wait_for(queue.get(), timeout=10):
             failed = result.get("error_code", 200) != 200
-            if result["request_id"] in handler.truncated_choices:
-                continue
             found.append(result if failed else client.data_processor.process_response_dict(result))
-            if not failed and result["outputs"].get("fallback_truncated"):  # #7942: its engine goes on
-                handler.truncated_choices.add(result["request_id"])
-                result["finished"] = True
-                await client.abort(result["request_id"])
             left -= failed or bool(result["finished"])
     await client.connection_manager.cleanup_request(request_id)
     client.semaphore.release()

@@ -26,7 +26,7 @@ class OpenAIServingChat:
     """What of FastDeploy's class writes answers."""
 
     def __init__(self, engine_client):
-        self.engine_client, self.truncated_choices = engine_client, set()
+        self.engine_client = engine_client
 
     async def chat_completion_stream_generator(
         self, request, request_id, model_name, prompt_token_ids, prompt_tokens, max_tokens

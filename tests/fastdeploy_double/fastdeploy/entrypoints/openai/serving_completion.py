@@ -22,7 +22,7 @@ class OpenAIServingCompletion:
     """What of FastDeploy's class writes answers."""
 
     def __init__(self, engine_client):
-        self.engine_client, self.truncated_choices = engine_client, set()
+        self.engine_client = engine_client
 
     async def completion_stream_generator(
         self,

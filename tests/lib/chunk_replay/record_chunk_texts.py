@@ -2,7 +2,7 @@
 
 By hand, in an environment that FastDeploy imports in, with its tree on the import path::
 
-    PYTHONPATH=.:TREE python tests/record_chunk_texts.py
+    PYTHONPATH=.:TREE python tests/lib/chunk_replay/record_chunk_texts.py
 
 With these texts the recorded answers can be written without FastDeploy and without a tokenizer.
 """

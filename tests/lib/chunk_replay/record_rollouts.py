@@ -2,7 +2,7 @@
 
 By hand, in an environment that FastDeploy 2.6 imports in, with its tree on the import path::
 
-    FD_PLUGINS=none PYTHONPATH=.:TREE python tests/record_rollouts.py
+    FD_PLUGINS=none PYTHONPATH=.:TREE python tests/lib/chunk_replay/record_rollouts.py
 
 Each case is a recorded answer of ``tests/golden_chunks`` with other results; the serving code is
 FastDeploy's.

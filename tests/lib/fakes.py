@@ -1,6 +1,46 @@
-"""What the token processor calls: a resource manager that acts as the recorded one did, and recorders."""
+"""Stand-ins for objects around the token processor: they act as recorded, or keep what they are given."""
+
+import time
 
 import numpy as np
+
+
+class Clock:
+    """A module's ``time``, which goes on when a test says so; what else is asked is the real one's."""
+
+    def __init__(self, now=1_763_000_000.0):
+        self.now = now
+
+    def time(self):
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+class DecodeLog:
+    """A scheduler's log whose code the gate knows: the double's versions have none."""
+
+    def __init__(self):
+        self.tokens = 0
+
+    def on_decode_tokens(self, count):
+        self.tokens += count
+
+
+class Sink:
+    """A scheduler that keeps the result objects of each put."""
+
+    def __init__(self):
+        self.puts = []
+
+    def put_results(self, results):
+        self.puts.append(list(results))
 
 
 class ResourceManager:

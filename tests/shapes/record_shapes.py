@@ -1,6 +1,6 @@
 """Records the shapes of a FastDeploy tree that the double takes its classes from; shapes/README.md.
 
-    python tests/record_shapes.py TREE > tests/shapes/NAME.json
+    python tests/shapes/record_shapes.py TREE > tests/shapes/NAME.json
 
 TREE is a source tree (the folder that holds ``fastdeploy/``); the interpreter must have what FastDeploy
 imports on a CPU, and this package.  What is written are names, orders, defaults and outcomes: no text of the

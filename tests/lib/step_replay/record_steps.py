@@ -1,6 +1,7 @@
 """Records the traces of golden_steps anew on a FastDeploy tree's own token processor.
 
-    FD_POSTPROC_FASTDEPLOY=TREE FD_POSTPROC_DOUBLE=NAME python tests/record_steps.py FOLDER [PATTERN ...]
+    FD_POSTPROC_FASTDEPLOY=TREE FD_POSTPROC_DOUBLE=NAME \\
+        python tests/lib/step_replay/record_steps.py FOLDER [PATTERN ...]
 
 What a trace gives to the class stays as it is; what the class did is replaced.  NAME is the tree's recording
 in shapes/, and FOLDER may be the one that the traces are read from (``FD_POSTPROC_GOLDEN_STEPS``).
@@ -15,7 +16,7 @@ import sys
 import warnings
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS.parent), str(TESTS / "fastdeploy_double")]
 
 
