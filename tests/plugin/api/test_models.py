@@ -16,7 +16,7 @@ from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style
 from tests.lib.chunk_replay.alone import stand_ins
 from tests.restated.api import models
 
-OURS, STYLE = stand_ins()
+OURS, STYLE = stand_ins(), float_style()
 
 texts = st.one_of(st.text(max_size=8), st.sampled_from(['"\\/\x00\x1f\x7f', "\u2028", "😀", "\ud800"]))
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans())

@@ -72,15 +72,8 @@ cdef class Field:
             return value if PyUnicode_CheckExact(value) and value in self.more else NotImplemented
         if kind == AS_MODEL:
             return value if _is_model(value, self.more) else NotImplemented
-        if kind == AS_MODELS:
-            if not PyList_CheckExact(value):
-                return NotImplemented
-            for item in <list>value:
-                if not _is_model(item, self.more):
-                    return NotImplemented
-            return list(value)
-        if kind == AS_MASKS:
-            return _taken_masks(value)
+        if kind == AS_MODELS or kind == AS_MASKS:
+            return self.taken_items(value)
         if kind == AS_PROMPTS:
             value = list(value) if type(value) is PromptLogprobs else value
             if _are_prompt_rows(value):
@@ -90,6 +83,17 @@ cdef class Field:
             return self.more.validate_python(value)
         except Exception:
             return NotImplemented
+
+    cdef object taken_items(self, value):
+        if not PyList_CheckExact(value):
+            return NotImplemented
+        if self.kind == AS_MASKS:
+            rows = [_copied_integers(row) for row in <list>value]
+            return NotImplemented if NotImplemented in rows else rows
+        for item in <list>value:
+            if not _is_model(item, self.more):
+                return NotImplemented
+        return list(value)
 
     cdef int write(self, _Writer writer, value) except -1:
         cdef int kind = self.kind
@@ -108,12 +112,10 @@ cdef class Field:
             if PyList_CheckExact(value):
                 return writer.integers(value)
         elif kind == AS_MODEL:
-            return _write_piece(writer, value, self.more)
-        elif kind == AS_MODELS:
+            return _write_item(writer, value, self.more)
+        elif kind == AS_MODELS or kind == AS_MASKS:
             if PyList_CheckExact(value):
-                return _write_models(writer, value, self.more)
-        elif kind == AS_MASKS:
-            return _write_masks(writer, value)
+                return _write_items(writer, value, self.more)
         else:
             if kind == AS_PROMPTS:
                 if _are_prompt_rows(value):
@@ -141,34 +143,6 @@ cdef class Field:
         return value
 
 
-cdef object _taken_masks(value):
-    """A list of lists of integers, as a model would hold it; NotImplemented if only the model can tell."""
-    if not PyList_CheckExact(value):
-        return NotImplemented
-    made = [_copied_integers(row) for row in <list>value]
-    return NotImplemented if NotImplemented in made else made
-
-
-cdef int _write_masks(_Writer writer, value) except -1:
-    cdef Py_ssize_t i
-    if not PyList_CheckExact(value):
-        raise Unknown("a field was assigned another type")
-    if writer.parts is not None and PyList_GET_SIZE(value) >= MANY:
-        return writer.leave(_MaskRows.of(value))
-    writer.literal(b"[", 1)
-    for i in range(PyList_GET_SIZE(value)):
-        if i:
-            writer.literal(b",", 1)
-        _write_mask(writer, <object>PyList_GET_ITEM(value, i))
-    return writer.literal(b"]", 1)
-
-
-cdef int _write_mask(_Writer writer, row) except -1:
-    if not PyList_CheckExact(row):
-        raise Unknown("a field was assigned another type")
-    return writer.integers(row)
-
-
 cdef object _copied_integers(value):
     cdef Py_ssize_t i
     if not PyList_CheckExact(value):
@@ -183,24 +157,27 @@ cdef inline bint _is_model(value, cls):
     return (<Piece>value).model_class() is cls if isinstance(value, Piece) else type(value) is cls
 
 
-cdef int _write_piece(_Writer writer, value, cls) except -1:
+cdef int _write_item(_Writer writer, value, cls) except -1:
+    """Write a model of a class, or a list of integers where there is none."""
     if isinstance(value, Piece):
         if (<Piece>value).model_class() is cls:
             return (<Piece>value).write(writer)
     elif type(value) is cls:
         return _write_model(writer, value)
+    elif cls is None and PyList_CheckExact(value):
+        return writer.integers(value)
     raise Unknown("a field was assigned another type")
 
 
-cdef int _write_models(_Writer writer, list values, cls) except -1:
+cdef int _write_items(_Writer writer, list values, cls) except -1:
     cdef Py_ssize_t i
     if writer.parts is not None and PyList_GET_SIZE(values) >= MANY:
-        return writer.leave(_ModelRows.of(values, cls))
+        return writer.leave(_Items.of(values, cls))
     writer.literal(b"[", 1)
     for i in range(len(values)):
         if i:
             writer.literal(b",", 1)
-        _write_piece(writer, values[i], cls)
+        _write_item(writer, values[i], cls)
     return writer.literal(b"]", 1)
 
 
@@ -329,7 +306,6 @@ cdef class Model(Piece):
 
     cdef Models models
     cdef dict values
-    cdef object whole
 
     def __getattr__(self, name):
         cdef PyObject *found
@@ -348,9 +324,7 @@ cdef class Model(Piece):
         else:
             setattr(self.whole_model(), name, value)
 
-    cdef int write(self, _Writer writer) except -1:
-        if self.whole is not None:
-            return _write_model(writer, self.whole)
+    cdef int write_own(self, _Writer writer) except -1:
         cdef Field field
         cdef PyObject *value
         cdef size_t begin = writer.out.used
@@ -371,26 +345,22 @@ cdef class Model(Piece):
             writer.literal(b"{", 1)
         return writer.literal(b"}", 1)
 
-    cdef object plain(self):
+    cdef object plain_own(self):
         cdef Field field
         cdef PyObject *value
-        if self.whole is not None:
-            return self.whole.model_dump()
-        made = {}
+        plain = {}
         for item in self.models.fields:
             field = <Field>item
             value = PyDict_GetItemWithError(self.values, field.name)
             if value == NULL and field.default is ...:
                 return self.whole_model().model_dump()
-            made[field.name] = field.plain(<object>value) if value != NULL else field.default
-        return made
+            plain[field.name] = field.plain(<object>value) if value != NULL else field.default
+        return plain
 
-    cdef object whole_model(self):
-        if self.whole is None:
-            note(f"the full {self.models.cls.__name__} was asked for")
-            self.whole = self.models.cls.model_construct(
-                _fields_set=set(self.values), **{key: full(value) for key, value in self.values.items()})
-        return self.whole
+    cdef object new_model(self):
+        note(f"the full {self.models.cls.__name__} was asked for")
+        return self.models.cls.model_construct(
+            _fields_set=set(self.values), **{key: full(value) for key, value in self.values.items()})
 
     cdef object model_class(self):
         return self.models.cls

@@ -163,34 +163,14 @@ def unpack(bytes packed not None, bint lazy=True):
 
 @cython.no_gc
 cdef class Packed:
-    """A read-only sequence of numbers, or of lists of them, that stays as bytes until it is looked at."""
+    """A read-only list or map that is made when it is first looked at.
 
-    cdef unsigned char *packed
-    cdef size_t size
-    cdef list lists
+    The garbage collector does not see it: what it holds are numbers.
+    """
 
-    def __dealloc__(self):
-        PyMem_Free(self.packed)
-
-    cdef int keep(self, const unsigned char *begin, size_t size) except -1:
-        """Copy the bytes: one slow client's results must not keep the messages of all others."""
-        self.packed = <unsigned char *>PyMem_Malloc(size)
-        if self.packed == NULL:
-            raise MemoryError
-        memcpy(self.packed, begin, size)
-        self.size = size
-        return 0
-
-    cdef list unpacked(self):
-        """The lists, cached after the first call."""
-        cdef fdu_bytes source
-        if self.lists is None:
-            source.at, source.end = self.packed, self.packed + self.size
-            self.lists = _unpacked(&source, 0, False)
-        return self.lists
-
-    def __sizeof__(self):
-        return object.__sizeof__(self) + self.size
+    cdef object unpacked(self):
+        """The list or map."""
+        raise NotImplementedError
 
     def __len__(self):
         return len(self.unpacked())
@@ -226,32 +206,53 @@ cdef class Packed:
         return repr(self.unpacked())
 
     def __copy__(self):
-        return list(self.unpacked())
+        return _copy(self.unpacked())
 
     def __deepcopy__(self, memo):
         return _deepcopy(self.unpacked(), memo)
 
     def __reduce_ex__(self, protocol):
-        return list, (self.unpacked(),)
+        return type(self.unpacked()), (self.unpacked(),)
 
 
 @cython.final
 @cython.no_gc
 cdef class PackedRows(Packed):
-    """Log-probabilities of a result: lists of ids, scores and ranks, unpacked at the first access.
+    """Log-probabilities of a result: lists of ids, scores and ranks."""
 
-    The garbage collector does not see it: what it holds are numbers.
-    """
-
-    cdef size_t rows, width    # of each row; 0: they differ
+    cdef unsigned char *packed
+    cdef size_t size, rows, width    # of each row; 0: they differ
     cdef size_t ids, scores, ranks    # where the first of each begins
+    cdef list lists
+
+    def __dealloc__(self):
+        PyMem_Free(self.packed)
+
+    cdef int keep(self, const unsigned char *begin, size_t size) except -1:
+        """Copy the bytes: one slow client's results must not keep the messages of all others."""
+        self.packed = <unsigned char *>PyMem_Malloc(size)
+        if self.packed == NULL:
+            raise MemoryError
+        memcpy(self.packed, begin, size)
+        self.size = size
+        return 0
+
+    cdef object unpacked(self):
+        cdef fdu_bytes source
+        if self.lists is None:
+            source.at, source.end = self.packed, self.packed + self.size
+            self.lists = _unpacked(&source, 0, False)
+        return self.lists
+
+    def __sizeof__(self):
+        return object.__sizeof__(self) + self.size
 
     def __len__(self):
         return 3 if self.lists is None else len(self.lists)
 
 
 from collections.abc import Sequence as _Sequence
-from copy import deepcopy as _deepcopy
+from copy import copy as _copy, deepcopy as _deepcopy
 from sys import intern as _interned
 
-_Sequence.register(Packed)
+_Sequence.register(PackedRows)

@@ -47,32 +47,18 @@ cdef class Part:
 
 
 @cython.final
-cdef class _ModelRows(Part):
+cdef class _Items(Part):
     cdef list values
-    cdef object cls
+    cdef object cls    # of models; None: lists of integers
 
     @staticmethod
-    cdef _ModelRows of(list values, cls):
-        cdef _ModelRows made = _ModelRows.__new__(_ModelRows)
-        made.values, made.cls, made.count, made.size = values, cls, PyList_GET_SIZE(values), -1
-        return made
+    cdef _Items of(list values, cls):
+        cdef _Items part = _Items.__new__(_Items)
+        part.values, part.cls, part.count, part.size = values, cls, len(values), -1
+        return part
 
     cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return _write_piece(writer, self.values[i], self.cls)
-
-
-@cython.final
-cdef class _MaskRows(Part):
-    cdef list rows
-
-    @staticmethod
-    cdef _MaskRows of(list rows):
-        cdef _MaskRows made = _MaskRows.__new__(_MaskRows)
-        made.rows, made.count, made.size = rows, PyList_GET_SIZE(rows), -1
-        return made
-
-    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return _write_mask(writer, self.rows[i])
+        return _write_item(writer, self.values[i], self.cls)
 
 
 @cython.final

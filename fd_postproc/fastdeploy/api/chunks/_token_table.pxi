@@ -68,18 +68,8 @@ cdef class Texts:
             PyMem_Free(self.records[i])
         PyMem_Free(self.records)
 
-    cdef inline text_record *of(self, PyObject *token) except NULL:
-        """The cached record of an id; Unknown if the id cannot be cached."""
-        cdef int overflow = 0
-        cdef long long id
-        if not PyLong_CheckExact(<object>token):
-            raise Unknown("a token id is no integer")
-        id = PyLong_AsLongLongAndOverflow(<object>token, &overflow)
-        if overflow:
-            raise Unknown("a token id is out of range")
-        return self.numbered(id)
-
     cdef inline text_record *numbered(self, long long id) except NULL:
+        """The cached record of an id; Unknown if the id cannot be cached."""
         if 0 <= id < self.room and self.records[id] != NULL:
             return self.records[id]
         if not 0 <= id < MOST_IDS:
@@ -141,7 +131,17 @@ cdef class Texts:
 
     def shown(self, id):
         """The text that an answer shows for a token id."""
-        return _shown(self.of(<PyObject *>id))
+        return _shown(self.numbered(_token_id(id)))
+
+
+cdef inline long long _token_id(token) except? -2:
+    cdef int overflow = 0
+    if not PyLong_CheckExact(token):
+        raise Unknown("a token id is no integer")
+    cdef long long id = PyLong_AsLongLongAndOverflow(token, &overflow)
+    if overflow:
+        raise Unknown("a token id is out of range")
+    return id
 
 
 cdef bytes _json_string(str text):

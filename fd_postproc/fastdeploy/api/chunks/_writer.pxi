@@ -122,15 +122,27 @@ cdef class _Writer:
 cdef class Piece:
     """Part of an answer that can write itself, or become the model that it stands in for."""
 
+    cdef object whole    # the full model, from its first use on
+
     cdef int write(self, _Writer writer) except -1:
-        raise NotImplementedError
+        return self.write_own(writer) if self.whole is None else _write_model(writer, self.whole)
 
     cdef object plain(self):
         """The value in Python's own types, as ``model_dump`` returns it."""
-        raise NotImplementedError
+        return self.plain_own() if self.whole is None else self.whole.model_dump()
 
     cdef object whole_model(self):
-        """The full model, cached after the first call."""
+        if self.whole is None:
+            self.whole = self.new_model()
+        return self.whole
+
+    cdef int write_own(self, _Writer writer) except -1:
+        raise NotImplementedError
+
+    cdef object plain_own(self):
+        raise NotImplementedError
+
+    cdef object new_model(self):
         raise NotImplementedError
 
     cdef object model_class(self):
@@ -184,8 +196,6 @@ cpdef object full(value):
         return (<Piece>value).whole_model()
     if isinstance(value, Packed):
         return (<Packed>value).unpacked()
-    if type(value) is PromptRow:
-        return (<PromptRow>value).map()
     if PyList_CheckExact(value):
         return [full(item) for item in <list>value]
     return value

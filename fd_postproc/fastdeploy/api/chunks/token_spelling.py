@@ -44,10 +44,5 @@ def prompt_spelling(processor: Any) -> Callable[[int], tuple[str, str]]:
     return spell
 
 
-def silence(token: int) -> tuple[str, str]:
-    """The function for requests that want no texts."""
-    return "", ""
-
-
 def _in_bytes(text: str) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", errors="replace"))
