@@ -183,12 +183,6 @@ def test_the_class_is_behind_its_stand_in():
     assert named.model_fields is models.UsageInfo.model_fields
     assert type(named.model_validate({"prompt_tokens": 1})) is models.UsageInfo
 
-    class More(named):
-        pass
-
-    assert issubclass(More, models.UsageInfo)
-    assert issubclass(models.UsageInfo, named)
-
 
 def test_models_of_another_kind_are_not_stood_in_for():
     class Aliased(pydantic.BaseModel):

@@ -1,7 +1,7 @@
 # Stand-ins for models of pydantic: the same attributes and the same JSON, without validation by schema.
 #
-# A value of exactly the type that a field is declared with is taken as it is.  Anything else - another type,
-# a field that is missing - goes to the model itself, which accepts or refuses it.
+# A field accepts a value of exactly its declared type.  The model itself decides on any other type, and on a
+# field that is missing.
 
 cdef enum:
     AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, AS_MASKS, AS_PROMPTS, \
@@ -51,7 +51,7 @@ cdef class Field:
         else:
             raise ValueError(f"default={default!r} of the field {name} is none of: None, a str, an int")
 
-    cdef object taken(self, value):
+    cdef object accepted(self, value):
         """The value that the model would hold; NotImplemented if only the model can tell."""
         cdef int kind = self.kind
         if value is None:
@@ -73,7 +73,7 @@ cdef class Field:
         if kind == AS_MODEL:
             return value if _is_model(value, self.more) else NotImplemented
         if kind == AS_MODELS or kind == AS_MASKS:
-            return self.taken_items(value)
+            return self.accepted_items(value)
         if kind == AS_PROMPTS:
             value = list(value) if type(value) is PromptLogprobs else value
             if _are_prompt_rows(value):
@@ -84,7 +84,7 @@ cdef class Field:
         except Exception:
             return NotImplemented
 
-    cdef object taken_items(self, value):
+    cdef object accepted_items(self, value):
         if not PyList_CheckExact(value):
             return NotImplemented
         if self.kind == AS_MASKS:
@@ -233,45 +233,28 @@ cdef class Models:
         cdef Py_ssize_t place = 0, required = 0
         cdef PyObject *name
         cdef PyObject *value
-        cdef PyObject *found
-        cdef Field field
-        cdef dict changed = None
-        cdef list unknown = None
+        cdef PyObject *field
+        cdef dict accepted = {}  # pydantic leaves out what it does not know
         if arguments:
             return self.cls(*arguments, **values)
         while PyDict_Next(values, &place, &name, &value):
-            found = PyDict_GetItemWithError(self.by_name, <object>name)
-            if found == NULL:  # pydantic leaves out what it does not know
-                if unknown is None:
-                    unknown = []
-                unknown.append(<object>name)
+            field = PyDict_GetItemWithError(self.by_name, <object>name)
+            if field == NULL:
                 continue
-            field = <Field>found
-            taken = field.taken(<object>value)
-            if taken is NotImplemented:
+            item = (<Field>field).accepted(<object>value)
+            if item is NotImplemented:
                 return self.stock(values, <object>name)
-            required += field.required
-            if <PyObject *>taken != value:
-                if changed is None:
-                    changed = {}
-                changed[<object>name] = taken
+            required += (<Field>field).required
+            PyDict_SetItem(accepted, <object>name, item)
         if required != self.required:
             return self.stock(values, "a field that is missing")
-        if changed is not None:
-            values.update(changed)
-        if unknown is not None:
-            for key in unknown:
-                del values[key]
-        return self.holding(values) if self.answer is None else self.model_construct(self.answer, values)
-
-    cdef object model_construct(self, cls, dict values):
-        return cls.model_construct(_fields_set=set(values), **values)
+        return self.holding(accepted) if self.answer is None else _constructed(self.answer, accepted)
 
     def holding(self, dict values not None):
         """A stand-in with values that are those of fields."""
-        cdef Model made = Model.__new__(Model)
-        made.models, made.values = self, values
-        return made
+        cdef Model model = Model.__new__(Model)
+        model.models, model.values = self, values
+        return model
 
     cdef object stock(self, dict values, str what):
         note(f"the model has to look at {self.cls.__name__}: {what}")
@@ -285,14 +268,12 @@ cdef class Models:
             return issubclass((<Piece>other).model_class(), self.cls)
         return isinstance(other, self.cls)
 
-    def __subclasscheck__(self, other):
-        return issubclass(other.cls if type(other) is Models else other, self.cls)
-
-    def __mro_entries__(self, bases):
-        return (self.cls,)
-
     def __repr__(self):
         return f"<stand-in for {self.cls.__module__}.{self.cls.__qualname__}>"
+
+
+cdef object _constructed(cls, dict values):
+    return cls.model_construct(_fields_set=set(values), **values)
 
 
 cdef object _shown_value(value):
@@ -308,14 +289,15 @@ cdef class Model(Piece):
     cdef dict values
 
     def __getattr__(self, name):
-        cdef PyObject *found
+        cdef PyObject *value
+        cdef PyObject *field
         if self.whole is None:
-            found = PyDict_GetItemWithError(self.values, name)
-            if found != NULL:
-                return _shown_value(<object>found)
-            found = PyDict_GetItemWithError(self.models.by_name, name)
-            if found != NULL and (<Field>found).default is not ...:
-                return (<Field>found).default
+            value = PyDict_GetItemWithError(self.values, name)
+            if value != NULL:
+                return _shown_value(<object>value)
+            field = PyDict_GetItemWithError(self.models.by_name, name)
+            if field != NULL and (<Field>field).default is not ...:
+                return (<Field>field).default
         return getattr(self.whole_model(), name)
 
     def __setattr__(self, name, value):
@@ -359,8 +341,7 @@ cdef class Model(Piece):
 
     cdef object new_model(self):
         note(f"the full {self.models.cls.__name__} was asked for")
-        return self.models.cls.model_construct(
-            _fields_set=set(self.values), **{key: full(value) for key, value in self.values.items()})
+        return _constructed(self.models.cls, {name: full(value) for name, value in self.values.items()})
 
     cdef object model_class(self):
         return self.models.cls
@@ -408,7 +389,7 @@ cdef class Model(Piece):
         writer.unset, writer.python, writer.texts = unset, python, []
         try:
             self.write(writer)
-            return writer.taken()
+            return writer.text()
         except (Unknown, UnicodeEncodeError) as error:
             note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
             return None
@@ -418,22 +399,20 @@ cdef class Model(Piece):
 
 cdef long long _written = 0
 cdef dict _notes = {}
-
-
-cdef object _told = None    # who else is told of notes
+cdef object _listener = None    # a function that gets each note, too
 
 
 cpdef note(str reason):
     """Count one use of FastDeploy's own code, or one stand-in that became a full model."""
     _notes[reason] = count = _notes.get(reason, 0) + 1
-    if _told is not None:
-        _told(reason, count)
+    if _listener is not None:
+        _listener(reason, count)
 
 
 def tell_notes_to(function):
     """Set the function that receives each noted reason and its count; None removes it."""
-    global _told
-    _told = function
+    global _listener
+    _listener = function
 
 
 def forget_totals():
@@ -444,15 +423,7 @@ def forget_totals():
 
 
 def totals():
-    """Totals of this process: chunks written, and fallbacks to FastDeploy by reason.
-
-    Returns
-    -------
-    int
-        Models that were written here.
-    dict of str to int
-        The others, and what they were made of, by reason.
-    """
+    """Totals of this process: the number of models that were written here, and of fallbacks by reason."""
     return _written, dict(_notes)
 
 

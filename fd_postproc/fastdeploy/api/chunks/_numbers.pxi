@@ -56,7 +56,7 @@ cdef class FloatStyle:
         try:
             if fdj_double(&writer.out, value, &self.style):
                 raise MemoryError
-            return writer.taken()
+            return writer.text()
         finally:
             writer.end()
 

@@ -70,10 +70,10 @@ cdef class _LongText(Part):
 
     @staticmethod
     cdef _LongText of(text):
-        cdef _LongText made = _LongText.__new__(_LongText)
-        made.text, made.letters = text, PyUnicode_AsUTF8AndSize(text, &made.size)
-        made.count = made.size
-        return made
+        cdef _LongText part = _LongText.__new__(_LongText)
+        part.text, part.letters = text, PyUnicode_AsUTF8AndSize(text, &part.size)
+        part.count = part.size
+        return part
 
     cdef bytes piece(self, _Writer writer):
         cdef Py_ssize_t begin = self.next, end = min(self.count, begin + LONG_TEXT)
@@ -93,15 +93,15 @@ cdef bint _is_long(text) except -1:
 
 @cython.final
 cdef class _Written(Part):
-    """A part whose JSON is there."""
+    """A part whose JSON is written already."""
 
     cdef list pieces
 
     @staticmethod
     cdef _Written of(list pieces):
-        cdef _Written made = _Written.__new__(_Written)
-        made.pieces, made.size, made.count = pieces, sum(map(len, pieces)), len(pieces)
-        return made
+        cdef _Written part = _Written.__new__(_Written)
+        part.pieces, part.size, part.count = pieces, sum(map(len, pieces)), len(pieces)
+        return part
 
     cdef bytes piece(self, _Writer writer):
         if self.next == self.count:
@@ -130,11 +130,11 @@ cdef class Pieces:
 
     @staticmethod
     cdef Pieces of(_Writer writer):
-        cdef Pieces made = Pieces.__new__(Pieces)
-        made.frame, made.parts = writer.out.data[:writer.out.used], writer.parts
-        made.style, made.unset, made.python = writer.floats, writer.unset, writer.python
-        made.size = -1
-        return made
+        cdef Pieces pieces = Pieces.__new__(Pieces)
+        pieces.frame, pieces.parts = writer.out.data[:writer.out.used], writer.parts
+        pieces.style, pieces.unset, pieces.python = writer.floats, writer.unset, writer.python
+        pieces.size = -1
+        return pieces
 
     @property
     def whole(self):
@@ -147,11 +147,11 @@ cdef class Pieces:
         for i in range(len(self.parts)):
             place, part = self.parts[i]
             if (<Part>part).size < 0:
-                made = []
+                pieces = []
                 while (piece := self.piece_of(part)) is not None:
-                    made.append(piece)
+                    pieces.append(piece)
                     yield
-                part = _Written.of(made)
+                part = _Written.of(pieces)
                 self.parts[i] = place, part
             size += (<Part>part).size
         self.size = size

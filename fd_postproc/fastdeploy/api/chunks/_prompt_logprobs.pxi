@@ -11,8 +11,8 @@ cdef enum:
 cdef class PromptLogprobs(Packed):
     """The sequence that FastDeploy makes as a list: None, then a map for each token.
 
-    Its items are read-only maps that refer to the packed numbers.  The stand-in for an answer's model
-    recognises them, in a list of FastDeploy's as well, and writes the numbers.
+    Its items are read-only maps that refer to the packed numbers.  An answer's stand-in writes the numbers,
+    also where FastDeploy has put the items into a list.
     """
 
     cdef tuple arrays              # NumPy's: ids, scores and ranks
@@ -38,22 +38,22 @@ cdef class PromptLogprobs(Packed):
     @staticmethod
     cdef PromptLogprobs of(tensors, Py_ssize_t most, Texts texts, stock):
         """Those of a result; Unknown for what FastDeploy has to see itself."""
-        cdef PromptLogprobs made = PromptLogprobs.__new__(PromptLogprobs)
-        made.texts, made.stock, made.most = texts, stock, most
+        cdef PromptLogprobs prompt = PromptLogprobs.__new__(PromptLogprobs)
+        prompt.texts, prompt.stock, prompt.most = texts, stock, most
         if not PyList_CheckExact(tensors) or PyList_GET_SIZE(tensors) != 3:
             raise Unknown("a prompt's log-probabilities are no arrays")
-        ids, scores, ranks = made.arrays = tuple(tensors)
-        made.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
-        made.all_scores = <const double *>_numbers_of(scores, 2, "f")
-        made.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
-        made.length, made.width = ids.shape
+        ids, scores, ranks = prompt.arrays = tuple(tensors)
+        prompt.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
+        prompt.all_scores = <const double *>_numbers_of(scores, 2, "f")
+        prompt.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
+        prompt.length, prompt.width = ids.shape
         if scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
             raise Unknown("a prompt's log-probabilities have several lengths")
-        if made.length == 0 or made.width == 0:
+        if prompt.length == 0 or prompt.width == 0:
             raise Unknown("a prompt's log-probabilities are empty")
-        made.allocate()
-        made.ask_extremes()
-        return made
+        prompt.allocate()
+        prompt.ask_extremes()
+        return prompt
 
     cdef int allocate(self) except -1:
         self.bits = 1
@@ -166,12 +166,12 @@ cdef class PromptLogprobs(Packed):
         return [self.item(i) for i in places] if isinstance(place, slice) else self.item(places)
 
     cdef object item(self, Py_ssize_t i):
-        cdef PromptRow made
+        cdef PromptRow row
         if i == 0:
             return None
-        made = PromptRow.__new__(PromptRow)
-        made.source, made.row = self, i - 1
-        return made
+        row = PromptRow.__new__(PromptRow)
+        row.source, row.row = self, i - 1
+        return row
 
 
 @cython.final
@@ -241,9 +241,9 @@ cdef class _PromptRows(Part):
 
     @staticmethod
     cdef _PromptRows of(list rows):
-        cdef _PromptRows made = _PromptRows.__new__(_PromptRows)
-        made.rows, made.count, made.size = rows, PyList_GET_SIZE(rows), -1
-        return made
+        cdef _PromptRows part = _PromptRows.__new__(_PromptRows)
+        part.rows, part.count, part.size = rows, PyList_GET_SIZE(rows), -1
+        return part
 
     cdef bytes piece(self, _Writer writer):
         if self.next > self.count:

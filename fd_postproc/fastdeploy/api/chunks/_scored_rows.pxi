@@ -1,4 +1,4 @@
-# Rows of tokens and scores, as the log-probabilities of an answer have them: the sampled token, the likeliest.
+# Rows of tokens and scores of an answer's log-probabilities: the sampled token, then the likeliest.
 
 cdef struct scored:
     text_record *record    # NULL: not asked for yet

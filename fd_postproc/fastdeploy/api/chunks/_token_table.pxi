@@ -1,4 +1,4 @@
-# What each token id says, made once: its text and the JSON that never changes.
+# The table of token texts: for each id, made once, its text and the JSON that never changes.
 
 cdef struct text_record:
     # One block of memory: the record, and behind it the text, its key, and what stands around a score.
@@ -74,9 +74,9 @@ cdef class Texts:
             return self.records[id]
         if not 0 <= id < MOST_IDS:
             raise Unknown("a token id is out of range")
-        return self.made(id)
+        return self.ask(id)
 
-    cdef text_record *made(self, Py_ssize_t id) except NULL:
+    cdef text_record *ask(self, Py_ssize_t id) except NULL:
         if self.size >= self.limit:
             raise Unknown("the table of token texts is full")
         shown, text = self.spell(id)

@@ -22,7 +22,7 @@ cdef class _Writer:
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
     cdef list parts     # long lists and texts that are left for later, each with its place; None: none is
-    cdef list texts     # likewise long texts, which `taken` puts there; None: none is
+    cdef list texts     # likewise long texts, which `text` puts there; None: none is
 
     @staticmethod
     cdef _Writer begin(FloatStyle style):
@@ -46,16 +46,16 @@ cdef class _Writer:
     def __dealloc__(self):
         free(self.out.data)
 
-    cdef str taken(self):
+    cdef str text(self):
         cdef Py_ssize_t begin = 0
         if not self.texts:
             return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
-        made = []
+        pieces = []
         for place, text in self.texts:
-            made += (self.out.data[begin:place].decode(), text)
+            pieces += (self.out.data[begin:place].decode(), text)
             begin = place
-        made.append(self.out.data[begin:self.out.used].decode())
-        return "".join(made)
+        pieces.append(self.out.data[begin:self.out.used].decode())
+        return "".join(pieces)
 
     cdef int put(self, bytes text) except -1:
         if fdj_put(&self.out, text, len(text)):
@@ -186,12 +186,12 @@ cdef class Piece:
 
 
 def itself(value):
-    """The value: what a stand-in is unpickled by."""
+    """The value itself; pickles of stand-ins call this with the full model."""
     return value
 
 
 cpdef object full(value):
-    """What the model itself takes: the full model of a stand-in, the lists of what was packed."""
+    """The value that the model itself accepts: the full model of a stand-in, the lists of what was packed."""
     if isinstance(value, Piece):
         return (<Piece>value).whole_model()
     if isinstance(value, Packed):
@@ -223,8 +223,8 @@ cdef class GrowingText:
         try:
             data = PyUnicode_AsUTF8AndSize(text, &n)
         except UnicodeEncodeError:
-            held = text.encode("utf-8", "surrogatepass")
-            data, n = <const char *>held, len(held)
+            encoded = text.encode("utf-8", "surrogatepass")
+            data, n = <const char *>encoded, len(encoded)
         if fdj_put(&self.bytes, data, n):
             raise MemoryError
 

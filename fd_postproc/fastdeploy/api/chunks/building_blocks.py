@@ -1,8 +1,7 @@
-"""Replacements for the models and logprob builders that the serving modules look up by name.
+"""This module replaces the models and logprob builders that the serving modules look up by name.
 
-FastDeploy's generators stay as they are.  What they call - the classes of an answer's parts, and the methods
-that turn a result's log-probabilities into some of them - is replaced by name in the module that they look
-it up in.
+FastDeploy's generators stay as they are.  They call the classes of an answer's parts, and the methods that
+turn a result's log-probabilities into such parts.  Those names are ours in the generators' modules.
 """
 
 from __future__ import annotations

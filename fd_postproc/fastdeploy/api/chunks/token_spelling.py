@@ -1,4 +1,4 @@
-"""How FastDeploy shows a token id, by FastDeploy's own data processor."""
+"""This module spells token ids as FastDeploy shows them, by FastDeploy's own data processor."""
 
 from __future__ import annotations
 
