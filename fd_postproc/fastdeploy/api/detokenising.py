@@ -136,7 +136,7 @@ _NONE: tuple[Callable[[], Any], Any, Ways] = (lambda: None, None, Ways())
 
 
 def ways_of(tokenizer: Any) -> Ways:
-    """The fast path to the tokenizers library; NotPlain with the reason if it decodes differently."""
+    """The fast path to the tokenizers library; NotPlain if it decodes differently."""
     model = getattr(tokenizer, "__dict__", {}).get("sp_model")
     if model is not None and type(model) is importlib.import_module("sentencepiece").SentencePieceProcessor:
         return Ways(new_text=_pieces_way(tokenizer, model))
@@ -163,7 +163,7 @@ def ways_of(tokenizer: Any) -> Ways:
 
 
 def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int] | None]:
-    """The fast path for a SentencePiece model's pieces; NotPlain with the reason if it decodes differently."""
+    """The fast path for a SentencePiece model's pieces; NotPlain if it decodes differently."""
     for name in PIECE_LAYERS:
         method = getattr(type(tokenizer), name, None)
         package = getattr(method, "__module__", "").partition(".")[0]

@@ -1,8 +1,8 @@
 """This module writes responses that are not streamed: from the model to the body without dictionaries.
 
-FastDeploy's application calls ``JSONResponse(content=answer.model_dump())``.  Our dump is a dictionary that is
-filled at the first access (`chunks.whole_answers`); our response class writes the JSON without it.  It writes
-long lists and texts in pieces, and the event loop has a turn after each.
+FastDeploy's application calls ``JSONResponse(content=answer.model_dump())``.  Our dump is a dictionary that
+is filled at the first access (`chunks.whole_answers`); our response class writes the JSON without it.  It
+writes long lists and texts in pieces, and the event loop has a turn after each.
 """
 
 from __future__ import annotations
