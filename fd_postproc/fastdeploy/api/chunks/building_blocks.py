@@ -55,13 +55,13 @@ class Blocks:
     Attributes
     ----------
     names : dict of str to object
-        What stands for a class, by its name in the module.
+        Our object for each name in the module.
     methods : dict of (str, str) to function
-        What stands for a method, by class and name.
+        Our function for each class and method.
     left : dict of str to str
-        What is left to FastDeploy, and why.
+        The methods that stay FastDeploy's, and why.
     arrays : bool
-        Whether its code accepts NumPy's arrays.
+        Whether the module's code accepts NumPy's arrays.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
@@ -94,12 +94,14 @@ def blocks_of(module: Any) -> Blocks:
     new = {one.function: one.text for one in gate.judge("api chunks", module).unknown}
     for (owner, name), (make, helper) in _METHODS.items():
         stock = vars(vars(module).get(owner, object)).get(name)
-        if stock is None:
+        if not isinstance(stock, types.FunctionType):
             continue
-        if why := " and ".join(new[one] for one in (f"{owner}.{name}", f"{owner}.{helper}") if one in new):
-            blocks.left[name] = why
-        elif name != _BUILD_PROMPT or "hasattr" in stock.__code__.co_names:
-            # FastDeploy 2.5's takes tensors only, and no message is unpacked here
+        if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
+            continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
+        reasons = [new[one] for one in (f"{owner}.{name}", f"{owner}.{helper}") if one in new]
+        if reasons:
+            blocks.left[name] = " and ".join(reasons)
+        else:
             blocks.methods[owner, name] = make(stock, protocol, blocks.names)
     if not blocks.names and not blocks.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
