@@ -234,21 +234,25 @@ cdef class Models:
         cdef PyObject *name
         cdef PyObject *value
         cdef PyObject *field
-        cdef dict accepted = {}  # pydantic leaves out what it does not know
+        cdef bint has_others = False
         if arguments:
             return self.cls(*arguments, **values)
         while PyDict_Next(values, &place, &name, &value):
             field = PyDict_GetItemWithError(self.by_name, <object>name)
             if field == NULL:
+                has_others = True
                 continue
             item = (<Field>field).accepted(<object>value)
             if item is NotImplemented:
                 return self.stock(values, <object>name)
             required += (<Field>field).required
-            PyDict_SetItem(accepted, <object>name, item)
+            if <PyObject *>item != value:
+                PyDict_SetItem(values, <object>name, item)
         if required != self.required:
             return self.stock(values, "a field that is missing")
-        return self.holding(accepted) if self.answer is None else _constructed(self.answer, accepted)
+        if has_others:  # pydantic leaves out what it does not know
+            values = {key: item for key, item in values.items() if key in self.by_name}
+        return self.holding(values) if self.answer is None else _constructed(self.answer, values)
 
     def holding(self, dict values not None):
         """A stand-in with values that are those of fields."""

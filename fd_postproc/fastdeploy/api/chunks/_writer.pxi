@@ -62,7 +62,7 @@ cdef class _Writer:
             raise MemoryError
         return 0
 
-    cdef int literal(self, const char *text, size_t n) except -1:
+    cdef inline int literal(self, const char *text, size_t n) except -1:
         if fdj_put(&self.out, text, n):
             raise MemoryError
         return 0
@@ -88,7 +88,7 @@ cdef class _Writer:
             raise MemoryError
         return 0
 
-    cdef int double(self, double value) except -1:
+    cdef inline int double(self, double value) except -1:
         if self.python and not isfinite(value):
             raise Unknown("a float is not finite")
         if fdj_double(&self.out, value, &self.style):
