@@ -2,7 +2,7 @@
 
 
 @cython.final
-cdef class ChatRow(Piece):
+cdef class ChatRow(StandIn):
     """Stand-in for the LogProbEntry of one token."""
 
     cdef _Rows rows

@@ -6,7 +6,7 @@ cdef enum:
 
 
 @cython.final
-cdef class CompletionLogprobs(Piece):
+cdef class CompletionLogprobs(StandIn):
     """Stand-in for CompletionLogprobs, with the rows of one result or of several."""
 
     cdef _Rows rows

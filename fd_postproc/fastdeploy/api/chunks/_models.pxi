@@ -154,14 +154,14 @@ cdef object _copied_integers(value):
 
 
 cdef inline bint _is_model(value, cls):
-    return (<Piece>value).model_class() is cls if isinstance(value, Piece) else type(value) is cls
+    return (<StandIn>value).model_class() is cls if isinstance(value, StandIn) else type(value) is cls
 
 
 cdef int _write_item(_Writer writer, value, cls) except -1:
     """Write a model of a class, or a list of integers where there is none."""
-    if isinstance(value, Piece):
-        if (<Piece>value).model_class() is cls:
-            return (<Piece>value).write(writer)
+    if isinstance(value, StandIn):
+        if (<StandIn>value).model_class() is cls:
+            return (<StandIn>value).write(writer)
     elif type(value) is cls:
         return _write_model(writer, value)
     elif cls is None and PyList_CheckExact(value):
@@ -197,7 +197,7 @@ cdef bytes _python_json(value):
 
 
 cdef object _plain(value):
-    return (<Piece>value).plain() if isinstance(value, Piece) else value.model_dump()
+    return (<StandIn>value).plain() if isinstance(value, StandIn) else value.model_dump()
 
 
 @cython.final
@@ -268,8 +268,8 @@ cdef class Models:
         return getattr(self.cls, name)
 
     def __instancecheck__(self, other):
-        if isinstance(other, Piece):
-            return issubclass((<Piece>other).model_class(), self.cls)
+        if isinstance(other, StandIn):
+            return issubclass((<StandIn>other).model_class(), self.cls)
         return isinstance(other, self.cls)
 
     def __repr__(self):
@@ -286,7 +286,7 @@ cdef object _shown_value(value):
 
 
 @cython.final
-cdef class Model(Piece):
+cdef class Model(StandIn):
     """Stand-in for a model: the values that were set, by name."""
 
     cdef Models models
@@ -399,36 +399,6 @@ cdef class Model(Piece):
             return None
         finally:
             writer.end()
-
-
-cdef long long _written = 0
-cdef dict _notes = {}
-cdef object _listener = None    # a function that gets each note, too
-
-
-cpdef note(str reason):
-    """Count one use of FastDeploy's own code, or one stand-in that became a full model."""
-    _notes[reason] = count = _notes.get(reason, 0) + 1
-    if _listener is not None:
-        _listener(reason, count)
-
-
-def tell_notes_to(function):
-    """Set the function that receives each noted reason and its count; None removes it."""
-    global _listener
-    _listener = function
-
-
-def forget_totals():
-    """Reset the totals to zero."""
-    global _written
-    _written = 0
-    _notes.clear()
-
-
-def totals():
-    """Totals of this process: the number of models that were written here, and of fallbacks by reason."""
-    return _written, dict(_notes)
 
 
 from json import dumps as _json_dumps
