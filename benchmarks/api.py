@@ -151,19 +151,17 @@ def _restated() -> Any:
 
 
 def _ours() -> Any:
-    from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, CompletionBuilder
-
     parts = _restated()
     from tests.restated.api import models
 
-    return _stood_in(parts, models, ChatBuilder, CompletionBuilder)
+    return _stood_in(parts, models)
 
 
-def _stood_in(parts: Any, models: Any, chat_builder: Any, completion_builder: Any) -> Any:
+def _stood_in(parts: Any, models: Any) -> Any:
     """Ours in the place of some classes."""
-    from fd_postproc.fastdeploy.api.chunks._chunks import ChatModels, CompletionModels, Texts
+    from fd_postproc.fastdeploy.api.chunks._chunks import Texts, chat_logprobs, completion_logprobs
     from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-    from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
+    from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
     from tests.restated.api.streams import PARTS
 
     style, processor = float_style(), Processor()
@@ -172,13 +170,13 @@ def _stood_in(parts: Any, models: Any, chat_builder: Any, completion_builder: An
     stood_in = {getattr(models, name): None for name in (*PARTS, "LogProbEntry", "CompletionLogprobs")}
     for name in PARTS:
         setattr(parts, name, models_of(getattr(models, name), stood_in, style))
-    chat_models = ChatModels(models.LogProbEntry, models.LogProbs, style)
-    chat = chat_builder(chat_models, Texts(chat_spelling(processor)), Texts(silence))
-    completion = completion_builder(
-        CompletionModels(models.CompletionLogprobs, style), Texts(completion_spelling(processor))
+    chat, completion = Texts(chat_spelling(processor)), Texts(completion_spelling(processor))
+    parts.chat_logprobs = lambda top, columns, texts: chat_logprobs(
+        top, columns, chat if texts else None, models.LogProbEntry, parts.LogProbs
     )
-    parts.chat_logprobs = lambda top, columns, texts: chat.build(top, True, columns, texts)
-    parts.completion_logprobs = completion.build
+    parts.completion_logprobs = lambda top, columns: completion_logprobs(
+        top, columns, completion, models.CompletionLogprobs
+    )
     return parts
 
 
@@ -214,10 +212,8 @@ class _Parts:
 
 
 def _ours_in_fastdeploy() -> Any:
-    from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, CompletionBuilder
-
     parts = _Parts()
-    return _stood_in(parts, parts.protocol, ChatBuilder, CompletionBuilder)
+    return _stood_in(parts, parts.protocol)
 
 
 WAYS: dict[str, Callable[[], Any]] = {

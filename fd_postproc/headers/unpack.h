@@ -136,26 +136,22 @@ static inline int fdu_text(fdu_bytes *b, const char **text, size_t *size) {
 
 /* Log-probabilities of a result: [ids of each row, scores of each row, a rank a row]. */
 typedef struct {
-    const unsigned char *ids, *scores, *ranks; /* the first of each */
-    size_t rows;                               /* that are in all three */
-    size_t width;                              /* of every row, if there are as many of each; 0 otherwise */
+    const unsigned char *ids, *scores; /* the first of each */
+    size_t rows;                       /* that are in all three */
 } fdu_rows;
 
 /* Such rows, integers and floats only. */
 static inline int fdu_logprobs(fdu_bytes *b, fdu_rows *rows) {
     const unsigned char *begin = b->at;
-    size_t parts, ids, scores, ranks, n, width = 0;
+    size_t parts, ids, scores, ranks, n;
     int64_t integer;
     double real;
-    int even = 1;
     if (!fdu_list(b, &parts) || parts != 3 || !fdu_list(b, &ids))
         goto other;
     rows->ids = b->at;
     for (size_t i = 0; i < ids; i++) {
         if (!fdu_list(b, &n))
             goto other;
-        width = i ? width : n;
-        even &= n == width;
         while (n--)
             if (!fdu_integer(b, &integer))
                 goto other;
@@ -166,18 +162,15 @@ static inline int fdu_logprobs(fdu_bytes *b, fdu_rows *rows) {
     for (size_t i = 0; i < scores; i++) {
         if (!fdu_list(b, &n))
             goto other;
-        even &= n == width;
         while (n--)
             if (!fdu_float(b, &real))
                 goto other;
     }
     if (!fdu_list(b, &ranks))
         goto other;
-    rows->ranks = b->at;
     for (size_t i = 0; i < ranks; i++)
         if (!fdu_integer(b, &integer))
             goto other;
-    rows->width = even && ids == scores && ids == ranks ? width : 0;
     rows->rows = ids < scores ? ids : scores;
     rows->rows = rows->rows < ranks ? rows->rows : ranks;
     return 1;

@@ -265,7 +265,7 @@ HOUSE_RULES = {
             "fastdeploy/api/watchdog.py": "an attribute of our own name: the client's watchdog",
             "fastdeploy/api/chunks/whole_answers.py": "classes of ours",
             "fastdeploy/api/chunks/_models.pxi": "a stand-in passes on what is set",
-            "fastdeploy/api/chunks/_writer.pxi": "a stand-in passes on what is set",
+            "fastdeploy/api/chunks/_stand_in.pxi": "a stand-in passes on what is set",
         },
     ),
     "reads no frame and no cell, and nothing depends on who asks": (

@@ -1,4 +1,4 @@
-"""Decides whether the plug-in is active in a serving module, and logs the decision."""
+"""This module decides whether the plug-in is active in a serving module, and logs the decision."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ from . import counters
 from .chunks.building_blocks import Blocks, blocks_of, install
 from .chunks.model_fields import NotPlain
 
-WHAT = {
-    "serving_chat": "chat completions",
-    "serving_completion": "completions",
-}
+WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
 
 
 def settle(module: Any) -> str | None:
-    """Decide for a serving module that was just imported, and install our parts whose place is known.
-
-    Parameters
-    ----------
-    module : module
-        ``serving_chat`` or ``serving_completion``.
+    """Install our parts in ``serving_chat`` or ``serving_completion``, which was just imported.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The accumulated text of an answer, as the API side stores it."""
+"""This module holds the accumulated text of an answer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class AnswerText:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, text: str, marks: Any = None, excerpt: Any = None) -> None:
-        held = GrowingText()
-        self.append, self.whole, self.marks, self.excerpt = held.append, held.whole, marks, excerpt
+        grown = GrowingText()
+        self.append, self.whole, self.marks, self.excerpt = grown.append, grown.whole, marks, excerpt
         self.append(text)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Results that reach the API server before their request waits for them.
+"""This module keeps results that reach the API server before their request waits for them.
 
-FastDeploy sends a request to the engine first and registers the queue for its results afterwards.  A result
-that comes in between is dropped without a word, and the client waits forever: where the first token comes at
-once, about one request in a hundred.  Here such a result is kept until the queue is there.
+FastDeploy sends a request to the engine first and registers the queue for its results afterwards.  It drops
+a result that comes in between without a word, and the client waits forever: where the first token comes at
+once, about one request in a hundred.
 """
 
 from __future__ import annotations
@@ -22,17 +22,10 @@ from ..array_readers import announce
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
 
-MOST_HELD = 4096
-"""Limit of early groups of results, over all requests."""
-
-MOST_BYTES = 64 << 20
-"""Limit of their memory in bytes."""
-
-KEEP_EARLY_S = 60.0
-"""Seconds after which an early group is dropped."""
-
-MOST_GONE = 4096
-"""Limit of remembered ended requests, whose late results are dropped."""
+MOST_HELD = 4096  # early groups of results, over all requests
+MOST_BYTES = 64 << 20  # of their memory
+KEEP_EARLY_S = 60.0  # after which an early group is dropped
+MOST_GONE = 4096  # ended requests that are remembered, whose late results are dropped
 
 TOO_MANY = f"early results were dropped, there were more than {MOST_HELD:,} groups of them"
 TOO_LARGE = f"early results were dropped, they took more than {MOST_BYTES >> 20} MiB"
@@ -44,12 +37,7 @@ class ResultsDropped(Exception):
 
 
 class NoResults(list):  # type: ignore[type-arg]
-    """Group of results that raises when it is read; FastDeploy reports that error to the client.
-
-    Parameters
-    ----------
-    error : Exception
-    """
+    """Group of results that raises when it is read; FastDeploy reports that error to the client."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -71,11 +59,11 @@ class _Held:
 
 
 class RequestMap(dict):  # type: ignore[type-arg]
-    """FastDeploy's map from a request's id to the queue that its generator waits at.
+    """Map from a request's id to the queue that its generator waits at, in the place of FastDeploy's.
 
-    The dispatcher asks it with ``get`` for each group of results.  For an id that is not registered, and has
-    not been before, it gives a queue that keeps what it is given.  Only the beginning of an answer is kept:
-    its first result, and what comes after a first result that was kept.
+    The dispatcher calls ``get`` for each group of results.  For an id that was never registered it returns a
+    queue that holds the groups.  It holds the beginning of an answer only: the first result, and what follows
+    a first result that is held.
 
     Above `MOST_BYTES` the request with the most bytes loses its early results, above `MOST_HELD` the oldest
     request does.  It ends with an error as soon as it is registered.
@@ -110,7 +98,7 @@ class RequestMap(dict):  # type: ignore[type-arg]
         super().__setitem__(name, queue)
         self.gone.pop(name, None)
         if name in self.held:
-            for group in self._taken(name):
+            for group in self._release(name):
                 queue.put_nowait(group)
         since, why = self.dropped.pop(name, (0.0, ""))
         if why and self.clock() - since < KEEP_EARLY_S:
@@ -131,16 +119,16 @@ class RequestMap(dict):  # type: ignore[type-arg]
         """Hold a group of results of an id that is not registered."""
         now = self.clock()
         while self.held and now - next(iter(self.held.values())).since >= KEEP_EARLY_S:
-            self._taken(next(iter(self.held)))
+            self._release(next(iter(self.held)))
             note(TOO_OLD)
         if name not in self.held:
             if name in self.dropped or not _begins(group):
                 return
             self.held[name] = _Held(now)
             note("results came before their request was registered, and were kept")
-        held, size = self.held[name], _memory_of(group, MOST_BYTES)
-        held.groups.append(group)
-        held.size += size
+        request, size = self.held[name], _memory_of(group, MOST_BYTES)
+        request.groups.append(group)
+        request.size += size
         self.groups += 1
         self.size += size
         while self.size > MOST_BYTES:
@@ -148,14 +136,14 @@ class RequestMap(dict):  # type: ignore[type-arg]
         while self.groups > MOST_HELD:
             self._drop(next(iter(self.held)), now, TOO_MANY)
 
-    def _taken(self, name: str) -> list[Any]:
-        held = self.held.pop(name)
-        self.groups -= len(held.groups)
-        self.size -= held.size
-        return held.groups
+    def _release(self, name: str) -> list[Any]:
+        request = self.held.pop(name)
+        self.groups -= len(request.groups)
+        self.size -= request.size
+        return request.groups
 
     def _drop(self, name: str, now: float, why: str) -> None:
-        self._taken(name)
+        self._release(name)
         _remember(self.dropped, name, (now, why))
         note(why)
 
@@ -178,14 +166,14 @@ def _remember(names: OrderedDict[str, Any], name: str, value: Any) -> None:
 
 def _memory_of(group: Any, most: int) -> int:
     """Bytes of a group's lists, maps, texts and numbers; counting stops above `most`."""
-    size, left = 0, [group]
-    while left and size <= most:
-        one = left.pop()
-        size += sys.getsizeof(one)
-        if type(one) is dict:
-            left += one.values()  # keys are the same strings everywhere
-        elif type(one) is list:
-            left += one
+    size, values = 0, [group]
+    while values and size <= most:
+        value = values.pop()
+        size += sys.getsizeof(value)
+        if type(value) is dict:
+            values += value.values()  # keys are the same strings everywhere
+        elif type(value) is list:
+            values += value
     return size
 
 
@@ -201,20 +189,10 @@ def _begins(group: Any) -> bool:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Install our map in FastDeploy's connection manager; return a function that restores its own.
+    """Install our map in the connection manager of ``openai.utils``; return a function that restores.
 
-    Also, once it has been initialised - the server is about to serve - the dispatcher is made to take turns
-    with the streams, and what is there by then is taken out of the garbage collector's sight.
-
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.entrypoints.openai.utils``.
-
-    Raises
-    ------
-    NotPlain
-        If it has no dispatcher.
+    Once the manager is initialised, the server is about to serve: then the dispatcher begins to take turns
+    with the streams, and the garbage collector forgets what is there.  NotPlain if there is no dispatcher.
     """
     cls = module.DealerConnectionManager
     stock_init, stock_initialize = cls.__init__, cls.initialize
@@ -230,21 +208,19 @@ def install(module: Any) -> Callable[[], None]:
 
     @functools.wraps(stock_initialize)
     async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
-        made = await stock_initialize(manager, *arguments, **options)
+        outcome = await stock_initialize(manager, *arguments, **options)
         take_turns(getattr(manager, "pull_client", None))
         tell_of_arrays(manager, module)
         freeze()
-        return made
+        return outcome
 
     return replacements.install(
-        "api connections",
-        (cls, "__init__", __init__),
-        (cls, "initialize", initialize),
+        "api connections", (cls, "__init__", __init__), (cls, "initialize", initialize)
     )
 
 
 def tell_of_arrays(manager: Any, module: Any) -> None:
-    """Let the engine send arrays as one value, where our msgpack unpacks its messages."""
+    """Let the engine send arrays as one value if our msgpack unpacks its messages."""
     path = getattr(manager, "pull_ipc_path", None)
     if type(path) is str and getattr(vars(module).get("msgpack"), "reads_arrays", False):
         manager.fd_postproc_arrays = announce(path)
@@ -253,9 +229,8 @@ def tell_of_arrays(manager: Any, module: Any) -> None:
 def take_turns(stream: Any) -> None:
     """Yield to other tasks before each message that the dispatcher reads.
 
-    aiozmq's stream has the next message at once while there are more, without a turn of the event loop.
-    Where the engine is faster than this process, the dispatcher then never waits: it took all of the CPU
-    time, and no client got another chunk.
+    aiozmq's stream returns messages without a turn of the event loop while there are more.  If the engine is
+    faster than this process, the dispatcher never waits, and no client gets another chunk.
     """
     stock = getattr(stream, "read", None)
     if not asyncio.iscoroutinefunction(stock) or "read" in getattr(stream, "__dict__", {"read": None}):
@@ -275,10 +250,9 @@ RESULTS_A_COLLECTION = 4096
 def freeze() -> None:
     """Collect once and freeze what is left, unless ``FD_POSTPROC_GC`` is ``off``.
 
-    Half a million objects of Paddle and FastDeploy live as long as the process; walking through them again
-    and again took a fourth of an API server's time.  A step's results are lists and maps that are gone when
-    their chunks are written: Python's own threshold has the collector look at them twice a step, while all
-    of them live.  A threshold that was changed already stays.
+    Half a million objects of Paddle and FastDeploy live as long as the process: collections took a fourth of
+    an API server's time.  With Python's own threshold there are two a step, while all of its results live.
+    A threshold that was changed already stays.
     """
     if is_on(GC):
         gc.collect()

@@ -1,4 +1,4 @@
-"""Counts of fallbacks to FastDeploy's own code by reason, for the log and Prometheus."""
+"""This module counts fallbacks to FastDeploy's own code by reason, for the log and Prometheus."""
 
 from __future__ import annotations
 
@@ -29,12 +29,7 @@ def _tell(reason: str, count: int) -> None:
 
 
 def counter(name: str, text: str, label: str) -> Any:
-    """``fd_postproc_NAME_total{LABEL=...}``; None in a process without prometheus_client.
-
-    Parameters
-    ----------
-    name, text, label : str
-    """
+    """The metric ``fd_postproc_NAME_total{LABEL=...}``; None in a process without prometheus_client."""
     if name not in _counters:
         try:
             from prometheus_client import Counter

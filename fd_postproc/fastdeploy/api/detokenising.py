@@ -1,14 +1,12 @@
-"""New text from new token ids, by direct calls of the tokenizer library.
+"""This module decodes new token ids into new text, by direct calls of the tokenizer library.
 
 FastDeploy's ``ids2tokens`` decodes two windows of an answer for each result, the ids before and those with
 the new ones; what is more in the second is the new text.  Each window goes through layers of PaddleFormers
-and transformers - copies by way of NumPy, special attributes - down to the tokenizers library, which does
-the work.  Where nothing but those layers lies in between, the library is asked at once: the same two
-questions, with the same answers.
+and transformers down to the tokenizers library.  If nothing else lies in between, we call the library.
 
-Not even the library is asked where a text is nothing but the bytes of its tokens in a row, as byte-level
-tokenizers have it (``ByteTokens``), or the texts of SentencePiece's pieces in a row (``PieceTokens``), as in
-FastDeploy's own tokenizer for ERNIE, which is written in Python.
+We do not even call it if a text is the bytes of its tokens in a row, as of byte-level tokenizers
+(``ByteTokens``), or the texts of SentencePiece's pieces in a row (``PieceTokens``), as of FastDeploy's own
+tokenizer for ERNIE, which is written in Python.
 """
 
 from __future__ import annotations
@@ -138,13 +136,7 @@ _NONE: tuple[Callable[[], Any], Any, Ways] = (lambda: None, None, Ways())
 
 
 def ways_of(tokenizer: Any) -> Ways:
-    """The fast path to the tokenizers library, if it decodes the same.
-
-    Raises
-    ------
-    NotPlain
-        With the reason.
-    """
+    """The fast path to the tokenizers library; NotPlain if it decodes differently."""
     model = getattr(tokenizer, "__dict__", {}).get("sp_model")
     if model is not None and type(model) is importlib.import_module("sentencepiece").SentencePieceProcessor:
         return Ways(new_text=_pieces_way(tokenizer, model))
@@ -171,13 +163,7 @@ def ways_of(tokenizer: Any) -> Ways:
 
 
 def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int] | None]:
-    """The fast path for a SentencePiece model's pieces, if it decodes the same.
-
-    Raises
-    ------
-    NotPlain
-        With the reason.
-    """
+    """The fast path for a SentencePiece model's pieces; NotPlain if it decodes differently."""
     for name in PIECE_LAYERS:
         method = getattr(type(tokenizer), name, None)
         package = getattr(method, "__module__", "").partition(".")[0]
@@ -303,17 +289,9 @@ def _compare(
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Install the fast path in FastDeploy's data processors; return a function that restores.
+    """Install the fast path in a module's data processors; return a function that restores.
 
-    Parameters
-    ----------
-    module : module
-        One that defines classes with ``ids2tokens``, wherever FastDeploy keeps them.
-
-    Raises
-    ------
-    NotPlain
-        If none of the methods does what it is known to do.
+    NotPlain if none of the methods does what it is known to do.
     """
     classes = replacements.classes_that_define(module, METHOD)
     if not classes:
@@ -357,12 +335,12 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         decode, new_text = tokenizers.ways_of(tokenizer)
         ids = status[2]
         ids.extend(new_ids)
-        told = None if new_text is None else new_text(ids, status[0], status[1])
+        decoded = None if new_text is None else new_text(ids, status[0], status[1])
         text: str
         try:
-            if told is None and decode is not None:
-                told = decode_token(decode, ids, status[0], status[1])
-            text, status[0], status[1] = told or tokenizer.decode_token(ids, status[0], status[1])
+            if decoded is None and decode is not None:
+                decoded = decode_token(decode, ids, status[0], status[1])
+            text, status[0], status[1] = decoded or tokenizer.decode_token(ids, status[0], status[1])
         except Exception:  # an id that is none: as FastDeploy raises it, or takes it
             try:
                 text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])

@@ -1,7 +1,7 @@
-"""The engine's process, as the API server sees it: its identity, and whether it is alive.
+"""This module identifies the engine's process for the API server, and tells whether it is alive.
 
-The engine listens at a Unix socket for requests.  The kernel tells who connects there which process
-made it listen; its start time, as /proc has it, tells that process from a later one of the same number.
+The engine listens at a Unix socket for requests.  The kernel names the process that made the socket listen.
+Its start time in ``/proc`` distinguishes it from a later process with the same number.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def listener(path: str) -> EngineProcess:
             connection.connect(path)
         except OSError as error:
             raise Unknown(f"{path}: {errno.errorcode.get(error.errno or 0)}, {error.strerror}") from error
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid: int = _CREDENTIALS.unpack(told)[0]
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
     if pid <= 0:
         raise Unknown(f"the process that listens at {path} is in another PID namespace")
     try:

@@ -1,8 +1,7 @@
-"""The entry point of FastDeploy's plug-in group for the API server.
+"""The entry point for FastDeploy's API server, in its plug-in group ``fastdeploy.tool_parser_plugins``.
 
-FastDeploy calls the functions of ``fastdeploy.tool_parser_plugins`` while it imports its package, in every
-process that does.  Only a process that serves goes on to import the serving code: there, and then, it is
-decided whether ours is used (`activation.settle`).
+FastDeploy calls the group's functions in every process that imports its package.  Only a process that serves
+imports the serving code later: then `activation.settle` decides whether ours is used.
 """
 
 from __future__ import annotations
@@ -60,13 +59,7 @@ def _put_in(name: str, module: Any) -> None:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Have FastDeploy's engine client report the server's start; return a function that restores.
-
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.entrypoints.engine_client``.
-    """
+    """Have the class of ``engine_client`` report the server's start; return a function that restores."""
     from .. import replacements
 
     cls = module.EngineClient
@@ -74,13 +67,13 @@ def install(module: Any) -> Callable[[], None]:
 
     @functools.wraps(stock)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
-        made = stock(client, *arguments, **options)
+        outcome = stock(client, *arguments, **options)
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # the engine's process, which imports the serving code, too
-            return made
+            return outcome
         started()
-        return made
+        return outcome
 
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))
 

@@ -1,8 +1,7 @@
-"""Short replacement for an answer's earlier text and ids: its marks, and what is between them.
+"""This module makes excerpts: short texts with the same marks as an answer's earlier text.
 
-``<think>aaa bbb</think>`` and what follows has the excerpt ``<think>x</think>x``.  The end stays as it is:
-a mark may be there of which only the beginning has come.  So does the last tool call, which a tool parser
-reads.
+The excerpt of ``<think>aaa bbb</think>ccc`` is ``<think>x</think>x``.  The end stays as it is, since it may
+be the beginning of a mark.  So does the last tool call, which a tool parser reads.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ class Excerpt:
 
     def add_ids(self, ids: Iterable[int]) -> None:
         """Add the ids of a delta."""
-        for one in ids:
-            if (one in self.marks.ids and one not in self.ids) or not self.ids:
-                self.ids.append(one)
+        for token in ids:
+            if (token in self.marks.ids and token not in self.ids) or not self.ids:
+                self.ids.append(token)
 
     def add_text(self, delta: str) -> None:
         """Add the text of a delta."""

@@ -1,4 +1,4 @@
-"""Finds the parsers that search an answer's earlier text for their marks only.
+"""This module finds the parsers that search an answer's earlier text for their marks only.
 
 A parser is known if FastDeploy's own package defines it, if the gate knows its code, and if it answers the
 same with excerpts in a trial with random answers.
@@ -31,26 +31,22 @@ def marks_of(reasoning: Any, tools: Callable[[Any], Any] | None, tokenizer: Any)
     ----------
     reasoning : ReasoningParser or None
     tools : type of ToolParser or None
-    tokenizer : PreTrainedTokenizer
-        What a tool parser is made with.
+    tokenizer : CountingTokenizer
+        The tokenizer that a tool parser is made with.
 
     Raises
     ------
     NotPlain
         If one of the parsers is not known, with the reason.
     """
-    parsers = []
-    if reasoning is not None:
-        _check_code(reasoning, REASONING)
-        parsers.append(reasoning)
-    if tools is not None:
-        tool_parser = tools(tokenizer)
-        _check_code(tool_parser, TOOLS)
-        parsers.append(tool_parser)
+    tool_parser = None if tools is None else tools(tokenizer)
+    parsers = {REASONING: reasoning, TOOLS: tool_parser}
+    parsers = {method: parser for method, parser in parsers.items() if parser is not None}
     if not parsers:
         return None
     texts, ids = set(), set()
-    for parser in parsers:
+    for method, parser in parsers.items():
+        _check_code(parser, method)
         for name, value in vars(parser).items():
             if type(value) is str and value:
                 if not SHAPE.fullmatch(value):
@@ -59,7 +55,7 @@ def marks_of(reasoning: Any, tools: Callable[[Any], Any] | None, tokenizer: Any)
             elif type(value) is int and name.endswith("_token_id"):
                 ids.add(value)
     call = None
-    if tools is not None:
+    if tool_parser is not None:
         call = tool_parser.tool_call_start_token, tool_parser.tool_call_end_token
     marks = Marks(tuple(sorted(texts)), frozenset(ids), call)
     _try(marks, reasoning, tools, tokenizer)
@@ -81,8 +77,8 @@ def _check_code(parser: Any, method: str) -> None:
             raise NotPlain(f"{cls.__name__} is none of FastDeploy's own parsers")
         reached[name] = function
         waiting += [one for one in function.__code__.co_names if one not in reached and hasattr(cls, one)]
-    found = ((function.__qualname__, function) for function in reached.values())
-    reason = gate.compared(found, gate.record().get("api parsers", {})).reason
+    functions = ((function.__qualname__, function) for function in reached.values())
+    reason = gate.compared(functions, gate.record().get("api parsers", {})).reason
     if reason:
         raise NotPlain(reason)
 
@@ -91,17 +87,17 @@ def _check_code(parser: Any, method: str) -> None:
 
 
 class Request(dict):  # type: ignore[type-arg]
-    """What a parser may read of a request."""
+    """A request with what a parser may read of it."""
 
     request_id = "trial"
 
 
 def _try(marks: Marks, reasoning: Any, tools: Any, tokenizer: Any) -> None:
     """Raise NotPlain if a parser answers excerpts in a different way."""
-    draw, tokenizer = random.Random(36), OneVocabulary(tokenizer)
+    draw = random.Random(36)
     thinks = None if reasoning is None else _quiet_class(reasoning)
     calls = None if tools is None else _quiet_class(tools(tokenizer))
-    heard: set[int] = set()
+    answering: set[int] = set()  # parsers that did not only raise
     states = [*getattr(reasoning, "token_status_mapping", {"": ""}).values()]
     for state in states:
         for _ in range(ANSWERS):
@@ -115,24 +111,11 @@ def _try(marks: Marks, reasoning: Any, tools: Any, tokenizer: Any) -> None:
                     parsers.append((_quiet(tools(tokenizer), calls), TOOLS, Request()))
                 ways.append(answers(parsers, history(marks), deltas))
             for delta, expected, actual in zip(deltas, *ways, strict=True):
-                heard |= {at for at, one in enumerate(expected) if one is None or one[0] is not RAISED}
+                answering |= {at for at, one in enumerate(expected) if one is None or one[0] is not RAISED}
                 if expected != actual:
                     raise NotPlain(f"{delta} is parsed otherwise: {expected} is expected, not {actual}")
-    if len(heard) < sum(one is not None for one in (thinks, calls)):
+    if len(answering) < sum(one is not None for one in (thinks, calls)):
         raise NotPlain("a parser raises whatever it is asked")
-
-
-class OneVocabulary:
-    """Tokenizer whose vocabulary is made once: each tool parser asks for it."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer, self._vocabulary = tokenizer, tokenizer.get_vocab()
-
-    def get_vocab(self) -> Any:
-        return self._vocabulary
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
 
 
 class Whole:
@@ -158,13 +141,13 @@ class Excerpts(Excerpt):
 
 def answers(parsers: Any, history: Any, deltas: list[tuple[str, list[int]]]) -> list[Any]:
     """The parsers' answers to each delta, as plain values."""
-    said = []
+    messages = []
     for delta, ids in deltas:
         history.add_ids(ids)
         arguments = (history.text, history.text + delta, delta, history.ids, history.ids + ids, ids)
-        said.append([_answer(getattr(parser, name), arguments, last) for parser, name, last in parsers])
+        messages.append([_answer(getattr(parser, name), arguments, last) for parser, name, last in parsers])
         history.add_text(delta)
-    return said
+    return messages
 
 
 def _answer(method: Any, arguments: Any, last: Any) -> Any:
@@ -221,14 +204,14 @@ def random_deltas(draw: random.Random, marks: Marks) -> Iterator[tuple[str, list
     calls = marks.call is not None and draw.random() < 0.5
     rest = ""
     for _ in range(draw.randint(1, 24)):
-        given, text = [], rest
+        token_ids, text = [], rest
         for _ in range(draw.choice((0, 1, 1, 1, 1, 2, 3))):
             if draw.random() < marked:
                 text += draw.choice(texts)
-                given.append(draw.choice(ids))
+                token_ids.append(draw.choice(ids))
             else:
                 text += draw.choice(PIECES if calls else PIECES[:16])
-                given.append(draw.randrange(1000, 2000))
+                token_ids.append(draw.randrange(1000, 2000))
         cut = len(text) if draw.random() < 0.7 else draw.randint(0, len(text))
-        yield text[:cut], given
+        yield text[:cut], token_ids
         rest = text[cut:]

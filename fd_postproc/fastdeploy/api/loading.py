@@ -1,4 +1,4 @@
-"""Calls a function when a module has been imported; uses the standard library only.
+"""This module calls a function when another module has been imported; it uses the standard library only.
 
 FastDeploy calls plug-ins while it imports its own package, when its serving code cannot be imported yet.
 """
@@ -71,8 +71,8 @@ class _Loader(importlib.abc.Loader):
         self.loader, self.finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self.loader.create_module(spec)
-        return made
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__.loader = module.__loader__ = self.loader  # type: ignore[union-attr]

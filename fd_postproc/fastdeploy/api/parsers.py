@@ -1,13 +1,10 @@
-"""Reasoning and tool parsers at a constant cost a chunk.
+"""This module makes reasoning and tool parsers work at a constant cost a chunk.
 
-FastDeploy hands each parser the whole answer so far at each chunk: its text twice, its ids twice.  A parser
-that is known only looks for its marks in them.  It is given an excerpt: a real ``str`` and a real ``list``
-that are short, and in which it finds the same marks (`excerpt`).  FastDeploy's own method does the rest.
-Its ``self`` is a `View`: the data processor, but for an ``ids2tokens`` that gives the excerpt, and a
-tokenizer that counts the tokens of the same text once (`token_counts`).
-
-Which parsers are known is decided by the gate and by a trial (`known_parsers`).  Any other parser, and
-each one that FastDeploy's package does not define, is given the whole answer as ever.
+FastDeploy hands each parser the whole answer so far at each chunk: its text twice, its ids twice.  A known
+parser (`known_parsers`) only looks for its marks in them.  Here it gets an excerpt with the same marks: a
+short ``str`` and a short ``list`` (`excerpt`).  FastDeploy's own method does the rest.  Its ``self`` is a
+`View`: the data processor with another ``ids2tokens``, which returns the excerpt, and a tokenizer that counts
+the tokens of the same text once (`token_counts`).  Any other parser gets the whole answer.
 """
 
 from __future__ import annotations
@@ -83,18 +80,18 @@ class Processors:
         known = self.known.get(name)
         if known is not None and known[0]() is processor and known[1].made_for == now:
             return known[1]
-        made = Views(now, processor, processor, processor, processor)
+        views = Views(now, processor, processor, processor, processor)
         try:
-            made = self._made(made)
+            views = self._quick_views(views)
         except Exception as error:
             reason = str(error) if isinstance(error, NotPlain) else type(error).__name__
             note(f"{_NOT_QUICK}: {reason}")
         with contextlib.suppress(TypeError):
             gone = weakref.ref(processor, lambda _: self.known.pop(name, None))
-            self.known[name] = gone, made
-        return made
+            self.known[name] = gone, views
+        return views
 
-    def _made(self, views: Views) -> Views:
+    def _quick_views(self, views: Views) -> Views:
         processor, (reasoning, tools, tokenizer, _) = views.last, views.made_for
         cls = type(processor)
         if getattr(processor, OUTPUT_FALLBACK, None) is not None:
@@ -117,17 +114,7 @@ class Processors:
 
 
 class View:
-    """What FastDeploy's methods are given as their processor.
-
-    Parameters
-    ----------
-    processor : object
-        FastDeploy's data processor, which has all other attributes.
-    tokenizer : object
-        What counts and decodes tokens.
-    ids2tokens : callable
-        ``ids2tokens(token_id, task_id)``.
-    """
+    """View of a data processor, for FastDeploy's methods: another tokenizer and another ``ids2tokens``."""
 
     __slots__ = ("_processor", "ids2tokens", "tokenizer")
 
@@ -188,17 +175,9 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Install views for the data processors of a module; return a function that restores.
+    """Install views for a module's data processors; return a function that restores.
 
-    Parameters
-    ----------
-    module : module
-        One that defines classes with our ``ids2tokens``.
-
-    Raises
-    ------
-    NotPlain
-        If there is none.
+    NotPlain if none of them has our ``ids2tokens``.
     """
     changes = []
     for cls in replacements.classes_that_define(module, STREAMED):

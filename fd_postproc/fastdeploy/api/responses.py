@@ -1,8 +1,8 @@
-"""Responses that are not streamed: from the model to the body without nested dictionaries.
+"""This module writes responses that are not streamed: from the model to the body without dictionaries.
 
-FastDeploy's application calls ``JSONResponse(content=answer.model_dump())``.  The dump is a dictionary that
-is filled at the first access; our response class writes the JSON instead.  Of an answer with long lists or
-texts it is written in pieces, and the event loop has a turn after each.
+FastDeploy's application calls ``JSONResponse(content=answer.model_dump())``.  Our dump is a dictionary that
+is filled at the first access (`chunks.whole_answers`); our response class writes the JSON without it.  It
+writes long lists and texts in pieces, and the event loop has a turn after each.
 """
 
 from __future__ import annotations
@@ -21,18 +21,7 @@ _CANNED = {"é\u2028": [1.5e-07, 1e16, -0.0, None, True, 12], '"\\/': "\x00\x1f\
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Install our response class in the application; return a function that restores.
-
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.entrypoints.openai.api_server``.
-
-    Raises
-    ------
-    NotPlain
-        If its own response class writes JSON in another way than it is known to.
-    """
+    """Install our response class in ``openai.api_server``; return a function that restores."""
     stock = module.JSONResponse
     expected = json.dumps(_CANNED, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if stock(content=_CANNED).body != expected:

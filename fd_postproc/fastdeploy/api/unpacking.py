@@ -1,8 +1,7 @@
-"""Unpacks a step's results from msgpack, and leaves log-probabilities packed until they are read.
+"""This module unpacks a step's results from msgpack, and leaves log-probabilities packed until they are read.
 
-FastDeploy's dispatcher has the module ``msgpack`` unpack a message with the results of all requests: for each
-log-probability a Python object, most of them only to be written down again, or thrown away where a client did
-not ask.  It stays as it is; its ``msgpack`` is another one, whose ``unpackb`` leaves them packed.
+FastDeploy's dispatcher calls ``msgpack.unpackb``, which makes a Python object for each log-probability.  Most
+of them are only written again, or nobody asked for them.  Here the dispatcher gets another ``msgpack``.
 """
 
 from __future__ import annotations
@@ -19,12 +18,7 @@ DISPATCHER = "_dispatch_batch_responses"
 
 
 class UnpackingMsgpack:
-    """The module ``msgpack`` with another ``unpackb``.
-
-    Parameters
-    ----------
-    stock : module
-    """
+    """The module ``msgpack`` with another ``unpackb``."""
 
     reads_arrays = True
 
@@ -52,23 +46,9 @@ class UnpackingMsgpack:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Install our msgpack in FastDeploy's dispatcher; return a function that restores.
-
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.entrypoints.openai.utils``.
-
-    Raises
-    ------
-    NotPlain
-        If its dispatcher does not unpack as it is known to.
-    """
+    """Install our msgpack for the dispatcher of ``openai.utils``; return a function that restores."""
     stock = vars(module).get("msgpack")
     dispatcher = vars(module.DealerConnectionManager).get(DISPATCHER)
     if dispatcher is None or stock is not importlib.import_module("msgpack"):
         raise NotPlain("its dispatcher unpacks in another way")
-    return replacements.install(
-        "api unpacking",
-        (module, "msgpack", UnpackingMsgpack(stock)),
-    )
+    return replacements.install("api unpacking", (module, "msgpack", UnpackingMsgpack(stock)))

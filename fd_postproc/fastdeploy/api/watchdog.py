@@ -1,8 +1,7 @@
-"""The API server's watchdog: it ends streams and refuses requests when the engine is gone.
+"""The API server's watchdog ends streams and refuses requests when the engine's process is gone.
 
-FastDeploy's API server waits for an engine that was killed for ever: no stream ends, and no request is
-refused.  Here a look at the engine's process, twice a second, tells that it is gone.  An engine that is
-slow, stopped or busy lives.
+FastDeploy's API server waits for ever for an engine that was killed.  The watchdog checks the process twice
+a second.  An engine that is slow, stopped or busy is alive.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ from .counters import counter
 from .engine_process import EngineProcess, Unknown, listener, socket_file
 from .loading import when_loaded
 
-LOOK_S = 0.5
-"""Seconds between two checks of the engine's process."""
-
-GRACE_S = 1.0
-"""Seconds after its death in which the streams still get results that were sent before."""
+LOOK_S = 0.5  # between two checks of the engine's process
+GRACE_S = 1.0  # after its death, in which the streams still get results that were sent before
 
 SERVING = "fastdeploy.entrypoints.openai."
 ANSWERS = {
@@ -54,11 +50,10 @@ class Watchdog:
     Parameters
     ----------
     client : EngineClient
-        FastDeploy's, connected to the engine's socket.
     path : str
-        That socket.
+        The engine's socket, to which the client is connected.
     loop : asyncio.AbstractEventLoop
-        Where the looks, and the client's requests, run.
+        The loop of the client's requests.
     """
 
     def __init__(self, client: Any, path: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -150,18 +145,18 @@ class Watchdog:
     def _end_streams(self, requests: dict[str, Any]) -> None:
         """End every waiting stream once, including those registered since the last check."""
         waiting = dict(requests.items())
-        new = [name for name, queue in waiting.items() if self._ended.get(name) is not queue]
-        for name in new:
-            waiting[name].put_nowait(NoResults(EngineGone(self.text)))
+        streams = [queue for name, queue in waiting.items() if self._ended.get(name) is not queue]
+        for queue in streams:
+            queue.put_nowait(NoResults(EngineGone(self.text)))
         self._ended = waiting
-        self.count("ended", len(new))
+        self.count("ended", len(streams))
 
 
 def _reconnect(client: Any, path: str) -> None:
     """Reconnect FastDeploy's sockets.
 
-    An API process that was forked from the engine holds the engine's listening socket: until the handshake
-    times out, half a minute, its own sockets wait for an answer there.
+    An API process that was forked from the engine holds the engine's listening socket.  Its own sockets would
+    wait there until the handshake times out: half a minute.
     """
     address = f"ipc://{path}"
     client.zmq_client.socket.disconnect(address)
@@ -173,18 +168,7 @@ def _reconnect(client: Any, path: str) -> None:
 
 
 def install(module: Any) -> Callable[[], None]:
-    """Have FastDeploy's engine client watch its engine; return a function that restores.
-
-    Parameters
-    ----------
-    module : module
-        ``fastdeploy.entrypoints.engine_client``.
-
-    Raises
-    ------
-    NotPlain
-        If it is switched off, or the client is not made as it is known to be.
-    """
+    """Install the watchdog in the class of ``engine_client``; return a function that restores."""
     if not is_on(ENGINE_WATCHDOG):
         raise NotPlain(f"{ENGINE_WATCHDOG} is off")
     cls = module.EngineClient
@@ -197,9 +181,9 @@ def install(module: Any) -> Callable[[], None]:
 
     @functools.wraps(connect)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
-        made = connect(client, *arguments, **options)
+        outcome = connect(client, *arguments, **options)
         _watch(client)
-        return made
+        return outcome
 
     # FastDeploy's own coroutines are what is awaited: its errors have a traceback, and clients read it.
     @functools.wraps(add)
@@ -256,9 +240,9 @@ def _gone_watchdog(client: Any) -> Watchdog | None:
 
 
 def _answer_in_words(owner: str, method: str, module: Any) -> None:
-    """Have a serving class report that the engine is gone, where FastDeploy reports another error.
+    """Have a serving class report that the engine is gone.
 
-    Its answers that are not streamed hide an error of the engine, or add a traceback to it.
+    FastDeploy's answers that are not streamed hide an error of the engine, or add a traceback to it.
     """
     cls = getattr(module, owner, None)
     stock = vars(cls or object).get(method)
@@ -273,11 +257,14 @@ def _answer_in_words(owner: str, method: str, module: Any) -> None:
             watchdog = _gone_watchdog(getattr(handler, "engine_client", None))
             if watchdog is None:
                 raise
-            raise _unavailable(watchdog.text) from None
+            fastapi = importlib.import_module("fastapi")
+            raise fastapi.HTTPException(status_code=503, detail=watchdog.text) from None
         watchdog = _gone_watchdog(getattr(handler, "engine_client", None))
         if watchdog is None or not _hides(answer, watchdog.text):
             return answer
-        return _error(watchdog.text)
+        protocol = importlib.import_module(SERVING + "protocol")
+        kind = importlib.import_module("fastdeploy.utils").ErrorType.INTERNAL_ERROR
+        return protocol.ErrorResponse(error=protocol.ErrorInfo(message=watchdog.text, type=kind))
 
     replacements.install("api watchdog", (cls, method, create))
 
@@ -285,16 +272,3 @@ def _answer_in_words(owner: str, method: str, module: Any) -> None:
 def _hides(answer: Any, text: str) -> bool:
     """Whether FastDeploy lost the error, or put it into a longer one."""
     return answer is None or text in getattr(getattr(answer, "error", None), "message", "")
-
-
-def _error(text: str) -> Any:
-    """FastDeploy's error response."""
-    protocol = importlib.import_module(SERVING + "protocol")
-    kinds = importlib.import_module("fastdeploy.utils").ErrorType
-    return protocol.ErrorResponse(error=protocol.ErrorInfo(message=text, type=kinds.INTERNAL_ERROR))
-
-
-def _unavailable(text: str) -> Exception:
-    """FastAPI's answer with status 503."""
-    error: Exception = importlib.import_module("fastapi").HTTPException(status_code=503, detail=text)
-    return error

@@ -6,15 +6,13 @@ import marshal
 from functools import cache
 
 from fd_postproc.fastdeploy.api.chunks._chunks import (
-    ChatBuilder,
-    ChatModels,
-    CompletionBuilder,
-    CompletionModels,
     Texts,
     Unknown,
+    chat_logprobs,
+    completion_logprobs,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
+from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 from tests.lib.chunk_replay.cases import FOLDER
 from tests.restated.api import models
 from tests.restated.api.answers import ChatAnswer, CompletionAnswer
@@ -70,10 +68,10 @@ class Tokenizer:
 
 @cache
 def stand_ins():
-    """For the restated classes, by name, and how pydantic prints floats."""
+    """For the restated classes, by name."""
     style = float_style()
     stood_in = {cls: None for cls in vars(models).values() if hasattr(cls, "model_fields")}
-    return {name: models_of(getattr(models, name), stood_in, style) for name in PARTS}, style
+    return {name: models_of(getattr(models, name), stood_in, style) for name in PARTS}
 
 
 class Ours(Stock):
@@ -81,22 +79,21 @@ class Ours(Stock):
 
     def __init__(self, tokenizer):
         super().__init__(tokenizer.steps())
-        made, style = stand_ins()
-        vars(self).update(made)
-        chat = ChatModels(models.LogProbEntry, models.LogProbs, style)
-        self.chat = ChatBuilder(chat, Texts(chat_spelling(tokenizer)), Texts(silence))
-        completion = CompletionModels(models.CompletionLogprobs, style)
-        self.completion = CompletionBuilder(completion, Texts(completion_spelling(tokenizer)))
+        vars(self).update(stand_ins())
+        self.chat = Texts(chat_spelling(tokenizer))
+        self.completion = Texts(completion_spelling(tokenizer))
 
     def chat_logprobs(self, top, columns, texts):
         try:
-            return self.chat.build(top, True, columns, texts)
+            return chat_logprobs(
+                top, columns, self.chat if texts else None, models.LogProbEntry, self.LogProbs
+            )
         except (Unknown, ValueError):
             return super().chat_logprobs(top, columns, texts)
 
     def completion_logprobs(self, top, columns):
         try:
-            return self.completion.build(top, columns)
+            return completion_logprobs(top, columns, self.completion, models.CompletionLogprobs)
         except (Unknown, ValueError):
             return super().completion_logprobs(top, columns)
 

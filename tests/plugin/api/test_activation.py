@@ -114,19 +114,15 @@ def whole_answers_only(monkeypatch):
 
 def many_alternatives_only(monkeypatch):
     """A row of more than three is shown with one less."""
-    for name in ("ChatBuilder", "CompletionBuilder"):
+    for name in ("chat_logprobs", "completion_logprobs"):
         stock = getattr(building_blocks, name)
 
-        class Planted:
-            def __init__(self, *given, stock=stock):
-                self.builder = stock(*given)
+        def planted(top, *asked, stock=stock):
+            wide = top is not None and len(top) == 3 and top[0] and len(top[0][0]) > 2
+            cut = [[row[:-1] for row in part] for part in top[:2]] if wide else None
+            return stock([*cut, top[2]] if wide else top, *asked)
 
-            def build(self, top, *asked):
-                wide = top is not None and len(top) == 3 and top[0] and len(top[0][0]) > 2
-                cut = [[row[:-1] for row in part] for part in top[:2]] if wide else None
-                return self.builder.build([*cut, top[2]] if wide else top, *asked)
-
-        monkeypatch.setattr(building_blocks, name, Planted)
+        monkeypatch.setattr(building_blocks, name, planted)
 
 
 def raising(monkeypatch):
@@ -204,9 +200,7 @@ def test_a_method_with_other_arguments_is_left_to_fastdeploy(load, monkeypatch):
     monkeypatch.setattr(module.OpenAIServingChat, "_create_chat_logprobs", lambda self, top, more: None)
     blocks = blocks_of(module)
     assert blocks.methods == {}
-    assert blocks.left == {
-        "_create_chat_logprobs": "OpenAIServingChat._create_chat_logprobs takes other arguments"
-    }
+    assert "OpenAIServingChat._create_chat_logprobs" in blocks.left["_create_chat_logprobs"]
 
 
 def test_a_module_that_names_nothing_known(load):

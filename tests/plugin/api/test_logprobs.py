@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.chunks._chunks import (
-    ChatBuilder,
-    ChatModels,
-    CompletionBuilder,
-    CompletionModels,
     Texts,
     Unknown,
+    chat_logprobs,
+    completion_logprobs,
     standing_in,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
-from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling, silence
+from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 from tests.lib.rows import each
 from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
@@ -61,14 +59,13 @@ COMPLETION_ANSWER = models_of(CompletionAnswer, STOOD_IN, STYLE)
 LOGPROBS = models_of(models.LogProbs, STOOD_IN, STYLE)
 
 
-def chat():
-    made = ChatModels(models.LogProbEntry, models.LogProbs, STYLE)
-    return ChatBuilder(made, Texts(chat_spelling(PROCESSOR)), Texts(silence))
+def chat(top, most, texts=True, processor=PROCESSOR):
+    table = Texts(chat_spelling(processor)) if texts else None
+    return chat_logprobs(top, most, table, models.LogProbEntry, LOGPROBS)
 
 
-def completion():
-    made = CompletionModels(models.CompletionLogprobs, STYLE)
-    return CompletionBuilder(made, Texts(completion_spelling(PROCESSOR)))
+def completion(top, most):
+    return completion_logprobs(top, most, Texts(completion_spelling(PROCESSOR)), models.CompletionLogprobs)
 
 
 scores = st.one_of(
@@ -92,7 +89,7 @@ columns = st.one_of(st.none(), st.integers(-2, 9), st.just(1 << 70))
 @given(tops(), columns, st.booleans())
 def test_chat(top, most, texts):
     expected = ChatAnswer(logprobs=STEPS.chat(copy.deepcopy(top), most, texts))
-    made = CHAT_ANSWER(logprobs=chat().build(top, True, most, texts))
+    made = CHAT_ANSWER(logprobs=chat(top, most, texts))
     assert standing_in(made)
     for unset in (True, False):
         assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
@@ -107,7 +104,7 @@ def test_chat(top, most, texts):
 @given(tops(), columns)
 def test_completion(top, most):
     expected = CompletionAnswer(logprobs=STEPS.completion(copy.deepcopy(top), most))
-    made = COMPLETION_ANSWER(logprobs=completion().build(top, most))
+    made = COMPLETION_ANSWER(logprobs=completion(top, most))
     for unset in (True, False):
         assert made.model_dump_json(exclude_unset=unset) == expected.model_dump_json(exclude_unset=unset)
     assert repr(made.model_dump()) == repr(expected.model_dump())
@@ -115,10 +112,10 @@ def test_completion(top, most):
 
 @given(tops(), st.integers(0, 9))
 def test_the_full_models_are_the_same(top, most):
-    theirs, ours = STEPS.chat(top, most), chat().build(top, True, most, True)
+    theirs, ours = STEPS.chat(top, most), chat(top, most)
     assert repr(ours) == repr(theirs)
     assert repr(pickle.loads(pickle.dumps(ours))) == repr(copy.deepcopy(ours)) == repr(theirs)
-    theirs, ours = STEPS.completion(top, most), completion().build(top, most)
+    theirs, ours = STEPS.completion(top, most), completion(top, most)
     assert repr(ours) == repr(theirs)
     assert ours.tokens == theirs.tokens
 
@@ -126,9 +123,8 @@ def test_the_full_models_are_the_same(top, most):
 @given(st.lists(tops(), min_size=1, max_size=3), st.integers(0, 5))
 def test_entries_of_many_results_in_one(results, most):
     """As an answer that is not streamed gathers them."""
-    builder = chat()
     theirs = [entry for top in results for entry in STEPS.chat(top, most).content]
-    ours = [entry for top in results for entry in builder.build(top, True, most, True).content]
+    ours = [entry for top in results for entry in chat(top, most).content]
     assert [entry.token for entry in ours] == [entry.token for entry in theirs]
     made, expected = LOGPROBS(content=ours), models.LogProbs(content=theirs)
     assert made.model_dump_json() == expected.model_dump_json()
@@ -136,7 +132,7 @@ def test_entries_of_many_results_in_one(results, most):
 
 
 def test_entries_can_be_added():
-    one, other = (chat().build([[[token]], [[-0.5]], [1]], True, 0, True) for token in (0, 1))
+    one, other = (chat([[[token]], [[-0.5]], [1]], 0) for token in (0, 1))
     one.content.extend(other.content)
     expected = STEPS.chat([[[0], [1]], [[-0.5], [-0.5]], [1, 1]], 0)
     assert one.model_dump_json(exclude_unset=True) == expected.model_dump_json(exclude_unset=True)
@@ -147,7 +143,7 @@ def test_entries_can_be_added():
 def test_integers_become_floats_in_chat(top, most):
     expected = STEPS.chat(top, most).model_dump_json(exclude_unset=True)
     assert (
-        CHAT_ANSWER(logprobs=chat().build(top, True, most, True)).model_dump_json(exclude_unset=True)
+        CHAT_ANSWER(logprobs=chat(top, most)).model_dump_json(exclude_unset=True)
         == f'{{"logprobs":{expected}}}'
     )
 
@@ -172,39 +168,38 @@ ODD = [
 def test_what_is_not_known_is_left_to_fastdeploy(ids, values):
     top = [ids, values, [1] * len(ids)]
     with pytest.raises(Unknown):
-        chat().build(top, True, 5, True)
+        chat(top, 5)
     with pytest.raises(Unknown):
-        completion().build(top, 5)
+        completion(top, 5)
 
 
 def test_integers_are_left_to_fastdeploy_in_completions():
     with pytest.raises(Unknown, match="no float"):
-        completion().build([[[0]], [[-1]], [1]], 5)
+        completion([[[0]], [[-1]], [1]], 5)
 
 
 @each("top", [[[], [], []], [[[0]], [[-0.5]], []], None])
 def test_what_fastdeploy_passes_over(top):
-    assert chat().build(top, True, 5, True) is None
-    assert completion().build(top, 5) is None
+    assert chat(top, 5) is None
+    assert completion(top, 5) is None
 
 
 @each("top", [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]])
 def test_other_forms_are_left_to_fastdeploy(top):
     with pytest.raises(Unknown):
-        chat().build(top, True, 5, True)
+        chat(top, 5)
     with pytest.raises(Unknown):
-        completion().build(top, 5)
+        completion(top, 5)
 
 
 def test_not_asked_for():
     top = [[[0]], [[-0.5]], [1]]
-    assert chat().build(top, False, 5, True) is None
-    assert chat().build(top, True, None, True) is None
-    assert chat().build(top, True, -1, True) is None
+    assert chat(top, None) is None
+    assert chat(top, -1) is None
 
 
 def test_lists_that_a_tokenizer_changes_meanwhile():
-    """Whatever a tokenizer does, nothing is read or written out of bounds."""
+    """The lists are read before a tokenizer is asked."""
 
     class Meddler(Processor):
         def __init__(self, change, top):
@@ -228,10 +223,8 @@ def test_lists_that_a_tokenizer_changes_meanwhile():
 
     for change in (shrink, grow, drop):
         top = [[[0, 1, 2], [3, 4]], [[-0.5] * 3, [-0.5] * 2], [1, 1]]
-        texts = Texts(chat_spelling(Meddler(change, top)))
-        builder = ChatBuilder(ChatModels(models.LogProbEntry, models.LogProbs, STYLE), texts, Texts(silence))
-        with pytest.raises(Unknown):
-            builder.build(top, True, 1 << 40, True)
+        made = chat(top, 1 << 40, processor=Meddler(change, top)).model_dump()
+        assert [len(entry["top_logprobs"]) for entry in made["content"]] == [2, 1]
 
 
 def late(count, asked):
@@ -241,10 +234,11 @@ def late(count, asked):
         asked.append(token)
         return f"t{token % 50}", ""
 
-    builder = CompletionBuilder(CompletionModels(models.CompletionLogprobs, STYLE), Texts(spell))
     ids = [[(row * 7 + column * 1009) % 4000 for column in range(3 + row % 2)] for row in range(count)]
     top = [ids, [[-0.5 - column for column in range(len(row))] for row in ids], [1] * count]
-    return COMPLETION_ANSWER(logprobs=builder.build(top, 99, lambda: None))
+    return COMPLETION_ANSWER(
+        logprobs=completion_logprobs(top, 99, Texts(spell), models.CompletionLogprobs, lambda: None)
+    )
 
 
 @each("count", [1, 63, 64, 3000])
@@ -266,9 +260,10 @@ def test_late_texts_that_are_none_are_fastdeploys_business():
         return ("\ud800" if token == 5 else "x"), ""
 
     own = models.CompletionLogprobs(tokens=["own"])
-    builder = CompletionBuilder(CompletionModels(models.CompletionLogprobs, STYLE), Texts(spell))
     top = [[[token % 10] for token in range(100)], [[-0.5]] * 100, [1] * 100]
-    answer = COMPLETION_ANSWER(logprobs=builder.build(top, 0, lambda: own))
+    answer = COMPLETION_ANSWER(
+        logprobs=completion_logprobs(top, 0, Texts(spell), models.CompletionLogprobs, lambda: own)
+    )
     with pytest.raises(Unknown):
         list(answer.response_pieces().settle())
     assert json.loads(answer.model_dump_json())["logprobs"]["tokens"] == ["own"]

@@ -276,7 +276,7 @@ def test_a_class_with_its_own_ids2tokens_is_given_what_it_says(ours):
 
 def test_a_vocabulary_is_made_once_for_all_trials():
     tokenizer = Tokenizer()
-    known.marks_of(Thinks(tokenizer), Calls, tokenizer)
+    known.marks_of(Thinks(tokenizer), Calls, CountingTokenizer(tokenizer))
     assert tokenizer.asked.count("vocabulary") < 5
 
 

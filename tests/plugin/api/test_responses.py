@@ -10,9 +10,8 @@ import types
 import pytest
 
 from fd_postproc.fastdeploy.api import responses
-from fd_postproc.fastdeploy.api.chunks._chunks import ChatBuilder, ChatModels, Models, Texts
+from fd_postproc.fastdeploy.api.chunks._chunks import Models, Texts, chat_logprobs
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style, models_of
-from fd_postproc.fastdeploy.api.chunks.token_spelling import silence
 from fd_postproc.fastdeploy.api.chunks.whole_answers import Dump
 from tests.lib.chunk_replay.alone import models
 from tests.lib.rows import each
@@ -56,8 +55,8 @@ CHOICE, ANSWER = (models_of(cls, STOOD_IN, STYLE) for cls in (Choice, ChatComple
 def answer(score=-1.5e-07):
     assert type(ANSWER) is Models
     texts = Texts(lambda token: (f"é{token}", f"é{token}"))
-    builder = ChatBuilder(ChatModels(models.LogProbEntry, models.LogProbs, STYLE), texts, Texts(silence))
-    logprobs = builder.build([[[1, 2], [3]], [[score, -2.0], [-0.0]], [1, 1]], True, 5, True)
+    top = [[[1, 2], [3]], [[score, -2.0], [-0.0]], [1, 1]]
+    logprobs = chat_logprobs(top, 5, texts, models.LogProbEntry, LOGPROBS)
     return ANSWER(id="x", choices=[CHOICE(index=0, logprobs=logprobs)])
 
 

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from fd_postproc.fastdeploy.api import unpacking
 from fd_postproc.fastdeploy.api.chunks._chunks import (
     LAZY,
-    ChatBuilder,
-    CompletionBuilder,
     PackedRows,
     Unknown,
     forget_totals,
@@ -167,8 +165,8 @@ def test_what_is_built_of_them_is_what_is_built_of_lists(top, most, texts, singl
     if looked_at:
         made[0]
     for build in (
-        lambda rows: chat().build(rows, True, most, texts),
-        lambda rows: completion().build(rows, most),
+        lambda rows: chat(rows, most, texts),
+        lambda rows: completion(rows, most),
     ):
         assert built(build, made) == built(build, plain)
 
@@ -196,8 +194,8 @@ def test_rows_of_any_shape(top, most, texts, single):
     """What has no partner is left out, and nothing else is shown in its place."""
     plain = [*msgpack.unpackb(msgpack.packb(top, use_single_float=single))]
     for build in (
-        lambda rows: chat().build(rows, True, most, texts),
-        lambda rows: completion().build(rows, most),
+        lambda rows: chat(rows, most, texts),
+        lambda rows: completion(rows, most),
     ):
         assert built(build, lazily(top, single)) == built(build, plain)
 
@@ -212,7 +210,7 @@ for rows in range(1, 40):
     for columns in (1, 2, 5, 16):
         top = [[[1] * columns] * rows, [[-0.5] * columns] * rows, [1] * rows]
         made = unpack(msgpack.packb({"top_logprobs": top}, use_single_float=True))["top_logprobs"]
-        assert len(chat().build(made, True, 99, True).content) == rows
+        assert len(chat(made, 99).content) == rows
 """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True,
@@ -221,9 +219,8 @@ for rows in range(1, 40):
     assert done.returncode == 0, done.stderr
 
 
-@each("builder", [chat, completion])
-def test_rows_that_fastdeploy_has_to_see(builder):
-    build = builder()
+@each("build", [chat, completion])
+def test_rows_that_fastdeploy_has_to_see(build):
     for top, text in (
         ([[[0], []], [[-0.5], []], [1, 1]], "empty"),
         ([[[1 << 40]], [[-0.5]], [1]], "out of range"),
@@ -232,15 +229,14 @@ def test_rows_that_fastdeploy_has_to_see(builder):
         made = lazily(top)
         assert type(made) is PackedRows
         with pytest.raises(Unknown, match=text):
-            build.build(*((made, True, 5, True) if isinstance(build, ChatBuilder) else (made, 5)))
-    assert isinstance(build, (ChatBuilder, CompletionBuilder))
+            build(made, 5)
 
 
 def test_what_changed_after_it_was_looked_at_is_what_is_written():
     made = lazily(ROWS)
     made[1][0][0] = -9.5
     made[0][0][0] = made[0][0][1] = made[0][1][0] = made[0][1][1] = 0
-    assert '"logprob":-9.5' in chat().build(made, True, 5, True).model_dump_json(exclude_unset=True)
+    assert '"logprob":-9.5' in chat(made, 5).model_dump_json(exclude_unset=True)
 
 
 def test_nothing_is_there_for_the_collector():

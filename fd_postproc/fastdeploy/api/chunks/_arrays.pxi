@@ -15,15 +15,16 @@ cdef object _array_from(fdu_bytes *source, bint lazy):
     cdef fdy_array array
     if not fdu_extension(source, FDY_TYPE, &content, &size) or not fdy_open(content, size, &array):
         raise Unknown("a message of results with something else than numbers, texts, lists and maps")
-    made = _numpy_array(&array)
-    return made.astype("f8" if array.kind == c"f" else "i8") if lazy and _arrays_as_numpy else made.tolist()
+    numbers = _numpy_array(&array)
+    if lazy and _arrays_as_numpy:
+        return numbers.astype("f8" if array.kind == c"f" else "i8")
+    return numbers.tolist()
 
 
-def lists_of(content):
+def lists_of(bytes content not None):
     """The nested lists of an array's bytes; for msgpack, where that unpacks the message."""
     cdef fdy_array array
-    cdef bytes held = content
-    if not fdy_open(<const unsigned char *>PyBytes_AS_STRING(held), len(held), &array):
+    if not fdy_open(<const unsigned char *>PyBytes_AS_STRING(content), len(content), &array):
         raise ValueError("bytes that are no array")
     return _numpy_array(&array).tolist()
 

@@ -1,8 +1,5 @@
 # New text out of new token ids, where each token is some bytes and a text is all of them in a row.
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.long cimport PyLong_AsLong
-
 cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text) noexcept
     uint32_t PyUnicode_READ_CHAR(object text, Py_ssize_t i) noexcept
@@ -12,7 +9,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     REPLACED = 0xFFFD
-    AT_ONCE = 1024    # bytes of a window that need no memory of their own
 
 
 @cython.final
@@ -51,69 +47,48 @@ cdef class ByteTokens:
         tuple or None
             None if the tokenizer has to be asked.
         """
-        cdef char kept[AT_ONCE]
-        cdef char *window = kept
-        cdef char *grown
-        cdef Py_ssize_t used = 0, room = AT_ONCE, before_size = 0, count = PyList_GET_SIZE(ids), i, size
-        cdef long token
+        cdef fdj_buffer window
+        cdef Py_ssize_t before_size = 0, count = PyList_GET_SIZE(ids), i
+        cdef bytes text
         if not 0 <= prefix <= read <= count:
             return None
+        memset(&window, 0, sizeof(window))
         try:
             for i in range(prefix, count):
                 if i == read:
-                    before_size = used
-                one = <object>PyList_GET_ITEM(ids, i)
-                if not PyLong_CheckExact(one):
-                    return None
-                if not -1 < one < PyList_GET_SIZE(self.known):
-                    return None
-                token = PyLong_AsLong(one)
-                text = <object>PyList_GET_ITEM(self.known, token)
+                    before_size = window.used
+                text = self.text(<object>PyList_GET_ITEM(ids, i))
                 if text is None:
-                    text = self.met(token)
-                    if text is None:
-                        return None
-                size = PyBytes_GET_SIZE(text)
-                if size > room - used:
-                    room = 2 * (used + size)
-                    grown = <char *>PyMem_Malloc(room)
-                    if grown == NULL:
-                        raise MemoryError
-                    memcpy(grown, window, used)
-                    if window != kept:
-                        PyMem_Free(window)
-                    window = grown
-                memcpy(window + used, PyBytes_AS_STRING(text), size)
-                used += size
+                    return None
+                if fdj_put(&window, text, len(text)):
+                    raise MemoryError
             if read == count:
-                before_size = used
-            return _grown(PyUnicode_DecodeUTF8(window, before_size, "replace"),
-                          PyUnicode_DecodeUTF8(window, used, "replace"), prefix, read, count)
+                before_size = window.used
+            return _grown(PyUnicode_DecodeUTF8(window.data, before_size, "replace"),
+                          PyUnicode_DecodeUTF8(window.data, window.used, "replace"), prefix, read, count)
         finally:
-            if window != kept:
-                PyMem_Free(window)
+            free(window.data)
 
-    cdef bytes met(self, long token):
+    cdef bytes text(self, token):
         """The bytes of a token; None if the id is not a token's, or its text is a special one."""
-        cdef bytes made
+        if not PyLong_CheckExact(token) or not -1 < token < PyList_GET_SIZE(self.known):
+            return None
+        cdef bytes text = self.known[<long>token]
+        if text is not None:
+            return text
         name = self.name_of(token)
         if name is None:
             return None
-        made = self.spelled(name)
-        if self.decode([token], skip_special_tokens=False) != made.decode(errors="replace"):
+        text = self.spelled(name)
+        if self.decode([token], skip_special_tokens=False) != text.decode(errors="replace"):
             note("texts of new tokens: a token is shown as something else than its bytes")
             return None
-        self.known[token] = made
-        return made
+        self.known[token] = text
+        return text
 
     cdef bytes spelled(self, str name):
-        made = bytearray()
-        for letter in name:
-            byte = self.bytes_of.get(letter)
-            if byte is None:  # an added token, which is its own text
-                return name.encode()
-            made.append(byte)
-        return bytes(made)
+        letters = [self.bytes_of.get(letter) for letter in name]
+        return name.encode() if None in letters else bytes(letters)  # an added token is its own text
 
 
 cdef tuple _grown(str before, str text, Py_ssize_t prefix, Py_ssize_t read, Py_ssize_t count):

@@ -2,21 +2,21 @@
 # cython: language_level=3, embedsignature=True, auto_pickle=False, autotestdict=False
 """The JSON of an API server's chunks, written in C, and what comes before it.
 
-The files included here, one idea each: numbers as serialisers print them, the buffer that is written into,
-what every piece of an answer can do, texts of token ids made once, results out of msgpack, arrays, answers in
-pieces, log-probabilities of chat, of completion and of the prompt, stand-ins for models of pydantic, and new
-text out of new token ids.
+Each file that is included here has one idea: notes, numbers as serialisers print them, the buffer that is
+written into, what every stand-in can do, a text that grows, texts of token ids made once, results out of
+msgpack, arrays, answers in pieces, log-probabilities of chat, of completion and of the prompt, stand-ins for
+models of pydantic, and new text out of new token ids.
 """
 cimport cython
 from cpython.dict cimport PyDict_Next, PyDict_SetItem
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
@@ -41,12 +41,16 @@ cdef extern from "fd_postproc/headers/json.h":
     int fdj_integer(fdj_buffer *b, long long n) noexcept nogil
     int fdj_double(fdj_buffer *b, double value, const fdj_style *style) noexcept nogil
 
+include "_notes.pxi"
 include "_numbers.pxi"
 include "_writer.pxi"
+include "_stand_in.pxi"
+include "_growing_text.pxi"
 include "_token_table.pxi"
 include "_packed.pxi"
 include "_arrays.pxi"
-include "_parts.pxi"
+include "_pieces.pxi"
+include "_scored_rows.pxi"
 include "_chat_logprobs.pxi"
 include "_completion_logprobs.pxi"
 include "_prompt_logprobs.pxi"

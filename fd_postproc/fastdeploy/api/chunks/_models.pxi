@@ -1,7 +1,7 @@
 # Stand-ins for models of pydantic: the same attributes and the same JSON, without validation by schema.
 #
-# A value of exactly the type that a field is declared with is taken as it is.  Anything else - another type,
-# a field that is missing - goes to the model itself, which accepts or refuses it.
+# A field accepts a value of exactly its declared type.  The model itself decides on any other type, and on a
+# field that is missing.
 
 cdef enum:
     AS_STR, AS_INT, AS_FLOAT, AS_INTS, AS_CHOICE, AS_MODEL, AS_MODELS, AS_MASKS, AS_PROMPTS, \
@@ -51,7 +51,7 @@ cdef class Field:
         else:
             raise ValueError(f"default={default!r} of the field {name} is none of: None, a str, an int")
 
-    cdef object taken(self, value):
+    cdef object accepted(self, value):
         """The value that the model would hold; NotImplemented if only the model can tell."""
         cdef int kind = self.kind
         if value is None:
@@ -72,15 +72,8 @@ cdef class Field:
             return value if PyUnicode_CheckExact(value) and value in self.more else NotImplemented
         if kind == AS_MODEL:
             return value if _is_model(value, self.more) else NotImplemented
-        if kind == AS_MODELS:
-            if not PyList_CheckExact(value):
-                return NotImplemented
-            for item in <list>value:
-                if not _is_model(item, self.more):
-                    return NotImplemented
-            return list(value)
-        if kind == AS_MASKS:
-            return _taken_masks(value)
+        if kind == AS_MODELS or kind == AS_MASKS:
+            return self.accepted_items(value)
         if kind == AS_PROMPTS:
             value = list(value) if type(value) is PromptLogprobs else value
             if _are_prompt_rows(value):
@@ -90,6 +83,17 @@ cdef class Field:
             return self.more.validate_python(value)
         except Exception:
             return NotImplemented
+
+    cdef object accepted_items(self, value):
+        if not PyList_CheckExact(value):
+            return NotImplemented
+        if self.kind == AS_MASKS:
+            rows = [_copied_integers(row) for row in <list>value]
+            return NotImplemented if NotImplemented in rows else rows
+        for item in <list>value:
+            if not _is_model(item, self.more):
+                return NotImplemented
+        return list(value)
 
     cdef int write(self, _Writer writer, value) except -1:
         cdef int kind = self.kind
@@ -108,12 +112,10 @@ cdef class Field:
             if PyList_CheckExact(value):
                 return writer.integers(value)
         elif kind == AS_MODEL:
-            return _write_piece(writer, value, self.more)
-        elif kind == AS_MODELS:
+            return _write_item(writer, value, self.more)
+        elif kind == AS_MODELS or kind == AS_MASKS:
             if PyList_CheckExact(value):
-                return _write_models(writer, value, self.more)
-        elif kind == AS_MASKS:
-            return _write_masks(writer, value)
+                return _write_items(writer, value, self.more)
         else:
             if kind == AS_PROMPTS:
                 if _are_prompt_rows(value):
@@ -141,34 +143,6 @@ cdef class Field:
         return value
 
 
-cdef object _taken_masks(value):
-    """A list of lists of integers, as a model would hold it; NotImplemented if only the model can tell."""
-    if not PyList_CheckExact(value):
-        return NotImplemented
-    made = [_copied_integers(row) for row in <list>value]
-    return NotImplemented if NotImplemented in made else made
-
-
-cdef int _write_masks(_Writer writer, value) except -1:
-    cdef Py_ssize_t i
-    if not PyList_CheckExact(value):
-        raise Unknown("a field was assigned another type")
-    if writer.parts is not None and PyList_GET_SIZE(value) >= MANY:
-        return writer.leave(_MaskRows.of(value))
-    writer.literal(b"[", 1)
-    for i in range(PyList_GET_SIZE(value)):
-        if i:
-            writer.literal(b",", 1)
-        _write_mask(writer, <object>PyList_GET_ITEM(value, i))
-    return writer.literal(b"]", 1)
-
-
-cdef int _write_mask(_Writer writer, row) except -1:
-    if not PyList_CheckExact(row):
-        raise Unknown("a field was assigned another type")
-    return writer.integers(row)
-
-
 cdef object _copied_integers(value):
     cdef Py_ssize_t i
     if not PyList_CheckExact(value):
@@ -180,27 +154,30 @@ cdef object _copied_integers(value):
 
 
 cdef inline bint _is_model(value, cls):
-    return (<Piece>value).model_class() is cls if isinstance(value, Piece) else type(value) is cls
+    return (<StandIn>value).model_class() is cls if isinstance(value, StandIn) else type(value) is cls
 
 
-cdef int _write_piece(_Writer writer, value, cls) except -1:
-    if isinstance(value, Piece):
-        if (<Piece>value).model_class() is cls:
-            return (<Piece>value).write(writer)
+cdef int _write_item(_Writer writer, value, cls) except -1:
+    """Write a model of a class, or a list of integers where there is none."""
+    if isinstance(value, StandIn):
+        if (<StandIn>value).model_class() is cls:
+            return (<StandIn>value).write(writer)
     elif type(value) is cls:
         return _write_model(writer, value)
+    elif cls is None and PyList_CheckExact(value):
+        return writer.integers(value)
     raise Unknown("a field was assigned another type")
 
 
-cdef int _write_models(_Writer writer, list values, cls) except -1:
+cdef int _write_items(_Writer writer, list values, cls) except -1:
     cdef Py_ssize_t i
     if writer.parts is not None and PyList_GET_SIZE(values) >= MANY:
-        return writer.leave(_ModelRows.of(values, cls))
+        return writer.leave(_Items.of(values, cls))
     writer.literal(b"[", 1)
     for i in range(len(values)):
         if i:
             writer.literal(b",", 1)
-        _write_piece(writer, values[i], cls)
+        _write_item(writer, values[i], cls)
     return writer.literal(b"]", 1)
 
 
@@ -220,7 +197,7 @@ cdef bytes _python_json(value):
 
 
 cdef object _plain(value):
-    return (<Piece>value).plain() if isinstance(value, Piece) else value.model_dump()
+    return (<StandIn>value).plain() if isinstance(value, StandIn) else value.model_dump()
 
 
 @cython.final
@@ -256,45 +233,32 @@ cdef class Models:
         cdef Py_ssize_t place = 0, required = 0
         cdef PyObject *name
         cdef PyObject *value
-        cdef PyObject *found
-        cdef Field field
-        cdef dict changed = None
-        cdef list unknown = None
+        cdef PyObject *field
+        cdef bint has_others = False
         if arguments:
             return self.cls(*arguments, **values)
         while PyDict_Next(values, &place, &name, &value):
-            found = PyDict_GetItemWithError(self.by_name, <object>name)
-            if found == NULL:  # pydantic leaves out what it does not know
-                if unknown is None:
-                    unknown = []
-                unknown.append(<object>name)
+            field = PyDict_GetItemWithError(self.by_name, <object>name)
+            if field == NULL:
+                has_others = True
                 continue
-            field = <Field>found
-            taken = field.taken(<object>value)
-            if taken is NotImplemented:
+            item = (<Field>field).accepted(<object>value)
+            if item is NotImplemented:
                 return self.stock(values, <object>name)
-            required += field.required
-            if <PyObject *>taken != value:
-                if changed is None:
-                    changed = {}
-                changed[<object>name] = taken
+            required += (<Field>field).required
+            if <PyObject *>item != value:
+                PyDict_SetItem(values, <object>name, item)
         if required != self.required:
             return self.stock(values, "a field that is missing")
-        if changed is not None:
-            values.update(changed)
-        if unknown is not None:
-            for key in unknown:
-                del values[key]
-        return self.holding(values) if self.answer is None else self.model_construct(self.answer, values)
-
-    cdef object model_construct(self, cls, dict values):
-        return cls.model_construct(_fields_set=set(values), **values)
+        if has_others:  # pydantic leaves out what it does not know
+            values = {key: item for key, item in values.items() if key in self.by_name}
+        return self.holding(values) if self.answer is None else _constructed(self.answer, values)
 
     def holding(self, dict values not None):
         """A stand-in with values that are those of fields."""
-        cdef Model made = Model.__new__(Model)
-        made.models, made.values = self, values
-        return made
+        cdef Model model = Model.__new__(Model)
+        model.models, model.values = self, values
+        return model
 
     cdef object stock(self, dict values, str what):
         note(f"the model has to look at {self.cls.__name__}: {what}")
@@ -304,18 +268,16 @@ cdef class Models:
         return getattr(self.cls, name)
 
     def __instancecheck__(self, other):
-        if isinstance(other, Piece):
-            return issubclass((<Piece>other).model_class(), self.cls)
+        if isinstance(other, StandIn):
+            return issubclass((<StandIn>other).model_class(), self.cls)
         return isinstance(other, self.cls)
-
-    def __subclasscheck__(self, other):
-        return issubclass(other.cls if type(other) is Models else other, self.cls)
-
-    def __mro_entries__(self, bases):
-        return (self.cls,)
 
     def __repr__(self):
         return f"<stand-in for {self.cls.__module__}.{self.cls.__qualname__}>"
+
+
+cdef object _constructed(cls, dict values):
+    return cls.model_construct(_fields_set=set(values), **values)
 
 
 cdef object _shown_value(value):
@@ -324,22 +286,22 @@ cdef object _shown_value(value):
 
 
 @cython.final
-cdef class Model(Piece):
+cdef class Model(StandIn):
     """Stand-in for a model: the values that were set, by name."""
 
     cdef Models models
     cdef dict values
-    cdef object whole
 
     def __getattr__(self, name):
-        cdef PyObject *found
+        cdef PyObject *value
+        cdef PyObject *field
         if self.whole is None:
-            found = PyDict_GetItemWithError(self.values, name)
-            if found != NULL:
-                return _shown_value(<object>found)
-            found = PyDict_GetItemWithError(self.models.by_name, name)
-            if found != NULL and (<Field>found).default is not ...:
-                return (<Field>found).default
+            value = PyDict_GetItemWithError(self.values, name)
+            if value != NULL:
+                return _shown_value(<object>value)
+            field = PyDict_GetItemWithError(self.models.by_name, name)
+            if field != NULL and (<Field>field).default is not ...:
+                return (<Field>field).default
         return getattr(self.whole_model(), name)
 
     def __setattr__(self, name, value):
@@ -348,9 +310,7 @@ cdef class Model(Piece):
         else:
             setattr(self.whole_model(), name, value)
 
-    cdef int write(self, _Writer writer) except -1:
-        if self.whole is not None:
-            return _write_model(writer, self.whole)
+    cdef int write_own(self, _Writer writer) except -1:
         cdef Field field
         cdef PyObject *value
         cdef size_t begin = writer.out.used
@@ -371,26 +331,21 @@ cdef class Model(Piece):
             writer.literal(b"{", 1)
         return writer.literal(b"}", 1)
 
-    cdef object plain(self):
+    cdef object plain_own(self):
         cdef Field field
         cdef PyObject *value
-        if self.whole is not None:
-            return self.whole.model_dump()
-        made = {}
+        plain = {}
         for item in self.models.fields:
             field = <Field>item
             value = PyDict_GetItemWithError(self.values, field.name)
             if value == NULL and field.default is ...:
                 return self.whole_model().model_dump()
-            made[field.name] = field.plain(<object>value) if value != NULL else field.default
-        return made
+            plain[field.name] = field.plain(<object>value) if value != NULL else field.default
+        return plain
 
-    cdef object whole_model(self):
-        if self.whole is None:
-            note(f"the full {self.models.cls.__name__} was asked for")
-            self.whole = self.models.cls.model_construct(
-                _fields_set=set(self.values), **{key: full(value) for key, value in self.values.items()})
-        return self.whole
+    cdef object new_model(self):
+        note(f"the full {self.models.cls.__name__} was asked for")
+        return _constructed(self.models.cls, {name: full(value) for name, value in self.values.items()})
 
     cdef object model_class(self):
         return self.models.cls
@@ -438,52 +393,12 @@ cdef class Model(Piece):
         writer.unset, writer.python, writer.texts = unset, python, []
         try:
             self.write(writer)
-            return writer.taken()
+            return writer.text()
         except (Unknown, UnicodeEncodeError) as error:
             note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
             return None
         finally:
             writer.end()
-
-
-cdef long long _written = 0
-cdef dict _notes = {}
-
-
-cdef object _told = None    # who else is told of notes
-
-
-cpdef note(str reason):
-    """Count one use of FastDeploy's own code, or one stand-in that became a full model."""
-    _notes[reason] = count = _notes.get(reason, 0) + 1
-    if _told is not None:
-        _told(reason, count)
-
-
-def tell_notes_to(function):
-    """Set the function that receives each noted reason and its count; None removes it."""
-    global _told
-    _told = function
-
-
-def forget_totals():
-    """Reset the totals to zero."""
-    global _written
-    _written = 0
-    _notes.clear()
-
-
-def totals():
-    """Totals of this process: chunks written, and fallbacks to FastDeploy by reason.
-
-    Returns
-    -------
-    int
-        Models that were written here.
-    dict of str to int
-        The others, and what they were made of, by reason.
-    """
-    return _written, dict(_notes)
 
 
 from json import dumps as _json_dumps

@@ -1,4 +1,5 @@
 # How floats are printed: the shortest digits always, the rest as a serialiser does it.
+from itertools import product as _product
 
 
 def _fill_powers():
@@ -49,17 +50,13 @@ cdef class FloatStyle:
             raise ValueError(f"least={least} is to be from -6 to 0, most={most} from 1 to 21")
         self.style.least, self.style.most, self.style.plus, self.style.two = least, most, plus, two
 
-    def __repr__(self):
-        style = self.style
-        return f"FloatStyle({style.least}, {style.most}, {bool(style.plus)}, {bool(style.two)})"
-
     def text(self, double value):
         """The text of a float in this style; ``null`` if it is not finite."""
         cdef _Writer writer = _Writer.begin(self)
         try:
             if fdj_double(&writer.out, value, &self.style):
                 raise MemoryError
-            return writer.taken()
+            return writer.text()
         finally:
             writer.end()
 
@@ -78,14 +75,10 @@ cdef class FloatStyle:
             None if it is none of those known here.
         """
         expected = [dump(value) for value in PROBES]
-        for least in (-5, -4, -6):
-            for most in (16, 17, 15, 21):
-                for plus in (True, False):
-                    for two in (False, True):
-                        style = FloatStyle(least, most, plus, two)
-                        if all(style.text(value) == text
-                               for value, text in zip(PROBES, expected, strict=True)):
-                            return style
+        for known in _product((-5, -4, -6), (16, 17, 15, 21), (True, False), (False, True)):
+            style = FloatStyle(*known)
+            if [style.text(value) for value in PROBES] == expected:
+                return style
         return None
 
 

@@ -13,8 +13,7 @@ cdef extern from "fd_postproc/headers/unpack.h":
     ctypedef struct fdu_rows:
         const unsigned char *ids
         const unsigned char *scores
-        const unsigned char *ranks
-        size_t rows, width
+        size_t rows
     bint fdu_big_endian(fdu_bytes *b, size_t n, uint64_t *value) noexcept nogil
     bint fdu_integer(fdu_bytes *b, int64_t *value) noexcept nogil
     bint fdu_float(fdu_bytes *b, double *value) noexcept nogil
@@ -49,21 +48,20 @@ cdef object _key(const char *text, size_t size):
     """The string of a map's key, cached."""
     cdef uint32_t mixed = <uint32_t>size
     cdef size_t i
-    cdef Py_ssize_t known_size
-    cdef const char *known_text
+    cdef Py_ssize_t key_size
+    cdef const char *key_text
     if size > LONGEST_KEY:
         return PyUnicode_DecodeUTF8(text, size, NULL)
     for i in range(size):
         mixed = (mixed ^ <unsigned char>text[i]) * 16777619u
     mixed = (mixed ^ (mixed >> 15)) % KEYS
-    known = _keys[mixed]
-    if known is not None:
-        known_text = PyUnicode_AsUTF8AndSize(known, &known_size)
-        if <size_t>known_size == size and not memcmp(known_text, text, size):
-            return known
-    made = _interned(PyUnicode_DecodeUTF8(text, size, NULL))
-    _keys[mixed] = made
-    return made
+    key = _keys[mixed]
+    if key is not None:
+        key_text = PyUnicode_AsUTF8AndSize(key, &key_size)
+        if <size_t>key_size == size and not memcmp(key_text, text, size):
+            return key
+    _keys[mixed] = key = _interned(PyUnicode_DecodeUTF8(text, size, NULL))
+    return key
 
 
 cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
@@ -74,7 +72,7 @@ cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
     cdef const char *text
     cdef size_t size, i
     cdef unsigned char kind
-    cdef list made
+    cdef list values
     if source.at >= source.end:
         raise Unknown("a message of results that ends too early")
     kind = source.at[0]
@@ -90,12 +88,12 @@ cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
     if depth > DEEPEST:
         raise Unknown("a message of results with too many levels")
     if fdu_list(source, &size):
-        made = PyList_New(size)
+        values = PyList_New(size)
         for i in range(size):
             value = _unpacked(source, depth + 1, lazy)
             Py_INCREF(value)
-            PyList_SET_ITEM(made, i, value)
-        return made
+            PyList_SET_ITEM(values, i, value)
+        return values
     if fdu_map(source, &size):
         return _unpacked_map(source, size, depth, lazy)
     if 0xC7 <= kind <= 0xC9 or 0xD4 <= kind <= 0xD8:
@@ -108,7 +106,7 @@ cdef object _unpacked(fdu_bytes *source, int depth, bint lazy):
 cdef dict _unpacked_map(fdu_bytes *source, size_t size, int depth, bint lazy):
     cdef const char *text
     cdef size_t length, i
-    cdef dict made = PyDict_New()
+    cdef dict values = PyDict_New()
     for i in range(size):
         if not fdu_text(source, &text, &length):
             raise Unknown("a message of results with a key that is no text")
@@ -118,8 +116,8 @@ cdef dict _unpacked_map(fdu_bytes *source, size_t size, int depth, bint lazy):
             value = _packed(source)
         if value is None:
             value = _unpacked(source, depth + 1, lazy)
-        PyDict_SetItem(made, key, value)
-    return made
+        PyDict_SetItem(values, key, value)
+    return values
 
 
 cdef object _packed(fdu_bytes *source):
@@ -128,12 +126,10 @@ cdef object _packed(fdu_bytes *source):
     cdef fdu_rows rows
     if not fdu_logprobs(source, &rows):
         return None
-    cdef PackedRows made = PackedRows.__new__(PackedRows)
-    made.keep(begin, <size_t>(source.at - begin))
-    made.rows = rows.rows
-    made.ids, made.scores, made.ranks = rows.ids - begin, rows.scores - begin, rows.ranks - begin
-    made.width = rows.width
-    return made
+    cdef PackedRows top = PackedRows.__new__(PackedRows)
+    top.keep(begin, <size_t>(source.at - begin))
+    top.rows, top.ids, top.scores = rows.rows, rows.ids - begin, rows.scores - begin
+    return top
 
 
 def unpack(bytes packed not None, bint lazy=True):
@@ -155,42 +151,22 @@ def unpack(bytes packed not None, bint lazy=True):
     cdef fdu_bytes source
     source.at = <const unsigned char *><const char *>packed
     source.end = source.at + len(packed)
-    made = _unpacked(&source, 0, lazy)
+    value = _unpacked(&source, 0, lazy)
     if source.at != source.end:
         raise Unknown("a message of results with something behind it")
-    return made
+    return value
 
 
 @cython.no_gc
 cdef class Packed:
-    """A read-only sequence of numbers, or of lists of them, that stays as bytes until it is looked at."""
+    """A read-only list or map that is made when it is first looked at.
 
-    cdef unsigned char *packed
-    cdef size_t size
-    cdef list lists
+    The garbage collector does not see it: what it holds are numbers.
+    """
 
-    def __dealloc__(self):
-        PyMem_Free(self.packed)
-
-    cdef int keep(self, const unsigned char *begin, size_t size) except -1:
-        """Copy the bytes: one slow client's results must not keep the messages of all others."""
-        self.packed = <unsigned char *>PyMem_Malloc(size)
-        if self.packed == NULL:
-            raise MemoryError
-        memcpy(self.packed, begin, size)
-        self.size = size
-        return 0
-
-    cdef list unpacked(self):
-        """The lists, cached after the first call."""
-        cdef fdu_bytes source
-        if self.lists is None:
-            source.at, source.end = self.packed, self.packed + self.size
-            self.lists = _unpacked(&source, 0, False)
-        return self.lists
-
-    def __sizeof__(self):
-        return object.__sizeof__(self) + self.size
+    cdef object unpacked(self):
+        """The list or map."""
+        raise NotImplementedError
 
     def __len__(self):
         return len(self.unpacked())
@@ -226,32 +202,53 @@ cdef class Packed:
         return repr(self.unpacked())
 
     def __copy__(self):
-        return list(self.unpacked())
+        return _copy(self.unpacked())
 
     def __deepcopy__(self, memo):
         return _deepcopy(self.unpacked(), memo)
 
     def __reduce_ex__(self, protocol):
-        return list, (self.unpacked(),)
+        return type(self.unpacked()), (self.unpacked(),)
 
 
 @cython.final
 @cython.no_gc
 cdef class PackedRows(Packed):
-    """Log-probabilities of a result: lists of ids, scores and ranks, unpacked at the first access.
+    """Log-probabilities of a result: lists of ids, scores and ranks."""
 
-    The garbage collector does not see it: what it holds are numbers.
-    """
+    cdef unsigned char *packed
+    cdef size_t size, rows
+    cdef size_t ids, scores    # where the first of each begins
+    cdef list lists
 
-    cdef size_t rows, width    # of each row; 0: they differ
-    cdef size_t ids, scores, ranks    # where the first of each begins
+    def __dealloc__(self):
+        PyMem_Free(self.packed)
+
+    cdef int keep(self, const unsigned char *begin, size_t size) except -1:
+        """Copy the bytes: one slow client's results must not keep the messages of all others."""
+        self.packed = <unsigned char *>PyMem_Malloc(size)
+        if self.packed == NULL:
+            raise MemoryError
+        memcpy(self.packed, begin, size)
+        self.size = size
+        return 0
+
+    cdef object unpacked(self):
+        cdef fdu_bytes source
+        if self.lists is None:
+            source.at, source.end = self.packed, self.packed + self.size
+            self.lists = _unpacked(&source, 0, False)
+        return self.lists
+
+    def __sizeof__(self):
+        return object.__sizeof__(self) + self.size
 
     def __len__(self):
         return 3 if self.lists is None else len(self.lists)
 
 
 from collections.abc import Sequence as _Sequence
-from copy import deepcopy as _deepcopy
+from copy import copy as _copy, deepcopy as _deepcopy
 from sys import intern as _interned
 
-_Sequence.register(Packed)
+_Sequence.register(PackedRows)

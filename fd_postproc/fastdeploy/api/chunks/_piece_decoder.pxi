@@ -58,13 +58,13 @@ cdef class PieceTokens:
                 if piece is None:
                     return None
                 text = <bytes>(piece[0] if at_start else piece[1])
-                if text and fdj_put(&window, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)):
+                if fdj_put(&window, text, len(text)):
                     raise MemoryError
                 kind = piece[2]
                 if kind == PIECE_ENDS_RUN:
                     at_start = True
                 elif kind == PIECE_PLAIN:
-                    at_start = at_start and self.stays_at_start and PyBytes_GET_SIZE(text) == 0
+                    at_start = at_start and self.stays_at_start and not text
             if read == count or window.used == before_size:
                 return "", prefix, read
             return _whole_characters(window.data, before_size, window.used, prefix, read, count)
@@ -72,10 +72,9 @@ cdef class PieceTokens:
             free(window.data)
 
     cdef tuple piece(self, token):
-        cdef tuple piece
         if not PyLong_CheckExact(token) or not -1 < token < PyList_GET_SIZE(self.known):
             return None
-        piece = <tuple>self.known[<long>token]
+        cdef tuple piece = self.known[<long>token]
         if piece is None:
             piece = self.meet(token)
             self.known[<long>token] = piece

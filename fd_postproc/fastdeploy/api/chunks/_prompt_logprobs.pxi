@@ -3,8 +3,7 @@
 from collections.abc import Mapping as _Mapping
 
 cdef enum:
-    MANY_CELLS = 1024     # of a prompt that is written in pieces
-    BITMAP_FROM = 1024    # columns of a row whose ids are looked for in a bitmap first
+    MANY_CELLS = 1024    # of a prompt that is written in pieces
 
 
 @cython.final
@@ -12,11 +11,12 @@ cdef enum:
 cdef class PromptLogprobs(Packed):
     """The sequence that FastDeploy makes as a list: None, then a map for each token.
 
-    Its items are read-only maps that refer to the packed numbers.  The stand-in for an answer's model
-    recognises them, in a list of FastDeploy's as well, and writes the numbers.
+    Its items are read-only maps that refer to the packed numbers.  An answer's stand-in writes the numbers,
+    also where FastDeploy has put the items into a list.
     """
 
     cdef tuple arrays              # NumPy's: ids, scores and ranks
+    cdef list lists
     cdef const int64_t *all_ids
     cdef const double *all_scores
     cdef const int64_t *ranks
@@ -38,22 +38,22 @@ cdef class PromptLogprobs(Packed):
     @staticmethod
     cdef PromptLogprobs of(tensors, Py_ssize_t most, Texts texts, stock):
         """Those of a result; Unknown for what FastDeploy has to see itself."""
-        cdef PromptLogprobs made = PromptLogprobs.__new__(PromptLogprobs)
-        made.texts, made.stock, made.most = texts, stock, most
+        cdef PromptLogprobs prompt = PromptLogprobs.__new__(PromptLogprobs)
+        prompt.texts, prompt.stock, prompt.most = texts, stock, most
         if not PyList_CheckExact(tensors) or PyList_GET_SIZE(tensors) != 3:
             raise Unknown("a prompt's log-probabilities are no arrays")
-        ids, scores, ranks = made.arrays = tuple(tensors)
-        made.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
-        made.all_scores = <const double *>_numbers_of(scores, 2, "f")
-        made.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
-        made.length, made.width = ids.shape
+        ids, scores, ranks = prompt.arrays = tuple(tensors)
+        prompt.all_ids = <const int64_t *>_numbers_of(ids, 2, "i")
+        prompt.all_scores = <const double *>_numbers_of(scores, 2, "f")
+        prompt.ranks = <const int64_t *>_numbers_of(ranks, 1, "i")
+        prompt.length, prompt.width = ids.shape
         if scores.shape != ids.shape or ranks.shape != ids.shape[:1]:
             raise Unknown("a prompt's log-probabilities have several lengths")
-        if made.length == 0 or made.width == 0:
+        if prompt.length == 0 or prompt.width == 0:
             raise Unknown("a prompt's log-probabilities are empty")
-        made.allocate()
-        made.ask_extremes()
-        return made
+        prompt.allocate()
+        prompt.ask_extremes()
+        return prompt
 
     cdef int allocate(self) except -1:
         self.bits = 1
@@ -81,20 +81,14 @@ cdef class PromptLogprobs(Packed):
 
     cdef int load(self, Py_ssize_t row) except -1:
         """Turn to a row and find equal ids: the first keeps its place, the last its value."""
-        cdef Py_ssize_t i, n = min(self.width, self.most)
+        cdef Py_ssize_t i
         cdef uint64_t slot, mask = (<uint64_t>1 << self.bits) - 1
-        cdef bint repeats
         if self.loaded == row:
             return 0
         self.ids, self.scores = self.all_ids + row * self.width, self.all_scores + row * self.width
         with nogil:
-            repeats = n < BITMAP_FROM or self.repeats(n)
-            if not repeats:
-                for i in range(n):
-                    self.last[i] = <int32_t>i
-                n = 0
-            memset(self.table, 0, (mask + 1) * sizeof(int32_t) if n else 0)
-            for i in range(n):
+            memset(self.table, 0, (mask + 1) * sizeof(int32_t))
+            for i in range(min(self.width, self.most)):
                 slot = (<uint64_t>self.ids[i] * <uint64_t>0x9E3779B97F4A7C15) >> (64 - self.bits)
                 while self.table[slot] and self.ids[self.table[slot] - 1] != self.ids[i]:
                     slot = (slot + 1) & mask
@@ -106,19 +100,6 @@ cdef class PromptLogprobs(Packed):
                     self.last[i] = <int32_t>i
         self.loaded = row
         return 0
-
-    cdef bint repeats(self, Py_ssize_t n) noexcept nogil:
-        """Whether an id may be in the row twice, by a bitmap in the table's memory."""
-        cdef uint8_t *seen = <uint8_t *>self.table
-        cdef uint64_t room = (<uint64_t>8 * sizeof(int32_t)) << self.bits, id
-        cdef Py_ssize_t i
-        memset(seen, 0, room // 8)
-        for i in range(n):
-            id = <uint64_t>self.ids[i]
-            if id >= room or seen[id >> 3] & (1 << (id & 7)):
-                return True
-            seen[id >> 3] |= 1 << (id & 7)
-        return False
 
     cdef Py_ssize_t write_cells(self, _Writer writer, Py_ssize_t row, Py_ssize_t column,
                                 Py_ssize_t *new_texts, size_t most) except -1:
@@ -161,7 +142,7 @@ cdef class PromptLogprobs(Packed):
             raise MemoryError
         return 0
 
-    cdef list unpacked(self):
+    cdef object unpacked(self):
         if self.lists is None:
             self.lists = self.stock()
             if self.clamper is not None:
@@ -185,63 +166,39 @@ cdef class PromptLogprobs(Packed):
         return [self.item(i) for i in places] if isinstance(place, slice) else self.item(places)
 
     cdef object item(self, Py_ssize_t i):
-        cdef PromptRow made
+        cdef PromptRow row
         if i == 0:
             return None
-        made = PromptRow.__new__(PromptRow)
-        made.source, made.row = self, i - 1
-        return made
+        row = PromptRow.__new__(PromptRow)
+        row.source, row.row = self, i - 1
+        return row
 
 
 @cython.final
 @cython.no_gc
-cdef class PromptRow:
+cdef class PromptRow(Packed):
     """The read-only map of a prompt's token: token ids, with what FastDeploy's own map has for each."""
 
     cdef PromptLogprobs source
     cdef Py_ssize_t row
 
-    cdef dict map(self):
-        """FastDeploy's own map."""
+    cdef object unpacked(self):
         return self.source.unpacked()[self.row + 1]
 
-    def __len__(self):
-        return len(self.map())
-
-    def __iter__(self):
-        return iter(self.map())
-
-    def __getitem__(self, token):
-        return self.map()[token]
-
-    def __contains__(self, token):
-        return token in self.map()
-
     def get(self, token, default=None):
-        return self.map().get(token, default)
+        return self.unpacked().get(token, default)
 
     def keys(self):
-        return self.map().keys()
+        return self.unpacked().keys()
 
     def values(self):
-        return self.map().values()
+        return self.unpacked().values()
 
     def items(self):
-        return self.map().items()
-
-    def __richcmp__(self, other, int kind):
-        other = (<PromptRow>other).map() if type(other) is PromptRow else other
-        return PyObject_RichCompare(self.map(), other, kind)
-
-    __hash__ = None
-
-    def __repr__(self):
-        return repr(self.map())
-
-    def __reduce_ex__(self, protocol):
-        return dict, (self.map(),)
+        return self.unpacked().items()
 
 
+_Sequence.register(PromptLogprobs)
 _Mapping.register(PromptRow)
 
 
@@ -284,9 +241,9 @@ cdef class _PromptRows(Part):
 
     @staticmethod
     cdef _PromptRows of(list rows):
-        cdef _PromptRows made = _PromptRows.__new__(_PromptRows)
-        made.rows, made.count, made.size = rows, PyList_GET_SIZE(rows), -1
-        return made
+        cdef _PromptRows part = _PromptRows.__new__(_PromptRows)
+        part.rows, part.count, part.size = rows, PyList_GET_SIZE(rows), -1
+        return part
 
     cdef bytes piece(self, _Writer writer):
         if self.next > self.count:

@@ -1,4 +1,4 @@
-# What each token id says, made once: its text and the JSON that never changes.
+# The table of token texts: for each id, made once, its text and the JSON that never changes.
 
 cdef struct text_record:
     # One block of memory: the record, and behind it the text, its key, and what stands around a score.
@@ -68,25 +68,15 @@ cdef class Texts:
             PyMem_Free(self.records[i])
         PyMem_Free(self.records)
 
-    cdef inline text_record *of(self, PyObject *token) except NULL:
-        """The cached record of an id; Unknown if the id cannot be cached."""
-        cdef int overflow = 0
-        cdef long long id
-        if not PyLong_CheckExact(<object>token):
-            raise Unknown("a token id is no integer")
-        id = PyLong_AsLongLongAndOverflow(<object>token, &overflow)
-        if overflow:
-            raise Unknown("a token id is out of range")
-        return self.numbered(id)
-
     cdef inline text_record *numbered(self, long long id) except NULL:
+        """The cached record of an id; Unknown if the id cannot be cached."""
         if 0 <= id < self.room and self.records[id] != NULL:
             return self.records[id]
         if not 0 <= id < MOST_IDS:
             raise Unknown("a token id is out of range")
-        return self.made(id)
+        return self.ask(id)
 
-    cdef text_record *made(self, Py_ssize_t id) except NULL:
+    cdef text_record *ask(self, Py_ssize_t id) except NULL:
         if self.size >= self.limit:
             raise Unknown("the table of token texts is full")
         shown, text = self.spell(id)
@@ -141,7 +131,17 @@ cdef class Texts:
 
     def shown(self, id):
         """The text that an answer shows for a token id."""
-        return _shown(self.of(<PyObject *>id))
+        return _shown(self.numbered(_token_id(id)))
+
+
+cdef inline long long _token_id(token) except? -2:
+    cdef int overflow = 0
+    if not PyLong_CheckExact(token):
+        raise Unknown("a token id is no integer")
+    cdef long long id = PyLong_AsLongLongAndOverflow(token, &overflow)
+    if overflow:
+        raise Unknown("a token id is out of range")
+    return id
 
 
 cdef bytes _json_string(str text):

@@ -22,7 +22,7 @@ cdef class _Writer:
     cdef bint unset     # fields that were not set are left out
     cdef bint python    # as Python's json writes it, which refuses NaN and infinities
     cdef list parts     # long lists and texts that are left for later, each with its place; None: none is
-    cdef list texts     # likewise long texts, which `taken` puts there; None: none is
+    cdef list texts     # likewise long texts, which `text` puts there; None: none is
 
     @staticmethod
     cdef _Writer begin(FloatStyle style):
@@ -46,23 +46,23 @@ cdef class _Writer:
     def __dealloc__(self):
         free(self.out.data)
 
-    cdef str taken(self):
+    cdef str text(self):
         cdef Py_ssize_t begin = 0
         if not self.texts:
             return PyUnicode_DecodeUTF8(self.out.data, self.out.used, NULL)
-        made = []
+        pieces = []
         for place, text in self.texts:
-            made += (self.out.data[begin:place].decode(), text)
+            pieces += (self.out.data[begin:place].decode(), text)
             begin = place
-        made.append(self.out.data[begin:self.out.used].decode())
-        return "".join(made)
+        pieces.append(self.out.data[begin:self.out.used].decode())
+        return "".join(pieces)
 
     cdef int put(self, bytes text) except -1:
         if fdj_put(&self.out, text, len(text)):
             raise MemoryError
         return 0
 
-    cdef int literal(self, const char *text, size_t n) except -1:
+    cdef inline int literal(self, const char *text, size_t n) except -1:
         if fdj_put(&self.out, text, n):
             raise MemoryError
         return 0
@@ -88,7 +88,7 @@ cdef class _Writer:
             raise MemoryError
         return 0
 
-    cdef int double(self, double value) except -1:
+    cdef inline int double(self, double value) except -1:
         if self.python and not isfinite(value):
             raise Unknown("a float is not finite")
         if fdj_double(&self.out, value, &self.style):
@@ -117,110 +117,3 @@ cdef class _Writer:
                 raise Unknown("a list of integers has something else")
             self.integer(value)
         return self.literal(b"]", 1)
-
-
-cdef class Piece:
-    """Part of an answer that can write itself, or become the model that it stands in for."""
-
-    cdef int write(self, _Writer writer) except -1:
-        raise NotImplementedError
-
-    cdef object plain(self):
-        """The value in Python's own types, as ``model_dump`` returns it."""
-        raise NotImplementedError
-
-    cdef object whole_model(self):
-        """The full model, cached after the first call."""
-        raise NotImplementedError
-
-    cdef object model_class(self):
-        """The class that this object stands in for."""
-        raise NotImplementedError
-
-    def __getattr__(self, name):
-        return getattr(self.whole_model(), name)
-
-    def __setattr__(self, name, value):
-        setattr(self.whole_model(), name, value)
-
-    def __delattr__(self, name):
-        delattr(self.whole_model(), name)
-
-    def __eq__(self, other):
-        return self.whole_model() == (full(other) if isinstance(other, Piece) else other)
-
-    __hash__ = None
-
-    def __repr__(self):
-        return repr(self.whole_model())
-
-    def __str__(self):
-        return str(self.whole_model())
-
-    def __iter__(self):
-        return iter(self.whole_model())
-
-    def __dir__(self):
-        return dir(self.whole_model())
-
-    def __copy__(self):
-        return self.whole_model().__copy__()
-
-    def __deepcopy__(self, memo):
-        return self.whole_model().__deepcopy__(memo)
-
-    def __reduce_ex__(self, protocol):
-        return itself, (self.whole_model(),)
-
-
-def itself(value):
-    """The value: what a stand-in is unpickled by."""
-    return value
-
-
-cpdef object full(value):
-    """What the model itself takes: the full model of a stand-in, the lists of what was packed."""
-    if isinstance(value, Piece):
-        return (<Piece>value).whole_model()
-    if isinstance(value, Packed):
-        return (<Packed>value).unpacked()
-    if type(value) is PromptRow:
-        return (<PromptRow>value).map()
-    if PyList_CheckExact(value):
-        return [full(item) for item in <list>value]
-    return value
-
-
-cpdef object standing_in(value):
-    """Whether a value is one of these stand-ins, whatever class it reports."""
-    return issubclass(type(value), Piece)
-
-
-@cython.final
-@cython.no_gc
-cdef class GrowingText:
-    """A text that grows: its UTF-8 in one memory.  ``io.StringIO`` keeps each string that is written."""
-
-    cdef fdj_buffer bytes
-
-    def __dealloc__(self):
-        free(self.bytes.data)
-
-    def append(self, str text not None):
-        """Append a text; lone surrogates are kept."""
-        cdef Py_ssize_t n
-        cdef const char *data
-        try:
-            data = PyUnicode_AsUTF8AndSize(text, &n)
-        except UnicodeEncodeError:
-            held = text.encode("utf-8", "surrogatepass")
-            data, n = <const char *>held, len(held)
-        if fdj_put(&self.bytes, data, n):
-            raise MemoryError
-
-    def whole(self):
-        """The text."""
-        return PyUnicode_DecodeUTF8(self.bytes.data, self.bytes.used, "surrogatepass")
-
-    def __sizeof__(self):
-        return object.__sizeof__(self) + self.bytes.room

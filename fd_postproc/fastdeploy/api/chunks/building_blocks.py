@@ -1,8 +1,7 @@
-"""Replacements for the models and logprob builders that the serving modules look up by name.
+"""This module replaces the models and logprob builders that the serving modules look up by name.
 
-FastDeploy's generators stay as they are.  What they call - the classes of an answer's parts, and the methods
-that turn a result's log-probabilities into some of them - is replaced by name in the module that they look
-it up in.
+FastDeploy's generators stay as they are.  They call the classes of an answer's parts, and the methods that
+turn a result's log-probabilities into such parts.  Those names are ours in the generators' modules.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 import importlib
-import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,20 +18,17 @@ from typing import Any
 
 from ... import gate, replacements
 from ._chunks import (
-    ChatBuilder,
-    ChatModels,
-    CompletionBuilder,
-    CompletionModels,
-    FloatStyle,
     PromptLogprobs,
     Texts,
     Unknown,
+    chat_logprobs,
+    completion_logprobs,
     give_arrays,
     note,
     prompt_logprobs,
 )
 from .model_fields import NotPlain, float_style, models_of
-from .token_spelling import chat_spelling, completion_spelling, prompt_spelling, silence
+from .token_spelling import chat_spelling, completion_spelling, prompt_spelling
 from .wait_for import IS_OF_USE, Asyncio
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
@@ -60,13 +55,13 @@ class Blocks:
     Attributes
     ----------
     names : dict of str to object
-        What stands for a class, by its name in the module.
+        Our object for each name in the module.
     methods : dict of (str, str) to function
-        What stands for a method, by class and name.
+        Our function for each class and method.
     left : dict of str to str
-        What is left to FastDeploy, and why.
+        The methods that stay FastDeploy's, and why.
     arrays : bool
-        Whether its code accepts NumPy's arrays.
+        Whether the module's code accepts NumPy's arrays.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
@@ -87,36 +82,32 @@ def blocks_of(module: Any) -> Blocks:
     style = float_style()
     if style is None:
         raise NotPlain("pydantic prints floats in none of the ways known here")
-    made = Blocks()
+    blocks = Blocks()
     classes = {name: vars(protocol)[name] for name in MODELS if name in vars(protocol)}
     stood_in = dict.fromkeys(classes.values())
     for name, cls in classes.items():
         if vars(module).get(name) is not cls or name in _BUILT_BY_FASTDEPLOY:
             continue
-        made.names[name] = models_of(cls, stood_in, style)
+        blocks.names[name] = models_of(cls, stood_in, style)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:
-        made.names["asyncio"] = Asyncio("asyncio")
+        blocks.names["asyncio"] = Asyncio("asyncio")
     new = {one.function: one.text for one in gate.judge("api chunks", module).unknown}
-    for (owner, name), make in _METHODS.items():
-        cls = vars(module).get(owner)
-        stock = vars(cls).get(name) if cls is not None else None
-        if stock is None:
-            continue
-        if not isinstance(stock, types.FunctionType) or _parameters(stock) != _PARAMETERS[name]:
-            made.left[name] = f"{owner}.{name} takes other arguments"
+    for (owner, name), (make, helper) in _METHODS.items():
+        stock = vars(vars(module).get(owner, object)).get(name)
+        if not isinstance(stock, types.FunctionType):
             continue
         if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
             continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
-        ours = make(stock, protocol, style)
-        if why := " and ".join(new[one] for one in _HELPERS[owner, name] if one in new):
-            made.left[name] = why
-            continue
-        made.methods[owner, name] = ours
-    if not made.names and not made.methods:
+        reasons = [new[one] for one in (f"{owner}.{name}", f"{owner}.{helper}") if one in new]
+        if reasons:
+            blocks.left[name] = " and ".join(reasons)
+        else:
+            blocks.methods[owner, name] = make(stock, protocol, blocks.names)
+    if not blocks.names and not blocks.methods:
         raise NotPlain(f"{module.__name__} names none of the parts known here")
-    made.arrays = _accepts_arrays(module)
-    _look_at_prompts(module, made)
-    return made
+    blocks.arrays = _accepts_arrays(module)
+    _look_at_prompts(module, blocks, any(_CLAMP in name for name in new))
+    return blocks
 
 
 _CLAMP = "clamp_prompt_logprobs"
@@ -128,17 +119,16 @@ _SHOWS_PROMPTS = {
 """By module: the models that get a prompt's log-probabilities."""
 
 
-def _look_at_prompts(module: Any, made: Blocks) -> None:
-    """Have a prompt's log-probabilities stay packed where all that sees them is replaced."""
+def _look_at_prompts(module: Any, blocks: Blocks, is_clamp_new: bool) -> None:
+    """Keep a prompt's log-probabilities packed only if all that sees them is replaced."""
     stock = vars(module).get(_CLAMP)
-    known = gate.judge("api chunks", module)
-    changed = any(_CLAMP in one.function for one in known.unknown)
-    shown = all(name in made.names for name in _SHOWS_PROMPTS[module.__name__])
-    if not isinstance(stock, types.FunctionType) or changed or not shown:
-        for place in [place for place in made.methods if place[1] == _BUILD_PROMPT]:
-            del made.methods[place]
-    elif any(name == _BUILD_PROMPT for _, name in made.methods):
-        made.names[_CLAMP] = _clamp(stock)
+    is_shown = all(name in blocks.names for name in _SHOWS_PROMPTS[module.__name__])
+    builders = [place for place in blocks.methods if place[1] == _BUILD_PROMPT]
+    if not isinstance(stock, types.FunctionType) or is_clamp_new or not is_shown:
+        for place in builders:
+            del blocks.methods[place]
+    elif builders:
+        blocks.names[_CLAMP] = _clamp(stock)
 
 
 def _clamp(stock: Any) -> Callable[..., Any]:
@@ -206,29 +196,42 @@ def install(module: Any, blocks: Blocks) -> Callable[[], None]:
     return ours_in.close
 
 
-def _parameters(function: types.FunctionType) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
+class _TextsOf:
+    """Cache of the texts of a data processor's tokens; usually there is a single processor.
+
+    Parameters
+    ----------
+    spelling : callable
+        From a data processor to what `Texts` is made with.
+    """
+
+    def __init__(self, spelling: Callable[[Any], Callable[[int], tuple[str, str]]]) -> None:
+        self._spelling = spelling
+        self._processor: Callable[[], Any] = lambda: None
+        self._texts: Any = None
+
+    def __call__(self, handler: Any) -> Any:
+        """The texts of a handler's processor."""
+        processor = handler.engine_client.data_processor
+        if self._processor() is not processor:
+            self._texts = Texts(self._spelling(processor))
+            self._processor = weakref.ref(processor)
+        return self._texts
 
 
-class _PerProcessor:
-    """Cache of one builder for each data processor; usually there is a single one."""
-
-    def __init__(self, make: Callable[[Any], Any]) -> None:
-        self.make = make
-        self.last: Callable[[], Any] = lambda: None
-        self.builder: Any = None
-
-    def of(self, processor: Any) -> Any:
-        if self.last() is not processor:
-            self.builder = self.make(processor)
-            self.last = weakref.ref(processor)
-        return self.builder
+def _or_fastdeploys(ours: Callable[[], Any], own: Callable[[], Any]) -> Any:
+    """What our function returns, or FastDeploy's own where ours gives up."""
+    try:
+        return ours()
+    except Unknown as reason:
+        note(str(reason))
+    except Exception:
+        note("the tokenizer refuses a token id")
+    return own()
 
 
-def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
-    models = ChatModels(protocol.LogProbEntry, protocol.LogProbs, style)
-    silent = Texts(silence)
-    builders = _PerProcessor(lambda processor: ChatBuilder(models, Texts(chat_spelling(processor)), silent))
+def _chat_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
+    entry, models, texts_of = protocol.LogProbEntry, names["LogProbs"], _TextsOf(chat_spelling)
 
     @functools.wraps(stock)
     def _create_chat_logprobs(
@@ -238,48 +241,35 @@ def _chat_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[...
         request_top_logprobs: Any = None,
         request_decode_flag: Any = True,
     ) -> Any:
-        try:
-            builder = builders.of(handler.engine_client.data_processor)
-            return builder.build(
-                output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
-            )
-        except Unknown as reason:
-            note(str(reason))
-        except Exception:
-            note("the tokenizer refuses a token id")
-        return stock(
-            handler, output_top_logprobs, request_logprobs, request_top_logprobs, request_decode_flag
+        top, columns, wanted = output_top_logprobs, request_top_logprobs, request_decode_flag
+        if not request_logprobs:
+            return None
+        return _or_fastdeploys(
+            lambda: chat_logprobs(top, columns, texts_of(handler) if wanted else None, entry, models),
+            functools.partial(stock, handler, top, request_logprobs, columns, wanted),
         )
 
     return _create_chat_logprobs
 
 
-def _completion_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
-    models = CompletionModels(protocol.CompletionLogprobs, style)
-    builders = _PerProcessor(
-        lambda processor: CompletionBuilder(models, Texts(completion_spelling(processor)))
-    )
+def _completion_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
+    cls, texts_of = protocol.CompletionLogprobs, _TextsOf(completion_spelling)
 
     @functools.wraps(stock)
     def _create_completion_logprobs(
         handler: Any, output_top_logprobs: Any, request_logprobs: Any = None, prompt_text_offset: Any = None
     ) -> Any:
-        try:
-            builder = builders.of(handler.engine_client.data_processor)
-            top = output_top_logprobs
-            own = functools.partial(stock, handler, top, request_logprobs, prompt_text_offset)
-            return builder.build(output_top_logprobs, request_logprobs, own)
-        except Unknown as reason:
-            note(str(reason))
-        except Exception:
-            note("the tokenizer refuses a token id")
-        return stock(handler, output_top_logprobs, request_logprobs, prompt_text_offset)
+        own = functools.partial(stock, handler, output_top_logprobs, request_logprobs, prompt_text_offset)
+        return _or_fastdeploys(
+            lambda: completion_logprobs(output_top_logprobs, request_logprobs, texts_of(handler), cls, own),
+            own,
+        )
 
     return _create_completion_logprobs
 
 
-def _prompt_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[..., Any]:
-    builders = _PerProcessor(lambda processor: Texts(prompt_spelling(processor)))
+def _prompt_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
+    texts_of = _TextsOf(prompt_spelling)
 
     @functools.wraps(stock)
     def _build_prompt_logprobs(
@@ -288,47 +278,24 @@ def _prompt_logprobs(stock: Any, protocol: Any, style: FloatStyle) -> Callable[.
         num_prompt_logprobs: Any,
         include_logprobs_decode_token: Any,
     ) -> Any:
-        tensors, wanted = prompt_logprobs_tensors, include_logprobs_decode_token
-        own = functools.partial(stock, handler, tensors, num_prompt_logprobs, wanted)
+        tensors, columns, wanted = prompt_logprobs_tensors, num_prompt_logprobs, include_logprobs_decode_token
+        own = functools.partial(stock, handler, tensors, columns, wanted)
         if type(tensors) in (list, tuple) and type([*tensors, None][0]) is list:
             return own()  # another way of transport has unpacked them
-        try:
-            texts = builders.of(handler.engine_client.data_processor) if wanted else None
-            return prompt_logprobs(tensors, num_prompt_logprobs, texts, own)
-        except Unknown as reason:
-            note(str(reason))
-        except Exception:
-            note("the tokenizer refuses a token id")
-        return own()
+        return _or_fastdeploys(
+            lambda: prompt_logprobs(tensors, columns, texts_of(handler) if wanted else None, own), own
+        )
 
     return _build_prompt_logprobs
 
 
 _METHODS = {
-    ("OpenAIServingChat", "_create_chat_logprobs"): _chat_logprobs,
-    ("OpenAIServingCompletion", "_create_completion_logprobs"): _completion_logprobs,
-    ("OpenAIServingChat", _BUILD_PROMPT): _prompt_logprobs,
-    ("OpenAIServingCompletion", _BUILD_PROMPT): _prompt_logprobs,
-}
-_HELPERS = {
-    (owner, name): (f"{owner}.{name}", *(f"{owner}.{helper}" for helper in helpers))
-    for (owner, name), helpers in {
-        ("OpenAIServingChat", "_create_chat_logprobs"): ("_build_logprobs_response",),
-        ("OpenAIServingCompletion", "_create_completion_logprobs"): ("_build_logprobs_response",),
-        ("OpenAIServingChat", _BUILD_PROMPT): ("_make_logprob_dict",),
-        ("OpenAIServingCompletion", _BUILD_PROMPT): ("_make_logprob_dict",),
-    }.items()
-}
-"""FastDeploy's functions that each of our methods stands for."""
-_PARAMETERS = {
-    _BUILD_PROMPT: (
-        *("self", "prompt_logprobs_tensors", "num_prompt_logprobs", "include_logprobs_decode_token"),
+    ("OpenAIServingChat", "_create_chat_logprobs"): (_chat_logprobs, "_build_logprobs_response"),
+    ("OpenAIServingCompletion", "_create_completion_logprobs"): (
+        _completion_logprobs,
+        "_build_logprobs_response",
     ),
-    "_create_chat_logprobs": (
-        *("self", "output_top_logprobs", "request_logprobs", "request_top_logprobs"),
-        "request_decode_flag",
-    ),
-    "_create_completion_logprobs": (
-        *("self", "output_top_logprobs", "request_logprobs", "prompt_text_offset"),
-    ),
+    ("OpenAIServingChat", _BUILD_PROMPT): (_prompt_logprobs, "_make_logprob_dict"),
+    ("OpenAIServingCompletion", _BUILD_PROMPT): (_prompt_logprobs, "_make_logprob_dict"),
 }
+"""By class and method of FastDeploy's: what makes ours, and the other method that ours does inline."""

@@ -1,4 +1,4 @@
-"""Builds the stand-in of a pydantic model's class from the fields of that class."""
+"""This module builds the stand-in of a pydantic model's class from the fields of that class."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ _HOOKS = (
     *("validators", "field_validators", "root_validators", "field_serializers", "model_serializers"),
     *("model_validators", "computed_fields"),
 )
+_METHODS = (*("__init__", "__setattr__", "__getattr__", "model_dump_json", "model_dump", "model_post_init"),)
+
+
+_NAMED_ELSEWHERE = ("alias", "validation_alias", "serialization_alias", "exclude")
 
 
 class NotPlain(Refused):
@@ -47,10 +51,12 @@ def models_of(cls: Any, stood_in: dict[Any, Any], style: FloatStyle) -> Models:
     """
     cls.model_rebuild()
     _check_plain(cls)
-    made = Models(cls, [_field(cls, name, info, stood_in) for name, info in cls.model_fields.items()], style)
+    models = Models(
+        cls, [_field(cls, name, info, stood_in) for name, info in cls.model_fields.items()], style
+    )
     if cls.__name__ in whole_answers.NAMES:
-        made.answer = whole_answers.answer_class(made)
-    return made
+        models.answer = whole_answers.answer_class(models)
+    return models
 
 
 def _check_plain(cls: Any) -> None:
@@ -61,22 +67,13 @@ def _check_plain(cls: Any) -> None:
         if getattr(cls.__pydantic_decorators__, kind, None):
             raise NotPlain(f"{cls.__name__} has {kind.replace('_', ' ')}")
     base = importlib.import_module("pydantic").BaseModel
-    for name in (
-        "__init__",
-        "__setattr__",
-        "__getattr__",
-        "model_dump_json",
-        "model_dump",
-        "model_post_init",
-    ):
+    for name in _METHODS:
         if getattr(cls, name, None) is not getattr(base, name, None):
             raise NotPlain(f"{cls.__name__} has its own {name}")
 
 
 def _field(cls: Any, name: str, info: Any, stood_in: dict[Any, Any]) -> Field:
-    if any(
-        getattr(info, hook, None) for hook in ("alias", "validation_alias", "serialization_alias", "exclude")
-    ):
+    if any(getattr(info, name, None) for name in _NAMED_ELSEWHERE):
         raise NotPlain(f"{cls.__name__}.{name} goes by another name, or is left out")
     inner, optional = _without_none(info.annotation)
     kind, more = _kind(inner, stood_in)
@@ -86,8 +83,8 @@ def _field(cls: Any, name: str, info: Any, stood_in: dict[Any, Any]) -> Field:
         kind = "prompts"
     if kind in ("other", "prompts"):
         pydantic = importlib.import_module("pydantic")
-        kept: Any = typing.Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        more = pydantic.TypeAdapter(kept, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
+        whole: Any = typing.Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        more = pydantic.TypeAdapter(whole, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
     default = _default(info)
     return Field(name, kind, optional, default, info.is_required(), more)
 

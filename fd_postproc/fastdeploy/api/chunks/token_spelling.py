@@ -1,4 +1,4 @@
-"""How FastDeploy shows a token id, by FastDeploy's own data processor."""
+"""This module spells token ids as FastDeploy shows them, by FastDeploy's own data processor."""
 
 from __future__ import annotations
 
@@ -42,11 +42,6 @@ def prompt_spelling(processor: Any) -> Callable[[int], tuple[str, str]]:
         return processor.process_logprob_response(token), ""
 
     return spell
-
-
-def silence(token: int) -> tuple[str, str]:
-    """The function for requests that want no texts."""
-    return "", ""
 
 
 def _in_bytes(text: str) -> str:

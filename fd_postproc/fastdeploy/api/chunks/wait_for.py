@@ -1,7 +1,7 @@
-"""``asyncio.wait_for`` without a task of its own for each wait, for Python before 3.12.
+"""This module waits as ``asyncio.wait_for`` does, without a task for each wait, in Python before 3.12.
 
 FastDeploy's generators wait for each result with a time limit.  On Python 3.10 and 3.11 asyncio makes a task
-for each wait: 10 to 20 us a chunk.  From 3.12 on asyncio waits as this function does, and stays.
+for each wait: 10 to 20 us a chunk.  From 3.12 on asyncio's own function does not, and stays.
 """
 
 from __future__ import annotations

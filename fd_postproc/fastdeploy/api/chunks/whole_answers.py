@@ -1,8 +1,8 @@
-"""Answers that are not streamed: instances of FastDeploy's own class that are written without pydantic.
+"""This module makes answers that are not streamed: of FastDeploy's own class, but written without pydantic.
 
 FastDeploy's application asks whether an answer is of its class, and calls
-``JSONResponse(content=answer.model_dump())``.  The dump is a dictionary that is filled at the first access;
-our response class (`responses`) writes the JSON instead.
+``JSONResponse(content=answer.model_dump())``.  Our dump is a dictionary that is filled at the first access.
+Our response class (`responses`) writes the JSON without it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 from ._chunks import Models, itself
 
-NAMES = ("ChatCompletionResponse", "CompletionResponse")
-"""Classes of such answers."""
+NAMES = ("ChatCompletionResponse", "CompletionResponse")  # classes of such answers
 
 _dumps_late = False
 
@@ -25,27 +24,21 @@ def dump_late(late: bool) -> None:
 
 
 def answer_class(models: Models) -> Any:
-    """A subclass of an answer's class, whose instances hold stand-ins for the parts.
-
-    Parameters
-    ----------
-    models : Models
-        The stand-ins for the answer itself, which write it.
-    """
+    """A subclass of an answer's class, whose instances hold stand-ins for the parts; `models` writes them."""
     cls: Any = models.cls
 
     class Answer(cls):  # type: ignore[misc]
         def stand_in(self) -> Any:
-            given = self.model_fields_set
-            return models.holding({name: value for name, value in vars(self).items() if name in given})
+            names = self.model_fields_set
+            return models.holding({name: value for name, value in vars(self).items() if name in names})
 
         def model_dump_json(self, **options: Any) -> str:
             text: str = self.stand_in().model_dump_json(**options)
             return text
 
         def model_dump(self, **options: Any) -> Any:
-            made = self.stand_in()
-            return Dump(made) if _dumps_late and not options else made.model_dump(**options)
+            answer = self.stand_in()
+            return Dump(answer) if _dumps_late and not options else answer.model_dump(**options)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             return itself, (self.stand_in().full_model(),)
@@ -65,13 +58,7 @@ def _of_the_full_model(name: str) -> Callable[..., Any]:
 
 
 class Dump(dict):  # type: ignore[type-arg]
-    """The result of an answer's ``model_dump()``, filled at the first access.
-
-    Parameters
-    ----------
-    answer : Model
-        The stand-in.
-    """
+    """The result of an answer's ``model_dump()``, filled at the first access from the stand-in."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__({"": None})  # json takes an empty one for one without entries

@@ -47,32 +47,18 @@ cdef class Part:
 
 
 @cython.final
-cdef class _ModelRows(Part):
+cdef class _Items(Part):
     cdef list values
-    cdef object cls
+    cdef object cls    # of models; None: lists of integers
 
     @staticmethod
-    cdef _ModelRows of(list values, cls):
-        cdef _ModelRows made = _ModelRows.__new__(_ModelRows)
-        made.values, made.cls, made.count, made.size = values, cls, PyList_GET_SIZE(values), -1
-        return made
+    cdef _Items of(list values, cls):
+        cdef _Items part = _Items.__new__(_Items)
+        part.values, part.cls, part.count, part.size = values, cls, len(values), -1
+        return part
 
     cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return _write_piece(writer, self.values[i], self.cls)
-
-
-@cython.final
-cdef class _MaskRows(Part):
-    cdef list rows
-
-    @staticmethod
-    cdef _MaskRows of(list rows):
-        cdef _MaskRows made = _MaskRows.__new__(_MaskRows)
-        made.rows, made.count, made.size = rows, PyList_GET_SIZE(rows), -1
-        return made
-
-    cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
-        return _write_mask(writer, self.rows[i])
+        return _write_item(writer, self.values[i], self.cls)
 
 
 @cython.final
@@ -84,10 +70,10 @@ cdef class _LongText(Part):
 
     @staticmethod
     cdef _LongText of(text):
-        cdef _LongText made = _LongText.__new__(_LongText)
-        made.text, made.letters = text, PyUnicode_AsUTF8AndSize(text, &made.size)
-        made.count = made.size
-        return made
+        cdef _LongText part = _LongText.__new__(_LongText)
+        part.text, part.letters = text, PyUnicode_AsUTF8AndSize(text, &part.size)
+        part.count = part.size
+        return part
 
     cdef bytes piece(self, _Writer writer):
         cdef Py_ssize_t begin = self.next, end = min(self.count, begin + LONG_TEXT)
@@ -107,15 +93,15 @@ cdef bint _is_long(text) except -1:
 
 @cython.final
 cdef class _Written(Part):
-    """A part whose JSON is there."""
+    """A part whose JSON is written already."""
 
     cdef list pieces
 
     @staticmethod
     cdef _Written of(list pieces):
-        cdef _Written made = _Written.__new__(_Written)
-        made.pieces, made.size, made.count = pieces, sum(map(len, pieces)), len(pieces)
-        return made
+        cdef _Written part = _Written.__new__(_Written)
+        part.pieces, part.size, part.count = pieces, sum(map(len, pieces)), len(pieces)
+        return part
 
     cdef bytes piece(self, _Writer writer):
         if self.next == self.count:
@@ -144,11 +130,11 @@ cdef class Pieces:
 
     @staticmethod
     cdef Pieces of(_Writer writer):
-        cdef Pieces made = Pieces.__new__(Pieces)
-        made.frame, made.parts = writer.out.data[:writer.out.used], writer.parts
-        made.style, made.unset, made.python = writer.floats, writer.unset, writer.python
-        made.size = -1
-        return made
+        cdef Pieces pieces = Pieces.__new__(Pieces)
+        pieces.frame, pieces.parts = writer.out.data[:writer.out.used], writer.parts
+        pieces.style, pieces.unset, pieces.python = writer.floats, writer.unset, writer.python
+        pieces.size = -1
+        return pieces
 
     @property
     def whole(self):
@@ -161,11 +147,11 @@ cdef class Pieces:
         for i in range(len(self.parts)):
             place, part = self.parts[i]
             if (<Part>part).size < 0:
-                made = []
+                pieces = []
                 while (piece := self.piece_of(part)) is not None:
-                    made.append(piece)
+                    pieces.append(piece)
                     yield
-                part = _Written.of(made)
+                part = _Written.of(pieces)
                 self.parts[i] = place, part
             size += (<Part>part).size
         self.size = size
