@@ -128,6 +128,8 @@ def _limit(item):
     limit = float(item.config.getini("faulthandler_timeout") or 0)
     if item.get_closest_marker("realtime"):
         limit = limit and max(limit, REALTIME_LIMIT_S)
+    # Where more than two processes a core want to run, everything takes longer in proportion.
+    limit *= max(1.0, os.getloadavg()[0] / (2 * len(os.sched_getaffinity(0))))
     if not limit or item.get_closest_marker("nightly"):
         faulthandler.cancel_dump_traceback_later()
     else:
