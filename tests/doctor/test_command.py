@@ -27,15 +27,6 @@ def test_exit_status_and_filters(run, queue, monkeypatch):
     assert "1 error" in out
 
 
-def test_a_group_without_a_title_is_printed_too(run, monkeypatch):
-    finding = doctor.Finding("error", "of a test", "planted", "something", "is wrong")
-    monkeypatch.setattr(doctor, "examine", lambda scope, snapshot: [finding])
-    status, out, _ = run()
-    assert status == 1
-    assert "of a test\n" in out
-    assert "something: is wrong" in out
-
-
 @each(
     ("arguments", "why"),
     [
@@ -62,14 +53,6 @@ def test_json(run, queue):
     assert all(set(finding) == fields for finding in document["findings"])
     assert {finding["severity"] for finding in document["findings"]} <= set(doctor.SEVERITIES)
     assert any(finding["msqid"] == queue.id for finding in document["findings"])
-
-
-def test_piped_output_is_one_line_a_finding(queue):
-    done = subprocess.run([*PROGRAM, "--queue-id", f"key:{queue.key:#x}"], capture_output=True, text=True)
-    (line,) = [line for line in done.stdout.splitlines() if f"queue {queue.id} " in line]
-    assert "empty" in line
-    assert line.endswith("receiver: nobody yet")
-    assert "\x1b" not in done.stdout
 
 
 def test_a_narrow_terminal_loses_nothing(queue):
