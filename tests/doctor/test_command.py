@@ -27,6 +27,15 @@ def test_exit_status_and_filters(run, queue, monkeypatch):
     assert "1 error" in out
 
 
+def test_a_group_without_a_title_is_printed_too(run, monkeypatch):
+    finding = doctor.Finding("error", "of a test", "planted", "something", "is wrong")
+    monkeypatch.setattr(doctor, "examine", lambda scope, snapshot: [finding])
+    status, out, _ = run()
+    assert status == 1
+    assert "of a test\n" in out
+    assert "something: is wrong" in out
+
+
 @each(
     ("arguments", "why"),
     [

@@ -63,6 +63,19 @@ def test_a_flood_of_small_messages(queue, size, floods):
         queue.receive()
 
 
+def test_a_flood_is_no_fault_of_a_reader_that_reads(queue):
+    """The full queue is not its doing; and the last to write is not taken for the worker."""
+    queue.max_size = min(queue.max_size, 16384)
+    queue.send(b"")
+    queue.receive()
+    for _ in range(queue.max_size // 4):
+        queue.send(bytes(4))
+    found = examined(queue)
+    assert found["queue-flood"].severity == "error"
+    assert f"record msqid:{queue.id} " in found["queue-flood"].remedy[1]
+    assert not {"queue-full", "queue-backlog"} & set(found)
+
+
 def test_what_dead_processes_left(queue):
     pid = dead_user(queue.key, "for n in range(3): q.send(b'\\1' + bytes(7))\nq.receive()")
     found = examined(queue)
@@ -171,6 +184,13 @@ def test_a_malformed_first_message(queue):
 def test_a_message_of_another_type(queue):
     queue.send(fp.encode(fp.Step.from_arrays("plain", [1], [5])), type=7)
     assert "message-malformed" in examined(queue)
+
+
+def test_good_messages_are_not_complained_about(queue, goldens):
+    for name in ("plain_b3_stop_s7", "plain_b1_s1001"):
+        queue.send(goldens[name].payload)
+    assert set(examined(queue)) == {"queue"}
+    assert set(examined(queue, channels=("plain",))) == {"queue"}
 
 
 def test_a_queue_that_others_may_use(queue):
