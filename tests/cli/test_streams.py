@@ -73,12 +73,6 @@ def test_record_and_replay_by_standard_streams(queue, queue_keys):
         assert [receiver.receive(0) for _ in range(4)] == [STEP, STEP, STEP, None]
 
 
-def test_a_recording_does_not_go_to_a_terminal(queue, monkeypatch, capsys):
-    monkeypatch.setattr(os, "isatty", lambda number: True)
-    assert main(["record", key_of(queue), "-"]) == 1
-    assert "standard output is a terminal" in capsys.readouterr().err
-
-
 def full(self, data):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

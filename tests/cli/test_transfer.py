@@ -35,14 +35,6 @@ def test_record_and_replay_keep_every_byte(run, queue, tmp_path):
     assert take_all(queue) == sent
 
 
-def test_record_takes_no_more_than_asked(run, queue, tmp_path):
-    for i in range(3):
-        queue.send(bytes([i]))
-    assert run("record", key_of(queue), tmp_path / "a", "--count", "2")[0] == 0
-    assert take_all(queue) == [(b"\2", 1)]
-    assert payloads(tmp_path / "a") == [b"\0", b"\1"]
-
-
 def test_record_does_not_replace_a_file(run, queue, tmp_path):
     path = tmp_path / "a"
     path.write_text("mine")

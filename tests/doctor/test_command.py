@@ -64,14 +64,6 @@ def test_json(run, queue):
     assert any(finding["msqid"] == queue.id for finding in document["findings"])
 
 
-def test_piped_output_is_one_line_a_finding(queue):
-    done = subprocess.run([*PROGRAM, "--queue-id", f"key:{queue.key:#x}"], capture_output=True, text=True)
-    (line,) = [line for line in done.stdout.splitlines() if f"queue {queue.id} " in line]
-    assert "empty" in line
-    assert line.endswith("receiver: nobody yet")
-    assert "\x1b" not in done.stdout
-
-
 def test_a_narrow_terminal_loses_nothing(queue):
     queue.send(b"\xff" * 300)
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "40"}

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from fd_postproc import doctor
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from tests.lib.rows import each
 
@@ -112,19 +111,6 @@ def test_a_fastdeploy_that_this_user_may_not_read(site, monkeypatch, tmp_path):
     finally:
         os.seteuid(0)
     assert codes[0] == "fastdeploy-missing"
-
-
-def test_a_fastdeploy_that_is_not_there_is_the_first_thing_said(monkeypatch):
-    missing = doctor.Finding("info", "fastdeploy", "fastdeploy-missing", "FastDeploy", "not installed")
-    sides = check_fastdeploy()[1:]
-    monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [missing, *sides])
-    found = doctor.examine(doctor.Scope(trial=False))
-    assert found[0] is missing
-    there = doctor.Finding("info", "fastdeploy", "fastdeploy", "FastDeploy", "2.6")
-    monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [there, *sides])
-    found = doctor.examine(doctor.Scope(trial=False))
-    assert found[0].subject == "engine side"
-    assert there in found
 
 
 def test_two_fastdeploys(site):

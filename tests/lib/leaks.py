@@ -16,6 +16,7 @@ from tests.lib.children import kept
 
 # What our own code keeps for good: a thread of the ops, and a variable that an engine sets for workers.
 WATCH, PEER = "fd_postproc-watch", "FD_POSTPROC_PEER"
+OF_IMPORTS = {"CUSTOM_DEVICE_ROOT"}  # Paddle sets it when it is imported
 GRACE_S = 10  # a thread or a child that was told to end is given so long
 
 
@@ -46,7 +47,9 @@ def _queues():
 
 
 def _environment():
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {
+        name: value for name, value in os.environ.items() if name not in {"PYTEST_CURRENT_TEST", *OF_IMPORTS}
+    }
 
 
 def _end(child):
