@@ -129,10 +129,13 @@ def handover_in(scheduler: Any, plan: Plan) -> Handover | None:
     Returns
     -------
     Handover or None
-        None unless the code of the scheduler's class is known.
+        None unless the code of the scheduler's class is known, and its tables are plain ones.
     """
     stock = Stock.of(type(scheduler), None, None)
     if stock.put is None or gate.judge("delivery", type(scheduler)).reason:
+        return None
+    tables = scheduler.requests, scheduler.responses, scheduler.batch_responses_per_step
+    if tuple(map(type, tables)) != (dict, dict, list):
         return None
     log = stock.put.__globals__["scheduler_logger"]
     return Handover(scheduler, stock.put, stock.get, log, plan.results)
