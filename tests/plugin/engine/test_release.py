@@ -37,6 +37,17 @@ def test_a_request_that_ends_leaves_nothing(rig):
     assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_counter_is_fastdeploys_to_drop_unless_it_fails(rig, monkeypatch, fails):
+    def recycle(*arguments):
+        if fails:
+            raise OSError("planted")
+
+    monkeypatch.setattr(rig.processor, "_recycle_resources", recycle)
+    rig.step({0: [END], 1: [61]})
+    assert ("a" in rig.processor.tokens_counter) is not fails
+
+
 @pytest.mark.parametrize("managed", [True, False])
 @pytest.mark.parametrize("channel", ["plain", "spec"])
 @pytest.mark.parametrize("code", [-9, -1])

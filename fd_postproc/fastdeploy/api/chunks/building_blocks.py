@@ -32,7 +32,7 @@ from ._chunks import (
     note,
     prompt_logprobs,
 )
-from .model_fields import NotPlain, float_style, models_of
+from .model_fields import NotPlain, check_plain, float_style, models_of
 from .token_spelling import chat_spelling, completion_spelling, prompt_spelling, silence
 from .wait_for import IS_OF_USE, Asyncio
 
@@ -91,7 +91,10 @@ def blocks_of(module: Any) -> Blocks:
     classes = {name: vars(protocol)[name] for name in MODELS if name in vars(protocol)}
     stood_in = dict.fromkeys(classes.values())
     for name, cls in classes.items():
-        if vars(module).get(name) is not cls or name in _BUILT_BY_FASTDEPLOY:
+        if vars(module).get(name) is not cls:
+            continue
+        if name in _BUILT_BY_FASTDEPLOY:
+            check_plain(cls)
             continue
         made.names[name] = models_of(cls, stood_in, style)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:

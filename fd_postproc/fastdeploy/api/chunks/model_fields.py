@@ -46,14 +46,15 @@ def models_of(cls: Any, stood_in: dict[Any, Any], style: FloatStyle) -> Models:
         With the reason.
     """
     cls.model_rebuild()
-    _check_plain(cls)
+    check_plain(cls)
     made = Models(cls, [_field(cls, name, info, stood_in) for name, info in cls.model_fields.items()], style)
     if cls.__name__ in whole_answers.NAMES:
         made.answer = whole_answers.answer_class(made)
     return made
 
 
-def _check_plain(cls: Any) -> None:
+def check_plain(cls: Any) -> None:
+    """Raise NotPlain for a class that does more than hold fields."""
     more = sorted(set(cls.model_config) - _PLAIN_CONFIG)
     if more:
         raise NotPlain(f"{cls.__name__} is configured: {', '.join(more)}")

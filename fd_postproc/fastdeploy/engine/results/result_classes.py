@@ -255,7 +255,8 @@ def _equal(base: type, names: list[str]) -> Any:
 READ = (
     *("request_id", "metrics", "output_token_ids", "last_token_time", "disaggregate_info", "eos_token_ids"),
     *("status", "ic_req_data", "prompt_token_ids_len", "num_cached_tokens", "multimodal_inputs"),
-    *("prefill_chunk_info", "sampling_params", "pooling_params", "need_prefill_tokens", "num_computed_tokens"),
+    *("prefill_chunk_info", "sampling_params", "pooling_params"),
+    *("need_prefill_tokens", "num_computed_tokens"),
 )
 """Attributes that the batch loop looks for in a request's dictionary alone."""
 
