@@ -7,7 +7,6 @@ decided whether ours is used (`activation.settle`).
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import sys
@@ -68,6 +67,7 @@ def install(module: Any) -> Callable[[], None]:
         ``fastdeploy.entrypoints.engine_client``.
     """
     from .. import seams
+    from .loading import is_serving
 
     cls = module.EngineClient
     stock = cls.create_zmq_client
@@ -75,11 +75,8 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(stock)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
         made = stock(client, *arguments, **options)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # the engine's process, which imports the serving code, too
-            return made
-        started()
+        if is_serving():
+            started()
         return made
 
     return seams.install("api start", (cls, "create_zmq_client", create_zmq_client))

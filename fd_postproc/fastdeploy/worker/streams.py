@@ -180,5 +180,5 @@ def replace_builder() -> bool:
         )
         return False
     ours = StreamBuilder(original)
-    seams.install("streams", *seams.everywhere(NAME, original, ours))
+    seams.install("streams", *seams.everywhere((NAME, original, ours)))
     return True
