@@ -67,11 +67,16 @@ def install(seam: str, *changes: tuple[Any, str, Any]) -> Callable[[], None]:
     return Replacement(seam, *changes).install().restore
 
 
-def everywhere(name: str, original: Any, ours: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Changes for each module of FastDeploy's that has imported an object under its own name."""
+def everywhere(*wanted: tuple[str, Any, Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Changes for each module of FastDeploy's that has imported an object, by its own name.
+
+    Each of `wanted` is the name, FastDeploy's object, and ours.
+    """
     for at, module in list(sys.modules.items()):
-        if at.startswith("fastdeploy.") and getattr(module, "__dict__", {}).get(name) is original:
-            yield module, name, ours
+        space = getattr(module, "__dict__", {}) if at.startswith("fastdeploy.") else {}
+        for name, original, ours in wanted:
+            if space.get(name) is original:
+                yield module, name, ours
 
 
 def classes_that_define(module: Any, method: str) -> list[Any]:

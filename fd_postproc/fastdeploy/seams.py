@@ -42,7 +42,8 @@ class Seam:
     gain: str  # what becomes faster or safer
     stands_for: tuple[str, ...] = ()
     """FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
-    ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them."""
+    ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them; one that no
+    version has, as a ``__post_init__``, is unknown where it comes to be."""
     facts: bool = False  # whether versions with different statements need different attributes of ours
     is_program: bool = False  # whether its module reads the command line and loads a model when imported
 
@@ -161,8 +162,9 @@ _ROWS = (
         "a step is decoded, advanced and delivered in one loop",
         (
             *(f"TokenProcessor.{name}" for name in _REPLACED),
-            *(f"inter_communicator.zmq_server:ZmqServerBase.{name}" for name in ("recv_pyobj",)),
+            "inter_communicator.zmq_server:ZmqIpcServer.recv_pyobj",
             *(f"engine.request:{name}" for name in ("Request.get", "RequestOutput.__init__")),
+            "engine.request:CompletionOutput.__post_init__",
         ),
         facts=True,
     ),
@@ -280,7 +282,7 @@ _ROWS = (
                 "OpenAIServingCompletion._create_completion_logprobs",
             ),
             *("*._build_logprobs_response", "*._build_prompt_logprobs", "*._make_logprob_dict"),
-            "utils:clamp_prompt_logprobs",
+            *("utils:clamp_prompt_logprobs", "worker.output:Logprob.__post_init__"),
         ),
     ),
     Seam(
@@ -395,7 +397,11 @@ _ROWS = (
         "worker.streams:replace_builder",
         "Only where the engine's process has said that it reads frames.",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
-        ("_build_stream_transfer_data",),
+        (
+            "_build_stream_transfer_data",
+            *(f"worker.output:LogprobsTensors.{name}" for name in ("slice_rows", "tolists")),
+            "output.stream_transfer_data:StreamTransferData.__post_init__",
+        ),
     ),
 )
 

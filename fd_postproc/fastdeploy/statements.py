@@ -28,7 +28,8 @@ _HARMLESS = frozenset(
 """Calls that change nothing: a log line that makes others stays in the text."""
 _EFFECTS = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
 _SKIPPED = frozenset({"ctx", "kind", "type_comment", "type_params", "annotation", "returns"})
-_BLOCKS = (ast.stmt, ast.ExceptHandler, getattr(ast, "match_case", ast.ExceptHandler))
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields that may hold statements."""
 
 
 class Statement(NamedTuple):
@@ -50,16 +51,15 @@ def node_of(function: Any) -> ast.AST | None:
         return None
     code = function.__code__
     lines, first = linecache.getlines(code.co_filename, function.__globals__), code.co_firstlineno - 1
-    inner = "if 1:\n" if lines[first : first + 1] and lines[first][:1].isspace() else ""
+    inner = bool(lines[first : first + 1]) and lines[first][:1].isspace()
+    above = "\n" * (first - 1) + "if 1:\n" if inner else "\n" * first  # lines have the file's numbers
     for end in range(last := _last_line(code), min(last + 80, len(lines)) + 1):
         try:
-            tree = ast.parse(inner + "".join(lines[first:end]))
+            tree = ast.parse(above + "".join(lines[first:end]))
         except (SyntaxError, ValueError):
             continue
         node: Any = tree.body[0].body[0] if inner else tree.body[0]  # type: ignore[attr-defined]
-        if getattr(node, "name", None) != code.co_name:
-            return None
-        return ast.increment_lineno(node, first - bool(inner))  # type: ignore[no-any-return]
+        return node if getattr(node, "name", None) == code.co_name else None
     return None
 
 
@@ -88,7 +88,7 @@ def statements(node: Any) -> list[Statement]:
 def _walk(body: list[Any], above: str, line: int) -> Iterator[Statement]:
     before = ""
     for one in body:
-        blocks = [(name, value) for name, value in ast.iter_fields(one) if _is_block(value)]
+        blocks = _blocks_of(one)
         header = _dumped(one, {name for name, _ in blocks})
         chain = _digest(above, header, *(name for name, _ in blocks))
         line = getattr(one, "lineno", line)
@@ -99,8 +99,10 @@ def _walk(body: list[Any], above: str, line: int) -> Iterator[Statement]:
     yield Statement(_digest(above, before, "end"), line)
 
 
-def _is_block(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], _BLOCKS)
+def _blocks_of(node: Any) -> list[tuple[str, list[Any]]]:
+    """The lists of statements in a node, in the order of its fields."""
+    named = [(name, getattr(node, name)) for name in node._fields if name in _BLOCKS]
+    return [(name, value) for name, value in named if isinstance(value, list) and value]
 
 
 def _digest(*texts: str) -> str:
@@ -111,22 +113,22 @@ def _dumped(node: Any, without: Iterable[str] = ()) -> str:
     """Text of a syntax tree that is the same in each version of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_dumped, node))}]"
-    if not isinstance(node, ast.AST):
+    names = getattr(node, "_fields", None)
+    if names is None:
         return repr(node)
-    fields = (
-        f"{name}={_dumped(value)}"
-        for name, value in ast.iter_fields(node)
-        if name not in _SKIPPED and name not in without and value is not None and value != []
-    )
+    fields = []
+    for name in names:
+        if name not in _SKIPPED and name not in without:
+            value = getattr(node, name, None)
+            if value is not None and value != []:
+                fields.append(f"{name}={_dumped(value)}")
     return f"{type(node).__name__}({','.join(fields)})"
 
 
 def _without_remarks(node: Any, reads: Counter[str]) -> bool:
     """Remove what only a reader or a log sees, and what it reads; return whether there was any."""
     changed = False
-    for name, value in list(ast.iter_fields(node)):
-        if not _is_block(value):
-            continue
+    for name, value in _blocks_of(node):
         kept = []
         for each in map(_plain, value):
             changed |= _without_remarks(each, reads)
@@ -139,15 +141,21 @@ def _without_remarks(node: Any, reads: Counter[str]) -> bool:
     return changed
 
 
-def _count(node: ast.AST, reads: Counter[str], by: int) -> None:
+def _count(node: Any, reads: Counter[str], by: int) -> None:
     """Count the names that a statement reads."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name):
-            if not isinstance(one.ctx, ast.Store):
-                reads[one.id] += by
-        elif isinstance(one, (ast.Global, ast.Nonlocal)):
-            for name in one.names:
-                reads[name] += by
+    kind = type(node)
+    if kind is ast.Name:
+        if not isinstance(node.ctx, ast.Store):
+            reads[node.id] += by
+    elif kind is ast.Global or kind is ast.Nonlocal:
+        for name in node.names:
+            reads[name] += by
+    else:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            for one in value if isinstance(value, list) else (value,):
+                if isinstance(one, ast.AST):
+                    _count(one, reads, by)
 
 
 def _plain(node: Any) -> Any:

@@ -1,6 +1,7 @@
 """``fd-postproc inspect``: queues and files."""
 
 import ctypes
+import errno
 import os
 import re
 import struct
@@ -11,6 +12,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.cli.tables import Grid, fitting
+from fd_postproc.errors import queue_error
 from tests.lib.commands import SHIPPED, flat, key_of
 from tests.lib.rows import each
 

@@ -27,7 +27,7 @@ SOCKET = {
         *("process_sampling_results_use_zmq", "_process_batch_output_use_zmq", "_process_per_token"),
         "_reschedule_preempt_task_use_zmq",
     )
-} | {"inter_communicator.zmq_server:ZmqServerBase.recv_pyobj"}
+} | {"inter_communicator.zmq_server:ZmqIpcServer.recv_pyobj"}
 """Functions that only steps over ZeroMQ need: recorded where ours is equal on that path."""
 BEFORE = (
     *("paddle", "paddleformers.transformers", "transformers", "numpy", "msgpack", "prometheus_client", "zmq"),

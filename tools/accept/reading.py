@@ -95,8 +95,11 @@ def _nodes(file: Path, name: str) -> list[tuple[str, ast.AST]]:
     module = _tree_of(file)
     if not owner:
         return [("", one) for one in module.body if _is_function(one, attribute)]
-    classes = [one for one in module.body if isinstance(one, ast.ClassDef) and owner in ("*", one.name)]
-    return [(one.name, each) for one in classes for each in one.body if _is_function(each, attribute)]
+    classes = {one.name: one for one in module.body if isinstance(one, ast.ClassDef)}
+    while owner in classes and not any(_is_function(one, attribute) for one in classes[owner].body):
+        owner = next((one.id for one in classes[owner].bases if isinstance(one, ast.Name)), "")  # inherited
+    named = [one for one in classes.values() if owner in ("*", one.name)]
+    return [(one.name, each) for one in named for each in one.body if _is_function(each, attribute)]
 
 
 def _is_function(node: ast.AST, name: str) -> bool:

@@ -24,6 +24,7 @@ from .. import replacements
 from .answer_text import AnswerText
 from .chunks._chunks import ByteTokens, PieceTokens, note
 from .chunks.model_fields import NotPlain
+from .loading import is_serving
 
 METHOD = "ids2tokens"
 REPLACEMENT = "\ufffd"
@@ -323,7 +324,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     @functools.wraps(stock_init)
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
-        if getattr(processor, "tokenizer", None) is not None:
+        if is_serving() and getattr(processor, "tokenizer", None) is not None:
             tokenizers.ways_of(processor.tokenizer)  # before the first client waits for it
 
     def is_left_to_fastdeploy() -> bool:

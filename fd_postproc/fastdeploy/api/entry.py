@@ -6,7 +6,6 @@ imports the serving code later: then `activation.settle` decides whether ours is
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import sys
@@ -61,6 +60,7 @@ def _put_in(name: str, module: Any) -> None:
 def install(module: Any) -> Callable[[], None]:
     """Have the class of ``engine_client`` report the server's start; return a function that restores."""
     from .. import replacements
+    from .loading import is_serving
 
     cls = module.EngineClient
     stock = cls.create_zmq_client
@@ -68,11 +68,8 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(stock)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
         outcome = stock(client, *arguments, **options)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # the engine's process, which imports the serving code, too
-            return outcome
-        started()
+        if is_serving():
+            started()
         return outcome
 
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))

@@ -5,6 +5,7 @@ FastDeploy calls plug-ins while it imports its own package, when its serving cod
 
 from __future__ import annotations
 
+import asyncio
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -30,6 +31,15 @@ def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
     _finder.actions.setdefault(name, []).append(action)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def is_serving() -> bool:
+    """Whether this thread runs an event loop; the engine's process, which imports all the same, has none."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Finder(importlib.abc.MetaPathFinder):

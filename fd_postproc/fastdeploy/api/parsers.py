@@ -21,6 +21,7 @@ from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
 from .excerpt import Excerpt, Marks
 from .known_parsers import REASONING, marks_of
+from .loading import is_serving
 from .token_counts import CountingTokenizer, UncountedTokenizer
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
@@ -216,7 +217,8 @@ def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
         with contextlib.suppress(AttributeError):  # a subclass sets more: at the first answer
-            views_of(processor)  # before the first client waits for it
+            if is_serving():
+                views_of(processor)  # before the first client waits for it
 
     @functools.wraps(streamed)
     def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +46,7 @@ _SOCKET = frozenset(
     {
         *("TokenProcessor.process_sampling_results_use_zmq", "TokenProcessor._process_batch_output_use_zmq"),
         *("TokenProcessor._reschedule_preempt_task_use_zmq", "TokenProcessor._process_per_token"),
-        "inter_communicator.zmq_server:ZmqServerBase.recv_pyobj",
+        "inter_communicator.zmq_server:ZmqIpcServer.recv_pyobj",
     }
 )
 _QUEUE = frozenset({"TokenProcessor.process_sampling_results", "TokenProcessor._process_batch_output"})
@@ -122,6 +123,8 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
     channel = processor.channel
     speculative = bool(processor.cfg.speculative_config.method)
     decision = decide(module, speculative)
+    if decision.compatible and type(processor.tokens_counter) not in (dict, Counter):
+        decision = Decision(False, "its tokens_counter is of a class that is not known here")
     announce_peer(decision.compatible, bool(module.envs.FD_USE_GET_SAVE_OUTPUT_V1), speculative)
     for name, value in decision.facts.items():
         setattr(type(processor), name, value)

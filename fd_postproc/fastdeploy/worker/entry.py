@@ -63,12 +63,13 @@ def replace_save_ops() -> list[str]:
 
     own = ops_module()
     get_output_ep = getattr(own, "get_output_ep", None)
-    replaced = []
+    wanted = []
     for name in SAVE_OPS:
         original = getattr(own, name, None)  # FastDeploy says None for ops that could not be loaded
         if not callable(original) or isinstance(original, SaveOp):
             continue
-        ours = SaveOp(name, original, get_output_ep)
-        replacements.install("save ops", (own, name, ours), *replacements.everywhere(name, original, ours))
-        replaced.append(name)
-    return replaced
+        wanted.append((name, original, SaveOp(name, original, get_output_ep)))
+    if wanted:
+        there = [(own, name, ours) for name, _, ours in wanted]
+        replacements.install("save ops", *there, *replacements.everywhere(*wanted))
+    return [name for name, *_ in wanted]

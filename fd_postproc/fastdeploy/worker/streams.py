@@ -161,5 +161,5 @@ def replace_builder() -> bool:
         )
         return False
     ours = StreamBuilder(original)
-    replacements.install("streams", *replacements.everywhere(NAME, original, ours))
+    replacements.install("streams", *replacements.everywhere((NAME, original, ours)))
     return True

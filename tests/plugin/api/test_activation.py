@@ -63,6 +63,13 @@ def blocks_of_names(module):
 # ---- What is decided -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("name", "made"), [(CHAT, "LogProbEntry"), (COMPLETION, "CompletionLogprobs")])
+def test_classes_that_ours_write_without_a_stand_in_are_plain(name, made, load, monkeypatch):
+    module = load(name)
+    monkeypatch.setitem(vars(module)[made].__pydantic_decorators__.field_validators, "x", object())
+    assert activation.decide(module) == (None, f"{made} has field validators")
+
+
 @pytest.mark.parametrize("name", [CHAT, COMPLETION])
 def test_known_code_is_replaced(name, load, told):
     entry.register()

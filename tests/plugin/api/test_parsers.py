@@ -204,6 +204,8 @@ def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, 
 
 
 def test_parsers_are_tried_before_the_first_answer(ours, monkeypatch):
+    """In a process that serves; another may never have one."""
+    monkeypatch.setattr(parsers, "is_serving", lambda: True)
     own = ours()
     monkeypatch.setattr(parsers, "marks_of", None)
     assert parsers.is_quick(own)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import defaultdict
 from types import SimpleNamespace
 from unittest import mock
 
@@ -52,6 +53,12 @@ def test_the_token_thread_delivers_the_fast_path(scheduler):
         assert {name: result[0].outputs.token_ids for name, result in got.items()} == {"a": [7], "b": [8]}
     finally:
         rig.close()
+
+
+@pytest.mark.parametrize("table", ["requests", "responses"])
+def test_tables_of_another_class_are_fastdeploys_alone(plan, scheduler, table):
+    setattr(scheduler, table, defaultdict(list, getattr(scheduler, table)))
+    assert handover_in(scheduler, plan) is None
 
 
 def test_a_result_lies_there_as_its_own_response(plan, scheduler):

@@ -48,6 +48,22 @@ def odd_stamps():
     return mock.patch.object(metrics, "record_recv_token", record)
 
 
+def odd_request(name):
+    """A FastDeploy whose requests have a property in the place of an attribute."""
+    request = imported("fastdeploy.output.token_processor").Request
+    return mock.patch.object(request, name, property(lambda self: 3, lambda *given: None), create=True)
+
+
+class Milliseconds(prometheus_client.Histogram):
+    def observe(self, amount, exemplar=None):
+        super().observe(1000 * amount)
+
+
+def odd_histogram():
+    metrics = double.metrics__metrics.main_process_metrics
+    return mock.patch.object(metrics, "time_per_output_token", Milliseconds("slow", "Odd.", registry=None))
+
+
 def odd_metrics():
     metrics = double.metrics__metrics.main_process_metrics
     labelled = prometheus_client.Histogram("other", "Labelled.", ["model"], registry=None)
@@ -145,7 +161,10 @@ def test_all_of_them():
     [
         ("dictionaries", {"odd": odd_dictionary}),
         ("stamps", {"odd": odd_stamps}),
+        ("stamps", {"odd": lambda: odd_request("need_prefill_tokens")}),
+        ("stamps", {"odd": lambda: odd_request("__getattr__")}),
         ("metrics", {"odd": odd_metrics}),
+        ("metrics", {"odd": odd_histogram}),
         ("metrics", {"odd": lambda: renamed_metrics("time_per_output_token")}),
         ("metrics", {"odd": lambda: renamed_metrics("generation_tokens_total")}),
         ("wake-up delivery", {"scheduler": looks_at_more("put_results")}),

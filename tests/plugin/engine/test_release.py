@@ -38,6 +38,18 @@ def test_a_request_that_ends_leaves_nothing(rig):
     assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
 
 
+@each("fails", [False, True])
+def test_a_counter_is_fastdeploys_to_drop_unless_it_fails(monkeypatch, fails):
+    def recycle(*arguments):
+        if fails:
+            raise OSError("planted")
+
+    rig = Rig("plain", ("a", "b"))
+    monkeypatch.setattr(rig.processor, "_recycle_resources", recycle)
+    rig.step({0: [END], 1: [61]})
+    assert ("a" in rig.processor.tokens_counter) is not fails
+
+
 @each("managed", [True, False])
 @each("channel", ["plain", "spec"])
 @each("code", [-9, -1])

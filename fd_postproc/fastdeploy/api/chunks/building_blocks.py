@@ -27,7 +27,7 @@ from ._chunks import (
     note,
     prompt_logprobs,
 )
-from .model_fields import NotPlain, float_style, models_of
+from .model_fields import NotPlain, check_plain, float_style, models_of
 from .token_spelling import chat_spelling, completion_spelling, prompt_spelling
 from .wait_for import IS_OF_USE, Asyncio
 
@@ -86,7 +86,10 @@ def blocks_of(module: Any) -> Blocks:
     classes = {name: vars(protocol)[name] for name in MODELS if name in vars(protocol)}
     stood_in = dict.fromkeys(classes.values())
     for name, cls in classes.items():
-        if vars(module).get(name) is not cls or name in _BUILT_BY_FASTDEPLOY:
+        if vars(module).get(name) is not cls:
+            continue
+        if name in _BUILT_BY_FASTDEPLOY:
+            check_plain(cls)
             continue
         blocks.names[name] = models_of(cls, stood_in, style)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:
@@ -98,6 +101,9 @@ def blocks_of(module: Any) -> Blocks:
             continue
         if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
             continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
+        if name == _BUILD_PROMPT and repr(vars(module).get("NONES")) != "repeat(None)":
+            blocks.left[name] = "NONES is something else"
+            continue
         reasons = [new[one] for one in (f"{owner}.{name}", f"{owner}.{helper}") if one in new]
         if reasons:
             blocks.left[name] = " and ".join(reasons)

@@ -50,7 +50,7 @@ def models_of(cls: Any, stood_in: dict[Any, Any], style: FloatStyle) -> Models:
         With the reason.
     """
     cls.model_rebuild()
-    _check_plain(cls)
+    check_plain(cls)
     models = Models(
         cls, [_field(cls, name, info, stood_in) for name, info in cls.model_fields.items()], style
     )
@@ -59,7 +59,8 @@ def models_of(cls: Any, stood_in: dict[Any, Any], style: FloatStyle) -> Models:
     return models
 
 
-def _check_plain(cls: Any) -> None:
+def check_plain(cls: Any) -> None:
+    """Raise NotPlain for a class that does more than hold fields."""
     more = sorted(set(cls.model_config) - _PLAIN_CONFIG)
     if more:
         raise NotPlain(f"{cls.__name__} is configured: {', '.join(more)}")

@@ -124,9 +124,12 @@ class Delivery:
 
 
 def handover_in(scheduler: Any, plan: Plan) -> Handover | None:
-    """The fast path into a scheduler and out of it; None unless the code of its class is known."""
+    """The fast path into a scheduler and out of it; None unless its code is known, its tables plain."""
     stock = Stock.of(type(scheduler), None, None)
     if stock.put is None or gate.judge("delivery", type(scheduler)).reason:
+        return None
+    tables = scheduler.requests, scheduler.responses, scheduler.batch_responses_per_step
+    if tuple(map(type, tables)) != (dict, dict, list):
         return None
     log = stock.put.__globals__["scheduler_logger"]
     return Handover(scheduler, stock.put, stock.get, log, plan.results)

@@ -270,7 +270,11 @@ class Finish(Pairing):
     def _release(self, slot: int, task: Any, result: Any) -> None:
         """Free the slot and forget the request; a failure is logged only."""
         name = task.request_id
-        self.best_effort("recycling a request", self._recycle_resources, name, slot, task, result, False)
+        try:
+            self._recycle_resources(name, slot, task, result, False)
+        except Exception as error:
+            self.note_failure("recycling a request", error)
+            self.tokens_counter.pop(name, None)  # else FastDeploy's own text decides
         self.forget(name, slot)
 
     def sweep(self) -> None:
@@ -287,8 +291,8 @@ class Finish(Pairing):
                     table.pop(name, None)
 
     def forget(self, name: str, slot: int) -> None:
-        """Drop the state of a request that has ended."""
-        for table in TABLES:
+        """Drop the state of a request that has ended, besides what `_recycle_resources` drops."""
+        for table in TABLES[1:]:
             getattr(self, table, {}).pop(name, None)
         commons = self.__dict__.get("commons", ())  # of `steady`, once there was a step
         if slot < len(commons):

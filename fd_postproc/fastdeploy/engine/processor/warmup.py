@@ -24,9 +24,9 @@ class Warmup:
         self.left = steps if is_on(GC) else 0
 
     def begin(self) -> None:
-        """Collect garbage before the first request; a later freeze would keep it for good."""
+        """Collect the young garbage before the first request; a later freeze would keep it for good."""
         if self.left:
-            gc.collect()
+            gc.collect(1)
 
     def step(self) -> bool:
         """Count a step with work, while `left` is not 0; True if it froze the collector."""

@@ -65,6 +65,7 @@ def plan_of(fd: Any) -> Plan:
         setattr(result, name, value)
     made_late["prompt_token_ids"].begin_empty(result)
     known = gate.judge("stamps").reason is None and has_known_stamps(fd.RequestMetrics)
+    known = known and is_plain_request(fd.Request)
     return Plan(fd, results, outputs, metrics, accepted, moments, result, known, dicts, output_dicts)
 
 
@@ -239,6 +240,21 @@ def _equal(base: type, names: list[str]) -> Any:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     return equal
+
+
+READ = (
+    *("request_id", "metrics", "output_token_ids", "last_token_time", "disaggregate_info", "eos_token_ids"),
+    *("status", "ic_req_data", "prompt_token_ids_len", "num_cached_tokens", "multimodal_inputs"),
+    *("prefill_chunk_info", "sampling_params", "pooling_params"),
+    *("need_prefill_tokens", "num_computed_tokens"),
+)
+"""Attributes that the batch loop looks for in a request's dictionary alone."""
+
+
+def is_plain_request(request: type) -> bool:
+    """Whether requests have the attributes of `READ` in their dictionary: no property, no default."""
+    own = any(getattr(request, name, None) is not None for name in (*READ, "__getattr__"))
+    return not own and request.__setattr__ is object.__setattr__
 
 
 def has_known_stamps(metrics: type) -> bool:
