@@ -143,30 +143,6 @@ assert receiver.receive(0) is None
 
 
 @pytest.mark.resident_memory
-def test_nothing_leaks_when_steps_cannot_be_made():
-    script = """
-import resource
-def attempts(count):
-    for n in range(count):
-        _testcapi.set_nomemory(n % 8, n % 8 + 1)
-        try:
-            fp.decode(payload, "spec_topk").tolists()
-        except MemoryError:
-            pass
-        finally:
-            _testcapi.remove_mem_hooks()
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4
-attempts(50_000)
-before = resident()
-attempts(50_000)
-print(resident() - before)
-"""
-    assert int(run(EVERY_ALLOCATION + script)) < 256
-
-
-@pytest.mark.resident_memory
 def test_no_memory_for_a_frame(queue_key):
     """The C library refuses the frame's first piece: MemoryError, that frame is lost, the next one is not."""
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600, max_message_size=8192)

@@ -109,22 +109,6 @@ def test_a_layout_that_is_too_small(case, other, dialect):
     assert attempt(fp.encode, step) == attempt(reference.encode, ReferenceStep.from_step(step))
 
 
-@given(case=CASES)
-def test_equal_steps_and_unequal_ones(case):
-    layout, step = case
-    reference_step = ReferenceStep.from_step(step)
-    assert reference_step == ReferenceStep.from_step(step)
-    assert reference_step != step
-    again = fp.decode(fp.encode(step, layout=layout), step.channel, layout=layout)
-    assert again == step
-    if step.rows:
-        ids = np.array(step.ids)
-        ids[-1, -1] ^= 1
-        other = with_parts(step, ids, step.scores)
-        assert other != step
-        assert ReferenceStep.from_step(other) != reference_step
-
-
 @each("layout", LAYOUTS[:4])
 @each("channel", CHANNELS)
 def test_tensors_are_filled_alike(channel, layout, queue_keys):

@@ -91,12 +91,12 @@ def random_frames(op, inputs, put, gap):
 def test_the_current_stream_is_the_one(torch, put, ops_queue):
     """Tensors that get their values by slow work on a stream of their own."""
     x, new = put(np.zeros((4, 1), np.int64)), put(np.full((4, 1), 7))
-    zeros = np.zeros((4, 1), np.int32)
+    zeros, stop = np.zeros((4, 1), np.int32), put(np.array([False]))
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(200_000_000)
         x.copy_(new)
-        ops.save_output(x, torch.tensor([False], device="cuda"), zeros, 0, False)
+        ops.save_output(x, stop, zeros, 0, False)
     assert ops.flush(20)
     step = fp.decode(ops_queue.take("plain")[0], "plain")
     assert (step.token_ids(3), step.stop_flag) == ([7], -1)

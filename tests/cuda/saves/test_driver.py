@@ -124,17 +124,6 @@ print(ops.save_stats()["lost"], ops.save_stats()["frames"])
     assert received(1) == [1]
 
 
-def test_a_host_address_taken_for_a_devices(run):
-    """What the stub is for: a kernel that is given one stops the device."""
-    code = """
-tensor = stub_cuda.Exchange(np.array([[1]]))
-tensor.memory = type("Wrong", (), {"address": np.zeros(1).ctypes.data})()
-print(error_of(ops.save_output, tensor, FLAG, ZERO, 0, False))  # or only later
-print(error_of(ops.flush, 10))
-"""
-    assert "an illegal memory access" in run(code)
-
-
 def test_a_bad_number_of_buffers(run):
     for text in "2", "65", "many":
         told = run("print(error_of(save, 1))", FD_POSTPROC_CUDA_BUFFERS=text)
