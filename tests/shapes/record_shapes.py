@@ -371,7 +371,7 @@ def main(arguments: typing.Sequence[str] | None = None):
     for name in list(os.environ):
         if name.startswith(("FD_", "ENABLE_")):
             del os.environ[name]
-    sys.path.insert(0, str(tree))
+    sys.path[:0] = [str(tree), str(Path(__file__).resolve().parents[2])]  # tools.accept is of the checkout
     with tempfile.TemporaryDirectory() as logs, quiet_output(), warnings.catch_warnings():
         os.environ.update(FD_PLUGINS="", FD_LOG_DIR=logs)  # FastDeploy writes its logs where it is imported
         warnings.simplefilter("ignore")

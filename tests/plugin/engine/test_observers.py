@@ -190,7 +190,7 @@ def test_routing_in_the_response(run, channel):
     actual, results = routed(plugin_class())
     assert actual == expected
     assert list(actual) == ["a_0", "c_0"]
-    assert len(actual["c_0"]) == 7 + 4  # a row for each token of prompt and answer
+    assert len(actual["c_0"]) == 7 + 3  # a row for each token of prompt and answer but the last
     assert actual["c_0"][0] == [[6 * 8] * 2] * 2
     (last,) = (result for result in results if result.request_id == "c_0" and result.finished)
     assert pickle.loads(pickle.dumps(last)).routing_data.tolist() == actual["c_0"]
@@ -204,7 +204,7 @@ def test_routing_for_a_store(run):
         run(cls, "spec", with_routing("local", store))
         return store.finished
 
-    assert stored(plugin_class()) == stored(stock_class()) == [("a_0", [4, 8], 13), ("c_0", [6, 10], 11)]
+    assert stored(plugin_class()) == stored(stock_class()) == [("a_0", [4, 8], 12), ("c_0", [6, 10], 10)]
 
 
 def test_routing_is_gathered_before_the_blocks_are_freed(run):

@@ -92,7 +92,8 @@ class RoutingReplayMixin(RoutingMixin):
         try:
             length = task.prompt_token_ids_len
             if not is_prefill:
-                length += len(task.output_token_ids)
+                ids = task.output_token_ids
+                length += len(ids) - (ids[-1] in task.eos_token_ids)  # the end token has no experts
             if is_prefill or config.routing_store_type == "response":
                 gathered = self._gather_routing_for_finished_request(task, length)
                 if gathered is not None and (result.error_code == 200 or not is_prefill):
