@@ -189,7 +189,8 @@ cdef bint _differs_only(FieldCopier fields, PyObject *o, PyObject *pattern, froz
     cdef PyObject *usual
     for i in range(fields.n):
         value, usual = at_offset(o, fields.offsets[i])[0], at_offset(pattern, fields.offsets[i])[0]
-        if value == usual or fields.names[i] in names:
+        if value == usual or fields.names[i] in names or (
+                value != NULL and type(<object>value) is list and not <object>value):
             continue
         if value == NULL or usual == NULL or not (_is_plain(value) and _is_plain(usual)):
             return False
