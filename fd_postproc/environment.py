@@ -186,6 +186,15 @@ def _silence(text: str) -> float:
     return seconds
 
 
+def _interval(text: str) -> tuple[int, float]:
+    """Tokens and seconds; 0 tokens: off."""
+    tokens, comma, ms = text.partition(",")
+    most, seconds = _number(r"\s*[0-9]{1,4}\s*", 0, 1024)(tokens), 0.05
+    if comma:
+        seconds = _number(r"\s*[0-9]{1,4}\s*", 1, 1000)(ms) / 1000
+    return (most if most > 1 else 0), seconds
+
+
 DIALECTS = ("auto", "packed", "legacy", "compact")
 COMPACT = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
@@ -227,6 +236,12 @@ SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)
 KEEP_STALE = Switch("FD_POSTPROC_KEEP_STALE")
 KEEP_POLLING = Switch("FD_POSTPROC_KEEP_POLLING", safe=True)
+STREAM_INTERVAL = Variable(
+    "FD_POSTPROC_STREAM_INTERVAL",
+    "0",
+    "is not a number of tokens, 2 to 1024, or 0 for off; after a comma milliseconds, 1 to 1000",
+    _interval,
+)
 GC = Switch("FD_POSTPROC_GC", "1")
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
 KNOWN = Variable("FD_POSTPROC_KNOWN")

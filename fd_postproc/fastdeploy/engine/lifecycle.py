@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._core import _last_sender_of
 from ..._version import __version__
-from ...environment import PEER, SILENCE
+from ...environment import PEER, SILENCE, STREAM_INTERVAL
 from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
@@ -96,7 +96,19 @@ class Lifecycle(Sockets):
     def _take_over_sending(self) -> None:
         """Install the send loop; the sender's thread may begin before the token thread."""
         weakref.finalize(self, self.delivery.end)
+        if STREAM_INTERVAL.complaint:
+            self.fd.llm_logger.error(f"fd_postproc: {STREAM_INTERVAL.complaint}; it is off")
+        else:
+            self.delivery.interval = STREAM_INTERVAL.value
         self.delivery.begin()
+        tokens, seconds = self.delivery.interval
+        quick = self.delivery.is_installed and self.delivery.handover_in(self.cached_generated_tokens)
+        if tokens and quick:
+            text = f"results wait for {tokens} tokens or {1000 * seconds:g} ms, and leave as one"
+            self.fd.llm_logger.info(f"fd_postproc: {text}")
+        elif tokens:
+            text = f"{STREAM_INTERVAL} has no effect: FastDeploy's own code sends the results"
+            self.fd.llm_logger.warning(f"fd_postproc: {text}")
 
     def stop(self, timeout: float | None = None) -> None:
         """End the receive loop, and restore what `run` has changed in FastDeploy."""

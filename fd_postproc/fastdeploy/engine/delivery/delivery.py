@@ -40,6 +40,8 @@ class Delivery:
     ----------
     rounds : int
         Rounds that have sent something.
+    interval : (int, float)
+        Tokens and seconds that results wait for later ones of their request; 0 tokens: none waits.
     """
 
     def __init__(self, plan: Plan, scheduler: Any, service: Any = None, server: Any = None) -> None:
@@ -48,6 +50,7 @@ class Delivery:
         self._server = server or sys.modules.get(SERVER)
         self._replacement: Replacement | None = None
         self._handover: tuple[Any, Handover | None] = (None, None)
+        self.interval: tuple[int, float] = (0, 0.0)
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
         """Put the results of a step into the scheduler."""
@@ -60,6 +63,8 @@ class Delivery:
         known, handover = self._handover
         if known is not scheduler:
             handover = handover_in(scheduler, self.plan)
+            if handover is not None and self.interval[0]:
+                handover.hold(self.plan, *self.interval)
             self._handover = scheduler, handover
         return handover
 
@@ -105,6 +110,9 @@ class Delivery:
                 engine.llm_logger.error(f"fd_postproc: sending failed: {error!r}, {traceback.format_exc()}")
                 if self.rounds == before:
                     break
+        handover = self.handover_in(engine.scheduler)
+        if handover is not None:
+            handover.release()
         if engine.running:
             self.stock.loop(engine)
 

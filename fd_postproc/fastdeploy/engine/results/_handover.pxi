@@ -29,6 +29,8 @@ cdef class Handover:
 
     cdef readonly object scheduler, put_results, get_results, log
     cdef object empty
+    cdef Interval interval  # None: every result leaves at once
+    cdef bint is_taken      # whether `take` fetches what waits
     cdef type result
     cdef Py_ssize_t request_id, finished
 
@@ -41,6 +43,17 @@ cdef class Handover:
         self.empty.mutex = Lock()
         self.empty.responses_not_empty = Condition(self.empty.mutex)
         self.empty.wait_response_timeout = 0
+
+    def hold(self, Plan plan not None, Py_ssize_t tokens, double seconds):
+        """Let results wait for later ones of their request, which `take` joins; see `Interval`."""
+        self.interval = Interval(plan, tokens, seconds)
+
+    def release(self):
+        """End that: what waits leaves, to whoever takes it."""
+        with self.scheduler.mutex:
+            self.is_taken = False
+            if self.interval is not None and self.interval.release(self.scheduler.responses, float("inf")):
+                self.scheduler.responses_not_empty.notify_all()
 
     def put(self, list results not None):
         """Put the results of a step; False, with nothing changed, if the scheduler must."""
@@ -58,18 +71,32 @@ cdef class Handover:
     def take(self):
         """Wait for results: lists by request, maybe none; None if the scheduler must."""
         if not self._is_stock("get_results", self.get_results):
+            if self.is_taken:
+                self.release()
             return None
-        scheduler = self.scheduler
+        scheduler, interval = self.scheduler, self.interval
         condition = scheduler.responses_not_empty
-
-        def taken():
-            responses = scheduler.responses
-            scheduler.responses, scheduler.batch_responses_per_step = {}, []
-            return responses or None
-
+        cdef double now = monotonic(), due
+        cdef double end = now + scheduler.wait_response_timeout
         with condition:
-            responses = condition.wait_for(taken, scheduler.wait_response_timeout)
-            return {} if responses is None else self._by_request(responses)
+            self.is_taken = True
+            while True:
+                responses, due = scheduler.responses, end
+                scheduler.responses, scheduler.batch_responses_per_step = {}, []
+                if interval is not None:
+                    (<Interval>interval).rejoin(responses)
+                    (<Interval>interval).release(responses, now)
+                    due = min(due, (<Interval>interval).due())
+                if responses or now >= end:
+                    break
+                condition.wait(due - now)
+                now = monotonic()
+            responses = self._by_request(responses)
+        if interval is not None:
+            for name, waiting in responses.items():
+                if len(waiting) > 1:
+                    responses[name] = (<Interval>interval).joined(waiting)
+        return responses
 
     cdef bint _is_stock(self, name, stock) except -1:
         """Whether the scheduler's method is FastDeploy's, and its debug lines are not shown."""
@@ -99,15 +126,25 @@ cdef class Handover:
             self._let_empty_hold({})
             self.put_results(self.empty, ended)
         steps.append(results[:])
+        cdef Interval interval = self.interval if self.is_taken else None
+        cdef double now = 0 if interval is None else monotonic()
+        cdef bint is_idle = interval is not None and not interval.held
         for result in results:
             name = at_offset(<PyObject *>result, self.request_id)[0]
             waiting = PyDict_GetItemWithError(table, <object>name)
+            if interval is not None and interval.holds(<object>name, <PyObject *>result, now, waiting != NULL):
+                continue
             if waiting != NULL:
                 (<object>waiting).append(result)
             else:
-                first = [result]
+                first = [result] if interval is None else [*interval.released(<object>name), result]
                 _untrack(<PyObject *>first)
                 table[<object>name] = first
+        if interval is not None:
+            interval.forget(known)
+            interval.release(table, now)
+            if not table and not (is_idle and interval.held):  # the sender knows when to look again
+                return True
         scheduler.responses_not_empty.notify_all()
         return True
 

@@ -47,18 +47,24 @@ cdef class Accepted(Late):
         """Copy the first `rows` rows of a slot."""
         cdef fdw_block *b = &step.raw.block
         cdef Py_ssize_t cols = step.raw.cols, first = b.offsets[slot], cells = rows * cols, j
-        self.rows, self.cols = rows, cols if b.scores != NULL else 1
-        self.ids = <int32_t *>PyMem_Malloc((2 * cells + rows if b.scores != NULL else rows) * sizeof(int32_t))
-        if self.ids == NULL:
-            raise MemoryError
+        self.take_room(rows, cols if b.scores != NULL else 1, b.scores != NULL)
         if b.scores == NULL:
             for j in range(rows):
                 self.ids[j] = b.ids[(first + j) * cols]
             return 0
-        self.scores, self.ranks = <float *>(self.ids + cells), self.ids + 2 * cells
         memcpy(self.ids, b.ids + first * cols, cells * sizeof(int32_t))
         memcpy(self.scores, b.scores + first * cols, cells * sizeof(float))
         memcpy(self.ranks, b.ranks + first, rows * sizeof(int32_t))
+        return 0
+
+    cdef int take_room(self, Py_ssize_t rows, Py_ssize_t cols, bint scored) except -1:
+        cdef Py_ssize_t cells = rows * cols
+        self.rows, self.cols = rows, cols
+        self.ids = <int32_t *>PyMem_Malloc((2 * cells + rows if scored else rows) * sizeof(int32_t))
+        if self.ids == NULL:
+            raise MemoryError
+        if scored:
+            self.scores, self.ranks = <float *>(self.ids + cells), self.ids + 2 * cells
         return 0
 
     cdef object made(self):

@@ -6,12 +6,13 @@ The files included here, one idea each: objects that are made and copied field b
 dictionaries made from a template, attributes that are made when they are read, outputs that stay numbers
 until they are read, metrics that share what does not change from step to step, what is known of
 FastDeploy, its counters, the batch loop that advances every request of a step, messages packed without
-dictionaries, the hand-over in FastDeploy's scheduler, and the stages of a step.
+dictionaries, the stream interval, the hand-over in FastDeploy's scheduler, and the stages of a step.
 """
 from cpython.object cimport PyObject
 
 from collections import Counter
 from threading import Condition, Lock
+from time import monotonic
 from types import MemberDescriptorType
 
 cdef extern from "Python.h":
@@ -32,5 +33,6 @@ include "_plan.pxi"
 include "_sums.pxi"
 include "_loop.pxi"
 include "_messages.pxi"
+include "_interval.pxi"
 include "_handover.pxi"
 include "_stages.pxi"

@@ -1,0 +1,318 @@
+"""FD_POSTPROC_STREAM_INTERVAL: results of a request wait for later ones, and leave as one.
+
+What a client gets is the same without it, but for where a chunk ends.
+"""
+
+import random
+import sys
+import threading
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+
+from tests.lib.quiet import Double, imported
+from tests.lib.rig import END, Rig
+from tests.lib.step_replay.traces import Trace, trace_names
+
+pytestmark = pytest.mark.framework
+double = Double()
+SECONDS = 0.05
+ROWS = ("top_logprobs", "draft_top_logprobs")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The monotonic clock of the hand-over; it goes when the test says so."""
+    now = SimpleNamespace(at=1000.0)
+    monkeypatch.setattr(
+        imported("fd_postproc.fastdeploy.engine.results._results"), "monotonic", lambda: now.at
+    )
+    return now
+
+
+@pytest.fixture
+def plan():
+    module = imported("fastdeploy.output.token_processor")
+    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
+
+
+@pytest.fixture
+def services(clock):
+    """A function that makes engines, whose results a test takes out of their scheduler."""
+    made = []
+
+    def make(tokens, channel="plain", names=(), **mode):
+        made.append(Service(tokens, channel, names, **mode))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.rig.close()
+
+
+def scheduler_of(names):
+    scheduler = double.scheduler__local_scheduler.LocalScheduler()
+    scheduler.wait_response_timeout = 0
+    scheduler.requests.update(dict.fromkeys(names))
+    return scheduler
+
+
+class Service:
+    def __init__(self, tokens, channel, names, **mode):
+        self.rig, self.scheduler = Rig(channel, names, **mode), scheduler_of(names)
+        processor = self.rig.processor
+        processor.cached_generated_tokens = self.scheduler
+        processor.delivery.interval = tokens, SECONDS
+        self.handover = processor.delivery.handover_in(self.scheduler)
+        self.handover.take()  # its sender is there
+        self.taken = {}
+
+    def take(self):
+        """What the sender gets now; all of it is kept by request."""
+        got = self.handover.take()
+        for name, results in got.items():
+            self.taken.setdefault(name, []).extend(results)
+        return {name: [result.outputs.token_ids for result in results] for name, results in got.items()}
+
+
+def joined(results):
+    """What a client gets of a request, wherever its chunks end."""
+    got = {"tokens": [], "masks": [], "ends": [], "metrics": None, **{name: [[], [], []] for name in ROWS}}
+    for sent in results:
+        outputs = sent["outputs"]
+        if sent["finished"] or sent["error_code"] != 200:
+            got["ends"].append((len(got["tokens"]), sent["finished"], sent["error_code"], sent["error_msg"]))
+        got["metrics"] = sent["metrics"]
+        if outputs is None:
+            continue
+        if outputs["send_idx"] is not None:  # as with an abort
+            assert outputs["send_idx"] >= len(got["tokens"])  # more where another instance has prefilled it
+        got["tokens"] += outputs["token_ids"]
+        for name in ROWS:
+            for whole, part in zip(got[name], outputs[name] or ((), (), ()), strict=True):
+                whole += part
+        mask = sent.get("extra", {}).get("outputs.sampling_mask")
+        if mask is not None:
+            got["masks"] += mask if mask and isinstance(mask[0], list) else [mask]
+    return got
+
+
+def as_sent(results):
+    return [imported("tests.lib.step_replay.stubs").as_sent(result) for result in results]
+
+
+# ---- what leaves when ----------------------------------------------------------------------------------
+
+
+def test_the_first_result_and_the_end_leave_at_once_the_others_by_number(services):
+    service = services(3, names=["a"])
+    got = []
+    for token in (5, 6, 7, 8, 9, 10, END):
+        service.rig.step({0: [token]})
+        got.append(service.take())
+    assert got == [{"a": [[5]]}, {}, {}, {"a": [[6, 7, 8]]}, {}, {}, {"a": [[9, 10], [END]]}]
+    assert [result.outputs.send_idx for result in service.taken["a"]] == [0, 1, 4, 6]
+
+
+def test_what_waits_leaves_in_time_with_steps_and_without(services, clock):
+    service = services(100, names=["a", "b"])
+    service.rig.step({0: [5], 1: [6]})
+    service.take()
+    service.rig.step({0: [7]})
+    clock.at += 0.03
+    service.rig.step({1: [8]})
+    assert service.take() == {}
+    clock.at += 0.03
+    service.rig.step({0: [9]})  # of which the first ones wait for 60 ms
+    assert service.take() == {"a": [[7, 9]]}
+    clock.at += 0.03
+    assert service.take() == {"b": [[8]]}
+
+
+def test_the_sender_wakes_by_itself(services, monkeypatch):
+    monkeypatch.undo()  # on the real clock
+    service = services(100, names=["a"])
+    service.scheduler.wait_response_timeout = 300
+    service.rig.step({0: [5]})
+    service.take()
+    got = []
+    thread = threading.Thread(target=lambda: got.append(service.take()))
+    thread.start()
+    service.rig.step({0: [6]})
+    service.rig.step({0: [7]})
+    thread.join(60)
+    assert got in ([{"a": [[6, 7]]}], [{"a": [[6]]}])  # that, should the second step have taken so long
+
+
+def test_a_speculative_step_may_be_enough_by_itself(services):
+    service, got = services(3, "spec", ["a"]), []
+    for tokens in ([5], [6, 7], [8], [9, 10, 11], [12, 13]):
+        service.rig.step({0: tokens})
+        got.append(service.take())
+    assert got == [{"a": [[5]]}, {}, {"a": [[6, 7, 8]]}, {"a": [[9, 10, 11]]}, {}]
+
+
+def test_nothing_waits_without_our_sender(services):
+    service = services(3, names=["a"])
+    service.handover.release()  # FastDeploy's loop goes on
+    for token in (5, 6, 7):
+        service.rig.step({0: [token]})
+    assert [one.outputs.token_ids for one in service.scheduler.get_results()["a"]] == [[5], [6], [7]]
+
+
+def test_what_waits_leaves_when_our_sender_ends(services):
+    service = services(3, names=["a"])
+    for token in (5, 6, 7):
+        service.rig.step({0: [token]})
+        if token == 5:
+            service.take()
+    service.handover.release()
+    assert [one.outputs.token_ids for one in service.scheduler.get_results()["a"]] == [[6], [7]]
+
+
+def test_an_error_from_another_thread_comes_behind_what_waits(services, plan):
+    service = services(9, names=["a"])
+    for token in (5, 6, 7):
+        service.rig.step({0: [token]})
+        if token == 5:
+            service.take()
+    error = plan.fd.RequestOutput("a", finished=True, error_code=500, error_msg="no")
+    service.scheduler.put_results([error])
+    got = service.handover.take()["a"]
+    assert [one.error_code for one in got] == [200, 500]
+    assert got[0].outputs.token_ids == [6, 7]
+
+
+def test_tokens_are_counted_when_they_are_made(services):
+    service = services(50, names=["a"])
+    for token in (5, 6, 7, 8):
+        service.rig.step({0: [token]})
+    assert service.rig.processor.tokens_counter["a"] == 4
+    assert service.rig.processor.number_of_output_tokens == 4
+
+
+def test_requests_that_never_end_are_forgotten(services):
+    service, names = services(4), [f"request {number}" for number in range(3000)]
+    before = list(map(sys.getrefcount, names))
+    for name in names:
+        service.scheduler.requests[name] = None
+        result = service.rig.processor.plan.new_result(0, 0, name, 3, None)
+        result.outputs.token_ids = [5]
+        assert service.handover.put([result])
+        service.handover.take()
+        del service.scheduler.requests[name], result
+    kept = [now > then for now, then in zip(map(sys.getrefcount, names), before, strict=True)]
+    assert 0 < sum(kept) < 2000
+
+
+# ---- the same is said ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("channel", "mode"),
+    [("plain", {}), ("topk", {}), ("spec", {}), ("spec_topk", {}), ("topk", {"multimodal": True})],
+)
+def test_random_requests_get_the_same(channel, mode, services, clock):
+    own = {"multimodal_inputs": {"num_input_image_tokens": 1}} if mode else {}
+    slots, taken, counts = 5, [], []
+    for tokens in (0, 4, 10):
+        rng, service, names = random.Random(7), services(tokens, channel, slots=slots), iter(range(1000))
+        seated, made = {}, {}
+        for _ in range(150):
+            for slot in range(slots):
+                if slot not in seated and rng.random() < 0.5:
+                    name = seated[slot] = f"request {next(names)}"
+                    service.scheduler.requests[name] = None
+                    service.rig.insert(name, slot, **own)
+            step = {}
+            for slot, name in seated.items():
+                most = 3 if channel.startswith("spec") else 1
+                step[slot] = [rng.randrange(5, 99) for _ in range(rng.randint(min(1, most), most))]
+                fate = rng.random()
+                if fate < 0.04:
+                    step[slot][-1] = END
+                elif fate < 0.06:
+                    service.rig.manager.to_be_aborted_req_id_set.add(name)
+                    step[slot] = -9
+                elif fate < 0.07:
+                    service.rig.requests[name].metrics = None  # its step raises
+            service.rig.step(step)
+            assert not service.rig.escaped
+            for slot, name in list(seated.items()):
+                made.setdefault(name, []).append((clock.at, service.rig.processor.tokens_counter.get(name)))
+                if service.rig.has_left(name, slot):
+                    del seated[slot]
+            clock.at += rng.choice((0.001, 0.01, 0.03))
+            if rng.random() < 0.7:
+                service.take()
+                for name in seated.values():
+                    due = [count for at, count in made[name] if at + SECONDS <= clock.at and count]
+                    sent = sum(len(one.outputs.token_ids) for one in service.taken.get(name, ()))
+                    assert sent >= max(due, default=0)
+        clock.at += 1
+        service.take()
+        taken.append(
+            {name: joined(without_clocks(as_sent(all_of))) for name, all_of in service.taken.items()}
+        )
+        counts.append(sum(map(len, service.taken.values())))
+    assert taken[0] == taken[1] == taken[2]
+    assert counts[2] < counts[1] < 0.8 * counts[0]
+    assert len(taken[0]) > 10
+
+
+def without_clocks(results):
+    return [{**one, "metrics": None} for one in results]
+
+
+RECORDED = [name for name in trace_names() if "_h_" in name][::4]
+
+
+def delivered(trace, tokens, looked_at):
+    """What a trace's requests get, their results as they were made, or `looked_at` before."""
+    delivery, replay, deliver = (
+        imported(f"{folder}.{name}")
+        for folder, name in (
+            ("fd_postproc.fastdeploy.engine.delivery", "delivery"),
+            ("tests.lib.step_replay", "replay"),
+            ("tests.lib.step_replay", "deliver"),
+        )
+    )
+    cls, scheduler, got = imported("tests.lib.plugged").plugin_class(), scheduler_of(()), {}
+    with replay.Replay(trace, cls, deliver.through_bytes, metrics_every=1000) as replaying:
+        plan = replaying.processor.plan
+        handover = delivery.handover_in(scheduler, plan)
+        if tokens:
+            handover.hold(plan, tokens, 1e9)
+
+        def put(self, _, results):
+            scheduler.requests.update(dict.fromkeys(result.request_id for result in results))
+            if looked_at:
+                as_sent(results)
+            if not handover.put(results):
+                scheduler.put_results(results)
+
+        def take():
+            for name, results in handover.take().items():
+                got.setdefault(name, []).extend(as_sent(results))
+
+        take()
+        with mock.patch.object(delivery.Delivery, "put", put):
+            for step in replaying.steps():
+                if step.number % 3 == 0:
+                    take()
+        handover.release()
+        take()
+    return {name: joined(results) for name, results in got.items()}, sum(map(len, got.values()))
+
+
+@pytest.mark.parametrize("looked_at", [False, True], ids=["as made", "looked at"])
+def test_recorded_steps_say_the_same(looked_at):
+    """What FastDeploy's recorded steps put: drafts, masks, prefills, recoveries, preemptions."""
+    joins = 0
+    for trace in map(Trace.load, RECORDED):
+        right, before = delivered(trace, 0, looked_at)
+        got, after = delivered(trace, 4, looked_at)
+        assert got == right, trace.name
+        joins += before - after
+    assert joins > 50
