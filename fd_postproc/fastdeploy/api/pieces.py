@@ -1,0 +1,191 @@
+"""Results of several tokens in pieces, each parsed as FastDeploy parses a result of one token.
+
+FastDeploy's parsers were written for one token a result.  With several, as multi-token prediction has them,
+they show marks, and lose content and arguments.  So FastDeploy's method is called for each piece of a result,
+and what it says is joined into the one result again: its log-probabilities, metrics and ids are not touched.
+
+Not every token needs a piece of its own.  One does that
+
+* is a mark, or may be the beginning or the end of one in plain text;
+* has no text of its own, or ends within a character: what is before it must not wait with it;
+* is blank, as long as nothing but blanks has come since a mark;
+* comes after the first tool call has begun;
+* is the last one of an answer.
+
+All of that is known from the answer's ids and excerpt, so there is no state besides FastDeploy's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import mends
+from .answer_text import AnswerText
+from .excerpt import Marks
+
+_PLAIN, _BLANK, _ALONE = range(3)
+
+
+class Pieces:
+    """Pieces of the results of a data processor with parsers.
+
+    Parameters
+    ----------
+    marks : Marks
+        Of its parsers.
+    tokenizer : PreTrainedTokenizer
+    ids2tokens : function
+        Ours, of the processor's class.
+    """
+
+    def __init__(self, marks: Marks, tokenizer: Any, ids2tokens: Any) -> None:
+        self.marks, self.tokenizer = marks, tokenizer
+        self.holds_text, self.is_left_to_fastdeploy = ids2tokens.holds_text, ids2tokens.is_left_to_fastdeploy
+        self.kinds = dict.fromkeys(marks.ids, _ALONE)
+
+    def process(
+        self, streamed: Callable[..., Any], views: Any, response_dict: Any, options: dict[str, Any]
+    ) -> Any:
+        """The response that FastDeploy's method makes of a result's pieces.
+
+        Parameters
+        ----------
+        streamed : function
+            FastDeploy's method for a result of a stream.
+        views : Views
+            What it is given as its processor.
+        response_dict : dict
+        options : dict
+            Its other arguments.
+        """
+        ids, finished = response_dict["outputs"]["token_ids"], response_dict["finished"]
+        if type(ids) is not list or not ids or (len(ids) == 1 and ids[0] not in self.marks.ids):
+            return streamed(views.end if finished else views.chunk, response_dict, **options)
+        answers, name = views.chunk.decode_status, response_dict["request_id"]
+        status = answers.get(name)
+        if status is None and self.is_left_to_fastdeploy():
+            return streamed(views.chunk, response_dict, **options)
+        pieces = self.cut(ids, status, finished)
+        if len(pieces) == 1 and not self._releases(ids[0], status):
+            return streamed(views.end if finished else views.chunk, response_dict, **options)
+
+        def said(view: Any, piece: list[int], is_last: bool = False) -> dict[str, Any]:
+            outputs = {**response_dict["outputs"], "token_ids": piece}
+            outputs.pop("reasoning_token_num", None)
+            part = {**response_dict, "finished": is_last, "outputs": outputs}
+            answer: dict[str, Any] = streamed(view, part, **options)["outputs"]
+            return answer
+
+        parts = []
+        for piece in pieces[:-1]:
+            if self._releases(piece[0], answers.get(name)):
+                parts.append(said(views.mark, []))
+            parts.append(said(views.chunk, piece))
+        if self._releases(pieces[-1][0], answers.get(name)):
+            parts.append(said(views.mark, []))
+        parts.append(said(views.end if finished else views.chunk, pieces[-1], finished))
+        if len(pieces) > 1 + finished or not self.marks.ids.isdisjoint(ids[:-1]):
+            mends.count(mends.PIECES)
+        shows_ids = getattr(options.get("request"), "return_token_ids", False)
+        response_dict["outputs"].update(_joined(parts, shows_ids), token_ids=ids)
+        return response_dict
+
+    def cut(self, ids: list[int], status: Any, finished: bool) -> list[list[int]]:
+        """The pieces of a result.
+
+        Parameters
+        ----------
+        ids : list of int
+            Of the result.
+        status : list or None
+            What FastDeploy keeps of the answer.
+        finished : bool
+            Whether the result is the last one.
+        """
+        calls = self.marks.call
+        in_call = calls is not None and calls[0] in _text_of(status)
+        after_mark: bool | None = None
+        pieces: list[list[int]] = []
+        joins = False  # whether a token may come to the last piece
+        for number, token in enumerate(ids):
+            kind = self.kinds.get(token)
+            if kind is None:
+                kind = self._kind_of(token)
+            if kind == _BLANK and after_mark is None:
+                after_mark = self._is_after_mark(status)
+            alone = in_call or kind == _ALONE or (kind == _BLANK and after_mark)
+            if joins and not alone and not (finished and number == len(ids) - 1):
+                pieces[-1].append(token)
+            else:
+                pieces.append([token])
+            joins = not alone
+            if kind != _BLANK:
+                after_mark = kind == _ALONE
+            in_call = in_call or (calls is not None and kind == _ALONE)
+        return pieces
+
+    def _kind_of(self, token: int) -> int:
+        try:
+            text = self.tokenizer.decode_token([token], 0, 0)[0]
+        except Exception:  # an id that is none: FastDeploy's method raises it
+            text = "<"
+        kind = _BLANK if text.isspace() else _PLAIN
+        if not text or "<" in text or ">" in text:
+            kind = _ALONE
+        self.kinds[token] = kind
+        return kind
+
+    def _is_after_mark(self, status: Any) -> bool:
+        """Whether nothing but blanks has come since a mark, or the answer's beginning."""
+        for token in reversed(status[2] if status else ()):
+            kind = self._kind_of(token) if token not in self.kinds else self.kinds[token]
+            if kind != _BLANK:
+                return kind == _ALONE
+        return True
+
+    def _releases(self, token: int, status: Any) -> bool:
+        """Whether a token is a mark, and text before it waits for the rest of a character."""
+        return token in self.marks.ids and status is not None and self.holds_text(self.tokenizer, status)
+
+
+def _text_of(status: Any) -> str:
+    """An answer's text, or its excerpt."""
+    text = status[3] if status else ""
+    if type(text) is AnswerText:
+        text = text.excerpt.text if text.excerpt is not None else str(text)
+    return str(text)
+
+
+def _joined(parts: list[dict[str, Any]], shows_ids: bool) -> dict[str, Any]:
+    """One result's outputs from those of its pieces.
+
+    `shows_ids`: whether the client gets the reasoning of a skipped result, too, as FastDeploy has it.
+    """
+    shown = [part for part in parts if not part.get("skipped")]
+    calls = [call for part in shown for call in part.get("tool_calls") or ()]
+    whole = {
+        **parts[-1],
+        "text": "".join(part["text"] or "" for part in shown),
+        "completion_tokens": "".join(part["completion_tokens"] for part in parts),
+        "reasoning_content": "".join(
+            part.get("reasoning_content") or "" for part in (parts if shows_ids else shown)
+        ),
+        "skipped": not shown,
+        "tool_calls": _merged(calls) or None,
+    }
+    counts = [part["reasoning_token_num"] for part in parts if "reasoning_token_num" in part]
+    return whole | ({"reasoning_token_num": sum(counts)} if counts else {})
+
+
+def _merged(calls: list[Any]) -> list[Any]:
+    """Deltas of tool calls, those of one call as one: clients look at the first of a chunk."""
+    merged: list[Any] = []
+    for call in calls:
+        last = merged[-1] if merged else None
+        more = getattr(getattr(call, "function", None), "arguments", None)
+        if last is None or more is None or call.id is not None or last.index != call.index:
+            merged.append(call)
+        else:
+            last.function.arguments = (last.function.arguments or "") + more
+    return merged
