@@ -24,7 +24,7 @@ from . import mends
 from .answer_text import AnswerText
 from .excerpt import Marks
 
-_PLAIN, _BLANK, _ALONE = range(3)
+_PLAIN, _BLANK, _ALONE, _MAY_CALL = range(4)
 
 
 class Pieces:
@@ -42,7 +42,9 @@ class Pieces:
     def __init__(self, marks: Marks, tokenizer: Any, ids2tokens: Any) -> None:
         self.marks, self.tokenizer = marks, tokenizer
         self.holds_text, self.is_left_to_fastdeploy = ids2tokens.holds_text, ids2tokens.is_left_to_fastdeploy
-        self.kinds = dict.fromkeys(marks.ids, _ALONE)
+        self.kinds = {
+            one: _MAY_CALL if self._text(one) in (marks.call or ()) else _ALONE for one in marks.ids
+        }
 
     def process(
         self, streamed: Callable[..., Any], views: Any, response_dict: Any, options: dict[str, Any]
@@ -66,7 +68,8 @@ class Pieces:
         status = answers.get(name)
         if status is None and self.is_left_to_fastdeploy():
             return streamed(views.chunk, response_dict, **options)
-        pieces = self.cut(ids, status, finished)
+        in_call = self._is_in_call(status)
+        pieces = self.cut(ids, status, in_call, finished)
         if len(pieces) == 1 and not self._releases(ids[0], status):
             return streamed(views.end if finished else views.chunk, response_dict, **options)
 
@@ -85,13 +88,13 @@ class Pieces:
         if self._releases(pieces[-1][0], answers.get(name)):
             parts.append(said(views.mark, []))
         parts.append(said(views.end if finished else views.chunk, pieces[-1], finished))
-        if len(pieces) > 1 + finished or not self.marks.ids.isdisjoint(ids[:-1]):
+        if len(pieces) > 1 and (in_call or not self.marks.ids.isdisjoint(ids)):
             mends.count(mends.PIECES)
         shows_ids = getattr(options.get("request"), "return_token_ids", False)
         response_dict["outputs"].update(_joined(parts, shows_ids), token_ids=ids)
         return response_dict
 
-    def cut(self, ids: list[int], status: Any, finished: bool) -> list[list[int]]:
+    def cut(self, ids: list[int], status: Any, in_call: bool, finished: bool) -> list[list[int]]:
         """The pieces of a result.
 
         Parameters
@@ -100,11 +103,11 @@ class Pieces:
             Of the result.
         status : list or None
             What FastDeploy keeps of the answer.
+        in_call : bool
+            Whether a tool call has begun before.
         finished : bool
             Whether the result is the last one.
         """
-        calls = self.marks.call
-        in_call = calls is not None and calls[0] in _text_of(status)
         after_mark: bool | None = None
         pieces: list[list[int]] = []
         joins = False  # whether a token may come to the last piece
@@ -114,47 +117,52 @@ class Pieces:
                 kind = self._kind_of(token)
             if kind == _BLANK and after_mark is None:
                 after_mark = self._is_after_mark(status)
-            alone = in_call or kind == _ALONE or (kind == _BLANK and after_mark)
+            alone = in_call or kind >= _ALONE or (kind == _BLANK and after_mark)
             if joins and not alone and not (finished and number == len(ids) - 1):
                 pieces[-1].append(token)
             else:
                 pieces.append([token])
             joins = not alone
             if kind != _BLANK:
-                after_mark = kind == _ALONE
-            in_call = in_call or (calls is not None and kind == _ALONE)
+                after_mark = kind >= _ALONE
+            in_call = in_call or (kind == _MAY_CALL and self.marks.call is not None)
         return pieces
 
     def _kind_of(self, token: int) -> int:
-        try:
-            text = self.tokenizer.decode_token([token], 0, 0)[0]
-        except Exception:  # an id that is none: FastDeploy's method raises it
-            text = "<"
-        kind = _BLANK if text.isspace() else _PLAIN
-        if not text or "<" in text or ">" in text:
-            kind = _ALONE
+        text = self._text(token)
+        kind = _BLANK if text.isspace() else _PLAIN if text else _ALONE
+        if "<" in text or ">" in text:
+            kind = _MAY_CALL
         self.kinds[token] = kind
         return kind
+
+    def _text(self, token: int) -> str:
+        """A token's text; empty if it ends within a character, or the id is none."""
+        try:
+            text: str = self.tokenizer.decode_token([token], 0, 0)[0]
+        except Exception:  # FastDeploy's method raises it
+            return ""
+        return text
+
+    def _is_in_call(self, status: Any) -> bool:
+        if status is None or self.marks.call is None:
+            return False
+        text = status[3]
+        if type(text) is AnswerText and text.excerpt is not None:
+            text = text.excerpt.text
+        return self.marks.call[0] in str(text)
 
     def _is_after_mark(self, status: Any) -> bool:
         """Whether nothing but blanks has come since a mark, or the answer's beginning."""
         for token in reversed(status[2] if status else ()):
             kind = self._kind_of(token) if token not in self.kinds else self.kinds[token]
             if kind != _BLANK:
-                return kind == _ALONE
+                return kind >= _ALONE
         return True
 
     def _releases(self, token: int, status: Any) -> bool:
         """Whether a token is a mark, and text before it waits for the rest of a character."""
         return token in self.marks.ids and status is not None and self.holds_text(self.tokenizer, status)
-
-
-def _text_of(status: Any) -> str:
-    """An answer's text, or its excerpt."""
-    text = status[3] if status else ""
-    if type(text) is AnswerText:
-        text = text.excerpt.text if text.excerpt is not None else str(text)
-    return str(text)
 
 
 def _joined(parts: list[dict[str, Any]], shows_ids: bool) -> dict[str, Any]:
