@@ -256,7 +256,7 @@ def _bytes_among_pieces(tokenizer: Any, library: Any) -> Callable[..., tuple[str
         alone, after = decode([token]), decode([anchor, token])
         if _BYTE.fullmatch(name):
             text = bytes([int(name[3:-1], 16)])
-            return (text, text, 0) if alone == text.decode(errors="replace") else None
+            return (text if alone else b"", text, 0)  # a space is dropped at the beginning
         return (alone.encode(), after[len(before) :].encode(), 0) if after.startswith(before) else None
 
     pieces = PieceTokens(meet, False, size)

@@ -22,6 +22,7 @@ from typing import Any
 
 from . import mends
 from .answer_text import AnswerText
+from .detokenising import STATE
 from .excerpt import Marks
 
 _PLAIN, _BLANK, _ALONE, _MAY_CALL = range(4)
@@ -66,7 +67,7 @@ class Pieces:
             return streamed(views.end if finished else views.chunk, response_dict, **options)
         answers, name = views.chunk.decode_status, response_dict["request_id"]
         status = answers.get(name)
-        if status is None and self.is_left_to_fastdeploy():
+        if self.is_left_to_fastdeploy() if status is None else len(status) != STATE:  # FD_USE_HF_TOKENIZER
             return streamed(views.chunk, response_dict, **options)
         in_call = self._is_in_call(status)
         pieces = self.cut(ids, status, in_call, finished)
