@@ -450,6 +450,16 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         prefix, read, ids = status[:3]
         return read < len(ids) and decoded(tokenizer, ids, prefix, read, True)[0] != ""
 
+    def split(tokenizer: Any, status: list[Any]) -> list[int]:
+        """Take the last ids from an answer, if only they keep text before them from being given."""
+        prefix, read, ids = status[:3]
+        for count in range(len(ids) - 1, read, -1):
+            if decoded(tokenizer, ids[:count], prefix, read, False)[0]:
+                rest: list[int] = ids[count:]
+                del ids[count:]
+                return rest
+        return []
+
     @functools.wraps(stock)
     def ids2tokens(processor: Any, token_id: Any, task_id: Any, releases: str = "") -> Any:
         answers = processor.decode_status
@@ -470,6 +480,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
 
     ids2tokens.advance = advance  # type: ignore[attr-defined]
     ids2tokens.holds_text = holds_text  # type: ignore[attr-defined]
+    ids2tokens.split = split  # type: ignore[attr-defined]
     ids2tokens.is_left_to_fastdeploy = is_left_to_fastdeploy  # type: ignore[attr-defined]
     yield cls, "__init__", __init__
     yield cls, METHOD, ids2tokens

@@ -7,7 +7,6 @@ and what it says is joined into the one result again: its log-probabilities, met
 Not every token needs a piece of its own.  One does that
 
 * is a mark, or may be the beginning or the end of one in plain text;
-* has no text of its own, or ends within a character: what is before it must not wait with it;
 * is blank, as long as nothing but blanks has come since a mark;
 * comes after the first tool call has begun;
 * is the last one of an answer.
@@ -42,7 +41,8 @@ class Pieces:
 
     def __init__(self, marks: Marks, tokenizer: Any, ids2tokens: Any) -> None:
         self.marks, self.tokenizer = marks, tokenizer
-        self.holds_text, self.is_left_to_fastdeploy = ids2tokens.holds_text, ids2tokens.is_left_to_fastdeploy
+        self.holds_text, self.split = ids2tokens.holds_text, ids2tokens.split
+        self.is_left_to_fastdeploy = ids2tokens.is_left_to_fastdeploy
         self.kinds = {
             one: _MAY_CALL if self._text(one) in (marks.call or ()) else _ALONE for one in marks.ids
         }
@@ -63,16 +63,16 @@ class Pieces:
             Its other arguments.
         """
         ids, finished = response_dict["outputs"]["token_ids"], response_dict["finished"]
-        if type(ids) is not list or not ids or (len(ids) == 1 and ids[0] not in self.marks.ids):
-            return streamed(views.end if finished else views.chunk, response_dict, **options)
+        view = views.end if finished else views.chunk
+        is_plain = not finished and (not ids or (len(ids) == 1 and ids[0] not in self.marks.ids))
+        if is_plain or type(ids) is not list:
+            return streamed(view, response_dict, **options)
         answers, name = views.chunk.decode_status, response_dict["request_id"]
         status = answers.get(name)
         if self.is_left_to_fastdeploy() if status is None else len(status) != STATE:  # FD_USE_HF_TOKENIZER
-            return streamed(views.chunk, response_dict, **options)
+            return streamed(view, response_dict, **options)
         in_call = self._is_in_call(status)
-        pieces = self.cut(ids, status, in_call, finished)
-        if len(pieces) == 1 and not self._releases(ids[0], status):
-            return streamed(views.end if finished else views.chunk, response_dict, **options)
+        pieces = self.cut(ids, status, in_call, finished) or [[]]
 
         def said(view: Any, piece: list[int], is_last: bool = False) -> dict[str, Any]:
             outputs = {**response_dict["outputs"], "token_ids": piece}
@@ -82,13 +82,18 @@ class Pieces:
             return answer
 
         parts = []
-        for piece in pieces[:-1]:
-            if self._releases(piece[0], answers.get(name)):
+        for number, piece in enumerate(pieces, 1):
+            is_last, status = number == len(pieces), answers.get(name)
+            if piece and self._releases(piece[0], status):
                 parts.append(said(views.mark, []))
-            parts.append(said(views.chunk, piece))
-        if self._releases(pieces[-1][0], answers.get(name)):
-            parts.append(said(views.mark, []))
-        parts.append(said(views.end if finished else views.chunk, pieces[-1], finished))
+            elif finished and is_last and status is not None:
+                rest = self.split(self.tokenizer, status)
+                if rest:
+                    parts.append(said(views.chunk, []))
+                    status[2].extend(rest)
+            if len(pieces) == 1 and not parts:
+                return streamed(view, response_dict, **options)
+            parts.append(said(view if is_last else views.chunk, piece, finished and is_last))
         if len(pieces) > 1 and (in_call or not self.marks.ids.isdisjoint(ids)):
             mends.count(mends.PIECES)
         shows_ids = getattr(options.get("request"), "return_token_ids", False)
@@ -131,18 +136,15 @@ class Pieces:
 
     def _kind_of(self, token: int) -> int:
         text = self._text(token)
-        kind = _BLANK if text.isspace() else _PLAIN if text else _ALONE
-        if "<" in text or ">" in text:
-            kind = _MAY_CALL
+        kind = _MAY_CALL if "<" in text or ">" in text else _PLAIN if text.strip() else _BLANK
         self.kinds[token] = kind
         return kind
 
     def _text(self, token: int) -> str:
-        """A token's text; empty if it ends within a character, or the id is none."""
         try:
-            text: str = self.tokenizer.decode_token([token], 0, 0)[0]
-        except Exception:  # FastDeploy's method raises it
-            return ""
+            text: str = self.tokenizer.decode([token], skip_special_tokens=False)
+        except Exception:  # an id that is none: FastDeploy's method raises it
+            return "<"
         return text
 
     def _is_in_call(self, status: Any) -> bool:

@@ -235,7 +235,8 @@ def byte_level(monkeypatch):
     monkeypatch.setattr(detokenising, "ways_of", ways)
 
 
-BROKEN = [100 + byte for byte in "日".encode()[:2]]
+DAY = [100 + byte for byte in "日".encode()]
+BROKEN = DAY[:2]
 
 
 def test_text_that_waits_at_the_end_is_given(byte_level, counted):
@@ -305,3 +306,21 @@ def test_the_switch_leaves_everything_to_fastdeploy(monkeypatch, byte_level, cou
             own, theirs = (outputs_of(one, cut, state) for one in sides)
             assert own == theirs
     assert counted == []
+
+
+@pytest.mark.parametrize(
+    "results", [[[10, 2], [11, *DAY, *BROKEN], [11]], [[10, 2, 11], [*DAY, *BROKEN, 11]]]
+)
+def test_whole_characters_do_not_wait_for_the_last_token(byte_level, results):
+    """A parser may hold what came before, and what comes with an end is shown."""
+    given, stock = [], Processor.process_response_dict_streaming
+
+    def streamed(self, response_dict, **kwargs):
+        answer = stock(self, response_dict, **kwargs)
+        given.append(answer["outputs"]["completion_tokens"])
+        return answer
+
+    base = type("Base", (Processor,), dict(vars(Processor), process_response_dict_streaming=streamed))
+    outputs_of(install(base)(Thinks, None, tokenizer=Bytes()), results, "think_start")
+    assert "".join(given) == " the</think>a日\ufffda"
+    assert given[-1] == "\ufffda"

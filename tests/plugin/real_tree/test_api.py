@@ -220,12 +220,12 @@ def test_a_planted_bug_is_seen(tree, planted, tmp_path):
     assert on["wrong"] != off["wrong"]
 
 
-def cut(tree, folder, seed, answers, many):
+def cut(tree, folder, seed, answers, many, *kinds):
     """Random answers in random cuts are those of one token a result, for every pair of parsers."""
-    told, _ = run(tree, CUTS, seed, answers, many, folder=folder, shim=False)
+    told, _ = run(tree, CUTS, seed, answers, many, *kinds, folder=folder, shim=False)
     assert told["wrong"] == {}
     assert told["left"] == []
-    assert told["pairs"] >= 42
+    assert told["pairs"] >= 14 * (len(kinds) or 3)
     assert told["streams"] == told["pairs"] * answers * many
     assert told["stock_wrong"] > told["stock"] / 10
 
@@ -237,8 +237,10 @@ def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path):
 
 @pytest.mark.nightly
 @each_tree
-def test_two_thousand_answers_of_each_pair_are_parsed_as_one_token_a_result(tree, tmp_path):
-    cut(tree, tmp_path, random.randrange(1 << 30), 2000, 8)
+@pytest.mark.parametrize("kind", ["bytebpe", "metaspace", "sentencepiece"])
+def test_two_thousand_answers_of_each_pair_are_parsed_as_one_token_a_result(tree, kind, tmp_path):
+    for _ in range(8):
+        cut(tree, tmp_path, random.randrange(1 << 30), 250, 8, kind)
 
 
 def hold(tree, folder, seed, answers):
