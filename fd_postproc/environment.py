@@ -231,6 +231,7 @@ CUDA_BUFFERS = Variable(
 DISABLE = Switch("FD_POSTPROC_DISABLE", safe=True)
 API = Switch("FD_POSTPROC_API", "1")
 ENGINE_WATCHDOG = Switch("FD_POSTPROC_ENGINE_WATCHDOG", "1")
+MENDS = Switch("FD_POSTPROC_MENDS", "1")
 LOG_STATS = Variable("FD_POSTPROC_LOG_STATS", "", "is not a number of seconds above 0", _period)
 SILENCE = Variable("FD_POSTPROC_SILENCE", "4", "is not a number of seconds from 0.1, or off", _silence)
 V1_SCHEDULER = Variable("ENABLE_V1_KVCACHE_SCHEDULER", "1", "is not a number such as 0 or 1", int)

@@ -63,7 +63,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
         for draft in (False, True) if channel == "spec_topk" else (False,):
             found = compare(
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
-                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
+                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq, mends=arguments.mends,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -77,10 +77,12 @@ def compare(
     draft: bool,
     plug_ins: tuple[bool, bool] = (False, True),
     over_zmq: bool = False,
+    mends: bool = False,
 ) -> dict[str, Any]:
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
 
     `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
+    `mends`: whether it mends text that FastDeploy loses.
     """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
@@ -98,7 +100,10 @@ def compare(
                 draft=draft,
                 namespace=namespace,
                 requests=32,
-                environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in))},
+                environment={
+                    "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
+                    "FD_POSTPROC_MENDS": str(int(mends)),
+                },
             ) as service,
         ):
             service.wait(300)
@@ -255,6 +260,9 @@ def _parser() -> argparse.ArgumentParser:
         "--over-zmq",
         action="store_true",
         help="with the plug-in, steps over ZeroMQ (FD_USE_GET_SAVE_OUTPUT_V1; channels spec, spec_topk)",
+    )
+    asked.add_argument(
+        "--mends", action="store_true", help="with the text that FastDeploy loses: what differs is mended"
     )
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")

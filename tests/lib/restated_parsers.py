@@ -49,6 +49,9 @@ class Tokenizer:
         self.asked.append("vocabulary")
         return {text: n for n, text in self.texts.items()}
 
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join(self.texts[one] for one in ids)
+
     def decode_token(self, ids, prefix, read):
         return "".join(self.texts[one] for one in ids[read:]), read, len(ids)
 

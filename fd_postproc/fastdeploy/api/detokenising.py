@@ -16,11 +16,13 @@ import functools
 import importlib
 import inspect
 import random
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import replacements
+from . import mends
 from .answer_text import AnswerText
 from .chunks._chunks import ByteTokens, PieceTokens, note
 from .chunks.model_fields import NotPlain
@@ -60,7 +62,11 @@ CANNED = (
 
 
 def decode_token(
-    decode: Callable[..., str], ids: list[int], prefix_offset: int, read_offset: int
+    decode: Callable[..., str],
+    ids: list[int],
+    prefix_offset: int,
+    read_offset: int,
+    to_the_end: bool = False,
 ) -> tuple[str, int, int]:
     """Decode as PaddleFormers' ``decode_token``: new text, and both offsets for the next call.
 
@@ -72,10 +78,14 @@ def decode_token(
         All of an answer.
     prefix_offset, read_offset : int
         Where the windows begin, and where the first one ends.
+    to_the_end : bool
+        Whether a character that is not complete is given, too.
     """
     before = decode(ids[prefix_offset:read_offset], skip_special_tokens=False)
     text = decode(ids[prefix_offset:], skip_special_tokens=False)
-    if len(text) <= len(before) or REPLACEMENT in text[-2:]:  # perhaps a character that is not complete
+    if len(text) <= len(before):
+        return "", prefix_offset, read_offset
+    if REPLACEMENT in text[-2:] and not to_the_end:  # perhaps a character that is not complete
         return "", prefix_offset, read_offset
     if not text.startswith(before):
         return "", prefix_offset, len(ids)
@@ -153,7 +163,7 @@ def ways_of(tokenizer: Any) -> Ways:
     samples = _samples(library)
     _compare(tokenizer, functools.partial(decode_token, decode), samples)
     if type(library.decoder) is not tokenizers.decoders.ByteLevel:
-        return Ways(decode)
+        return Ways(decode, _bytes_among_pieces(tokenizer, library) if mends.are_on() else None)
     new_text = ByteTokens(library, BYTES_OF, library.get_vocab_size()).new_text
     try:
         _compare(tokenizer, new_text, [*samples, *_pieces(library)])
@@ -205,9 +215,53 @@ def _pieces_way(tokenizer: Any, model: Any) -> Callable[..., tuple[str, int, int
         except Exception:  # an id that is none, or that the model refuses
             return None
 
-    new_text = PieceTokens(meet, stays, len(tokenizer)).new_text
-    _compare(tokenizer, new_text, _piece_samples(tokenizer, model, plain))
-    return new_text
+    pieces = PieceTokens(meet, stays, len(tokenizer))
+    _compare(tokenizer, pieces.new_text, _piece_samples(tokenizer, model, plain))
+    pieces.mends = mends.are_on()
+    return pieces.new_text
+
+
+def _bytes_among_pieces(tokenizer: Any, library: Any) -> Callable[..., tuple[str, int, int] | None] | None:
+    """The mend for a library's tokenizer with byte fallback; None if it is none, or decodes otherwise.
+
+    The library makes every byte of a run with a broken character U+FFFD, whole characters, too.
+    """
+    bytes_of = [library.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+    size = library.get_vocab_size()
+    if None in bytes_of or size <= 256:
+        return None
+    decode = functools.partial(library.decode, skip_special_tokens=False)
+    anchor = next((one for one in range(size) if decode([one, one]) == 2 * decode([one]) != ""), None)
+    if anchor is None:
+        return None
+    before = decode([anchor])
+
+    def meet(token: int) -> tuple[bytes, bytes, int] | None:
+        name = library.id_to_token(token)
+        if name is None:
+            return None
+        alone, after = decode([token]), decode([anchor, token])
+        if _BYTE.fullmatch(name):
+            text = bytes([int(name[3:-1], 16)])
+            return (text if alone else b"", text, 0)  # a space is dropped at the beginning
+        return (alone.encode(), after[len(before) :].encode(), 0) if after.startswith(before) else None
+
+    pieces = PieceTokens(meet, False, size)
+    pieces.mends = True
+    draw = random.Random(5)
+    plain = [one for one in range(size) if one not in {*bytes_of}]
+    samples = [library.encode(text, add_special_tokens=False).ids for text in CANNED]
+    samples.append([bytes_of[byte] for byte in "".join(CANNED[1:3]).replace(REPLACEMENT, "").encode()])
+    samples += [draw.choices(plain, k=100) for _ in range(4)]
+    try:
+        _compare(tokenizer, pieces.new_text, samples)
+    except NotPlain as reason:
+        note(f"texts of new tokens by their bytes: {reason}")
+        return None
+    return pieces.new_text
+
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def _piece_samples(tokenizer: Any, model: Any, plain: list[int]) -> list[list[int]]:
@@ -331,17 +385,27 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         # Asked once an answer: reading the environment takes longer than decoding.
         return asks_environment and bool(envs.FD_USE_HF_TOKENIZER)
 
-    def advance(tokenizer: Any, status: list[Any], new_ids: list[int]) -> str:
-        """Add new ids to an answer's state; return the new text, which is not added."""
+    def decoded(
+        tokenizer: Any, ids: list[int], prefix: int, read: int, to_the_end: bool
+    ) -> tuple[str, int, int]:
         decode, new_text = tokenizers.ways_of(tokenizer)
+        told = None if new_text is None else new_text(ids, prefix, read, to_the_end)
+        if told is None and decode is not None:
+            told = decode_token(decode, ids, prefix, read, to_the_end)
+        if told is None:
+            told = tokenizer.decode_token(ids, prefix, read)
+        return told
+
+    def advance(tokenizer: Any, status: list[Any], new_ids: list[int], releases: str = "") -> str:
+        """Add new ids to an answer's state; return the new text, which is not added.
+
+        `releases`: the kind of mend that gives characters that are not complete; empty: they wait.
+        """
         ids = status[2]
         ids.extend(new_ids)
-        decoded = None if new_text is None else new_text(ids, status[0], status[1])
         text: str
         try:
-            if decoded is None and decode is not None:
-                decoded = decode_token(decode, ids, status[0], status[1])
-            text, status[0], status[1] = decoded or tokenizer.decode_token(ids, status[0], status[1])
+            text, status[0], status[1] = decoded(tokenizer, ids, status[0], status[1], releases != "")
         except Exception:  # an id that is none: as FastDeploy raises it, or takes it
             try:
                 text, status[0], status[1] = tokenizer.decode_token(ids, status[0], status[1])
@@ -349,10 +413,34 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
                 if not extends_first:
                     del ids[len(ids) - len(new_ids) :]
                 raise
+        if REPLACEMENT in text:
+            count(tokenizer, text, releases)
         return text
 
+    def count(tokenizer: Any, text: str, releases: str) -> None:
+        new_text = tokenizers.ways_of(tokenizer).new_text
+        if releases and REPLACEMENT in text[-2:]:
+            mends.count(releases)
+        elif getattr(getattr(new_text, "__self__", None), "mends", False):
+            mends.count(mends.BROKEN)
+
+    def holds_text(tokenizer: Any, status: list[Any]) -> bool:
+        """Whether text of an answer waits for the rest of a character."""
+        prefix, read, ids = status[:3]
+        return read < len(ids) and decoded(tokenizer, ids, prefix, read, True)[0] != ""
+
+    def split(tokenizer: Any, status: list[Any]) -> list[int]:
+        """Take the last ids from an answer, if only they keep text before them from being given."""
+        prefix, read, ids = status[:3]
+        for count in range(len(ids) - 1, read, -1):
+            if decoded(tokenizer, ids[:count], prefix, read, False)[0]:
+                rest: list[int] = ids[count:]
+                del ids[count:]
+                return rest
+        return []
+
     @functools.wraps(stock)
-    def ids2tokens(processor: Any, token_id: Any, task_id: Any) -> Any:
+    def ids2tokens(processor: Any, token_id: Any, task_id: Any, releases: str = "") -> Any:
         answers = processor.decode_status
         status = answers.get(task_id)
         if status is not None and type(status[-1]) is AnswerText:
@@ -364,12 +452,14 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
                 return stock(processor, token_id, task_id)
             status = answers[task_id] = [0, 0, [], ""]
         previous = status[3]
-        text = advance(vars(processor)["tokenizer"], status, token_id)
+        text = advance(vars(processor)["tokenizer"], status, token_id, releases)
         if text:
             status[3] = previous + text
         return text, status[2], previous
 
     ids2tokens.advance = advance  # type: ignore[attr-defined]
+    ids2tokens.holds_text = holds_text  # type: ignore[attr-defined]
+    ids2tokens.split = split  # type: ignore[attr-defined]
     ids2tokens.is_left_to_fastdeploy = is_left_to_fastdeploy  # type: ignore[attr-defined]
     yield cls, "__init__", __init__
     yield cls, METHOD, ids2tokens

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import replacements
+from . import mends
 from .answer_text import AnswerText
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
 from .excerpt import Excerpt, Marks
 from .known_parsers import REASONING, marks_of
 from .loading import is_serving
+from .pieces import Pieces
 from .token_counts import CountingTokenizer, UncountedTokenizer
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
@@ -44,8 +46,14 @@ class Views(NamedTuple):
         The parsers and the tokenizer that it had, and a method that was set on its reasoning parser.
     chunk : object
         For a result of a streamed answer.
-    uncounted : object
-        For one whose reasoning tokens are told to no client.
+    end : object
+        For the last one of a streamed answer.
+    mark : object
+        For the text that waits for the rest of a character when a mark comes.
+    uncounted : Views or None
+        The same for answers whose reasoning tokens are told to no client.
+    pieces : Pieces or None
+        What cuts results; None where no parser is on, or it is not known, or the mends are off.
     part : object
         For one of a whole answer, which does not end it.
     last : object
@@ -54,9 +62,12 @@ class Views(NamedTuple):
 
     made_for: tuple[Any, ...]
     chunk: Any
-    uncounted: Any
+    end: Any
+    mark: Any
     part: Any
     last: Any
+    uncounted: Views | None = None
+    pieces: Pieces | None = None
 
 
 class Processors:
@@ -81,7 +92,7 @@ class Processors:
         known = self.known.get(name)
         if known is not None and known[0]() is processor and known[1].made_for == now:
             return known[1]
-        views = Views(now, processor, processor, processor, processor)
+        views = Views(now, processor, processor, processor, processor, processor)
         try:
             views = self._quick_views(views)
         except Exception as error:
@@ -99,7 +110,12 @@ class Processors:
             raise NotPlain("an output fallback reads it, too")
         if cls.ids2tokens is not self.ids2tokens or "ids2tokens" in vars(processor):
             raise NotPlain(f"{cls.__name__} has its own ids2tokens")
+        mended = mends.are_on()
+        end, whole = _ends(mended), functools.partial(self.ids2tokens, weakref.proxy(processor))
         views = views._replace(part=View(processor, tokenizer, _quick(self.ids2tokens, processor, None)))
+        if mended:
+            last = View(processor, tokenizer, end(whole))
+            views = views._replace(end=last, last=last)
         try:
             tokenizer = CountingTokenizer(tokenizer)
             marks = marks_of(reasoning, tools, tokenizer)
@@ -107,11 +123,25 @@ class Processors:
             note(f"{_NOT_QUICK}: {reason}")
             return views
         quick = _quick(self.ids2tokens, processor, marks)
-        return views._replace(
-            chunk=View(processor, tokenizer, quick),
-            uncounted=View(processor, UncountedTokenizer(tokenizer), quick),
-            last=View(processor, tokenizer, functools.partial(self.ids2tokens, weakref.proxy(processor))),
-        )
+        pieces = Pieces(marks, processor.tokenizer, self.ids2tokens) if mended and marks is not None else None
+
+        mark = functools.partial(quick, releases=mends.MARK)
+
+        def counted_by(tokenizer: Any) -> Views:
+            chunk, ends, marked, last = (
+                View(processor, tokenizer, one) for one in (quick, end(quick), mark, end(whole))
+            )
+            return views._replace(chunk=chunk, end=ends, mark=marked, last=last, pieces=pieces)
+
+        uncounted = None if reasoning is None else counted_by(UncountedTokenizer(tokenizer))
+        return counted_by(tokenizer)._replace(uncounted=uncounted)
+
+
+def _ends(mended: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What makes ``ids2tokens`` release all text at an answer's end, if that is to be mended."""
+    if not mended:
+        return lambda ids2tokens: ids2tokens
+    return lambda ids2tokens: functools.partial(ids2tokens, releases=mends.END)
 
 
 class View:
@@ -135,15 +165,15 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
     without_any: list[int] = []
     processor_of = weakref.ref(owner)
 
-    def ids2tokens(token_id: Any, task_id: Any) -> Any:
+    def ids2tokens(token_id: Any, task_id: Any, releases: str = "") -> Any:
         processor: Any = processor_of()
         status = processor.decode_status.get(task_id)
         if status is None or type(status[-1]) is not AnswerText or status[3].marks is not marks:
             status = _begun(processor.decode_status, task_id, status)
         if status is None or type(token_id) is not list:
-            return stock(processor, token_id, task_id)
+            return stock(processor, token_id, task_id, releases)
         answer = status[3]
-        delta = advance(processor.tokenizer, status, token_id)
+        delta = advance(processor.tokenizer, status, token_id, releases)
         excerpt = answer.excerpt
         if excerpt is None:
             if delta:
@@ -223,8 +253,11 @@ def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
     @functools.wraps(streamed)
     def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
         views = views_of(processor)
-        view = views.uncounted if _is_told_no_counts(kwargs.get("request")) else views.chunk
-        return streamed(view, response_dict, **kwargs)
+        if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
+            views = views.uncounted
+        if views.pieces is not None:
+            return views.pieces.process(streamed, views, response_dict, kwargs)
+        return streamed(views.end if response_dict["finished"] else views.chunk, response_dict, **kwargs)
 
     @functools.wraps(whole)
     def process_response_dict_normal(processor: Any, response_dict: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from . import mends
 from .chunks.model_fields import NotPlain
 from .detokenising import CANNED
 
@@ -24,11 +25,18 @@ class CountingTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._count = counter(tokenizer)
+        self._mends = mends.are_on()
         self._counts: dict[str, range] = {}
         self._vocabulary: tuple[Any, Any] = (None, None)
 
     def tokenize(self, text: Any, **options: Any) -> Any:
-        """A sequence with as many items as `text` has tokens."""
+        """A sequence with as many items as `text` has tokens.
+
+        None has none: a parser says so that a whole answer has no reasoning.
+        """
+        if text is None and self._mends:
+            mends.count(mends.THOUGHT)
+            return ()
         tokens = self._counts.get(text) if type(text) is str else None
         if tokens is not None:
             return tokens

@@ -11,6 +11,9 @@ from tests.lib.real_tree import LIB, check, each_tree, run
 pytestmark = pytest.mark.fastdeploy
 
 RANDOM = str(LIB / "random_thinking.py")
+CUTS = str(LIB / "random_cuts.py")
+HELD = str(LIB / "random_held.py")
+UNMENDED = {"FD_POSTPROC_MENDS": "0"}
 SERVE = str(LIB / "chunk_replay" / "serve.py")
 TRIAL = """
 import importlib, json
@@ -105,7 +108,7 @@ def test_more_random_answers_are_written_the_same(tree, tmp_path):
 @each_tree
 def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
-    on = serve(tree, tmp_path / "on", FD_PLUGINS="fd_postproc")
+    on = serve(tree, tmp_path / "on", FD_PLUGINS="fd_postproc", **UNMENDED)
     assert off["written"] == 0
     assert on["written"] > 2000
     assert on["wrong"] == off["wrong"]
@@ -132,7 +135,7 @@ def test_recorded_rollouts_are_the_same(tree, tmp_path):
     A development branch writes fewer fields than 2.6 did when they were recorded.
     """
     off = serve(tree, tmp_path / "off", "rollouts")
-    on = serve(tree, tmp_path / "on", "rollouts", FD_PLUGINS="fd_postproc")
+    on = serve(tree, tmp_path / "on", "rollouts", FD_PLUGINS="fd_postproc", **UNMENDED)
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] == 48
     assert on["written"] > 500 > off["written"] == 0
@@ -183,7 +186,7 @@ def test_reasoning_tokens_of_a_streamed_chat_show_in_its_usage_alone(tree):
 
 @each_tree
 def test_texts_of_any_ids_are_the_same(tree, tmp_path):
-    found, _ = run(tree, TOKENIZERS, folder=tmp_path, shim=False)
+    found, _ = run(tree, TOKENIZERS, folder=tmp_path, shim=False, **UNMENDED)
     for name, (left, wrong, quick) in found.items():
         assert wrong == [], name
         assert quick is (name in ("bytebpe", "sentencepiece"))
@@ -199,7 +202,7 @@ def test_the_switch_leaves_everything_to_fastdeploy(tree, tmp_path):
 
 def think(tree, folder, seed, deltas):
     """Random answers through every parser, on every kind of tokenizer: equal, and by excerpts."""
-    told, _ = run(tree, RANDOM, seed, deltas, folder=folder, shim=False)
+    told, _ = run(tree, RANDOM, seed, deltas, folder=folder, shim=False, **UNMENDED)
     assert told["wrong"] == []
     assert all(told["quick"].values()), told["left"]
     assert min(told["played"].values()) >= deltas
@@ -223,4 +226,47 @@ def test_a_million_random_deltas_are_parsed_the_same(tree, tmp_path):
 def test_a_planted_bug_is_seen(tree, planted, tmp_path):
     plant = f"tests.lib.chunk_replay.plants:{planted}"
     off = serve(tree, tmp_path / "off")
-    assert serve(tree, tmp_path / "on", plant, FD_PLUGINS="fd_postproc")["wrong"] != off["wrong"]
+    on = serve(tree, tmp_path / "on", plant, FD_PLUGINS="fd_postproc", **UNMENDED)
+    assert on["wrong"] != off["wrong"]
+
+
+def cut(tree, folder, seed, answers, many, *kinds):
+    """Random answers in random cuts are those of one token a result, for every pair of parsers."""
+    told, _ = run(tree, CUTS, seed, answers, many, *kinds, folder=folder, shim=False)
+    assert told["wrong"] == {}
+    assert told["left"] == []
+    assert told["pairs"] >= 14 * (len(kinds) or 3)
+    assert told["streams"] == told["pairs"] * answers * many
+    assert told["stock_wrong"] > told["stock"] / 10
+
+
+@each_tree
+def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path):
+    cut(tree, tmp_path, 1, 8, 3)
+
+
+@pytest.mark.nightly
+@each_tree
+@pytest.mark.parametrize("kind", ["bytebpe", "metaspace", "sentencepiece"])
+def test_two_thousand_answers_of_each_pair_are_parsed_as_one_token_a_result(tree, kind, tmp_path):
+    for _ in range(8):
+        cut(tree, tmp_path, random.randrange(1 << 30), 250, 8, kind)
+
+
+def hold(tree, folder, seed, answers):
+    """Texts with broken characters are those of all ids: with ours every time."""
+    told, _ = run(tree, HELD, seed, answers, folder=folder, shim=False)
+    assert "first" not in told, told["first"]
+    assert len(told) == 18
+    assert sum(wrong["stock"] for wrong in told.values()) > answers
+
+
+@each_tree
+def test_no_text_is_lost(tree, tmp_path):
+    hold(tree, tmp_path, 1, 20)
+
+
+@pytest.mark.nightly
+@each_tree
+def test_no_text_of_many_answers_is_lost(tree, tmp_path):
+    hold(tree, tmp_path, random.randrange(1 << 30), 600)

@@ -38,7 +38,10 @@ def running(folder, channel, over_zmq=False):
                 tool().server.Service(
                     TREES[0], folder / name, plug_in=name == "on", channel=channel, draft=bool(draft),
                     namespace=namespace, requests=32,
-                    environment={"FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and name == "on"))},
+                    environment={
+                        "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and name == "on")),
+                        "FD_POSTPROC_MENDS": "0",
+                    },
                 )
             )
             for name in ("off", "on")

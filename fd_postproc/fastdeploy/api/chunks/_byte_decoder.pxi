@@ -32,7 +32,7 @@ cdef class ByteTokens:
         self.name_of, self.decode, self.bytes_of = library.id_to_token, library.decode, bytes_of
         self.known = [None] * size
 
-    def new_text(self, list ids not None, Py_ssize_t prefix, Py_ssize_t read):
+    def new_text(self, list ids not None, Py_ssize_t prefix, Py_ssize_t read, bint to_the_end=False):
         """Decode as PaddleFormers' ``decode_token``: new text, and both offsets for the next call.
 
         Parameters
@@ -41,6 +41,8 @@ cdef class ByteTokens:
             All of an answer.
         prefix, read : int
             Where the windows begin, and where the first one ends.
+        to_the_end : bool, optional
+            Whether a character that is not complete is given, too, as U+FFFD.
 
         Returns
         -------
@@ -65,7 +67,8 @@ cdef class ByteTokens:
             if read == count:
                 before_size = window.used
             return _grown(PyUnicode_DecodeUTF8(window.data, before_size, "replace"),
-                          PyUnicode_DecodeUTF8(window.data, window.used, "replace"), prefix, read, count)
+                          PyUnicode_DecodeUTF8(window.data, window.used, "replace"),
+                          prefix, read, count, to_the_end)
         finally:
             free(window.data)
 
@@ -91,13 +94,18 @@ cdef class ByteTokens:
         return name.encode() if None in letters else bytes(letters)  # an added token is its own text
 
 
-cdef tuple _grown(str before, str text, Py_ssize_t prefix, Py_ssize_t read, Py_ssize_t count):
+cdef tuple _grown(
+    str before, str text, Py_ssize_t prefix, Py_ssize_t read, Py_ssize_t count, bint to_the_end
+):
     """The text by which the second window is longer than the first."""
     cdef Py_ssize_t old = PyUnicode_GET_LENGTH(before), size = PyUnicode_GET_LENGTH(text)
-    if size <= old or PyUnicode_READ_CHAR(text, size - 1) == REPLACED:
-        return "", prefix, read    # perhaps a character that is not complete
-    if size > 1 and PyUnicode_READ_CHAR(text, size - 2) == REPLACED:
+    if size <= old:
         return "", prefix, read
+    if not to_the_end:
+        if PyUnicode_READ_CHAR(text, size - 1) == REPLACED:
+            return "", prefix, read    # perhaps a character that is not complete
+        if size > 1 and PyUnicode_READ_CHAR(text, size - 2) == REPLACED:
+            return "", prefix, read
     if not PyUnicode_Tailmatch(text, before, 0, size, -1):
         return "", prefix, count
     return PyUnicode_Substring(text, old, size), read, count

@@ -19,16 +19,23 @@ cdef class PieceTokens:
         Whether what follows a piece that is dropped at the beginning is at the beginning, too.
     size : int
         How many ids there are.
+
+    Attributes
+    ----------
+    mends : bool
+        Whether text with U+FFFD is given by the rule of byte-level tokenizers.  False: nothing is given
+        while there is any in the windows.
     """
 
     cdef object meet
     cdef bint stays_at_start
+    cdef public bint mends
     cdef list known
 
     def __init__(self, meet, bint stays_at_start, Py_ssize_t size):
         self.meet, self.stays_at_start, self.known = meet, stays_at_start, [None] * size
 
-    def new_text(self, list ids not None, Py_ssize_t prefix, Py_ssize_t read):
+    def new_text(self, list ids not None, Py_ssize_t prefix, Py_ssize_t read, bint to_the_end=False):
         """Decode as PaddleFormers' ``decode_token`` of Python tokenizers: whole characters only.
 
         Parameters
@@ -37,6 +44,8 @@ cdef class PieceTokens:
             All of an answer.
         prefix, read : int
             Where the windows begin, and where the first one ends.
+        to_the_end : bool, optional
+            Whether a character that is not complete is given, too; needs `mends`.
 
         Returns
         -------
@@ -67,7 +76,13 @@ cdef class PieceTokens:
                     at_start = at_start and self.stays_at_start and not text
             if read == count or window.used == before_size:
                 return "", prefix, read
-            return _whole_characters(window.data, before_size, window.used, prefix, read, count)
+            text = _whole_characters(window.data, before_size, window.used)
+            if text is not None:
+                return text, read, count
+            if not self.mends:
+                return "", prefix, read
+            return _grown(_with_replacements(window.data, before_size),
+                          _with_replacements(window.data, window.used), prefix, read, count, to_the_end)
         finally:
             free(window.data)
 
@@ -81,15 +96,25 @@ cdef class PieceTokens:
         return piece
 
 
-cdef tuple _whole_characters(
-    const char *window, Py_ssize_t old, Py_ssize_t used, Py_ssize_t prefix, Py_ssize_t read, Py_ssize_t count
-):
-    """The new text; empty if the window has a byte that belongs to no character."""
+cdef str _whole_characters(const char *window, Py_ssize_t old, Py_ssize_t used):
+    """The new text; None if the window has U+FFFD, or a byte that belongs to no character."""
     try:
         before = PyUnicode_DecodeUTF8(window, old, NULL)
         text = PyUnicode_DecodeUTF8(window + old, used - old, NULL)
     except UnicodeDecodeError:
-        return "", prefix, read
-    if "\ufffd" in before or "\ufffd" in text:
-        return "", prefix, read
-    return text, read, count
+        return None
+    return None if "\ufffd" in before or "\ufffd" in text else text
+
+
+cdef str _with_replacements(const char *window, Py_ssize_t used):
+    """The text of bytes, with U+FFFD for each byte of a broken character, as SentencePiece has it."""
+    return PyUnicode_DecodeUTF8(window, used, b"fd_postproc_bytes")
+
+
+def _replaced(error):
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+from codecs import register_error
+
+register_error("fd_postproc_bytes", _replaced)

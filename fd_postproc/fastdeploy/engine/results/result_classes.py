@@ -254,7 +254,7 @@ READ = (
 def is_plain_request(request: type) -> bool:
     """Whether requests have the attributes of `READ` in their dictionary: no property, no default."""
     own = any(getattr(request, name, None) is not None for name in (*READ, "__getattr__"))
-    return not own and request.__setattr__ is object.__setattr__
+    return not own and getattr(request, "__setattr__") is object.__setattr__  # noqa: B009 - typed as bound
 
 
 def has_known_stamps(metrics: type) -> bool:

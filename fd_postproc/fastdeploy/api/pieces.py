@@ -1,0 +1,202 @@
+"""Results of several tokens in pieces, each parsed as FastDeploy parses a result of one token.
+
+FastDeploy's parsers were written for one token a result.  With several, as multi-token prediction has them,
+they show marks, and lose content and arguments.  So FastDeploy's method is called for each piece of a result,
+and what it says is joined into the one result again: its log-probabilities, metrics and ids are not touched.
+
+Not every token needs a piece of its own.  One does that
+
+* is a mark, or may be the beginning or the end of one in plain text;
+* is blank, as long as nothing but blanks has come since a mark;
+* comes after the first tool call has begun;
+* is the last one of an answer.
+
+All of that is known from the answer's ids and excerpt, so there is no state besides FastDeploy's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import mends
+from .answer_text import AnswerText
+from .detokenising import STATE
+from .excerpt import Marks
+
+_PLAIN, _BLANK, _ALONE, _MAY_CALL = range(4)
+
+
+class Pieces:
+    """Pieces of the results of a data processor with parsers.
+
+    Parameters
+    ----------
+    marks : Marks
+        Of its parsers.
+    tokenizer : PreTrainedTokenizer
+    ids2tokens : function
+        Ours, of the processor's class.
+    """
+
+    def __init__(self, marks: Marks, tokenizer: Any, ids2tokens: Any) -> None:
+        self.marks, self.tokenizer = marks, tokenizer
+        self.holds_text, self.split = ids2tokens.holds_text, ids2tokens.split
+        self.is_left_to_fastdeploy = ids2tokens.is_left_to_fastdeploy
+        self.kinds = {
+            one: _MAY_CALL if self._text(one) in (marks.call or ()) else _ALONE for one in marks.ids
+        }
+
+    def process(
+        self, streamed: Callable[..., Any], views: Any, response_dict: Any, options: dict[str, Any]
+    ) -> Any:
+        """The response that FastDeploy's method makes of a result's pieces.
+
+        Parameters
+        ----------
+        streamed : function
+            FastDeploy's method for a result of a stream.
+        views : Views
+            What it is given as its processor.
+        response_dict : dict
+        options : dict
+            Its other arguments.
+        """
+        ids, finished = response_dict["outputs"]["token_ids"], response_dict["finished"]
+        view = views.end if finished else views.chunk
+        is_plain = not finished and (not ids or (len(ids) == 1 and ids[0] not in self.marks.ids))
+        if is_plain or type(ids) is not list:
+            return streamed(view, response_dict, **options)
+        answers, name = views.chunk.decode_status, response_dict["request_id"]
+        status = answers.get(name)
+        if self.is_left_to_fastdeploy() if status is None else len(status) != STATE:  # FD_USE_HF_TOKENIZER
+            return streamed(view, response_dict, **options)
+        in_call = self._is_in_call(status)
+        pieces = self.cut(ids, status, in_call, finished) or [[]]
+
+        def said(view: Any, piece: list[int], is_last: bool = False) -> dict[str, Any]:
+            outputs = {**response_dict["outputs"], "token_ids": piece}
+            outputs.pop("reasoning_token_num", None)
+            part = {**response_dict, "finished": is_last, "outputs": outputs}
+            answer: dict[str, Any] = streamed(view, part, **options)["outputs"]
+            return answer
+
+        parts = []
+        for number, piece in enumerate(pieces, 1):
+            is_last, status = number == len(pieces), answers.get(name)
+            if piece and self._releases(piece[0], status):
+                parts.append(said(views.mark, []))
+            elif finished and is_last and status is not None:
+                rest = self.split(self.tokenizer, status)
+                if rest:
+                    parts.append(said(views.chunk, []))
+                    status[2].extend(rest)
+            if len(pieces) == 1 and not parts:
+                return streamed(view, response_dict, **options)
+            parts.append(said(view if is_last else views.chunk, piece, finished and is_last))
+        if len(pieces) > 1 and (in_call or not self.marks.ids.isdisjoint(ids)):
+            mends.count(mends.PIECES)
+        shows_ids = getattr(options.get("request"), "return_token_ids", False)
+        response_dict["outputs"].update(_joined(parts, shows_ids), token_ids=ids)
+        return response_dict
+
+    def cut(self, ids: list[int], status: Any, in_call: bool, finished: bool) -> list[list[int]]:
+        """The pieces of a result.
+
+        Parameters
+        ----------
+        ids : list of int
+            Of the result.
+        status : list or None
+            What FastDeploy keeps of the answer.
+        in_call : bool
+            Whether a tool call has begun before.
+        finished : bool
+            Whether the result is the last one.
+        """
+        after_mark: bool | None = None
+        pieces: list[list[int]] = []
+        joins = False  # whether a token may come to the last piece
+        for number, token in enumerate(ids):
+            kind = self.kinds.get(token)
+            if kind is None:
+                kind = self._kind_of(token)
+            if kind == _BLANK and after_mark is None:
+                after_mark = self._is_after_mark(status)
+            alone = in_call or kind >= _ALONE or (kind == _BLANK and after_mark)
+            if joins and not alone and not (finished and number == len(ids) - 1):
+                pieces[-1].append(token)
+            else:
+                pieces.append([token])
+            joins = not alone
+            if kind != _BLANK:
+                after_mark = kind >= _ALONE
+            in_call = in_call or (kind == _MAY_CALL and self.marks.call is not None)
+        return pieces
+
+    def _kind_of(self, token: int) -> int:
+        text = self._text(token)
+        kind = _MAY_CALL if "<" in text or ">" in text else _PLAIN if text.strip() else _BLANK
+        self.kinds[token] = kind
+        return kind
+
+    def _text(self, token: int) -> str:
+        try:
+            text: str = self.tokenizer.decode([token], skip_special_tokens=False)
+        except Exception:  # an id that is none: FastDeploy's method raises it
+            return "<"
+        return text
+
+    def _is_in_call(self, status: Any) -> bool:
+        if status is None or self.marks.call is None:
+            return False
+        text = status[3]
+        if type(text) is AnswerText and text.excerpt is not None:
+            text = text.excerpt.text
+        return self.marks.call[0] in str(text)
+
+    def _is_after_mark(self, status: Any) -> bool:
+        """Whether nothing but blanks has come since a mark, or the answer's beginning."""
+        for token in reversed(status[2] if status else ()):
+            kind = self._kind_of(token) if token not in self.kinds else self.kinds[token]
+            if kind != _BLANK:
+                return kind >= _ALONE
+        return True
+
+    def _releases(self, token: int, status: Any) -> bool:
+        """Whether a token is a mark, and text before it waits for the rest of a character."""
+        return token in self.marks.ids and status is not None and self.holds_text(self.tokenizer, status)
+
+
+def _joined(parts: list[dict[str, Any]], shows_ids: bool) -> dict[str, Any]:
+    """One result's outputs from those of its pieces.
+
+    `shows_ids`: whether the client gets the reasoning of a skipped result, too, as FastDeploy has it.
+    """
+    shown = [part for part in parts if not part.get("skipped")]
+    calls = [call for part in shown for call in part.get("tool_calls") or ()]
+    whole = {
+        **parts[-1],
+        "text": "".join(part["text"] or "" for part in shown),
+        "completion_tokens": "".join(part["completion_tokens"] for part in parts),
+        "reasoning_content": "".join(
+            part.get("reasoning_content") or "" for part in (parts if shows_ids else shown)
+        ),
+        "skipped": not shown,
+        "tool_calls": _merged(calls) or None,
+    }
+    counts = [part["reasoning_token_num"] for part in parts if "reasoning_token_num" in part]
+    return whole | ({"reasoning_token_num": sum(counts)} if counts else {})
+
+
+def _merged(calls: list[Any]) -> list[Any]:
+    """Deltas of tool calls, those of one call as one: clients look at the first of a chunk."""
+    merged: list[Any] = []
+    for call in calls:
+        last = merged[-1] if merged else None
+        more = getattr(getattr(call, "function", None), "arguments", None)
+        if last is None or more is None or call.id is not None or last.index != call.index:
+            merged.append(call)
+        else:
+            last.function.arguments = (last.function.arguments or "") + more
+    return merged

@@ -1,0 +1,326 @@
+"""What FastDeploy loses of an answer is there, and nothing else changes."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from fd_postproc.fastdeploy.api import detokenising, mends, parsers
+from fd_postproc.fastdeploy.api.pieces import _joined
+from tests.lib import restated_parsers
+from tests.lib.known import remember
+from tests.lib.paths import TESTS
+from tests.lib.restated_parsers import WORDS, Calls, Processor, Thinks, of_fastdeploy
+
+STATES = ("think_start", "think_end")
+PAIRS = [(Thinks, Calls), (Thinks, None), (None, Calls)]
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch):
+    """The kinds of mends that were counted."""
+    monkeypatch.setenv("FD_POSTPROC_MENDS", "1")
+    remember(monkeypatch, "api parsers", Thinks, Calls)
+    kinds = []
+    monkeypatch.setattr(mends, "count", kinds.append)
+    return kinds
+
+
+def install(base=Processor):
+    cls = type("Copy", (base,), dict(vars(base)))
+    module = restated_parsers.module_of(cls)
+    detokenising.install(module)
+    parsers.install(module)
+    return cls
+
+
+def result(ids, finished=False, **more):
+    return {"finished": finished, "request_id": "a", "outputs": {"token_ids": [*ids], **more}}
+
+
+def outputs_of(processor, results, state, request=None):
+    processor.model_status_dict["a"] = state
+    processor.tool_parser_dict.clear()
+    method = processor.process_response_dict_streaming
+    return [
+        method(result(ids, number == len(results) - 1), request=request)["outputs"]
+        for number, ids in enumerate(results)
+    ]
+
+
+def client(outputs, shows_ids=False):
+    """What is put together of a stream."""
+    shown = [one for one in outputs if not one.get("skipped")]
+    return (
+        [one.get("reasoning_content") or "" for one in (outputs if shows_ids else shown)],
+        "".join(one["text"] or "" for one in shown),
+        [call for one in shown for call in one.get("tool_calls") or ()],
+        "".join(one["completion_tokens"] for one in outputs),
+    )
+
+
+def joined(said):
+    return ("".join(str(one) for one in said[0]), *said[1:])
+
+
+def random_cut(draw, ids):
+    rest = [*ids]
+    while rest:
+        count = draw.randint(1, 6)
+        yield rest[:count]
+        del rest[:count]
+
+
+IDS = [*range(1, 5), *range(10, 10 + len(WORDS)), 10, 10, 10]
+
+
+def differing(cls, pair, shows_ids=False):
+    """Answers in results of several tokens that are not those at one token a result."""
+    draw, request, processor = random.Random(48), SimpleNamespace(return_token_ids=shows_ids), cls(*pair)
+    for _ in range(150):
+        ids, state = draw.choices(IDS, k=draw.randint(1, 60)), draw.choice(STATES)
+        single = joined(client(outputs_of(processor, [[one] for one in ids], state, request), shows_ids))
+        for _ in range(4):
+            cut = [*random_cut(draw, ids)]
+            if joined(client(outputs_of(processor, cut, state, request), shows_ids)) != single:
+                yield cut, state
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("shows_ids", [False, True])
+def test_several_tokens_a_result_are_as_one(pair, shows_ids):
+    cls = install()
+    for ids in ([10, 2, 3, 16], [11, 11]):  # FastDeploy's own at one token a result
+        single = [[one] for one in ids]
+        for state in STATES:
+            own, theirs = (outputs_of(made(*pair), single, state) for made in (cls, Processor))
+            assert own == theirs
+    assert [*differing(cls, pair, shows_ids)] == []
+
+
+def test_the_test_sees_what_fastdeploy_loses():
+    assert len([*differing(Processor, (None, Calls))]) > 100
+
+
+@pytest.mark.parametrize(
+    ("ids", "earlier", "finished", "pieces"),
+    [
+        ([10, 11, 14], [], False, [[10, 11, 14]]),
+        ([10, 11, 2, 11, 14], [], False, [[10, 11], [2], [11, 14]]),  # marks
+        ([10, 12, 11, 14], [10], False, [[10, 12, 11, 14]]),
+        ([2, 12, 13, 11, 12, 10], [], False, [[2], [12], [13], [11, 12, 10]]),  # line breaks behind one
+        ([12, 12, 11], [10, 2, 13], False, [[12], [12], [11]]),
+        ([12, 12, 11], [10, 2, 11], False, [[12, 12, 11]]),
+        ([12, 12, 11], [], False, [[12], [12], [11]]),
+        ([10, 11, 14], [10, 3, 11], False, [[10], [11], [14]]),  # a call
+        ([10, 3, 11, 14], [], False, [[10], [3], [11], [14]]),
+        ([10, 11, 14], [], True, [[10, 11], [14]]),  # an end
+        ([10, 19, 20, 11], [], False, [[10], [19], [20], [11]]),  # marks in plain text
+        ([10, 11, 99, 14], [], False, [[10, 11], [99], [14]]),  # no token: FastDeploy's method raises
+    ],
+)
+def test_what_a_result_is_cut_into(ids, earlier, finished, pieces):
+    processor = install()()
+    processor.model_status_dict["a"] = "think_start"
+    if earlier:
+        processor.process_response_dict_streaming(result(earlier))
+    own = type(processor).process_response_dict_streaming.views_of(processor).pieces
+    status = processor.decode_status.get("a")
+    assert own.cut(ids, status, own._is_in_call(status), finished) == pieces
+
+
+def test_what_is_not_the_texts_is_the_one_results():
+    processor = install()()
+    processor.model_status_dict["a"] = "think_start"
+    rows = object()
+    response = result([10, 2, 12, 11, 3], top_logprobs=rows, send_idx=0, reasoning_token_num=0)
+    response["metrics"] = metrics = {"a": 1}
+    outputs = response["outputs"]
+    assert processor.process_response_dict_streaming(response) is response
+    assert response["outputs"] is outputs
+    assert outputs["top_logprobs"] is rows
+    assert response["metrics"] is metrics
+    assert (outputs["token_ids"], outputs["send_idx"]) == ([10, 2, 12, 11, 3], 0)
+    assert outputs["reasoning_token_num"] == 1
+    assert (outputs["reasoning_content"], outputs["text"]) == (" the", "a")
+    assert outputs["completion_tokens"] == " the</think>\na<tool_call>"
+    assert not response["finished"]
+
+
+def test_results_that_are_not_cut_are_given_as_they_are(monkeypatch, counted):
+    given = []
+    stock = Processor.process_response_dict_streaming
+
+    def streamed(self, response_dict, **kwargs):
+        given.append(response_dict)
+        return stock(self, response_dict, **kwargs)
+
+    cls = install(type("Base", (Processor,), dict(vars(Processor), process_response_dict_streaming=streamed)))
+    for pair, results in ((PAIRS[0], ([10], [10, 11], [2], [])), ((None, None), ([10, 2, 3, 11], [1, 2]))):
+        processor = cls(*pair)
+        processor.model_status_dict["a"] = "think_start"
+        for ids in results:
+            response = result(ids)
+            processor.process_response_dict_streaming(response)
+            assert given.pop() is response
+            assert not given
+    assert counted == []
+
+
+def call(index, arguments=None, name=None):
+    function = SimpleNamespace(name=name, arguments=arguments)
+    return SimpleNamespace(index=index, id="x" if name else None, function=function)
+
+
+def test_deltas_of_one_call_are_one():
+    said = [[call(0, name="f")], [call(0, '{"a')], None, [call(0, '": 1}')], [call(1, name="g")]]
+    parts = [{"text": None, "completion_tokens": "", "tool_calls": one} for one in said]
+    made = _joined(parts, False)["tool_calls"]
+    assert [(one.index, one.function.name, one.function.arguments) for one in made] == [
+        (0, "f", '{"a": 1}'),
+        (1, "g", None),
+    ]
+
+
+def test_an_answer_without_a_thought_is_an_answer(monkeypatch, counted):
+    @of_fastdeploy
+    class Nothing(Thinks):
+        def extract_reasoning_content(self, text, request, status):
+            return None, text
+
+    remember(monkeypatch, "api parsers", Nothing)
+    with pytest.raises(TypeError):
+        whole(Processor(Nothing, None), [[10], [11]])
+    outputs = whole(install()(Nothing, None), [[10], [11]])
+    assert (outputs["text"], outputs["reasoning_content"], outputs["reasoning_token_num"]) == (
+        " thea",
+        None,
+        0,
+    )
+    assert counted == [mends.THOUGHT]
+
+
+def whole(processor, results):
+    processor.model_status_dict["a"] = "think_start"
+    for number, ids in enumerate(results):
+        answer = processor.process_response_dict_normal(result(ids, number == len(results) - 1))
+    return answer["outputs"]
+
+
+# ---- Text that waits for the rest of a character -----------------------------------------------------------
+
+
+class Bytes(restated_parsers.Tokenizer):
+    """Marks, words and bytes, decoded as PaddleFormers decodes them for fast tokenizers."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = {one: text.encode() for one, text in self.texts.items()}
+        self.texts |= {100 + byte: bytes([byte]) for byte in range(128, 256)}
+
+    def get_vocab(self):
+        return {text.decode(errors="replace"): one for one, text in self.texts.items()}
+
+    def decode(self, ids, skip_special_tokens=False):
+        return b"".join(self.texts[one] for one in ids).decode(errors="replace")
+
+    def decode_token(self, ids, prefix, read):
+        return detokenising.decode_token(self.decode, ids, prefix, read)
+
+
+@pytest.fixture
+def byte_level(monkeypatch):
+    ways = lambda tokenizer: detokenising.Ways(tokenizer.decode)  # noqa: E731
+    monkeypatch.setattr(detokenising, "ways_of", ways)
+
+
+DAY = [100 + byte for byte in "日".encode()]
+BROKEN = DAY[:2]
+
+
+def test_text_that_waits_at_the_end_is_given(byte_level, counted):
+    cls, results = install(), [[10], [11, *BROKEN]]
+    for pair in (*PAIRS, (None, None)):
+        said = joined(client(outputs_of(cls(*pair, tokenizer=Bytes()), results, "think_start")))
+        assert said[0] + said[1] == " thea\ufffd", pair
+    assert whole(cls(None, Calls, tokenizer=Bytes()), results)["text"] == " thea\ufffd"
+    assert {*counted} == {mends.END}
+    assert len(counted) == 5
+
+
+def test_text_that_waits_before_a_mark_is_what_it_was(byte_level, counted):
+    for results in ([[10], [11, *BROKEN], [2], [11]], [[10, 11, *BROKEN, 2, 11], [10]]):
+        said = client(outputs_of(install()(Thinks, None, tokenizer=Bytes()), results, "think_start"))
+        assert "".join(said[0]) == " thea\ufffd"
+        assert said[1] == "".join(WORDS[one - 10] for ids in results[-2:] for one in ids[-1:] if one > 2)[-5:]
+    assert counted.count(mends.MARK) == 2
+    assert mends.END not in counted
+
+
+def test_nothing_waits_and_nothing_is_added_before_a_mark(byte_level, counted):
+    outputs = outputs_of(install()(Thinks, None, tokenizer=Bytes()), [[10], [2]], "think_start")
+    assert outputs[1]["completion_tokens"] == "</think>"
+    assert counted == []
+
+
+def test_bytes_among_pieces_are_read_by_themselves():
+    """A library's tokenizer with byte fallback makes all of a run with a broken byte U+FFFD."""
+    tokenizers = pytest.importorskip("tokenizers")
+    path = TESTS / "golden_chunks" / "tokenizers" / "metaspace" / "tokenizer.json"
+    library = tokenizers.Tokenizer.from_file(str(path))
+    layers = SimpleNamespace(
+        decode_token=lambda *state: detokenising.decode_token(library.decode, *state), _tokenizer=library
+    )
+    new_text = detokenising._bytes_among_pieces(layers, library)
+    names = json.loads(path.read_text())["model"]["vocab"]
+    draw = random.Random(48)
+    bytes_of = {byte: names[f"<0x{byte:02X}>"] for byte in range(256)}
+    words = [one for name, one in names.items() if not name.startswith("<")]
+    for _ in range(200):
+        ids, text = [], b""
+        for _ in range(draw.randint(1, 12)):
+            if draw.random() < 0.5:
+                raw = draw.choice(("日".encode(), "é".encode(), b"\xff", "日".encode()[:2], b"\x80"))
+                ids += [bytes_of[byte] for byte in raw]
+            else:
+                ids.append(draw.choice(words))
+                raw = library.id_to_token(ids[-1]).replace("\u2581", " ").encode()
+            text += raw
+        given, prefix, read, known = "", 0, 0, []
+        for part in random_cut(draw, ids):
+            known += part
+            new, prefix, read = new_text(known, prefix, read)
+            given += new
+        given += new_text(known, prefix, read, to_the_end=True)[0]
+        expected = text.decode(errors="fd_postproc_bytes").removeprefix(" ")
+        assert given == expected, ids
+
+
+def test_the_switch_leaves_everything_to_fastdeploy(monkeypatch, byte_level, counted):
+    monkeypatch.setenv("FD_POSTPROC_MENDS", "0")
+    draw, sides = random.Random(5), [cls(tokenizer=Bytes()) for cls in (install(), Processor)]
+    for _ in range(60):
+        cut = [*random_cut(draw, draw.choices([*IDS, *BROKEN], k=30))]
+        for state in STATES:
+            own, theirs = (outputs_of(one, cut, state) for one in sides)
+            assert own == theirs
+    assert counted == []
+
+
+@pytest.mark.parametrize(
+    "results", [[[10, 2], [11, *DAY, *BROKEN], [11]], [[10, 2, 11], [*DAY, *BROKEN, 11]]]
+)
+def test_whole_characters_do_not_wait_for_the_last_token(byte_level, results):
+    """A parser may hold what came before, and what comes with an end is shown."""
+    given, stock = [], Processor.process_response_dict_streaming
+
+    def streamed(self, response_dict, **kwargs):
+        answer = stock(self, response_dict, **kwargs)
+        given.append(answer["outputs"]["completion_tokens"])
+        return answer
+
+    base = type("Base", (Processor,), dict(vars(Processor), process_response_dict_streaming=streamed))
+    outputs_of(install(base)(Thinks, None, tokenizer=Bytes()), results, "think_start")
+    assert "".join(given) == " the</think>a日\ufffda"
+    assert given[-1] == "\ufffda"
