@@ -217,13 +217,13 @@ def test_the_environment_is_asked_each_time(name, value, ops_queue, monkeypatch)
     assert payload() == before
 
 
-def test_the_queue_id_is_asked_each_time(ops_queue, monkeypatch, queue_keys):
+def test_the_queue_id_is_asked_each_time(ops_queue, monkeypatch, queue_id):
     save(1)
     save(2)
     assert ops.flush(60)
     assert ops_queue.waiting() == 2
     ops_queue.remove()  # the fixture removes the queue of the id that is set at the end
-    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", "1048577")
+    monkeypatch.setenv("INFERENCE_MSG_QUEUE_ID", str(queue_id + 1))
     save(3)
     save(4)
     assert ops.flush(60)
