@@ -32,7 +32,7 @@ class Scheduling(LoadFileScheduling):
     def _assign_work_unit(self, node):
         if REALTIME in self.workqueue:
             self.workqueue.move_to_end(REALTIME)
-            if len(self.workqueue) == 1 and self.nodes != [node]:
+            if self._waits(node):
                 return
         super()._assign_work_unit(node)
 
@@ -51,16 +51,19 @@ class Scheduling(LoadFileScheduling):
         """
         if node not in self.registered_collections:
             return
-        if list(self.workqueue) == [REALTIME] and self.nodes != [node]:
-            # All but one end, and do then what they have kept back; that one comes here again.
-            if self._pending_of(self.assigned_work[node]) < 2 and not all(
-                other.shutting_down for other in self.nodes if other is not node
-            ):
-                node.shutdown()
-            return
-        super()._reschedule(node)
+        if not self._waits(node):
+            super()._reschedule(node)
         while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            if self._waits(node):
+                # All but one end, and do then what they have kept back; that one comes here again.
+                if not all(other.shutting_down for other in self.nodes if other is not node):
+                    node.shutdown()
+                break
             self._assign_work_unit(node)
+
+    def _waits(self, node):
+        """Whether nothing is left but the tests that need real time, and another process is not done."""
+        return list(self.workqueue) == [REALTIME] and self.nodes != [node]
 
     def _under_way(self, node):
         """The first test that is not done, which is done now; None if there is none."""
