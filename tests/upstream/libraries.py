@@ -61,6 +61,7 @@ def row(wanted, folder, tests):
         return {"passed": True, "version": wanted.partition("==")[2], "text": f"not to be had here: {said}"}
     paths = [folder, str(TESTS / "fastdeploy_double"), str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "FD_PLUGINS": "fd_postproc"}
+    environment["FD_POSTPROC_KNOWN"] = str(TESTS / "known_double.json")
     parts = _parts(environment)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
     tried = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
