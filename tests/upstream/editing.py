@@ -70,22 +70,6 @@ def in_class(names, text, at_end=True):
     return edit
 
 
-def removed_first(names, word):
-    """The first statement of some functions that has a word is gone."""
-
-    def edit(tree):
-        found = False
-        for one in functions(tree, *names):
-            for node in one.body:
-                if isinstance(node, ast.If) and word in ast.unparse(node.test):
-                    one.body.remove(node)
-                    found = True
-                    break
-        return found
-
-    return edit
-
-
 def parameter_added(names, argument, default):
     """A parameter, with a default or without one; calls by attribute give it, if it has none."""
 
@@ -288,20 +272,6 @@ def keyword_added(call, keyword, text):
     return edit
 
 
-def argument_becomes(method, text):
-    """The first argument of calls ``x.METHOD(OLD, ...)``."""
-
-    def edit(tree):
-        found = False
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and _last_name(node.func) == method and node.args:
-                node.args[0] = ast.parse(text.replace("OLD", ast.unparse(node.args[0])), mode="eval").body
-                found = True
-        return found
-
-    return edit
-
-
 def _last_name(node):
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
@@ -315,39 +285,6 @@ def assigned(attribute, text):
             if isinstance(node, ast.Assign) and any(_last_name(one) == attribute for one in node.targets):
                 node.value = instead(text, node.value)
                 found = True
-        return found
-
-    return edit
-
-
-def after_assignment(attribute, text, class_name=""):
-    """A statement behind each assignment to an attribute; ``IT`` is what is before the dot."""
-
-    def edit(tree):
-        found = False
-        for node in list(ast.walk(tree)):
-            for name in ("body", "orelse"):
-                body = getattr(node, name, None)
-                for one in list(body) if isinstance(body, list) else []:
-                    targets = one.targets if isinstance(one, ast.Assign) else []
-                    for target in targets:
-                        if isinstance(target, ast.Attribute) and target.attr == attribute:
-                            new = code(text.replace("IT", ast.unparse(target.value)))
-                            body[body.index(one) + 1 : body.index(one) + 1] = new
-                            found = True
-        return found
-
-    return edit
-
-
-def number_becomes(old, new, names):
-    """A number in some functions."""
-
-    def edit(tree):
-        found = False
-        for node in nodes_of(tree, names):
-            if isinstance(node, ast.Constant) and node.value == old and type(node.value) is type(old):
-                node.value, found = new, True
         return found
 
     return edit
@@ -375,20 +312,6 @@ def constant(name, text):
         for node in tree.body:
             if isinstance(node, ast.Assign) and any(_last_name(one) == name for one in node.targets):
                 node.value = instead(text, node.value)
-                found = True
-        return found
-
-    return edit
-
-
-def loop_over(iterated, text, names):
-    """What a loop of some functions goes through; ``OLD`` is what it was, which holds `iterated`."""
-
-    def edit(tree):
-        found = False
-        for node in nodes_of(tree, names):
-            if isinstance(node, ast.For) and iterated in ast.unparse(node.iter):
-                node.iter = instead(text, node.iter)
                 found = True
         return found
 

@@ -1,5 +1,6 @@
 """Before the first step: messages of a killed run, and the garbage collector."""
 
+import collections
 import gc
 import os
 import shutil
@@ -17,8 +18,10 @@ from fd_postproc.fastdeploy.engine.processor import warmup
 from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queue_ids
 from tests.lib.children import python
+from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rows import each
+from tests.lib.rig import Rig
 from tests.lib.waiting import PATIENCE, until
 
 
@@ -234,6 +237,7 @@ def test_garbage_is_collected_before_the_first_step(freezes, monkeypatch):
 
 def test_what_lives_is_really_frozen():
     code = """
+import collections
 import gc
 from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 warm = Warmup(steps=1)
@@ -280,3 +284,17 @@ def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monke
     assert len(freezes) == 1
     bare = type(processor).__new__(type(processor))
     bare.warm_up()
+
+
+def test_a_counter_of_another_class_is_left_to_fastdeploy(monkeypatch):
+    cls = plugin_class()
+    stock, init = cls.stock, cls.stock.__init__
+
+    def other(processor, *arguments, **named):
+        init(processor, *arguments, **named)
+        processor.tokens_counter = type("Halves", (collections.Counter,), {})()
+
+    monkeypatch.setattr(stock, "__init__", other)
+    rig = Rig("plain", cls=cls)
+    assert type(rig.processor) is stock
+    rig.close()

@@ -251,10 +251,10 @@ READ = (
 """Attributes that the batch loop looks for in a request's dictionary alone."""
 
 
-def is_plain_request(request: type) -> bool:
+def is_plain_request(request: Any) -> bool:
     """Whether requests have the attributes of `READ` in their dictionary: no property, no default."""
     own = any(getattr(request, name, None) is not None for name in (*READ, "__getattr__"))
-    return not own and getattr(request, "__setattr__") is object.__setattr__  # noqa: B009 - typed as bound
+    return not own and bool(request.__setattr__ is object.__setattr__)
 
 
 def has_known_stamps(metrics: type) -> bool:
