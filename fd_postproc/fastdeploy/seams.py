@@ -361,7 +361,7 @@ _ROWS = (
         "what parsers are given",
         "api.parsers:install",
         "Each parser's code, and random answers, which are parsed both ways.",
-        "known parsers are given an excerpt of the answer so far; a text's tokens are counted once",
+        "known parsers are given an excerpt of the answer so far, and results of several tokens in pieces",
         ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
     ),
     Seam(

@@ -150,15 +150,8 @@ PLUG_IN = [
     *("api/chunks/whole_answers", "api/chunks/model_fields", "api/chunks/building_blocks"),
     *("api/loading", "api/counters", "api/activation", "api/connections"),
     *("api/unpacking", "api/engine_process", "api/watchdog"),
-    *(
-        "api/answer_text",
-        "api/detokenising",
-        "api/excerpt",
-        "api/token_counts",
-        "api/known_parsers",
-        "api/parsers",
-        "api/responses",
-    ),
+    *("api/mends", "api/answer_text", "api/detokenising", "api/excerpt", "api/token_counts"),
+    *("api/known_parsers", "api/pieces", "api/parsers", "api/responses"),
     "api/entry",
     "report",
 ]

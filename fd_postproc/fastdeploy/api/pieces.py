@@ -156,12 +156,12 @@ class Pieces:
         return self.marks.call[0] in str(text)
 
     def _is_after_mark(self, status: Any) -> bool:
-        """Whether nothing but blanks has come since a mark, or the answer's beginning."""
+        """Whether a mark has come, and nothing but blanks since."""
         for token in reversed(status[2] if status else ()):
             kind = self._kind_of(token) if token not in self.kinds else self.kinds[token]
             if kind != _BLANK:
                 return kind >= _ALONE
-        return True
+        return False
 
     def _releases(self, token: int, status: Any) -> bool:
         """Whether a token is a mark, and text before it waits for the rest of a character."""
