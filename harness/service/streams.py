@@ -103,7 +103,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         " CPU a token: API server | engine | both | load average |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    names = list(dict.fromkeys(row["server"] for row in rows))
+    names = list(dict.fromkeys([server.name for server in SERVERS] + [row["server"] for row in rows]))
     for row in sorted(
         rows, key=lambda row: (row["kind"], row["requests"], -row["interval"], names.index(row["server"]))
     ):
