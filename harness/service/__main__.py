@@ -63,7 +63,8 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> int:
         for draft in (False, True) if channel == "spec_topk" else (False,):
             found = compare(
                 arguments.tree, folder / f"{channel}{'-draft' * draft}", channel, draft,
-                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq, mends=arguments.mends,
+                plug_ins=(False, not arguments.stock), over_zmq=arguments.over_zmq,
+                mends=arguments.mends, stream_interval=arguments.stream_interval,
             )  # fmt: skip
             failed += len(found["differences"]) + len(found["hangs"])
             print(json.dumps({"channel": channel, "draft": draft, **found}, indent=1), flush=True)
@@ -78,11 +79,13 @@ def compare(
     plug_ins: tuple[bool, bool] = (False, True),
     over_zmq: bool = False,
     mends: bool = False,
+    stream_interval: str = "",
 ) -> dict[str, Any]:
     """What `_cases` prints of a channel; each service's answers stay in its folder, as ``answers.json``.
 
     `over_zmq`: the steps of the service with the plug-in come through FastDeploy's ZeroMQ socket.
     `mends`: whether it mends text that FastDeploy loses.
+    `stream_interval`: its ``FD_POSTPROC_STREAM_INTERVAL``, with which chunks are compared as wholes.
     """
     wanted = cases.cases(channel, draft=draft)
     answers: list[dict[str, Any]] = []
@@ -103,6 +106,7 @@ def compare(
                 environment={
                     "FD_USE_GET_SAVE_OUTPUT_V1": str(int(over_zmq and plug_in)),
                     "FD_POSTPROC_MENDS": str(int(mends)),
+                    "FD_POSTPROC_STREAM_INTERVAL": stream_interval,
                 },
             ) as service,
         ):
@@ -121,7 +125,8 @@ def compare(
     found, hangs = [], []
     for how in "alone", "crowd":
         off, on = (each[how] for each in answers)
-        found += [f"{how}: {line}" for line in cases.differences(off, on, crowd=how == "crowd")]
+        lines = cases.differences(off, on, crowd=how == "crowd", whole=bool(stream_interval))
+        found += [f"{how}: {line}" for line in lines]
         hangs += [f"{how}: {name}" for name, got in on.items() if got[-1:] == ["hangs"]]
     return {
         "active": active, "cases": 2 * len(wanted), "asked again": again, "hangs": hangs, "differences": found
@@ -198,7 +203,7 @@ def _streams(arguments: argparse.Namespace, folder: Path) -> int:
     rows = streams.run(
         arguments.tree, folder, streams=arguments.streams, kinds=arguments.kind,
         intervals=arguments.interval, seconds=arguments.seconds, ways=arguments.way,
-        say=_say,
+        stream_intervals=arguments.stream_interval, say=_say,
     )  # fmt: skip
     return _keep(arguments, rows, streams.table(rows))
 
@@ -264,6 +269,10 @@ def _parser() -> argparse.ArgumentParser:
     asked.add_argument(
         "--mends", action="store_true", help="with the text that FastDeploy loses: what differs is mended"
     )
+    asked.add_argument(
+        "--stream-interval", default="", metavar="TOKENS[,MS]",
+        help="with the plug-in, FD_POSTPROC_STREAM_INTERVAL: what differs but for where a chunk ends",
+    )  # fmt: skip
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
     wrong.set_defaults(run=_faults)
@@ -289,6 +298,10 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument(
         "--interval", type=float, nargs="+", default=[0.025],
         help="seconds between steps, at least; the longest first, until the server is behind",
+    )  # fmt: skip
+    served.add_argument(
+        "--stream-interval", nargs="+", default=[], metavar="TOKENS[,MS]",
+        help="one API process of the plug-in, with each of these as FD_POSTPROC_STREAM_INTERVAL, 0 for off",
     )  # fmt: skip
     served.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     served.add_argument("--json", type=Path, help="also write this file")

@@ -215,7 +215,9 @@ def _without_ids(text: str) -> str:
     return re.sub(r"/[^ \"]*/model\b", "MODEL", text)
 
 
-def differences(one: dict[str, list[Any]], other: dict[str, list[Any]], *, crowd: bool) -> list[str]:
+def differences(
+    one: dict[str, list[Any]], other: dict[str, list[Any]], *, crowd: bool, whole: bool = False
+) -> list[str]:
     """In words, one line a case.
 
     The chunks of each choice are compared in order; which choice is served first is a matter of the clock.
@@ -228,10 +230,12 @@ def differences(one: dict[str, list[Any]], other: dict[str, list[Any]], *, crowd
         Of `ask`.
     crowd : bool
         Whether cases ran side by side.
+    whole : bool
+        Whether it does not matter where a chunk ends; see `joined`.
     """
     found = []
     for name in sorted(one.keys() | other.keys()):
-        a, b = by_choice(one.get(name)), by_choice(other.get(name))
+        a, b = ((joined if whole else by_choice)(answers.get(name)) for answers in (one, other))
         if crowd or "choices" in name or "batch" in name:
             a, b = _without_neighbours(a), _without_neighbours(b)
         if a != b:
@@ -252,6 +256,38 @@ def by_choice(got: list[Any] | None) -> Any:
     if len(lists) > 2:  # more than one choice: what ends one of them names none
         lists.get("end", []).sort(key=json.dumps)
     return lists
+
+
+_TEXTS = {"content", "reasoning_content", "text", "completion_tokens"}
+"""What a stream says bit by bit; any other text is the same in every chunk."""
+
+
+def joined(got: list[Any] | None) -> Any:
+    """A stream's chunks as one for each choice, and what is in none; other answers as they are.
+
+    Of a client that leaves after some chunks nothing else is left: how much it got depends on their size.
+    """
+    if got is None or len(got) < 2 or got[-1] == "left":
+        return got if got is None or got[-1] != "left" else "left"
+    whole: dict[str, Any] = {"rest": {}, "ends": [part for part in got if not isinstance(part, dict)]}
+    for part in (part for part in got if isinstance(part, dict)):
+        rest = {key: value for key, value in part.items() if key != "choices"}
+        whole["rest"] = _both_parts(whole["rest"], rest, "")
+        for choice in part.get("choices") or ():
+            index = str(choice["index"])
+            whole[index] = _both_parts(whole.get(index), choice, "")
+    return whole
+
+
+def _both_parts(one: Any, other: Any, key: str) -> Any:
+    """Two values of a key, put together if they are lists or texts; of others the last counts."""
+    if one is None or other is None:
+        return one if other is None else other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {k: _both_parts(one.get(k), other.get(k), k) for k in one.keys() | other.keys()}
+    if isinstance(one, list) or key in _TEXTS:
+        return one + other
+    return other
 
 
 def _without_neighbours(value: Any) -> Any:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import socket
 import statistics
 import time
@@ -54,12 +55,15 @@ class Load(NamedTuple):
         Seconds from a step to the next; 0: the worker sends as fast as the queue takes it.
     after : int
         Tokens of each answer before it is measured.
+    counted : bool
+        Whether clients count tokens, by the usage that each chunk has then; else chunks of `ACCEPTED` tokens.
     """
 
     requests: int
     kind: str
     interval: float
     after: int = 0
+    counted: bool = False
 
 
 def measure(
@@ -90,9 +94,7 @@ def measure(
     worker.pace(-1)  # until all are there: FastDeploy gives a worker one new request at a time
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    clients = context.Process(
-        target=_clients, args=(service.url, load.requests, load.kind, theirs), daemon=True
-    )
+    clients = context.Process(target=_clients, args=(service.url, load, theirs), daemon=True)
     clients.start()
     try:
         _until(lambda: worker.read()[1] == load.requests, 120, f"{load.requests} requests")
@@ -133,7 +135,7 @@ def measure(
         "steps": count,
         "steps a second": count / (end - start),
         "seconds": end - start,
-        "tokens a second": ACCEPTED * times["chunks"] / times["client seconds"],
+        "tokens a second": (times.get("tokens") or ACCEPTED * times["chunks"]) / times["client seconds"],
         **{f"{name} ms": value for name, value in sorted(spent.items())},
         "API server us a chunk": spent["API server"] * count * 1000 / max(chunks, 1),
         "engine ms": engine,
@@ -218,19 +220,20 @@ def _until(true: Any, seconds: float, what: str) -> None:
         time.sleep(0.005)
 
 
-def _clients(url: str, requests: int, kind: str, pipe: Any) -> None:
+def _clients(url: str, load: Load, pipe: Any) -> None:
     """Run in a process of its own: stream, and note when chunks come."""
-    asyncio.run(_stream_all(url, requests, KINDS[kind][1], pipe))
+    asyncio.run(_stream_all(url, load, pipe))
 
 
-async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> None:
+async def _stream_all(url: str, load: Load, pipe: Any) -> None:
     firsts: list[float] = []
     gaps: list[float] = []
-    measuring, began = asyncio.Event(), 0.0
+    tokens: list[int] = []
+    requests, measuring, began = load.requests, asyncio.Event(), 0.0
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as session:
         tasks = [
-            asyncio.create_task(_stream(session, url, number, top, firsts, gaps, measuring))
+            asyncio.create_task(_stream(session, url, number, load, firsts, gaps, tokens, measuring))
             for number in range(requests)
         ]
         while True:
@@ -245,7 +248,8 @@ async def _stream_all(url: str, requests: int, top: int | None, pipe: Any) -> No
             measuring.set()
             began = time.perf_counter()
             pipe.send("measuring")
-        pipe.send({"client seconds": time.perf_counter() - began, **_times(firsts, gaps)})
+        seconds = time.perf_counter() - began
+        pipe.send({"client seconds": seconds, "tokens": sum(tokens), **_times(firsts, gaps)})
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -255,9 +259,10 @@ async def _stream(
     session: aiohttp.ClientSession,
     url: str,
     number: int,
-    top: int | None,
+    load: Load,
     firsts: list[float],
     gaps: list[float],
+    tokens: list[int],
     measuring: asyncio.Event,
 ) -> None:
     body: dict[str, Any] = {
@@ -266,14 +271,21 @@ async def _stream(
         "min_tokens": 32700,
         "stream": True,
     }
+    top = KINDS[load.kind][1]
     if top is not None:
         body |= {"logprobs": True, "top_logprobs": top}
+    if load.counted:
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     start = last = time.perf_counter()
-    seen = 0
+    seen = counted = 0
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
         async for data in answer.content.iter_any():
             events = data.count(b"data: ")
             now = time.perf_counter()
+            if load.counted and (usages := re.findall(rb'"completion_tokens":(\d+)\D', data)):
+                if measuring.is_set():
+                    tokens.append(int(usages[-1]) - counted)
+                counted = int(usages[-1])
             if seen <= 1 < seen + events:
                 firsts.append(now - start)
             elif measuring.is_set() and events:

@@ -23,11 +23,14 @@ class Server(NamedTuple):
         Of `measure.WAYS`.
     processes : int
         Of the API server (``--workers``).
+    interval : str
+        ``FD_POSTPROC_STREAM_INTERVAL``.
     """
 
     name: str
     way: str
     processes: int
+    interval: str = ""
 
 
 SERVERS = (
@@ -46,15 +49,20 @@ def run(
     intervals: Sequence[float],
     seconds: float,
     ways: Sequence[str] = ("off", "on"),
+    stream_intervals: Sequence[str] = (),
     say: Any = print,
 ) -> list[dict[str, Any]]:
     """Measure everything: one server at a time, since an idle one polls, too.
 
-    A server that is behind at an interval, by `is_saturated`, is not asked for shorter ones.
+    With `stream_intervals` the servers are the plug-in's with one API process and each of these.  A server
+    that is behind at an interval between steps, by `is_saturated`, is not asked for shorter ones.
     """
     rows = []
+    servers = SERVERS
+    if stream_intervals:
+        servers = tuple(Server(f"interval {interval}", "on", 1, interval) for interval in stream_intervals)
     for kind in kinds:
-        for number, server in enumerate(SERVERS):
+        for number, server in enumerate(servers):
             if server.way not in ways:
                 continue
             with (
@@ -62,7 +70,10 @@ def run(
                 Service(
                     tree, folder / f"{kind.replace(' ', '')}-{number}", plug_in=WAYS[server.way],
                     channel=KINDS[kind][0], namespace=namespace, requests=max(streams),
-                    workers=server.processes, environment={"FD_SERVICE_ACCEPT": str(ACCEPTED)},
+                    workers=server.processes,
+                    environment={
+                        "FD_SERVICE_ACCEPT": str(ACCEPTED), "FD_POSTPROC_STREAM_INTERVAL": server.interval,
+                    },
                 ) as service,
             ):  # fmt: skip
                 service.wait(300)
@@ -70,11 +81,12 @@ def run(
                     for interval in sorted(intervals, reverse=True):
                         row = None
                         with contextlib.suppress(TimeoutError):
-                            row = measure(service, Load(count, kind, interval), seconds=seconds, least=0)
+                            load = Load(count, kind, interval, counted=bool(stream_intervals))
+                            row = measure(service, load, seconds=seconds, least=0)
                             rows.append({"server": server.name, **row})
                             say(json.dumps(rows[-1]))
                         settle(service)
-                        if row is None or is_saturated(row):
+                        if row is None or (is_saturated(row) and not stream_intervals):
                             break
     return rows
 
@@ -91,7 +103,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         " CPU a token: API server | engine | both | load average |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    names = [server.name for server in SERVERS]
+    names = list(dict.fromkeys([server.name for server in SERVERS] + [row["server"] for row in rows]))
     for row in sorted(
         rows, key=lambda row: (row["kind"], row["requests"], -row["interval"], names.index(row["server"]))
     ):

@@ -73,6 +73,23 @@ def test_ids_are_no_part_of_an_answer(tool):
         assert tool.cases.tidy(text) == "request[chatcmpl-ID] ended, cmpl-ID did not"
 
 
+def test_it_may_not_matter_where_a_chunk_ends(tool):
+    def chunk(text, ids, **more):
+        choice = {"index": 0, "delta": {"content": text, "completion_token_ids": ids}, **more}
+        return {"object": "chunk", "choices": [choice]}
+
+    def differ(*chunks, whole=True):
+        fine = [chunk("a", [1]), chunk("b", [2]), *end]
+        return tool.cases.differences({"x": fine}, {"x": [*chunks, *end]}, crowd=False, whole=whole)
+
+    end = [chunk("", [], finish_reason="stop"), {"choices": [], "usage": {"completion_tokens": 2}}, "ended"]
+    assert differ(chunk("ab", [1, 2])) == []
+    assert differ(chunk("ab", [1, 2]), whole=False)
+    assert differ(chunk("ab", [1, 3]))
+    assert differ(chunk("a", [1]), chunk("bb", [2]))
+    assert differ(chunk("ab", [1, 2]), "hangs")
+
+
 def test_the_table_of_streams(tool):
     pytest.importorskip("aiohttp")
     streams = importlib.import_module(f"{service_tool.NAME}.streams")
