@@ -18,8 +18,8 @@ HEAD = """\
 # What of FastDeploy is replaced
 
 fd_postproc changes FastDeploy while it runs, in three kinds of processes. This page lists every
-change. `python docs/generate_seams.py` makes it from the table in `fd_postproc/fastdeploy/seams.py`,
-which also says what takes each one's place, and what is checked besides the code.
+change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/seams.py`, which also
+says what takes each one's place, and what is checked besides the code.
 
 * Where no name stands behind "Replaced", FastDeploy's own is called less often, and stays.
 * Each replacement is used where the code of all functions behind "Stands for" is known, statement
