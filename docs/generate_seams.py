@@ -17,14 +17,14 @@ SIDES = {
 HEAD = """\
 # What of FastDeploy is replaced
 
-fd_postproc changes FastDeploy while it runs, in three kinds of processes. This page lists every change.
-`python docs/generate_seams.py` makes it from the table in `fd_postproc/fastdeploy/seams.py`.
+fd_postproc changes FastDeploy while it runs, in three kinds of processes. This page lists every
+change. `python docs/generate_seams.py` makes it from `fd_postproc/fastdeploy/seams.py`, which also
+says what takes each one's place, and what is checked besides the code.
 
 * Where no name stands behind "Replaced", FastDeploy's own is called less often, and stays.
-* Names behind "Ours" begin with `fd_postproc.fastdeploy.`.
-* Each replacement is used where the code of all functions behind "Stands for" is known, statement by
-  statement (`fd_postproc/data/fastdeploy_code.json`). Where one is new, FastDeploy's own stays.
-* The log says at start-up what is used and what is left. `fd-postproc doctor` says the same before a start.
+* Each replacement is used where the code of all functions behind "Stands for" is known, statement
+  by statement ([how](fastdeploy.md#what-it-does)). Where one is new, FastDeploy's own stays.
+* The log says at start-up what is used and what is left, `fd-postproc doctor` before it.
 * The gauge `fd_postproc_fast_path{path="NAME"}` is 1 where ours is used, and 0 where it is left.
 * `FD_POSTPROC_DISABLE=1` turns off everything, `FD_POSTPROC_API=0` the API server's side alone.
 * When a token processor stops, what it put into FastDeploy's classes is taken out again.
@@ -51,10 +51,8 @@ def entry(seam):
     yield item("FastDeploy's", ", ".join(f"`{one}`" for one in seam.modules))
     if seam.places:
         yield item("Replaced", ", ".join(f"`{one}`" for one in seam.places))
-    yield item("Ours", f"`{seam.ours}`")
     if seam.stands_for:
         yield item("Stands for", ", ".join(f"`{one}`" for one in seam.stands_for))
-    yield item("Checked besides", seam.checked)
 
 
 def item(name, text):
