@@ -20,8 +20,8 @@ from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queu
 from tests.lib.children import python
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.rows import each
 from tests.lib.rig import Rig
+from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
 
