@@ -96,10 +96,11 @@ REQUEST = SimpleNamespace(request_id="chatcmpl-random_0", get=lambda *key: None)
 
 def client(processor, method, results, state):
     """Reasoning, content and calls of a stream as a client puts them together."""
-    for table in TABLES:
-        vars(processor)[table].clear()
+    tables = [vars(processor).get(table, {}) for table in TABLES]  # 2.4 has not all without a parser
+    for table in tables:
+        table.clear()
     name = REQUEST.request_id
-    processor.model_status_dict[name] = state
+    tables[0][name] = state
     reasoning, content, calls = "", "", {}
     results = [*results]
     for number, ids in enumerate(results):

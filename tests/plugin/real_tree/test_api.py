@@ -256,8 +256,16 @@ def test_a_planted_bug_is_seen(tree, planted, tmp_path):
     assert on["wrong"] != off["wrong"]
 
 
+def tells_state(tree):
+    """Skip the test where parsers are 2.4's, which the gate does not know: their results are not cut."""
+    check(tree)
+    if "model_status" not in (tree / "fastdeploy" / "reasoning" / "qwen3_reasoning_parsers.py").read_text():
+        pytest.skip("its parsers are told no state")
+
+
 def cut(tree, folder, seed, answers, many, *kinds):
     """Random answers in random cuts are those of one token a result, for every pair of parsers."""
+    tells_state(tree)
     told, _ = run(tree, CUTS, seed, answers, many, *kinds, folder=folder, shim=False)
     assert told["wrong"] == {}
     assert told["left"] == []
@@ -281,6 +289,7 @@ def test_two_thousand_answers_of_each_pair_are_parsed_as_one_token_a_result(tree
 
 def hold(tree, folder, seed, answers):
     """Texts with broken characters are those of all ids: with ours every time."""
+    tells_state(tree)
     told, _ = run(tree, HELD, seed, answers, folder=folder, shim=False)
     assert "first" not in told, told["first"]
     assert len(told) == 18
