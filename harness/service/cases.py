@@ -285,7 +285,7 @@ def _both_parts(one: Any, other: Any, key: str) -> Any:
         return one if other is None else other
     if isinstance(one, dict) and isinstance(other, dict):
         return {k: _both_parts(one.get(k), other.get(k), k) for k in one.keys() | other.keys()}
-    if isinstance(one, list) or key in _TEXTS:
+    if key in _TEXTS or (isinstance(one, list) and key != "metrics"):
         return one + other
     return other
 

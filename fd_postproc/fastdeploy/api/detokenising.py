@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ...environment import STREAM_INTERVAL
 from .. import replacements
 from . import mends
 from .answer_text import AnswerText
@@ -374,6 +375,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     extends_first = "extend" in stock.__code__.co_names  # before the tokenizer may refuse an id
     tokenizers = Tokenizers()
     stock_init = cls.__init__
+    are_joined = not STREAM_INTERVAL.complaint and STREAM_INTERVAL.value[0] > 0
 
     @functools.wraps(stock_init)
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
@@ -399,8 +401,16 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     def advance(tokenizer: Any, status: list[Any], new_ids: list[int], releases: str = "") -> str:
         """Add new ids to an answer's state; return the new text, which is not added.
 
+        Of several ids FastDeploy shows nothing until the last one completes a character.  Those that a stream
+        interval has joined come one by one: else an answer that ends within a character would lack more text.
         `releases`: the kind of mend that gives characters that are not complete; empty: they wait.
         """
+        if are_joined and len(new_ids) > 1:
+            texts = [advance_once(tokenizer, status, [one], "") for one in new_ids[:-1]]
+            return "".join(texts) + advance_once(tokenizer, status, new_ids[-1:], releases)
+        return advance_once(tokenizer, status, new_ids, releases)
+
+    def advance_once(tokenizer: Any, status: list[Any], new_ids: list[int], releases: str) -> str:
         ids = status[2]
         ids.extend(new_ids)
         text: str

@@ -191,6 +191,20 @@ def test_the_same_text_and_the_same_state(steps, tokenizer):
     assert totals()[1] == {}
 
 
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_what_a_stream_interval_has_joined_says_the_same_as_id_by_id(tokenizer, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
+    cls = type("Copy", (Processor,), dict(vars(Processor)))
+    detokenising.install(SimpleNamespace(BaseTextProcessor=cls, envs=envs, __name__=__name__))
+    own, theirs = cls(tokenizer), Processor(tokenizer)
+    for step in ([0], [1, 9, 7], [0, 1, 3], [4, 0, 5], [0, 5, 6, 5]):  # 3 and 5 begin a character
+        said = [theirs.ids2tokens([one], "a") for one in step]
+        assert own.ids2tokens(step, "a") == ("".join(text for text, _, _ in said), said[-1][1], said[0][2])
+        assert own.decode_status == theirs.decode_status
+    if tokenizer is TOKENIZERS[0]:
+        assert Processor(tokenizer).ids2tokens([0, 1, 3], "a")[0] == ""  # all of it waits in FastDeploy
+
+
 def test_the_layers_are_passed_over(ours, monkeypatch):
     monkeypatch.setattr(detokenising, "is_serving", lambda: True)
     processor = ours()  # tries its tokenizer, which another process never needs
