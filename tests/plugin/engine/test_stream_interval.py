@@ -101,7 +101,7 @@ def joined(results):
 
 
 def as_sent(results):
-    return [imported("tests.lib.step_replay.stubs").as_sent(result) for result in results]
+    return [imported("tests.lib.fakes").as_sent(result) for result in results]
 
 
 # ---- what leaves when ----------------------------------------------------------------------------------

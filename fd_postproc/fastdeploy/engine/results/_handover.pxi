@@ -76,26 +76,32 @@ cdef class Handover:
             return None
         scheduler, interval = self.scheduler, self.interval
         condition = scheduler.responses_not_empty
-        cdef double now = monotonic(), due
-        cdef double end = now + scheduler.wait_response_timeout
+        cdef double now, due, end
+
+        def taken():
+            responses = scheduler.responses
+            scheduler.responses, scheduler.batch_responses_per_step = {}, []
+            return responses
+
         with condition:
             self.is_taken = True
+            if interval is None:
+                return self._by_request(condition.wait_for(taken, scheduler.wait_response_timeout))
+            now = monotonic()
+            end = now + scheduler.wait_response_timeout
             while True:
-                responses, due = scheduler.responses, end
-                scheduler.responses, scheduler.batch_responses_per_step = {}, []
-                if interval is not None:
-                    (<Interval>interval).rejoin(responses)
-                    (<Interval>interval).release(responses, now)
-                    due = min(due, (<Interval>interval).due())
+                responses = taken()
+                (<Interval>interval).rejoin(responses)
+                (<Interval>interval).release(responses, now)
                 if responses or now >= end:
                     break
-                condition.wait(due - now)
+                due = (<Interval>interval).due()
+                condition.wait(min(due, end) - now)
                 now = monotonic()
             responses = self._by_request(responses)
-        if interval is not None:
-            for name, waiting in responses.items():
-                if len(waiting) > 1:
-                    responses[name] = (<Interval>interval).joined(waiting)
+        for name, waiting in responses.items():
+            if len(waiting) > 1:
+                responses[name] = (<Interval>interval).joined(waiting)
         return responses
 
     cdef bint _is_stock(self, name, stock) except -1:
