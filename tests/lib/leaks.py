@@ -73,7 +73,7 @@ def nothing_left():
     yield
     left = []
     for thread in set(threading.enumerate()) - threads:
-        if thread.name != WATCH:
+        if thread.name != WATCH and not type(thread).__module__.startswith("zmq."):  # pyzmq's own, for good
             thread.join(GRACE_S)
             left += [f"thread {thread.name}"] if thread.is_alive() else []
     left += [f"child process {child}" for child in _children(_processes() - processes) if _end(child)]
