@@ -102,11 +102,12 @@ class Lifecycle(Sockets):
             self.delivery.interval = STREAM_INTERVAL.value
         self.delivery.begin()
         tokens, seconds = self.delivery.interval
-        quick = self.delivery.is_installed and self.delivery.handover_in(self.cached_generated_tokens)
-        if tokens and quick:
+        if not tokens:
+            return
+        if self.delivery.is_installed and self.delivery.handover_in(self.cached_generated_tokens):
             text = f"results wait for {tokens} tokens or {1000 * seconds:g} ms, and leave as one"
             self.fd.llm_logger.info(f"fd_postproc: {text}")
-        elif tokens:
+        else:
             text = f"{STREAM_INTERVAL} has no effect: FastDeploy's own code sends the results"
             self.fd.llm_logger.warning(f"fd_postproc: {text}")
 

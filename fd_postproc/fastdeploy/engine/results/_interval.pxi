@@ -147,8 +147,11 @@ cdef class Interval:
                 values = [mask if mask and type(mask[0]) is list else [mask] for mask in values]
                 made.sampling_mask = [mask for value in values for mask in value]
             elif values[0] is not None:
-                rows = [[row for part in column for row in part] for column in zip(*values)]
-                setattr(made, name, self.plan.lists(*rows))
+                rows = self.plan.lists(*[[row for part in column for row in part] for column in zip(*values)])
+                if name == "top_logprobs":
+                    made.top_logprobs = rows
+                else:
+                    made.draft_top_logprobs = rows
         return last
 
 
