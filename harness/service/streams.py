@@ -55,7 +55,8 @@ def run(
     """Measure everything: one server at a time, since an idle one polls, too.
 
     With `stream_intervals` the servers are the plug-in's with one API process and each of these, and a step
-    has one token of each request.  A server that is behind at an interval between steps, by `is_saturated`, is not asked for shorter ones.
+    has one token of each request.  A server that is behind at an interval between steps, by `is_saturated`,
+    is not asked for shorter ones.
     """
     rows = []
     servers = SERVERS
