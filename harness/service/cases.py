@@ -216,7 +216,12 @@ def _without_ids(text: str) -> str:
 
 
 def differences(
-    one: dict[str, list[Any]], other: dict[str, list[Any]], *, crowd: bool, whole: bool = False
+    one: dict[str, list[Any]],
+    other: dict[str, list[Any]],
+    *,
+    crowd: bool,
+    whole: bool = False,
+    may_go_on: bool = False,
 ) -> list[str]:
     """In words, one line a case.
 
@@ -232,12 +237,17 @@ def differences(
         Whether cases ran side by side.
     whole : bool
         Whether it does not matter where a chunk ends; see `joined`.
+    may_go_on : bool
+        Whether a text of `other` may go on behind that of `one`.  Where an answer ends within a character,
+        FastDeploy drops the text of the last step; of tokens that come one by one, only the character.
     """
     found = []
     for name in sorted(one.keys() | other.keys()):
         a, b = ((joined if whole else by_choice)(answers.get(name)) for answers in (one, other))
         if crowd or "choices" in name or "batch" in name:
             a, b = _without_neighbours(a), _without_neighbours(b)
+        if may_go_on:
+            b = _cut(a, b, "")
         if a != b:
             where, x, y = _first(a, b, "")
             found.append(f"{name}: {where}: {json.dumps(x)[:200]} and {json.dumps(y)[:200]}")
@@ -287,6 +297,17 @@ def _both_parts(one: Any, other: Any, key: str) -> Any:
         return {k: _both_parts(one.get(k), other.get(k), k) for k in one.keys() | other.keys()}
     if key in _TEXTS or (isinstance(one, list) and key != "metrics"):
         return one + other
+    return other
+
+
+def _cut(one: Any, other: Any, key: str) -> Any:
+    """The other value, whose texts end where those of the one do if they begin with them."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {k: _cut(one.get(k), value, k) for k, value in other.items()}
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [_cut(*pair, key) for pair in zip(one, other, strict=True)]
+    if key in _TEXTS and isinstance(one, str) and isinstance(other, str) and other.startswith(one):
+        return one
     return other
 
 

@@ -54,8 +54,9 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measure everything: one server at a time, since an idle one polls, too.
 
-    With `stream_intervals` the servers are the plug-in's with one API process and each of these.  A server
-    that is behind at an interval between steps, by `is_saturated`, is not asked for shorter ones.
+    With `stream_intervals` the servers are the plug-in's with one API process and each of these, and a step
+    has one token of each request.  A server that is behind at an interval between steps, by `is_saturated`,
+    is not asked for shorter ones.
     """
     rows = []
     servers = SERVERS
@@ -72,7 +73,8 @@ def run(
                     channel=KINDS[kind][0], namespace=namespace, requests=max(streams),
                     workers=server.processes,
                     environment={
-                        "FD_SERVICE_ACCEPT": str(ACCEPTED), "FD_POSTPROC_STREAM_INTERVAL": server.interval,
+                        "FD_SERVICE_ACCEPT": str(1 if stream_intervals else ACCEPTED),
+                        "FD_POSTPROC_STREAM_INTERVAL": server.interval,
                     },
                 ) as service,
             ):  # fmt: skip

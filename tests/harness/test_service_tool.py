@@ -78,9 +78,10 @@ def test_it_may_not_matter_where_a_chunk_ends(tool):
         choice = {"index": 0, "delta": {"content": text, "completion_token_ids": ids}, **more}
         return {"object": "chunk", "choices": [choice]}
 
-    def differ(*chunks, whole=True):
+    def differ(*chunks, **how):
         fine = [chunk("a", [1]), chunk("b", [2]), *end]
-        return tool.cases.differences({"x": fine}, {"x": [*chunks, *end]}, crowd=False, whole=whole)
+        how = {"crowd": False, "whole": True, **how}
+        return tool.cases.differences({"x": fine}, {"x": [*chunks, *end]}, **how)
 
     end = [chunk("", [], finish_reason="stop"), {"choices": [], "usage": {"completion_tokens": 2}}, "ended"]
     assert differ(chunk("ab", [1, 2])) == []
@@ -88,6 +89,9 @@ def test_it_may_not_matter_where_a_chunk_ends(tool):
     assert differ(chunk("ab", [1, 3]))
     assert differ(chunk("a", [1]), chunk("bb", [2]))
     assert differ(chunk("ab", [1, 2]), "hangs")
+    assert differ(chunk("abc", [1, 2]))
+    assert differ(chunk("abc", [1, 2]), may_go_on=True) == []
+    assert differ(chunk("a", [1, 2]), may_go_on=True)
 
 
 def test_the_table_of_streams(tool):

@@ -208,6 +208,25 @@ def test_requests_that_never_end_are_forgotten(services):
     assert 0 < sum(kept) < 2000
 
 
+@pytest.mark.parametrize(
+    ("value", "interval", "level"),
+    [
+        ("4", (4, 0.05), "WARNING"),
+        ("10, 200", (10, 0.2), "WARNING"),
+        ("0", (0, 0.05), None),
+        ("-4", (0, 0.0), "ERROR"),
+    ],
+)
+def test_the_log_says_whether_it_is_used(value, interval, level, log, monkeypatch):
+    """A rig has no scheduler of FastDeploy's, and so no fast path into it."""
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", value)
+    rig = Rig("plain")
+    rig.close()
+    assert rig.processor.delivery.interval == interval
+    said = [one for one in log.records if "STREAM_INTERVAL" in one.getMessage()]
+    assert [one.levelname for one in said] == ([] if level is None else [level])
+
+
 # ---- the same is said ----------------------------------------------------------------------------------
 
 

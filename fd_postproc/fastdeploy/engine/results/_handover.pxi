@@ -74,35 +74,40 @@ cdef class Handover:
             if self.is_taken:
                 self.release()
             return None
-        scheduler, interval = self.scheduler, self.interval
+        scheduler = self.scheduler
         condition = scheduler.responses_not_empty
-        cdef double now, due, end
 
         def taken():
             responses = scheduler.responses
             scheduler.responses, scheduler.batch_responses_per_step = {}, []
-            return responses
+            return responses or None
 
         with condition:
-            self.is_taken = True
-            if interval is None:
-                return self._by_request(condition.wait_for(taken, scheduler.wait_response_timeout))
-            now = monotonic()
-            end = now + scheduler.wait_response_timeout
-            while True:
-                responses = taken()
-                (<Interval>interval).rejoin(responses)
-                (<Interval>interval).release(responses, now)
-                if responses or now >= end:
-                    break
-                due = (<Interval>interval).due()
-                condition.wait(min(due, end) - now)
-                now = monotonic()
-            responses = self._by_request(responses)
-        for name, waiting in responses.items():
-            if len(waiting) > 1:
-                responses[name] = (<Interval>interval).joined(waiting)
+            if self.interval is not None:
+                responses = self._wait_for(taken, self.interval)
+            else:
+                responses = condition.wait_for(taken, scheduler.wait_response_timeout)
+            responses = {} if responses is None else self._by_request(responses)
+        if self.interval is not None:
+            for name, waiting in responses.items():
+                if len(waiting) > 1:
+                    responses[name] = self.interval.joined(waiting)
         return responses
+
+    cdef object _wait_for(self, taken, Interval interval):
+        """Wait like the condition's own method; what has waited for long enough is there then."""
+        scheduler = self.scheduler
+        self.is_taken = True
+        cdef double now = monotonic()
+        cdef double end = now + scheduler.wait_response_timeout
+        while True:
+            interval.rejoin(scheduler.responses)
+            interval.release(scheduler.responses, now)
+            responses = taken()
+            if responses is not None or now >= end:
+                return responses
+            scheduler.responses_not_empty.wait(min(end, interval.due()) - now)
+            now = monotonic()
 
     cdef bint _is_stock(self, name, stock) except -1:
         """Whether the scheduler's method is FastDeploy's, and its debug lines are not shown."""

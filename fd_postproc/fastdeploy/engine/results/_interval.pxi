@@ -3,6 +3,12 @@ cimport cython
 from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
+cdef frozenset _MAY_DIFFER = frozenset((
+    "request_id", "output_type", "outputs", "metrics", "num_cached_tokens", "num_input_image_tokens",
+    "num_input_video_tokens", "ic_req_data", "prompt_token_ids_len", "trace_carrier", "index", "send_idx",
+    "token_ids", "logprob", "top_logprobs", "draft_top_logprobs", "sampling_mask"))
+cdef tuple _ROWS = ("top_logprobs", "draft_top_logprobs", "sampling_mask")
+
 
 @cython.final
 @cython.internal
@@ -17,16 +23,10 @@ cdef class _Held:
 @cython.final
 @cython.internal
 cdef class Interval:
-    """Rule of which results of a request wait; every call is under the scheduler's mutex.
+    """Rule of which results of a request wait; all but `joined` is under the scheduler's mutex.
 
     The first result of a request, its end and what cannot be joined leave at once, with those that waited before
     them.  The others wait until there are `tokens` of them, or the first has waited for `seconds`.
-
-    Parameters
-    ----------
-    plan : Plan
-    tokens : int
-    seconds : float
     """
 
     cdef Plan plan
@@ -34,21 +34,13 @@ cdef class Interval:
     cdef double seconds
     cdef set begun   # requests that have had a result
     cdef dict held   # _Held by request, in the order of `since`
-    cdef frozenset of_result, of_output  # fields that may differ from a new result's
 
     def __init__(self, Plan plan not None, Py_ssize_t tokens, double seconds):
-        self.plan, self.tokens, self.seconds = plan, tokens, seconds
-        self.begun, self.held = set(), {}
-        self.of_result = frozenset((
-            "request_id", "output_type", "outputs", "metrics", "num_cached_tokens", "num_input_image_tokens",
-            "num_input_video_tokens", "ic_req_data", "prompt_token_ids_len", "trace_carrier"))
-        self.of_output = frozenset((
-            "index", "send_idx", "token_ids", "draft_token_ids", "logprob", "top_logprobs",
-            "draft_top_logprobs", "sampling_mask"))
+        self.plan, self.tokens, self.seconds, self.begun, self.held = plan, tokens, seconds, set(), {}
 
     cdef bint holds(self, name, PyObject *result, double now, bint leaves) except -1:
         """Hold a result back; False if it leaves now, as others of its request do if `leaves`."""
-        cdef _Held held
+        cdef _Held held = _dict_get(self.held, name)
         if <object>at_offset(result, self.plan.r_finished)[0] is True:
             self.begun.discard(name)
             return False
@@ -56,23 +48,19 @@ cdef class Interval:
             self.begun.add(name)
             return False
         cdef Py_ssize_t more = 0 if leaves else self._tokens_of(result)
-        found = _dict_get(self.held, name)
-        if more == 0 or more + (0 if found is None else (<_Held>found).tokens) >= self.tokens:
+        if more == 0 or more + (0 if held is None else held.tokens) >= self.tokens:
             return False
-        if found is None:
-            held = _Held.__new__(_Held)
+        if held is None:
+            held = self.held[name] = _Held.__new__(_Held)
             held.results, held.since = [], now
-            self.held[name] = held
-        else:
-            held = found
         held.results.append(<object>result)
         held.tokens += more
         return True
 
     cdef list released(self, name):
         """The results of a request that waited."""
-        found = self.held.pop(name, None)
-        return [] if found is None else (<_Held>found).results
+        cdef _Held held = self.held.pop(name, None)
+        return [] if held is None else held.results
 
     cdef double due(self) except? -1:
         """When the next results have waited for long enough."""
@@ -82,18 +70,17 @@ cdef class Interval:
 
     cdef bint release(self, dict responses, double now) except -1:
         """Put what has waited for long enough into the scheduler's table, in front of what came after it."""
-        cdef bint any_left = False
+        cdef bint leaves = False
         while self.held and self.due() <= now:
             name = next(iter(self.held))
             responses[name] = self.released(name) + responses.get(name, [])
-            any_left = True
-        return any_left
+            leaves = True
+        return leaves
 
     cdef int rejoin(self, dict responses) except -1:
         """Put what waited in front of results that came past it, from FastDeploy's other threads."""
-        if self.held:
-            for name in [name for name in responses if name in self.held]:
-                responses[name] = self.released(name) + responses[name]
+        for name in [name for name in responses if name in self.held] if self.held else ():
+            responses[name] = self.released(name) + responses[name]
         return 0
 
     cdef int forget(self, dict known) except -1:
@@ -106,25 +93,21 @@ cdef class Interval:
         """The number of a result's tokens; 0 if there are none, or it cannot be joined with others."""
         cdef Plan plan = self.plan
         cdef PyObject *output = at_offset(result, plan.r_outputs)[0]
-        if output != NULL and type(<object>output) is Accepted:
+        if not _is_usual(plan, result) or at_offset(result, plan.r_finished)[0] == <PyObject *>True:
+            return 0
+        if type(<object>output) is Accepted:
             return (<Accepted><object>output).rows
-        if (output == NULL or Py_TYPE(<object>output) != <PyTypeObject *>plan.outputs.cls
-                or not _is_usual(plan, result)
-                or not _differs_only(plan.results, result, <PyObject *>plan.result, self.of_result)
-                or not _differs_only(plan.outputs, output, <PyObject *>plan.accepted.pattern, self.of_output)):
+        one = <object>output
+        if (type(getattr(one, "sampling_mask", None)) not in (list, type(None))
+                or not _differ_as_allowed(plan.results, <object>result, plan.result)
+                or not _differ_as_allowed(plan.outputs, one, plan.accepted.pattern)):
             return 0
-        made = <object>output
-        mask = getattr(made, "sampling_mask", None)
-        if made.draft_token_ids or not (mask is None or type(mask) is list):
-            return 0
-        return len(made.token_ids)
-
-    # ---- one of several
+        return len(one.token_ids)
 
     cdef list joined(self, list results):
         """The results of a request, with those next to each other joined that can be."""
         cdef list made = [], run = []
-        kind = before = None
+        before = None
         for result in results:
             kind = self._kind_of(result)
             if run and (kind is None or kind != before):
@@ -137,65 +120,48 @@ cdef class Interval:
 
     cdef object _kind_of(self, result):
         """What results have in common that can be one; None if it stays alone."""
-        cdef PyObject *output
-        if (Py_TYPE(result) != <PyTypeObject *>self.plan.results.cls or result.finished is not False
-                or self._tokens_of(<PyObject *>result) == 0):
+        if Py_TYPE(result) != <PyTypeObject *>self.plan.results.cls or not self._tokens_of(<PyObject *>result):
             return None
-        output = at_offset(<PyObject *>result, self.plan.r_outputs)[0]
-        if type(<object>output) is Accepted:
-            accepted = <Accepted><object>output
-            return result.output_type, accepted.cols, (<Accepted>accepted).scores != NULL
-        return result.output_type, *[getattr(result.outputs, name, None) is None for name in _ROWS]
+        output = <object>at_offset(<PyObject *>result, self.plan.r_outputs)[0]
+        if type(output) is Accepted:
+            return result.output_type, (<Accepted>output).cols, (<Accepted>output).scores != NULL
+        return result.output_type, *[getattr(output, name, None) is None for name in _ROWS]
 
     cdef object _one_of(self, list results):
         """One result of several of a kind: the last one, with the tokens of all."""
         cdef Py_ssize_t at = self.plan.r_outputs
-        cdef list parts
         last = results[len(results) - 1]
         if len(results) == 1:
             return last
-        if type(<object>at_offset(<PyObject *>last, at)[0]) is Accepted:
-            parts = [<object>at_offset(<PyObject *>one, at)[0] for one in results]
+        cdef list parts = [<object>at_offset(<PyObject *>one, at)[0] for one in results]
+        if type(parts[0]) is Accepted:
             put(<PyObject *>last, at, _joined_rows(parts))
             return last
-        parts = [one.outputs for one in results]
         made = last.outputs
         made.send_idx = parts[0].send_idx
         made.token_ids = [token for part in parts for token in part.token_ids]
         for name in _ROWS:
             values = [getattr(part, name, None) for part in parts]
-            if values[0] is None:
-                continue
-            if name == "sampling_mask":
-                setattr(made, name, [mask for value in values for mask in _masks(value)])
-            else:
-                rows = [[row for part in column for row in part] for column in zip(*values)]
-                setattr(made, name, self.plan.lists(*rows))
+            if values[0] is not None and name == "sampling_mask":
+                # Without speculation a step's mask lies there by itself.
+                values = [mask if mask and type(mask[0]) is list else [mask] for mask in values]
+                made.sampling_mask = [mask for value in values for mask in value]
+            elif values[0] is not None:
+                rows = self.plan.lists(*[[row for part in column for row in part] for column in zip(*values)])
+                if name == "top_logprobs":
+                    made.top_logprobs = rows
+                else:
+                    made.draft_top_logprobs = rows
         return last
 
 
-cdef tuple _ROWS = ("top_logprobs", "draft_top_logprobs", "sampling_mask")
-
-
-cdef list _masks(list mask):
-    """A step's masks, one a token: without speculation a mask lies there by itself."""
-    return mask if mask and type(mask[0]) is list else [mask]
-
-
-cdef bint _differs_only(FieldCopier fields, PyObject *o, PyObject *pattern, frozenset names) except -1:
-    """Whether an object has the pattern's values but for the fields with these names."""
-    cdef Py_ssize_t i
-    cdef PyObject *value
-    cdef PyObject *usual
-    for i in range(fields.n):
-        value, usual = at_offset(o, fields.offsets[i])[0], at_offset(pattern, fields.offsets[i])[0]
-        if value == usual or fields.names[i] in names or (
-                value != NULL and type(<object>value) is list and not <object>value):
-            continue
-        if value == NULL or usual == NULL or not (_is_plain(value) and _is_plain(usual)):
-            return False
-        if <object>value != <object>usual:
-            return False
+cdef bint _differ_as_allowed(FieldCopier fields, one, pattern) except -1:
+    """Whether an object has a new one's values where results that can be joined have."""
+    for name in fields.names:
+        if name not in _MAY_DIFFER:
+            value, usual = getattr(one, name, None), getattr(pattern, name, None)
+            if value is not usual and (type(value) not in (int, str, float, list) or value != usual):
+                return False
     return True
 
 
