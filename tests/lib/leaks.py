@@ -17,6 +17,7 @@ from tests.lib.children import kept
 # What our own code keeps for good: a thread of the ops, and a variable that an engine sets for workers.
 WATCH, PEER = "fd_postproc-watch", "FD_POSTPROC_PEER"
 OF_IMPORTS = {"CUSTOM_DEVICE_ROOT"}  # Paddle sets it when it is imported
+KEPT_BY_PYTHON = "multiprocessing.resource_tracker"
 GRACE_S = 10  # a thread or a child that was told to end is given so long
 
 
@@ -24,18 +25,24 @@ def _processes():
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
+def _command(process):
+    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
 def _children(processes):
-    """Those of some processes that this one has started."""
+    """Those of some processes that this one has started, and their commands."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return set()
-    found = set()
+        return {}
+    found = {}
     for process in processes - kept:
         with contextlib.suppress(OSError):  # it has ended
             parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
             if int(parent) == os.getpid():
-                found.add(process)
+                command = _command(process)
+                if KEPT_BY_PYTHON not in command:
+                    found[process] = command
     return found
 
 
@@ -76,7 +83,9 @@ def nothing_left():
         if thread.name != WATCH and not type(thread).__module__.startswith("zmq."):  # pyzmq's own, for good
             thread.join(GRACE_S)
             left += [f"thread {thread.name}"] if thread.is_alive() else []
-    left += [f"child process {child}" for child in _children(_processes() - processes) if _end(child)]
+    for child, command in _children(_processes() - processes).items():
+        if _end(child):
+            left.append(f"child process {child}: {command[:300]}")
     for queue, key in _queues() - queues:
         with contextlib.suppress(sysv_ipc.ExistentialError):
             sysv_ipc.MessageQueue(queue).remove()

@@ -253,7 +253,6 @@ HOUSE_RULES = {
             "fastdeploy/engine/processor/finish.py": "an object of ours passes on what is set",
             "fastdeploy/engine/results/result_classes.py": "classes of ours, and results made to ask them",
             "fastdeploy/engine/results/_dicts.pxi": "a holder whose dictionary shares its keys",
-            "fastdeploy/engine/results/_interval.pxi": "a result of ours gets the values of several",
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",
             "fastdeploy/statements.py": "nodes of a syntax tree",
             "fastdeploy/api/watchdog.py": "an attribute of our own name: the client's watchdog",

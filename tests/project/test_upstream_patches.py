@@ -16,14 +16,9 @@ PATCHES = sorted(FOLDER.glob("*.patch"))
 MOST_TAKEN_OUT = 5  # lines of FastDeploy's that a patch may name
 
 
-def test_each_has_its_reason_figure_and_test():
-    text = (FOLDER / "README.md").read_text()
-    parts = re.split(r"^## (\d\d) ", text, flags=re.M)[1:]
-    told = dict(zip(parts[::2], parts[1::2], strict=True))
-    assert list(told) == [path.name[:2] for path in PATCHES]
-    for part in told.values():
-        assert "* Figure: " in part
-        assert "* Test: " in part
+def test_each_has_its_row():
+    rows = re.findall(r"^\| (\d\d) \|", (FOLDER / "README.md").read_text(), flags=re.M)
+    assert rows == [path.name[:2] for path in PATCHES]
 
 
 @each("patch", PATCHES)
