@@ -143,7 +143,8 @@ cdef class Handover:
         for result in results:
             name = at_offset(<PyObject *>result, self.request_id)[0]
             waiting = PyDict_GetItemWithError(table, <object>name)
-            if interval is not None and interval.holds(<object>name, <PyObject *>result, now, waiting != NULL):
+            if interval is not None and interval.holds(
+                    <object>name, <PyObject *>result, now, waiting != NULL):
                 continue
             if waiting != NULL:
                 (<object>waiting).append(result)

@@ -25,8 +25,8 @@ cdef class _Held:
 cdef class Interval:
     """Rule of which results of a request wait; all but `joined` is under the scheduler's mutex.
 
-    The first result of a request, its end and what cannot be joined leave at once, with those that waited before
-    them.  The others wait until there are `tokens` of them, or the first has waited for `seconds`.
+    The first result of a request, its end and what cannot be joined leave at once, with those that waited
+    before them.  The others wait until there are `tokens` of them, or the first has waited for `seconds`.
     """
 
     cdef Plan plan
@@ -120,7 +120,8 @@ cdef class Interval:
 
     cdef object _kind_of(self, result):
         """What results have in common that can be one; None if it stays alone."""
-        if Py_TYPE(result) != <PyTypeObject *>self.plan.results.cls or not self._tokens_of(<PyObject *>result):
+        if (Py_TYPE(result) != <PyTypeObject *>self.plan.results.cls
+                or not self._tokens_of(<PyObject *>result)):
             return None
         output = <object>at_offset(<PyObject *>result, self.plan.r_outputs)[0]
         if type(output) is Accepted:

@@ -49,7 +49,8 @@ cdef class Sums:
         counter = getattr(metrics, "generation_tokens_total", None)
         bounds = getattr(histogram, "_upper_bounds", None)
         buckets = getattr(histogram, "_buckets", None)
-        if (type(histogram).__module__ != "prometheus_client.metrics" or not isinstance(bounds, list) or not isinstance(buckets, list) or len(bounds) != len(buckets)
+        if (type(histogram).__module__ != "prometheus_client.metrics" or not isinstance(bounds, list)
+                or not isinstance(buckets, list) or len(bounds) != len(buckets)
                 or not 0 < len(bounds) <= _MOST_BUCKETS or getattr(histogram, "_labelnames", None) != ()
                 or not hasattr(histogram, "_sum") or counter is None):
             return
