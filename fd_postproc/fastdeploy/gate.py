@@ -65,7 +65,7 @@ class Verdict(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why FastDeploy's own stays, in words; None: its code is known."""
-        return "; ".join(one.text for one in self.unknown) or None
+        return "; ".join(dict.fromkeys(one.text for one in self.unknown)) or None
 
 
 def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdict:
