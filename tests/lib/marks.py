@@ -23,7 +23,7 @@ forks_beside_threads = pytest.mark.skipif(
     sanitized_forks.wanted(), reason="the sanitizer's own locks may be taken by another thread at the fork"
 )
 """Of a test that forks a process whose other threads are at work: a child that hangs is not ended."""
-REALTIME_LIMIT_S = 600
+LONG_LIMIT_S = 600
 IN_QUARANTINE_AT_MOST = 10
 _current = []
 _NOTES = pytest.StashKey[Path]()
@@ -127,8 +127,8 @@ def pytest_exception_interact(node):
 def _limit(item):
     busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # each process gets a part of a core
     limit = float(item.config.getini("faulthandler_timeout") or 0) * busy
-    if item.get_closest_marker("realtime"):
-        limit = limit and max(limit, REALTIME_LIMIT_S)
+    if item.get_closest_marker("realtime") or item.get_closest_marker("fastdeploy"):  # its imports take long
+        limit = limit and max(limit, LONG_LIMIT_S)
     if not limit or item.get_closest_marker("nightly"):
         faulthandler.cancel_dump_traceback_later()
     else:
