@@ -118,9 +118,7 @@ class Pieces:
         pieces: list[list[int]] = []
         joins = False  # whether a token may come to the last piece
         for number, token in enumerate(ids):
-            kind = self.kinds.get(token)
-            if kind is None:
-                kind = self._kind_of(token)
+            kind = self._kind_of(token)
             if kind == _BLANK and after_mark is None:
                 after_mark = self._is_after_mark(status)
             alone = in_call or kind >= _ALONE or (kind == _BLANK and after_mark)
@@ -135,9 +133,11 @@ class Pieces:
         return pieces
 
     def _kind_of(self, token: int) -> int:
-        text = self._text(token)
-        kind = _MAY_CALL if "<" in text or ">" in text else _PLAIN if text.strip() else _BLANK
-        self.kinds[token] = kind
+        kind = self.kinds.get(token)
+        if kind is None:
+            text = self._text(token)
+            kind = _MAY_CALL if "<" in text or ">" in text else _PLAIN if text.strip() else _BLANK
+            self.kinds[token] = kind
         return kind
 
     def _text(self, token: int) -> str:
@@ -158,7 +158,7 @@ class Pieces:
     def _is_after_mark(self, status: Any) -> bool:
         """Whether a mark has come, and nothing but blanks since."""
         for token in reversed(status[2] if status else ()):
-            kind = self._kind_of(token) if token not in self.kinds else self.kinds[token]
+            kind = self._kind_of(token)
             if kind != _BLANK:
                 return kind >= _ALONE
         return False

@@ -11,6 +11,7 @@ from fd_postproc.fastdeploy.api.pieces import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.paths import TESTS
+from tests.lib.random_cuts import cuts
 from tests.lib.restated_parsers import WORDS, Calls, Processor, Thinks, of_fastdeploy
 
 STATES = ("think_start", "think_end")
@@ -64,14 +65,6 @@ def joined(said):
     return ("".join(str(one) for one in said[0]), *said[1:])
 
 
-def random_cut(draw, ids):
-    rest = [*ids]
-    while rest:
-        count = draw.randint(1, 6)
-        yield rest[:count]
-        del rest[:count]
-
-
 IDS = [*range(1, 5), *range(10, 10 + len(WORDS)), 10, 10, 10]
 
 
@@ -82,7 +75,7 @@ def differing(cls, pair, shows_ids=False):
         ids, state = draw.choices(IDS, k=draw.randint(1, 60)), draw.choice(STATES)
         single = joined(client(outputs_of(processor, [[one] for one in ids], state, request), shows_ids))
         for _ in range(4):
-            cut = [*random_cut(draw, ids)]
+            cut = [*cuts(draw, ids)]
             if joined(client(outputs_of(processor, cut, state, request), shows_ids)) != single:
                 yield cut, state
 
@@ -288,7 +281,7 @@ def test_bytes_among_pieces_are_read_by_themselves():
                 raw = library.id_to_token(ids[-1]).replace("\u2581", " ").encode()
             text += raw
         given, prefix, read, known = "", 0, 0, []
-        for part in random_cut(draw, ids):
+        for part in cuts(draw, ids):
             known += part
             new, prefix, read = new_text(known, prefix, read)
             given += new
@@ -301,7 +294,7 @@ def test_the_switch_leaves_everything_to_fastdeploy(monkeypatch, byte_level, cou
     monkeypatch.setenv("FD_POSTPROC_MENDS", "0")
     draw, sides = random.Random(5), [cls(tokenizer=Bytes()) for cls in (install(), Processor)]
     for _ in range(60):
-        cut = [*random_cut(draw, draw.choices([*IDS, *BROKEN], k=30))]
+        cut = [*cuts(draw, draw.choices([*IDS, *BROKEN], k=30))]
         for state in STATES:
             own, theirs = (outputs_of(one, cut, state) for one in sides)
             assert own == theirs
