@@ -175,7 +175,7 @@ def _stood_in(parts: Any, models: Any) -> Any:
         top, columns, chat if texts else None, models.LogProbEntry, parts.LogProbs
     )
     parts.completion_logprobs = lambda top, columns: completion_logprobs(
-        top, columns, completion, models.CompletionLogprobs
+        top, columns, completion, models.CompletionLogprobs, lambda: None
     )
     return parts
 

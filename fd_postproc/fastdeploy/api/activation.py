@@ -15,13 +15,7 @@ WHAT = {"serving_chat": "chat completions", "serving_completion": "completions"}
 
 
 def settle(module: Any) -> str | None:
-    """Install our parts in ``serving_chat`` or ``serving_completion``, which was just imported.
-
-    Returns
-    -------
-    str or None
-        Why FastDeploy's own code writes everything; None: ours is in.
-    """
+    """Install our parts in ``serving_chat`` or ``serving_completion``; return why FastDeploy's own stay."""
     blocks, reason = decide(module)
     log, what = api_log(), WHAT[module.__name__.rpartition(".")[2]]
     counters.begin()

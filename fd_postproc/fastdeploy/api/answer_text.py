@@ -11,16 +11,8 @@ from .chunks._chunks import GrowingText
 class AnswerText:
     """Accumulated text of an answer; appending a delta has a constant cost.
 
-    It stands in FastDeploy's ``decode_status`` for the string, and reads as it.
-
-    Parameters
-    ----------
-    text : str
-        The text until now.
-    marks : Marks or None
-        Of the answer's parsers.
-    excerpt : Excerpt or None
-        What the answer's parsers are given instead; None if there are no parsers.
+    It stands in FastDeploy's ``decode_status`` for the string, and reads as it.  If there are parsers, it has
+    their marks, and the excerpt that they are given instead.
     """
 
     __slots__ = ("append", "excerpt", "marks", "whole")

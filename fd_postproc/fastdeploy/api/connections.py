@@ -67,26 +67,16 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
     Above `MOST_BYTES` the request with the most bytes loses its early results, above `MOST_HELD` the oldest
     request does.  It ends with an error as soon as it is registered.
-
-    Attributes
-    ----------
-    held : OrderedDict
-        Early results by request.
-    groups, size : int
-        How many groups are held, and the bytes of memory that they take.
-    dropped : OrderedDict
-        Requests that have lost their early results: when, and why.
-    gone : OrderedDict
-        Requests that have ended.
     """
 
     def __init__(self, registered: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(registered)
         self.clock = clock
-        self.held: OrderedDict[str, _Held] = OrderedDict()
-        self.groups = self.size = 0
+        self.held: OrderedDict[str, _Held] = OrderedDict()  # early results by request
+        self.groups = self.size = 0  # that are held, and the bytes of memory that they take
+        # Requests that have lost their early results: when, and why.
         self.dropped: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self.gone: OrderedDict[str, None] = OrderedDict()
+        self.gone: OrderedDict[str, None] = OrderedDict()  # requests that have ended
 
     def get(self, name: str, default: Any = None) -> Any:
         queue = super().get(name)

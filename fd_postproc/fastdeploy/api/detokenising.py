@@ -69,19 +69,7 @@ def decode_token(
     read_offset: int,
     to_the_end: bool = False,
 ) -> tuple[str, int, int]:
-    """Decode as PaddleFormers' ``decode_token``: new text, and both offsets for the next call.
-
-    Parameters
-    ----------
-    decode : callable
-        Of the tokenizers library's ``Tokenizer``.
-    ids : list of int
-        All of an answer.
-    prefix_offset, read_offset : int
-        Where the windows begin, and where the first one ends.
-    to_the_end : bool
-        Whether a character that is not complete is given, too.
-    """
+    """Decode as ``ByteTokens.new_text``, by the method ``decode`` of the tokenizers library."""
     before = decode(ids[prefix_offset:read_offset], skip_special_tokens=False)
     text = decode(ids[prefix_offset:], skip_special_tokens=False)
     if len(text) <= len(before):
@@ -94,28 +82,17 @@ def decode_token(
 
 
 class Ways(NamedTuple):
-    """The ways in which a tokenizer can be called.
+    """The ways in which a tokenizer can be called; where both are None, it is FastDeploy's way."""
 
-    Attributes
-    ----------
-    decode : callable or None
-        The library's; None where FastDeploy's way has to be taken.
-    new_text : callable or None
-        Of `ByteTokens` or `PieceTokens`; None where its texts are more than those of tokens in a row.
-    """
-
-    decode: Callable[..., str] | None = None
+    decode: Callable[..., str] | None = None  # the library's
     new_text: Callable[..., tuple[str, int, int] | None] | None = None
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether there is a fast path."""
-        return self.decode is not None or self.new_text is not None
+    """Of `ByteTokens` or `PieceTokens`; None where its texts are more than those of tokens in a row."""
 
 
 def _library_of(tokenizer: Any) -> Any:
     """The library object that does the work below a tokenizer."""
-    return tokenizer.__dict__.get("_tokenizer") or tokenizer.__dict__.get("sp_model")
+    parts = getattr(tokenizer, "__dict__", {})
+    return parts.get("_tokenizer") or parts.get("sp_model")
 
 
 class Tokenizers:
@@ -126,21 +103,20 @@ class Tokenizers:
 
     def ways_of(self, tokenizer: Any) -> Ways:
         """How a tokenizer can be called."""
-        name = id(tokenizer)
+        name, below = id(tokenizer), _library_of(tokenizer)
         last, library, ways = self.known.get(name, _NONE)
-        if last() is tokenizer and (not ways.is_quick or _library_of(tokenizer) is library):
+        if last() is tokenizer and library is below:
             return ways
-        library, ways = None, Ways()
+        ways = Ways()
         try:
             ways = ways_of(tokenizer)
-            library = _library_of(tokenizer)
         except NotPlain as reason:
             note(f"texts of new tokens: {reason}")
         except Exception as error:
             note(f"texts of new tokens: {type(error).__name__}")
         with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is asked about each time
             gone = weakref.ref(tokenizer, lambda _: self.known.pop(name, None))
-            self.known[name] = gone, library, ways
+            self.known[name] = gone, below, ways
         return ways
 
 
@@ -373,7 +349,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     stock = vars(cls)[METHOD]
     asks_environment = "FD_USE_HF_TOKENIZER" in stock.__code__.co_names
     extends_first = "extend" in stock.__code__.co_names  # before the tokenizer may refuse an id
-    tokenizers = Tokenizers()
+    ways_of = Tokenizers().ways_of
     stock_init = cls.__init__
     are_joined = not STREAM_INTERVAL.complaint and STREAM_INTERVAL.value[0] > 0
 
@@ -381,7 +357,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
         if is_serving() and getattr(processor, "tokenizer", None) is not None:
-            tokenizers.ways_of(processor.tokenizer)  # before the first client waits for it
+            ways_of(processor.tokenizer)  # before the first client waits for it
 
     def is_left_to_fastdeploy() -> bool:
         # Asked once an answer: reading the environment takes longer than decoding.
@@ -390,13 +366,14 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     def decoded(
         tokenizer: Any, ids: list[int], prefix: int, read: int, to_the_end: bool
     ) -> tuple[str, int, int]:
-        decode, new_text = tokenizers.ways_of(tokenizer)
+        decode, new_text = ways_of(tokenizer)
         told = None if new_text is None else new_text(ids, prefix, read, to_the_end)
-        if told is None and decode is not None:
-            told = decode_token(decode, ids, prefix, read, to_the_end)
-        if told is None:
-            told = tokenizer.decode_token(ids, prefix, read)
-        return told
+        if told is not None:
+            return told
+        if decode is not None:
+            return decode_token(decode, ids, prefix, read, to_the_end)
+        text: tuple[str, int, int] = tokenizer.decode_token(ids, prefix, read)
+        return text
 
     def advance(tokenizer: Any, status: list[Any], new_ids: list[int], releases: str = "") -> str:
         """Add new ids to an answer's state; return the new text, which is not added.
@@ -405,15 +382,12 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         interval has joined come one by one: else an answer that ends within a character would lack more text.
         `releases`: the kind of mend that gives characters that are not complete; empty: they wait.
         """
+        text: str
         if are_joined and len(new_ids) > 1:
-            texts = [advance_once(tokenizer, status, [one], "") for one in new_ids[:-1]]
-            return "".join(texts) + advance_once(tokenizer, status, new_ids[-1:], releases)
-        return advance_once(tokenizer, status, new_ids, releases)
-
-    def advance_once(tokenizer: Any, status: list[Any], new_ids: list[int], releases: str) -> str:
+            text = "".join([advance(tokenizer, status, [one]) for one in new_ids[:-1]])
+            return text + advance(tokenizer, status, new_ids[-1:], releases)
         ids = status[2]
         ids.extend(new_ids)
-        text: str
         try:
             text, status[0], status[1] = decoded(tokenizer, ids, status[0], status[1], releases != "")
         except Exception:  # an id that is none: as FastDeploy raises it, or takes it
@@ -428,7 +402,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         return text
 
     def count(tokenizer: Any, text: str, releases: str) -> None:
-        new_text = tokenizers.ways_of(tokenizer).new_text
+        new_text = ways_of(tokenizer).new_text
         if releases and REPLACEMENT in text[-2:]:
             mends.count(releases)
         elif getattr(getattr(new_text, "__self__", None), "mends", False):

@@ -18,33 +18,17 @@ _SOMETHING = "x"
 
 
 class Marks(NamedTuple):
-    """The marks that the parsers of a data processor look for.
-
-    Attributes
-    ----------
-    texts : tuple of str
-    ids : frozenset of int
-    call : tuple of (str, str) or None
-        The marks around a tool call; None without a tool parser.
-    """
+    """The marks that the parsers of a data processor look for."""
 
     texts: tuple[str, ...]
     ids: frozenset[int]
-    call: tuple[str, str] | None = None
+    call: tuple[str, str] | None = None  # those around a tool call; None without a tool parser
 
 
 class Excerpt:
     """Excerpt of a growing answer.
 
-    Parameters
-    ----------
-    marks : Marks
-
-    Attributes
-    ----------
-    text : str
-    ids : list of int
-        The answer's first id, and each mark's once, in the order in which they came.
+    Its ids are the answer's first, and each mark's once, in the order in which they came.
     """
 
     __slots__ = ("_any_mark", "_next", "_open", "ids", "marks", "text")

@@ -38,49 +38,24 @@ _STATE = 4  # items of an answer's state: two offsets, ids, text
 
 
 class Views(NamedTuple):
-    """A data processor as its methods see it.
-
-    Attributes
-    ----------
-    made_for : tuple
-        The parsers and the tokenizer that it had, and a method that was set on its reasoning parser.
-    chunk : object
-        For a result of a streamed answer.
-    end : object
-        For the last one of a streamed answer.
-    mark : object
-        For the text that waits for the rest of a character when a mark comes.
-    uncounted : Views or None
-        The same for answers whose reasoning tokens are told to no client.
-    pieces : Pieces or None
-        What cuts results; None where no parser is on, or it is not known, or the mends are off.
-    part : object
-        For one of a whole answer, which does not end it.
-    last : object
-        For one that does.
-    """
+    """A data processor as its methods see it."""
 
     made_for: tuple[Any, ...]
-    chunk: Any
-    end: Any
-    mark: Any
-    part: Any
-    last: Any
-    uncounted: Views | None = None
-    pieces: Pieces | None = None
+    """The parsers and the tokenizer that it had, and a method that was set on its reasoning parser."""
+    chunk: Any  # for a result of a streamed answer
+    end: Any  # for the last one of a streamed answer
+    mark: Any  # for the text that waits for the rest of a character when a mark comes
+    part: Any  # for a result of a whole answer that does not end it
+    last: Any  # for one that does
+    uncounted: Views | None = None  # the same for answers whose reasoning tokens are told to no client
+    pieces: Pieces | None = None  # None where no parser is on, or it is not known, or the mends are off
 
 
 class Processors:
-    """Cache of each data processor's views.
-
-    Parameters
-    ----------
-    ids2tokens : function
-        Ours, of the class that defines it.
-    """
+    """Cache of each data processor's views."""
 
     def __init__(self, ids2tokens: Any) -> None:
-        self.ids2tokens = ids2tokens
+        self.ids2tokens = ids2tokens  # ours, of the class that defines it
         self.known: dict[int, tuple[Callable[[], Any], Views]] = {}
 
     def views_of(self, processor: Any) -> Views:
@@ -255,7 +230,7 @@ def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
         views = views_of(processor)
         if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
             views = views.uncounted
-        if views.pieces is not None:
+        if views.pieces is not None and views.pieces.may_cut(response_dict):
             return views.pieces.process(streamed, views, response_dict, kwargs)
         return streamed(views.end if response_dict["finished"] else views.chunk, response_dict, **kwargs)
 

@@ -28,16 +28,7 @@ _PLAIN, _BLANK, _ALONE, _MAY_CALL = range(4)
 
 
 class Pieces:
-    """Pieces of the results of a data processor with parsers.
-
-    Parameters
-    ----------
-    marks : Marks
-        Of its parsers.
-    tokenizer : PreTrainedTokenizer
-    ids2tokens : function
-        Ours, of the processor's class.
-    """
+    """Pieces of the results of a data processor, with its parsers' marks and our ``ids2tokens``."""
 
     def __init__(self, marks: Marks, tokenizer: Any, ids2tokens: Any) -> None:
         self.marks, self.tokenizer = marks, tokenizer
@@ -47,26 +38,19 @@ class Pieces:
             one: _MAY_CALL if self._text(one) in (marks.call or ()) else _ALONE for one in marks.ids
         }
 
+    def may_cut(self, response_dict: dict[str, Any]) -> bool:
+        """Whether a result ends its answer, has several tokens, or a mark."""
+        ids = response_dict["outputs"]["token_ids"]
+        if type(ids) is not list:
+            return False
+        return response_dict["finished"] or len(ids) > 1 or (len(ids) == 1 and ids[0] in self.marks.ids)
+
     def process(
         self, streamed: Callable[..., Any], views: Any, response_dict: Any, options: dict[str, Any]
     ) -> Any:
-        """The response that FastDeploy's method makes of a result's pieces.
-
-        Parameters
-        ----------
-        streamed : function
-            FastDeploy's method for a result of a stream.
-        views : Views
-            What it is given as its processor.
-        response_dict : dict
-        options : dict
-            Its other arguments.
-        """
+        """The response that FastDeploy's method makes of a result's pieces; `views` are its processor."""
         ids, finished = response_dict["outputs"]["token_ids"], response_dict["finished"]
         view = views.end if finished else views.chunk
-        is_plain = not finished and (not ids or (len(ids) == 1 and ids[0] not in self.marks.ids))
-        if is_plain or type(ids) is not list:
-            return streamed(view, response_dict, **options)
         answers, name = views.chunk.decode_status, response_dict["request_id"]
         status = answers.get(name)
         if self.is_left_to_fastdeploy() if status is None else len(status) != STATE:  # FD_USE_HF_TOKENIZER
@@ -103,16 +87,7 @@ class Pieces:
     def cut(self, ids: list[int], status: Any, in_call: bool, finished: bool) -> list[list[int]]:
         """The pieces of a result.
 
-        Parameters
-        ----------
-        ids : list of int
-            Of the result.
-        status : list or None
-            What FastDeploy keeps of the answer.
-        in_call : bool
-            Whether a tool call has begun before.
-        finished : bool
-            Whether the result is the last one.
+        `status` is what FastDeploy keeps of the answer, `in_call` whether a tool call has begun before.
         """
         after_mark: bool | None = None
         pieces: list[list[int]] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import replacements
-from .chunks._chunks import Unknown
+from .chunks._chunks import Unknown, note_unwritten
 from .chunks.model_fields import NotPlain
 from .chunks.whole_answers import Dump, dump_late
 
@@ -36,17 +36,19 @@ def install(module: Any) -> Callable[[], None]:
             self._content = content
             if type(content) is Dump and content.answer is not None:
                 self._pieces = content.answer.response_pieces()
-            self._whole = getattr(self._pieces, "whole", None)
-            if self._whole is not None:
-                self._pieces = None
             super().__init__(content, *arguments, **named)
+            if self._pieces is not None and self._pieces.whole is not None:
+                self._pieces = None
 
         @property
         def body(self) -> Any:
             """The whole body, which is written at once for a caller that asks for it."""
             if self._pieces is not None and hasattr(self, "raw_headers"):
-                self._pieces = None
-                self._body = self.render(self._content)
+                try:
+                    self._body = b"".join(self._pieces)
+                    self._pieces = None
+                except (Unknown, UnicodeEncodeError) as reason:
+                    self._write_by_model(reason)
             return self._body
 
         @body.setter
@@ -60,7 +62,8 @@ def install(module: Any) -> Callable[[], None]:
             try:
                 for _ in self._pieces.settle():
                     await asyncio.sleep(0)
-            except (Unknown, UnicodeEncodeError):  # what only the model can write, or refuses
+            except (Unknown, UnicodeEncodeError) as reason:
+                self._write_by_model(reason)
                 self._with_length(len(self.body))
                 await super().__call__(scope, receive, send)
                 return
@@ -82,19 +85,17 @@ def install(module: Any) -> Callable[[], None]:
                 (key, str(length).encode() if key == name else value) for key, value in self.raw_headers
             ]
 
+        def _write_by_model(self, reason: Exception) -> None:
+            """Write what only the model can write, or refuses."""
+            note_unwritten(reason)
+            self._pieces = None
+            self._body = self.render(self._content)
+
         def render(self, content: Any) -> bytes:
-            if self._pieces is not None:
-                return b""
-            if self._whole is not None:
-                written: bytes = self._whole
-                return written
-            if type(content) is Dump and content.answer is not None:
-                text: str | None = content.answer.response_json()
-                if text is not None:
-                    return text.encode()
-                content.fill()
-            body: bytes = super().render(content)
-            return body
+            if self._pieces is None:
+                body: bytes = super().render(content.fill() if type(content) is Dump else content)
+                return body
+            return self._pieces.whole or b""
 
     Response.__name__, Response.__qualname__ = stock.__name__, stock.__qualname__
     replacement = replacements.Replacement("api responses", (module, "JSONResponse", Response)).install()

@@ -3,7 +3,7 @@
 import gzip
 import json
 import marshal
-from functools import cache
+from functools import cache, partial
 
 from fd_postproc.fastdeploy.api.chunks._chunks import (
     Texts,
@@ -92,10 +92,11 @@ class Ours(Stock):
             return super().chat_logprobs(top, columns, texts)
 
     def completion_logprobs(self, top, columns):
+        own = partial(super().completion_logprobs, top, columns)
         try:
-            return completion_logprobs(top, columns, self.completion, models.CompletionLogprobs)
+            return completion_logprobs(top, columns, self.completion, models.CompletionLogprobs, own)
         except (Unknown, ValueError):
-            return super().completion_logprobs(top, columns)
+            return own()
 
 
 def tool_calls(calls):

@@ -44,10 +44,7 @@ cdef class ByteTokens:
         to_the_end : bool, optional
             Whether a character that is not complete is given, too, as U+FFFD.
 
-        Returns
-        -------
-        tuple or None
-            None if the tokenizer has to be asked.
+        None is returned if the tokenizer has to be asked.
         """
         cdef fdj_buffer window
         cdef Py_ssize_t before_size = 0, count = PyList_GET_SIZE(ids), i

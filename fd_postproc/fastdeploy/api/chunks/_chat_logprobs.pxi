@@ -68,16 +68,10 @@ def chat_logprobs(top, columns, Texts texts, entry, Models logprobs not None):
     logprobs : Models
         The stand-in for its LogProbs.
 
-    Returns
-    -------
-    Model or None
-
     Raises
     ------
-    Unknown
-        For what FastDeploy has to do itself.
-    Exception
-        Whatever the tokenizer raises: likewise.
+    Unknown, Exception
+        For what FastDeploy has to do itself, and whatever the tokenizer raises: likewise.
     """
     cdef Py_ssize_t row
     cdef ChatRow stand_in

@@ -81,8 +81,6 @@ cdef class CompletionLogprobs(StandIn):
         try:
             values = self.plain_own()
         except Unknown:  # a text that was left for later
-            if self.stock is None:
-                raise
             return self.stock()
         del values["text_offset"]  # FastDeploy does not set it
         return self.cls(**values)
@@ -109,31 +107,15 @@ cdef class _CompletionRows(Part):
         return self.logprobs.rows.texts.known
 
 
-def completion_logprobs(top, columns, Texts texts not None, cls, stock=None):
+def completion_logprobs(top, columns, Texts texts not None, cls, stock):
     """What ``_create_completion_logprobs`` returns, for one result or for all results of a choice.
 
-    Parameters
-    ----------
-    top, columns
-        As of `chat_logprobs`.
-    texts : Texts
-        As completions show them.
-    cls : type
-        FastDeploy's CompletionLogprobs.
-    stock : function, optional
-        FastDeploy's own call: then texts of many rows are made when they are written.
-
-    Returns
-    -------
-    CompletionLogprobs or None
-
-    Raises
-    ------
-    Unknown, Exception
-        As `chat_logprobs`; also where a score is an integer, which the maps would show as one.
+    It is called and it raises as `chat_logprobs`; also where a score is an integer, which the maps would show
+    as one.  Texts of many rows are made when they are written.  `cls` is FastDeploy's CompletionLogprobs,
+    `stock` its own call.
     """
     cdef CompletionLogprobs stand_in
-    rows = _rows_of(top, columns, texts, True, stock is not None)
+    rows = _rows_of(top, columns, texts, True, True)
     if rows is None:
         return None
     stand_in = CompletionLogprobs.__new__(CompletionLogprobs)

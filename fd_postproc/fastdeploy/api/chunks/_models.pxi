@@ -16,27 +16,14 @@ KINDS = {
 
 @cython.final
 cdef class Field:
-    """A field of a model.
-
-    Parameters
-    ----------
-    name : str
-    kind : str
-        One of `KINDS`.
-    optional : bool
-        Whether None may be given.
-    default : object
-        ``...`` if it has none that is a constant; else None, a str or an int.
-    required : bool
-    more : object
-        The class of a model, or of models in a list; the strings that are allowed; otherwise a
-        ``pydantic.TypeAdapter`` of the annotation.
-    """
+    """A field of a model."""
 
     cdef readonly str name
-    cdef readonly object default
-    cdef int kind
-    cdef bint optional, required
+    cdef readonly object default    # ``...`` if it has none that is a constant; else None, a str or an int
+    cdef int kind                   # one of `KINDS`
+    cdef bint optional, required    # whether None may be given, and whether a value has to be
+    # The class of a model, or of models in a list; the strings that are allowed; otherwise a
+    # ``pydantic.TypeAdapter`` of the annotation.
     cdef object more
     cdef bytes key, default_json
 
@@ -44,12 +31,8 @@ cdef class Field:
         self.name, self.kind, self.optional, self.required = name, KINDS[kind], optional, required
         self.default, self.more = default, more
         self.key = _json_string(name) + b":"
-        if default is ...:
-            self.default_json = None
-        elif default is None or type(default) in (str, int):
+        if default is not ...:
             self.default_json = _json_dumps(default, ensure_ascii=False).encode()
-        else:
-            raise ValueError(f"default={default!r} of the field {name} is none of: None, a str, an int")
 
     cdef object accepted(self, value):
         """The value that the model would hold; NotImplemented if only the model can tell."""
@@ -128,19 +111,11 @@ cdef class Field:
 
     cdef object plain(self, value):
         """The value as ``model_dump`` returns it."""
-        if value is None:
-            return None
-        if self.kind == AS_MODEL:
-            return _plain(value)
-        if self.kind == AS_MODELS and PyList_CheckExact(value):
-            return [_plain(item) for item in <list>value]
+        if value is not None and (self.kind == BY_PYDANTIC or self.kind == AS_PROMPTS):
+            return self.more.dump_python(full(value))
         if self.kind == AS_INTS and PyList_CheckExact(value):
             return list(value)
-        if self.kind == AS_MASKS and PyList_CheckExact(value):
-            return [list(row) for row in <list>value]
-        if self.kind == BY_PYDANTIC or self.kind == AS_PROMPTS:
-            return self.more.dump_python(full(value))
-        return value
+        return _plain(value)
 
 
 cdef object _copied_integers(value):
@@ -197,25 +172,20 @@ cdef bytes _python_json(value):
 
 
 cdef object _plain(value):
-    return (<StandIn>value).plain() if isinstance(value, StandIn) else value.model_dump()
+    """A value in Python's own types: lists are copied, models become maps."""
+    if isinstance(value, StandIn):
+        return (<StandIn>value).plain()
+    if PyList_CheckExact(value):
+        return [_plain(item) for item in <list>value]
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 @cython.final
 cdef class Models:
-    """Replacement for a class of pydantic models; a call returns a stand-in.
-
-    Parameters
-    ----------
-    cls : type
-        The class.
-    fields : list of Field
-        All of it, in their order.
-    style : FloatStyle
-        How the class prints floats.
-    """
+    """Replacement for a class of pydantic models; a call returns a stand-in."""
 
     cdef readonly object cls
-    cdef readonly tuple fields
+    cdef readonly tuple fields   # all of it, in their order
     cdef public object answer    # the class of answers that hold such values; None: a stand-in holds them
     cdef dict by_name
     cdef FloatStyle style
@@ -354,7 +324,7 @@ cdef class Model(StandIn):
         """The JSON of the full model."""
         global _written
         if not options and self.whole is None:
-            text = self.json_text(exclude_unset, self.models.style, False)
+            text = self.json(self.models.style, exclude_unset, False)
             if text is not None:
                 _written += 1
                 return text
@@ -364,41 +334,28 @@ cdef class Model(StandIn):
         """The dictionary of the full model."""
         return self.whole_model().model_dump(**options) if options else self.plain()
 
-    def full_model(self):
-        """The model itself."""
-        return self.whole_model()
-
-    def response_json(self):
-        """The JSON of ``model_dump()`` for a JSON response; None if only the model can tell."""
-        return None if self.whole is not None else self.json_text(False, PYTHON, True)
-
     def response_pieces(self):
-        """The same in pieces; None if only the model can tell."""
-        return None if self.whole is not None else self.pieces(False, PYTHON, True)
+        """The JSON of ``model_dump()`` for a JSON response, in pieces; None if only the model can tell."""
+        return None if self.whole is not None else self.json(PYTHON, False, True)
 
-    cdef object pieces(self, bint unset, FloatStyle style, bint python):
+    cdef object json(self, FloatStyle style, bint unset, bint in_pieces):
+        """The JSON, as a text or in pieces; None if only the full model can write it."""
         cdef _Writer writer = _Writer.begin(style)
-        writer.unset, writer.python, writer.parts = unset, python, []
+        writer.unset, writer.python = unset, in_pieces
+        writer.parts, writer.texts = ([], None) if in_pieces else (None, [])
         try:
             self.write(writer)
-            return Pieces.of(writer)
-        except (Unknown, UnicodeEncodeError):  # noted by the next attempt
-            return None
-        finally:
-            writer.end()
-
-    cdef str json_text(self, bint unset, FloatStyle style, bint python):
-        """The JSON; None if only the full model can write it."""
-        cdef _Writer writer = _Writer.begin(style)
-        writer.unset, writer.python, writer.texts = unset, python, []
-        try:
-            self.write(writer)
-            return writer.text()
+            return Pieces.of(writer) if in_pieces else writer.text()
         except (Unknown, UnicodeEncodeError) as error:
-            note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
+            note_unwritten(error)
             return None
         finally:
             writer.end()
+
+
+def note_unwritten(error):
+    """Note why an answer was not written here: Unknown, or a text with a lone surrogate."""
+    note(str(error) if isinstance(error, Unknown) else "a text is no Unicode")
 
 
 from json import dumps as _json_dumps

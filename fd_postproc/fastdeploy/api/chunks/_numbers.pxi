@@ -62,18 +62,7 @@ cdef class FloatStyle:
 
     @staticmethod
     def of(dump):
-        """The style in which a function prints floats.
-
-        Parameters
-        ----------
-        dump : callable
-            From a float to JSON, str.
-
-        Returns
-        -------
-        FloatStyle or None
-            None if it is none of those known here.
-        """
+        """The style in which a function from floats to JSON prints them; None: none of those known here."""
         expected = [dump(value) for value in PROBES]
         for known in _product((-5, -4, -6), (16, 17, 15, 21), (True, False), (False, True)):
             style = FloatStyle(*known)

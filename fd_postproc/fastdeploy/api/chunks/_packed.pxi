@@ -133,20 +133,9 @@ cdef object _packed(fdu_bytes *source):
 
 
 def unpack(bytes packed not None, bint lazy=True):
-    """Unpack as ``msgpack.unpackb`` does.
+    """Unpack as ``msgpack.unpackb`` does; Unknown for what has to be unpacked by that.
 
-    Parameters
-    ----------
-    packed : bytes
-    lazy : bool, optional
-        Whether the values of keys in `LAZY` stay packed, where they are a result's log-probabilities.
-
-    Raises
-    ------
-    Unknown
-        For what has to be unpacked by msgpack.
-    UnicodeDecodeError
-        For a text that is none.
+    `lazy`: whether the values of keys in `LAZY` stay packed, where they are a result's log-probabilities.
     """
     cdef fdu_bytes source
     source.at = <const unsigned char *><const char *>packed

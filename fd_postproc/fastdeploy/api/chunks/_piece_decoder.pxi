@@ -19,16 +19,12 @@ cdef class PieceTokens:
         Whether what follows a piece that is dropped at the beginning is at the beginning, too.
     size : int
         How many ids there are.
-
-    Attributes
-    ----------
-    mends : bool
-        Whether text with U+FFFD is given by the rule of byte-level tokenizers.  False: nothing is given
-        while there is any in the windows.
     """
 
     cdef object meet
     cdef bint stays_at_start
+    # Whether text with U+FFFD is given by the rule of byte-level tokenizers.  False: nothing is given while
+    # there is any in the windows.
     cdef public bint mends
     cdef list known
 
@@ -38,19 +34,7 @@ cdef class PieceTokens:
     def new_text(self, list ids not None, Py_ssize_t prefix, Py_ssize_t read, bint to_the_end=False):
         """Decode as PaddleFormers' ``decode_token`` of Python tokenizers: whole characters only.
 
-        Parameters
-        ----------
-        ids : list of int
-            All of an answer.
-        prefix, read : int
-            Where the windows begin, and where the first one ends.
-        to_the_end : bool, optional
-            Whether a character that is not complete is given, too; needs `mends`.
-
-        Returns
-        -------
-        tuple or None
-            New text, and where the two windows begin next time.  None if the tokenizer has to be asked.
+        It is called as that of `ByteTokens`; `to_the_end` needs `mends`.
         """
         cdef fdj_buffer window
         cdef Py_ssize_t count = PyList_GET_SIZE(ids), before_size = 0, i

@@ -8,15 +8,9 @@ cdef enum:
 
 
 cdef class Part:
-    """A place of an answer's JSON that is written later, in pieces.
+    """A place of an answer's JSON that is written later, in pieces."""
 
-    Attributes
-    ----------
-    size : int
-        Bytes of its JSON; -1: not known before it is written.
-    """
-
-    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t size    # bytes of its JSON; -1: not known before it is written
     cdef Py_ssize_t next, count
 
     cdef int write_item(self, _Writer writer, Py_ssize_t i) except -1:
@@ -113,15 +107,9 @@ cdef class _Written(Part):
 
 @cython.final
 cdef class Pieces:
-    """An answer's JSON, in pieces: an iterator of bytes.
+    """An answer's JSON, in pieces: an iterator of bytes."""
 
-    Attributes
-    ----------
-    size : int
-        Bytes of all of it; -1 before `settle` has ended.
-    """
-
-    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t size    # bytes of all of it; -1 before `settle` has ended
     cdef bytes frame      # what stands around the parts
     cdef list parts       # (place in `frame`, Part)
     cdef Py_ssize_t at, next

@@ -274,7 +274,7 @@ cdef class _PromptRows(Part):
 
 
 def prompt_logprobs(tensors, columns, texts, stock):
-    """What ``_build_prompt_logprobs`` returns, without the lists and maps.
+    """What ``_build_prompt_logprobs`` returns, without the lists and maps; it raises as `chat_logprobs`.
 
     Parameters
     ----------
@@ -286,17 +286,6 @@ def prompt_logprobs(tensors, columns, texts, stock):
         Of tokens as they are shown here; None: none are wanted.
     stock : function
         FastDeploy's own call, for a caller that reads the list.
-
-    Returns
-    -------
-    PromptLogprobs
-
-    Raises
-    ------
-    Unknown
-        For what FastDeploy has to do itself.
-    Exception
-        Whatever the tokenizer raises: likewise.
     """
     if not PyLong_CheckExact(columns) or columns < 0:
         raise Unknown("the number of a prompt's log-probabilities is no integer")

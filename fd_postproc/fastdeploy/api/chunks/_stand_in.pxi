@@ -64,12 +64,7 @@ cdef class StandIn:
         return self.whole_model().__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol):
-        return itself, (self.whole_model(),)
-
-
-def itself(value):
-    """The value itself; pickles of stand-ins call this with the full model."""
-    return value
+        return full, (self.whole_model(),)
 
 
 cpdef object full(value):
@@ -81,8 +76,3 @@ cpdef object full(value):
     if PyList_CheckExact(value):
         return [full(item) for item in <list>value]
     return value
-
-
-cpdef object standing_in(value):
-    """Whether a value is one of these stand-ins, whatever class it reports."""
-    return issubclass(type(value), StandIn)

@@ -40,22 +40,15 @@ cdef class Texts:
         From a token id to ``(shown, text)``: the text that is shown, and the one that the tokenizer gave.
         What it raises goes through, and nothing is kept.
     limit : int, optional
-        Bytes to be kept at most.  Beyond, nothing more is kept, and `Full` is raised for ids not in it.
-
-    Attributes
-    ----------
-    known : int
-        Ids in the table.
-    size : int
-        Bytes that it takes.
+        Bytes to be kept at most.  Beyond, nothing more is kept, and Unknown is raised for ids not in it.
     """
 
     cdef object spell
     cdef text_record **records
     cdef Py_ssize_t room
     cdef dict firsts    # what is shown -> address of its first record
-    cdef readonly size_t limit, size
-    cdef readonly Py_ssize_t known
+    cdef readonly size_t limit, size    # bytes that it may take, and that it takes
+    cdef readonly Py_ssize_t known      # ids in it
 
     def __init__(self, spell, size_t limit=128 << 20):
         if self.firsts is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import gate, replacements
+from ...seams import SEAMS
 from ._chunks import (
     PromptLogprobs,
     Texts,
@@ -35,14 +36,7 @@ PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
 CHAT = "fastdeploy.entrypoints.openai.serving_chat"
 COMPLETION = "fastdeploy.entrypoints.openai.serving_completion"
 
-MODELS = (
-    *("LogProbEntry", "LogProbs", "CompletionLogprobs"),
-    *("PromptTokenUsageInfo", "CompletionTokenUsageInfo", "UsageInfo"),
-    *("DeltaMessage", "ChatCompletionResponseStreamChoice", "ChatCompletionStreamResponse"),
-    *("ChatMessage", "ChatCompletionResponseChoice", "ChatCompletionResponse"),
-    *("CompletionResponseStreamChoice", "CompletionStreamResponse"),
-    *("CompletionResponseChoice", "CompletionResponse"),
-)
+MODELS = tuple(name for name in SEAMS["api chunks"].places if name[0].isupper() and "." not in name)
 """Classes of an answer's parts, innermost first."""
 
 _BUILT_BY_FASTDEPLOY = ("LogProbEntry", "CompletionLogprobs")  # in its own methods, where ours gave up
@@ -160,13 +154,11 @@ def _accepts_arrays(module: Any) -> bool:
     """Whether a module's code accepts that routed experts are NumPy's array."""
     owner, name = _ENCODES[module.__name__]
     encodes = vars(vars(module).get(owner, object)).get(name)
-    words = _words_in(encodes.__code__) if isinstance(encodes, types.FunctionType) else set()
+    words: set[str] = set()
+    if isinstance(encodes, types.FunctionType):
+        code = encodes.__code__
+        words = {*code.co_names, *(one for one in code.co_consts if type(one) is str)}
     return words >= _MAKES_BASE64 or "routing_data" not in words
-
-
-def _words_in(code: types.CodeType) -> set[str]:
-    """Names and texts in a function's code."""
-    return {*code.co_names, *(one for one in code.co_consts if type(one) is str)}
 
 
 _in_use: dict[str, Blocks] = {}  # by module

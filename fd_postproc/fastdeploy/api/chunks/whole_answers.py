@@ -7,10 +7,10 @@ Our response class (`responses`) writes the JSON without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._chunks import Models, itself
+from ._chunks import Models, full
 
 NAMES = ("ChatCompletionResponse", "CompletionResponse")  # classes of such answers
 
@@ -41,20 +41,26 @@ def answer_class(models: Models) -> Any:
             return Dump(answer) if _dumps_late and not options else answer.model_dump(**options)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
-            return itself, (self.stand_in().full_model(),)
+            return full, (full(self.stand_in()),)
 
-    for name in ("__eq__", "__repr__", "__str__", "__copy__", "__deepcopy__", "model_copy"):
-        setattr(Answer, name, _of_the_full_model(name))
+    names = ("__eq__", "__repr__", "__str__", "__copy__", "__deepcopy__", "model_copy")
+    _forward(Answer, names, lambda self: full(self.stand_in()))
     Answer.__name__, Answer.__qualname__, Answer.__doc__ = cls.__name__, cls.__qualname__, cls.__doc__
     return Answer
 
 
-def _of_the_full_model(name: str) -> Callable[..., Any]:
-    def call(self: Any, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.stand_in().full_model(), name)(*arguments, **named)
+def _forward(cls: Any, names: Iterable[str], target: Callable[[Any], Any]) -> None:
+    """Have methods of a class call those of another object, which is made when it is called."""
 
-    call.__name__ = name
-    return call
+    def method(name: str) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            return getattr(target(self), name)(*arguments, **named)
+
+        call.__name__ = name
+        return call
+
+    for name in names:
+        setattr(cls, name, method(name))
 
 
 class Dump(dict):  # type: ignore[type-arg]
@@ -73,20 +79,10 @@ class Dump(dict):  # type: ignore[type-arg]
         return self
 
 
-def _filled(name: str) -> Callable[..., Any]:
-    method = getattr(dict, name)
-
-    def call(self, *arguments, **named):  # type: ignore[no-untyped-def]
-        return method(self.fill(), *arguments, **named)
-
-    call.__name__ = name
-    return call
-
-
-for _name in (
+_DICTS_METHODS = (
     *("__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "__eq__", "__ne__"),
     *("__repr__", "__or__", "__ror__", "__ior__", "__reversed__", "clear", "copy", "get", "items", "keys"),
     *("pop", "popitem", "setdefault", "update", "values"),
-):
-    setattr(Dump, _name, _filled(_name))
+)
+_forward(Dump, _DICTS_METHODS, lambda self: super(Dump, self.fill()))
 setattr(Dump, "__reduce_ex__", lambda self, protocol: (dict, (dict(self.fill()),)))  # noqa: B010
