@@ -27,11 +27,10 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
-        from ..seams import API_PARTS
-        from .chunks.building_blocks import CHAT, COMPLETION
+        from ..seams import API_PARTS, SEAMS
         from .loading import when_loaded
 
-        for name in (CHAT, COMPLETION):
+        for name in SEAMS["api chunks"].modules:
             when_loaded(name, _settle)
         for name, seam in API_PARTS.items():
             for place in seam.modules:
