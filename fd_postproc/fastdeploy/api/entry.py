@@ -44,11 +44,12 @@ def register() -> None:
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
+        from ..gate import judge
         from ..logs import api_log
         from ..seams import API, API_PARTS, report
 
         seam = API_PARTS[name]
-        reason = seam.put_in(module)
+        reason = seam.put_in(module, judge)
         if reason is not None and not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
             api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")
