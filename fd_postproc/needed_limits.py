@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ _MSGMAX = 1 << 20
 _MSGMNB = 256 << 20
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a step is expected to carry."""
 
     batch: int = 256  # requests
@@ -24,8 +23,7 @@ class Load:
     columns: int = 21  # on channels with logprobs
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """Bytes of one step on a channel."""
 
     channel: Channel

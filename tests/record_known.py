@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.seams import SEAMS
-from fd_postproc.fastdeploy.statements import node_of, statements
+from fd_postproc.fastdeploy.statements import node_of, statements, whole_of
 from tests.lib.fakes import DecodeLog
 
 FILE = Path(__file__).with_name("known_double.json")
@@ -55,8 +55,9 @@ def recorded():
             found = list(gate.functions_of(row, DecodeLog))
         for name, function in found + more:
             into = told.setdefault(seam, {}).setdefault(name, {})
-            for one in statements(node_of(function)):
-                into[one.digest] = mark if row.facts else ""
+            digests = [one.digest for one in statements(node_of(function))]
+            digests += [whole_of(function)] if digests else []
+            into |= dict.fromkeys(digests, mark if row.facts else "")
     return told
 
 

@@ -9,7 +9,8 @@ calls and what only they read, docstrings, annotations, and imports of ops.
     verdict = judge("delivery")
     verdict.reason    # None: everything is known
 
-The record, ``data/fastdeploy_code.json``, holds digests only.  `python -m tools.accept` adds to it.
+The record, ``data/fastdeploy_code.json``, holds digests only: of statements, and of whole functions,
+which need not be parsed.  `python -m tools.accept` adds to it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from typing import Any, NamedTuple
 
 from ..environment import KNOWN
 from .seams import PACKAGE, SEAMS, Seam
-from .statements import file_of, statements_of
+from .statements import file_of, statements_of, whole_of
 
 MARKED = "makes_empty_results"
 """The fact of marked statements: ``+`` if only versions with it have one, ``-`` if only others have."""
 
 Record = dict[str, dict[str, str]]
-"""Of one seam: by function, the digests of known statements, each with its mark."""
+"""Of one seam: by function, the digests of known statements and whole texts, each with its mark."""
 
 
 class Unknown(NamedTuple):
@@ -93,6 +94,9 @@ def compared(found: Iterable[tuple[str, Any]], known: Record, has_facts: bool = 
     unknown, marks = [], set()
     for name, function in found:
         recorded = known.get(name, {})
+        if (text := whole_of(function)) in recorded:
+            marks.add(recorded[text])
+            continue
         told = statements_of(function)
         new = next((one for one in told if one.digest not in recorded), None)
         if not told:

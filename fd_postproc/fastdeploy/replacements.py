@@ -72,8 +72,8 @@ def everywhere(*wanted: tuple[str, Any, Any]) -> Iterator[tuple[Any, str, Any]]:
 
     Each of `wanted` is the name, FastDeploy's object, and ours.
     """
-    for at, module in list(sys.modules.items()):
-        space = getattr(module, "__dict__", {}) if at.startswith("fastdeploy.") else {}
+    for module in [one for at, one in list(sys.modules.items()) if at.startswith("fastdeploy.")]:
+        space = getattr(module, "__dict__", {})
         for name, original, ours in wanted:
             if space.get(name) is original:
                 yield module, name, ours

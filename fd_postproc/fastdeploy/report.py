@@ -171,7 +171,7 @@ def _api_left() -> dict[str, str]:
 def _left(seam: Seam, name: str) -> str:
     """Reason why a replacement is refused in a module of FastDeploy's; empty if it is installed."""
     try:
-        return seam.put_in(importlib.import_module(name)) or ""
+        return seam.put_in(importlib.import_module(name), gate.judge) or ""
     except ModuleNotFoundError as error:
         return f"this FastDeploy has no {error.name}"
     except BaseException as error:  # FastDeploy's imports may end the process

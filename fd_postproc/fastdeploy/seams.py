@@ -67,9 +67,11 @@ class Seam:
         """FastDeploy's module, if it has been imported; None otherwise."""
         return next((sys.modules[name] for name in self.modules if name in sys.modules), None)
 
-    def put_in(self, module: Any) -> str | None:
-        """Install our object in one of `modules` whose code is known; return why FastDeploy's own stays."""
-        judge = importlib.import_module(".gate", __package__).judge
+    def put_in(self, module: Any, judge: Callable[[str, Any], Any]) -> str | None:
+        """Install our object in one of `modules` whose code is known; return why FastDeploy's own stays.
+
+        `judge` is `gate.judge`.
+        """
         reason = judge(self.name, module).reason
         if reason:
             return str(reason)

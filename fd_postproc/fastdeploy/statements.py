@@ -1,7 +1,8 @@
 """Reads the statements of a function from its source, each as a digest that is the same in every Python.
 
 A digest is of a statement's header, its parents' headers, and the statement before it.  Left out are log
-calls and what only they read, docstrings, annotations, and imports of ops.
+calls and what only they read, docstrings, annotations, and imports of ops.  A function whose whole text is
+known needs no syntax tree, which costs twenty times as much.
 """
 
 from __future__ import annotations
@@ -37,6 +38,31 @@ class Statement(NamedTuple):
 
     digest: str
     line: int
+
+
+def whole_of(function: Any) -> str:
+    """The digest of a function's whole text; empty if its source cannot be read."""
+    if not isinstance(function, types.FunctionType):
+        return ""
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    return whole(lines, code.co_firstlineno, _last_line(code))
+
+
+def whole(lines: list[str], first: int, last: int) -> str:
+    """The digest of the text of a function: lines `first` to `last`, and what is deeper below them.
+
+    The last line with bytecode may be above a closing bracket or in a string.  Then this text is no whole
+    function, and only whole functions are recorded.
+    """
+    deeper = f"{_indentation(lines[first - 1])} " if first <= len(lines) else ""
+    while last < len(lines) and (lines[last].isspace() or lines[last].startswith(deeper)):
+        last += 1
+    return _digest("".join(lines[first - 1 : last]).rstrip())
+
+
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 @functools.lru_cache(maxsize=256)

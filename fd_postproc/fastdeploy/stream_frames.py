@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .._core import (
     MASKS,
@@ -32,7 +31,7 @@ _PART = struct.Struct("<ii8s")
 _TOKEN = struct.Struct("<iiq")
 _POOLED = ("float32", "float16", "float64")
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[Any, Any]
 
 
 class Content(NamedTuple):

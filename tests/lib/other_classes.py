@@ -1,4 +1,4 @@
-"""Classes that the plug-in's check of itself compares with FastDeploy's."""
+"""Classes that the differential trial compares with FastDeploy's."""
 
 VARIANT = "fastdeploy.output.token_processor_variant"
 

@@ -3,11 +3,10 @@
 import ast
 import json
 
-import pytest
-
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.seams import SEAMS
-from fd_postproc.fastdeploy.statements import node_of, statements, statements_of
+from fd_postproc.fastdeploy.statements import node_of, statements, statements_of, whole, whole_of
+from tests.lib.rows import each
 
 KNOWN = """
 def advance(self, tasks, now=None):
@@ -62,13 +61,13 @@ def digests(text):
     return {one.digest for one in statements(ast.parse(text).body[0])}
 
 
-@pytest.mark.parametrize("what", SAME)
+@each("what", SAME)
 def test_what_only_readers_and_logs_see_does_not_count(what):
     assert SAME[what] != KNOWN
     assert digests(SAME[what]) == digests(KNOWN)
 
 
-@pytest.mark.parametrize("what", OTHER)
+@each("what", OTHER)
 def test_any_other_change_has_a_new_statement(what):
     assert OTHER[what] != KNOWN
     assert not digests(OTHER[what]) <= digests(KNOWN)
@@ -90,10 +89,42 @@ def test_a_function_is_read_alone_and_its_lines_are_the_files():
     assert lines == {first, first + 2}
 
 
-@pytest.mark.parametrize("function", [len, lambda: 1, eval("lambda: 2"), print])
+@each("function", [len, lambda: 1, eval("lambda: 2"), print])
 def test_without_a_source_it_stays_fastdeploys(function):
     verdict = gate.compared([("x", function)], {})
     assert verdict.reason == "x cannot be read: its source is not there"
+
+
+def test_a_function_whose_whole_text_is_known_is_not_parsed(monkeypatch):
+    monkeypatch.setattr(gate, "statements_of", lambda function: ())
+    known = {"x": {whole_of(known_function): "+"}}
+    assert gate.compared([("x", known_function)], known, True) == ((), {gate.MARKED: True})
+    assert gate.compared([("x", digests)], known).reason
+
+
+BELOW = "\n\ndef other():\n    pass\n"
+
+
+@each(
+    "text, last",
+    [
+        ("def x():\n    return f(\n        1\n    )\n", 3),
+        ("def x():\n    a()\n\n    # the end\n    pass\n", 2),
+        ('def x():\n    return """\n    a\n    """\n', 2),
+    ],
+)
+def test_a_whole_text_ends_below_its_bytecode(text, last):
+    """Whatever stands below it; the recorder knows the last line from the syntax tree."""
+    count = text.count("\n")
+    told = whole((text + BELOW).splitlines(True), 1, last)
+    assert told == whole(text.splitlines(True), 1, count)
+    assert told != whole((text + "    more()\n" + BELOW).splitlines(True), 1, last)
+
+
+def test_a_string_with_lines_at_the_margin_is_no_known_text():
+    """Its function ends too early for the digest, and is parsed then."""
+    told = whole(["def x():\n", '    return """\n', "a\n", '"""\n'], 1, 2)
+    assert told != whole(["def x():\n", '    return """\n', "a\n", '"""\n'], 1, 4)
 
 
 def test_the_reason_names_function_file_and_line():
@@ -127,7 +158,7 @@ def test_a_record_of_ones_own_is_known_besides(monkeypatch, tmp_path):
     }
 
 
-@pytest.mark.parametrize("text", [None, "", "no json", "[]"])
+@each("text", [None, "", "no json", "[]"])
 def test_a_record_that_cannot_be_read_is_said(text, monkeypatch, tmp_path, capsys):
     file = tmp_path / "known.json"
     if text is not None:

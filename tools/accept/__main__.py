@@ -82,7 +82,7 @@ def accepted(tree, record, rounds, show=True):
         new.setdefault(reading.PROCESSOR, [])
     groups = [name for name, seams in prove.GROUPS.items() if any(seam in new for seam in seams)]
     if not groups:
-        return record, ""
+        return with_texts(record, found), ""
     told = _in_a_fork(tree, groups, rounds)
     if "error" in told:
         return record, told["error"]
@@ -102,9 +102,20 @@ def accepted(tree, record, rounds, show=True):
         into = more.setdefault(one.seam, {}).setdefault(one.name, {})
         for each in one.statements:
             into[each.digest] = mark if one.seam == reading.PROCESSOR and one.name not in SOCKET else ""
-    return joined(record, more), "; ".join(
+    return with_texts(joined(record, more), found), "; ".join(
         f"{', '.join(sorted(seams))}: {why}" for why, seams in left.items()
     )
+
+
+def with_texts(record, found):
+    """The record with the whole texts of functions whose statements are known: a start reads no more then."""
+    more = {}
+    for one in found:
+        known = record.get(one.seam, {}).get(one.name, {})
+        marks = {known.get(each.digest) for each in one.statements} - {""}
+        if None not in marks and len(marks) < 2:
+            more.setdefault(one.seam, {}).setdefault(one.name, {})[one.whole] = "".join(marks)
+    return joined(record, more)
 
 
 def _print(new):

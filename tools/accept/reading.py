@@ -3,12 +3,13 @@
 import ast
 import copy
 import functools
+import linecache
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
-from fd_postproc.fastdeploy.statements import Statement, statements
+from fd_postproc.fastdeploy.statements import Statement, statements, whole
 
 OURS = Path(__file__).resolve().parents[2] / "fd_postproc" / "fastdeploy" / "engine"
 PROCESSOR, PARSERS = "token processor", "api parsers"
@@ -28,6 +29,12 @@ class Found(NamedTuple):
     def statements(self) -> list[Statement]:
         """Its statements."""
         return statements(copy.deepcopy(self.node))
+
+    @property
+    def whole(self) -> str:
+        """The digest of its text."""
+        first = min(one.lineno for one in (self.node, *self.node.decorator_list))
+        return whole(linecache.getlines(str(self.file)), first, self.node.end_lineno)
 
 
 def functions(tree: Path, recorded: dict[str, dict[str, object]]) -> list[Found]:

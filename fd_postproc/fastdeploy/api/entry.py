@@ -27,11 +27,10 @@ def register() -> None:
         tell_variables(logging.getLogger("fd_postproc"))  # FastDeploy's loggers are not there yet
         if is_on(DISABLE) or not is_on(API):
             return
-        from ..seams import API_PARTS
-        from .chunks.building_blocks import CHAT, COMPLETION
+        from ..seams import API_PARTS, SEAMS
         from .loading import when_loaded
 
-        for name in (CHAT, COMPLETION):
+        for name in SEAMS["api chunks"].modules:
             when_loaded(name, _settle)
         for name, seam in API_PARTS.items():
             for place in seam.modules:
@@ -45,11 +44,12 @@ def register() -> None:
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
+        from ..gate import judge
         from ..logs import api_log
         from ..seams import API, API_PARTS, report
 
         seam = API_PARTS[name]
-        reason = seam.put_in(module)
+        reason = seam.put_in(module, judge)
         if reason is not None and not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
             api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")

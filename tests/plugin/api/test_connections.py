@@ -10,6 +10,7 @@ import pytest
 from fd_postproc.fastdeploy.api import connections
 from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals, unpack
 from fd_postproc.fastdeploy.api.connections import RequestMap
+from fd_postproc.fastdeploy.gate import judge
 from fd_postproc.fastdeploy.seams import SEAMS
 from tests.lib.rows import each
 
@@ -295,5 +296,5 @@ def test_another_dispatcher_is_left_alone():
         async def _dispatch_batch_responses(self):
             pass
 
-    told = SEAMS["api connections"].put_in(SimpleNamespace(DealerConnectionManager=Other))
+    told = SEAMS["api connections"].put_in(SimpleNamespace(DealerConnectionManager=Other), judge)
     assert "_dispatch_batch_responses" in told

@@ -10,6 +10,7 @@ import pytest
 from fd_postproc.doctor.findings import Finding
 from fd_postproc.doctor.trial import api_side
 from fd_postproc.fastdeploy.api import entry
+from fd_postproc.fastdeploy.gate import judge
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
 from fd_postproc.fastdeploy.seams import Seam
 from tests.lib.rows import each
@@ -21,7 +22,7 @@ OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
 def test_a_module_of_another_kind_keeps_its_own(name):
     """Its reason is said in words; nothing is raised, and nothing put in."""
     module = SimpleNamespace()
-    assert PARTS[name].put_in(module)
+    assert PARTS[name].put_in(module, judge)
     assert vars(module) == {}
     assert callable(PARTS[name].maker())
 
@@ -53,7 +54,7 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     taken = {seam.name for seam in PARTS.values() if not seam.is_program}
     monkeypatch.setattr("fd_postproc.fastdeploy.seams._taken", taken)
     put_in = []
-    monkeypatch.setattr(Seam, "put_in", lambda seam, one: put_in.append((seam, one)) or "another kind")
+    monkeypatch.setattr(Seam, "put_in", lambda seam, one, _: put_in.append((seam, one)) or "another kind")
 
     class EngineClient:
         def create_zmq_client(self, model, mode):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....patience import LONGEST_S, SILENCE_S, USUAL_TIMES
@@ -23,8 +22,7 @@ class Health(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(NamedTuple):
     """State of the queue and the requests at one look."""
 
     now: float  # monotonic seconds

@@ -163,11 +163,12 @@ def _dict_maker(
     if gate.judge("dictionaries").reason:
         return None
     nested = options.get("nested") or {}
-    values = _PLAIN if options.get("plain_only") else _PLAIN + _CONTAINERS
+    values = _NUMBERS if options.get("plain_only") else _NUMBERS + _OTHERS
+    before = base.to_dict(filled())
     only = {
         name: usual.get(name, _UNSET)
         for name in copier.names
-        if _decides(base, filled, name, (None,) if name in nested else values)
+        if _decides(base, filled, before, name, (None,) if name in nested else values)
     }
     if any(value is not None and value is not True and value is not False for value in only.values()):
         return None
@@ -188,13 +189,14 @@ def _dict_maker(
 
 
 _UNSET = object()
-_PLAIN = (None, 0, "")
-_CONTAINERS: tuple[Any, ...] = ([], {"a key": 1})
+_NUMBERS: tuple[Any, ...] = (None, 0)
+_OTHERS: tuple[Any, ...] = ("", [], {"a key": 1})
 
 
-def _decides(base: Any, filled: Callable[[], Any], name: str, values: tuple[Any, ...]) -> bool:
-    """Whether an attribute's value changes more of the dictionary than the value of one key."""
-    before = base.to_dict(filled())
+def _decides(
+    base: Any, filled: Callable[[], Any], before: dict[str, Any], name: str, values: tuple[Any, ...]
+) -> bool:
+    """Whether an attribute's value changes more of a dictionary than the value of one key."""
     keys = [key for key, value in before.items() if value == _unique(name)]
     if len(keys) > 1:
         return True

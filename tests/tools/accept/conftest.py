@@ -1,4 +1,4 @@
-"""The plug-in's check of itself: FastDeploy's module, and a copy of it to be changed."""
+"""FastDeploy's module, and a copy of it to be changed, for the differential trial."""
 
 import importlib.util
 import sys

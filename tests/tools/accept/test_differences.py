@@ -1,4 +1,4 @@
-"""The plug-in's check of itself: both classes on canned steps; every difference is found and named."""
+"""The differential trial: both classes on canned steps; every difference is found and named."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ import types
 import pytest
 
 from tests.lib.other_classes import ours, same
+from tests.lib.rows import each
 from tools.accept import classes as compatibility
 from tools.accept.classes import compare
 from tools.accept.differences import difference
@@ -114,8 +115,8 @@ def kept_slot(inherited, self, task_id, index, task, result=None, is_prefill=Fal
     return stamps
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"),
+@each(
+    "changed, told",
     [
         ({"_new_result": late_index}, "send_idx: 0 is expected, ours is 1"),
         ({"_stamp": shared_metrics}, "changed by a later step"),
@@ -129,7 +130,6 @@ def kept_slot(inherited, self, task_id, index, task, result=None, is_prefill=Fal
         ({"_finish": raises}, "ours raises LookupError: planted"),
         ({"_recycle_resources": kept_slot}, "tokens_counter"),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_difference_is_found_and_named(real, changed, told):
     if os.environ.get("FD_POSTPROC_FASTDEPLOY"):
@@ -181,8 +181,8 @@ def test_a_class_that_cannot_be_made_is_no_verdict(real):
 # ---- The comparison -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "told"),
+@each(
+    "expected, actual, told",
     [
         ({"a": 1}, {"a": True}, ", a: 1 is expected, ours is True"),
         ({"a": 1}, {"b": 1}, ": ours lacks 'a'"),
@@ -212,8 +212,8 @@ def test_facts_are_read_from_the_code(real):
     assert not facts.labelled
 
 
-@pytest.mark.parametrize(
-    ("actual", "told"),
+@each(
+    "actual, told",
     [
         ([("a", 1), ("b", 2)], None),
         ([("a", 1)], "1 things happened, not 2"),

@@ -1,4 +1,4 @@
-"""The plug-in's check of itself on FastDeploys of other versions: which are served, and as what."""
+"""The differential trial on FastDeploys of other versions: which are served, and as what."""
 
 import enum
 
