@@ -114,7 +114,6 @@ WRITER = """
 import logging, os, sys
 from fd_postproc.flight.codes import Kind
 from fd_postproc.flight.recorder import Recorder
-from tests.lib.rows import each
 recorder = Recorder.begin("worker", "topk", 7, logging.getLogger(), size=1 << 18)
 print(recorder.path, flush=True)
 n = 0

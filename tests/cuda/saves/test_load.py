@@ -90,7 +90,6 @@ print(told)
 def test_the_background_ends_when_it_is_told(run):
     code = """
 import threading
-from tests.lib.rows import each
 warmup.begin()
 warmup.begin()
 names = [thread.name for thread in threading.enumerate()]

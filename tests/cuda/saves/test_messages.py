@@ -41,7 +41,7 @@ def test_the_message_is_the_host_tensors(op, kind, dialect, ops_queue, monkeypat
         tensors = placed(given, kind, chosen, gap=2 if seed == 3 else 0, device=int(seed == 2))
         getattr(ops, op)(*arguments(op, tensors), layout=LAYOUT)
         assert_message(ops_queue, op, arguments(op, inputs), dialect)
-        # The ids begin a line, whatever the batch is: a warp's stores fill lines then (test_ptx_run.py).
+        # The ids begin a line, whatever the batch is: a warp's stores fill lines then.
         assert stub.stub_count(4) == 0
 
 
