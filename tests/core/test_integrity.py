@@ -19,6 +19,7 @@ from tests.lib.line import CHANNEL, SMALL, Frame, Line, changed, flipped
 from tests.lib.paths import ROOT
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
+from tests.lib.search import examples
 from tests.reference import FrameHeader, ReferenceStep
 from tests.reference.crc32c import crc32c
 
@@ -267,6 +268,7 @@ def test_the_senders_that_were_heard_last_are_known(line):
     assert line.trouble == (0, 1, 0)
 
 
+@examples(15)
 @given(seed=st.integers(0, 1 << 32))
 def test_any_order_as_in_the_reference(seed):
     rng = random.Random(seed)

@@ -1,6 +1,6 @@
 """Make the seeds of the corpus: FastDeploy's recorded messages, and frames, whole and in pieces.
 
-python tests/fuzz/seeds.py FOLDER      writes FOLDER/gate/*, FOLDER/pack/* and FOLDER/frames/*
+python tests/fuzz/seeds.py FOLDER      writes FOLDER/gate/* and FOLDER/pack/*
 """
 
 import itertools
@@ -78,29 +78,10 @@ def pack_seeds():
         yield bytes((*sizes, rng.randrange(256), 3)) + bytes(rng.randrange(7) for _ in range(200))
 
 
-def frames_seeds():
-    """Few senders or many; frames in turn, begun and left, in disorder."""
-    turns = [[0], [0, 0, 0, 4], [0, 6], [0, 0, 5, 6], list(range(8))]
-    for seed, senders, kinds in itertools.product(range(4), (2, 5, 24), turns):
-        rng = random.Random(f"{seed} {senders} {kinds}")
-        yield b"".join(
-            bytes(
-                [
-                    rng.randrange(senders),
-                    rng.choice(kinds),
-                    rng.choice([rng.randrange(256), 62, 20]),
-                    rng.choice([rng.randrange(0xF0)] * 30 + [rng.randrange(256)]),
-                ]
-            )
-            for _ in range(rng.choice([20, 200, 512]))
-        )
-
-
 def main():
     for name, seeds in (
         ("gate", itertools.chain(gate_seeds(), almost_seeds())),
         ("pack", pack_seeds()),
-        ("frames", frames_seeds()),
     ):
         folder = Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)

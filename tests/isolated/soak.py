@@ -1,7 +1,6 @@
 """Two processes, random load and pauses, signals, and a sender that is killed now and then.
 
-    soak.py --minutes 120                              by hand: a queue of its own, a line a minute
-    soak.py --steps 8000 --kills 3 --key KEY           in the tests: a queue that exists
+    soak.py --minutes 120                              a queue of its own, a line a minute
 
 Prints what happened as JSON at the end; exits with an error if a step was lost other than by a kill, doubled,
 mixed or late.
@@ -11,7 +10,6 @@ it is about to send and which it has sent, so that after a kill only the step in
 """
 
 import argparse
-import contextlib
 import itertools
 import json
 import mmap
@@ -110,8 +108,7 @@ def resident_kib(pid):
 class Reports:
     """A line a minute, and at the end rate and memory."""
 
-    def __init__(self, aloud):
-        self.aloud = aloud
+    def __init__(self):
         self.began = self.told = time.monotonic()
         self.first_kib = self.last_kib = 0
 
@@ -122,15 +119,13 @@ class Reports:
         self.told = now
         self.last_kib = resident_kib(os.getpid())
         self.first_kib = self.first_kib or self.last_kib
-        if self.aloud:
-            minutes = (now - self.began) / 60
-            rate = received / minutes / 60
-            print(
-                f"{minutes:.0f} min: {received:,} steps ({rate:,.0f}/s), {lost} lost by kills, "
-                f"{stats['bytes'] >> 20:,} MiB in {stats['messages']:,} messages; "
-                f"receiver {self.last_kib:,} KiB, sender {resident_kib(sender):,} KiB",
-                flush=True,
-            )
+        minutes = (now - self.began) / 60
+        print(
+            f"{minutes:.0f} min: {received:,} steps, {received / minutes / 60:,.0f} a second, {lost} lost, "
+            f"{stats['bytes'] >> 20:,} MiB in {stats['messages']:,} messages; "
+            f"receiver {self.last_kib:,} KiB, sender {resident_kib(sender):,} KiB",
+            flush=True,
+        )
 
     def end(self, received):
         seconds = time.monotonic() - self.began
@@ -141,13 +136,13 @@ class Reports:
         }
 
 
-def soak(steps, kill_at, key, seed, seconds=float("inf"), aloud=False):
-    """Receive and check until that many steps have come or the time is over; what happened."""
-    rng = random.Random(seed)
+def soak(kill_at, key, seed, seconds):
+    """Receive and check until the time is over; what happened."""
+    rng, steps = random.Random(seed), 1 << 30
     be_disturbed(rng)
     lost = received = killed_senders = 0
-    reports = Reports(aloud)
-    due = next(kill_at, steps)
+    reports = Reports()
+    due = next(kill_at)
     receiver = fp.Receiver("spec_topk", key=key)
     with tempfile.NamedTemporaryFile() as file:
         file.write(bytes(16))
@@ -168,7 +163,7 @@ def soak(steps, kill_at, key, seed, seconds=float("inf"), aloud=False):
                             child.send_signal(signal.SIGKILL)
                             child.wait(PATIENCE)
                             while due <= expected:
-                                due = next(kill_at, steps)
+                                due = next(kill_at)
                             killed_senders += 1
                             killed = True
                         step = receiver.receive(0.0 if killed else PATIENCE)
@@ -202,19 +197,6 @@ def soak(steps, kill_at, key, seed, seconds=float("inf"), aloud=False):
     return {"received": received, "lost": lost, "kills": killed_senders, **reports.end(received), **stats}
 
 
-@contextlib.contextmanager
-def own_queue():
-    """The key of a new queue, which is removed at the end."""
-    while True:
-        with contextlib.suppress(sysv_ipc.ExistentialError):
-            queue = sysv_ipc.MessageQueue(random.SystemRandom().randrange(1, 1 << 31), sysv_ipc.IPC_CREX)
-            break
-    try:
-        yield queue.key
-    finally:
-        queue.remove()
-
-
 def main():
     if sys.argv[1:2] == ["send"]:
         first, steps, key, seed = map(int, sys.argv[2:6])
@@ -222,25 +204,16 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument(
-        "--kills", type=int, default=0, help="with --steps; with --minutes every 20,000 steps or so"
-    )
-    parser.add_argument("--key", type=int)
+    parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
-    if (args.minutes is None) == (args.steps is None) or (args.steps is not None and args.key is None):
-        parser.error("give --minutes, or --steps and --key")
     rng = random.Random(args.seed)
-    if args.minutes is None:
-        kill_at = iter(sorted(rng.randrange(1, args.steps) for _ in range(args.kills)))
-        result = soak(args.steps, kill_at, args.key, args.seed)
-    else:
-        kill_at = itertools.accumulate(iter(lambda: rng.randrange(1, 40_000), None))
-        with own_queue() as key:
-            result = soak(1 << 30, kill_at, key, args.seed, args.minutes * 60, aloud=True)
-    print(json.dumps(result))
+    kill_at = itertools.accumulate(iter(lambda: rng.randrange(1, 40_000), None))
+    queue = sysv_ipc.MessageQueue(None, sysv_ipc.IPC_CREX)
+    try:
+        print(json.dumps(soak(kill_at, queue.key, args.seed, args.minutes * 60)))
+    finally:
+        queue.remove()
     return None
 
 
