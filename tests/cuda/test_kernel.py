@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fd_postproc as fp
-from tests import reference
 from tests.lib.children import python
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
 from tests.lib.kernel_emulation import OPS, Call, compiler
 from tests.lib.rows import each
-from tests.lib.save_cases import CHANNELS, arguments, random_inputs
+from tests.lib.save_cases import random_inputs
 from tests.lib.search import examples
 from tests.lib.waiting import PATIENCE
-from tests.reference import ReferenceStep
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
 
@@ -53,47 +50,6 @@ def test_the_host_does_not_decide_without_all_numbers(missing):
     call.on_host = tuple(role for role in DECIDING if role != missing)
     assert call.on_device() == call.on_cpu()
     assert not call.decided
-
-
-@each("op", OPS)
-def test_the_kernel_writes_what_the_reference_writes(op):
-    """The same against the specification in plain Python, which shares no code with the kernel."""
-
-    @examples(10)
-    @given(**CASES)
-    def check(**case):
-        call, inputs = random_call(op, **case)
-        made = call.on_device()
-        payload = made.buffer[: made.length]
-        expected = saved_by_the_reference(call, inputs)
-        if call.dialect == "compact":  # the frame says what the packed message would say
-            step = fp.decode(payload, CHANNELS[op], mtype=2, layout=call.layout)
-            packed = reference.decode(expected.payload, CHANNELS[op], layout=roomy(call.layout))
-            assert ReferenceStep.from_step(step) == replace(packed, dialect="compact", seq=call.seq)
-            return
-        assert len(payload) == len(expected.payload)
-        for part in expected.written:
-            assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
-
-    check()
-
-
-def roomy(layout):
-    """Of a frame: on ``spec`` it holds as many requests as on the other channels."""
-    return replace(layout, spec_batch=layout.max_batch)
-
-
-def saved_by_the_reference(call, inputs):
-    skip = {"skip_prefill": call.skip_prefill, "skip_chunk_prefill": call.skip_prefill}
-    inputs = {**inputs, "not_need_stop": np.array([call.stop_flag >= 0])}
-    compact = call.dialect == "compact"
-    return reference.save(
-        call.op,
-        *arguments(call.op, inputs, message_flag=call.flag, **skip),
-        dialect="packed" if compact else call.dialect,
-        message_id=abs(call.stop_flag),
-        layout=roomy(call.layout) if compact else call.layout,
-    )
 
 
 @each("op", OPS)
@@ -210,6 +166,7 @@ print("done")
 """
 
 
+@pytest.mark.nightly
 def test_arithmetic_with_numbers_of_any_size_is_defined():
     """Compiled so that whatever C leaves undefined kills the process."""
     flags = "-O0 -fsanitize=undefined -fsanitize-undefined-trap-on-error"
