@@ -3,7 +3,6 @@
 import random
 import struct
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from tests import reference
 from tests.lib.line import SMALL
+from tests.lib.random_steps import random_step
 from tests.lib.rows import each
 
 ONE_DRAFT = fp.Layout(max_batch=4, top_k=1, max_draft=1, spec_batch=4)
@@ -146,20 +146,11 @@ def sweep(decode, payload, channel, lengths, layout=fp.GPU):
         assert n < error.bound <= claimed
 
 
-def a_step(channel, layout, rng):
-    """A step of random content that fills most of the layout."""
-    batch = layout.spec_batch if channel == "spec" else layout.max_batch
+def a_step(channel, layout, seed):
+    """A step of random content that fills the layout."""
+    slots = layout.spec_batch if channel == "spec" else layout.max_batch
     cols = layout.top_k + 1 if channel.endswith("topk") else 1
-    if channel.startswith("spec"):
-        counts = [rng.choice([-9, -3, -1, *range(layout.max_draft + 1)]) for _ in range(batch)]
-    else:
-        counts = [rng.choice([1, 1, 1, -1, -3, -9]) for _ in range(batch)]
-    rows = sum(count for count in counts if count > 0)
-    ids = np.array([rng.randrange(150_000) for _ in range(rows * cols)], np.int32).reshape(rows, cols)
-    if not channel.endswith("topk"):
-        return fp.Step.from_arrays(channel, counts, ids)
-    scores = np.array([-rng.random() for _ in range(rows * cols)], np.float32).reshape(rows, cols)
-    return fp.Step.from_arrays(channel, counts, ids, scores, [rng.randrange(1, 65) for _ in range(rows)])
+    return random_step(channel, seed, batch=slots, cols=cols, layout=layout)
 
 
 @each("decode", [fp.decode, reference.decode])
@@ -169,7 +160,7 @@ def a_step(channel, layout, rng):
 def test_truncation_in_other_layouts(decode, channel, layout, dialect):
     size = reference.payload_size(channel, layout)
     for seed in range(3):
-        step = a_step(channel, layout, random.Random(seed))
+        step = a_step(channel, layout, seed)
         payload = fp.encode(step, dialect, layout=layout).ljust(size, b"\xff")
         sweep(decode, payload, channel, range(size + 1), layout)
 
@@ -179,7 +170,7 @@ def test_truncation_in_other_layouts(decode, channel, layout, dialect):
 def test_damaged_bytes_in_other_layouts(channel, layout, decode_both):
     rng = random.Random(f"{channel} {layout}")
     for dialect in ("packed", "legacy"):
-        payload = fp.encode(a_step(channel, layout, rng), dialect, layout=layout)
+        payload = fp.encode(a_step(channel, layout, rng.getrandbits(32)), dialect, layout=layout)
         for _ in range(100):
             damaged = bytearray(payload)
             for _ in range(rng.choice([1, 1, 1, 2, 8])):
