@@ -134,11 +134,11 @@ def test_others_save_while_buffers_are_made(run):
     code = """
 put(0)
 ops.flush(60)
-begun = stub.stub_count(5)
+begun = stub.stub_count(3)
 stub.stub_slow_allocation(ctypes.c_int64(-1))
 thread = threading.Thread(target=put, args=(2, BIG))
 thread.start()
-until(lambda: stub.stub_count(5) > begun)
+until(lambda: stub.stub_count(3) > begun)
 put(1)
 print(ops.flush(60), thread.is_alive())
 stub.stub_slow_allocation(ctypes.c_int64(0))
