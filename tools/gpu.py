@@ -432,8 +432,6 @@ def unknowns(checks, loads, found):
         ("Do two streams keep the order of the calls?", passed("test_two_streams")),
         ("Fork before and after?", passed("test_fork")),
         ("A queue that stays full?", passed("test_a_queue_that_stays_full")),
-        ("Memory of the device that runs out?", passed("test_out_of_memory")),
-        ("A reset of another process's context?", passed("test_a_reset_in_another_process")),
         *((f"{tool}?", passed(f"compute-sanitizer {tool}")) for tool in SANITIZERS),
         ("How long does loading the kernel take?", milliseconds(loads.get("as it is"))),
         ("And compiling it from PTX?", milliseconds(loads.get("PTX"))),

@@ -7,7 +7,6 @@ makes it.
 import collections
 import contextlib
 import signal
-import sys
 import time
 
 import pytest
@@ -23,14 +22,6 @@ from tests.lib.waiting import PATIENCE, until
 from tests.reference import FrameHeader
 
 pytestmark = pytest.mark.realtime
-RATES = {
-    "first": 8000,
-    "stray": 8000,
-    "malformed": 2000,
-    "wrong type": 2000,
-    "oversized": 8000,
-    "empty": 8000,
-}
 
 
 def attempt(receiver, timeout):
@@ -65,21 +56,6 @@ def alarm(first, interval=0.0):
         signal.signal(signal.SIGALRM, before)
 
 
-@each("kind", ["stray", "first"])
-def test_timeouts_and_signals_end_a_wait_though_pieces_come_all_the_time(kind, default_limits, queue_keys):
-    with fp.Receiver("spec", key=queue_keys()) as receiver, flooding(receiver.key, kind):
-        flows(receiver)
-        began = time.monotonic()
-        for _ in range(5):
-            assert receiver.receive(0.05) is None
-        assert receiver.stats["fragments"] > 100
-        if sys.gettrace() is None:  # coverage's tracer swallows what a handler raises in it
-            for timeout in None, 300:
-                with alarm(0.05), pytest.raises(InterruptedError):
-                    receiver.receive(timeout)
-        assert time.monotonic() - began < 30
-
-
 @pytest.fixture
 def full_of_pieces(raised_limits, queue_key):
     """A Receiver, and its queue of so many pieces that to take them takes far longer than a slice of time."""
@@ -112,14 +88,13 @@ def test_a_timeout_and_a_handler_end_before_the_queue_does(full_of_pieces):
 
 
 @pytest.mark.parametrize(
-    ("steps", "writers"), [(8, 1), *(pytest.param(30, n, marks=pytest.mark.nightly) for n in (1, 3))]
+    "kind", [pytest.param(kind, marks=[pytest.mark.nightly] if kind != "first" else []) for kind in KINDS]
 )
-@each("kind, rate", RATES.items())
-def test_honest_frames_beside_a_flood(kind, rate, steps, writers, default_limits, queue_keys):
+def test_honest_frames_beside_a_flood(kind, default_limits, queue_keys):
     """All of them are delivered, in order."""
-    got = []
+    got, steps, writers = [], 8, 1 if kind == "first" else 3
     receiver = fp.Receiver("spec", key=queue_keys())
-    with flooding(receiver.key, kind, writers=writers, rate=rate / writers):
+    with flooding(receiver.key, kind, writers=writers, rate=(8000 if kind == "first" else 2000) / writers):
         flows(receiver)
         with honest(receiver.key, steps):
             end = time.monotonic() + PATIENCE
@@ -129,23 +104,6 @@ def test_honest_frames_beside_a_flood(kind, rate, steps, writers, default_limits
                 if step is not None and step.batch:
                     got.append(step.seq)
     assert got == list(range(steps))
-
-
-@each("kind", ["first", "stray"])
-def test_what_comes_through_beside_a_flood_at_full_speed_is_not_lost(kind, default_limits, queue_keys):
-    """However few of the honest pieces get into the queue: each frame that they make up arrives."""
-    got = []
-    with fp.Receiver("spec", key=queue_keys()) as receiver, honest(receiver.key, 100_000):
-        for _ in range(3):
-            got.append(receiver.receive(PATIENCE).seq)
-        with flooding(receiver.key, kind):
-            taken, began = receiver.stats["messages"], time.monotonic()
-            while receiver.stats["messages"] < taken + 10_000:
-                step = receiver.receive(0.1)
-                if step is not None:
-                    got.append(step.seq)
-                assert time.monotonic() < began + PATIENCE
-    assert got == list(range(len(got)))
 
 
 @each("kind", BETWEEN)
@@ -182,7 +140,7 @@ def test_a_token_thread_under_floods(seconds, default_limits, ops_queue, caplog)
         rig.send({0: [1], 1: [2]})
         until(lambda: rig.sink.puts)
         with flooding(key, *KINDS):
-            until(lambda: rig.processor._receiver.stats["messages"] > 20_000)
+            until(lambda: rig.processor._receiver.stats["messages"] > 3_000)
             lines, began = len(caplog.records), time.monotonic()
             while time.monotonic() < began + seconds:
                 time.sleep(0.1)

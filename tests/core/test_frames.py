@@ -2,11 +2,9 @@
 
 import random
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import sysv_ipc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,19 +79,6 @@ def test_a_step_remembers_its_number(case, seq, sender):
     again = fp.decode(frame, step.channel, mtype=2, layout=layout)
     assert again.seq == seq
     assert fp.encode(again, "compact", layout=layout) == frame_of(step, seq=seq)
-
-
-@given(case=STEPS, other=st.sampled_from(LAYOUTS))
-def test_a_layout_that_is_too_small(case, other):
-    step = case[0]
-
-    def attempt(encode, step):
-        try:
-            return encode(step, "compact", layout=other)
-        except ValueError as error:
-            return str(error)
-
-    assert attempt(fp.encode, step) == attempt(reference.encode, ReferenceStep.from_step(step))
 
 
 def test_spec_frames_may_hold_more_requests_than_messages():
@@ -235,7 +220,7 @@ def test_frames_and_messages_are_not_taken_for_each_other(decode_both):
         fp.decode(fp.encode(step), "spec_topk", mtype=3)
 
 
-@each("limit", [100, 1000, 8192, 1 << 20])
+@each("limit", [100, 8192])
 @each("channel", CHANNELS)
 def test_a_stock_receiver_sees_nothing(channel, limit):
     """The get op restated (reference.fill, which the recorded tensors vouch for) on each message as it comes.
@@ -296,25 +281,3 @@ def test_get_ops_take_frames(channel, raised_limits, ops_queue):
             np.testing.assert_array_equal(mine.view("i4"), yours.view("i4"))
 
     check()
-
-
-def test_the_receiver_takes_every_dialect_in_any_order(raised_limits, queue_key):
-    rng = random.Random(4)
-    with fp.Receiver("spec_topk", key=queue_key) as receiver:
-        queue = sysv_ipc.MessageQueue(queue_key, max_message_size=1 << 20)
-        sent = []
-        for n in range(200):
-            dialect = rng.choice(["packed", "legacy", "compact", "fragments"])
-            step = random_step("spec_topk", n, batch=rng.randrange(40), cols=21)
-            sent.append((ReferenceStep.from_step(step), dialect))
-            if dialect == "fragments":
-                for part in reference.split(frame_of(step, sender=9, seq=n), rng.randrange(100, 3000)):
-                    queue.send(part, type=2)
-            else:
-                queue.send(fp.encode(step, dialect), type=2 if dialect == "compact" else 1)
-        for step, dialect in sent:
-            got = ReferenceStep.from_step(receiver.receive(60))  # with 0, pieces may end it after 20 ms
-            dialect = "compact" if dialect == "fragments" else dialect
-            assert got == replace(step, dialect=dialect, seq=got.seq)
-        assert receiver.receive(0) is None
-        assert receiver.stats["incomplete"] == receiver.stats["malformed"] == 0

@@ -21,7 +21,6 @@ EVERY_ALLOCATION = """
 import sys
 import _testcapi
 import numpy as np
-from tests.lib.rows import each
 import fd_postproc as fp
 
 def starve(attempt, check, most=400):

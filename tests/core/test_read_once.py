@@ -4,14 +4,11 @@ At the end another thread changes them, which a sanitizer can watch: mixed conte
 bounds, nothing lost.  A pinned host tensor with a copy from the device under way is such a one.
 """
 
-import contextlib
-
 import numpy as np
 
 import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc._core import step_from_tensors
-from tests.lib.changing import changing
 from tests.lib.read_once import changed_by_reading
 from tests.lib.rows import each
 
@@ -121,76 +118,3 @@ def test_the_tokens_of_a_get_op(channel, other):
     if rest:
         with changed_by_reading(rest[1], other) as changing:
             assert step_from_tensors(channel, tokens, rest[0], changing) == expected
-
-
-OUTCOMES = {  # of the counts, by what changes; a count that grows may also be refused
-    ("speculate_save_output_topk", "counts"): {2, 100},
-    ("speculate_save_output_topk", "offsets"): {2},
-    ("speculate_save_output_topk", "decoded"): {2, 0},
-    ("speculate_save_output_topk", "prompts"): {2, 0},
-    ("speculate_save_output_topk", "preempted"): {2, -9},
-    ("mtp_save_first_token", "steps"): {2, 0},
-    ("mtp_save_first_token", "decoded"): {2, 0},
-    ("save_output_topk", "x"): {1, -9},
-}
-
-
-@each("op_and_which", OUTCOMES)
-def test_a_save_op_beside_a_thread(op_and_which, ops_queue, monkeypatch):
-    """Every step that is reported as sent arrives."""
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
-    op, which = op_and_which
-    channel, arguments = OPS[op]
-    given, queue, seen = tensors(), fp.Receiver(channel), set()
-    given["x"][:] = 5
-    array = given[which].reshape(-1)
-    other = 5 if which == "counts" else DECIDE[which]
-    with changing(array, int(array[0]), other):
-        for _ in range(1000):
-            with contextlib.suppress(ValueError):
-                getattr(ops, op)(*arguments(given))
-                step = queue.receive(0)
-                assert step.batch == B
-                seen.update(step.counts)
-                if which == "x":
-                    assert [step.token_ids(i) for i in range(B)] == [[5] * max(n, 0) for n in step.counts]
-    expected = {2, 5} if which == "counts" else OUTCOMES[op_and_which]
-    assert seen == expected or (which == "offsets" and seen <= expected)  # else nothing has changed
-    assert queue.stats["malformed"] == 0
-    assert queue.receive(0) is None
-
-
-@each(
-    "channel, now, other", [("spec_topk", 6, 0), ("spec_topk", 6, 7), ("spec_topk", 6, -1), ("plain", 5, -9)]
-)
-def test_a_get_ops_tensors_beside_a_thread(channel, now, other):
-    tokens, rest = np.zeros(514, np.int64), ()
-    tokens[:2], begin, usual = (1, B), 2, 1
-    if channel == "spec_topk":
-        tokens = np.zeros(512 * 126 + 515, np.int64)
-        rest = np.zeros(512 * 126, np.float32), np.zeros(3072, np.int64)
-        tokens[:3], begin, usual = (1, 3 | C << 8, B), 3, 6
-    tokens[begin : begin + B] = now
-    refused = 0
-    with changing(tokens[begin : begin + B], now, other):
-        for _ in range(2000):
-            try:
-                step = step_from_tensors(channel, tokens, *rest)
-            except fp.MalformedMessage:
-                refused += 1
-                continue
-            assert set(step.counts) <= {usual, other}
-            assert [len(step.token_ids(i)) for i in range(B)] == [max(count, 0) for count in step.counts]
-            assert step.rows == sum(count for count in step.counts if count > 0)
-    assert refused if other == 7 else not refused
-
-
-def test_a_message_that_another_thread_writes_to():
-    """Shared memory: an error or a sound Step."""
-    words = np.zeros(1794, np.int32)
-    words[:2] = 1, 256
-    with changing(words[2:258], 6, 0):
-        for _ in range(1000):
-            with contextlib.suppress(ValueError):
-                step = fp.decode(memoryview(words).cast("B"), "spec")
-                assert step.rows == sum(step.counts) == step.offsets[-1]

@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 import zlib
 from importlib import resources
+from itertools import pairwise
 
 import pytest
 
@@ -68,6 +69,16 @@ def test_an_empty_one_and_a_long_payload(path):
         with pytest.raises(ValueError, match=f"at most {MAX_PAYLOAD}"):
             recording.write(bytes(MAX_PAYLOAD + 1))
         assert recording.messages == 0
+
+
+def test_times_rise_though_the_clock_is_set(path, monkeypatch):
+    """A replay sleeps for what lies between them."""
+    with RecordingWriter(path) as recording:
+        for wall in 0, 1 << 60, 5:
+            monkeypatch.setattr("time.time_ns", lambda wall=wall: wall)
+            recording.write(b"message")
+    times = [time_ns for _, _, time_ns in contents(path)[0]]
+    assert all(0 <= later - earlier < 1e10 for earlier, later in pairwise(times))
 
 
 def test_force_makes_a_new_file_that_old_readers_do_not_see(written):

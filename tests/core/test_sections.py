@@ -56,6 +56,7 @@ def masks_of(*numbers):
     return told.section(told.MASKS, told.REQUIRED, struct.pack(f"<{len(numbers)}i", *numbers))
 
 
+@examples(25)
 @given(case=carrying())
 def test_a_frame_keeps_them(decode_both, case):
     step, masks, version = case
@@ -113,7 +114,7 @@ def test_a_frame_cut_anywhere_whose_header_agrees(decode_both):
     assert whole == [(88, None, None), (160, step.masks, None)]
 
 
-@examples(200)
+@examples(60)
 @given(case=carrying(), flips=st.lists(st.integers(0, 1 << 30), min_size=1, max_size=4))
 def test_changed_bytes_that_pass_for_sent(decode_both, case, flips):
     """Sealed after the change: both judge alike, and what is let through reads nothing else."""

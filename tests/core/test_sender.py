@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import threading
 
 import pytest
@@ -10,11 +9,11 @@ import sysv_ipc
 
 import fd_postproc as fp
 from tests import reference
-from tests.lib.children import ended, forked, python
+from tests.lib.children import ended, forked
 from tests.lib.marks import forks_beside_threads
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
-from tests.lib.sending import DIALECTS, LARGEST, in_thread, pipe, same
+from tests.lib.sending import DIALECTS, pipe, same
 from tests.lib.waiting import signalled, until
 from tests.reference import FrameHeader
 
@@ -59,24 +58,6 @@ def test_send_arrays(queue):
         got = receiver.receive(0)
     assert (got.flag, got.stop_flag, got.counts) == (4, -1, [2, -9])
     assert got.tolists() == ([[[1, 2], [3, 4]], []], [[[-1, -2], [-3, -4]], []], [[5, 6], []])
-
-
-@pytest.mark.realtime
-def test_the_largest_step_in_thread(default_limits, queue):
-    """Batch 512, 6 accepted, 21 columns, under a new kernel's limits."""
-    sent = random_step(**LARGEST)
-    with pipe(queue.key) as (sender, receiver):
-        for _ in range(3):
-            with in_thread(sender.send, sent, 20) as outcome:
-                assert same(receiver.receive(20), sent)
-            assert outcome == [None]
-        stats = sender.stats
-        pieces = -(-(len(fp.encode(sent, "compact")) - 64) // (8192 - 64))
-        assert (stats["frames"], stats["messages"], stats["fragments"]) == (3, 3 * pieces, 3 * pieces)
-        assert stats["waits"] > 0
-        assert stats["wait_seconds"] > 0
-        assert receiver.stats["fragments"] == 3 * pieces
-        assert receiver.stats["incomplete"] == 0
 
 
 @each("over, pieces", [(0, 1), (1, 2)])
@@ -162,34 +143,3 @@ def test_a_step_that_the_layout_cannot_carry(new_queue, dialect):
             sender.send(fp.Step.from_arrays("spec", counts, range(sum(counts))))
     assert queue.current_messages == 0
     sender.send(fp.Step.from_arrays("spec", [2, 0, -9, 1], [1, 2, 3]))
-
-
-@pytest.mark.realtime
-@forks_beside_threads
-def test_a_forked_child_of_a_process_whose_threads_send_for_the_first_time(queue):
-    """An import on the way of a message, under way in a thread when the process forks, hangs the child."""
-    code = """
-import os, signal, sys, threading, time
-import fd_postproc as fp
-key = int(sys.argv[1])
-go = threading.Barrier(9)
-def send():
-    go.wait()
-    with fp.Sender("spec_topk", key=key, dialect="compact") as sender:
-        sender.send(fp.Step.from_arrays("spec_topk", [1], [[7, 8]], [[-1.0, -2.0]], [1]))
-threads = [threading.Thread(target=send) for _ in range(8)]
-for thread in threads: thread.start()
-receiver = fp.Receiver("spec_topk", key=key)
-go.wait()
-time.sleep(0.03)  # an import of NumPy is under way then
-pid = os.fork()
-if pid == 0:
-    signal.alarm(60)
-    with fp.Sender("spec_topk", key=key, dialect="compact") as sender:
-        sender.send(fp.Step.from_arrays("spec_topk", [1], [[7, 8]], [[-1.0, -2.0]], [1]))
-    os._exit(0)
-for thread in threads: thread.join()
-assert os.waitpid(pid, 0)[1] == 0
-for _ in range(9): receiver.receive(timeout=60)
-"""
-    subprocess.run(python(code, queue.key), cwd="/", check=True, timeout=200)

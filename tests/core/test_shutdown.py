@@ -13,7 +13,6 @@ from tests.lib.waiting import PATIENCE
 pytestmark = pytest.mark.realtime
 PRELUDE = """
 import atexit, random, sys, threading, time
-from tests.lib.rows import each
 import fd_postproc as fp
 key = int(sys.argv[1])
 step = fp.Step.from_arrays("plain", [1], [5])

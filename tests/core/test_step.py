@@ -345,6 +345,8 @@ def test_arrays_of_any_integer_type_and_stride():
     step = fp.Step.from_arrays("spec_topk", np.array([3], np.int64), ids, ids / -2, np.arange(1, 4)[::-1])
     assert step.ids.tolist() == [[0, 2], [4, 6], [8, 10]]
     assert step.ranks.tolist() == [3, 2, 1]
+    for channel in "plain", "spec":  # the least token, and no code
+        assert fp.Step.from_arrays(channel, [1], [0]).token_ids(0) == [0]
 
 
 @each(

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib.kernel_emulation import ROOT
-from tests.lib.rows import each
 
 SOURCE = ROOT / "tests" / "lib" / "driver_prototypes.cpp"
 HEADERS = sorted(Path(os.environ.get("FD_POSTPROC_CUDA_HEADERS", "/nowhere")).rglob("cuda.h"))
@@ -48,23 +47,3 @@ def headers():
 def test_prototypes_symbols_and_numbers(headers, tmp_path):
     for header in headers:
         assert compiled(header, tmp_path) == "", header
-
-
-@each(
-    "right, wrong, said",
-    [
-        ('"cuCtxPushCurrent_v2"', '"cuCtxPushCurrent"', "symbol of cuCtxPushCurrent"),
-        ("(fdv_event *event, unsigned flags)", "(fdv_event *event)", "prototype of cuEventCreate"),
-        (
-            "(void **memory, size_t size, unsigned flags)",
-            "(void **memory, int size, unsigned flags)",
-            "prototype of cuMemHostAlloc",
-        ),
-        ("(int *count)", "(int64_t *count)", "prototype of cuDeviceGetCount"),
-        ("FDV_HOST_MAPPED = 2", "FDV_HOST_MAPPED = 4", "static assertion failed"),
-    ],
-)
-def test_what_would_be_found(headers, right, wrong, said, tmp_path):
-    driver = (ROOT / "cuda" / "driver.h").read_text()
-    assert right in driver
-    assert said in compiled(headers[0], tmp_path, driver.replace(right, wrong, 1))

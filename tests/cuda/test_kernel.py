@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,54 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fd_postproc as fp
-from tests import reference
 from tests.lib.children import python
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
 from tests.lib.kernel_emulation import OPS, Call, compiler
-from tests.lib.ptx_translation import PTX, Machine
 from tests.lib.rows import each
-from tests.lib.save_cases import CHANNELS, arguments, random_inputs
+from tests.lib.save_cases import random_inputs
 from tests.lib.search import examples
 from tests.lib.waiting import PATIENCE
-from tests.reference import ReferenceStep
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
 
 
-@pytest.fixture(scope="module", params=["C", "PTX"])
-def machine(request, tmp_path_factory):
-    """The kernel's body by the host's compiler, or the PTX that the driver gets, every access checked."""
-    if request.param == "PTX":
-        return Machine(PTX.read_text(), tmp_path_factory.mktemp("ptx"), "-O1")
-    return None
-
-
 WITH_COUNTS = ["speculate_save_output", "speculate_save_output_topk", "mtp_save_first_token_with_topk"]
 WITH_LOGPROBS = [op for op in OPS if "topk" in op]
-
-
-@each("op", OPS)
-def test_the_kernel_writes_what_the_cpu_writes(op, machine):
-    """Or refuses what it refuses; both begin with the same noise, so they leave the same bytes alone, too."""
-
-    @examples(12 if machine else 30)
-    @given(**CASES, **GRIDS, on_host=st.booleans(), wrong=st.booleans())
-    def check(blocks, threads, order, on_host, wrong, **case):
-        call, inputs = random_call(op, **case)
-        if wrong:
-            call.arrays = roles_of(inputs)
-            spoil(np.random.default_rng(case["seed"]), call.arrays)
-        call.on_host = (*DECIDING, "tokens") if on_host else ()
-        expected, made = call.on_cpu(), call.on_device(blocks, threads, order, machine=machine)
-        assert made.fault == expected.fault
-        assert (made.wide is None) == (expected.wide is None)
-        if expected.wide is None:
-            assert made == expected
-        call, _ = random_call(op, **case)
-        call.live_batch, call.not_need_stop = np.array([call.batch // 2], np.int32), np.array([wrong])
-        assert call.on_device(machine=machine) == call.on_cpu()
-
-    check()
 
 
 @each("op", OPS)
@@ -89,48 +53,8 @@ def test_the_host_does_not_decide_without_all_numbers(missing):
 
 
 @each("op", OPS)
-def test_the_kernel_writes_what_the_reference_writes(op):
-    """The same against the specification in plain Python, which shares no code with the kernel."""
-
-    @examples(10)
-    @given(**CASES)
-    def check(**case):
-        call, inputs = random_call(op, **case)
-        made = call.on_device()
-        payload = made.buffer[: made.length]
-        expected = saved_by_the_reference(call, inputs)
-        if call.dialect == "compact":  # the frame says what the packed message would say
-            step = fp.decode(payload, CHANNELS[op], mtype=2, layout=call.layout)
-            packed = reference.decode(expected.payload, CHANNELS[op], layout=roomy(call.layout))
-            assert ReferenceStep.from_step(step) == replace(packed, dialect="compact", seq=call.seq)
-            return
-        assert len(payload) == len(expected.payload)
-        for part in expected.written:
-            assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
-
-    check()
-
-
-def roomy(layout):
-    """Of a frame: on ``spec`` it holds as many requests as on the other channels."""
-    return replace(layout, spec_batch=layout.max_batch)
-
-
-def saved_by_the_reference(call, inputs):
-    skip = {"skip_prefill": call.skip_prefill, "skip_chunk_prefill": call.skip_prefill}
-    inputs = {**inputs, "not_need_stop": np.array([call.stop_flag >= 0])}
-    compact = call.dialect == "compact"
-    return reference.save(
-        call.op,
-        *arguments(call.op, inputs, message_flag=call.flag, **skip),
-        dialect="packed" if compact else call.dialect,
-        message_id=abs(call.stop_flag),
-        layout=roomy(call.layout) if compact else call.layout,
-    )
-
-
-@each("op", OPS)
-def test_the_kernel_refuses_what_the_cpu_refuses(op):
+def test_the_kernel_writes_or_refuses_what_the_cpu_does(op):
+    """Both begin with the same noise, so they leave the same bytes alone, too."""
     seen = set()
 
     def one(blocks, threads, order, wrong, narrow, on_host, **case):
@@ -155,16 +79,19 @@ def test_the_kernel_refuses_what_the_cpu_refuses(op):
         value = int(array[np.unravel_index(index, array.shape)])
         assert not -(1 << 31) <= value < 1 << 31
 
-    @examples(25)
+    @examples(40)
     @given(
         **CASES,
         **GRIDS,
-        wrong=st.integers(1, 3),
+        wrong=st.integers(0, 3),
         narrow=st.sampled_from([False] * 4 + [True]),
         on_host=st.booleans(),
     )
-    def check(**case):
-        one(**case)
+    def check(blocks, threads, order, wrong, narrow, on_host, **case):
+        one(blocks, threads, order, wrong, narrow, on_host, **case)
+        call, _ = random_call(op, **case)
+        call.live_batch, call.not_need_stop = np.array([call.batch // 2], np.int32), np.array([wrong > 1])
+        assert call.on_device() == call.on_cpu()
 
     check()
     possible = {"sent", "token wide"}
@@ -239,6 +166,7 @@ print("done")
 """
 
 
+@pytest.mark.nightly
 def test_arithmetic_with_numbers_of_any_size_is_defined():
     """Compiled so that whatever C leaves undefined kills the process."""
     flags = "-O0 -fsanitize=undefined -fsanitize-undefined-trap-on-error"

@@ -27,6 +27,8 @@ def test_the_ptx_is_for_old_drivers_and_old_devices():
     assert re.findall(r"\.entry (\w+)", ptx) == ["fdk_pack"]
     assert re.findall(r"\.local\b", ptx) == []  # no thread needs memory of its own
     job = int(re.search(r"FDK_ASSERT\(sizeof\(fdk_job\) == (\d+)", (CUDA / "job.h").read_text())[1])
+    phases = int(re.search(r"#define FDK_PHASES (\d+)", (CUDA / "pack.h").read_text())[1])
+    assert ptx.count("bar.sync \t0;") == phases - 1  # a barrier between each two
     assert f".param .align 8 .b8 fdk_pack_param_0[{job}]" in ptx
 
 

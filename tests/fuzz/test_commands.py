@@ -75,20 +75,12 @@ def try_file(seed, path, queue):
     return name
 
 
-def tried(seeds, path, queue):
-    return {try_file(seed, path, queue) for seed in seeds}
-
-
 def test_some_hundreds_of_files(tmp_path, queue):
-    assert tried(range(400), tmp_path / "file", queue) == set(COMMANDS)
-
-
-def test_files_that_once_ended_in_a_traceback(tmp_path, queue):
-    """1211: gaps of a flight file whose times go backwards by years."""
-    tried((1211,), tmp_path / "file", queue)
+    assert {try_file(seed, tmp_path / "file", queue) for seed in range(300)} == set(COMMANDS)
 
 
 @pytest.mark.nightly
 def test_a_hundred_thousand_files(tmp_path, queue):
     first = random.SystemRandom().randrange(1 << 40)
-    tried(range(first, first + 100_000), tmp_path / "file", queue)
+    for seed in range(first, first + 100_000):
+        try_file(seed, tmp_path / "file", queue)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 ROOT = FUZZ.parent.parent
-TARGETS = {"gate": 4096, "pack": 512, "frames": 2048}
+TARGETS = {"gate": 4096, "pack": 512}
 """Name of each target, and its longest input."""
 WARNINGS = ["-Wall", "-Wextra"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]

@@ -130,14 +130,6 @@ static int run(const fdk_job *job, int32_t blocks, int32_t threads, uint64_t sta
     return intact;
 }
 
-/* What runs the kernel: the body above, or PTX (ptx_machine.h). */
-static int (*runner)(const fdk_job *, int32_t blocks, int32_t threads, uint64_t seed) = run;
-
-void emu_use(int (*other)(const fdk_job *, int32_t, int32_t, uint64_t))
-{
-    runner = other != NULL ? other : run;
-}
-
 /* Have the host decide, if it can: 1.  A payload is written to only if it is to be sent. */
 static int decide(const call *c, fdk_job *job, int32_t *payload, uint64_t *plan, fdp_fault *fault)
 {
@@ -191,7 +183,7 @@ int emu_on_device(const call *c, int32_t blocks, int32_t threads, uint64_t seed,
     result->length = FDK_NOT_RUN;
     result->wide = 0;
     blocks = blocks > 0 ? blocks : fdk_blocks(&job);
-    intact = decided < 0 || runner(&job, blocks, threads, seed | 1);
+    intact = decided < 0 || run(&job, blocks, threads, seed | 1);
     free(plan);
     return intact ? decided : -2;
 }

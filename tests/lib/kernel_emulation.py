@@ -195,22 +195,19 @@ class Call:
             return Outcome(buffer.tobytes(), REFUSED, wide=fault.values()[:2])
         return Outcome(buffer.tobytes(), length, fault=fault.values() if length == REFUSED else None)
 
-    def on_device(self, blocks=0, threads=256, seed=0, margin=64, machine=None):
+    def on_device(self, blocks=0, threads=256, seed=0, margin=64):
         """What the kernel makes of it, in a buffer of the same noise.
 
         blocks : 0 for as many as a launch has.
         seed : of the order in which the threads run.
-        machine : a `ptx_translation.Machine`, to run PTX instead of the compiled body.
         """
         c = self._c_call()
         buffer = self._noise(c.capacity + margin)
         fault, result = _Fault(), _Result()
-        library().emu_use(machine.run if machine else None)
         status = library().emu_on_device(
             ctypes.byref(c), blocks, threads, ctypes.c_uint64(seed), ctypes.c_void_p(buffer.ctypes.data),
             ctypes.byref(result), ctypes.byref(fault),
         )  # fmt: skip
-        assert status != -2 or machine is None, machine.fault()
         assert status != -2, "a thread wrote behind its block's shared memory"
         self.decided = status == 1
         if status == -1:

@@ -49,8 +49,8 @@ static int n_ranges;
 static uint8_t *reserved, *next_address;
 static size_t live_pinned, live_device, live_events;
 static int initialised, sticky, module_loads;
-static int counts[6]; /* of what the tests ask for: enum counted */
-enum counted { ALLOCATIONS, LAUNCHES, SHARED_BYTES, BLOCKS, IDS_IN_LINE, ALLOCATIONS_BEGUN };
+static int counts[4]; /* of what the tests ask for: enum counted */
+enum counted { ALLOCATIONS, SHARED_BYTES, IDS_IN_LINE, ALLOCATIONS_BEGUN };
 static pid_t pid;
 static int64_t delay_us, allocation_us;
 
@@ -717,9 +717,7 @@ fdv_result cuLaunchKernel(fdv_function function, unsigned grid_x, unsigned grid_
         return INVALID_HANDLE;
     if (implied(stream, now()))
         return CAPTURE_IMPLICIT;
-    __atomic_fetch_add(&counts[LAUNCHES], 1, __ATOMIC_RELAXED);
     __atomic_store_n(&counts[SHARED_BYTES], (int)shared, __ATOMIC_RELAXED);
-    __atomic_store_n(&counts[BLOCKS], (int)grid_x, __ATOMIC_RELAXED);
     const fdk_job *job = arguments[0];
     const uintptr_t ids = (uintptr_t)job->payload + 4 * (uintptr_t)fdk_ids_begin(job);
     __atomic_store_n(&counts[IDS_IN_LINE], (int)(ids % FDK_LINE), __ATOMIC_RELAXED);
@@ -850,12 +848,6 @@ fdv_result cuMemcpyDtoHAsync_v2(void *to, fdv_address from, size_t size, fdv_str
         return INVALID_VALUE;
     memcpy(to, real_of((void *)from), size);
     return OK;
-}
-
-fdv_result cuDevicePrimaryCtxReset_v2(fdv_device device)
-{
-    ENTER("cuDevicePrimaryCtxReset");
-    return device >= 0 && device < DEVICES ? OK : INVALID_DEVICE;
 }
 
 fdv_result cuDeviceGetName(char *name, int size, fdv_device device)

@@ -297,34 +297,6 @@ def test_nothing_is_copied_that_was_not_moved(moved):
     assert (slots.Slots(order, 3, fp.GPU).place(tensor, "x") is tensor) == (moved.get(0, 0) == 0)
 
 
-@each("batch, cols", [(7, 1), (7, 21), (64, 6), (512, 21)])
-def test_prefill_decode_disaggregation(batch, cols, wire):
-    """The prefill node's first and draft token, then target and draft messages, in ever new orders."""
-    rng = np.random.default_rng(batch + cols)
-    rounds = 2 if batch == 512 else 8
-    first = Requests(rng, batch, cols, 1)
-    first.counts[:] = 1
-    first.chunked = rng.random(batch) < 0.2  # their prompt is not through yet
-    targets = [Requests(rng, batch, cols, 6) for _ in range(rounds)]
-    drafts = [Requests(rng, batch, cols, 6) for _ in range(rounds)]
-    targets[-1].counts[:] = 6
-    targets[-1].preempted[rng.integers(batch)] = True
-
-    def work():
-        Worker(first, rng.permutation(batch)).send_first()
-        for target, draft in zip(targets, drafts, strict=True):
-            order = rng.permutation(batch)
-            Worker(target, order).send()
-            Worker(draft, order, pad=1).send_draft()
-
-    steps = collect("spec_topk", work, 1 + 2 * rounds)
-    assert [step.flag for step in steps] == [3] + [3, 4] * rounds
-    first.check(steps[0], extra=1)
-    for k in range(rounds):
-        targets[k].check(steps[1 + 2 * k])
-        drafts[k].check(steps[2 + 2 * k])
-
-
 @each(
     "requested, columns",
     [([], 1), ([None, None], 1), ([0], 1), ([None, 5, 0], 6), ([20, 1], 21), ((3, None), 4)],

@@ -197,29 +197,6 @@ def test_a_first_token_is_sent_once(dialect, ops_queue, monkeypatch):
         assert got.rows == (6 if step == 1 else 0)
 
 
-def test_nothing_behind_a_narrow_tensor_is_sent(raised_limits, ops_queue):
-    """H6: FastDeploy's op sends the neighbours' tokens, and for the last request what follows."""
-    inputs = calm(SPEC, batch=4)
-    memory = np.full(100, 77, np.int64)
-    memory[:8] = range(8)
-    inputs["accept_tokens"] = memory[:8].reshape(4, 2)
-    ops.speculate_save_output(*arguments(SPEC, inputs))
-    payload, _ = ops_queue.take("spec")
-    cells = np.frombuffer(payload, np.int32)[2 + 256 :]
-    rows = np.pad(cells, (0, 24 - len(cells))).reshape(4, 6)
-    np.testing.assert_array_equal(rows, [[2 * i, 2 * i + 1, 0, 0, 0, 0] for i in range(4)])
-
-
-def test_a_preempted_request_keeps_its_code(raised_limits, ops_queue):
-    """H18: the slot is filled, the count says that it does not matter."""
-    inputs = calm(SPEC_TOPK)
-    inputs["preempted_idx"][1] = 1
-    ops.speculate_save_output_topk(*arguments(SPEC_TOPK, inputs))
-    payload, _ = ops_queue.take("spec_topk")
-    assert fp.decode(payload, "spec_topk").counts == [2, -9, 2]
-    assert np.frombuffer(payload, np.int32)[(2060 + 1032) // 4] == 8
-
-
 @each("op", [SPEC, SPEC_TOPK])
 def test_numbers_that_are_not_sent_do_not_matter(op, raised_limits, ops_queue):
     """A request inside its prompt, a preempted one and cells behind the count may hold anything."""
@@ -233,19 +210,6 @@ def test_numbers_that_are_not_sent_do_not_matter(op, raised_limits, ops_queue):
     getattr(ops, op)(*arguments(op, inputs))
     payload, _ = ops_queue.take(CHANNELS[op])
     assert fp.decode(payload, CHANNELS[op]).counts == [2, 0, 2, 2]
-
-
-@each("op", [SPEC, SPEC_TOPK])
-def test_one_column_may_come_without_a_second_dimension(op, raised_limits, ops_queue):
-    inputs = calm(op)
-    counts, table = (
-        ("accept_num", "accept_tokens") if op == SPEC else ("token_num_per_batch", "sampled_token_ids")
-    )
-    inputs[counts][:] = 1
-    inputs[table] = np.array([7, 8, 9])
-    getattr(ops, op)(*arguments(op, inputs))
-    step = fp.decode(ops_queue.take(CHANNELS[op])[0], CHANNELS[op])
-    assert [step.token_ids(i) for i in range(3)] == [[7], [8], [9]]
 
 
 @each("op", CHANNELS)

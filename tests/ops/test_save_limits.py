@@ -5,10 +5,9 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-import sysv_ipc
 
 import fd_postproc as fp
-from fd_postproc import ops, queues
+from fd_postproc import ops
 from tests.lib.children import python
 from tests.lib.marks import forks_beside_threads
 from tests.lib.rows import each
@@ -40,17 +39,6 @@ def test_a_peer_that_understands_compact_frames_gets_it_whole(op, default_limits
     step = received_meanwhile(CHANNELS[op], lambda: send(op, *args))
     expected = step_of(saved(op, *args))
     assert ReferenceStep.from_step(step) == replace(expected, dialect="compact", seq=step.seq)
-
-
-def test_an_old_queue_that_is_too_small(raised_limits, ops_queue):
-    """msg_qbytes is fixed when a queue is made: FastDeploy's op would wait on it forever."""
-    queue = sysv_ipc.MessageQueue(queues.locate("spec_topk"), sysv_ipc.IPC_CREX, mode=0o600)
-    queue.max_size = 4096
-    args = arguments("speculate_save_output_topk", random_inputs("speculate_save_output_topk", 100, 3, 1))
-    with pytest.raises(fp.MessageTooBig, match=r"msg_qbytes") as caught:
-        ops.speculate_save_output_topk(*args)
-    assert caught.value.limit == 4096
-    assert ops_queue.waiting() == 0
 
 
 def test_a_removed_queue_is_made_again(ops_queue):

@@ -91,12 +91,6 @@ def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framew
     check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
 
 
-@pytest.mark.nightly
-@each("golden", GOOD.values())
-def test_all_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
-    check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
-
-
 @each("golden", GOOD.values())
 def test_the_reference_saves_what_fastdeploy_saved(golden):
     op, args, inputs = recorded_call(golden)
@@ -108,31 +102,6 @@ def test_the_reference_saves_what_fastdeploy_saved(golden):
         for part in expected.written:
             assert expected.payload[part.start : part.stop] == golden.payload[part.start : part.stop], part
         assert step_of(expected) == reference.decode(golden.payload, golden.channel)
-
-
-def test_the_recorded_message_of_512_requests_in_256_slots(refused_golden, ops_queue):
-    """H3: what the real op sent is refused where it begins."""
-    op = "speculate_save_output"
-    with pytest.raises(ValueError, match=r"512.*256"):
-        send(op, *arguments(op, refused_golden.inputs(), skip_prefill=True))
-    assert ops_queue.waiting() == 0
-
-
-def test_narrow_legacy_logprobs_are_the_right_ones(goldens, raised_limits, ops_queue, monkeypatch):
-    """H7: 6 columns in a legacy message: FastDeploy's rows are shifted, ours are not."""
-    golden = goldens["spectopk_legacy_b3_c6_s1009"]
-    op, args, inputs = recorded_call(golden)
-    monkeypatch.setenv("FD_POSTPROC_DIALECT", "legacy")
-    send(op, *args)
-    ours, theirs = (
-        fp.decode(ops_queue.take("spec_topk")[0], "spec_topk"),
-        fp.decode(golden.payload, "spec_topk"),
-    )
-    i = next(i for i, count in enumerate(ours.counts) if count > 1)
-    first = inputs["cu_batch_token_offset"][i] + 1
-    row = inputs["logprob_token_ids"][first].tolist()
-    assert ours.logprobs(i).slice_rows(1, 2).logprob_token_ids[0][1:] == row[1:] + [-1] * 15
-    assert theirs.logprobs(i).slice_rows(1, 2).logprob_token_ids[0][1:6] != row[1:]
 
 
 BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
@@ -233,22 +202,6 @@ def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
         expected = saved(op, *arguments(op, inputs))
         send(op, *arguments(op, {name: framework.tensor(array) for name, array in inputs.items()}))
         assert_same(ops_queue.take(CHANNELS[op]), expected)
-
-
-@pytest.mark.framework
-@each("library", ["torch", "paddle"])
-def test_transposed_tensors(library, raised_limits, ops_queue):
-    from tests.lib.frameworks import FRAMEWORKS, made
-
-    make = made(FRAMEWORKS[library].values[0]).tensor
-    inputs = random_inputs("save_output_topk", 5, 4, 1)
-    expected = saved("save_output_topk", *arguments("save_output_topk", inputs))
-    turned = dict(inputs)
-    for name in ("topk_ids", "logprob_scores"):
-        tensor = make(np.ascontiguousarray(inputs[name].T))
-        turned[name] = tensor.T if library == "torch" else tensor.transpose([1, 0])
-    send("save_output_topk", *arguments("save_output_topk", turned))
-    assert_same(ops_queue.take("topk"), expected)
 
 
 def test_one_message_does_not_show_in_the_next(raised_limits, ops_queue):

@@ -91,7 +91,7 @@ def test_the_kernel_needs_no_other_header():
 
 
 def test_the_kernel_writes_in_one_place():
-    """That it is never behind the message's end is tested on the PTX, store by store (test_ptx_run.py)."""
+    """That it is never behind the message's end is tested with noise there (tests/cuda/test_kernel.py)."""
     kernel = ("job.h", "scan.h", "emit.h", "pack.h")
     assert [one for name in kernel for one in functions_with(r"payload\[", CUDA / name)] == ["fdk_put"]
 

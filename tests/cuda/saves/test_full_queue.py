@@ -10,6 +10,7 @@ import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, save
+from tests.lib.waiting import signalled
 
 pytestmark = [pytest.mark.usefixtures("streams"), pytest.mark.realtime]
 
@@ -78,6 +79,22 @@ def test_removing_a_full_queue_wakes_everybody(ops_queue):
     thread.join(10)
     assert not thread.is_alive()
     assert len(errors) == 1
+
+
+def test_a_handler_that_raises_ends_a_save_that_waits(ops_queue):
+    """As Ctrl-C does; nothing is lost but the step that was not saved."""
+    fill(ops_queue)
+
+    def stop(_, frame):
+        if frame.f_code.co_filename.endswith("device.py"):  # it waits there
+            raise InterruptedError
+
+    with signalled(stop, lambda: True, repeat=True), pytest.raises(InterruptedError):
+        save(11)
+    with fp.Receiver("plain") as receiver:
+        assert [receiver.receive(5).token_ids(0)[0] for _ in range(11)] == list(range(11))
+        assert ops.flush(60)
+        assert receiver.receive(0) is None
 
 
 def test_threads(ops_queue):

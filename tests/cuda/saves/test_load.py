@@ -90,7 +90,6 @@ print(told)
 def test_the_background_ends_when_it_is_told(run):
     code = """
 import threading
-from tests.lib.rows import each
 warmup.begin()
 warmup.begin()
 names = [thread.name for thread in threading.enumerate()]
@@ -135,11 +134,11 @@ def test_others_save_while_buffers_are_made(run):
     code = """
 put(0)
 ops.flush(60)
-begun = stub.stub_count(5)
+begun = stub.stub_count(3)
 stub.stub_slow_allocation(ctypes.c_int64(-1))
 thread = threading.Thread(target=put, args=(2, BIG))
 thread.start()
-until(lambda: stub.stub_count(5) > begun)
+until(lambda: stub.stub_count(3) > begun)
 put(1)
 print(ops.flush(60), thread.is_alive())
 stub.stub_slow_allocation(ctypes.c_int64(0))

@@ -6,6 +6,7 @@ import pytest
 
 from tests.lib.children import python
 from tests.lib.device_saves import PRELUDE
+from tests.lib.waiting import PATIENCE
 
 LEAK = """
 import threading
@@ -36,7 +37,7 @@ def part(n):
         ops.speculate_save_output_topk(*tensors.values())
 thread = threading.Thread(target=receive, daemon=True)
 thread.start()
-part(2000)
+part(1000)
 ops.flush()
 before = resident_kib(), stub.stub_live_pinned(), stub.stub_live_events()
 part(steps)
@@ -46,23 +47,14 @@ print(after[0] - before[0], after[1] - before[1], after[2] - before[2], ops.save
 """
 
 
-def leak(environment, steps, most_kib=1024):
+@pytest.mark.resident_memory
+def test_2_000_saves_leave_memory_where_it_was(environment):
+    steps = 2_000
     variables = {**environment, "FD_POSTPROC_DIALECT": "compact"}
     command = python(PRELUDE + LEAK, steps)
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1800)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     kib, pinned, events, frames = map(int, done.stdout.split())
-    assert frames == 2000 + steps
+    assert frames == 1000 + steps
     assert (pinned, events) == (0, 0)
-    assert kib < most_kib, f"grew by {kib} KiB in {steps} saves"
-
-
-@pytest.mark.resident_memory
-def test_10_000_saves_leave_memory_where_it_was(environment):
-    leak(environment, 10_000, 512)
-
-
-@pytest.mark.nightly
-@pytest.mark.resident_memory
-def test_1_000_000_saves_leave_memory_where_it_was(environment):
-    leak(environment, 1_000_000)
+    assert kib < 256, f"grew by {kib} KiB in {steps} saves"

@@ -4,9 +4,7 @@ import signal
 import time
 
 import pytest
-import sysv_ipc
 
-from fd_postproc import queues
 from tests.lib.device_saves import received
 from tests.lib.marks import forks_beside_threads
 from tests.lib.waiting import PATIENCE
@@ -87,54 +85,3 @@ print(process.exitcode)
 """
     assert fresh(code, STUB_CUDA_DELAY_US="30000") == "0\n"
     assert received(5) == list(range(5))
-
-
-RECEIVER = """
-receiver = fp.Receiver("plain")
-for n in range(5):
-    receiver.receive()
-print("five", flush=True)
-for step in receiver:
-    pass
-"""
-
-WORKER = """
-import signal, sysv_ipc
-from fd_postproc import queues
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits it ignored
-save(0); ops.flush(60)
-sysv_ipc.MessageQueue(queues.locate("plain")).max_size = 120
-print("ready", flush=True)
-n = 1
-try:
-    while n < 100000:
-        save(n)
-        n += 1
-        if n == 2000: print("many", flush=True)
-except KeyboardInterrupt:
-    print(n, flush=True)
-print(ops.flush(20), flush=True)
-"""
-
-
-@pytest.mark.realtime
-def test_killing_the_receiver_neither_hangs_nor_crashes_the_worker(start):
-    worker = start(WORKER)
-    assert worker.stdout.readline() == "ready\n"
-    receiver = start(RECEIVER)
-    assert receiver.stdout.readline() == "five\n"
-    assert worker.stdout.readline() == "many\n"
-    receiver.kill()
-    receiver.wait()
-    queue = sysv_ipc.MessageQueue(queues.locate("plain"))
-    until = time.monotonic() + 20
-    while queue.current_messages < 9 and time.monotonic() < until:
-        time.sleep(0.02)
-    time.sleep(0.3)
-    assert worker.poll() is None  # it waits
-    worker.send_signal(signal.SIGINT)
-    saved = int(worker.stdout.readline())
-    left = received(10 + 8)  # what the queue and the ring held: nothing is lost
-    assert left == list(range(left[0], saved))
-    assert worker.stdout.readline() == "True\n"
-    assert worker.wait(10) == 0
