@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from tests.lib.quiet import imported
-from tests.lib.step_replay.model import as_told
+from tests.lib.step_replay.judge import as_told
 
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
 CLOCK = 1_763_000_100.0
