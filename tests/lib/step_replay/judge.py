@@ -1,4 +1,4 @@
-"""Replays a trace on a class and judges each step: by the recording where it stands, by what is right elsewhere.
+"""Replays a trace on a class and judges each step by the recording, or by what is right in its place.
 
 From a trace's first mark on, ``golden_steps/outcomes.gz`` has what a step must do: worked out once by an
 independent model from the bytes of the messages, which knew the recorded behaviour, and the better outcome
