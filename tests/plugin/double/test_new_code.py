@@ -4,7 +4,6 @@ import pytest
 
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.engine import activation
-from fd_postproc.fastdeploy.seams import SEAMS
 from tests.lib.quiet import Double
 from tests.lib.rows import each
 
