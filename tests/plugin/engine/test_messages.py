@@ -250,7 +250,7 @@ def waits(made):
     return "Accepted" in [type(part).__name__ for part in gc.get_referents(made)]
 
 
-@examples(60)
+@examples(25)
 @given(st.data())
 def test_any_rows(data):
     """Log-probabilities that nobody has read: the message's numbers."""
@@ -356,7 +356,7 @@ def test_results_of_steps(channel):
     assert (packed.results, packed.asked) == (20, int(channel.startswith("spec")))  # the last: its statistics
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.nightly)])
 def test_recorded_steps(every):
     judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
     differences = {}
