@@ -18,10 +18,7 @@ from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
-ALL = {
-    *("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"),
-    "decode log",
-}
+ALL = {*("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"), "decode log"}
 
 
 class Deaf(DecodeLog):
@@ -87,10 +84,7 @@ def made(scheduler=None, log=None, odd=None):
     metrics = double.metrics__metrics.main_process_metrics
     metrics.reset()
     assert double.engine__common_engine  # imported, as in an engine
-    with (
-        mock.patch.object(type(metrics), "reset"),
-        odd() if odd else contextlib.nullcontext(),
-    ):
+    with mock.patch.object(type(metrics), "reset"), odd() if odd else contextlib.nullcontext():
         rig = Rig("topk", ["a"])
         try:
             rig.processor.cached_generated_tokens = (

@@ -52,16 +52,6 @@ def test_a_queue_that_is_removed_is_made_again(started, log):
     assert rig.processor.healthy()
 
 
-def test_a_malformed_message_costs_only_itself(started, log):
-    rig = started()
-    sysv_ipc.MessageQueue(queues.locate("plain")).send(b"too short")
-    rig.send({0: [11], 1: [12]})
-    until(lambda: rig.sink.puts)
-    assert told(rig) == [[[11], [12]]]
-    assert rig.processor.counters.malformed == 1
-    assert "a message was refused" in log.text
-
-
 def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
     rig, queue = started(), sysv_ipc.MessageQueue(queues.locate("plain"))
     for _ in range(3000):

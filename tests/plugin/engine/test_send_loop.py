@@ -63,6 +63,13 @@ def result(plan, name, tokens=(5,), **values):
     return made
 
 
+def unpackable(plan, name="a", **values):
+    made = result(plan, name)
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made
+
+
 def sent(engine):
     got = []
     while True:
@@ -141,13 +148,6 @@ def test_where_no_batches_are_sent_fastdeploys_loop_runs(name, value, loop, engi
     loop.end()
     assert given == [engine]
     assert loop.rounds == 0
-
-
-def unpackable(plan, name="a", **values):
-    made = result(plan, name)
-    for key, value in values.items():
-        setattr(made, key, value)
-    return made
 
 
 def test_a_message_that_cannot_be_packed_is_fastdeploys_error(plan, loop, engine, monkeypatch):
@@ -256,14 +256,6 @@ def test_a_method_that_was_replaced_is_called(plan, loop, engine, monkeypatch):
     engine.scheduler.put_results([again := result(plan, "a")])
     loop.round(engine)
     assert given == [([[made]],), ((None, [[again]]), {"worker_pid": 1})]
-
-
-def test_another_scheduler_is_asked(plan, loop, engine):
-    kept = engine.scheduler
-    kept.put_results([result(plan, "a")])
-    engine.scheduler = SimpleNamespace(get_results=kept.get_results)
-    loop.round(engine)
-    assert len(sent(engine)) == 1
 
 
 def test_random_rounds(plan, loop, engine):

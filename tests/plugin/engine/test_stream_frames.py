@@ -67,13 +67,7 @@ CONTENTS = {
     "a part": Content(9, np.arange(9), rows(np.arange(9), 3), [[slot] for slot in range(9)], span=(3, 2)),
     "prompts": Content(4, np.arange(4), rows(np.arange(4), 2), None, {1: prompt(7, 3), 3: prompt(1, 1)}),
     "pooled": Content(
-        4,
-        None,
-        pooled={
-            0: RNG.random(8, np.float32),
-            2: RNG.random((2, 3)),
-            3: np.ones((), np.float16),
-        },
+        4, None, pooled={0: RNG.random(8, np.float32), 2: RNG.random((2, 3)), 3: np.ones((), np.float16)}
     ),
     "the first rows of more": Content(3, np.array([5, 6, 7]), tuple(part[:1] for part in rows([5, 6, 7], 4))),
     "more rows than slots": Content(2, np.array([5, 6]), rows([5, 6, 7, 8, 9], 3)),
