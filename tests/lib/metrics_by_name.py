@@ -69,17 +69,6 @@ def by_name(module, labels):
                 setattr(module.TokenProcessor, name, _rewritten(function))
 
 
-def without(module, line):
-    """Take a line out of the restated step's `_finish`, in a variant."""
-    function = module.TokenProcessor._finish
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    (body,) = (node.body for node in tree.body)
-    kept = [statement for statement in body if ast.unparse(statement) != line]
-    assert len(kept) == len(body) - 1
-    body[:] = kept
-    module.TokenProcessor._finish = _compiled(tree, function)
-
-
 def _rewritten(function):
     return _compiled(_ByName().visit(ast.parse(textwrap.dedent(inspect.getsource(function)))), function)
 

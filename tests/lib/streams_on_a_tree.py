@@ -13,10 +13,9 @@ import sys
 from tests.lib.plugged import plugin_class
 from tests.lib.step_replay.compare import differences
 
-OURS = ("op", "raised", "swallowed", "health", "transfer_polls", "error_logs", "loop_died", "metrics")
-# 2.5 and before keep what they have been told of a transfer for good.
-OURS = (*OURS, "prefill_result_status")
 replay = importlib.import_module("tests.lib.stream_replay")
+# 2.5 and before keep what they have been told of a transfer for good.
+OURS = (*replay.OURS, "metrics", "prefill_result_status")
 module = importlib.import_module("fastdeploy.output.token_processor")
 HAS_MASKS = "sampling_mask" in {field.name for field in dataclasses.fields(module.CompletionOutput)}
 stock, ours = module.TokenProcessor, plugin_class()
@@ -40,14 +39,13 @@ def records(trace, cls, deliver):
     """What each step of a trace did, up to the first that is lost."""
     with replay.StreamReplay(trace, cls, deliver) as replaying:
         steps = replaying.steps()
-        for event in [event for event in trace.events if "after" in event]:
-            if replay.is_lost(replaying, event):
+        for number in range(sum("after" in event for event in trace.events)):
+            if str(number) in replay.outcomes().get(trace.name, ()):
                 return
             try:
-                step = next(steps)
+                yield next(steps).actual
             except Endless:
                 return
-            yield step.actual
 
 
 def lost(record):

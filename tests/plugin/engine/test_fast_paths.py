@@ -1,10 +1,8 @@
 """Fast paths that are not taken are told: nothing else would show that most of the speed is gone."""
 
 import contextlib
-import inspect
 import logging
 import subprocess
-import textwrap
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,10 +18,7 @@ from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 double = Double()
-ALL = {
-    *("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"),
-    "decode log",
-}
+ALL = {*("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"), "decode log"}
 
 
 class Deaf(DecodeLog):
@@ -35,17 +30,6 @@ def odd_dictionary():
     output = imported("fastdeploy.output.token_processor").RequestOutput
     stock = output.to_dict
     return mock.patch.object(output, "to_dict", lambda self: stock(self) | {"seen": str(self.request_id)})
-
-
-def odd_stamps():
-    metrics = imported("fastdeploy.output.token_processor").RequestMetrics
-    stock = metrics.record_recv_token
-
-    def record(self, *arguments):
-        stock(self, *arguments)
-        self.arrival_time = 0.0
-
-    return mock.patch.object(metrics, "record_recv_token", record)
 
 
 def odd_request(name):
@@ -84,29 +68,9 @@ def renamed_metrics(name):
         setattr(metrics, name, value)
 
 
-def odd_messages():
-    """A method that counts results."""
-    base = double.inter_communicator__zmq_server.ZmqServerBase
-    stock = base._send_batch_response
-
-    def send(self, batch_data, worker_pid=None):
-        self.results = sum(map(len, batch_data))
-        stock(self, batch_data, worker_pid)
-
-    return mock.patch.object(base, "_send_batch_response", send)
-
-
 def odd_loop():
     service = double.engine__common_engine.EngineService
     return mock.patch.object(service, "_zmq_send_generated_tokens", lambda self: self.cfg)
-
-
-def looks_at_more(name):
-    """A scheduler one of whose methods looks at something unknown."""
-    module, there = double.scheduler__local_scheduler, {}
-    text = textwrap.dedent(inspect.getsource(getattr(module.LocalScheduler, name)))
-    exec(text.replace("with self.", "self.ttl\n    with self.", 1), vars(module), there)
-    return type("Other", (module.LocalScheduler,), there)()
 
 
 def other_gets():
@@ -120,10 +84,7 @@ def made(scheduler=None, log=None, odd=None):
     metrics = double.metrics__metrics.main_process_metrics
     metrics.reset()
     assert double.engine__common_engine  # imported, as in an engine
-    with (
-        mock.patch.object(type(metrics), "reset"),
-        odd() if odd else contextlib.nullcontext(),
-    ):
+    with mock.patch.object(type(metrics), "reset"), odd() if odd else contextlib.nullcontext():
         rig = Rig("topk", ["a"])
         try:
             rig.processor.cached_generated_tokens = (
@@ -160,18 +121,13 @@ def test_all_of_them():
     "way, options",
     [
         ("dictionaries", {"odd": odd_dictionary}),
-        ("stamps", {"odd": odd_stamps}),
         ("stamps", {"odd": lambda: odd_request("need_prefill_tokens")}),
         ("stamps", {"odd": lambda: odd_request("__getattr__")}),
         ("metrics", {"odd": odd_metrics}),
         ("metrics", {"odd": odd_histogram}),
         ("metrics", {"odd": lambda: renamed_metrics("time_per_output_token")}),
-        ("metrics", {"odd": lambda: renamed_metrics("generation_tokens_total")}),
-        ("wake-up delivery", {"scheduler": looks_at_more("put_results")}),
         ("wake-up delivery", {"scheduler": other_gets()}),
-        ("wake-up delivery", {"scheduler": looks_at_more("get_results")}),
         ("sending", {"odd": odd_loop}),
-        ("sending", {"odd": odd_messages}),
         ("decode log", {"log": Deaf()}),
     ],
 )

@@ -83,13 +83,6 @@ def test_a_request_that_the_worker_lets_go_was_aborted_or_preempted_never_both(r
     assert [event.kind for event in events(rig, Kind.ABORTED, Kind.PREEMPTED)] == [kind]
 
 
-def test_fastdeploys_own_messages(rig):
-    rig = rig("plain", ["a"])
-    rig.send({0: [50]}, dialect="packed")
-    (step,) = until(lambda: of(rig, StepEntry))
-    assert (step.frame, step.batch, step.rows, step.channel) == (None, 1, 1, "plain")
-
-
 def test_the_sum_tells_steps_apart_and_is_no_ones_elses(rig):
     sums = []
     for _ in range(2):  # one after the other: two token threads on one queue would take each other's messages
@@ -111,31 +104,24 @@ def test_a_refused_message(rig, queue_id):
     until(lambda: flight(rig).busy_since is None)
 
 
-def test_a_step_that_raises(rig):
+@each(
+    "owner, name, error, kind",
+    [
+        ("processor", "postprocess", MemoryError, Kind.LOST),
+        ("processor", "_new_result", KeyError, Kind.FAILED),
+        ("sink", "put_results", OSError, Kind.UNDELIVERED),
+    ],
+)
+def test_what_raises_is_told_by_its_type_and_place(rig, owner, name, error, kind):
     rig = rig()
-    with mock.patch.object(type(rig.processor), "postprocess", side_effect=MemoryError("a user's text")):
+    with mock.patch.object(type(getattr(rig, owner)), name, side_effect=error("a user's text")):
         rig.send({0: [50]})
-        (one,) = until(lambda: events(rig, Kind.LOST))
-    assert one.text.startswith("MemoryError in ")
+        (one, *_) = until(lambda: events(rig, kind))
+    assert one.text.startswith(f"{error.__name__} in ")
     assert "user" not in one.text
+    if kind == Kind.FAILED:
+        assert (one.slot, one.numbers[0]) == (0, request_hash("a"))
     until(lambda: flight(rig).busy_since is None)
-
-
-def test_a_request_that_raises(rig):
-    rig = rig()
-    with mock.patch.object(type(rig.processor), "_new_result", side_effect=KeyError("a user's text")):
-        rig.send({0: [50]})
-        (one,) = until(lambda: events(rig, Kind.FAILED))
-    assert (one.slot, one.numbers[0]) == (0, request_hash("a"))
-    assert one.text.startswith("KeyError in ")
-
-
-def test_results_that_are_not_delivered(rig):
-    rig = rig()
-    with mock.patch.object(rig.sink, "put_results", side_effect=OSError("no")):
-        rig.send({0: [50]})
-        (one,) = until(lambda: events(rig, Kind.UNDELIVERED))
-    assert one.text.startswith("OSError in ")
 
 
 def test_a_step_in_hand_is_seen(rig):
@@ -226,26 +212,10 @@ def test_no_token_is_in_the_file_otherwise(rig):
     token = 0x51525354
     rig.send({0: [token]}, dialect="packed")
     until(lambda: of(rig, StepEntry))
+    (step,) = of(rig, StepEntry)
+    assert (step.frame, step.batch, step.rows, step.channel) == (None, 1, 1, "plain")
     with open(rig.processor.recorder.path, "rb") as file:
         assert token.to_bytes(4, "little") not in file.read()
-
-
-def test_an_engine_that_is_killed(ops_queue, tmp_path, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
-
-    def engine():
-        rig = Rig("spec_topk", ["a"])
-        rig.start()
-        rig.send({0: [50]}, {0: [51]})
-        until(lambda: rig.processor.counters.steps == 2)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    os.waitpid(forked(engine), 0)
-    (name,) = os.listdir(tmp_path / "flights")
-    flight = reading.read(str(tmp_path / "flights" / name))
-    assert flight.writer is None
-    assert [entry.frame for entry in flight.entries if isinstance(entry, StepEntry)] == [0, 1]
-    assert not [one for one in flight.entries if isinstance(one, Event) and one.kind == Kind.CLOSED]
 
 
 # ---- Faults that really happen -----------------------------------------------------------------------------
@@ -298,15 +268,10 @@ def end(child):
     os.waitpid(child, 0)
 
 
-def test_nothing_is_wrong(stepped):
-    rig = stepped()
-    rig.processor.look()
-    assert codes(rig) == set()
-
-
 def test_a_worker_that_is_killed(stepped):
     rig = stepped()
     rig.processor.look()
+    assert codes(rig) == set()
     child = a_sender(rig, {0: [60]}, {0: [61]})
     rig.processor.look()
     end(child)
@@ -333,19 +298,23 @@ def test_a_sender_that_dies_in_the_middle_of_a_frame(default_limits, stepped):
     assert [one.kind for one in picture(rig).events].count(Kind.OPEN) == 1  # however often one looks
 
 
-def test_a_sender_of_another_version(stepped):
-    rig = stepped()
-    payload = bytearray(fp.encode(rig.message({0: [60]}), "compact"))
-    payload[16] = 99
-    sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(bytes(payload), type=2)
-    until(lambda: rig.processor.counters.malformed)
-    assert codes(rig) == {"malformed"}
-
-
 def fill(rig):
     with fp.Sender("spec_topk", dialect="compact") as sender:
         while True:
             sender.send(rig.message({0: [60], 1: [61]}), timeout=0.05)
+
+
+def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
+    activation = imported("fd_postproc.fastdeploy.engine.activation")
+    with mock.patch.object(
+        activation, "decide", return_value=activation.Decision(False, "planted by a test")
+    ):
+        Rig("spec_topk", ["a"])
+    (path,) = files.listed()
+    (found,) = findings(Picture(reading.read(path), reading.now()))
+    assert found.code == "stood-aside"
+    assert "planted by a test" in found.text
 
 
 def test_a_step_that_hangs_and_a_queue_that_fills(stepped):
@@ -379,31 +348,23 @@ def test_another_reader_of_the_queue(stepped):
     assert "two-readers" in codes(rig)
 
 
-def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
-    activation = imported("fd_postproc.fastdeploy.engine.activation")
-    with mock.patch.object(
-        activation, "decide", return_value=activation.Decision(False, "planted by a test")
-    ):
-        Rig("spec_topk", ["a"])
-    (path,) = files.listed()
-    (found,) = findings(Picture(reading.read(path), reading.now()))
-    assert found.code == "stood-aside"
-    assert "planted by a test" in found.text
-
-
 def test_an_engine_that_is_killed_in_a_step(ops_queue, tmp_path, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(tmp_path / "flights"))
 
     def engine():
         rig = Rig("spec_topk", ["a"])
         rig.start()
+        rig.send({0: [50]}, {0: [51]})
+        until(lambda: rig.processor.counters.steps == 2)
         rig.sink.put_results = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-        rig.send({0: [50]})
+        rig.send({0: [52]})
         signal.pause()
 
     os.waitpid(forked(engine), 0)
     (path,) = files.listed()
-    (found,) = findings(Picture(reading.read(path), reading.now()))
+    flight = reading.read(path)
+    assert flight.writer is None
+    assert [entry.frame for entry in flight.entries if isinstance(entry, StepEntry)] == [0, 1]
+    (found,) = findings(Picture(flight, reading.now()))
     assert found.code == "engine"
     assert "in the middle of a step" in found.text

@@ -51,14 +51,6 @@ def slow(method):
     rig.close()
 
 
-def test_totals_wait(slow):
-    before = told()
-    assert before
-    after_all(slow)
-    assert told() == before
-    assert slow.processor.gauges_wait
-
-
 def test_no_step_is_missing_when_they_are_told(slow, method):
     after_all(slow)
     slow.processor.report_gauges()

@@ -210,17 +210,13 @@ def test_a_prefill_is_no_silence(watched):
     assert one.after(2) == "silent"
 
 
-def test_silence_may_be_switched_off(watched, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_SILENCE", "off")
-    assert watched().after(60) is None
-
-
-def test_an_invalid_floor_is_told(watched, monkeypatch, log):
-    monkeypatch.setenv("FD_POSTPROC_SILENCE", "soon")
-    one = watched()
-    assert one.after(3) is None
-    assert one.processor.liveness.patience == 4
-    assert "FD_POSTPROC_SILENCE='soon' is not a number of seconds" in log.text
+@each("given, seconds, reason", [("off", 60, None), ("soon", 3, None), ("soon", 5, "silent")])
+def test_a_silence_may_be_of_another_length(given, seconds, reason, watched, monkeypatch, log):
+    """What is no number is told, and is the usual one."""
+    log.clear()
+    monkeypatch.setenv("FD_POSTPROC_SILENCE", given)
+    assert watched().after(seconds) == reason
+    assert ("FD_POSTPROC_SILENCE='soon' is not a number of seconds" in log.text) is (given == "soon")
 
 
 def test_a_removed_queue_that_the_worker_makes_anew_is_no_fault(watched):

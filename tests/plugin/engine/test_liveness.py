@@ -65,16 +65,6 @@ def test_who_is_slow_is_given_more_time():
     assert clock.silence(20) <= 5  # that is forgotten
 
 
-def test_who_is_very_slow_is_given_a_minute():
-    """However slow: a step of half a minute, of a huge batch, does not make the next death last for long."""
-    clock = Clock()
-    clock.running = {"a": 0}
-    clock.work(200, 0.5)
-    for pace in (2, 5, 12, 30):
-        clock.work(4 * pace, pace)
-    assert 59 <= clock.silence(200) <= 62
-
-
 def test_refusals_of_before_the_last_step_do_not_count():
     """Two now and then are an accident; three without a step between them are another build."""
     clock = Clock()
@@ -106,20 +96,10 @@ def test_a_request_that_was_preempted_is_computed_anew():
     assert clock.silence(30) <= 5
 
 
-def test_an_abort_in_a_prefill_gives_the_others_their_time():
-    clock = Clock()
-    clock.running = {"a": 0, "b": 0}
-    assert not clock.work(10)
-    clock.running["c"] = 0
-    assert clock.silence(30) is None
-    del clock.running["c"]
-    assert 4 <= clock.silence(30) <= 5
-
-
 def test_half_an_hour_with_prefills_of_30_seconds_has_no_false_alarm():
     """Requests come and go, some preempted; each may stop all others for half a minute."""
     random_ = random.Random(7)
-    for _ in range(5):
+    for _ in range(2):
         clock, number = Clock(), 0
         while clock.now < 1800:
             number += 1

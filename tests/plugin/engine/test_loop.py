@@ -52,16 +52,6 @@ def test_a_queue_that_is_removed_is_made_again(started, log):
     assert rig.processor.healthy()
 
 
-def test_a_malformed_message_costs_only_itself(started, log):
-    rig = started()
-    sysv_ipc.MessageQueue(queues.locate("plain")).send(b"too short")
-    rig.send({0: [11], 1: [12]})
-    until(lambda: rig.sink.puts)
-    assert told(rig) == [[[11], [12]]]
-    assert rig.processor.counters.malformed == 1
-    assert "a message was refused" in log.text
-
-
 def test_malformed_messages_by_the_thousand_are_a_few_lines(started, log):
     rig, queue = started(), sysv_ipc.MessageQueue(queues.locate("plain"))
     for _ in range(3000):
@@ -190,6 +180,25 @@ def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):
 
     until(refuse_another)
     assert told(rig) == [[[11, 12], [13]]]
+
+
+@each("seconds", [-3600, -1, 60, 1625, 3600])
+def test_a_clock_that_is_set_changes_no_token_and_no_answer(seconds, started, monkeypatch):
+    now = time.time
+    rig = started("spec_topk", enable_draft_logprob=True)
+    for number in range(3):
+        rig.send({0: [11, 12], 1: [13]})
+        until(lambda: rig.processor._batch_result_buffer)
+        monkeypatch.setattr(time, "time", lambda number=number: now() + (1 - number % 2) * seconds)
+        sysv_ipc.MessageQueue(queues.locate("spec_topk")).send(b"too short")  # the loop looks at its clock
+        until(lambda number=number: rig.processor.counters.malformed > number)
+        rig.send({0: [14], 1: [15]}, flag=4)
+        until(lambda number=number: len(rig.sink.puts) > number)
+        assert rig.processor.health() is None
+    assert told(rig) == [[[11, 12], [13]]] * 3
+    assert all(one.outputs.draft_top_logprobs for results in rig.sink.puts for one in results)
+    counters = rig.processor.counters
+    assert (counters.stale, counters.lost_steps, counters.failed_requests) == (0, 0, 0)
 
 
 # ---- Ranks -------------------------------------------------------------------------------------------------

@@ -78,15 +78,10 @@ EDGES = [0, 1, 23, 31, 32, 33, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**3
 INTEGERS = sorted({sign * edge + by for edge in EDGES for sign in (1, -1) for by in (-1, 0, 1)})
 TEXTS = [
     "",
-    "a",
-    "a" * 31,
-    "a" * 32,
-    "a" * 255,
-    "a" * 256,
+    *("a" * count for count in (1, 31, 32, 255, 256, 65536)),
     "\u00e9" * 16,
     "\u4e2d" * 85,
     "\U0001f600",
-    "a" * 65536,
 ]
 KNOWN = [
     *(None, True, False, 0.0, -0.0, 1e300, float("inf"), float("-inf"), float("nan"), b"", b"a" * 300),
@@ -97,30 +92,10 @@ KNOWN = [
     *TEXTS,
 ]
 UNKNOWN = [
-    *(
-        2**64,
-        -(2**63) - 1,
-        "\ud800",
-        {1, 2},
-        object(),
-        np.float64(1.5),
-        np.int64(7),
-        np.array([0.5], ">f8"),
-        np.zeros((2, 0)),
-        np.ones((3, 2))[:, 1],
-        np.array([True]),
-        np.ones(2, np.float16),
-        np.array([2**64 - 1], np.uint64),
-        bytearray(b"a"),
-    ),
-    *(
-        datetime.datetime(2026, 1, 1),
-        [2**64],
-        {"a": {1}},
-        [[np.float32(0.5)]],
-        memoryview(b"abc"),
-        SimpleNamespace(),
-    ),
+    *(2**64, -(2**63) - 1, "\ud800", {1, 2}, object(), np.float64(1.5), np.int64(7), np.array([0.5], ">f8")),
+    *(np.zeros((2, 0)), np.ones((3, 2))[:, 1], np.array([True]), np.ones(2, np.float16), bytearray(b"a")),
+    *(np.array([2**64 - 1], np.uint64), datetime.datetime(2026, 1, 1), [2**64], {"a": {1}}),
+    *([[np.float32(0.5)]], memoryview(b"abc"), SimpleNamespace()),
     type("Texts", (str,), {})("a"),
     type("Lists", (list,), {})([1]),
 ]
@@ -176,13 +151,6 @@ def test_named_tuples_of_arrays(plan, messages):
     rows = plan.fd.LogprobsLists(np.arange(6).reshape(2, 3), np.ones((2, 3), "f4"), np.array([1, 2]))
     same(messages, [[result(plan, prompt_logprobs=rows)]])
     same(messages, [[result(plan, prompt_logprobs=plan.fd.LogprobsLists([[1]], np.ones((1, 1)), [{2}]))]], 1)
-
-
-def test_memory_of_large_arrays_is_not_kept(plan, messages):
-    if "routing_data" not in plan.results.names:
-        pytest.skip("this FastDeploy has no routed experts")
-    message = messages.pack([[result(plan, routing_data=np.zeros((1000, 46, 8), np.uint8))]], PACK)
-    assert sys.getrefcount(message) == 2
 
 
 def test_lists_that_are_too_deep(plan, messages):
@@ -255,7 +223,7 @@ def foreign():
     )
 
 
-@examples(60)
+@examples(25)
 @given(st.lists(st.lists(st.deferred(results) | st.deferred(foreign), max_size=3), max_size=4))
 def test_any_results(batch):
     _, messages = plan_and_messages()
@@ -282,7 +250,7 @@ def waits(made):
     return "Accepted" in [type(part).__name__ for part in gc.get_referents(made)]
 
 
-@examples(60)
+@examples(25)
 @given(st.data())
 def test_any_rows(data):
     """Log-probabilities that nobody has read: the message's numbers."""
@@ -388,7 +356,7 @@ def test_results_of_steps(channel):
     assert (packed.results, packed.asked) == (20, int(channel.startswith("spec")))  # the last: its statistics
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.nightly)])
 def test_recorded_steps(every):
     judge, deliver = imported("tests.lib.step_replay.judge"), imported("tests.lib.step_replay.deliver")
     differences = {}
@@ -495,8 +463,9 @@ def test_memory_of_a_long_message_is_not_kept_by_short_ones(plan, messages):
 
 
 @pytest.mark.resident_memory
-@pytest.mark.parametrize("steps", [1_200, pytest.param(100_000, marks=pytest.mark.nightly)])
-def test_steps_on_their_way_leave_memory_where_it_was(steps):
+@pytest.mark.nightly
+def test_steps_on_their_way_leave_memory_where_it_was():
+    steps = 100_000
     script = TESTS / "isolated" / "delivery_memory.py"
     paths = [str(TESTS.parent), str(TESTS / "fastdeploy_double"), *sys.path]
     done = subprocess.run(

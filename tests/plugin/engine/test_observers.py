@@ -90,28 +90,6 @@ def test_traced_requests(run, trace, channel):
     ]
 
 
-@pytest.mark.parametrize("common", ["", None])
-def test_an_empty_trace_id_is_a_trace_id(run, trace, monkeypatch, common):
-    """The trace of a request that its build gives no common name ends as others do."""
-    module, ids = imported("fastdeploy.output.token_processor"), lambda name: common
-    classes = stock_class(), plugin_class()
-    monkeypatch.setattr(stock_class(), "_trace_id", lambda processor, name: ids(name), raising=False)
-
-    def prepare(rig):
-        monkeypatch.setattr(module, "get_base_request_id", ids, raising=False)
-        rig.requests["a_0"].trace_carrier = {"root_span": {}, "prev_span": "SCHEDULE"}
-
-    def seen(cls):
-        trace.spans.clear(), trace.contexts.clear()
-        _, results = run(cls, "plain", prepare)
-        return list(trace.spans), [(one.request_id, one.trace_carrier) for one in results if one.finished]
-
-    expected, ours = map(seen, classes)
-    assert ours == expected
-    assert [span[:2] for span in ours[0]] == [("PREFILL", common)] * 3 + [("DECODE", common)]
-    assert ours[1][0] == ("a_0", {"root_span": {"request": common}, "prev_span": "PREFILL"})
-
-
 def test_tracing_that_is_switched_on_later(run, trace):
     """A request that ran before has its last span all the same."""
     trace.tracing_enabled = False

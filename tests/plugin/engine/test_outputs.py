@@ -1,7 +1,5 @@
 """A result's outputs: numbers until somebody asks, and no difference to whoever does."""
 
-import copy
-import pickle
 import types
 
 import msgpack
@@ -75,16 +73,6 @@ def test_the_sender_gives_a_text(channel, rigs, looked):
     assert sent["outputs"]["text"] == made.outputs.text == ""
 
 
-@each("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
-@each_channel
-def test_copies_have_outputs(channel, rigs, copied):
-    rig = rigs(channel)
-    made = result(rig)
-    again = copied(made)
-    assert again.outputs == made.outputs
-    assert again.prompt_token_ids == []
-
-
 @each_channel
 def test_other_outputs(channel, rigs):
     """A pooling output, or none."""
@@ -112,24 +100,3 @@ def test_each_result_has_its_own_empty_list(channel, rigs):
     one.prompt_token_ids = None
     assert msgpack.unpackb(packed(messages, one))[0][0]["prompt_token_ids"] is None
     assert messages.asked == 0
-
-
-@each_channel
-def test_the_requests_own_tokens(channel, rigs):
-    """Which FastDeploy gives to the request as well: other lists, the same numbers."""
-    rig = rigs(channel)
-    made = result(rig)
-    assert rig.requests["one"].output_token_ids[-1:] == made.outputs.token_ids
-    assert rig.requests["one"].output_token_ids is not made.outputs.token_ids
-
-
-def test_more_than_one_token():
-    rig = Rig("spec_topk", ("one",))
-    rig.step({0: [5]})
-    (made,) = rig.step({0: [70_000, 5, 300]}, columns=4)["one"]
-    unread = packed(Messages(rig.processor.plan), made)
-    assert made.outputs.token_ids == [70_000, 5, 300]
-    assert made.outputs.send_idx == 1
-    assert made.outputs.logprob == made.outputs.top_logprobs.logprobs[-1][0] == -300 / 8
-    assert unread == packed(Messages(rig.processor.plan), made)
-    rig.close()

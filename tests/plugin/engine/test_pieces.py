@@ -17,8 +17,7 @@ from fd_postproc.fastdeploy.worker import split_frames, streams
 from fd_postproc.fastdeploy.worker.split_frames import FramePiece, Runner, cut
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.step_replay.compare import differences
-from tests.plugin.engine.test_streamed_steps import OURS, some, without_drafts
+from tests.plugin.engine.test_streamed_steps import names, some
 from tests.reference.streams import open_streamed
 
 pytestmark = pytest.mark.framework
@@ -118,32 +117,20 @@ def joined(record):
 @some
 def test_results_of_pieces_are_those_of_the_step(in_pieces, every):
     """Over the recorded traces of FastDeploy 2.6, every slot a frame of its own."""
-    builder, put = in_pieces
-    replay, found, compared, cut_steps = imported("tests.lib.stream_replay"), {}, 0, 0
-    for name, trace in without_drafts(replay.traces(), every):
-        with replay.StreamReplay(trace, plugin_class(), deliver(builder, put), builder) as replaying:
-            steps = replaying.steps()
-            for event in [event for event in trace.events if "after" in event]:
-                if replay.is_lost(replaying, event):
-                    break
-                step = next(steps)
-                lines = differences(
-                    joined(step.expected), joined(step.actual), ignore=OURS, sum_tolerance=1e-9
-                )
-                if lines:
-                    found[name] = lines
-                    break
-                compared += 1
-                cut_steps += len(event.get("stream", {}).get("tokens", ())) > 1
-    assert found == {}
-    assert compared > 400 // every * 0.8
-    assert cut_steps > 200 // every * 0.8
+    (builder, put), ours = in_pieces, plugin_class()
+    replay = imported("tests.lib.stream_replay")
+    found = {
+        name: replay.wrong_on(ours, name, deliver(builder, put), joined, builder=builder)
+        for name in names(replay, every)
+    }
+    assert {name: lines for name, (lines, _) in found.items() if lines} == {}
+    assert sum(compared for _, compared in found.values()) > 400 // every * 0.8
 
 
 def test_a_piece_that_is_missing_costs_its_slots_and_is_counted(in_pieces):
     builder, put = in_pieces
     replay = imported("tests.lib.stream_replay")
-    trace = next(trace for name, trace in without_drafts(replay.traces()) if "_n" in name and "_c6_" in name)
+    trace = next(trace for name, trace in replay.traces().items() if "_n" in name and "_c6_" in name)
     whole, parts = {}, {}
     for told, lose in ((whole, ()), (parts, (0,))):
         streams.numbering._pid = 0  # another sender

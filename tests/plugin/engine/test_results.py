@@ -52,11 +52,6 @@ def test_lists_are_made_when_asked_for_and_kept(output):
     assert kept(output) is first
 
 
-def test_the_first_rows_of_a_result_need_no_lists(output):
-    assert (output.token_ids, output.logprob) == ([30, 31], -3.875)
-    assert type(kept(output)).__name__ == "Rows"
-
-
 @each(
     "look",
     [
@@ -71,13 +66,6 @@ def test_whoever_looks_sees_lists(output, look):
     seen = look(output)
     assert seen == as_sent()
     assert type(seen) is type(as_sent())
-
-
-def test_equal_before_and_after(rig):
-    (one,), (other,) = rig.step(TOKENS)["only"], rig.step(TOKENS)["only"]
-    other.outputs.send_idx = one.outputs.send_idx
-    assert one.outputs.top_logprobs  # made here, not yet there
-    assert one.outputs == other.outputs
 
 
 def test_changes_stay(output):
@@ -134,17 +122,6 @@ def waits(result):
 def upstream_dict(result):
     """What FastDeploy's own method makes of a result; a result of its own, for it reads everything."""
     return imported("fastdeploy.engine.request").RequestOutput.to_dict(copy.copy(result))
-
-
-def test_metrics_are_made_when_asked_for_and_kept(rig):
-    (result,) = rig.step(TOKENS)["only"]
-    assert waits(result)
-    metrics = result.metrics
-    assert not waits(result)
-    assert result.metrics is metrics
-    assert isinstance(metrics, imported("fastdeploy.engine.request").RequestMetrics)
-    assert metrics == rig.requests["only"].metrics
-    assert metrics is not rig.requests["only"].metrics
 
 
 @each("read", [False, True])
@@ -204,27 +181,7 @@ def test_metrics_can_be_replaced(rig):
     assert not hasattr(result, "metrics")
 
 
-def test_another_request_in_the_slot_has_its_own_metrics(rig):
-    (before,) = rig.step(TOKENS)["only"]
-    rig.insert("next", 0)
-    rig.step(TOKENS)
-    (after,) = rig.step(TOKENS)["next"]
-    assert after.to_dict()["metrics"] == rig.requests["next"].metrics.to_dict()
-    assert before.to_dict()["metrics"]["arrival_time"] != after.to_dict()["metrics"]["arrival_time"]
-
-
 # ---- dictionaries ------------------------------------------------------------------------------------------
-
-
-def test_dictionaries_take_no_more_memory_than_those_of_fastdeploy(rig):
-    (result,) = rig.step(TOKENS)["only"]
-    made, stock = result.to_dict(), upstream_dict(result)
-    for ours, theirs in [
-        (made, stock),
-        (made["outputs"], stock["outputs"]),
-        (made["metrics"], stock["metrics"]),
-    ]:
-        assert sys.getsizeof(ours) <= sys.getsizeof(theirs)
 
 
 def test_no_result_is_of_interest_to_the_garbage_collector(rig):

@@ -1,7 +1,6 @@
 """FastDeploy's loop that fetches results and sends them, and ours in its place."""
 
 import collections
-import gc
 import queue
 import random
 import threading
@@ -64,6 +63,13 @@ def result(plan, name, tokens=(5,), **values):
     return made
 
 
+def unpackable(plan, name="a", **values):
+    made = result(plan, name)
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made
+
+
 def sent(engine):
     got = []
     while True:
@@ -77,7 +83,8 @@ def both(plan, loop, engine, *steps):
     """What one round of FastDeploy's loop sends and of ours, and what is left behind."""
     outcomes = []
     workers = dict(engine.request_worker_map)
-    for one in (lambda: loop.stock.loop(once(engine)), lambda: loop.round(engine)):
+    once = double.engine__common_engine._Once(engine)
+    for one in (lambda: loop.stock.loop(once), lambda: loop.round(engine)):
         engine.scheduler.requests.update(dict.fromkeys("abcd"))
         engine.request_worker_map = dict(workers)
         for step in steps:
@@ -87,10 +94,6 @@ def both(plan, loop, engine, *steps):
         outcomes.append([sent(engine), [dict(table) for table in state]])
     assert outcomes[0] == outcomes[1]
     return outcomes[0]
-
-
-def once(engine):
-    return double.engine__common_engine._Once(engine)
 
 
 STEPS = {
@@ -103,21 +106,9 @@ STEPS = {
 BY_RULES = {
     "no token": (lambda plan: [result(plan, "a", ()), result(plan, "b")],),
     "theirs": (lambda plan: [plan.fd.RequestOutput("a", finished=True, error_code=500), result(plan, "b")],),
-    "no outputs": (lambda plan: [result(plan, "a", finished=True), without_outputs(plan)],),
-    "tokens in a tuple": (lambda plan: [result(plan, "a"), with_a_tuple(plan)],),
+    "no outputs": (lambda plan: [result(plan, "a", finished=True), unpackable(plan, "b", outputs=None)],),
+    "tokens in a tuple": (lambda plan: [result(plan, "a"), result(plan, "b", token_ids=(5, 6))],),
 }
-
-
-def without_outputs(plan):
-    made = result(plan, "b")
-    made.outputs = None
-    return made
-
-
-def with_a_tuple(plan):
-    made = result(plan, "b")
-    made.outputs.token_ids = (5, 6)
-    return made
 
 
 @each("what", STEPS)
@@ -157,13 +148,6 @@ def test_where_no_batches_are_sent_fastdeploys_loop_runs(name, value, loop, engi
     loop.end()
     assert given == [engine]
     assert loop.rounds == 0
-
-
-def unpackable(plan, name="a", **values):
-    made = result(plan, name)
-    for key, value in values.items():
-        setattr(made, key, value)
-    return made
 
 
 def test_a_message_that_cannot_be_packed_is_fastdeploys_error(plan, loop, engine, monkeypatch):
@@ -230,7 +214,7 @@ MOST_ON_THE_WAY = 8
 def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tmp_path):
     """ZeroMQ's high-water marks of one message (``FD_ZMQ_SNDHWM=1``), and a reader that is slow."""
     zmq = pytest.importorskip("zmq")
-    rounds, address = 40, f"ipc://{tmp_path}/results"
+    rounds, address = 16, f"ipc://{tmp_path}/results"
     experts = [np.full((1000, 46, 8), number, np.uint8) for number in range(rounds)]
     stock, context, begun = engine.send_response_server.socket, zmq.Context(), []
     reader, writer = context.socket(zmq.PULL), context.socket(zmq.PUSH)
@@ -253,7 +237,7 @@ def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tm
             assert reader.poll(30_000)
             assert len(begun) <= number + MOST_ON_THE_WAY
             ((told,),) = msgpack.unpackb(reader.recv())
-            assert told["prompt"] == experts[number].tolist()
+            assert (len(told["prompt"]), told["prompt"][-1]) == (1000, [[number] * 8] * 46)
         sender.join(30)
         assert not sender.is_alive()
     finally:
@@ -261,36 +245,22 @@ def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tm
         context.destroy(linger=0)
 
 
-def test_a_server_whose_method_was_replaced_is_asked(plan, loop, engine):
-    given = []
-    engine.send_response_server.send_response = lambda *arguments, **named: given.append((arguments, named))
-    engine.scheduler.put_results([made := result(plan, "a")])
-    loop.round(engine)
-    assert given == [((None, [[made]]), {"worker_pid": 1})]
-
-
-def test_a_class_whose_method_was_replaced_is_asked(plan, loop, engine, monkeypatch):
+def test_a_method_that_was_replaced_is_called(plan, loop, engine, monkeypatch):
+    """Of the class, and of the server."""
     given, server = [], type(engine.send_response_server)
     assert loop.sending is not None
-    monkeypatch.setattr(
-        server, "_send_batch_response", lambda server, *all_of_it, **named: given.append(all_of_it)
-    )
+    monkeypatch.setattr(server, "_send_batch_response", lambda self, *some, **named: given.append(some))
     engine.scheduler.put_results([made := result(plan, "a")])
     loop.round(engine)
-    assert given == [([[made]],)]
-
-
-def test_another_scheduler_is_asked(plan, loop, engine):
-    kept = engine.scheduler
-    kept.put_results([result(plan, "a")])
-    engine.scheduler = SimpleNamespace(get_results=kept.get_results)
+    engine.send_response_server.send_response = lambda *some, **named: given.append((some, named))
+    engine.scheduler.put_results([again := result(plan, "a")])
     loop.round(engine)
-    assert len(sent(engine)) == 1
+    assert given == [([[made]],), ((None, [[again]]), {"worker_pid": 1})]
 
 
 def test_random_rounds(plan, loop, engine):
     rng = random.Random(5)
-    for number in range(300):
+    for number in range(150):
 
         def step(plan, seed=number):
             own = random.Random(seed)
@@ -305,8 +275,8 @@ def test_random_rounds(plan, loop, engine):
 
         engine.request_worker_map = {name: rng.choice((1, 2, None)) for name in "abcd" if rng.random() < 0.8}
         both(plan, loop, engine, *[step] * rng.choice((1, 2)))
-    assert loop.rounds == 300
-    assert 30 < loop.sending.others < 450
+    assert loop.rounds == 150
+    assert 15 < loop.sending.others < 225
 
 
 def test_another_decode_is_asked(plan, loop, engine):
@@ -443,17 +413,12 @@ def _zmq_send_generated_tokens(self):
         for worker, batch in batches.items():
             self.send_response_server.send_response(None, batch, worker_pid=worker)
 """
-OTHER_LOOPS = {
-    "another text": ("= token_ids, text", "= token_ids, 'text'"),
-    "tokens are cut": ("= token_ids, text", "= token_ids[:1], text"),
-    "workers are kept": (
-        "self.request_worker_map.pop(request_id, None)",
-        "self.request_worker_map.get(request_id)",
-    ),
-    "one message": ("worker_pid=worker", "worker_pid=None"),
-    "another order": ("in batches.items()", "in list(batches.items())[::-1]"),
-    "another name": ("len(results) == 0", "not self.scheduler or len(results) == 0 or self.cfg"),
-}
+OTHER_LOOPS = [
+    ("= token_ids, text", "= token_ids[:1], text"),
+    ("self.request_worker_map.pop(request_id, None)", "self.request_worker_map.get(request_id)"),
+    ("worker_pid=worker", "worker_pid=None"),
+    ("in batches.items()", "in list(batches.items())[::-1]"),
+]
 
 
 SEND = """
@@ -467,16 +432,12 @@ def _send_batch_response(self, batch_data, worker_pid=None):
     except Exception as error:
         llm_logger.error(f"sending to {worker_pid} failed: {error}")
 """
-OTHER_SENDS = {
-    "requests are counted": ("try:", "self.requests = len(batch_data)\n    {0}"),
-    "requests are told": ("try:", "llm_logger.info([len(some) for some in batch_data])\n    {0}"),
-    "another name": ("llm_logger.error", "print(output); {0}"),
-    "the first only": ("in batch_data]", "in batch_data if outputs is batch_data[0]]"),
-    "an attribute of results": ("output.to_dict()", "{{**output.to_dict(), 'address': output.address}}"),
-    "another request": ("output.to_dict()", "{{**output.to_dict(), 'request_id': 'one'}}"),
-    "backwards": ("outputs in batch_data]", "outputs in list(batch_data)[::-1]]"),
-    "twice": ("self.socket.send(result, copy=False)", "[self.socket.send(result) for _ in batch_data]"),
-}
+OTHER_SENDS = [
+    ("try:", "self.requests = len(batch_data)\n    try:"),
+    ("in batch_data]", "in batch_data if outputs is batch_data[0]]"),
+    ("output.to_dict()", "{**output.to_dict(), 'request_id': 'one'}"),
+    ("self.socket.send(result, copy=False)", "[self.socket.send(result) for _ in batch_data]"),
+]
 
 
 def sends(plan, loop=None, send=None, service=None):
@@ -502,25 +463,14 @@ def sends(plan, loop=None, send=None, service=None):
 def test_methods_of_the_same_meaning_are_served(plan):
     assert sends(plan)
     assert sends(plan, BODY, SEND)
+    assert not sends(plan, service=object)
 
 
-@each("what", OTHER_LOOPS)
-def test_a_loop_of_another_meaning_is_left_alone(what, plan):
-    old, new = OTHER_LOOPS[what]
-    assert old in BODY
-    assert not sends(plan, BODY.replace(old, new))
-
-
-@each("what", OTHER_SENDS)
-def test_one_that_sends_in_another_way_is_left_alone(what, plan):
-    old, new = OTHER_SENDS[what]
-    assert old in SEND
-    assert not sends(plan, None, SEND.replace(old, new.format(old)))
-
-
-@each("service", [object, SimpleNamespace(), types.SimpleNamespace(**{LOOP: print})])
-def test_no_service_of_fastdeploys(service, plan):
-    assert not sends(plan, service=service)
+@each("text, old, new", [(BODY, *one) for one in OTHER_LOOPS] + [(SEND, *one) for one in OTHER_SENDS])
+def test_one_of_another_meaning_is_left_alone(text, old, new, plan):
+    assert old in text
+    changed = text.replace(old, new)
+    assert not sends(plan, *([changed] if text is BODY else [None, changed]))
 
 
 def test_the_trial_leaves_no_trace(plan):
@@ -546,13 +496,3 @@ def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, 
         assert vars(service)[LOOP] is stock
     finally:
         rig.close()
-
-
-def test_it_goes_with_a_token_processor_that_never_ran(service):
-    rig = Rig("topk", ["a"])
-    stock = rig.processor.delivery.stock.loop
-    assert vars(service)[LOOP] is not stock
-    rig.close()
-    del rig
-    gc.collect()
-    assert vars(service)[LOOP] is stock

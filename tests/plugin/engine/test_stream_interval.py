@@ -32,12 +32,6 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def plan():
-    module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
-
-
-@pytest.fixture
 def services(clock):
     """A function that makes engines, whose results a test takes out of their scheduler."""
     made = []
@@ -186,14 +180,6 @@ def test_an_error_from_another_thread_comes_behind_what_waits(services, plan):
     assert got[0].outputs.token_ids == [6, 7]
 
 
-def test_tokens_are_counted_when_they_are_made(services):
-    service = services(50, names=["a"])
-    for token in (5, 6, 7, 8):
-        service.rig.step({0: [token]})
-    assert service.rig.processor.tokens_counter["a"] == 4
-    assert service.rig.processor.number_of_output_tokens == 4
-
-
 def test_requests_that_never_end_are_forgotten(services):
     service, names = services(4), [f"request {number}" for number in range(3000)]
     before = list(map(sys.getrefcount, names))
@@ -232,7 +218,11 @@ def test_the_log_says_whether_it_is_used(value, interval, level, log, monkeypatc
 
 @pytest.mark.parametrize(
     ("channel", "mode"),
-    [("plain", {}), ("topk", {}), ("spec", {}), ("spec_topk", {}), ("topk", {"multimodal": True})],
+    [
+        ("spec_topk", {}),
+        ("topk", {"multimodal": True}),
+        *(pytest.param(one, {}, marks=pytest.mark.nightly) for one in ("plain", "topk", "spec")),
+    ],
 )
 def test_random_requests_get_the_same(channel, mode, services, clock):
     own = {"multimodal_inputs": {"num_input_image_tokens": 1}} if mode else {}
@@ -240,7 +230,7 @@ def test_random_requests_get_the_same(channel, mode, services, clock):
     for tokens in (0, 4, 10):
         rng, service, names = random.Random(7), services(tokens, channel, slots=slots), iter(range(1000))
         seated, made = {}, {}
-        for _ in range(150):
+        for _ in range(100):
             for slot in range(slots):
                 if slot not in seated and rng.random() < 0.5:
                     name = seated[slot] = f"request {next(names)}"
@@ -288,7 +278,7 @@ def without_clocks(results):
 
 BY_HAND = [name for name in trace_names() if "_h_" in name]
 RECORDED = [
-    name for number, name in enumerate(BY_HAND) if number % 6 == 0 or "mask" in name or "draft" in name
+    name for number, name in enumerate(BY_HAND) if number % 24 == 0 or "mask" in name or "draft_" in name
 ]
 
 
@@ -330,13 +320,13 @@ def delivered(trace, tokens, looked_at):
     return {name: joined(results) for name, results in got.items()}, sum(map(len, got.values()))
 
 
-@pytest.mark.parametrize("looked_at", [False, True], ids=["as made", "looked at"])
-def test_recorded_steps_say_the_same(looked_at):
+def test_recorded_steps_say_the_same():
     """What FastDeploy's recorded steps put: drafts, masks, prefills, recoveries, preemptions."""
     joins = 0
-    for trace in map(Trace.load, RECORDED):
+    for number, trace in enumerate(map(Trace.load, RECORDED)):
+        looked_at = number % 2 == 1
         right, before = delivered(trace, 0, looked_at)
         got, after = delivered(trace, 4, looked_at)
         assert got == right, trace.name
         joins += before - after
-    assert joins > 50
+    assert joins > 25

@@ -29,10 +29,6 @@ def scheduler():
     return made
 
 
-def result(plan, name):
-    return plan.new_result(0, 1, name, 3, None)
-
-
 def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
     one = wake_up.WakeUp(scheduler)
     assert "0.5 s instead of 0.001 s" in one.begin()
@@ -42,17 +38,6 @@ def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
     assert scheduler.wait_response_timeout == STOCK
     one.end()
     assert scheduler.wait_response_timeout == STOCK
-
-
-def test_the_look_leaves_the_scheduler_as_it_is(plan, scheduler, wake_up):
-    scheduler.put_results([result(plan, "a")])
-    before = {
-        **vars(scheduler),
-        "responses": {name: list(some) for name, some in scheduler.responses.items()},
-    }
-    assert wake_up.waits_in(scheduler) is scheduler
-    assert vars(scheduler) == before
-    assert len(scheduler.get_results()) == 1
 
 
 def test_a_wait_that_somebody_has_changed_meanwhile_stays(plan, scheduler, wake_up):
@@ -83,40 +68,6 @@ def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake
 def test_the_one_inside_a_data_parallel_scheduler(plan, scheduler, wake_up):
     outer = SimpleNamespace(_scheduler=scheduler, put_results=None)
     assert wake_up.waits_in(outer) is scheduler
-
-
-def test_who_waits_is_woken_by_put_and_by_nothing_else(plan, scheduler, wake_up):
-    """With a wait that only a hang reaches."""
-    scheduler.wait_response_timeout = 600
-    got = []
-    waiting = threading.Thread(target=lambda: got.append(scheduler.get_results()), daemon=True)
-    waiting.start()
-    until(lambda: scheduler.responses_not_empty._waiters)
-    scheduler.put_results([])  # wakes, and brings nothing: the wait goes on
-    until(lambda: scheduler.responses_not_empty._waiters)
-    assert got == []
-    scheduler.put_results([result(plan, "a")])
-    waiting.join(60)
-    assert list(got[0]) == ["a"]
-
-
-def other(text):
-    """A scheduler whose get_results is another."""
-    module, there = double.scheduler__local_scheduler, {}
-    exec(text, vars(module), there)
-    return type("Other", (module.LocalScheduler,), there)()
-
-
-def test_a_scheduler_of_another_kind_is_left_alone(plan, wake_up):
-    scheduler = other(
-        "def get_results(self):\n    with self.responses_not_empty:\n"
-        "        return self.responses_not_empty.wait_for(lambda: self.responses, 0.001) or {}\n"
-    )
-    assert wake_up.waits_in(scheduler) is None
-    one = wake_up.WakeUp(scheduler)
-    assert one.begin() == ""
-    one.end()
-    assert scheduler.wait_response_timeout == STOCK
 
 
 @each(
@@ -152,14 +103,6 @@ def test_a_token_processor_that_runs_has_made_it_long(scheduler, ops_queue, capl
     finally:
         logger.removeHandler(caplog.handler)
         rig.close()
-
-
-def test_one_that_stands_aside_changes_nothing(scheduler, monkeypatch, ops_queue):
-    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
-    rig = Rig("topk", ["a"])
-    assert not type(rig.processor).__module__.startswith("fd_postproc.")
-    assert not hasattr(rig.processor, "wake_up")
-    assert scheduler.wait_response_timeout == STOCK
 
 
 def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(ops_queue):

@@ -16,7 +16,7 @@ from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
 from tests.lib.sampled_steps import KINDS
-from tests.lib.worker_side import CHANNEL, lines, sampled, save
+from tests.lib.worker_side import lines, sampled, save
 
 pytestmark = pytest.mark.framework
 
@@ -69,13 +69,6 @@ def test_a_queue_made_before_the_limits_were_raised(default_limits, double, plug
     [line] = lines(log, "ERROR")
     assert "the queue holds 16384" in line
     assert "remove the queue" in line
-
-
-@CHANNEL
-def test_nothing_is_said_where_all_fits(channel, raised_limits, double, plugged, log):
-    save(double, channel, sampled(channel, batch=200))
-    stock_ops.receive_ours(channel)
-    assert not lines(log, "ERROR")
 
 
 def test_a_call_of_another_form_is_checked_for_room(default_limits, double, plugged, monkeypatch, log):

@@ -66,18 +66,6 @@ def test_it_stands_aside_when_told_to(double, originals, log, monkeypatch):
     assert lines(log, "INFO", "FD_POSTPROC_DISABLE")
 
 
-@each(
-    "value, off",
-    [("", False), ("0", False), (" 0 ", False), ("1", True), ("false", False), ("yess", True)],
-)
-def test_values_of_the_switch(double, originals, monkeypatch, value, off):
-    monkeypatch.setenv("FD_POSTPROC_DISABLE", value)
-    worker.register()
-    found = isinstance(double.model_executor__ops__gpu.save_output, SaveOp)
-    restore_save_ops()
-    assert found != off
-
-
 def test_unreadable_switches_are_said_and_are_safe(double, originals, log, monkeypatch):
     for name in ("CHECKSUM", "FLIGHT_TOKENS", "KEEP_STALE"):
         monkeypatch.setenv(f"FD_POSTPROC_{name}", "perhaps")
