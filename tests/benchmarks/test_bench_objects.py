@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 import sysv_ipc
 
 import fd_postproc as fp
 from benchmarks import _floor
 from benchmarks._objects import Objects
-from benchmarks.cases import Case, attributes, objects_in, tensors_of
+from benchmarks.cases import tensors_of
 from benchmarks.gets import _OPS
-from benchmarks.processors import holds_message
 from benchmarks.receive import tensors_hold
-from benchmarks.step import result_objects
 from tests.lib.rows import each
 
 
@@ -67,12 +64,6 @@ def test_objects_are_made_anew_and_equal():
     assert made[0].outputs.second["k"] is not original[0].outputs.second["k"]
 
 
-def test_objects_of_unknown_classes_are_shared():
-    original = graph()
-    made = Objects(original, {WithDict: True}).make()
-    assert made[0].outputs is original[0].outputs
-
-
 def test_made_objects_are_freed():
     original = graph()
     objects = Objects(original, KNOWN)
@@ -83,25 +74,6 @@ def test_made_objects_are_freed():
         objects.make()
     assert sys.getrefcount(text) == references
     assert sys.getallocatedblocks() - before < 150  # one object a time would be 200
-
-
-def test_too_many_classes_are_refused():
-    classes = {type(f"C{i}", (), {}): True for i in range(17)}
-    with pytest.raises(ValueError, match="16 classes"):
-        Objects([], classes)
-
-
-def test_classes_of_results_are_found():
-    made = result_objects(graph()).make()
-    assert [vars(one).keys() for one in made] == [vars(one).keys() for one in graph()]
-    assert made[0].outputs.first.ids is not None
-    assert result_objects([]).make() == []
-
-
-def test_objects_in_classes_are_counted():
-    assert attributes(Slotted(1)) == {"first": 1, "second": None}
-    # The list, two WithDict, two Slotted, 1.5 and 2.5, Rows, its lists, its numbers, the dict with its list.
-    assert objects_in(graph()) == 1 + 2 + 2 + 2 + 1 + 4 + 3 + 3
 
 
 # ---- Get ops ------------------------------------------------------------------------------------------
@@ -171,21 +143,3 @@ def test_tensors_with_another_token_are_noticed(raised_limits, ops_queue, channe
     first = {"topk": 2, "spec": 258}[channel]
     tensors[0][first] += 1
     assert not tensors_hold(tensors, step)
-
-
-@pytest.mark.framework
-def test_results_of_another_message_are_noticed():
-    from benchmarks.processors import RESTATED, load_case, loaded
-    from tests.lib.quiet import imported
-
-    module = imported("fastdeploy.output.token_processor")
-    try:
-        for case in (Case("plain", 3, 1, 1), Case("topk", 3, 1, 6), Case("spec", 3, 2, 1), Case(batch=3)):
-            load = loaded(RESTATED, module, load_case(case))
-            assert holds_message(load)
-            load.sink.last[1].outputs.token_ids = [7]
-            load.sink.last[1].outputs.top_logprobs = None if case.channel.endswith("topk") else 0
-            with pytest.raises(TypeError) if case.channel.endswith("topk") else pytest.raises(AssertionError):
-                assert holds_message(load)
-    finally:
-        module.main_process_metrics.reset()

@@ -38,7 +38,7 @@ SURROUNDINGS = {
     "unreadable switches": ["env", "FD_POSTPROC_DISABLE=perhaps", "FD_POSTPROC_FLIGHT_TOKENS=perhaps"],
     "an unreadable number": ["env", "FD_POSTPROC_LOG_STATS=perhaps", "FD_POSTPROC_FLIGHT=perhaps"],
 }
-QUICK = [(name, "demo") for name in ("64 descriptors", "150 MB of memory", "no /proc")]
+QUICK = [(name, "demo") for name in ("64 descriptors", "no /proc")]
 PAIRS = [(name, command) for k, name in enumerate(SURROUNDINGS) for command in [*COMMANDS][k % 5 :: 4]]
 
 
@@ -88,16 +88,6 @@ def in_odd_surroundings(surrounding, command, tmp_path):
         assert "mount /proc" in err
 
 
-def test_no_queue_is_left(run, own_namespace):
-    if not own_namespace:
-        pytest.skip("kernel.msgmni is set in an IPC namespace of the test's own")
-    set_limit("msgmni", 0)
-    status, _, err = run("demo")
-    assert status == 1
-    assert "all 0 queues that kernel.msgmni allows are in use" in err
-    assert "ipcs -q" in err
-
-
 def test_no_queue_is_left_for_a_receiver(own_namespace):
     if not own_namespace:
         pytest.skip("kernel.msgmni is set in an IPC namespace of the test's own")
@@ -106,14 +96,9 @@ def test_no_queue_is_left_for_a_receiver(own_namespace):
         queues.open_queue(12345)
 
 
-@each("command", [("inspect", RECORDING), ("inspect", "--help")])
-def test_a_full_standard_output_is_named(command):
+def test_a_full_standard_output_is_named():
     with open("/dev/full", "w") as full:
-        done = subprocess.run([FD_POSTPROC, *command], stdout=full, stderr=subprocess.PIPE, text=True)
-    if "--help" in command:  # argparse swallows it
-        assert "Traceback" not in done.stderr
-    else:
-        assert (done.returncode, done.stderr) == (
-            1,
-            "fd-postproc inspect: standard output: No space left on device\n",
-        )
+        command = [FD_POSTPROC, "inspect", RECORDING]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "fd-postproc inspect: standard output: No space left on device\n"

@@ -127,16 +127,6 @@ def test_replay_refuses_what_cannot_fit_before_anything_is_sent(run, queue):
     assert queue.current_messages == 0
 
 
-def test_replay_names_a_type_that_cannot_be_sent(run, queue, tmp_path):
-    path = tmp_path / "a"
-    with RecordingWriter(path) as recording:
-        recording.write(b"x", (3 << 32) + 1)
-    status, _, err = run("replay", path, key_of(queue))
-    assert status == 1
-    assert "type 0x300000001" in err
-    assert queue.current_messages == 0
-
-
 @pytest.mark.realtime
 def test_replay_gives_up_on_a_queue_that_stays_full(run, queue, tmp_path):
     queue.max_size = min(queue.max_size, 16384)

@@ -1,7 +1,6 @@
 """Parts of ``harness/service`` that need no FastDeploy: first responses that are dropped, and ids."""
 
 import asyncio
-import importlib
 import sys
 from types import SimpleNamespace
 
@@ -67,12 +66,6 @@ def test_the_map_of_the_plug_in_stays(connections):
     assert manager(connections, ours).request_map is ours
 
 
-def test_ids_are_no_part_of_an_answer(tool):
-    for user in ("case", "chat-logprobs5-stream"):
-        text = f"request[{NAME.format(user)}_0] ended, cmpl-01234567-89ab-cdef-0123-456789abcdef did not"
-        assert tool.cases.tidy(text) == "request[chatcmpl-ID] ended, cmpl-ID did not"
-
-
 def test_it_may_not_matter_where_a_chunk_ends(tool):
     def chunk(text, ids, **more):
         choice = {"index": 0, "delta": {"content": text, "completion_token_ids": ids}, **more}
@@ -92,37 +85,3 @@ def test_it_may_not_matter_where_a_chunk_ends(tool):
     assert differ(chunk("abc", [1, 2]))
     assert differ(chunk("abc", [1, 2]), may_go_on=True) == []
     assert differ(chunk("a", [1, 2]), may_go_on=True)
-
-
-def test_the_table_of_streams(tool):
-    pytest.importorskip("aiohttp")
-    streams = importlib.import_module(f"{service_tool.NAME}.streams")
-    row = {
-        "server": streams.SERVERS[1].name,
-        "requests": 64,
-        "kind": "1 column",
-        "interval": 0.1,
-        "steps": 100,
-        "seconds": 10.0,
-    }
-    row |= {"tokens a second": 1000.0, "API server ms": 20.0, "engine ms": 5.0, "load average": 1.6}
-    rows = [row | {"chunk p50 ms": 99.6, "chunk p99 ms": 150.0}, row | {"server": streams.SERVERS[0].name}]
-    one, four = streams.table(rows).splitlines()[2:]
-    costs = " 200 us | 50 us | 250 us | 2 |"
-    assert one == f"| 64, 1 column | 100 ms | {streams.SERVERS[0].name} | 1,000 | - | - |{costs}"
-    assert four == f"| 64, 1 column | 100 ms | {streams.SERVERS[1].name} | 1,000 | 100 ms | 150 ms |{costs}"
-
-
-def test_a_server_that_is_behind_is_saturated(tool):
-    pytest.importorskip("aiohttp")
-    streams = importlib.import_module(f"{service_tool.NAME}.streams")
-    assert streams.is_saturated({"interval": 0.05, "chunk p99 ms": 100.5})
-    assert not streams.is_saturated({"interval": 0.05, "chunk p99 ms": 99.5})
-
-
-def test_the_table_of_steps_has_each_way_to_serve(tool):
-    pytest.importorskip("aiohttp")
-    measure = importlib.import_module(f"{service_tool.NAME}.measure")
-    row = {"requests": 256, "kind": "plain", "interval": 0.1}
-    rows = [{**row, "plug-in": plug_in, "API server ms": 20.0 - plug_in} for plug_in in (True, False)]
-    assert "| 20 / 19 |" in measure.table(rows)

@@ -133,7 +133,7 @@ class Processor:
     """FastDeploy's data processor."""
 
     def __init__(self, reasoning=Thinks, tools=Calls, tokenizer=None):
-        self.tokenizer = tokenizer or Tokenizer()
+        self.tokenizer = Tokenizer() if tokenizer is None else tokenizer
         self.decode_status, self.model_status_dict, self.tool_parser_dict = {}, {}, {}
         self.reasoning_parser = reasoning and reasoning(self.tokenizer)
         self.tool_parser_obj, self.eos_token_ids = tools, [4]

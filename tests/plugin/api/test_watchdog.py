@@ -250,25 +250,13 @@ def test_a_client_outside_of_a_loop_is_not_watched(play, tmp_path):
     client.zmq_client.socket.context.term()
 
 
-def test_a_look_that_fails_is_logged_and_the_next_one_comes(caplog):
-    async def scene():
-        dog = Watchdog(SimpleNamespace(), "/nowhere", asyncio.get_running_loop())
-        looks = []
-
-        def look():
-            looks.append(1)
-            raise RuntimeError("planted")
-
-        dog.look = look
-        watchdog.LOOK_S, before = 0.001, watchdog.LOOK_S
-        try:
-            dog.begin()
-            await until(lambda: len(looks) > 2)
-        finally:
-            watchdog.LOOK_S = before
-
-    asyncio.run(asyncio.wait_for(scene(), 30))
+def test_a_look_that_fails_is_logged_and_the_next_one_comes(seen, caplog, monkeypatch):
+    later = []
+    monkeypatch.setattr(seen.dog._loop, "call_later", lambda seconds, call: later.append((seconds, call)))
+    monkeypatch.setattr(seen.dog, "look", None)
+    seen.dog.begin()
     assert "the look at the engine's process failed" in caplog.text
+    assert later == [(watchdog.LOOK_S, seen.dog._run)]
 
 
 def test_an_error_of_fastdeploys_has_fastdeploys_traceback(tmp_path):
@@ -293,20 +281,17 @@ def test_an_error_of_fastdeploys_has_fastdeploys_traceback(tmp_path):
         assert "watchdog.py" not in told.replace("test_watchdog.py", "")
 
 
-def test_it_can_be_switched_off(monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_ENGINE_WATCHDOG", "0")
+def test_it_can_be_switched_off_and_a_client_that_connects_in_another_way_stays(monkeypatch):
     cls = engine_client("")
-    stock = dict(vars(cls))
-    with pytest.raises(NotPlain, match="FD_POSTPROC_ENGINE_WATCHDOG is off"):
-        watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+    stock, module = dict(vars(cls)), SimpleNamespace(EngineClient=cls, ParameterError=ParameterError)
+    with monkeypatch.context() as patch:
+        patch.setenv("FD_POSTPROC_ENGINE_WATCHDOG", "0")
+        with pytest.raises(NotPlain, match="FD_POSTPROC_ENGINE_WATCHDOG is off"):
+            watchdog.install(module)
     assert dict(vars(cls)) == stock
-
-
-def test_a_client_that_connects_in_another_way_stays():
-    cls = engine_client("")
     cls.add_requests = lambda client, task: None
     with pytest.raises(NotPlain, match="in another way"):
-        watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+        watchdog.install(module)
 
 
 # ---- answers that are not streamed -------------------------------------------------------------------------
@@ -316,30 +301,22 @@ def test_a_client_that_connects_in_another_way_stays():
 def serving(monkeypatch):
     """FastDeploy's error response and FastAPI's exception, restated; a handler whose engine is gone."""
 
-    class ErrorInfo(SimpleNamespace):
-        pass
-
-    class ErrorResponse(SimpleNamespace):
-        pass
-
     class HTTPException(Exception):
         def __init__(self, status_code, detail):
             super().__init__(detail)
             self.status_code = status_code
 
-    protocol = types.ModuleType("protocol")
-    protocol.ErrorInfo, protocol.ErrorResponse = ErrorInfo, ErrorResponse
-    utils = types.ModuleType("utils")
-    utils.ErrorType = SimpleNamespace(INTERNAL_ERROR="internal_error")
-    fastapi = types.ModuleType("fastapi")
-    fastapi.HTTPException = HTTPException
-    for name, module in (
-        ("fastdeploy.entrypoints.openai.protocol", protocol),
-        ("fastdeploy.utils", utils),
-        ("fastapi", fastapi),
-    ):
+    made = {name: type(name, (SimpleNamespace,), {}) for name in ("ErrorInfo", "ErrorResponse")}
+    modules = {
+        "fastdeploy.entrypoints.openai.protocol": made,
+        "fastdeploy.utils": {"ErrorType": SimpleNamespace(INTERNAL_ERROR="internal_error")},
+        "fastapi": {"HTTPException": HTTPException},
+    }
+    for name, contents in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(contents)
         monkeypatch.setitem(sys.modules, name, module)
-    return SimpleNamespace(ErrorInfo=ErrorInfo, ErrorResponse=ErrorResponse, HTTPException=HTTPException)
+    return SimpleNamespace(HTTPException=HTTPException, **made)
 
 
 def handler_of(answer, is_gone):
@@ -381,7 +358,10 @@ def test_other_answers_stay(serving):
     for answer in (other, "a whole answer"):
         assert ask(handler_of(answer, True)[0]) is answer
         assert ask(handler_of(answer, False)[0]) is answer
-    assert ask(handler_of(None, False)[0]) is None
+    handler, _ = handler_of(None, False)
+    assert ask(handler) is None
+    del handler.engine_client
+    assert ask(handler) is None
 
 
 def test_what_is_raised_becomes_a_503_only_while_the_engine_is_gone(serving):
@@ -390,12 +370,6 @@ def test_what_is_raised_becomes_a_503_only_while_the_engine_is_gone(serving):
     assert raised.value.status_code == 503
     with pytest.raises(AttributeError, match="data"):
         ask(handler_of(AttributeError("data"), False)[0])
-
-
-def test_a_handler_without_a_client_answers():
-    handler, _ = handler_of("a whole answer", True)
-    del handler.engine_client
-    assert ask(handler) == "a whole answer"
 
 
 def test_a_serving_class_of_another_kind_stays():
