@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib.children import python
-from tests.lib.crashes import Scheduling
 from tests.lib.paths import ROOT
 from tests.lib.waiting import PATIENCE
 
@@ -155,6 +154,7 @@ def test_in_one_process(run, tmp_path):
         assert f"the test left behind: {left}" in told
 
 
+@pytest.mark.nightly
 def test_in_several_processes(run, tmp_path):
     """After a crash the others are run, the realtime tests in one process, and the run ends."""
     sizes = [*range(20, 8, -1), 8, *range(7, 1, -1)]
@@ -166,6 +166,7 @@ def test_in_several_processes(run, tmp_path):
     assert "10 in quarantine" in told
 
 
+@pytest.mark.nightly
 def test_realtime_tests_alone(run, tmp_path):
     """Of two processes one gets them; another does what is left where it ends in the first."""
     crash = "import os, pytest\npytestmark = pytest.mark.realtime\ndef test_it(): os._exit(1)\n"
@@ -174,6 +175,7 @@ def test_realtime_tests_alone(run, tmp_path):
     assert "1 failed, 1 passed" in told, told
 
 
+@pytest.mark.nightly
 def test_a_hang_is_told(run, tmp_path):
     """What it says in time is the test's name and where it hangs; one that needs real time has more of it.
 
@@ -187,11 +189,3 @@ def test_a_hang_is_told(run, tmp_path):
     assert "3 failed, 1 passed" in told, told
     assert "test_hangs.py::test_it" in told
     assert "in wait_for_ever" in told
-
-
-def test_a_process_that_has_not_said_what_its_tests_are_gets_none():
-    """Another one may end meanwhile, whose files are handed out anew."""
-    scheduling, file = Scheduling.__new__(Scheduling), {"test_it": False}
-    scheduling.workqueue, scheduling.registered_collections = {"file": file}, {}
-    scheduling._reschedule(object())
-    assert scheduling.workqueue == {"file": file}

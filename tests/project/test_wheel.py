@@ -92,12 +92,6 @@ def test_the_sdist_can_be_installed(sdist, own_namespace, tmp_path):
     assert "arrived equal" in " ".join(out.split())
 
 
-def test_the_benchmarks_run_in_a_checkout_whose_package_is_installed(tree, wheels_venv):
-    shell("pip install -q '.[bench]'", tree, wheels_venv)
-    out = shell("python -m benchmarks save --quick --rounds 1", tree, wheels_venv)
-    assert "fd_postproc" in out
-
-
 def test_examples_run_with_a_wheel(wheels_venv, own_namespace, tmp_path):
     """Outside the checkout, where all of them run in the environment of the tests."""
     if not own_namespace:
