@@ -11,7 +11,7 @@ from fd_postproc.fastdeploy.api.pieces import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.paths import TESTS
-from tests.lib.random_cuts import cuts
+from tests.lib.random_answers import in_cuts as cuts
 from tests.lib.restated_parsers import WORDS, Calls, Processor, Thinks, of_fastdeploy
 from tests.lib.rows import each
 

@@ -8,9 +8,7 @@ from tests.lib.real_tree import LIB, check, each_tree, run
 
 pytestmark = pytest.mark.fastdeploy
 
-RANDOM = str(LIB / "random_thinking.py")
-CUTS = str(LIB / "random_cuts.py")
-HELD = str(LIB / "random_held.py")
+RANDOM = str(LIB / "random_answers.py")
 UNMENDED = {"FD_POSTPROC_MENDS": "0"}
 SERVE = str(LIB / "chunk_replay" / "serve.py")
 TRIAL = """
@@ -49,22 +47,13 @@ def test_ours_is_used_or_a_reason_is_given(tree, tmp_path):
         assert "Error" not in reason, reason
 
 
-def answers(tree, folder, first, count):
-    """Random answers with log-probabilities, masks, experts and several choices: chunks and bodies."""
-    told, _ = run(tree, ANSWERS, first, count, folder=folder, shim=False)
-    assert len(told) == count // 50 * 2
-    assert {*told} == {None}
-
-
 @each_tree
-def test_random_answers_are_written_the_same(tree, tmp_path):
-    answers(tree, tmp_path, 0, 50)
-
-
-@pytest.mark.nightly
-@each_tree
-def test_more_random_answers_are_written_the_same(tree, tmp_path):
-    answers(tree, tmp_path, random.randrange(1 << 30), 2000)
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_random_answers_are_written_the_same(tree, tmp_path, count):
+    """With log-probabilities, masks, experts and several choices: chunks and bodies."""
+    first = 0 if count == 50 else random.randrange(1 << 30)
+    told, _ = run(tree, ANSWERS, first, count, folder=tmp_path, shim=False)
+    assert told == [None] * (count // 50 * 2)
 
 
 @each_tree
@@ -130,24 +119,25 @@ def test_the_switch_leaves_everything_to_fastdeploy(tree, tmp_path):
     assert told["written"] == 0
 
 
-def think(tree, folder, seed, deltas):
-    """Random answers through every parser, on every kind of tokenizer: equal, and by excerpts."""
-    told, _ = run(tree, RANDOM, seed, deltas, folder=folder, shim=False, **UNMENDED)
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+def random_answers(tree, folder, how, *numbers, **variables):
+    """What the program says; each nightly run has a seed of its own."""
+    seed = 1 if numbers[0] < 100 else random.randrange(1 << 30)
+    return run(tree, RANDOM, how, seed, *numbers, folder=folder, shim=False, **variables)[0]
+
+
+@each_tree
+@pytest.mark.parametrize("deltas", [60, nightly(25_000)])
+def test_random_answers_are_parsed_the_same(tree, tmp_path, deltas):
+    """Through every parser, on every kind of tokenizer: equal, and by excerpts."""
+    told = random_answers(tree, tmp_path, "same", deltas, **UNMENDED)
     assert told["wrong"] == []
     assert all(told["quick"].values()), told["left"]
     assert min(told["played"].values()) >= deltas
     assert len(told["played"]) >= 40
-
-
-@each_tree
-def test_random_answers_are_parsed_the_same(tree, tmp_path):
-    think(tree, tmp_path, 1, 60)
-
-
-@pytest.mark.nightly
-@each_tree
-def test_a_million_random_deltas_are_parsed_the_same(tree, tmp_path):
-    think(tree, tmp_path, random.randrange(1 << 30), 25_000)
 
 
 def tells_state(tree):
@@ -157,45 +147,30 @@ def tells_state(tree):
         pytest.skip("its parsers are told no state")
 
 
-def cut(tree, folder, seed, answers, many, *kinds):
-    """Random answers in random cuts are those of one token a result, for every pair of parsers."""
+KINDS = ("bytebpe", "metaspace", "sentencepiece")
+
+
+@each_tree
+@pytest.mark.parametrize(("times", "kinds"), [(1, KINDS), *(nightly(8, [kind]) for kind in KINDS)])
+def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path, times, kinds):
+    """For every pair of parsers."""
     tells_state(tree)
-    told, _ = run(tree, CUTS, seed, answers, many, *kinds, folder=folder, shim=False)
-    assert told["wrong"] == {}
-    assert told["left"] == []
-    assert told["pairs"] >= 14 * (len(kinds) or 3)
-    assert told["streams"] == told["pairs"] * answers * many
-    assert told["stock_wrong"] > told["stock"] / 10
+    answers, many = (8, 3) if times == 1 else (250, 8)
+    for _ in range(times):
+        told = random_answers(tree, tmp_path, "cuts", answers, many, *kinds)
+        assert told["wrong"] == {}
+        assert told["left"] == []
+        assert told["pairs"] >= 14 * len(kinds)
+        assert told["streams"] == told["pairs"] * answers * many
+        assert told["stock_wrong"] > told["stock"] / 10
 
 
 @each_tree
-def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path):
-    cut(tree, tmp_path, 1, 8, 3)
-
-
-@pytest.mark.nightly
-@each_tree
-@pytest.mark.parametrize("kind", ["bytebpe", "metaspace", "sentencepiece"])
-def test_two_thousand_answers_of_each_pair_are_parsed_as_one_token_a_result(tree, kind, tmp_path):
-    for _ in range(8):
-        cut(tree, tmp_path, random.randrange(1 << 30), 250, 8, kind)
-
-
-def hold(tree, folder, seed, answers):
+@pytest.mark.parametrize("answers", [20, nightly(600)])
+def test_no_text_is_lost(tree, tmp_path, answers):
     """Texts with broken characters are those of all ids: with ours every time."""
     tells_state(tree)
-    told, _ = run(tree, HELD, seed, answers, folder=folder, shim=False)
+    told = random_answers(tree, tmp_path, "held", answers)
     assert "first" not in told, told["first"]
     assert len(told) == 18
     assert sum(wrong["stock"] for wrong in told.values()) > answers
-
-
-@each_tree
-def test_no_text_is_lost(tree, tmp_path):
-    hold(tree, tmp_path, 1, 20)
-
-
-@pytest.mark.nightly
-@each_tree
-def test_no_text_of_many_answers_is_lost(tree, tmp_path):
-    hold(tree, tmp_path, random.randrange(1 << 30), 600)
