@@ -1,15 +1,12 @@
 """The benchmarks check their answers, run, and report; how fast anything is, is not tested here."""
 
-import errno
 import gc
 import os
 from unittest import mock
 
-import numpy as np
 import pytest
 import sysv_ipc
 
-import fd_postproc as fp
 from benchmarks import (
     QUESTIONS,
     _floor,
@@ -96,18 +93,6 @@ def test_every_quick_contender_on_fastdeploys_classes(raised_limits, question, c
     on_fastdeploys_classes(comparison)
 
 
-@each("columns", [1, 6, 21])
-def test_floor_agrees_where_requests_differ(columns):
-    counts = [-1, 2, 0, 6, -9, 1]
-    rng = np.random.default_rng(1)
-    ids = rng.integers(0, 1000, (9, columns))
-    step = fp.Step.from_arrays("spec_topk", counts, ids, -rng.random((9, columns)), range(1, 10))
-    payload = fp.encode(step)
-    arrays = [np.array(counts, np.int32), step.offsets, step.ids, step.scores, step.ranks]
-    assert _floor.Rows(step, fp.GPU).block(payload) == b"".join(map(bytes, arrays))
-    assert _floor.Lists(step).make() == step.tolists()
-
-
 def test_wrong_answers_are_not_timed(monkeypatch):
     api = pytest.importorskip("benchmarks.api", exc_type=ImportError)
     comparison = next(iter(api.comparisons(quick=True)))
@@ -145,12 +130,6 @@ def test_measured_in_turn_and_reported(tmp_path):
     )
 
 
-def test_a_failing_contender_ends_the_run():
-    comparison = cases.Comparison("spec_topk b256 a2 c1", {"nobody": lambda: None})
-    with pytest.raises(runner.BenchmarkFailed, match=r"(?s)^save / .* / nobody: .*KeyError"):
-        list(runner.measure([("save", comparison)], SHORTEST))
-
-
 # ---- Sending ---------------------------------------------------------------------------------------------
 
 
@@ -183,15 +162,6 @@ def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_keys, 
     assert expected.written
     for part in expected.written:
         assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
-
-
-def test_the_save_floor_sends_what_it_is_given(queue_key):
-    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    assert _floor.Putter(b"compact", 2, queue.id).put() == 0
-    drain = _floor.Drain(queue.id, 100)
-    assert drain.take() == 7
-    assert drain.taken(7) == (b"compact", 2)
-    assert drain.take() == -errno.ENOMSG
 
 
 def test_another_message_is_not_timed(monkeypatch):

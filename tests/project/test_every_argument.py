@@ -255,34 +255,3 @@ def test_every_argument_of_a_recording(tmp_path):
             in_plain_words(Recording, {"path": value})
             in_plain_words(is_recording, {"path": value})
     assert os.listdir(tmp_path)
-
-
-COMMANDS = {
-    "demo": [["--repeat"]],
-    "inspect": [[], ["8002", "--index"], ["8002", "--layout"], ["8002", "--rows"], ["8002", "--top"]],
-    "record": [[], ["8002"], ["8002", "x", "--count"], ["8002", "x", "--seconds"], ["8002", "x", "--layout"]],
-    "replay": [[], ["x"], ["x", "8002", "--speed"], ["x", "8002", "--timeout"], ["x", "8002", "--ftok"]],
-    "doctor": [["--queue-id"], ["--batch"], ["--layout"], ["--columns"], ["--channel"], ["--path"]],
-}
-TEXTS = ["", "-1", "1e9", "nan", "\u00b2", "8" * 5000, "key:", "key:-0x4fefe0be", "msqid:x", "512,20",
-         "1,2,3,4,5", "/nowhere/at/all"]  # fmt: skip
-
-
-@each("command", COMMANDS)
-def test_every_argument_of_every_command(command, tmp_path, monkeypatch, capsys):
-    from fd_postproc import doctor
-    from fd_postproc.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "check_trial", list)  # has no arguments, and takes seconds
-    for before in COMMANDS[command]:
-        for text in TEXTS:
-            try:
-                status = main([command, *before, text])
-            except SystemExit as leaving:
-                status = leaving.code
-            out, err = capsys.readouterr()
-            good = command == "doctor" and text == "key:-0x4fefe0be"
-            assert status in (1, 2) or good, (before, text, out[-300:])
-            assert "Traceback" not in err
-            assert not INTERNALS.search(err.rpartition("error:")[2]), err[-500:]

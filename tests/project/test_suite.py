@@ -167,15 +167,6 @@ def test_in_several_processes(run, tmp_path):
 
 
 @pytest.mark.nightly
-def test_realtime_tests_alone(run, tmp_path):
-    """Of two processes one gets them; another does what is left where it ends in the first."""
-    crash = "import os, pytest\npytestmark = pytest.mark.realtime\ndef test_it(): os._exit(1)\n"
-    told = run(2, "-m", "realtime", crash=crash, ordered=ORDERED.format(tests=0), **QUARANTINES)
-    assert _in_order(tmp_path, [0])
-    assert "1 failed, 1 passed" in told, told
-
-
-@pytest.mark.nightly
 def test_a_hang_is_told(run, tmp_path):
     """What it says in time is the test's name and where it hangs; one that needs real time has more of it.
 

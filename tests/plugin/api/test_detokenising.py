@@ -287,11 +287,6 @@ def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
     assert any(reason in told for told in totals()[1])
 
 
-def test_the_list_of_ids_is_the_live_one(sides):
-    own, _ = sides(Fast())
-    assert own.ids2tokens([1], "a")[1] is own.decode_status["a"][2]
-
-
 def test_another_tokenizer_of_the_environment(sides, monkeypatch):
     monkeypatch.setattr(restated_parsers.envs, "FD_USE_HF_TOKENIZER", True)
     own, _ = sides(Fast())
@@ -321,13 +316,6 @@ class Differs(Fast):
 
 
 @of_paddleformers
-class PiecesDiffer(Pieces):
-    def convert_tokens_to_string(self, tokens):
-        text = Pieces.convert_tokens_to_string(self, tokens)
-        return text if len(tokens) < 3 else text.upper()
-
-
-@of_paddleformers
 class Waits(Pieces):
     """Another rule for characters that are not complete."""
 
@@ -341,11 +329,6 @@ class OwnDecode(Fast):
         return "own"
 
 
-class OwnPieces(Pieces):
-    def decode(self, ids, **options):
-        return "own"
-
-
 class Slotted:
     __slots__ = ()
 
@@ -354,7 +337,6 @@ class Slotted:
     "make, reason",
     [
         (OwnDecode, "own decode"),
-        (OwnPieces, "own decode"),
         (changed, "own decode_token"),
         (
             lambda: other_library(SimpleNamespace(decode=lambda ids, **_: "x")),
@@ -362,7 +344,6 @@ class Slotted:
         ),
         (lambda: other_library(None), "TypeError"),
         (Differs, "is expected"),
-        (PiecesDiffer, "is expected"),
         (Waits, "is expected"),
         (Slotted, "own decode_token"),
     ],
