@@ -94,32 +94,9 @@ def test_the_kernel_writes_in_one_place():
 
 # Each file or folder of the package, the lowest first.
 FLOORS = [
-    *(
-        "_version",
-        "_checkout",
-        "subprocess_json",
-        "checks",
-        "codes",
-        "patience",
-        "environment",
-        "errors",
-        "layout",
-        "process_stat",
-        "queues",
-    ),
-    *(
-        "core",
-        "_core",
-        "_save",
-        "cuda",
-        "needed_limits",
-        "log_throttle",
-        "flight",
-        "explain",
-        "recording",
-        "data",
-    ),
-    *("ops", "fastdeploy", "doctor", "cli", "__main__"),
+    *("_version", "_checkout", "subprocess_json", "checks", "codes", "patience", "environment", "errors"),
+    *("layout", "process_stat", "queues", "core", "_core", "_save", "cuda", "needed_limits", "log_throttle"),
+    *("flight", "explain", "recording", "data", "ops", "fastdeploy", "doctor", "cli", "__main__"),
 ]
 
 # The files of the plug-in, the lowest first.  An extension is its .pyi here.

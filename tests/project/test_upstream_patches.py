@@ -15,11 +15,6 @@ PATCHES = sorted(FOLDER.glob("*.patch"))
 MOST_TAKEN_OUT = 5  # lines of FastDeploy's that a patch may name
 
 
-def test_each_has_its_row():
-    rows = re.findall(r"^\| (\d\d) \|", (FOLDER / "README.md").read_text(), flags=re.M)
-    assert rows == [path.name[:2] for path in PATCHES]
-
-
 @each("patch", PATCHES)
 def test_it_names_no_more_of_fastdeploy_than_it_changes(patch):
     lines = [line for line in patch.read_text().splitlines() if not line.startswith(("---", "+++"))]

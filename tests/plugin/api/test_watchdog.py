@@ -66,6 +66,10 @@ def engine_client(path):
         def check_health(self, time_interval_threashold=30):
             return True, ""
 
+        def close(self):
+            self.zmq_client.socket.close(0)
+            self.zmq_client.socket.context.term()
+
     return EngineClient
 
 
@@ -86,39 +90,6 @@ class Engine:
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
-
-
-@pytest.fixture
-def play(tmp_path, monkeypatch):
-    """Runs a coroutine function with a watched client and a function that starts engines."""
-    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
-    monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
-    monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
-    path = str(tmp_path / "engine.socket")
-    cls = engine_client(path)
-    module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
-    restore = watchdog.install(module)
-    engines = []
-
-    async def start(*arguments):
-        engines.append(await Engine().start(path, *arguments))
-        return engines[-1]
-
-    async def run(scene):
-        client = cls()
-        try:
-            return await asyncio.wait_for(scene(client, start), 60)
-        finally:
-            for engine in engines:
-                await engine.kill()
-                if engine.child:
-                    os.kill(engine.child, signal.SIGKILL)
-            if hasattr(client, "zmq_client"):
-                client.zmq_client.socket.close(0)
-                client.zmq_client.socket.context.term()
-
-    yield lambda scene: asyncio.run(run(scene))
-    restore()
 
 
 async def until(condition):
@@ -206,10 +177,20 @@ def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
 
 
 @pytest.mark.realtime
-def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog):
-    before = counted("refused")
+def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
+    monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
+    before, path, engines = counted("refused"), str(tmp_path / "engine.socket"), []
+    cls = engine_client(path)
+    module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
+    restore, client = watchdog.install(module), cls()
 
-    async def scene(client, start):
+    async def start(*arguments):
+        engines.append(await Engine().start(path, *arguments))
+        return engines[-1]
+
+    async def scene():
         engine = await start("fork")
         client.create_zmq_client("a", zmq.PUSH)
         await client.add_requests("1")
@@ -232,22 +213,32 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog
         await client.add_requests("3")
         assert await second.line() == "request 3"
 
+    async def run():
+        try:
+            await asyncio.wait_for(scene(), 60)
+        finally:
+            for engine in engines:
+                await engine.kill()
+                if engine.child:
+                    os.kill(engine.child, signal.SIGKILL)
+
     with caplog.at_level(logging.INFO):
-        play(scene)
+        asyncio.run(run())
+    client.close()
+    restore()
     assert counted("refused") - before == 2
     assert "fd_postproc: unhealthy (engine): process" in caplog.text
     assert "the engine is back, as process" in caplog.text
 
 
-def test_a_client_outside_of_a_loop_is_not_watched(play, tmp_path):
+def test_a_client_outside_of_a_loop_is_not_watched(tmp_path):
     module = SimpleNamespace(EngineClient=engine_client(str(tmp_path / "x")), ParameterError=ParameterError)
     watchdog.install(module)
     client = module.EngineClient()
     client.create_zmq_client("a", zmq.PUSH)
     assert watchdog._gone_watchdog(client) is None
     assert not hasattr(client, watchdog._WATCHDOG)
-    client.zmq_client.socket.close(0)
-    client.zmq_client.socket.context.term()
+    client.close()
 
 
 def test_a_look_that_fails_is_logged_and_the_next_one_comes(seen, caplog, monkeypatch):
