@@ -9,14 +9,12 @@ import sysv_ipc
 
 from benchmarks import (
     QUESTIONS,
-    _floor,
     cases,
     peer,
     processors,
     runner,
     save,
 )
-from tests import reference
 from tests.lib.quiet import imported
 from tests.lib.rows import each
 from tests.restated.workload import Load
@@ -131,37 +129,6 @@ def test_measured_in_turn_and_reported(tmp_path):
 
 
 # ---- Sending ---------------------------------------------------------------------------------------------
-
-
-@each(
-    ("channel", "columns"),
-    [
-        ("plain", 1),
-        ("spec", 1),
-        ("topk", 1),
-        ("topk", 21),
-        ("spec_topk", 1),
-        ("spec_topk", 6),
-        ("spec_topk", 21),
-    ],
-)
-def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_keys, channel, columns):
-    case = cases.Case(channel, 5, 2 if channel.startswith("spec") else 1, columns)
-    inputs = case.inputs()
-    inputs["preempted"][1] = 1
-    if channel.startswith("spec"):
-        inputs["decoded"][2] = 99  # in chunked prefill
-        inputs["counts"][3] = 0
-    queue = sysv_ipc.MessageQueue(queue_keys(), sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
-    assert _floor.Stock(channel, inputs, queue.id).save() == 0
-    payload, mtype = queue.receive(block=False)
-    assert (len(payload), mtype) == (len(case.message()), 1)
-    op, wanted = save.OPS[channel]
-    arguments = [inputs[one] if isinstance(one, str) else one for one in wanted]
-    expected = reference.save(op.__name__, *arguments, dialect="packed")
-    assert expected.written
-    for part in expected.written:
-        assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
 
 
 def test_another_message_is_not_timed(monkeypatch):

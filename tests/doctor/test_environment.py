@@ -129,61 +129,54 @@ def no_plugins(monkeypatch):
     monkeypatch.delenv("FD_POSTPROC_DISABLE", raising=False)
 
 
+def plugin(which):
+    found = check_fastdeploy()[which]
+    return found.code, found.data.get("active", False)
+
+
 def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
-    assert fastdeploy_codes()[1] == "plugin-none"
+    assert plugin(1)[0] == "plugin-none"
     site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
-    assert fastdeploy_codes()[1] == "plugin-not-allowed"  # without the variable FastDeploy loads none
+    assert plugin(1)[0] == "plugin-not-allowed"  # without the variable FastDeploy loads none
     monkeypatch.setenv("FD_PLUGINS", "another")
     assert "another project's: another (other:get)" in check_fastdeploy()[1].seen
     site("ours", "1", ENGINE_POINT)
-    monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
-    found = check_fastdeploy()[1]
-    assert (found.code, found.severity) == ("plugin-several", "warning")
-    assert "FD_PLUGINS=fd_postproc" in found.remedy[0]
-    monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
-    found = check_fastdeploy()[1]
-    assert (found.code, found.data["active"]) == ("plugin", True)
-    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
-    found = check_fastdeploy()[1]
-    assert (found.code, found.data["active"]) == ("plugin-disabled", False)
-    monkeypatch.setenv("FD_PLUGINS", "nothing")
-    assert fastdeploy_codes()[1] == "plugin-not-allowed"
+    for names, code, active, disabled in (
+        ("another,fd_postproc", "plugin-several", None, ""),
+        ("fd_postproc", "plugin", True, ""),
+        ("fd_postproc", "plugin-disabled", False, "1"),
+        ("nothing", "plugin-not-allowed", False, "1"),
+    ):
+        monkeypatch.setenv("FD_PLUGINS", names)
+        monkeypatch.setenv("FD_POSTPROC_DISABLE", disabled)
+        assert plugin(1) in ((code, active), *([(code, True), (code, False)] if active is None else []))
     assert "FD_PLUGINS=nothing,fd_postproc" in check_fastdeploy()[1].remedy[0]
 
 
 def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
-    found = check_fastdeploy()[2]
-    assert (found.code, found.severity, found.data["active"]) == ("worker-missing", "warning", False)
+    assert plugin(2) == ("worker-missing", False)
     site("other", "1", "[fastdeploy.model_register_plugins]\nanother = other:get\n")
-    assert fastdeploy_codes()[2] == "worker-missing"
+    assert plugin(2) == ("worker-missing", False)
     site("ours", "1", WORKER_POINT)
-    found = check_fastdeploy()[2]
-    assert (found.code, found.data["active"]) == ("worker-not-allowed", False)
-    assert "FD_PLUGINS is unset" in found.seen
+    assert plugin(2) == ("worker-not-allowed", False)
+    assert "FD_PLUGINS is unset" in check_fastdeploy()[2].seen
     monkeypatch.setenv("FD_PLUGIN", "fd_postproc")
     assert "FD_PLUGIN means nothing to it" in check_fastdeploy()[2].seen
     for names, remedy in ("another", "FD_PLUGINS=another,fd_postproc"), ("", "FD_PLUGINS=fd_postproc"):
         monkeypatch.setenv("FD_PLUGINS", names)
-        found = check_fastdeploy()[2]
-        assert (found.code, found.remedy, found.data["active"]) == ("worker-not-allowed", (remedy,), False)
+        assert plugin(2) == ("worker-not-allowed", False)
+        assert check_fastdeploy()[2].remedy == (remedy,)
     monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
-    found = check_fastdeploy()[2]
-    assert (found.code, found.severity, found.data["active"]) == ("worker", "info", True)
+    assert plugin(2) == ("worker", True)
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
-    found = check_fastdeploy()[2]
-    assert (found.code, found.data["active"]) == ("worker-disabled", False)
+    assert plugin(2) == ("worker-disabled", False)
 
 
 @each(
-    ("why", "version", "severity", "words"),
+    "why, version, severity, words",
     [
         ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),
-        (
-            "no CUDA driver: not found",
-            None,
-            "info",
-            "no CUDA driver: not found; tensors in host memory need none",
-        ),
+        ("no CUDA driver: not found", None, "info", "not found; tensors in host memory need none"),
         ("a CUDA driver but no device: ...", (12, 2), "info", "but no device"),
         ("the driver is for CUDA 11.7; ...", (11, 7), "warning", "the driver is for CUDA 11.7"),
     ],

@@ -55,14 +55,11 @@ class Frames:
 
 
 class Semaphore:
-    def __init__(self):
-        self.held = 0
-
     async def acquire(self):
-        self.held += 1
+        pass
 
     def release(self):
-        self.held -= 1
+        pass
 
     def status(self):
         return ""
@@ -228,10 +225,7 @@ def play(case):
         return f"status {status}, not {expected['status']}"
     for number, pair in enumerate(zip(chunks, expected["chunks"], strict=False)):
         if pair[0] != pair[1]:
-            at = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
-            begin = max(at - 60, 0)
-            ours, theirs = (text[begin : at + 60] for text in pair)
-            return f"chunk {number} at {at}: {ours!r} not {theirs!r}"
+            return f"chunk {number}: {pair[0]!r} not {pair[1]!r}"
     if len(chunks) != len(expected["chunks"]):
         return f"{len(chunks)} chunks, not {len(expected['chunks'])}"
     if left != case["after"]["leftovers"]:

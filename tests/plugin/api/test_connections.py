@@ -119,20 +119,16 @@ def large(results, rows, kind):
     return unpack(msgpack.packb([made] * results))
 
 
-def memory(make):
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        made = make()
-        return made, tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-
-
 @each("kind", ["top_logprobs", "prompt_logprobs"])
 def test_the_memory_of_a_group_is_what_it_takes(kind):
     """Packed rows and lists; numbers that Python has once are counted at each place."""
-    made, taken = memory(lambda: large(3, 500, kind))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        made = large(3, 500, kind)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
     assert taken / 2 < connections._memory_of(made, 1 << 30) < 3 * taken
 
 
@@ -159,8 +155,7 @@ def test_one_group_above_the_limit_costs_no_other_request(requests, monkeypatch)
     for number in range(5):
         give(requests, f"small {number}", group(0))
     give(requests, "large", large(4, 1000, "prompt_logprobs"))
-    assert list(requests.dropped) == ["large"]
-    assert len(requests.held) == 5
+    assert (list(requests.dropped), len(requests.held)) == (["large"], 5)
 
 
 class Manager:

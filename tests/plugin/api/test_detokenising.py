@@ -290,8 +290,7 @@ def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
 def test_another_tokenizer_of_the_environment(sides, monkeypatch):
     monkeypatch.setattr(restated_parsers.envs, "FD_USE_HF_TOKENIZER", True)
     own, _ = sides(Fast())
-    for _ in range(2):
-        assert own.ids2tokens([1], "a") == ("hf", [], "")
+    assert own.ids2tokens([1], "a") == own.ids2tokens([1], "a") == ("hf", [], "")
 
 
 def changed():
@@ -377,31 +376,23 @@ def test_a_tokenizer_that_is_gone_is_forgotten():
     assert known.known == {}
 
 
-@each(
-    "planted",
-    [
+def test_a_planted_difference_is_seen(monkeypatch):
+    right, real = detokenising.decode_token, detokenising.PieceTokens
+    for planted in (
         lambda text, prefix, read, ids: (text[:-1], prefix, read),
         lambda text, prefix, read, ids: (text, read, read),
         lambda text, prefix, read, ids: (text, prefix, len(ids)),
-    ],
-)
-def test_a_planted_difference_is_seen(monkeypatch, planted):
-    right = detokenising.decode_token
+    ):
+        monkeypatch.setattr(
+            detokenising,
+            "decode_token",
+            lambda decode, ids, *offsets, planted=planted: planted(*right(decode, ids, *offsets), ids),
+        )
+        with pytest.raises(NotPlain, match="is expected"):
+            detokenising.ways_of(Fast("metaspace"))
     monkeypatch.setattr(
         detokenising,
-        "decode_token",
-        lambda decode, ids, *offsets: planted(*right(decode, ids, *offsets), ids),
-    )
-    with pytest.raises(NotPlain, match="is expected"):
-        detokenising.ways_of(Fast("metaspace"))
-
-
-def test_a_planted_difference_of_pieces_is_seen(monkeypatch):
-    """Every piece as it is in the middle of a text."""
-    real = detokenising.PieceTokens
-    monkeypatch.setattr(
-        detokenising,
-        "PieceTokens",
+        "PieceTokens",  # every piece as it is in the middle of a text
         lambda meet, *others: real(lambda one: (met := meet(one)) and (met[1], *met[1:]), *others),
     )
     with pytest.raises(NotPlain, match="is expected"):

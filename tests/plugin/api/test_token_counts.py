@@ -95,17 +95,13 @@ def test_what_may_change_is_asked_each_time_and_counts_by_chance_are_not_kept(mo
     assert token_counts.counter(Fast(Library(dropout=0.1))) is None
 
 
-def test_a_truncation_of_the_last_prompt_is_taken_off():
+def test_a_truncation_of_the_last_prompt_is_taken_off_and_the_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(token_counts, "_MOST", 4)
     tokenizer = Fast(Library())
     own = CountingTokenizer(tokenizer)
     tokenizer._tokenizer.truncation = {"max_length": 1}
     assert len(own.tokenize("abcdef")) == 3
     assert tokenizer._tokenizer.truncation is None
-
-
-def test_the_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(token_counts, "_MOST", 4)
-    own = CountingTokenizer(Fast(Library()))
     for number in range(20):
         own.tokenize(str(number))
         assert len(own._counts) <= 4

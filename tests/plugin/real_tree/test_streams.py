@@ -1,6 +1,5 @@
 """Steps over ZeroMQ on the real classes: FastDeploy's own sockets, Paddle's tensors, its workers' thread."""
 
-import ast
 import json
 import os
 import subprocess
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 
-from fd_postproc.fastdeploy.worker.split_frames import RUNNER_CLIENT, RUNNER_LOOP, RUNNER_QUEUE
 from tests.lib.paths import TESTS
 from tests.lib.real_tree import LIB, check, each_tree, run, serves
 
@@ -27,26 +25,6 @@ def test_speculative_scripts_of_the_trial_through_fastdeploys_own_socket(tree, t
     assert told["difference"] is None
     assert told["scripts"] >= 5
     assert told["steps"] > 15
-
-
-@each_tree
-def test_the_model_runner_has_the_thread_that_sends_accepted_tokens(tree):
-    """The loop, its queue, and a thread that runs it as a method."""
-    check(tree)
-    source = (tree / "fastdeploy" / "worker" / "gpu_model_runner.py").read_text()
-    nodes = list(ast.walk(ast.parse(source)))
-    assert RUNNER_LOOP in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    targets = [
-        keyword.value.attr
-        for node in nodes
-        if isinstance(node, ast.Call)
-        for keyword in node.keywords
-        if keyword.arg == "target" and isinstance(keyword.value, ast.Attribute)
-    ]
-    assert RUNNER_LOOP in targets
-    loop = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == RUNNER_LOOP)
-    used = {node.attr for node in ast.walk(loop) if isinstance(node, ast.Attribute)}
-    assert {RUNNER_QUEUE, RUNNER_CLIENT} <= used
 
 
 @each_tree
