@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from fd_postproc.doctor import trial
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from tests.lib.rows import each
 
@@ -188,3 +189,13 @@ def test_cuda_is_one_line(why, version, severity, words, monkeypatch):
     assert found.severity == severity
     assert words in found.seen
     assert found.data["available"] is (why == "")
+
+
+def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
+    """There is no installation to mend."""
+    monkeypatch.setattr(trial, "installed", lambda: type("Finding", (), {"code": "fastdeploy-missing"}))
+    for folder in tmp_path, tmp_path / "fastdeploy", tmp_path / "nowhere":
+        monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", str(folder))
+        (found,) = trial.check_trial()
+        assert (found.code, found.severity) == ("plugin-untried", "warning")
+        assert f"'{folder}' holds no FastDeploy" in found.seen

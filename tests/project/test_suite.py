@@ -19,13 +19,6 @@ def pytest_configure():
     leaks.GRACE_S = 0.1
 """
 CONFIGURATION = "[pytest]\nmarkers =\n    realtime:\n    nightly:\n    quarantine:\n"
-FILE = """
-import os, pytest
-@pytest.mark.parametrize("number", range({tests}))
-def test_it(number):
-    if number == {fatal}:
-        os._exit(1)
-"""
 FORKED = """
 import os, pathlib, signal
 def test_it():
@@ -61,14 +54,6 @@ def run(tmp_path):
         return done.stdout + Path(tmp_path, "stderr").read_text()
 
     return run
-
-
-def _files(sizes, fatal):
-    """So many files of tests, each of a size; the third test of a `fatal` size ends its process."""
-    return {
-        f"f{place:02}": FILE.format(tests=tests, fatal=2 if tests == fatal else -1)
-        for place, tests in enumerate(sizes)
-    }
 
 
 ORDERED = """
@@ -152,18 +137,6 @@ def test_in_one_process(run, tmp_path):
     assert "days: test_10.py::test_it: the reason" in told
     for left in "thread left", "child process ", "variable HOME, variable LEFT", "queue 0x":
         assert f"the test left behind: {left}" in told
-
-
-@pytest.mark.nightly
-def test_in_several_processes(run, tmp_path):
-    """After a crash the others are run, the realtime tests in one process, and the run ends."""
-    sizes = [*range(20, 8, -1), 8, *range(7, 1, -1)]
-    files = {f"o{tests}": ORDERED.format(tests=tests) for tests in (1, 30)}
-    told = run(3, "-W", "error", **files, **QUARANTINES, **_files(sizes, fatal=8))
-    assert _in_order(tmp_path, [1, 30])
-    assert f"4 failed, {sum(sizes) - 1 + 34} passed" in told, told
-    assert "test_f12.py::test_it[2]" in told
-    assert "10 in quarantine" in told
 
 
 @pytest.mark.nightly

@@ -2,10 +2,7 @@
 
 import copy
 import gc
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -24,7 +21,6 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
     unpack,
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
-from tests.lib.paths import ROOT
 from tests.lib.rows import each
 
 from .test_logprobs import chat, columns, completion, tops
@@ -176,25 +172,6 @@ def test_rows_of_any_shape(top, most, texts, single):
     """What has no partner is left out, and nothing else is shown in its place."""
     plain = [*msgpack.unpackb(msgpack.packb(top, use_single_float=single))]
     assert built(lazily(top, single), most, texts) == built(plain, most, texts)
-
-
-def test_the_room_for_scores_of_four_bytes():
-    """Python's debug allocator looks behind each block when it is freed."""
-    code = """
-import msgpack
-from fd_postproc.fastdeploy.api.chunks._chunks import unpack
-from tests.plugin.api.test_logprobs import chat
-for rows in range(1, 40):
-    for columns in (1, 2, 5, 16):
-        top = [[[1] * columns] * rows, [[-0.5] * columns] * rows, [1] * rows]
-        made = unpack(msgpack.packb({"top_logprobs": top}, use_single_float=True))["top_logprobs"]
-        assert len(chat(made, 99).content) == rows
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "PYTHONMALLOC": "debug"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 @each("build", [chat, completion])
