@@ -150,12 +150,15 @@ def test_the_largest_loses_its_early_results_and_is_told(requests, clock, monkey
     assert (requests.size, requests.groups, requests.dropped) == (0, 0, {})
 
 
-def test_one_group_above_the_limit_costs_no_other_request(requests, monkeypatch):
+def test_one_group_above_the_limit_costs_no_other_request(requests, clock, monkeypatch):
     monkeypatch.setattr(connections, "MOST_BYTES", 1 << 16)
     for number in range(5):
         give(requests, f"small {number}", group(0))
     give(requests, "large", large(4, 1000, "prompt_logprobs"))
     assert (list(requests.dropped), len(requests.held)) == (["large"], 5)
+    clock.now = connections.KEEP_EARLY_S
+    requests["large"] = queue = Queue()  # a later one of the same id
+    assert queue == []
 
 
 class Manager:

@@ -5,7 +5,7 @@ import re
 import sys
 import tracemalloc
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.answer_text import AnswerText
@@ -33,6 +33,7 @@ def seen(text):
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=60), st.sampled_from(["", *PARTS]))
+@example(["<think>", " ", "\n", "</think>", "a"], "")
 def test_a_parser_sees_the_same_also_with_what_comes_next(parts, following):
     """A mark may be cut anywhere."""
     for cls in (Excerpt, Excerpts):  # the latter is shortened at each delta

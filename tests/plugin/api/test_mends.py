@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import detokenising, mends, parsers
+from fd_postproc.fastdeploy.api import detokenising, mends
 from fd_postproc.fastdeploy.api.pieces import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
 from tests.lib.paths import TESTS
 from tests.lib.random_answers import in_cuts as cuts
-from tests.lib.restated_parsers import WORDS, Calls, Processor, Thinks, of_fastdeploy
+from tests.lib.restated_parsers import IDS, WORDS, Calls, Processor, Thinks, of_fastdeploy, play, result
 from tests.lib.rows import each
 
 STATES = ("think_start", "think_end")
@@ -30,25 +30,12 @@ def counted(monkeypatch):
 
 
 def install(base=Processor):
-    cls = type("Copy", (base,), dict(vars(base)))
-    module = restated_parsers.module_of(cls)
-    detokenising.install(module)
-    parsers.install(module)
-    return cls
-
-
-def result(ids, finished=False, **more):
-    return {"finished": finished, "request_id": "a", "outputs": {"token_ids": [*ids], **more}}
+    return restated_parsers.install(base)[0]
 
 
 def outputs_of(processor, results, state, request=None):
-    processor.model_status_dict["a"] = state
     processor.tool_parser_dict.clear()
-    method = processor.process_response_dict_streaming
-    return [
-        method(result(ids, number == len(results) - 1), request=request)["outputs"]
-        for number, ids in enumerate(results)
-    ]
+    return [outputs for outputs, _ in play(processor, results, state=state, request=request)]
 
 
 def client(outputs, shows_ids=False):
@@ -64,9 +51,6 @@ def client(outputs, shows_ids=False):
 
 def joined(said):
     return ("".join(str(one) for one in said[0]), *said[1:])
-
-
-IDS = [*range(1, 5), *range(10, 10 + len(WORDS)), 10, 10, 10]
 
 
 def differing(cls, pair, shows_ids=False):
@@ -193,10 +177,7 @@ def test_an_answer_without_a_thought_is_an_answer(monkeypatch, counted):
 
 
 def whole(processor, results):
-    processor.model_status_dict["a"] = "think_start"
-    for number, ids in enumerate(results):
-        answer = processor.process_response_dict_normal(result(ids, number == len(results) - 1))
-    return answer["outputs"]
+    return [*play(processor, results, stream=False)][-1][0]
 
 
 # ---- Text that waits for the rest of a character -----------------------------------------------------------

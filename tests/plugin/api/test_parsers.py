@@ -7,14 +7,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import detokenising, parsers
 from fd_postproc.fastdeploy.api import known_parsers as known
+from fd_postproc.fastdeploy.api import parsers
 from fd_postproc.fastdeploy.api.answer_text import AnswerText
 from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from tests.lib import restated_parsers
 from tests.lib.known import remember
-from tests.lib.restated_parsers import Calls, DeltaMessage, Processor, Thinks, Tokenizer, of_fastdeploy
+from tests.lib.restated_parsers import (
+    Calls,
+    DeltaMessage,
+    Processor,
+    Thinks,
+    Tokenizer,
+    install,
+    of_fastdeploy,
+    random_answer,
+    result,
+)  # fmt: skip
 from tests.lib.rows import each
 
 NOT_QUICK = "parsers are given the whole answer at each chunk: "
@@ -38,36 +48,12 @@ def ours():
         assert vars(cls)[name] is vars(Processor)[name]
 
 
-def install(base=Processor):
-    cls = type("Copy", (base,), dict(vars(base)))
-    module = restated_parsers.module_of(cls)
-    undo = [detokenising.install(module), parsers.install(module)]
-    return cls, undo
-
-
 def reasons():
     return [told for told in totals()[1] if not told.startswith("texts of new tokens")]
 
 
-def result(ids, finished=False, name="a"):
-    return {"finished": finished, "request_id": name, "outputs": {"token_ids": list(ids)}}
-
-
-def play(processor, deltas, stream=True, name="a", state="think_start"):
-    """Every result's outputs, and what is kept while the answer lasts."""
-    processor.model_status_dict[name] = state
-    method = processor.process_response_dict_streaming if stream else processor.process_response_dict_normal
-    said = []
-    for number, ids in enumerate(deltas):
-        outputs = method(result(ids, number == len(deltas) - 1, name), request=None)["outputs"]
-        status = processor.decode_status.get(name)
-        said.append((outputs, status and [*status[:3], str(status[3])]))
-    return said
-
-
-def random_answer(draw):
-    ids = [*range(1, 5), *range(10, 10 + len(restated_parsers.WORDS)), 10, 10, 10]
-    return [draw.choices(ids, k=draw.choice((0, 1, 1, 2, 4))) for _ in range(draw.randint(1, 40))]
+def play(*arguments):
+    return [*restated_parsers.play(*arguments)]
 
 
 @each("stream", [True, False])
