@@ -1,32 +1,20 @@
 """The benchmarks check their answers, run, and report; how fast anything is, is not tested here."""
 
-import argparse
-import errno
 import gc
-import io
 import os
 from unittest import mock
 
-import numpy as np
 import pytest
 import sysv_ipc
-from rich.console import Console
 
-import fd_postproc as fp
 from benchmarks import (
     QUESTIONS,
-    _floor,
     cases,
-    engine,
     peer,
     processors,
-    report,
     runner,
     save,
-    worker,
 )
-from benchmarks import __main__ as command
-from tests import reference
 from tests.lib.quiet import imported
 from tests.lib.rows import each
 from tests.restated.workload import Load
@@ -72,9 +60,8 @@ def make_and_run(comparison):
             ready.close()
 
 
-SLOW = ("endtoend", *NEED_FASTDEPLOY)
 LAST = [(question, comparison) for question, comparison in QUICK if comparison is dict(QUICK)[question]]
-LIGHT = [pair for pair in QUICK if pair[0] not in SLOW] + [pair for pair in LAST if pair[0] == "endtoend"]
+LIGHT = [pair for pair in LAST if pair[0] not in NEED_FASTDEPLOY]
 HEAVY = [pair for pair in LAST if pair[0] in NEED_FASTDEPLOY]
 
 
@@ -104,33 +91,6 @@ def test_every_quick_contender_on_fastdeploys_classes(raised_limits, question, c
     on_fastdeploys_classes(comparison)
 
 
-@pytest.mark.framework
-def test_the_parts_of_the_engines_step_run(raised_limits):
-    small = cases.Case(batch=32, columns=1)
-    on_fastdeploys_classes(cases.Comparison(f"{small}, parts", engine._parts(small)))
-
-
-@each("question", QUESTIONS)
-def test_full_cases_are_found_by_name(question):
-    labels = [comparison.case for _, comparison in runner.plan((question,), quick=False)]
-    assert len(set(labels)) == len(labels)
-    quick = {comparison.case for name, comparison in QUICK if name == question}
-    assert quick <= set(labels)
-    assert all(worker.find(question, label).case == label for label in (labels[0], labels[-1]))
-
-
-@each("columns", [1, 6, 21])
-def test_floor_agrees_where_requests_differ(columns):
-    counts = [-1, 2, 0, 6, -9, 1]
-    rng = np.random.default_rng(1)
-    ids = rng.integers(0, 1000, (9, columns))
-    step = fp.Step.from_arrays("spec_topk", counts, ids, -rng.random((9, columns)), range(1, 10))
-    payload = fp.encode(step)
-    arrays = [np.array(counts, np.int32), step.offsets, step.ids, step.scores, step.ranks]
-    assert _floor.Rows(step, fp.GPU).block(payload) == b"".join(map(bytes, arrays))
-    assert _floor.Lists(step).make() == step.tolists()
-
-
 def test_wrong_answers_are_not_timed(monkeypatch):
     api = pytest.importorskip("benchmarks.api", exc_type=ImportError)
     comparison = next(iter(api.comparisons(quick=True)))
@@ -149,12 +109,6 @@ def test_a_plug_in_that_stands_aside_is_not_timed(monkeypatch):
         processors.loaded(processors.OURS, module, processors.load_case(cases.Case(batch=2)))
 
 
-def test_objects_are_counted_without_the_small_ints():
-    assert cases.objects_in([5, 1000, 2.5]) == 3
-    shared = [1]
-    assert cases.objects_in((shared, shared)) == 2
-
-
 def test_measured_in_turn_and_reported(tmp_path):
     todo = [pair for pair in QUICK if pair[0] == "save"][:1]
     contenders = list(todo[0][1].contenders)
@@ -167,12 +121,6 @@ def test_measured_in_turn_and_reported(tmp_path):
     assert all(len(result.rounds) == 2 and result.best > 0 for result in results.values())
     assert results["floor"].ratio(results["floor"]) == 1
 
-    screen = Console(file=io.StringIO(), width=200)
-    screen.print(*report.report(found))
-    text = screen.file.getvalue()
-    assert "/ floor" in text
-    assert "7,232" in text
-
     runner.save(found, tmp_path / "timings.json")
     suite = pyperf.BenchmarkSuite.load(str(tmp_path / "timings.json"))
     assert sorted(suite.get_benchmark_names()) == sorted(
@@ -180,68 +128,7 @@ def test_measured_in_turn_and_reported(tmp_path):
     )
 
 
-def test_a_failing_contender_ends_the_run():
-    comparison = cases.Comparison("spec_topk b256 a2 c1", {"nobody": lambda: None})
-    with pytest.raises(runner.BenchmarkFailed, match=r"(?s)^save / .* / nobody: .*KeyError"):
-        list(runner.measure([("save", comparison)], SHORTEST))
-
-
-def test_what_cannot_run_says_why(monkeypatch):
-    if fp.queues.kernel_limits().msgmax >= 530448:
-        pytest.skip("this machine's kernel.msgmax lets every message pass")
-    monkeypatch.setattr(runner, "own_namespace", list)
-    todo = [pair for pair in QUICK if pair[1].case.endswith("full size")]
-    ticks = []
-    found = list(runner.measure(todo, SHORTEST, ticks.append))
-    assert all("530448 bytes do not fit a queue here" in why for why in found[0][1].missing.values())
-    assert len(found[0][1].missing) == len(todo[0][1].contenders)
-    assert len(ticks) == 2 * len(todo[0][1].contenders)
-    screen = Console(file=io.StringIO(), width=200)
-    screen.print(*report.report(found))
-    assert "not run" in screen.file.getvalue()
-
-
 # ---- Sending ---------------------------------------------------------------------------------------------
-
-
-@each(
-    ("channel", "columns"),
-    [
-        ("plain", 1),
-        ("spec", 1),
-        ("topk", 1),
-        ("topk", 21),
-        ("spec_topk", 1),
-        ("spec_topk", 6),
-        ("spec_topk", 21),
-    ],
-)
-def test_the_restated_op_sends_what_fastdeploys_does(raised_limits, queue_keys, channel, columns):
-    case = cases.Case(channel, 5, 2 if channel.startswith("spec") else 1, columns)
-    inputs = case.inputs()
-    inputs["preempted"][1] = 1
-    if channel.startswith("spec"):
-        inputs["decoded"][2] = 99  # in chunked prefill
-        inputs["counts"][3] = 0
-    queue = sysv_ipc.MessageQueue(queue_keys(), sysv_ipc.IPC_CREX, mode=0o600, max_message_size=1 << 20)
-    assert _floor.Stock(channel, inputs, queue.id).save() == 0
-    payload, mtype = queue.receive(block=False)
-    assert (len(payload), mtype) == (len(case.message()), 1)
-    op, wanted = save.OPS[channel]
-    arguments = [inputs[one] if isinstance(one, str) else one for one in wanted]
-    expected = reference.save(op.__name__, *arguments, dialect="packed")
-    assert expected.written
-    for part in expected.written:
-        assert payload[part.start : part.stop] == expected.payload[part.start : part.stop], part
-
-
-def test_the_save_floor_sends_what_it_is_given(queue_key):
-    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    assert _floor.Putter(b"compact", 2, queue.id).put() == 0
-    drain = _floor.Drain(queue.id, 100)
-    assert drain.take() == 7
-    assert drain.taken(7) == (b"compact", 2)
-    assert drain.take() == -errno.ENOMSG
 
 
 def test_another_message_is_not_timed(monkeypatch):
@@ -265,18 +152,6 @@ def peer_of(case, key):
     return peer.Peer("benchmarks.endtoend", *shape, "fd_postproc", key, "")
 
 
-def test_the_receiving_process_knows_a_wrong_step(queue_key):
-    case, other = cases.Case(batch=3, columns=1), cases.Case(batch=3, columns=2)
-    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    receiving = peer_of(case, queue.key)
-    sender = fp.Sender(case.channel, key=queue.key, dialect="compact")
-    for step, right in (case.step(), True), (other.step(), False):
-        receiving.expect(1, 1)
-        sender.send(step)
-        assert receiving.answer() == right
-    receiving.close()
-
-
 def test_a_receiving_process_that_fails_is_told_of_and_frees_the_sender(queue_key, capfd):
     case = cases.Case(batch=3, columns=1)
     queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
@@ -292,39 +167,3 @@ def test_a_receiving_process_that_fails_is_told_of_and_frees_the_sender(queue_ke
 
 
 # ---- The command ---------------------------------------------------------------------------------------
-
-
-def run_command(*arguments):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(arguments))
-
-
-def test_command_prints_tables_and_writes_timings(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(runner, "QUICK", SHORTEST)
-    monkeypatch.setattr(
-        runner, "plan", lambda questions, quick: [pair for pair in QUICK if pair[0] in questions][-1:]
-    )
-    file = tmp_path / "timings.json"
-    assert run_command("receive", "--quick", "--rounds", "1", "--json", str(file)) == 0
-    assert "sysv_ipc + decode" in capsys.readouterr().out
-    assert "floor" in str(pyperf.BenchmarkSuite.load(str(file)).get_benchmark_names())
-    with pytest.raises(command.CommandError, match="is there already"):
-        run_command("receive", "--quick", "--json", str(file))
-
-
-def test_command_names_the_questions_there_are():
-    with pytest.raises(command.CommandError, match="no question 'speed'; there are receive, "):
-        run_command("speed")
-
-
-def test_command_passes_failures_on(monkeypatch, capsys):
-    def failing(todo, effort, tick):
-        yield from measure(todo[:1], SHORTEST, tick)
-        raise runner.BenchmarkFailed("save / x / y: wrong answer")
-
-    measure = runner.measure
-    monkeypatch.setattr(runner, "measure", failing)
-    with pytest.raises(command.CommandError, match="wrong answer"):
-        run_command("receive", "--quick")
-    assert QUICK[0][1].case in capsys.readouterr().out, "what was measured before it is shown"

@@ -1,37 +1,6 @@
 """Help, and wrong usage of every command."""
 
-import subprocess
-
-from fd_postproc.cli import COMMANDS
-from tests.lib.children import python
 from tests.lib.rows import each
-
-
-@each("command", COMMANDS)
-def test_every_command_explains_itself_with_examples(run, command):
-    status, out, _ = run(command, "--help")
-    assert status == 0
-    assert f"fd-postproc {command}" in out.split("examples:")[1]
-    assert command in run("--help")[1]
-
-
-@each("width", [50, 200])
-@each("command", COMMANDS)
-def test_help_is_as_wide_as_the_terminal(run, monkeypatch, command, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    status, out, _ = run(command, "--help")
-    assert status == 0
-    assert max(map(len, out.splitlines())) <= width
-    assert f"usage: fd-postproc {command}" in out
-
-
-def test_help_does_not_import_rich():
-    code = (
-        "import contextlib, sys\nfrom fd_postproc.cli import main\n"
-        "with contextlib.suppress(SystemExit): main(['demo', '--help'])\n"
-        "sys.exit('rich' in sys.modules)"
-    )
-    assert subprocess.run(python(code), stdout=subprocess.DEVNULL).returncode == 0
 
 
 @each(

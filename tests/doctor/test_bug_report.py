@@ -4,9 +4,7 @@ import json
 
 from fd_postproc import doctor
 from fd_postproc.doctor import trial
-from fd_postproc.fastdeploy.seams import STEP_MS, text_of
 from tests.lib.quiet import imported
-from tests.lib.rows import each
 
 
 def test_versions_shapes_and_reasons(run, tmp_path, monkeypatch):
@@ -37,12 +35,3 @@ def test_paths_are_not_told():
     assert told["seen"] == "no .../file.py there"
     other = doctor.Finding("info", "queues", "x", "somebody", "4711")
     assert doctor.bug_report([other])["findings"] == []
-
-
-@each(("left", "cost"), [("stamps", 6.5), ("sending", 5.0)])
-def test_a_path_that_is_left_costs_something(left, cost):
-    taken = {"stamps": True, "sending": True, "delivery": True, left: False}
-    text = text_of(taken, why={left: "it looks at this"})
-    assert "2 of 3 fast paths are taken" in text
-    assert f"{left} (it looks at this)" in text
-    assert f"about {STEP_MS + cost:.1f} ms instead of {STEP_MS}" in text

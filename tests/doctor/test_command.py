@@ -7,7 +7,6 @@ import subprocess
 from fd_postproc import doctor, queues
 from tests.lib.commands import all_from, at_terminal
 from tests.lib.doctoring import PROGRAM, dead_user
-from tests.lib.rows import each
 from tests.lib.waiting import until
 
 
@@ -25,32 +24,6 @@ def test_exit_status_and_filters(run, queue, monkeypatch):
     status, out, _ = run(*named)
     assert status == 1
     assert "1 error" in out
-
-
-def test_a_group_without_a_title_is_printed_too(run, monkeypatch):
-    finding = doctor.Finding("error", "of a test", "planted", "something", "is wrong")
-    monkeypatch.setattr(doctor, "examine", lambda scope, snapshot: [finding])
-    status, out, _ = run()
-    assert status == 1
-    assert "of a test\n" in out
-    assert "something: is wrong" in out
-
-
-@each(
-    ("arguments", "why"),
-    [
-        (["--batch", "513"], "at most 512"),
-        (["--accepted", "7"], "at most 6"),
-        (["--columns", "22"], "at most 21"),
-        (["--path", "/nonexistent"], "no such directory"),
-        (["--queue-id", "x"], "'x'"),
-        (["--channel", "all"], "all"),
-    ],
-)
-def test_wrong_usage(run, arguments, why):
-    status, _, err = run(*arguments)
-    assert status == 2
-    assert why in err
 
 
 def test_json(run, queue):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from fd_postproc.doctor import trial
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
 from tests.lib.rows import each
 
@@ -24,33 +25,28 @@ from tests.lib.rows import each
         ("FD_POSTPROC_DIALECT", "new", "not one of auto"),
         ("FD_POSTPROC_PEER", "yes", "compact/1"),
         ("FD_POSTPROC_PEER", "compact/10", "compact/1"),
+        ("INFERENCE_MSG_QUEUE_ID", "8002", None),
+        ("INFERENCE_MSG_ID", "1", None),
+        ("FD_POSTPROC_QUEUE_MODE", "666", None),
+        ("FD_POSTPROC_DIALECT", "auto", None),
+        ("FD_POSTPROC_PEER", "compact/1", None),
+        ("INFERENCE_MSG_QUEUE_ID", "", None),
+        ("FD_POSTPROC_CUDA_BUFFERS", "", None),
     ],
 )
 def test_bad_variables_are_errors(run, monkeypatch, queue, name, value, fault):
     monkeypatch.setenv(name, value)
     (found,) = check_environment()
+    if fault is None:
+        assert (found.severity, f"{name}={value}" in found.seen or value == "") == ("ok", True)
+        return
     assert found.severity == "error"
     assert fault in found.seen
     assert (found.subject, found.code) == (name, "variable-invalid")
     assert repr(value) in found.seen
-    status, out, _ = run("--queue-id", f"key:{queue.key:#x}")
-    assert status == 1
-    assert name in out
-
-
-def test_good_variables(monkeypatch):
-    good = {
-        "INFERENCE_MSG_QUEUE_ID": "8002",
-        "INFERENCE_MSG_ID": "1",
-        "FD_POSTPROC_QUEUE_MODE": "666",
-        "FD_POSTPROC_DIALECT": "auto",
-        "FD_POSTPROC_PEER": "compact/1",
-    }
-    for name, value in good.items():
-        monkeypatch.setenv(name, value)
-    (found,) = check_environment()
-    assert found.severity == "ok"
-    assert "INFERENCE_MSG_QUEUE_ID=8002" in found.seen
+    if value == "eight":
+        status, out, _ = run("--queue-id", f"key:{queue.key:#x}")
+        assert (status, name in out) == (1, True)
 
 
 def test_misspelt_variables_and_zeromq(monkeypatch):
@@ -88,10 +84,13 @@ def fastdeploy_codes():
 
 
 def test_the_version_of_fastdeploy_without_importing_it(site):
+    """Also where there are two."""
     site("fastdeploy", "3.1.1")  # an unrelated project of this name
     assert "3.1.1" not in check_fastdeploy()[0].seen
     site("fastdeploy-gpu", "2.4.0", files=["fastdeploy/__init__.py", "fastdeploy/output/token_processor.py"])
     assert "fastdeploy-gpu 2.4.0" in check_fastdeploy()[0].seen
+    site("fastdeploy-xpu", "2.5.0")
+    assert fastdeploy_codes()[0] == "fastdeploy-twice"
 
 
 def test_a_fastdeploy_that_this_user_may_not_read(site, monkeypatch, tmp_path):
@@ -113,12 +112,6 @@ def test_a_fastdeploy_that_this_user_may_not_read(site, monkeypatch, tmp_path):
     assert codes[0] == "fastdeploy-missing"
 
 
-def test_two_fastdeploys(site):
-    site("fastdeploy-gpu", "2.4.0", files=["fastdeploy/output/token_processor.py"])
-    site("fastdeploy-xpu", "2.5.0")
-    assert fastdeploy_codes()[0] == "fastdeploy-twice"
-
-
 ENGINE_POINT = "[fastdeploy.token_processor_plugins]\nfd_postproc = fd_postproc.plugin:get\n"
 
 
@@ -137,61 +130,54 @@ def no_plugins(monkeypatch):
     monkeypatch.delenv("FD_POSTPROC_DISABLE", raising=False)
 
 
+def plugin(which):
+    found = check_fastdeploy()[which]
+    return found.code, found.data.get("active", False)
+
+
 def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
-    assert fastdeploy_codes()[1] == "plugin-none"
+    assert plugin(1)[0] == "plugin-none"
     site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
-    assert fastdeploy_codes()[1] == "plugin-not-allowed"  # without the variable FastDeploy loads none
+    assert plugin(1)[0] == "plugin-not-allowed"  # without the variable FastDeploy loads none
     monkeypatch.setenv("FD_PLUGINS", "another")
     assert "another project's: another (other:get)" in check_fastdeploy()[1].seen
     site("ours", "1", ENGINE_POINT)
-    monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
-    found = check_fastdeploy()[1]
-    assert (found.code, found.severity) == ("plugin-several", "warning")
-    assert "FD_PLUGINS=fd_postproc" in found.remedy[0]
-    monkeypatch.setenv("FD_PLUGINS", "fd_postproc")
-    found = check_fastdeploy()[1]
-    assert (found.code, found.data["active"]) == ("plugin", True)
-    monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
-    found = check_fastdeploy()[1]
-    assert (found.code, found.data["active"]) == ("plugin-disabled", False)
-    monkeypatch.setenv("FD_PLUGINS", "nothing")
-    assert fastdeploy_codes()[1] == "plugin-not-allowed"
+    for names, code, active, disabled in (
+        ("another,fd_postproc", "plugin-several", None, ""),
+        ("fd_postproc", "plugin", True, ""),
+        ("fd_postproc", "plugin-disabled", False, "1"),
+        ("nothing", "plugin-not-allowed", False, "1"),
+    ):
+        monkeypatch.setenv("FD_PLUGINS", names)
+        monkeypatch.setenv("FD_POSTPROC_DISABLE", disabled)
+        assert plugin(1) in ((code, active), *([(code, True), (code, False)] if active is None else []))
     assert "FD_PLUGINS=nothing,fd_postproc" in check_fastdeploy()[1].remedy[0]
 
 
 def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
-    found = check_fastdeploy()[2]
-    assert (found.code, found.severity, found.data["active"]) == ("worker-missing", "warning", False)
+    assert plugin(2) == ("worker-missing", False)
     site("other", "1", "[fastdeploy.model_register_plugins]\nanother = other:get\n")
-    assert fastdeploy_codes()[2] == "worker-missing"
+    assert plugin(2) == ("worker-missing", False)
     site("ours", "1", WORKER_POINT)
-    found = check_fastdeploy()[2]
-    assert (found.code, found.data["active"]) == ("worker-not-allowed", False)
-    assert "FD_PLUGINS is unset" in found.seen
+    assert plugin(2) == ("worker-not-allowed", False)
+    assert "FD_PLUGINS is unset" in check_fastdeploy()[2].seen
     monkeypatch.setenv("FD_PLUGIN", "fd_postproc")
     assert "FD_PLUGIN means nothing to it" in check_fastdeploy()[2].seen
     for names, remedy in ("another", "FD_PLUGINS=another,fd_postproc"), ("", "FD_PLUGINS=fd_postproc"):
         monkeypatch.setenv("FD_PLUGINS", names)
-        found = check_fastdeploy()[2]
-        assert (found.code, found.remedy, found.data["active"]) == ("worker-not-allowed", (remedy,), False)
+        assert plugin(2) == ("worker-not-allowed", False)
+        assert check_fastdeploy()[2].remedy == (remedy,)
     monkeypatch.setenv("FD_PLUGINS", "another,fd_postproc")
-    found = check_fastdeploy()[2]
-    assert (found.code, found.severity, found.data["active"]) == ("worker", "info", True)
+    assert plugin(2) == ("worker", True)
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")
-    found = check_fastdeploy()[2]
-    assert (found.code, found.data["active"]) == ("worker-disabled", False)
+    assert plugin(2) == ("worker-disabled", False)
 
 
 @each(
-    ("why", "version", "severity", "words"),
+    "why, version, severity, words",
     [
         ("", (12, 2), "ok", "a driver for CUDA 12.2 and a device: the save ops take its tensors"),
-        (
-            "no CUDA driver: not found",
-            None,
-            "info",
-            "no CUDA driver: not found; tensors in host memory need none",
-        ),
+        ("no CUDA driver: not found", None, "info", "not found; tensors in host memory need none"),
         ("a CUDA driver but no device: ...", (12, 2), "info", "but no device"),
         ("the driver is for CUDA 11.7; ...", (11, 7), "warning", "the driver is for CUDA 11.7"),
     ],
@@ -203,3 +189,13 @@ def test_cuda_is_one_line(why, version, severity, words, monkeypatch):
     assert found.severity == severity
     assert words in found.seen
     assert found.data["available"] is (why == "")
+
+
+def test_a_folder_without_fastdeploy(tmp_path, monkeypatch):
+    """There is no installation to mend."""
+    monkeypatch.setattr(trial, "installed", lambda: type("Finding", (), {"code": "fastdeploy-missing"}))
+    for folder in tmp_path, tmp_path / "fastdeploy", tmp_path / "nowhere":
+        monkeypatch.setenv("FD_POSTPROC_FASTDEPLOY", str(folder))
+        (found,) = trial.check_trial()
+        assert (found.code, found.severity) == ("plugin-untried", "warning")
+        assert f"'{folder}' holds no FastDeploy" in found.seen

@@ -26,24 +26,18 @@ def test_who_is_spared_is_not(root):
     assert check_logind(str(root), 54321) == []
 
 
-def test_the_last_file_that_sets_it_decides(root):
+def test_the_last_file_that_sets_it_decides_by_its_name_in_whatever_folder(root):
     extra = root / "etc/systemd/logind.conf.d/50-ipc.conf"
     extra.write_text("[Login]\nRemoveIPC=no\n")
     assert check_logind(str(root), 54321) == []
     extra.write_text("no section\n")  # ignored
     assert len(check_logind(str(root), 54321)) == 1
-
-
-def test_files_count_by_their_names_in_whatever_folder(root):
+    extra.write_text("[Login]\nRemoveIPC=yes\n")
     vendors = root / "usr/lib/systemd/logind.conf.d"
     vendors.mkdir(parents=True)
     (vendors / "90-ipc.conf").write_text("[Login]\nRemoveIPC=no\n")
-    (root / "etc/systemd/logind.conf.d/50-ipc.conf").write_text("[Login]\nRemoveIPC=yes\n")
     assert check_logind(str(root), 54321) == []
     (root / "etc/systemd/logind.conf.d/90-ipc.conf").write_text("")  # in place of the vendor's
     assert len(check_logind(str(root), 54321)) == 1
-
-
-def test_a_machine_without_logind(root):
-    (root / "run/systemd/seats").rmdir()
+    (root / "run/systemd/seats").rmdir()  # a machine without logind
     assert check_logind(str(root), 54321) == []

@@ -1,8 +1,6 @@
 """Each fault is named, by a file in which just that has happened; and nothing is where nothing has."""
 
 import errno
-import os
-import signal
 
 import pytest
 
@@ -12,7 +10,6 @@ from fd_postproc.explain.timeline import Gap, Picture, latencies
 from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Live
 from tests.lib.flight_entries import codes, event, flight, look, looks, steady, step
-from tests.lib.paths import ROOT
 from tests.lib.rows import each
 
 GOOD = [*steady(), look(100.5), look(101.5)]
@@ -56,11 +53,6 @@ def test_a_fault_is_named_and_nothing_else(code):
     assert found.code == code
     assert found.text
     assert [one.code for one in others] == (["silent"] if code == "limits-low" else [])
-
-
-def test_the_page_for_operators_has_each_word():
-    text = (ROOT / "docs" / "operators.md").read_text()
-    assert [code for code in EXAMPLES if f"`{code}`" not in text] == []
 
 
 SAID = "silent: the worker has sent nothing"
@@ -159,24 +151,18 @@ def test_what_the_health_said_is_told_with_its_word():
 
 def test_the_longest_gaps_and_their_side():
     entries = [*steady(50), step(103.0, 50, receive=2.4), *steady(50, 103.01)]
-    entries += [step(107.0, 99, receive=0.1, build=3.0)]
-    picture = Picture(flight(*entries), 110.0)
-    engines, workers = picture.longest_gaps()
-    assert (engines.at, engines.side) == (107.0, "engine")
-    assert (workers.at, workers.side) == (103.0, "worker")
+    picture = Picture(flight(*entries, step(107.0, 99, receive=0.1, build=3.0)), 110.0)
+    assert [(one.at, one.side) for one in picture.longest_gaps()] == [(107.0, "engine"), (103.0, "worker")]
     assert picture.slowest_steps()[0].at == 107.0
     assert picture.usual_gap == pytest.approx(0.01)
 
+    def side(*entries):
+        return Picture(flight(*GOOD, *entries), 120.0).longest_gaps()[0].side
 
-def gap(*entries):
-    return Picture(flight(*GOOD, *entries), 120.0).longest_gaps()[0]
-
-
-def test_whose_a_gap_is_where_the_engine_looked_or_did_not():
     late = step(110.0, 200, receive=7.9)
-    assert gap(late, *steady(50, 110.01), *looks(110.1, 111.1)).side == "engine"  # no look for 8 s
-    assert gap(*looks(102.5, 109.5), late, *looks(110.1, 111.1)).side == "worker"
-    assert gap(*looks(102.5, 109.5, messages=9), late, look(110.1)).side == "engine"
+    assert side(late, *steady(50, 110.01), *looks(110.1, 111.1)) == "engine"  # no look for 8 s
+    assert side(*looks(102.5, 109.5), late, *looks(110.1, 111.1)) == "worker"
+    assert side(*looks(102.5, 109.5, messages=9), late, look(110.1)) == "engine"
 
 
 def test_a_gap_is_never_negative():
@@ -224,13 +210,9 @@ def test_a_request_that_ended():
 
 def test_others_steps_are_not_its():
     entries = [*running(10), Live(100.0999, frozenset({1})), *steady(10, 100.1)]
-    story, _ = lines(*entries)
-    assert len(story.steps) == 10
-
-
-def test_its_slot_is_anothers_afterwards():
-    story, _ = lines(*running(), event(100.0995, Kind.ENDED, A, 9, End.TOKEN, slot=3))
-    assert len(story.steps) == 11  # that in which it ended is stamped after its end
+    assert len(lines(*entries)[0].steps) == 10
+    ended = event(100.0995, Kind.ENDED, A, 9, End.TOKEN, slot=3)  # its slot is another's afterwards
+    assert len(lines(*running(), ended)[0].steps) == 11  # that in which it ended is stamped after its end
 
 
 def test_gaps_and_their_side():
@@ -287,21 +269,3 @@ def test_its_beginning_was_overwritten():
     assert len(story.steps) == 5
     assert "not in the file any more" in text
     assert "does not know" in text
-
-
-def test_signals_have_not_changed_meanwhile():
-    """Their letters in /proc are what `state` holds."""
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-        os._exit(0)
-    try:
-        os.kill(child, signal.SIGSTOP)
-        os.waitpid(child, os.WUNTRACED)
-        from fd_postproc.flight.recorder import _state_of
-
-        assert chr(_state_of(child)[0]) == "T"
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert _state_of(child) == (0, 0)

@@ -4,20 +4,12 @@ import json
 import re
 from types import FunctionType, SimpleNamespace
 
+from fd_postproc.fastdeploy.api import detokenising, parsers
+
 MARKS = {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
-WORDS = [
-    " the",
-    "a",
-    "\n",
-    "\n\n",
-    "日本",
-    "x",
-    '{"name": "f", ',
-    '"arguments": {"a": 1}',
-    "}",
-    "</th",
-    "ink>",
-]
+WORDS = (
+    *(" the", "a", "\n", "\n\n", "日本", "x", '{"name": "f", ', '"arguments": {"a": 1}', "}", "</th", "ink>"),
+)
 
 
 def of_fastdeploy(cls):
@@ -133,7 +125,7 @@ class Processor:
     """FastDeploy's data processor."""
 
     def __init__(self, reasoning=Thinks, tools=Calls, tokenizer=None):
-        self.tokenizer = tokenizer or Tokenizer()
+        self.tokenizer = Tokenizer() if tokenizer is None else tokenizer
         self.decode_status, self.model_status_dict, self.tool_parser_dict = {}, {}, {}
         self.reasoning_parser = reasoning and reasoning(self.tokenizer)
         self.tool_parser_obj, self.eos_token_ids = tools, [4]
@@ -199,6 +191,33 @@ class Processor:
 
 
 envs = SimpleNamespace(FD_USE_HF_TOKENIZER=False)
+
+
+def install(base=Processor):
+    """A copy of a data processor's class with ours, and functions that take each part out."""
+    cls = type("Copy", (base,), dict(vars(base)))
+    return cls, [part.install(module_of(cls)) for part in (detokenising, parsers)]
+
+
+def result(ids, finished=False, name="a", **more):
+    return {"finished": finished, "request_id": name, "outputs": {"token_ids": [*ids], **more}}
+
+
+def play(processor, deltas, stream=True, name="a", state="think_start", request=None):
+    """Every result's outputs, and what is kept while the answer lasts."""
+    processor.model_status_dict[name] = state
+    method = processor.process_response_dict_streaming if stream else processor.process_response_dict_normal
+    for number, ids in enumerate(deltas):
+        outputs = method(result(ids, number == len(deltas) - 1, name), request=request)["outputs"]
+        status = processor.decode_status.get(name)
+        yield outputs, status and [*status[:3], str(status[3])]
+
+
+IDS = [*MARKS.values(), *range(10, 10 + len(WORDS)), 10, 10, 10]
+
+
+def random_answer(draw):
+    return [draw.choices(IDS, k=draw.choice((0, 1, 1, 2, 4))) for _ in range(draw.randint(1, 40))]
 
 
 def module_of(cls):

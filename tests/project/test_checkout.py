@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tests.lib.page_commands import as_a_user
-from tests.lib.page_examples import examples, run_example
 from tests.lib.paths import ROOT
 
 
@@ -19,12 +18,6 @@ def checkout(tmp_path):
         ROOT / "fd_postproc", tmp_path / "fd_postproc", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
     return tmp_path
-
-
-def test_the_readmes_example_runs_in_a_checkout(checkout, own_namespace):
-    if not own_namespace:
-        pytest.skip("the example uses a queue id that others may use, too")
-    run_example(dict(examples())["README.md-0"], checkout)
 
 
 def test_all_modules_are_those_of_the_installed_package(checkout):

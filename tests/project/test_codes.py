@@ -6,7 +6,6 @@ from fd_postproc._core import Step
 from fd_postproc.cli.tables import count_text
 from fd_postproc.codes import Code
 from tests.lib.paths import ROOT
-from tools.accept import steps as canned
 
 
 def test_the_save_ops_write_these():
@@ -25,7 +24,3 @@ def test_a_step_says_what_they_mean():
     for code in Code:
         assert f"{code.value} {code.text}" in Step.counts.__doc__
         assert count_text(code) == f"{code.value} {code.text}"
-
-
-def test_the_trial_tries_them_all():
-    assert {canned.NOTHING, canned.RECOVERY, canned.PREEMPTED} == {*Code}

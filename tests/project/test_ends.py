@@ -11,19 +11,13 @@ from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1], [7])
-USES = {
-    "Receiver": {"receive": lambda one: one.receive(0)},
-    "Sender": {
-        "send": lambda one: one.send(STEP, timeout=0),
-        "send_arrays": lambda one: one.send_arrays([1], [7], timeout=0),
-    },
-    "RecordingWriter": {"write": lambda one: one.write(b"abc")},
-    "Recording": {
-        "iterate": list,
-        "heads": lambda one: list(one.heads()),
-        "survey": lambda one: one.survey(),
-    },
-}
+USES = (
+    ("Receiver", lambda one: one.receive(0)),
+    ("Sender", lambda one: one.send(STEP, timeout=0)),
+    ("Sender", lambda one: one.send_arrays([1], [7], timeout=0)),
+    ("RecordingWriter", lambda one: one.write(b"abc")),
+    *(("Recording", use) for use in (list, lambda one: list(one.heads()), lambda one: one.survey())),
+)
 
 
 @pytest.fixture
@@ -39,13 +33,13 @@ def made(queue, tmp_path):
     }
 
 
-@each(("kind", "use"), [(kind, use) for kind, uses in USES.items() for use in uses])
+@each("kind, use", USES)
 def test_a_closed_one_says_so(kind, use, made):
     one = made[kind]()
     one.close()
     one.close()  # once more does no harm
     with pytest.raises((ValueError, fp.QueueError), match=f"the {kind}.* is closed"):
-        USES[kind][use](one)
+        use(one)
     repr(one)
 
 
@@ -54,7 +48,7 @@ import sys
 import fd_postproc as fp
 from fd_postproc.recording import Recording, RecordingWriter
 
-key, path, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+key, path = int(sys.argv[1]), sys.argv[2]
 sender, receiver = fp.Sender("plain", key=key), fp.Receiver("plain", key=key)
 sender.send_arrays([1], [7])
 sender.send_arrays([1], [8])
@@ -63,19 +57,13 @@ writer = RecordingWriter(path, "plain")
 writer.write(b"abc")
 ENDS
 """
-ENDS = {
-    "return": "",
-    "sys.exit": "sys.exit(0)",
-    "os._exit": "import os; os._exit(0)",
-    "fork": "import os\nif os.fork(): os.wait()",
-    "a reference cycle": "it = [sender, receiver, writer]; it.append(it)",
-}
+ENDS = ("", "import os; os._exit(0)", "import os\nif os.fork(): os.wait()")
 
 
 @each("how", ENDS)
 def test_a_program_that_ends_without_a_close(how, queue, tmp_path):
     path = tmp_path / "it.fdrec"
-    command = python(END.replace("ENDS", ENDS[how]), queue.key, path, how)
+    command = python(END.replace("ENDS", how), queue.key, path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with Recording(path) as recording:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -44,14 +43,6 @@ def run(own_namespace, tmp_path):
     yield run
     for queue in queues.list_queues():
         queues.remove_queue(queue.msqid)
-
-
-def test_every_example_is_in_their_readme_and_has_a_test():
-    programs = {path.name for path in FOLDER.glob("*.py")}
-    page = (FOLDER / "README.md").read_text()
-    assert {name for name in programs if f"[{name}]({name})" in page} == programs
-    tests = Path(__file__).read_text()
-    assert {name for name in programs if f'run("{name}"' in tests} == programs
 
 
 def test_what_is_sent_is_printed(run):
@@ -93,6 +84,7 @@ def test_a_queue_is_recorded_and_read(run):
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.framework
 def test_the_plug_in_is_loaded_where_it_is_named(run):
     """In the double of FastDeploy: of its loader and its class."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.lib.children import python
-from tests.lib.crashes import Scheduling
 from tests.lib.paths import ROOT
 from tests.lib.waiting import PATIENCE
 
@@ -20,13 +19,6 @@ def pytest_configure():
     leaks.GRACE_S = 0.1
 """
 CONFIGURATION = "[pytest]\nmarkers =\n    realtime:\n    nightly:\n    quarantine:\n"
-FILE = """
-import os, pytest
-@pytest.mark.parametrize("number", range({tests}))
-def test_it(number):
-    if number == {fatal}:
-        os._exit(1)
-"""
 FORKED = """
 import os, pathlib, signal
 def test_it():
@@ -62,14 +54,6 @@ def run(tmp_path):
         return done.stdout + Path(tmp_path, "stderr").read_text()
 
     return run
-
-
-def _files(sizes, fatal):
-    """So many files of tests, each of a size; the third test of a `fatal` size ends its process."""
-    return {
-        f"f{place:02}": FILE.format(tests=tests, fatal=2 if tests == fatal else -1)
-        for place, tests in enumerate(sizes)
-    }
 
 
 ORDERED = """
@@ -155,25 +139,7 @@ def test_in_one_process(run, tmp_path):
         assert f"the test left behind: {left}" in told
 
 
-def test_in_several_processes(run, tmp_path):
-    """After a crash the others are run, the realtime tests in one process, and the run ends."""
-    sizes = [*range(20, 8, -1), 8, *range(7, 1, -1)]
-    files = {f"o{tests}": ORDERED.format(tests=tests) for tests in (1, 30)}
-    told = run(3, "-W", "error", **files, **QUARANTINES, **_files(sizes, fatal=8))
-    assert _in_order(tmp_path, [1, 30])
-    assert f"4 failed, {sum(sizes) - 1 + 34} passed" in told, told
-    assert "test_f12.py::test_it[2]" in told
-    assert "10 in quarantine" in told
-
-
-def test_realtime_tests_alone(run, tmp_path):
-    """Of two processes one gets them; another does what is left where it ends in the first."""
-    crash = "import os, pytest\npytestmark = pytest.mark.realtime\ndef test_it(): os._exit(1)\n"
-    told = run(2, "-m", "realtime", crash=crash, ordered=ORDERED.format(tests=0), **QUARANTINES)
-    assert _in_order(tmp_path, [0])
-    assert "1 failed, 1 passed" in told, told
-
-
+@pytest.mark.nightly
 def test_a_hang_is_told(run, tmp_path):
     """What it says in time is the test's name and where it hangs; one that needs real time has more of it.
 
@@ -187,11 +153,3 @@ def test_a_hang_is_told(run, tmp_path):
     assert "3 failed, 1 passed" in told, told
     assert "test_hangs.py::test_it" in told
     assert "in wait_for_ever" in told
-
-
-def test_a_process_that_has_not_said_what_its_tests_are_gets_none():
-    """Another one may end meanwhile, whose files are handed out anew."""
-    scheduling, file = Scheduling.__new__(Scheduling), {"test_it": False}
-    scheduling.workqueue, scheduling.registered_collections = {"file": file}, {}
-    scheduling._reschedule(object())
-    assert scheduling.workqueue == {"file": file}

@@ -1,39 +1,17 @@
 """What a user's type checker and `inspect` see."""
 
 import ast
-import importlib.util
 import inspect
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import fd_postproc as fp
 from fd_postproc import layout
-from tests.lib.page_examples import examples
 from tests.lib.paths import ROOT
 from tests.lib.rows import each
 
 STUB = Path(ROOT, "fd_postproc", "_core.pyi")
-
-
-@pytest.mark.nightly  # .ci/checks/types runs it
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
-def test_the_examples_pass_strict_checks(tmp_path):
-    """The README's and the programs in ``examples/``."""
-    (tmp_path / "example.py").write_text(dict(examples())["README.md-0"])
-    there = {*Path(ROOT, "examples").glob("*.py")} - {Path(ROOT, "examples", "through_redis.py")}
-    programs = [tmp_path / "example.py", *sorted(there)]  # redis, an optional package, has types of its own
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", *programs],
-        cwd=ROOT,
-        env={**os.environ, "MYPYPATH": str(ROOT)},  # an editable install cannot be found otherwise
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @each("name", ["Receiver", "Sender"])

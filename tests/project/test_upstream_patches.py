@@ -1,6 +1,5 @@
 """The patches for FastDeploy: no lines of theirs but those that change, a text for each; they apply."""
 
-import random
 import re
 import shutil
 import subprocess
@@ -16,32 +15,12 @@ PATCHES = sorted(FOLDER.glob("*.patch"))
 MOST_TAKEN_OUT = 5  # lines of FastDeploy's that a patch may name
 
 
-def test_each_has_its_row():
-    rows = re.findall(r"^\| (\d\d) \|", (FOLDER / "README.md").read_text(), flags=re.M)
-    assert rows == [path.name[:2] for path in PATCHES]
-
-
 @each("patch", PATCHES)
 def test_it_names_no_more_of_fastdeploy_than_it_changes(patch):
     lines = [line for line in patch.read_text().splitlines() if not line.startswith(("---", "+++"))]
     assert all(line.startswith(("@@", "+", "-")) for line in lines), "a line of context"
     assert all(re.fullmatch("@@ [-+,0-9 ]+ @@", line) for line in lines if line.startswith("@@"))
     assert sum(line.startswith("-") for line in lines) <= MOST_TAKEN_OUT
-
-
-def test_the_parsers_set_is_a_list():
-    added = re.findall(r"^\+(.*)$", (FOLDER / "03-a-set-for-parsers.patch").read_text(), flags=re.M)
-    space = {}
-    exec("\n".join(line for line in added if not line.startswith(("++", "                "))), space)
-    rng, ids, plain = random.Random(5), space["SeenTokenIds"](), []
-    for _ in range(50):
-        delta = [rng.randint(0, 60) for _ in range(rng.randint(0, 4))]
-        ids.extend(delta)
-        plain.extend(delta)
-        both = ids + delta
-        assert (ids, both, len(both)) == (plain, plain + delta, len(plain) + len(delta))
-        for token in range(62):
-            assert (token in ids, token in both) == (token in plain, token in plain + delta)
 
 
 @pytest.mark.fastdeploy

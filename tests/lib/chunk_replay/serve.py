@@ -3,11 +3,10 @@
 From a request and what its server had made of it to the bytes of the answer: FastDeploy's handlers, data
 processor, tokenizers, parsers and dispatcher are the real ones, the engine's messages are the recorded ones.
 
-    FD_PLUGINS=fd_postproc python serve.py [MODULE:FUNCTION ...] [CASE ...]
+    FD_PLUGINS=fd_postproc python serve.py [rollouts] [CASE ...]
 
-The functions are called once everything is loaded: planted bugs.  Without cases, all are played;
-``rollouts`` plays those of ``tests/golden_rollouts``, with lists in the messages and with arrays;
-``wrapped`` reads those of chats that stream through a generator around FastDeploy's.
+Without cases, all are played; ``rollouts`` plays those of ``tests/golden_rollouts``, with lists in the
+messages and with arrays.
 """
 
 import asyncio
@@ -56,14 +55,11 @@ class Frames:
 
 
 class Semaphore:
-    def __init__(self):
-        self.held = 0
-
     async def acquire(self):
-        self.held += 1
+        pass
 
     def release(self):
-        self.held -= 1
+        pass
 
     def status(self):
         return ""
@@ -151,29 +147,7 @@ def asked(case, client):
     return handler.create_chat_completion if chat else handler.create_completion, request
 
 
-async def as_messages(events):
-    """A generator around FastDeploy's, as a server of another API has one: it writes events of its own."""
-    number = 0
-    async for event in events:
-        assert type(event) is str
-        data = event.removeprefix("data: ").removesuffix("\n\n")
-        own = None if data == "[DONE]" else json.loads(data)
-        name = "message_stop" if own is None else "message_start" if number == 0 else "message_delta"
-        await asyncio.sleep(0)  # it has work of its own
-        yield f"event: {name}\ndata: {data if own is None else json.dumps(own)}\n\n"
-        number += 1
-
-
-def as_chat(event):
-    """The JSON of an event of either API; its text, if that is no JSON."""
-    _, _, data = event.partition("data: ")
-    try:
-        return json.loads(data)
-    except ValueError:
-        return data
-
-
-async def answer(case, wrapped=False):
+async def answer(case):
     """Status and chunks of a case; what was left behind."""
     client = EngineClient(case)
     create, request = asked(case, client)
@@ -195,7 +169,7 @@ async def answer(case, wrapped=False):
         elif hasattr(made, "model_dump"):
             chunks = [rendered(made.model_dump())]
         else:
-            async for chunk in as_messages(made) if wrapped else made:
+            async for chunk in made:
                 chunks.append(chunk)
     except Exception as error:
         raised, status = (
@@ -230,12 +204,12 @@ def prepare(case):
     uuid.uuid4 = draw
 
 
-def play(case, wrapped=False):
+def play(case):
     """None if the answer is the recorded one, else what differs."""
     prepare(case)
     loop = asyncio.new_event_loop()
     try:
-        played = asyncio.wait_for(answer(case, wrapped), PATIENCE)
+        played = asyncio.wait_for(answer(case), PATIENCE)
         status, chunks, raised, left = loop.run_until_complete(played)
     except TimeoutError:
         return "no end"
@@ -250,12 +224,8 @@ def play(case, wrapped=False):
     if status != expected["status"]:
         return f"status {status}, not {expected['status']}"
     for number, pair in enumerate(zip(chunks, expected["chunks"], strict=False)):
-        same = as_chat(pair[0]) == as_chat(pair[1]) if wrapped else pair[0] == pair[1]
-        if not same:
-            at = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
-            begin = max(at - 60, 0)
-            ours, theirs = (text[begin : at + 60] for text in pair)
-            return f"chunk {number} at {at}: {ours!r} not {theirs!r}"
+        if pair[0] != pair[1]:
+            return f"chunk {number}: {pair[0]!r} not {pair[1]!r}"
     if len(chunks) != len(expected["chunks"]):
         return f"{len(chunks)} chunks, not {len(expected['chunks'])}"
     if left != case["after"]["leftovers"]:
@@ -273,16 +243,14 @@ def load():
     from fastdeploy.entrypoints.openai import utils as serving_utils
 
 
-def play_all(folder, only, wrapped=False):
+def play_all(folder, only):
     """How many were played, and what differs, by name."""
     played, wrong = 0, {}
     for name, case in cases_here(folder).items():
         if not case["derived"] or (only and name not in only):  # a request that is refused
             continue
-        if wrapped and not (case["dimensions"]["stream"] and case["path"].endswith("chat/completions")):
-            continue
         played += 1
-        difference = play(case, wrapped)
+        difference = play(case)
         if difference:
             wrong[name] = difference
     return played, wrong
@@ -298,14 +266,7 @@ if __name__ == "__main__":
         from fd_postproc.fastdeploy.api import responses
 
         responses.install(sys.modules["__main__"])  # this program is the application here
-    for planted in (argument for argument in sys.argv[1:] if ":" in argument):
-        name, function = planted.split(":")
-        getattr(importlib.import_module(name), function)()
-    only = [
-        argument
-        for argument in sys.argv[1:]
-        if ":" not in argument and argument not in ("rollouts", "wrapped")
-    ]
+    only = [argument for argument in sys.argv[1:] if argument != "rollouts"]
     frozen = index()["frozen_time"]
     time.time = lambda: frozen
     traceback.format_exc = lambda *a, **k: "<traceback>"
@@ -315,7 +276,7 @@ if __name__ == "__main__":
         more, of_arrays = play_all(ROLLOUTS, only)
         played, wrong = played + more, wrong | {f"{name}, arrays": said for name, said in of_arrays.items()}
     else:
-        played, wrong = play_all(FOLDER, only, "wrapped" in sys.argv)
+        played, wrong = play_all(FOLDER, only)
     from fd_postproc.fastdeploy.api.chunks._chunks import totals
 
     written, left = totals()

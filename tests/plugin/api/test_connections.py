@@ -52,16 +52,11 @@ def test_they_wait_for_the_registration_in_order(requests):
     assert list(totals()[1].values()) == [1]
 
 
-def test_every_choice_may_begin(requests):
-    give(requests, "a", group(0), group(0))
+def test_every_choice_may_begin_and_an_error_instead_of_an_answer_is_kept(requests):
+    groups = [group(0), group(0), [{"error_code": 500, "outputs": None}]]
+    give(requests, "a", *groups)
     requests["a"] = queue = Queue()
-    assert len(queue) == 2
-
-
-def test_an_error_instead_of_an_answer_is_kept(requests):
-    give(requests, "a", [{"error_code": 500, "outputs": None}])
-    requests["a"] = queue = Queue()
-    assert len(queue) == 1
+    assert queue == groups
 
 
 def test_of_two_streams_of_one_id_the_later_one_gets_the_results(requests):
@@ -125,20 +120,16 @@ def large(results, rows, kind):
     return unpack(msgpack.packb([made] * results))
 
 
-def memory(make):
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        made = make()
-        return made, tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-
-
 @each("kind", ["top_logprobs", "prompt_logprobs"])
 def test_the_memory_of_a_group_is_what_it_takes(kind):
     """Packed rows and lists; numbers that Python has once are counted at each place."""
-    made, taken = memory(lambda: large(3, 500, kind))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        made = large(3, 500, kind)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
     assert taken / 2 < connections._memory_of(made, 1 << 30) < 3 * taken
 
 
@@ -160,27 +151,15 @@ def test_the_largest_loses_its_early_results_and_is_told(requests, clock, monkey
     assert (requests.size, requests.groups, requests.dropped) == (0, 0, {})
 
 
-def test_one_group_above_the_limit_costs_no_other_request(requests, monkeypatch):
+def test_one_group_above_the_limit_costs_no_other_request(requests, clock, monkeypatch):
     monkeypatch.setattr(connections, "MOST_BYTES", 1 << 16)
     for number in range(5):
         give(requests, f"small {number}", group(0))
     give(requests, "large", large(4, 1000, "prompt_logprobs"))
-    assert list(requests.dropped) == ["large"]
-    assert len(requests.held) == 5
-
-
-def test_a_later_request_of_the_same_id_is_served(requests, clock, monkeypatch):
-    monkeypatch.setattr(connections, "MOST_BYTES", 10)
-    give(requests, "a", group(0))
+    assert (list(requests.dropped), len(requests.held)) == (["large"], 5)
     clock.now = connections.KEEP_EARLY_S
-    requests["a"] = queue = Queue()
+    requests["large"] = queue = Queue()  # a later one of the same id
     assert queue == []
-
-
-def test_clearing(requests):
-    give(requests, "a", group(0))
-    requests.clear()
-    assert (requests.groups, len(requests.held), len(requests)) == (0, 0, 0)
 
 
 class Manager:
@@ -220,31 +199,23 @@ def test_the_managers_map_is_ours_and_its_dispatcher_its_own(utils):
     assert asyncio.run(run()) == [0, 1, 2]
 
 
-@each("value, frozen", [("", True), ("off", False)])
-def test_what_lives_long_is_frozen_once_the_server_is_about_to_serve(utils, monkeypatch, value, frozen):
+@each(
+    "value, before, after",
+    [
+        *(("", (700, 10, 10), (5 * connections.RESULTS_A_COLLECTION, 10, 10)), ("off", (700, 10, 10), None)),
+        *(("", (0, 10, 10), None), ("", (50000, 5, 5), None)),  # thresholds that somebody chose
+    ],
+)
+def test_what_lives_long_is_frozen_before_the_server_serves(utils, monkeypatch, value, before, after):
     monkeypatch.setenv("FD_POSTPROC_GC", value)
-    before = gc.get_freeze_count()
-    threshold = gc.get_threshold()
+    frozen, threshold = gc.get_freeze_count(), gc.get_threshold()
     try:
-        gc.set_threshold(700, 10, 10)
+        gc.set_threshold(*before)
         manager = utils.DealerConnectionManager(0)
         asyncio.run(manager.initialize())
         assert manager.initialised
-        assert (gc.get_freeze_count() > before) is frozen
-        assert gc.get_threshold() == ((5 * connections.RESULTS_A_COLLECTION if frozen else 700), 10, 10)
-    finally:
-        gc.set_threshold(*threshold)
-        gc.unfreeze()
-
-
-@each("chosen", [(0, 10, 10), (50000, 5, 5)])
-def test_a_threshold_that_somebody_chose_stays(monkeypatch, chosen):
-    monkeypatch.setenv("FD_POSTPROC_GC", "")
-    threshold = gc.get_threshold()
-    try:
-        gc.set_threshold(*chosen)
-        connections.freeze()
-        assert gc.get_threshold() == chosen
+        assert (gc.get_freeze_count() > frozen) is (value == "")
+        assert gc.get_threshold() == (after or before)
     finally:
         gc.set_threshold(*threshold)
         gc.unfreeze()

@@ -45,26 +45,15 @@ def listening(tmp_path):
         process.stdout.close()
 
 
-def test_the_process_that_listens_is_known(listening):
+def test_the_process_that_listens_is_known_until_it_is_killed(listening):
+    """Stopped it lives; killed it is gone before its parent has noticed."""
     process, path, _ = listening()
     engine = listener(path)
     assert engine.pid == process.pid
-    assert engine.is_alive()
-    assert listener(path) == engine
-
-
-def test_a_stopped_process_lives(listening):
-    process, path, _ = listening()
-    engine = listener(path)
     process.send_signal(signal.SIGSTOP)
     until(lambda: engine_process.process_stat(process.pid)[0] == "T")
     assert engine.is_alive()
     assert listener(path) == engine
-
-
-def test_a_killed_process_is_gone_before_its_parent_has_noticed(listening):
-    process, path, _ = listening()
-    engine = listener(path)
     process.kill()
     until(lambda: not engine.is_alive())
     assert engine_process.process_stat(process.pid)[0] == "Z"

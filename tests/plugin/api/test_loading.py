@@ -22,30 +22,17 @@ def module(tmp_path, monkeypatch):
     assert loading._finder not in sys.meta_path
 
 
-def test_after_the_import_once(module):
-    seen = []
-    loading.when_loaded(module, lambda loaded: seen.append(loaded.VALUE))
-    assert seen == []
-    loaded = importlib.import_module(module)
-    assert seen == [5]
-    assert type(loaded.__loader__).__name__ == type(loaded.__spec__.loader).__name__ == "SourceFileLoader"
-    importlib.reload(loaded)
-    assert seen == [5]
-
-
-def test_at_once_if_it_is_there(module):
-    importlib.import_module(module)
-    seen = []
-    loading.when_loaded(module, lambda loaded: seen.append(loaded.VALUE))
-    assert seen == [5]
-
-
-def test_several_in_order(module):
+def test_after_the_import_once_in_order_and_at_once_if_it_is_there(module):
     seen = []
     for number in range(3):
-        loading.when_loaded(module, lambda loaded, number=number: seen.append(number))
-    importlib.import_module(module)
-    assert seen == [0, 1, 2]
+        loading.when_loaded(module, lambda loaded, number=number: seen.append((number, loaded.VALUE)))
+    assert seen == []
+    loaded = importlib.import_module(module)
+    assert seen == [(0, 5), (1, 5), (2, 5)]
+    assert type(loaded.__loader__).__name__ == type(loaded.__spec__.loader).__name__ == "SourceFileLoader"
+    importlib.reload(loaded)
+    loading.when_loaded(module, lambda loaded: seen.append(loaded.VALUE))
+    assert seen[3:] == [5]
 
 
 def test_a_module_that_fails_is_not_told_of(module, tmp_path):

@@ -21,22 +21,15 @@ class Processor:
         return f"Ġ{token}"
 
 
-def test_an_id_is_asked_for_once():
+def test_an_id_is_asked_for_once_but_for_one_that_is_refused():
     processor = Processor({7: " the", 8: "é"})
     texts = Texts(chat_spelling(processor))
     assert [texts.shown(token) for token in (7, 8, 7, 7, 8)] == [" the", "é", " the", " the", "é"]
-    assert processor.asked == [7, 8]
-    assert texts.known == 2
-
-
-def test_what_the_tokenizer_refuses_is_asked_for_again():
-    processor = Processor({})
-    texts = Texts(chat_spelling(processor))
     for _ in range(2):
         with pytest.raises(KeyError):
-            texts.shown(7)
-    assert processor.asked == [7, 7]
-    assert texts.known == 0
+            texts.shown(9)
+    assert processor.asked == [7, 8, 9, 9]
+    assert texts.known == 2
 
 
 @each(

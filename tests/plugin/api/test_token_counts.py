@@ -83,7 +83,7 @@ def test_a_text_is_split_once():
     assert tokenizer._tokenizer.asked == [" the", *["x" * 100] * 3]
 
 
-def test_what_may_change_is_asked_each_time(monkeypatch):
+def test_what_may_change_is_asked_each_time_and_counts_by_chance_are_not_kept(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=Model))
     for tokenizer, times in ((Sampled(), 3), (Pieces(sampling=True), 3), (Pieces(), 1)):
         own = CountingTokenizer(tokenizer)
@@ -91,24 +91,17 @@ def test_what_may_change_is_asked_each_time(monkeypatch):
         for _ in range(3):
             own.tokenize(" the")
         assert tokenizer.asked == [" the"] * times
-
-
-def test_counts_by_chance_are_not_kept():
     assert token_counts.counter(Fast(Library())) is not None
     assert token_counts.counter(Fast(Library(dropout=0.1))) is None
 
 
-def test_a_truncation_of_the_last_prompt_is_taken_off():
+def test_a_truncation_of_the_last_prompt_is_taken_off_and_the_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(token_counts, "_MOST", 4)
     tokenizer = Fast(Library())
     own = CountingTokenizer(tokenizer)
     tokenizer._tokenizer.truncation = {"max_length": 1}
     assert len(own.tokenize("abcdef")) == 3
     assert tokenizer._tokenizer.truncation is None
-
-
-def test_the_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(token_counts, "_MOST", 4)
-    own = CountingTokenizer(Fast(Library()))
     for number in range(20):
         own.tokenize(str(number))
         assert len(own._counts) <= 4

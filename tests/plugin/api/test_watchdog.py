@@ -66,6 +66,10 @@ def engine_client(path):
         def check_health(self, time_interval_threashold=30):
             return True, ""
 
+        def close(self):
+            self.zmq_client.socket.close(0)
+            self.zmq_client.socket.context.term()
+
     return EngineClient
 
 
@@ -86,39 +90,6 @@ class Engine:
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
-
-
-@pytest.fixture
-def play(tmp_path, monkeypatch):
-    """Runs a coroutine function with a watched client and a function that starts engines."""
-    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
-    monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
-    monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
-    path = str(tmp_path / "engine.socket")
-    cls = engine_client(path)
-    module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
-    restore = watchdog.install(module)
-    engines = []
-
-    async def start(*arguments):
-        engines.append(await Engine().start(path, *arguments))
-        return engines[-1]
-
-    async def run(scene):
-        client = cls()
-        try:
-            return await asyncio.wait_for(scene(client, start), 60)
-        finally:
-            for engine in engines:
-                await engine.kill()
-                if engine.child:
-                    os.kill(engine.child, signal.SIGKILL)
-            if hasattr(client, "zmq_client"):
-                client.zmq_client.socket.close(0)
-                client.zmq_client.socket.context.term()
-
-    yield lambda scene: asyncio.run(run(scene))
-    restore()
 
 
 async def until(condition):
@@ -206,10 +177,20 @@ def test_an_engine_that_is_not_there_yet_is_found_later(seen, caplog):
 
 
 @pytest.mark.realtime
-def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog):
-    before = counted("refused")
+def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
+    monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
+    before, path, engines = counted("refused"), str(tmp_path / "engine.socket"), []
+    cls = engine_client(path)
+    module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
+    restore, client = watchdog.install(module), cls()
 
-    async def scene(client, start):
+    async def start(*arguments):
+        engines.append(await Engine().start(path, *arguments))
+        return engines[-1]
+
+    async def scene():
         engine = await start("fork")
         client.create_zmq_client("a", zmq.PUSH)
         await client.add_requests("1")
@@ -232,43 +213,41 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(play, caplog
         await client.add_requests("3")
         assert await second.line() == "request 3"
 
+    async def run():
+        try:
+            await asyncio.wait_for(scene(), 60)
+        finally:
+            for engine in engines:
+                await engine.kill()
+                if engine.child:
+                    os.kill(engine.child, signal.SIGKILL)
+
     with caplog.at_level(logging.INFO):
-        play(scene)
+        asyncio.run(run())
+    client.close()
+    restore()
     assert counted("refused") - before == 2
     assert "fd_postproc: unhealthy (engine): process" in caplog.text
     assert "the engine is back, as process" in caplog.text
 
 
-def test_a_client_outside_of_a_loop_is_not_watched(play, tmp_path):
+def test_a_client_outside_of_a_loop_is_not_watched(tmp_path):
     module = SimpleNamespace(EngineClient=engine_client(str(tmp_path / "x")), ParameterError=ParameterError)
     watchdog.install(module)
     client = module.EngineClient()
     client.create_zmq_client("a", zmq.PUSH)
     assert watchdog._gone_watchdog(client) is None
     assert not hasattr(client, watchdog._WATCHDOG)
-    client.zmq_client.socket.close(0)
-    client.zmq_client.socket.context.term()
+    client.close()
 
 
-def test_a_look_that_fails_is_logged_and_the_next_one_comes(caplog):
-    async def scene():
-        dog = Watchdog(SimpleNamespace(), "/nowhere", asyncio.get_running_loop())
-        looks = []
-
-        def look():
-            looks.append(1)
-            raise RuntimeError("planted")
-
-        dog.look = look
-        watchdog.LOOK_S, before = 0.001, watchdog.LOOK_S
-        try:
-            dog.begin()
-            await until(lambda: len(looks) > 2)
-        finally:
-            watchdog.LOOK_S = before
-
-    asyncio.run(asyncio.wait_for(scene(), 30))
+def test_a_look_that_fails_is_logged_and_the_next_one_comes(seen, caplog, monkeypatch):
+    later = []
+    monkeypatch.setattr(seen.dog._loop, "call_later", lambda seconds, call: later.append((seconds, call)))
+    monkeypatch.setattr(seen.dog, "look", None)
+    seen.dog.begin()
     assert "the look at the engine's process failed" in caplog.text
+    assert later == [(watchdog.LOOK_S, seen.dog._run)]
 
 
 def test_an_error_of_fastdeploys_has_fastdeploys_traceback(tmp_path):
@@ -293,20 +272,17 @@ def test_an_error_of_fastdeploys_has_fastdeploys_traceback(tmp_path):
         assert "watchdog.py" not in told.replace("test_watchdog.py", "")
 
 
-def test_it_can_be_switched_off(monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_ENGINE_WATCHDOG", "0")
+def test_it_can_be_switched_off_and_a_client_that_connects_in_another_way_stays(monkeypatch):
     cls = engine_client("")
-    stock = dict(vars(cls))
-    with pytest.raises(NotPlain, match="FD_POSTPROC_ENGINE_WATCHDOG is off"):
-        watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+    stock, module = dict(vars(cls)), SimpleNamespace(EngineClient=cls, ParameterError=ParameterError)
+    with monkeypatch.context() as patch:
+        patch.setenv("FD_POSTPROC_ENGINE_WATCHDOG", "0")
+        with pytest.raises(NotPlain, match="FD_POSTPROC_ENGINE_WATCHDOG is off"):
+            watchdog.install(module)
     assert dict(vars(cls)) == stock
-
-
-def test_a_client_that_connects_in_another_way_stays():
-    cls = engine_client("")
     cls.add_requests = lambda client, task: None
     with pytest.raises(NotPlain, match="in another way"):
-        watchdog.install(SimpleNamespace(EngineClient=cls, ParameterError=ParameterError))
+        watchdog.install(module)
 
 
 # ---- answers that are not streamed -------------------------------------------------------------------------
@@ -316,30 +292,22 @@ def test_a_client_that_connects_in_another_way_stays():
 def serving(monkeypatch):
     """FastDeploy's error response and FastAPI's exception, restated; a handler whose engine is gone."""
 
-    class ErrorInfo(SimpleNamespace):
-        pass
-
-    class ErrorResponse(SimpleNamespace):
-        pass
-
     class HTTPException(Exception):
         def __init__(self, status_code, detail):
             super().__init__(detail)
             self.status_code = status_code
 
-    protocol = types.ModuleType("protocol")
-    protocol.ErrorInfo, protocol.ErrorResponse = ErrorInfo, ErrorResponse
-    utils = types.ModuleType("utils")
-    utils.ErrorType = SimpleNamespace(INTERNAL_ERROR="internal_error")
-    fastapi = types.ModuleType("fastapi")
-    fastapi.HTTPException = HTTPException
-    for name, module in (
-        ("fastdeploy.entrypoints.openai.protocol", protocol),
-        ("fastdeploy.utils", utils),
-        ("fastapi", fastapi),
-    ):
+    made = {name: type(name, (SimpleNamespace,), {}) for name in ("ErrorInfo", "ErrorResponse")}
+    modules = {
+        "fastdeploy.entrypoints.openai.protocol": made,
+        "fastdeploy.utils": {"ErrorType": SimpleNamespace(INTERNAL_ERROR="internal_error")},
+        "fastapi": {"HTTPException": HTTPException},
+    }
+    for name, contents in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(contents)
         monkeypatch.setitem(sys.modules, name, module)
-    return SimpleNamespace(ErrorInfo=ErrorInfo, ErrorResponse=ErrorResponse, HTTPException=HTTPException)
+    return SimpleNamespace(HTTPException=HTTPException, **made)
 
 
 def handler_of(answer, is_gone):
@@ -381,7 +349,10 @@ def test_other_answers_stay(serving):
     for answer in (other, "a whole answer"):
         assert ask(handler_of(answer, True)[0]) is answer
         assert ask(handler_of(answer, False)[0]) is answer
-    assert ask(handler_of(None, False)[0]) is None
+    handler, _ = handler_of(None, False)
+    assert ask(handler) is None
+    del handler.engine_client
+    assert ask(handler) is None
 
 
 def test_what_is_raised_becomes_a_503_only_while_the_engine_is_gone(serving):
@@ -390,12 +361,6 @@ def test_what_is_raised_becomes_a_503_only_while_the_engine_is_gone(serving):
     assert raised.value.status_code == 503
     with pytest.raises(AttributeError, match="data"):
         ask(handler_of(AttributeError("data"), False)[0])
-
-
-def test_a_handler_without_a_client_answers():
-    handler, _ = handler_of("a whole answer", True)
-    del handler.engine_client
-    assert ask(handler) == "a whole answer"
 
 
 def test_a_serving_class_of_another_kind_stays():

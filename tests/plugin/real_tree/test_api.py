@@ -1,18 +1,14 @@
 """The API server's side in FastDeploy's own serving code, on the real trees."""
 
-import ast
 import random
 
 import pytest
 
-from tests.lib.chunk_replay.plants import PLANTS
 from tests.lib.real_tree import LIB, check, each_tree, run
 
 pytestmark = pytest.mark.fastdeploy
 
-RANDOM = str(LIB / "random_thinking.py")
-CUTS = str(LIB / "random_cuts.py")
-HELD = str(LIB / "random_held.py")
+RANDOM = str(LIB / "random_answers.py")
 UNMENDED = {"FD_POSTPROC_MENDS": "0"}
 SERVE = str(LIB / "chunk_replay" / "serve.py")
 TRIAL = """
@@ -34,42 +30,6 @@ for name in ("serving_chat", "serving_completion"):
         told.append(answers.first_difference(module, tried))
 print("told: " + json.dumps(told))
 """
-TOKENIZERS = """
-import importlib.util, json, random
-import fastdeploy
-from fd_postproc.fastdeploy.api import detokenising
-from fd_postproc.fastdeploy.api.chunks._chunks import forget_totals, totals
-from tests.lib.chunk_replay.cases import FOLDER
-found = {}
-if importlib.util.find_spec("fastdeploy.input.base_processor") is not None:
-    from fastdeploy.input import base_processor
-    from fastdeploy.input.text_processor import TextProcessor
-
-    for name in ("bytebpe", "metaspace", "wordpiece", "sentencepiece"):
-        kind = "ernie4_5" if name == "sentencepiece" else "auto"
-        processors = [TextProcessor(str(FOLDER / "tokenizers" / name), tokenizer_type=kind)]
-        forget_totals()
-        restore = detokenising.install(base_processor)
-        processors.append(TextProcessor(str(FOLDER / "tokenizers" / name), tokenizer_type=kind))
-        restore()
-        try:
-            quick = detokenising.ways_of(processors[1].tokenizer).new_text is not None
-        except detokenising.NotPlain:
-            quick = False
-        stock, draw = base_processor.BaseTextProcessor.ids2tokens, random.Random(5)
-        detokenising.install(base_processor)
-        ours = base_processor.BaseTextProcessor.ids2tokens
-        size, wrong = len(processors[0].tokenizer), []
-        for step in range(600):
-            answer, ids = str(step // 20), [draw.randrange(size) for _ in range(draw.randint(0, 5))]
-            told = [ways(one, ids, answer) for ways, one in zip((stock, ours), processors)]
-            if told[0] != told[1] or processors[0].decode_status != processors[1].decode_status:
-                wrong.append([ids, *told])
-        restore()
-        base_processor.BaseTextProcessor.ids2tokens = stock
-        found[name] = [sorted(totals()[1]), wrong[:1], quick]
-print("told: " + json.dumps(found))
-"""
 
 
 def serve(tree, folder, *arguments, **variables):
@@ -87,22 +47,13 @@ def test_ours_is_used_or_a_reason_is_given(tree, tmp_path):
         assert "Error" not in reason, reason
 
 
-def answers(tree, folder, first, count):
-    """Random answers with log-probabilities, masks, experts and several choices: chunks and bodies."""
-    told, _ = run(tree, ANSWERS, first, count, folder=folder, shim=False)
-    assert len(told) == count // 50 * 2
-    assert {*told} == {None}
-
-
 @each_tree
-def test_random_answers_are_written_the_same(tree, tmp_path):
-    answers(tree, tmp_path, 0, 50)
-
-
-@pytest.mark.nightly
-@each_tree
-def test_more_random_answers_are_written_the_same(tree, tmp_path):
-    answers(tree, tmp_path, random.randrange(1 << 30), 2000)
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_random_answers_are_written_the_same(tree, tmp_path, count):
+    """With log-probabilities, masks, experts and several choices: chunks and bodies."""
+    first = 0 if count == 50 else random.randrange(1 << 30)
+    told, _ = run(tree, ANSWERS, first, count, folder=tmp_path, shim=False)
+    assert told == [None] * (count // 50 * 2)
 
 
 @each_tree
@@ -145,16 +96,6 @@ def test_recorded_answers_that_are_mended(tree, tmp_path):
 
 
 @each_tree
-def test_a_generator_around_the_streams_gets_the_same(tree, tmp_path):
-    """As a server of another API has one: ``/v1/messages``, written with FastDeploy's chat handler."""
-    off = serve(tree, tmp_path / "off", "wrapped")
-    on = serve(tree, tmp_path / "on", "wrapped", FD_PLUGINS="fd_postproc", **UNMENDED)
-    assert on["written"] > 500
-    assert on["wrong"] == off["wrong"]
-    assert on["played"] == off["played"] > 80
-
-
-@each_tree
 def test_recorded_rollouts_are_the_same(tree, tmp_path):
     """Experts, masks and log-probabilities, as lists in the messages and as arrays.
 
@@ -168,55 +109,7 @@ def test_recorded_rollouts_are_the_same(tree, tmp_path):
     assert on["left"] == {}
 
 
-USAGE = {"include_usage", "include_continuous_usage"}
 COUNT, SUM = "reasoning_token_num", "reasoning_num_tokens"
-
-
-def uses(node, asked=()):
-    """Where a stream's sum of reasoning tokens is read, with the names of all conditions around it."""
-    if isinstance(node, ast.Name) and node.id == SUM and isinstance(node.ctx, ast.Load):
-        yield {*asked}
-    for name, value in ast.iter_fields(node):
-        told = asked
-        if isinstance(node, ast.If) and name == "body":
-            told = (*asked, *(one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)))
-        if isinstance(node, ast.AugAssign) and name == "target":
-            continue
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, ast.AST):
-                yield from uses(one, told)
-
-
-@each_tree
-def test_reasoning_tokens_of_a_streamed_chat_show_in_its_usage_alone(tree):
-    """They are not counted where a chat is streamed without ``stream_options``."""
-    check(tree)
-    code = tree / "fastdeploy"
-    chat = code / "entrypoints" / "openai" / "serving_chat.py"
-    stream = next(
-        one
-        for one in ast.walk(ast.parse(chat.read_text()))
-        if getattr(one, "name", "") == "chat_completion_stream_generator"
-    )
-    found = [*uses(stream)]
-    assert len(found) == 2
-    assert all(one & USAGE for one in found)
-    assert ast.unparse(stream).count(SUM) == 4
-    assert ast.unparse(stream).count(COUNT) == 1
-    readers = {path for path in code.rglob("*.py") if COUNT in path.read_text()} - {
-        *code.glob("input/**/*.py"), chat, chat.with_name("serving_completion.py"),
-        *chat.parent.glob("v1/*.py"), code / "engine" / "request.py",
-    }  # fmt: skip
-    assert readers == set()
-
-
-@each_tree
-def test_texts_of_any_ids_are_the_same(tree, tmp_path):
-    found, _ = run(tree, TOKENIZERS, folder=tmp_path, shim=False, **UNMENDED)
-    for name, (left, wrong, quick) in found.items():
-        assert wrong == [], name
-        assert quick is (name in ("bytebpe", "sentencepiece"))
-        assert left == []
 
 
 @each_tree
@@ -226,34 +119,25 @@ def test_the_switch_leaves_everything_to_fastdeploy(tree, tmp_path):
     assert told["written"] == 0
 
 
-def think(tree, folder, seed, deltas):
-    """Random answers through every parser, on every kind of tokenizer: equal, and by excerpts."""
-    told, _ = run(tree, RANDOM, seed, deltas, folder=folder, shim=False, **UNMENDED)
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+def random_answers(tree, folder, how, *numbers, **variables):
+    """What the program says; each nightly run has a seed of its own."""
+    seed = 1 if numbers[0] < 100 else random.randrange(1 << 30)
+    return run(tree, RANDOM, how, seed, *numbers, folder=folder, shim=False, **variables)[0]
+
+
+@each_tree
+@pytest.mark.parametrize("deltas", [60, nightly(25_000)])
+def test_random_answers_are_parsed_the_same(tree, tmp_path, deltas):
+    """Through every parser, on every kind of tokenizer: equal, and by excerpts."""
+    told = random_answers(tree, tmp_path, "same", deltas, **UNMENDED)
     assert told["wrong"] == []
     assert all(told["quick"].values()), told["left"]
     assert min(told["played"].values()) >= deltas
     assert len(told["played"]) >= 40
-
-
-@each_tree
-def test_random_answers_are_parsed_the_same(tree, tmp_path):
-    think(tree, tmp_path, 1, 60)
-
-
-@pytest.mark.nightly
-@each_tree
-def test_a_million_random_deltas_are_parsed_the_same(tree, tmp_path):
-    think(tree, tmp_path, random.randrange(1 << 30), 25_000)
-
-
-@pytest.mark.nightly
-@each_tree
-@pytest.mark.parametrize("planted", PLANTS)
-def test_a_planted_bug_is_seen(tree, planted, tmp_path):
-    plant = f"tests.lib.chunk_replay.plants:{planted}"
-    off = serve(tree, tmp_path / "off")
-    on = serve(tree, tmp_path / "on", plant, FD_PLUGINS="fd_postproc", **UNMENDED)
-    assert on["wrong"] != off["wrong"]
 
 
 def tells_state(tree):
@@ -263,45 +147,30 @@ def tells_state(tree):
         pytest.skip("its parsers are told no state")
 
 
-def cut(tree, folder, seed, answers, many, *kinds):
-    """Random answers in random cuts are those of one token a result, for every pair of parsers."""
+KINDS = ("bytebpe", "metaspace", "sentencepiece")
+
+
+@each_tree
+@pytest.mark.parametrize(("times", "kinds"), [(1, KINDS), *(nightly(8, [kind]) for kind in KINDS)])
+def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path, times, kinds):
+    """For every pair of parsers."""
     tells_state(tree)
-    told, _ = run(tree, CUTS, seed, answers, many, *kinds, folder=folder, shim=False)
-    assert told["wrong"] == {}
-    assert told["left"] == []
-    assert told["pairs"] >= 14 * (len(kinds) or 3)
-    assert told["streams"] == told["pairs"] * answers * many
-    assert told["stock_wrong"] > told["stock"] / 10
+    answers, many = (8, 3) if times == 1 else (250, 8)
+    for _ in range(times):
+        told = random_answers(tree, tmp_path, "cuts", answers, many, *kinds)
+        assert told["wrong"] == {}
+        assert told["left"] == []
+        assert told["pairs"] >= 14 * len(kinds)
+        assert told["streams"] == told["pairs"] * answers * many
+        assert told["stock_wrong"] > told["stock"] / 10
 
 
 @each_tree
-def test_random_cuts_are_parsed_as_one_token_a_result(tree, tmp_path):
-    cut(tree, tmp_path, 1, 8, 3)
-
-
-@pytest.mark.nightly
-@each_tree
-@pytest.mark.parametrize("kind", ["bytebpe", "metaspace", "sentencepiece"])
-def test_two_thousand_answers_of_each_pair_are_parsed_as_one_token_a_result(tree, kind, tmp_path):
-    for _ in range(8):
-        cut(tree, tmp_path, random.randrange(1 << 30), 250, 8, kind)
-
-
-def hold(tree, folder, seed, answers):
+@pytest.mark.parametrize("answers", [20, nightly(600)])
+def test_no_text_is_lost(tree, tmp_path, answers):
     """Texts with broken characters are those of all ids: with ours every time."""
     tells_state(tree)
-    told, _ = run(tree, HELD, seed, answers, folder=folder, shim=False)
+    told = random_answers(tree, tmp_path, "held", answers)
     assert "first" not in told, told["first"]
     assert len(told) == 18
     assert sum(wrong["stock"] for wrong in told.values()) > answers
-
-
-@each_tree
-def test_no_text_is_lost(tree, tmp_path):
-    hold(tree, tmp_path, 1, 20)
-
-
-@pytest.mark.nightly
-@each_tree
-def test_no_text_of_many_answers_is_lost(tree, tmp_path):
-    hold(tree, tmp_path, random.randrange(1 << 30), 600)

@@ -7,20 +7,6 @@ from tests.lib.real_tree import LIB, each_tree, run, serves
 pytestmark = pytest.mark.fastdeploy
 
 
-@each_tree
-def test_the_schedulers_wait_until_results_are_put(tree, tmp_path):
-    serves(tree)
-    told, _ = run(tree, str(LIB / "scheduler_waits.py"), folder=tmp_path)
-    for name in ("local", "data-parallel"):
-        stock, ours = told[name]["stock"], told[name]["ours"]
-        assert stock["idle"] > 10, name
-        assert ours["idle"] <= 1, name
-        assert stock["got"] == ours["got"] == 20
-        assert ours["ended"]
-        assert told[name]["given back"]
-        assert "instead of 0.001 s" in told[name]["said"]
-
-
 WAY = """
 import importlib, json
 module = importlib.import_module("fastdeploy.output.token_processor")

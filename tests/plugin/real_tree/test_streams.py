@@ -1,6 +1,5 @@
 """Steps over ZeroMQ on the real classes: FastDeploy's own sockets, Paddle's tensors, its workers' thread."""
 
-import ast
 import json
 import os
 import subprocess
@@ -8,26 +7,10 @@ import sys
 
 import pytest
 
-from fd_postproc.fastdeploy.worker.split_frames import RUNNER_CLIENT, RUNNER_LOOP, RUNNER_QUEUE
 from tests.lib.paths import TESTS
 from tests.lib.real_tree import LIB, check, each_tree, run, serves
 
 pytestmark = pytest.mark.fastdeploy
-
-BUILT = """
-import importlib, json, os
-os.environ["FD_POSTPROC_PEER"] = "compact/1,streams/3"
-import numpy as np
-paddle = importlib.import_module("paddle")
-LogprobsTensors = importlib.import_module("fastdeploy.worker.output").LogprobsTensors
-from fd_postproc._core import _open_streamed
-from fd_postproc.fastdeploy.worker.streams import StreamBuilder
-here = lambda values, dtype: paddle.to_tensor(np.array(values, dtype), place="cpu")
-ids, scores = here([[5, 1], [6, 2]], "int64"), here([[-1, -2], [-3, -4]], "float32")
-rows = LogprobsTensors(ids, scores, here([1, 2], "int64"))
-found, _, _ = _open_streamed(StreamBuilder(None)(here([[5], [6]], "int64"), logprobs=rows), False, 6)
-print("told: " + json.dumps([found.ids.tolist(), found.scores.tolist(), found.ranks.tolist()]))
-"""
 
 
 @each_tree
@@ -42,32 +25,6 @@ def test_speculative_scripts_of_the_trial_through_fastdeploys_own_socket(tree, t
     assert told["difference"] is None
     assert told["scripts"] >= 5
     assert told["steps"] > 15
-
-
-@each_tree
-def test_frames_of_fastdeploys_own_tensors(tree, tmp_path):
-    told, _ = run(tree, BUILT, folder=tmp_path)
-    assert told == [[[5, 1], [6, 2]], [[-1.0, -2.0], [-3.0, -4.0]], [1, 2]]
-
-
-@each_tree
-def test_the_model_runner_has_the_thread_that_sends_accepted_tokens(tree):
-    """The loop, its queue, and a thread that runs it as a method."""
-    check(tree)
-    source = (tree / "fastdeploy" / "worker" / "gpu_model_runner.py").read_text()
-    nodes = list(ast.walk(ast.parse(source)))
-    assert RUNNER_LOOP in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    targets = [
-        keyword.value.attr
-        for node in nodes
-        if isinstance(node, ast.Call)
-        for keyword in node.keywords
-        if keyword.arg == "target" and isinstance(keyword.value, ast.Attribute)
-    ]
-    assert RUNNER_LOOP in targets
-    loop = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == RUNNER_LOOP)
-    used = {node.attr for node in ast.walk(loop) if isinstance(node, ast.Attribute)}
-    assert {RUNNER_QUEUE, RUNNER_CLIENT} <= used
 
 
 @each_tree

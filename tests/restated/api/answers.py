@@ -80,20 +80,12 @@ class Answer(Stream):
         choice.speculation = told if self.speculation_of_the_last else told or choice.speculation
 
     def total(self, gathered: list[Choice], **details: Any) -> Any:
-        parts, outputs = self.parts, [choice.last["outputs"] for choice in gathered]
+        outputs = [choice.last["outputs"] for choice in gathered]
         prompts = sum(map(len, self.derived["prompt_token_ids"]))
         images = sum(output.get("num_image_tokens") or 0 for output in outputs)
         tokens = sum(len(choice.ids) for choice in gathered) + self.counted_images(images)
-        return parts.UsageInfo(
-            prompt_tokens=prompts,
-            completion_tokens=tokens,
-            total_tokens=prompts + tokens,
-            prompt_tokens_details=parts.PromptTokenUsageInfo(**details),
-            completion_tokens_details=parts.CompletionTokenUsageInfo(
-                reasoning_tokens=sum(output.get("reasoning_token_num", 0) for output in outputs),
-                image_tokens=images,
-            ),
-        )
+        reasoning = sum(output.get("reasoning_token_num", 0) for output in outputs)
+        return self.usage_info(prompts, tokens, details, reasoning_tokens=reasoning, image_tokens=images)
 
     def counted_images(self, images: int) -> int:
         return images

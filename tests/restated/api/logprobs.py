@@ -40,26 +40,34 @@ class Steps:
         self.decode, self.raw, self.bare = decode, raw, bare
 
     def chat(self, top: Any, columns: int | None, texts: bool = True) -> LogProbs | None:
-        """An entry a row; a row that fails is none, and one after others an error."""
-        made: LogProbs | None = None
+        """An entry a row."""
+        return self._rows(top, columns, lambda ids, scores: self._chat_row(ids, scores, texts), ("content",))
+
+    def completion(self, top: Any, columns: int | None) -> CompletionLogprobs | None:
+        """Tokens, scores and maps."""
+        return self._rows(top, columns, self._completion_row, ("tokens", "token_logprobs", "top_logprobs"))
+
+    def _rows(self, top: Any, columns: int | None, make: Callable[..., Any], lists: tuple[str, ...]) -> Any:
+        """The rows in one; a row that fails is none, and one after others an error."""
+        made = None
         if absent(top):
             return None
         for ids, scores, _ in zip(*top, strict=False):
             try:
-                row = self._chat_row(ids, scores, columns, texts)
+                asked = columns is not None and columns >= 0
+                row = make(ids[: columns + 1], scores[: columns + 1]) if asked else None  # type: ignore[operator]
             except Exception:
                 row = None
             if made is None:
                 made = row
             else:
-                made.content.extend(row.content)  # type: ignore[union-attr]
+                for name in lists:
+                    getattr(made, name).extend(getattr(row, name))
         return made
 
-    def _chat_row(self, ids: Any, scores: Any, columns: int | None, texts: bool) -> LogProbs | None:
-        if columns is None or columns < 0:
-            return None
+    def _chat_row(self, ids: Any, scores: Any, texts: bool) -> LogProbs:
         entries = []
-        for token, score in zip(ids[: columns + 1], scores[: columns + 1], strict=False):
+        for token, score in zip(ids, scores, strict=False):
             text = self.decode(token) if texts else ""
             shown = in_bytes(text) if REPLACEMENT in text else text
             entries.append(
@@ -71,29 +79,9 @@ class Steps:
         )
         return LogProbs(content=[sampled])
 
-    def completion(self, top: Any, columns: int | None) -> CompletionLogprobs | None:
-        """Tokens, scores and maps; a row that fails is none, and one after others an error."""
-        made: CompletionLogprobs | None = None
-        if absent(top):
-            return None
-        for ids, scores, _ in zip(*top, strict=False):
-            try:
-                row = self._completion_row(ids, scores, columns)
-            except Exception:
-                row = None
-            if made is None:
-                made = row
-            else:
-                made.tokens.extend(row.tokens)  # type: ignore[union-attr]
-                made.token_logprobs.extend(row.token_logprobs)  # type: ignore[union-attr]
-                made.top_logprobs.extend(row.top_logprobs)  # type: ignore[union-attr]
-        return made
-
-    def _completion_row(self, ids: Any, scores: Any, columns: int | None) -> CompletionLogprobs | None:
-        if columns is None or columns < 0:
-            return None
+    def _completion_row(self, ids: Any, scores: Any) -> CompletionLogprobs:
         pairs = []
-        for token, score in zip(ids[: columns + 1], scores[: columns + 1], strict=False):
+        for token, score in zip(ids, scores, strict=False):
             text = self.decode(token)
             pairs.append((in_bytes(self.raw(token)) if REPLACEMENT in text else text, score))
         return CompletionLogprobs(

@@ -111,21 +111,43 @@ class Stream:
         if output["tool_calls"] is not None:
             self.called[index] = True
 
+    def usage_info(self, prompt: int, tokens: int, of_prompt: dict[str, int], **details: int) -> Any:
+        parts = self.parts
+        return parts.UsageInfo(
+            prompt_tokens=prompt,
+            completion_tokens=tokens,
+            total_tokens=prompt + tokens,
+            prompt_tokens_details=parts.PromptTokenUsageInfo(**of_prompt),
+            completion_tokens_details=parts.CompletionTokenUsageInfo(**details),
+        )
+
+    def events(self, results: Iterable[Any]) -> Iterator[str]:
+        """The events of results that are processed; an exception among them ends the stream."""
+        try:
+            yield from self._events(results)
+        except Exception as error:
+            body = json.dumps({"error": self.error(error)}, ensure_ascii=False, separators=(",", ":"))
+            yield f"data: {body}\n\n"
+        yield DONE
+
+    def both_logprobs(self, output: dict[str, Any], make: Any) -> tuple[Any, Any]:
+        """Of the tokens, and of the draft's where the request wants them."""
+        target = draft = None
+        if output["top_logprobs"] is not None:
+            target = make(output["top_logprobs"])
+            if self.request.get("include_draft_logprobs") and output["draft_top_logprobs"] is not None:
+                draft = make(output["draft_top_logprobs"])
+        return target, draft
+
 
 class ChatStream(Stream):
     """A chat completion's."""
 
     cached = videos = pictures = 0
 
-    def events(self, results: Iterable[dict[str, Any]]) -> Iterator[str]:
-        """The events of results that are processed; an exception among them ends the stream."""
-        try:
-            yield from self._events(results)
-        except Exception as error:
-            message = f"request[{self.id}] generate stream error: {error}, <traceback>"
-            body = {"message": message, "type": "internal_error", "param": None, "code": None}
-            yield f"data: {json.dumps({'error': body}, ensure_ascii=False, separators=(',', ':'))}\n\n"
-        yield DONE
+    def error(self, error: Exception) -> dict[str, Any]:
+        message = f"request[{self.id}] generate stream error: {error}, <traceback>"
+        return {"message": message, "type": "internal_error", "param": None, "code": None}
 
     def _events(self, results: Iterable[dict[str, Any]]) -> Iterator[str]:
         left = self.choices
@@ -180,16 +202,9 @@ class ChatStream(Stream):
         )
 
     def usage_of(self, tokens: int, reasoning: int, images: int) -> Any:
-        parts, prompt = self.parts, len(self.derived["prompt_token_ids"][0])
-        return parts.UsageInfo(
-            prompt_tokens=prompt,
-            completion_tokens=tokens,
-            total_tokens=prompt + tokens,
-            prompt_tokens_details=parts.PromptTokenUsageInfo(cached_tokens=self.cached),
-            completion_tokens_details=parts.CompletionTokenUsageInfo(
-                reasoning_tokens=reasoning, image_tokens=images
-            ),
-        )
+        details = {"reasoning_tokens": reasoning, "image_tokens": images}
+        prompt = len(self.derived["prompt_token_ids"][0])
+        return self.usage_info(prompt, tokens, {"cached_tokens": self.cached}, **details)
 
     def first(self, choice: int, result: dict[str, Any]) -> Any:
         """The event in which a choice begins."""
@@ -211,29 +226,19 @@ class ChatStream(Stream):
             entry.delta.prompt_tokens = self.derived["prompt_tokens"][0]
         chunk = self.chunk([entry])
         if self.continuous:
+            told = {"cached_tokens": self.cached}
+            for kind in ("image", "video"):
+                told[f"{kind}_tokens"] = result.get(f"num_input_{kind}_tokens", 0)
             prompt = len(self.derived["prompt_token_ids"][0])
-            chunk.usage = parts.UsageInfo(
-                prompt_tokens=prompt,
-                completion_tokens=0,
-                total_tokens=prompt,
-                prompt_tokens_details=parts.PromptTokenUsageInfo(
-                    cached_tokens=self.cached,
-                    image_tokens=result.get("num_input_image_tokens", 0),
-                    video_tokens=result.get("num_input_video_tokens", 0),
-                ),
-                completion_tokens_details=parts.CompletionTokenUsageInfo(reasoning_tokens=0),
-            )
+            chunk.usage = self.usage_info(prompt, 0, told, reasoning_tokens=0)
         return chunk
 
     def entry(self, index: int, result: dict[str, Any], arrival: Any) -> Any:
         parts, output = self.parts, result["outputs"]
         target = draft = None
-        if self.request.get("logprobs") and output["top_logprobs"] is not None:
-            columns = self.asked("top_logprobs")
-            texts = self.request.get("include_logprobs_decode_token", True)
-            target = parts.chat_logprobs(output["top_logprobs"], columns, texts)
-            if self.request.get("include_draft_logprobs") and output["draft_top_logprobs"] is not None:
-                draft = parts.chat_logprobs(output["draft_top_logprobs"], columns, texts)
+        if self.request.get("logprobs"):
+            asked = self.asked("top_logprobs"), self.request.get("include_logprobs_decode_token", True)
+            target, draft = self.both_logprobs(output, lambda top: parts.chat_logprobs(top, *asked))
         if output["skipped"] and not self.return_ids:
             return None
         delta = parts.DeltaMessage(
@@ -263,14 +268,8 @@ class CompletionStream(Stream):
 
     nested = "suffix"
 
-    def events(self, results: Iterable[dict[str, Any]]) -> Iterator[str]:
-        """The events of results that are processed; an exception among them ends the stream."""
-        try:
-            yield from self._events(results)
-        except Exception as error:
-            body = {"message": str(error), "type": "internal_error", "code": "400"}
-            yield f"data: {json.dumps({'error': body}, ensure_ascii=False, separators=(',', ':'))}\n\n"
-        yield DONE
+    def error(self, error: Exception) -> dict[str, Any]:
+        return {"message": str(error), "type": "internal_error", "code": "400"}
 
     def _events(self, results: Iterable[Any]) -> Iterator[str]:
         left, begun, waiting = self.choices, [False] * self.choices, []
@@ -337,25 +336,16 @@ class CompletionStream(Stream):
         return f"data: {self.chunk([entry]).model_dump_json(exclude_unset=True)}\n\n"
 
     def usage_of(self, index: int) -> Any:
-        parts, prompt = self.parts, len(self.derived["prompt_token_ids"][index // self.per_prompt])
-        return parts.UsageInfo(
-            prompt_tokens=prompt,
-            completion_tokens=self.tokens[index],
-            total_tokens=prompt + self.tokens[index],
-            prompt_tokens_details=parts.PromptTokenUsageInfo(cached_tokens=0),
-            completion_tokens_details=parts.CompletionTokenUsageInfo(
-                image_tokens=self.images[index], reasoning_tokens=self.reasoning[index]
-            ),
-        )
+        details = {"image_tokens": self.images[index], "reasoning_tokens": self.reasoning[index]}
+        prompt = len(self.derived["prompt_token_ids"][index // self.per_prompt])
+        return self.usage_info(prompt, self.tokens[index], {"cached_tokens": 0}, **details)
 
     def entry(self, index: int, result: dict[str, Any], arrival: Any, prompt_logprobs: Any) -> Any:
         parts, output = self.parts, result["outputs"]
         target = draft = None
-        if self.request.get("logprobs") is not None and output["top_logprobs"] is not None:
+        if self.request.get("logprobs") is not None:
             columns = self.asked("logprobs")
-            target = parts.completion_logprobs(output["top_logprobs"], columns)
-            if self.request.get("include_draft_logprobs") and output["draft_top_logprobs"] is not None:
-                draft = parts.completion_logprobs(output["draft_top_logprobs"], columns)
+            target, draft = self.both_logprobs(output, lambda top: parts.completion_logprobs(top, columns))
         if output["skipped"] and not self.return_ids:
             return None
         return parts.CompletionResponseStreamChoice(
