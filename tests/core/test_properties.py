@@ -129,7 +129,7 @@ def test_tensors_are_filled_alike(channel, layout, queue_keys):
             np.zeros(slots * depth, np.int64),
         )
 
-    @examples(20)
+    @examples(12)
     @given(
         step=steps(channel, layout),
         dialect=st.sampled_from(DIALECTS),

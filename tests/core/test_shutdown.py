@@ -48,7 +48,7 @@ def run(script, key, forked=False):
 @each("end", ["receiver", "sender"])
 @each("timeout", [None, 0.01])
 def test_a_daemon_thread_that_waits(end, timeout, new_queue):
-    run(WORK.format(end=end, timeout=timeout), new_queue().key)
+    run(WORK.format(end=end, timeout=timeout), new_queue().key, forked=timeout is not None)
 
 
 @each("ending", ["", "sys.exit(0)", "threading.Thread(target=time.sleep, args=(0.05,)).start()"])

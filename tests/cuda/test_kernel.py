@@ -29,7 +29,7 @@ def test_the_host_may_decide(op):
     """The same bytes if all numbers that decide are in host memory, and the kernel is told the rows."""
     decided = []
 
-    @examples(20)
+    @examples(10)
     @given(**CASES, **GRIDS, tokens=st.booleans())
     def check(blocks, threads, order, tokens, **case):
         call, _ = random_call(op, **case)
@@ -79,7 +79,7 @@ def test_the_kernel_writes_or_refuses_what_the_cpu_does(op):
         value = int(array[np.unravel_index(index, array.shape)])
         assert not -(1 << 31) <= value < 1 << 31
 
-    @examples(40)
+    @examples(25)
     @given(
         **CASES,
         **GRIDS,

@@ -85,6 +85,7 @@ def test_stale_ptx_is_refused(tmp_path):
         copied["committed_cubins"]()
 
 
+@pytest.mark.nightly
 def test_nvcc_compiles_it_without_spills(tmp_path):
     """A second compiler of the same source."""
     nvcc = shutil.which("nvcc")

@@ -10,7 +10,6 @@ import subprocess
 import pytest
 
 from tests.lib import fuzz_targets as fuzz
-from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
 
@@ -22,7 +21,7 @@ def build(compiler, target, folder):
         return fuzz.compiled(compiler, target, folder, "-O0")
 
 
-@each("target", fuzz.TARGETS)
+@pytest.mark.parametrize("target", ["gate", pytest.param("pack", marks=pytest.mark.nightly)])
 def test_corpus_and_former_crashes(target, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

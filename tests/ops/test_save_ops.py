@@ -109,7 +109,7 @@ BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 @each("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
-    @examples(30)
+    @examples(15)
     @given(
         batch=BATCHES,
         cols=st.integers(1, 21),
@@ -147,7 +147,7 @@ def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypa
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
     channel = CHANNELS[op]
 
-    @examples(15)
+    @examples(8)
     @given(batch=st.integers(0, 12) | st.just(300), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(batch, cols, seed):
         args = arguments(op, random_inputs(op, batch, cols, seed))
