@@ -25,14 +25,6 @@ def get_base_request_id(compound_id):
     return compound_id.rpartition("::n::")[0] or compound_id
 
 
-class EngineError(Exception):
-    """An error with the code that the client gets."""
-
-    def __init__(self, message, error_code=400):
-        super().__init__(message)
-        self.error_code = error_code
-
-
 llm_logger = get_logger("fastdeploy", "fastdeploy.log")
 spec_logger = get_logger("speculate", "speculate.log")
 scheduler_logger = get_logger("scheduler", "scheduler.log")

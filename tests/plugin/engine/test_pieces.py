@@ -173,12 +173,6 @@ def test_after_the_first_long_step_short_ones_wait_for_room_too(in_pieces):
     assert open_streamed(pickle.loads(pickle.dumps(short))).tokens == [5]
 
 
-def test_without_a_thread_that_sends_a_step_stays_whole(monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1,streams/3")
-    monkeypatch.setattr(split_frames, "PIECE_BYTES", 1)
-    assert open_streamed(streams.StreamBuilder(None)(np.array([5, 6]))).tokens == [5, 6]
-
-
 def test_tokens_are_those_of_the_call(in_pieces):
     """FastDeploy's worker uses their memory again."""
     builder, put = in_pieces

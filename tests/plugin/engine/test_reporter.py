@@ -51,6 +51,17 @@ def test_the_last_steps_are_told_though_no_other_comes(running):
     assert sample(ACCEPTED) == rig.processor.num_accepted_tokens == 5
 
 
+def test_nobody_looks_up_from_waiting_to_tell_but_fastdeploys_method_tells_at_once(running):
+    rig = running(gauge_period=1000.0, period=1000.0)
+    rig.send(*[{0: [20, 21], 1: [30]}] * 2, dialect="packed")
+    until(lambda: len(rig.sink.puts) == 2)
+    assert rig.processor.gauges_wait
+    assert rig.processor._patience() is None  # a wait with a limit makes messages late
+    rig.through_tensors({0: [22, 23], 1: [31]})
+    assert not rig.processor.gauges_wait
+    assert sample(ACCEPTED) == 3
+
+
 def test_the_end_tells_all(reporters, running):
     rig, before = running(gauge_period=1000.0, period=1000.0), sample(EXPORTED)
     rig.send({0: [20], 1: [30]}, {0: [21, 22], 1: [31]}, dialect="packed")

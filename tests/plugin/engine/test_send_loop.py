@@ -1,8 +1,9 @@
 """FastDeploy's loop that fetches results and sends them, and ours in its place."""
 
-import collections
+import inspect
 import queue
 import random
+import textwrap
 import threading
 import types
 from types import SimpleNamespace
@@ -389,88 +390,50 @@ def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):
 
 # ---- whether a loop is served ----------------------------------------------------------------------
 
-BODY = """
-def _zmq_send_generated_tokens(self):
-    while self.running:
-        results = self.scheduler.get_results()
-        if len(results) == 0:
-            continue
-        batches = collections.defaultdict(list)
-        for request_id, contents in results.items():
-            for content in contents:
-                if isinstance(content, RequestOutput) and content.outputs is not None:
-                    text, token_ids = self._decode_token(content.outputs.token_ids, request_id, True)
-                    if len(token_ids):
-                        content.outputs.token_ids, content.outputs.text = token_ids, text
-                    elif not content.finished:
-                        text = f"current tokens need to accumulate, req_id: {request_id} {token_ids}"
-                        self.llm_logger.warning(text)
-            kept = [one for one in contents if one.outputs is None or one.outputs.token_ids or one.finished]
-            if kept:
-                batches[self.request_worker_map.get(request_id)].append(kept)
-                if any(one.finished for one in kept):
-                    self.request_worker_map.pop(request_id, None)
-        for worker, batch in batches.items():
-            self.send_response_server.send_response(None, batch, worker_pid=worker)
-"""
-OTHER_LOOPS = [
-    ("= token_ids, text", "= token_ids[:1], text"),
-    ("self.request_worker_map.pop(request_id, None)", "self.request_worker_map.get(request_id)"),
-    ("worker_pid=worker", "worker_pid=None"),
-    ("in batches.items()", "in list(batches.items())[::-1]"),
+SEND = "_send_batch_response"
+OTHERS = [
+    (LOOP, "= token_ids, text", "= token_ids[:1], text"),
+    (LOOP, "self.request_worker_map.pop(request_id, None)", "self.request_worker_map.get(request_id)"),
+    (LOOP, "worker_pid=worker", "worker_pid=None"),
+    (LOOP, "in batches.items()", "in list(batches.items())[::-1]"),
+    (SEND, "try:", "self.requests = len(batch_data)\n    try:"),
+    (SEND, "in batch_data]", "in batch_data if outputs is batch_data[0]]"),
+    (SEND, "output.to_dict()", "{**output.to_dict(), 'request_id': 'one'}"),
+    (SEND, "socket.send(packed, copy=False)", "[socket.send(packed) for _ in batch_data]"),
 ]
 
 
-SEND = """
-def _send_batch_response(self, batch_data, worker_pid=None):
-    try:
-        result = msgpack.packb(
-            [[output.to_dict() for output in outputs] for outputs in batch_data], default=_msgpack_default
-        )
-        with self.response_token_lock:
-            self.socket.send(result, copy=False)
-    except Exception as error:
-        llm_logger.error(f"sending to {worker_pid} failed: {error}")
-"""
-OTHER_SENDS = [
-    ("try:", "self.requests = len(batch_data)\n    try:"),
-    ("in batch_data]", "in batch_data if outputs is batch_data[0]]"),
-    ("output.to_dict()", "{**output.to_dict(), 'request_id': 'one'}"),
-    ("self.socket.send(result, copy=False)", "[self.socket.send(result) for _ in batch_data]"),
-]
-
-
-def sends(plan, loop=None, send=None, service=None):
-    """Whether rounds are sent by ours beside another loop or another way to send."""
+def sends(plan, name=None, old="", new="", service=None):
+    """Whether rounds are sent by ours beside a method of FastDeploy's with another text."""
     sending = imported("fd_postproc.fastdeploy.engine.delivery.sending")
     engine, server = double.engine__common_engine, double.inter_communicator__zmq_server
-    service = service or engine.EngineService
-    if loop is not None:
-        there = {}
-        exec(loop, {**vars(engine), "collections": collections}, there)
-        service = type("EngineService", (service,), there)
-    if send is not None:
-        module, there = types.ModuleType("other"), {}
-        vars(module).update(vars(server))
-        exec(send, vars(module), there)
-        module.ZmqServerBase = type("ZmqServerBase", (server.ZmqServerBase,), there)
-        module.ZmqIpcServer, server = type("ZmqIpcServer", (module.ZmqServerBase,), {}), module
-    scheduler = double.scheduler__local_scheduler.LocalScheduler
-    stock = sending.Stock.of(scheduler, service, server)
+    service, there = service or engine.EngineService, {}
+    if name is not None:
+        module, cls = (engine, service) if name == LOOP else (types.ModuleType("other"), server.ZmqServerBase)
+        text = textwrap.dedent(inspect.getsource(vars(cls)[name]))
+        assert old in text
+        vars(module).update(vars(engine if name == LOOP else server))
+        exec(text.replace(old, new), vars(module), there)
+        changed = type(cls.__name__, (cls,), there)
+        if name == LOOP:
+            service = changed
+        else:
+            module.ZmqServerBase, server = changed, module
+            module.ZmqIpcServer = type("ZmqIpcServer", (changed,), {})
+    stock = sending.Stock.of(double.scheduler__local_scheduler.LocalScheduler, service, server)
     return imported("tools.accept.deliveries").try_out(plan, stock).sends
 
 
-def test_methods_of_the_same_meaning_are_served(plan):
+def test_methods_of_the_same_meaning_are_served(plan, loop):
     assert sends(plan)
-    assert sends(plan, BODY, SEND)
+    assert sends(plan, LOOP, "new_contents", "wanted")
+    assert sends(plan, SEND, "packed", "message")
     assert not sends(plan, service=object)
 
 
-@each("text, old, new", [(BODY, *one) for one in OTHER_LOOPS] + [(SEND, *one) for one in OTHER_SENDS])
-def test_one_of_another_meaning_is_left_alone(text, old, new, plan):
-    assert old in text
-    changed = text.replace(old, new)
-    assert not sends(plan, *([changed] if text is BODY else [None, changed]))
+@each("name, old, new", OTHERS)
+def test_one_of_another_meaning_is_left_alone(name, old, new, plan, loop):
+    assert not sends(plan, name, old, new)
 
 
 def test_the_trial_leaves_no_trace(plan):

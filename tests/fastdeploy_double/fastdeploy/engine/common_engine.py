@@ -120,10 +120,6 @@ class EngineService:
             except Exception as error:
                 self.llm_logger.error(f"sending failed: {error!r}")
 
-    def send_generated_tokens_once(self):
-        """One round of the loop."""
-        type(self)._zmq_send_generated_tokens(_Once(self))
-
     def _decode_token(self, token_ids, req_id, is_end):
         """(text, the token ids that it stands for); the double's text is the ids themselves."""
         if not envs.FD_ENABLE_RETURN_TEXT:

@@ -19,16 +19,6 @@ class LocalScheduler:
         self.wait_response_timeout = 0.001
         self.responses_not_empty = threading.Condition(self.mutex)
 
-    def put_requests(self, requests):
-        """Make the ids known; [(id, None or the reason of refusal)]."""
-        with self.mutex:
-            answers = []
-            for request in requests:
-                known = request.request_id in self.requests
-                self.requests.setdefault(request.request_id, request)
-                answers.append((request.request_id, "duplicated request_id" if known else None))
-        return answers
-
     def put_results(self, results):
         """Take the results of a step.  The debug texts are made whether or not anyone reads them."""
         scheduler_logger.debug(f"results of a step: {results}")
