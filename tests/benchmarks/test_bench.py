@@ -10,7 +10,6 @@ import sysv_ipc
 from benchmarks import (
     QUESTIONS,
     cases,
-    peer,
     processors,
     runner,
     save,
@@ -145,25 +144,6 @@ def test_another_message_is_not_timed(monkeypatch):
     assert os.environ["INFERENCE_MSG_QUEUE_ID"] == "7"
     with pytest.raises(sysv_ipc.ExistentialError):
         sysv_ipc.MessageQueue(made[0].key)
-
-
-def peer_of(case, key):
-    shape = case.channel, case.batch, case.accepted, case.columns
-    return peer.Peer("benchmarks.endtoend", *shape, "fd_postproc", key, "")
-
-
-def test_a_receiving_process_that_fails_is_told_of_and_frees_the_sender(queue_key, capfd):
-    case = cases.Case(batch=3, columns=1)
-    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    receiving = peer_of(case, queue.key)
-    receiving.expect(1, 1)
-    queue.send(b"not a frame", type=2)
-    with pytest.raises(RuntimeError, match="ended with status 1"):
-        receiving.answer()
-    receiving.close()
-    assert "MalformedMessage" in capfd.readouterr().err
-    with pytest.raises(sysv_ipc.ExistentialError):
-        sysv_ipc.MessageQueue(queue_key)
 
 
 # ---- The command ---------------------------------------------------------------------------------------
