@@ -60,8 +60,8 @@ def make_and_run(comparison):
 
 
 LAST = [(question, comparison) for question, comparison in QUICK if comparison is dict(QUICK)[question]]
-LIGHT = [pair for pair in LAST if pair[0] not in NEED_FASTDEPLOY]
-HEAVY = [pair for pair in LAST if pair[0] in NEED_FASTDEPLOY]
+IN_CI = ("receive", "save", "step", "engine", "api")  # .ci/run measures them, with every check
+LIGHT = [pair for pair in LAST if pair[0] not in (*NEED_FASTDEPLOY, *IN_CI)]
 
 
 def on_fastdeploys_classes(comparison):
@@ -78,14 +78,8 @@ def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, ques
 
 
 @pytest.mark.framework
-@each("question, comparison", HEAVY)
-def test_a_quick_contender_of_each_question_on_fastdeploys_classes(question, comparison):
-    on_fastdeploys_classes(comparison)
-
-
-@pytest.mark.framework
 @pytest.mark.nightly
-@each("question, comparison", [pair for pair in QUICK if pair not in LIGHT + HEAVY])
+@each("question, comparison", [pair for pair in QUICK if pair not in LIGHT])
 def test_every_quick_contender_on_fastdeploys_classes(raised_limits, question, comparison):
     on_fastdeploys_classes(comparison)
 
@@ -144,6 +138,3 @@ def test_another_message_is_not_timed(monkeypatch):
     assert os.environ["INFERENCE_MSG_QUEUE_ID"] == "7"
     with pytest.raises(sysv_ipc.ExistentialError):
         sysv_ipc.MessageQueue(made[0].key)
-
-
-# ---- The command ---------------------------------------------------------------------------------------
