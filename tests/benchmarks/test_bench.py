@@ -10,7 +10,6 @@ import sysv_ipc
 from benchmarks import (
     QUESTIONS,
     cases,
-    peer,
     processors,
     runner,
     save,
@@ -61,8 +60,8 @@ def make_and_run(comparison):
 
 
 LAST = [(question, comparison) for question, comparison in QUICK if comparison is dict(QUICK)[question]]
-LIGHT = [pair for pair in LAST if pair[0] not in NEED_FASTDEPLOY]
-HEAVY = [pair for pair in LAST if pair[0] in NEED_FASTDEPLOY]
+IN_CI = ("receive", "save", "step", "engine", "api")  # .ci/run measures them, with every check
+LIGHT = [pair for pair in LAST if pair[0] not in (*NEED_FASTDEPLOY, *IN_CI)]
 
 
 def on_fastdeploys_classes(comparison):
@@ -79,14 +78,8 @@ def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, ques
 
 
 @pytest.mark.framework
-@each("question, comparison", HEAVY)
-def test_a_quick_contender_of_each_question_on_fastdeploys_classes(question, comparison):
-    on_fastdeploys_classes(comparison)
-
-
-@pytest.mark.framework
 @pytest.mark.nightly
-@each("question, comparison", [pair for pair in QUICK if pair not in LIGHT + HEAVY])
+@each("question, comparison", [pair for pair in QUICK if pair not in LIGHT])
 def test_every_quick_contender_on_fastdeploys_classes(raised_limits, question, comparison):
     on_fastdeploys_classes(comparison)
 
@@ -145,25 +138,3 @@ def test_another_message_is_not_timed(monkeypatch):
     assert os.environ["INFERENCE_MSG_QUEUE_ID"] == "7"
     with pytest.raises(sysv_ipc.ExistentialError):
         sysv_ipc.MessageQueue(made[0].key)
-
-
-def peer_of(case, key):
-    shape = case.channel, case.batch, case.accepted, case.columns
-    return peer.Peer("benchmarks.endtoend", *shape, "fd_postproc", key, "")
-
-
-def test_a_receiving_process_that_fails_is_told_of_and_frees_the_sender(queue_key, capfd):
-    case = cases.Case(batch=3, columns=1)
-    queue = sysv_ipc.MessageQueue(queue_key, sysv_ipc.IPC_CREX, mode=0o600)
-    receiving = peer_of(case, queue.key)
-    receiving.expect(1, 1)
-    queue.send(b"not a frame", type=2)
-    with pytest.raises(RuntimeError, match="ended with status 1"):
-        receiving.answer()
-    receiving.close()
-    assert "MalformedMessage" in capfd.readouterr().err
-    with pytest.raises(sysv_ipc.ExistentialError):
-        sysv_ipc.MessageQueue(queue_key)
-
-
-# ---- The command ---------------------------------------------------------------------------------------

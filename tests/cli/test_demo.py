@@ -79,7 +79,7 @@ def gone(queue):
 @each(
     "number, status, said",
     [(signal.SIGKILL, 1, "the sender process was ended by signal 9"), (signal.SIGINT, 130, ""),
-     (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
+     (signal.SIGTERM, 143, "")],
 )  # fmt: skip
 def test_demo_removes_its_queue_when_it_is_stopped_or_its_sender_dies(own_namespace, number, status, said):
     with started(*LONG) as process:

@@ -1,7 +1,11 @@
-"""One table of codes: what the C headers, the stubs and the pages say is what `fd_postproc.codes` says."""
+"""One table of codes and of names: what the C headers, stubs and annotations say is what the code says."""
 
 import re
 
+import pytest
+
+import fd_postproc as fp
+from fd_postproc import layout
 from fd_postproc._core import Step
 from fd_postproc.cli.tables import count_text
 from fd_postproc.codes import Code
@@ -24,3 +28,10 @@ def test_a_step_says_what_they_mean():
     for code in Code:
         assert f"{code.value} {code.text}" in Step.counts.__doc__
         assert count_text(code) == f"{code.value} {code.text}"
+
+
+def test_the_literal_types_are_complete():
+    assert layout.Channel.__args__ == fp._core.CHANNELS
+    with pytest.raises(ValueError, match="'packed', 'legacy', 'compact'") as refused:
+        fp.encode(fp.Step.from_arrays("plain", [1], [1]), "another")
+    assert ", ".join(map(repr, layout.Dialect.__args__)) in str(refused.value)
