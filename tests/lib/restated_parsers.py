@@ -4,7 +4,6 @@ import json
 import re
 from types import FunctionType, SimpleNamespace
 
-
 MARKS = {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 WORDS = (
     *(" the", "a", "\n", "\n\n", "日本", "x", '{"name": "f", ', '"arguments": {"a": 1}', "}", "</th", "ink>"),
