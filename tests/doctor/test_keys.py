@@ -68,6 +68,11 @@ def test_a_deleted_working_directory_is_shown_as_such(default_limits, tmp_path, 
     (tmp_path / "gone").rmdir()
     (found,) = [each for each in doctor.examine(Scope(ids=frozenset([ID]))) if each.code == "keys"]
     assert "./ (deleted)" in found.seen
+    monkeypatch.setattr(
+        "fd_postproc.doctor.keys.place", lambda kind, lookup: None if kind == "shm" else lookup
+    )
+    missing = [found for found in doctor.examine() if found.code == "place-missing"]
+    assert [(found.severity, found.subject) for found in missing] == [("error", "/dev/shm")]
 
 
 def test_a_directory_with_the_key_of_dev_shm(default_limits):

@@ -9,6 +9,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import doctor
 from fd_postproc._core import payload_size
+from fd_postproc.doctor.processes import last_user
 from tests.lib.doctoring import by_hand, dead_user, examined, in_namespaces
 from tests.lib.rows import each
 from tests.lib.waiting import until
@@ -95,6 +96,14 @@ def test_a_live_user_on_either_side_is_no_leftover(queue):
     dead_user(queue.key, "q.send(bytes(8))")
     queue.receive()
     assert {"worker"} == examined(queue).keys() & {"worker", "queue-leftover"}
+
+
+def test_a_process_of_another_user_is_alive(monkeypatch):
+    def kill(pid, number):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert last_user(os.getppid(), int(time.time())).state == "alive"
 
 
 def test_a_zombie_is_dead(queue, live_user):

@@ -4,8 +4,6 @@ import json
 import re
 from types import FunctionType, SimpleNamespace
 
-from fd_postproc.fastdeploy.api import detokenising, parsers
-
 MARKS = {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 WORDS = (
     *(" the", "a", "\n", "\n\n", "日本", "x", '{"name": "f", ', '"arguments": {"a": 1}', "}", "</th", "ink>"),
@@ -195,6 +193,8 @@ envs = SimpleNamespace(FD_USE_HF_TOKENIZER=False)
 
 def install(base=Processor):
     """A copy of a data processor's class with ours, and functions that take each part out."""
+    from fd_postproc.fastdeploy.api import detokenising, parsers  # not where the double imports this
+
     cls = type("Copy", (base,), dict(vars(base)))
     return cls, [part.install(module_of(cls)) for part in (detokenising, parsers)]
 

@@ -175,6 +175,7 @@ def test_a_dump_that_was_changed_is_written_as_it_is(application):
     dump = application.call(answer())
     dump["id"] = "changed"
     assert b'"changed"' in application.JSONResponse(dump).body
+    assert answer().model_dump(include={"id"}) == {"id": "x"}  # a plain one
 
 
 def test_another_response_class_is_left_alone():
