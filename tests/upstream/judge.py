@@ -37,13 +37,13 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
         if not name.startswith(PACKAGES):
             return None
-        edits = [one for where, one in self.change.edits if name.startswith(where)]
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if edits else None
+        is_wanted = self.change.edit and name.startswith(self.change.where)
+        spec = importlib.machinery.PathFinder.find_spec(name, path) if is_wanted else None
         if spec is None or not spec.origin or not spec.origin.endswith(".py"):
             return None
         with open(spec.origin, "rb") as file:
             tree = ast.parse(importlib.util.decode_source(file.read()))
-        if sum(one(tree) for one in edits) == 0:
+        if not self.change.edit(tree):
             return None
         self.found.append(name)
         # A file of its own: what reads FastDeploy's sources finds these.
@@ -61,12 +61,12 @@ def judge(change):
     finder = Changed(change)
     sys.meta_path.insert(0, finder)
     os.environ.update(change.environment)
-    if change.shapes:
-        _change_shapes(change)
+    if change.shape:
+        _change_shape(change)
     logging.disable(logging.CRITICAL)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        told = _serving() if change.serving else _engine(change)
-    return told if finder.found or change.shapes else {NO_PLACE: ""}
+        told = _serving() if change.serving else _engine()
+    return told if finder.found or change.shape else {NO_PLACE: ""}
 
 
 def _serving():
@@ -83,7 +83,7 @@ def _serving():
     return left
 
 
-def _engine(change):
+def _engine():
     try:
         module = importlib.import_module("fastdeploy.output.token_processor")
         for name in ("inter_communicator.zmq_server", "scheduler.local_scheduler", "engine.common_engine"):
@@ -91,7 +91,7 @@ def _engine(change):
     except Exception as error:
         return {BROKEN: f"{type(error).__name__}: {error}"}
     left = {}
-    decision = activation.decide(module, change.speculative)
+    decision = activation.decide(module)
     if not decision.compatible:
         left["token processor"] = decision.reason
     for name in ("dictionaries", "stamps", "metrics", "delivery", "wake-up", "sending"):
@@ -104,15 +104,13 @@ def _engine(change):
     return left
 
 
-def _change_shapes(change):
+def _change_shape(change):
     """The double takes its classes from a recording: it is changed, too."""
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "shapes")
     name = os.environ.get("FD_POSTPROC_DOUBLE") or "26"
     file = name if name.endswith(".json") else os.path.join(folder, f"{name}.json")
     with open(file) as before:
-        told = json.load(before)
-    for one in change.shapes:
-        told = one(told)
+        told = change.shape(json.load(before))
     with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as after:
         json.dump(told, after)
     os.environ["FD_POSTPROC_DOUBLE"] = after.name
