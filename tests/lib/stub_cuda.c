@@ -23,13 +23,13 @@
 #include "cuda/decide.h"
 
 enum {
-    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
+    OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
     CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_IMPLICIT = 906,
     NON_BLOCKING = 1,
 };
 enum { GLOBAL, THREAD_LOCAL, RELAXED, MODES };
-enum { MOST_RANGES = 4096, MOST_FAILURES = 16, PAGE = 4096, DEVICE_MEMORY = 256 << 20 };
+enum { MOST_RANGES = 4096, MOST_FAILURES = 16, PAGE = 4096 };
 
 /* ---- State ---------------------------------------------------------------------------------------------- */
 
@@ -47,7 +47,7 @@ typedef struct {
 static range ranges[MOST_RANGES];
 static int n_ranges;
 static uint8_t *reserved, *next_address;
-static size_t live_pinned, live_device, live_events;
+static size_t live_pinned, live_events;
 static int initialised, sticky, module_loads;
 static int counts[4]; /* of what the tests ask for: enum counted */
 enum counted { ALLOCATIONS, SHARED_BYTES, IDS_IN_LINE, ALLOCATIONS_BEGUN };
@@ -229,7 +229,7 @@ static range *add_range(size_t size, int device)
     next_address += pages + PAGE;
     if (next_address > reserved + ((size_t)1 << 35)) /* many small ones come and go in the long tests */
         next_address = reserved;
-    *(device < 0 ? &live_pinned : &live_device) += pages;
+    live_pinned += device < 0 ? pages : 0;
     pthread_mutex_unlock(&lock);
     close(file);
     return r;
@@ -240,7 +240,7 @@ static void drop_range(range *r)
     munmap(r->real, r->size);
     if (r->host != NULL)
         munmap(r->host, r->size);
-    *(r->device < 0 ? &live_pinned : &live_device) -= r->size;
+    live_pinned -= r->device < 0 ? r->size : 0;
     memset(r, 0, sizeof *r);
 }
 
@@ -741,8 +741,6 @@ fdv_result cuMemAlloc_v2(fdv_address *address, size_t size)
     ENTER_UNSAFE("cuMemAlloc");
     if (now() == NULL)
         return INVALID_CONTEXT;
-    if (size > DEVICE_MEMORY - live_device)
-        return OUT_OF_MEMORY;
     r = add_range(size, now()->device);
     memset(r->real, 0xA5, size);
     *address = (fdv_address)r->at;
@@ -815,20 +813,6 @@ fdv_result cuStreamEndCapture(fdv_stream stream, void **graph)
     ENTER("cuStreamEndCapture");
     *graph = NULL;
     return stub_capture(stream, 0);
-}
-
-fdv_result cuStreamSynchronize(fdv_stream stream)
-{
-    int empty = 0;
-    ENTER_UNSAFE("cuStreamSynchronize");
-    while (!empty) {
-        const struct timespec t = {0, 1000000};
-        pthread_mutex_lock(&lock);
-        empty = stream == NULL || stream->first == NULL;
-        pthread_mutex_unlock(&lock);
-        nanosleep(&t, NULL);
-    }
-    return OK;
 }
 
 fdv_result cuEventElapsedTime(float *milliseconds, fdv_event begin, fdv_event end)
