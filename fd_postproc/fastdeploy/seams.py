@@ -262,7 +262,7 @@ _ROWS = (
         "api chunks",
         API,
         (_SERVING + "chat", _SERVING + "completion"),
-        (
+        (  # the classes of an answer's parts: innermost first, as `building_blocks` makes them
             *("LogProbEntry", "LogProbs", "CompletionLogprobs"),
             *("PromptTokenUsageInfo", "CompletionTokenUsageInfo", "UsageInfo"),
             *("DeltaMessage", "ChatCompletionResponseStreamChoice", "ChatCompletionStreamResponse"),

@@ -121,10 +121,6 @@ def _renamed(kind, *names, where=ALL):
     ]
 
 
-def _of_results(kind, what, shape):
-    return Change(kind, what, shape=shape)
-
-
 CHANGES = [
     Change("shape to come", "V1 as a whole batch, steps over a queue", STREAMS, _whole_batch),
     Change("shape to come", "V1 as a whole batch, over ZeroMQ", STREAMS, _whole_batch, None, OVER_ZMQ),
@@ -140,7 +136,7 @@ CHANGES = [
     *_renamed("method renamed", BATCH, APPEND),
     *_renamed("metric renamed", "generation_tokens_total", "time_per_output_token"),
     *(
-        _of_results("field added", f"RequestOutput.routed_by, {what}", shape)
+        Change("field added", f"RequestOutput.routed_by, {what}", shape=shape)
         for what, shape in (
             ("in to_dict", edit.shape_field(RESULT, "routed_by", None, "itself")),
             ("7 by default", edit.shape_field(RESULT, "routed_by", 7, "itself")),
@@ -150,19 +146,19 @@ CHANGES = [
             ),
         )
     ),
-    _of_results(
+    Change(
         "key changed",
         "finished becomes done",
-        edit.shape_key(RESULT, "finished", "done", "finished", "itself"),
+        shape=edit.shape_key(RESULT, "finished", "done", "finished", "itself"),
     ),
-    _of_results("key removed", "error_msg", edit.shape_key(RESULT, "error_msg")),
+    Change("key removed", "error_msg", shape=edit.shape_key(RESULT, "error_msg")),
     *(
-        _of_results(
-            "default changed", f"CompletionOutput.{name}", edit.shape_default(COMPLETION, name, value)
+        Change(
+            "default changed", f"CompletionOutput.{name}", shape=edit.shape_default(COMPLETION, name, value)
         )
         for name, value in (("decode_type", 2), ("reasoning_token_num", None))
     ),
-    _of_results("enum member added", "RequestStatus", edit.shape_member("RequestStatus", "PAUSED", 99)),
+    Change("enum member added", "RequestStatus", shape=edit.shape_member("RequestStatus", "PAUSED", 99)),
     *(
         Change("parameter added with a default", name, ALL, edit.parameter_added((name,), "priority", "None"))
         for name in (APPEND, RECORD)

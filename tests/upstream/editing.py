@@ -58,7 +58,12 @@ def replaced(is_wanted, make, helper=""):
 
 def changed(is_wanted, change, helper=""):
     """An edit: each node that is wanted is changed in place."""
-    return replaced(is_wanted, lambda node: (change(node), node)[1], helper)
+
+    def make(node):
+        change(node)
+        return node
+
+    return replaced(is_wanted, make, helper)
 
 
 def is_function(*names):

@@ -9,6 +9,7 @@ our class: whoever runs it shows what has changed.
 import functools
 import gzip
 import json
+import os
 from itertools import chain
 
 from tests.lib.step_replay.compare import differences
@@ -27,8 +28,10 @@ OUTCOMES = FOLDER / "outcomes.gz"
 
 @functools.cache
 def outcomes():
-    """By trace, what each step from the first marked one on must do; None with other traces."""
-    return json.loads(gzip.decompress(OUTCOMES.read_bytes())) if OUTCOMES.exists() else None
+    """By trace, what each step from the first marked one on must do; None where other traces have none."""
+    if os.environ.get("FD_POSTPROC_GOLDEN_STEPS") and not OUTCOMES.exists():
+        return None
+    return json.loads(gzip.decompress(OUTCOMES.read_bytes()))
 
 
 def as_told(result):
