@@ -56,6 +56,13 @@ def test_random_answers_are_written_the_same(tree, tmp_path, count):
     assert told == [None] * (count // 50 * 2)
 
 
+def left_of(tree, told):
+    """What was left to FastDeploy, but for what its log asks for: some versions log log-probabilities."""
+    source = (tree / "fastdeploy" / "entrypoints" / "openai" / "serving_chat.py").read_text()
+    asked = {"the full LogProbs was asked for"} if "logprobs={logprobs}" in source else set()
+    return {reason: n for reason, n in told["left"].items() if reason not in asked}
+
+
 @each_tree
 def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
@@ -65,7 +72,9 @@ def test_recorded_answers_are_the_same_with_it_and_without(tree, tmp_path):
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] > 290
     # Each of some forty data processors has a tokenizer of its own, which is told of once.
-    left = {reason: n for reason, n in on["left"].items() if not reason.startswith("texts of new tokens")}
+    left = {
+        reason: n for reason, n in left_of(tree, on).items() if not reason.startswith("texts of new tokens")
+    }
     assert sum(left.values()) < on["written"] / 100, left
 
 
@@ -91,8 +100,7 @@ def test_recorded_answers_that_are_mended(tree, tmp_path):
     off = serve(tree, tmp_path / "off")
     on = serve(tree, tmp_path / "on", FD_PLUGINS="fd_postproc")
     changed = on["wrong"].keys() - off["wrong"].keys()
-    assert changed <= {name for names in MENDED.values() for name in names}
-    assert len(changed) > 30
+    assert changed == {name for names in MENDED.values() for name in names} - off["wrong"].keys()
 
 
 @each_tree
@@ -106,7 +114,7 @@ def test_recorded_rollouts_are_the_same(tree, tmp_path):
     assert on["wrong"] == off["wrong"]
     assert on["played"] == off["played"] == 48
     assert on["written"] > 500 > off["written"] == 0
-    assert on["left"] == {}
+    assert left_of(tree, on) == {}
 
 
 COUNT, SUM = "reasoning_token_num", "reasoning_num_tokens"
