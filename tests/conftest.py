@@ -39,6 +39,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 sanitized_forks.install()
+# Child processes by the hundred would compile the same modules again, each for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Tables are as wide as they are without a terminal, whoever started the tests.
 os.environ.pop("COLUMNS", None)
 # Flight recorders are small here, and where no user's are.
