@@ -11,7 +11,6 @@ def _timed(function):
         return function(*arguments, **named)
     return run
 """
-TOLD = "def _told(method, *arguments, **named):\n    return method(*arguments, **named)"
 
 
 def code(text):
@@ -71,14 +70,8 @@ def is_function(*names):
     return lambda node: isinstance(node, kinds) and node.name in names
 
 
-def is_class(*names):
-    return lambda node: isinstance(node, ast.ClassDef) and node.name in names
-
-
-def is_call(*names, kind=(ast.Attribute, ast.Name)):
-    return lambda node: (
-        isinstance(node, ast.Call) and isinstance(node.func, kind) and name_of(node.func) in names
-    )
+def is_class(name):
+    return lambda node: isinstance(node, ast.ClassDef) and node.name == name
 
 
 def renamed(old, new):
@@ -101,57 +94,14 @@ def begins_with(names, text):
     return changed(is_function(*names), change)
 
 
-def in_class(names, text):
-    """Statements of ours at the end of some classes."""
-    return changed(is_class(*names), lambda one: one.body.extend(code(text)))
+def in_class(name, text):
+    """Statements of ours at the end of a class."""
+    return changed(is_class(name), lambda one: one.body.extend(code(text)))
 
 
-def parameter_added(names, argument, default):
-    """A parameter, with a default or without one; calls by attribute give it, if it has none."""
-
-    def change(one):
-        if isinstance(one, ast.Call):
-            one.args.insert(1 if one.args else 0, ast.Constant(None))
-        elif default is None:
-            one.args.args.insert(2 if len(one.args.args) > 1 else 1, ast.arg(argument))
-        else:
-            one.args.kwonlyargs.append(ast.arg(argument))
-            one.args.kw_defaults.append(expression(default))
-
-    is_definition, is_use = is_function(*names), is_call(*names, kind=ast.Attribute)
-    return changed(lambda node: is_definition(node) or (default is None and is_use(node)), change)
-
-
-def moved_to_a_helper(name, how):
-    """All of a method into another one that it calls: a method, or a function of the module."""
-
-    def edit(tree):
-        wanted, found = is_function(name), False
-        for holder in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
-            for one in filter(wanted, list(holder.body)):
-                if "super()" in ast.unparse(one):
-                    continue
-                inner = code(ast.unparse(one))[0]
-                inner.name, inner.decorator_list, found = f"_inner_{name}", [], True
-                given = [each.arg for each in one.args.args[1:]]
-                given += [f"{each.arg}={each.arg}" for each in one.args.kwonlyargs]
-                (holder if how == "method" else tree).body.append(inner)
-                call = "self._inner" if how == "method" else "_inner"
-                given = given if how == "method" else ["self", *given]
-                one.body = code(f"return {call}_{name}({', '.join(given)})")
-        return found
-
-    return edit
-
-
-def wrapped_calls(method):
-    """Each call ``x.method(...)`` through a function of the module."""
-
-    def change(call):
-        call.args.insert(0, call.func)
-        call.func = ast.Name("_told")
-
-    return changed(is_call(method, kind=ast.Attribute), change, TOLD)
+def parameter_added(names, argument):
+    """A parameter without a default."""
+    return changed(is_function(*names), lambda one: one.args.args.append(ast.arg(argument)))
 
 
 def decorated(name):
@@ -169,41 +119,6 @@ def base_in_between(name):
     return replaced(is_class(name), make)
 
 
-def ends_at(attribute, also):
-    """The end condition ``token in TASK.ATTRIBUTE`` gets another one: ``or token in ALSO``."""
-
-    def is_condition(node):
-        is_member = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In)
-        return is_member and getattr(node.comparators[0], "attr", "") == attribute
-
-    def make(node):
-        other = also.replace("TASK", ast.unparse(node.comparators[0].value))
-        return expression(f"({ast.unparse(node)}) or {ast.unparse(node.left)} in {other}")
-
-    return replaced(is_condition, make)
-
-
-def keyword_becomes(call, keyword, text):
-    """The value of a keyword in calls of a class; ``OLD`` in `text` is what it was."""
-
-    def keywords(node):
-        return [one for one in node.keywords if one.arg == keyword] if is_call(call)(node) else []
-
-    def change(node):
-        for one in keywords(node):
-            one.value = expression(text.replace("OLD", ast.unparse(one.value)))
-
-    return changed(keywords, change)
-
-
-def keyword_added(call, keyword, text):
-    """A keyword more in calls of a class."""
-    return changed(
-        lambda node: is_call(call)(node) and node.keywords,
-        lambda node: node.keywords.append(ast.keyword(keyword, expression(text))),
-    )
-
-
 def assigned(name, text):
     """What is assigned to an attribute or a constant; ``OLD`` is what it was."""
 
@@ -219,31 +134,14 @@ def assigned(name, text):
 def log_lines(name):
     """Every log line of a function has another text."""
 
-    def change(call):
-        call.args, call.keywords = [ast.Constant("changed: a step")], []
+    def is_log_line(node):
+        return isinstance(node, ast.Call) and name_of(node.func) in LOG_METHODS
 
-    def edit(tree):
-        functions = [node for node in ast.walk(tree) if is_function(name)(node)]
-        found = [changed(is_call(*LOG_METHODS), change)(one) for one in functions]
-        return any(found)
+    def change(function):
+        for call in filter(is_log_line, ast.walk(function)):
+            call.args, call.keywords = [ast.Constant("changed: a step")], []
 
-    return edit
-
-
-def made_async(name):
-    """A method becomes a coroutine, which its callers run to its end."""
-
-    def is_use(node):
-        return isinstance(node, ast.Expr) and is_call(name)(node.value)
-
-    def make(node):
-        if is_use(node):
-            return code(f"__import__('asyncio').run({ast.unparse(node.value)})")
-        return code(f"async {ast.unparse(node)}")
-
-    return replaced(
-        lambda node: (isinstance(node, ast.FunctionDef) and node.name == name) or is_use(node), make
-    )
+    return changed(is_function(name), change)
 
 
 # ---- The double's recording of FastDeploy's classes, which a source tree has in its text -----------------

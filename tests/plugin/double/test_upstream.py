@@ -1,15 +1,9 @@
 """FastDeploy changes in one small way: the gate closes each seam whose functions have new code."""
 
-import json
-import os
-import subprocess
-
 import pytest
 
 from tests.lib import sanitized_forks
-from tests.lib.children import python
-from tests.lib.paths import ROOT
-from tests.lib.quiet import imported
+from tests.lib.nursery import with_paddle
 from tests.upstream.changes import CHANGES
 from tests.upstream.judge import BROKEN, DATA, NO_PLACE
 
@@ -18,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(sanitized_forks.wanted(), reason="what it runs is in other tests, too"),
 ]
 HARMLESS = {
-    *("no change", "log lines changed", "enum member added", "base class in between", "shape to come"),
+    *("no change", "log lines changed", "enum member added", "base class in between"),
     *("default changed", "number changed"),
 }
 """What no function's text has: it is read where the value is, or is nobody's."""
@@ -37,35 +31,13 @@ SEAMS_OF = {
 """Seams that such a change closes; the others stay open.  Any other closes the engine's class."""
 
 
-def verdict(change):
-    """What a change is an example of."""
-    return change.kind if change.kind in HARMLESS | OF_DATA | SEAMS_OF.keys() else change.where
-
-
-NEW_END = "end condition: stop_token_ids of the requests"
-SOME = [NEW_END, *{verdict(change): change.name for change in CHANGES}.values()]
-"""A change for each verdict; the others are judged at night."""
-
-
-@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.nightly)])
-def told(request):
-    imported("paddle")
-    run = "import runpy; runpy.run_module('tests.upstream', run_name='__main__')"
-    done = subprocess.run(
-        [*python(run), "--json", *(SOME if request.param == "some" else ())],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/fastdeploy_double"), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "told: " in done.stdout, done.stderr
-    return json.loads(done.stdout.rpartition("told: ")[2])
+@pytest.fixture(scope="module")
+def told():
+    return with_paddle("import runpy; runpy.run_module('tests.upstream', run_name='__main__')")
 
 
 def test_each_change_closes_what_it_changes(told):
-    changes = [change for change in CHANGES if change.name in told]
-    assert len(changes) == len(told) in (len(SOME), len(CHANGES))
-    for change in changes:
+    for change in CHANGES:
         left = told[change.name]
         assert not {BROKEN, NO_PLACE} & left.keys(), (change.name, left)
         if change.kind in HARMLESS:
@@ -79,6 +51,6 @@ def test_each_change_closes_what_it_changes(told):
 
 
 def test_the_reason_names_function_file_and_line(told):
-    reason = told[NEW_END]["token processor"]
+    reason = told["new statement: _append_tokens"]["token processor"]
     assert reason.startswith("TokenProcessor._append_tokens has new code in line ")
     assert "step.py" in reason
