@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from fd_postproc import Step
+
 from .. import processors
 from ..cases import Unavailable
 from .clock import Contender
@@ -58,15 +60,13 @@ class Engine:
             raise Unavailable("the plug-in stood aside")
         self.tensors = [processors.flat_view(self.processor.output_tokens)]
         if load.top is not None:
-            both = (self.processor.output_scores, self.processor.output_ranks)
-            self.tensors += map(processors.flat_view, both)
+            scores, ranks = self.processor.output_scores, self.processor.output_ranks
+            self.tensors += [processors.flat_view(scores), processors.flat_view(ranks)]
 
     def prepare(self, message: Message) -> Any:
         """A step as it comes from the queue: a `Step` for ours, else what the get op writes."""
         load = self.load
         if self.is_ours:
-            from fd_postproc import Step
-
             counts, channel = [load.accepted] * load.streams, self.processor.channel
             if load.top is None:
                 return Step.from_arrays(channel, counts, message.ids)
