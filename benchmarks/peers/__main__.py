@@ -1,7 +1,7 @@
 """Measure the host's cost of a token in one engine or several, and write tables and picture.
 
-python -m benchmarks.peers vllm            its environment, its code, its server: results.json
-python -m benchmarks.peers report          docs/peers.md and the picture, from results.json
+python -m benchmarks.peers vllm            its environment and its code: results.json
+python -m benchmarks.peers report          tables and picture, from results.json
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from . import environments, of_service, results, servers
-from .load import Load, Model
+from . import environments, results
+from .load import Load
 
 STREAMS, TOPS = (64, 256), (None, 0, 20)
 TREE = "FD_POSTPROC_FASTDEPLOY"
@@ -59,34 +58,6 @@ def play(engine: str, python: Path, some: list[Load], say: Any) -> Iterator[dict
                 raise RuntimeError(errors.read().decode(errors="replace")[-1000:])
 
 
-def serve(engine: str, python: Path, arguments: argparse.Namespace, say: Any) -> list[dict[str, Any]]:
-    """The rows of an engine's servers; FastDeploy's come from `harness.service`."""
-    rows: list[dict[str, Any]] = []
-    if engine == "fastdeploy":
-        for row in of_service.run(python, arguments.served, arguments.seconds, arguments.interval):
-            rows.append(row)
-            results.save(engine, {"servers": rows})
-            say(json.dumps(row))
-    for server in servers.SERVERS:
-        if server.engine != engine:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            model = Model(Path(folder))
-            try:
-                with servers.serving(server, python, model, arguments.interval) as running:
-                    for streams, top in product(arguments.served, TOPS):
-                        load = Load(streams, servers.ACCEPTED, top)
-                        told = servers.measure(server, running, load, model, arguments.seconds)
-                        also = {"setting": server.setting, "interval": arguments.interval}
-                        rows.append({"server": server.name, **also, **told})
-                        results.save(engine, {"servers": rows})
-                        say(json.dumps(rows[-1]))
-            except Exception as error:
-                rows.append(of_service.left_out(server.name, str(error).strip().splitlines()[-1]))
-                say(str(error))
-    return rows
-
-
 def machine() -> str:
     """Where it was measured."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -96,7 +67,7 @@ def machine() -> str:
 
 
 def run(engine: str, arguments: argparse.Namespace) -> None:
-    """One engine: environment, code, server; what cannot be installed is left out with the reason."""
+    """One engine: environment and code; what cannot be installed is left out with the reason."""
 
     def say(line: str) -> None:
         print(line[:200], file=sys.stderr, flush=True)
@@ -107,14 +78,10 @@ def run(engine: str, arguments: argparse.Namespace) -> None:
         results.save(engine, {"left out": str(error)})
         say(str(error))
         return
-    found: dict[str, Any] = {"machine": machine()}
-    if "steps" in arguments.parts:
-        found["steps"] = []
-        for row in play(engine, python, loads(arguments.streams), say):
-            found |= row if "versions" in row else {}
-            found["steps"] += [] if "versions" in row else [row]
-    if "servers" in arguments.parts:
-        found["servers"] = serve(engine, python, arguments, say)
+    found: dict[str, Any] = {"machine": machine(), "steps": []}
+    for row in play(engine, python, loads(arguments.streams), say):
+        found |= row if "versions" in row else {}
+        found["steps"] += [] if "versions" in row else [row]
     results.save(engine, found)
 
 
@@ -128,20 +95,14 @@ def main() -> int:
     parser.add_argument(
         "--environments", type=Path, default=environments.DEFAULT, help="folder of the environments"
     )
-    parser.add_argument("--parts", nargs="+", choices=["steps", "servers"], default=["steps", "servers"])
-    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS), help="of part steps")
-    parser.add_argument(
-        "--served", type=int, nargs="+", default=list(STREAMS), help="streams of part servers"
-    )
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load of a server")
-    parser.add_argument("--interval", type=float, default=0.1, help="seconds between steps of a server")
+    parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS), help="requests at a time")
     arguments = parser.parse_args()
     for what in arguments.what:
         if what == "report":
             from .picture import draw
 
             whole = results.load()
-            for page in (results.PAGE, *results.READMES):
+            for page in results.PAGES:
                 results.fill(page, results.blocks(whole))
             draw(whole, results.HERE.parent / "plots")
         else:

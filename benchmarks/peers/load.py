@@ -151,29 +151,6 @@ class Model:
         return text
 
 
-POSITIONS = 4096
-
-
-class Answers:
-    """What every stand-in engine answers: the token at a position, the same in each request.
-
-    Parameters
-    ----------
-    usable : list of int
-        Ids to draw from.
-    """
-
-    def __init__(self, usable: Sequence[int]) -> None:
-        places, columns = np.arange(2 * POSITIONS)[:, None] % POSITIONS, likeliest(21)
-        self.ids = np.asarray(usable, np.int32)[(places * 37 + columns) % len(usable)]
-        self.scores = (-(columns + 1) / 4 - places % 16 / 64).astype(np.float32)  # exact in binary
-
-    def columns(self, top: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, scores and ranks with so many of the likeliest; a position is a row."""
-        cut = np.ascontiguousarray(self.ids[:, : top + 1]), np.ascontiguousarray(self.scores[:, : top + 1])
-        return (*cut, np.ones(len(self.ids), np.int32))
-
-
 class WrongAnswer(Exception):
     """An engine's result is not what was sent; it is not timed."""
 

@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from fd_postproc import Step
+
 from .. import processors
 from ..cases import Unavailable
 from .clock import Contender
@@ -48,8 +50,6 @@ class Engine:
     def __init__(self, name: str, load: Load) -> None:
         self.load = load
         channel = "spec" if load.top is None else "spec_topk_target"
-        if load.streams > processors_limit(channel):
-            raise Unavailable(f"FastDeploy's message holds {processors_limit(channel)} requests")
         case = processors.LoadCase(channel, 1 + (load.top or 0), load.accepted, load.streams)
         module = processors.token_processor_module()
         cls = processors.processor_class(name, module)
@@ -60,23 +60,21 @@ class Engine:
             raise Unavailable("the plug-in stood aside")
         self.tensors = [processors.flat_view(self.processor.output_tokens)]
         if load.top is not None:
-            both = (self.processor.output_scores, self.processor.output_ranks)
-            self.tensors += map(processors.flat_view, both)
+            scores, ranks = self.processor.output_scores, self.processor.output_ranks
+            self.tensors += [processors.flat_view(scores), processors.flat_view(ranks)]
 
     def prepare(self, message: Message) -> Any:
         """A step as it comes from the queue: a `Step` for ours, else what the get op writes."""
         load = self.load
         if self.is_ours:
-            from fd_postproc import Step
-
             counts, channel = [load.accepted] * load.streams, self.processor.channel
             if load.top is None:
                 return Step.from_arrays(channel, counts, message.ids)
             return Step.from_arrays(channel, counts, *message, flag=3)
         tokens = self.tensors[0].copy()
         if load.top is None:
-            tokens[2 + processors_limit("spec") :].reshape(-1, 6)[: load.streams, : load.accepted] = (
-                message.ids.reshape(load.streams, load.accepted)
+            tokens[2 + 256 :].reshape(-1, 6)[: load.streams, : load.accepted] = message.ids.reshape(
+                load.streams, load.accepted
             )
             return (tokens,)
         scores, ranks = self.tensors[1].copy(), self.tensors[2].copy()
@@ -97,11 +95,6 @@ class Engine:
             self.work.step()
         results: list[Any] = self.work.sink.last
         return results
-
-
-def processors_limit(channel: str) -> int:
-    """Requests of a message."""
-    return 256 if channel == "spec" else 512
 
 
 def _numbers(name: str, load: Load, read: bool = False) -> Contender:

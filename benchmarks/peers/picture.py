@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .results import OURS
+from .results import OURS, steps
 
 STREAMS = 256
 COLOURS = {None: "#c9c9c9", 0: "#d08a8c", 20: "#8c2a2e"}
@@ -65,7 +65,7 @@ def draw(whole: dict[str, Any], folder: Path) -> Path | None:
 def bars(whole: dict[str, Any], texts: bool) -> list[tuple[str, dict[Any, float]]]:
     """Of each contender, its costs by log-probabilities; the cheapest first."""
     found: dict[str, dict[Any, float]] = {}
-    for row in (row for engine in whole.values() for row in engine.get("steps", [])):
+    for row in steps(whole):
         if row["load"]["texts"] == texts and row["load"]["streams"] == STREAMS and "us" in row:
             found.setdefault(row["contender"], {})[row["load"]["top"]] = row["us"]
     return sorted(found.items(), key=lambda item: max(item[1].values()))
