@@ -36,6 +36,7 @@ def test_the_recorded_steps_on_the_trees_own_classes(tree, tmp_path):
     environment |= {
         "PYTHONPATH": os.pathsep.join(map(str, (TESTS / "fastdeploy_double", TESTS.parent))),
         "FD_POSTPROC_FASTDEPLOY": str(tree),
+        "FD_POSTPROC_KNOWN": str(TESTS / "known_double.json"),
         "FD_PLUGINS": "nobody",
         "PYTHONWARNINGS": "ignore",
     }
