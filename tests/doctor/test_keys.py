@@ -45,8 +45,7 @@ def test_the_directory_of_a_process_that_uses_a_queue(default_limits, tmp_path, 
     msqid = queues.open_queue(queues.locate("spec", ID, path=str(folder)))
     assert [one.info.msqid for one in doctor.take(Scope(paths=(str(folder),))).queues] == [msqid]
     assert msqid not in [one.info.msqid for one in doctor.take(Scope()).queues]
-    code = "q = sysv_ipc.MessageQueue(fp.queues.locate('spec', 8002))\nq.send(bytes(8))\nq.receive()"
-    live_user(code, cwd=folder)
+    live_user(queues.inspect_queue(msqid).key, "q.send(bytes(8))\nq.receive()", cwd=folder)
     until(lambda: queues.inspect_queue(msqid).received_at)
     (found,) = [each for each in doctor.examine(Scope(ids=frozenset([ID]))) if each.code == "queue"]
     assert found.msqid == msqid
