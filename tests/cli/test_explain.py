@@ -51,18 +51,6 @@ def test_the_newest_engines(run, recorder):
     assert "batch 999 is outside 0..512" in flat(out)
 
 
-def test_a_file_that_was_removed_is_read_while_its_process_runs(run, recorder):
-    """As systemd-logind does at the last logout of the user."""
-    os.unlink(recorder.path)
-    status, out, _ = run("explain", str(os.getpid()))
-    assert status == 0
-    assert "queue 8002, spec_topk" in out
-    recorder.end()
-    status, _, err = run("explain", str(os.getpid()))
-    assert status == 1
-    assert "RemoveIPC" in err
-
-
 @contextlib.contextmanager
 def running(queue_id, request):
     """An engine of another process, which runs until the block ends; its pid."""
@@ -90,6 +78,13 @@ def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):
         assert f"; 1 other engine ended earlier: {ended}" in flat(err)
         assert f"engine {pid} (runs)" in out
         assert f"engine {ended}" in run("explain", "chat-old")[1]  # the file that knows it
+        # As systemd-logind does at the last logout of the user: it is read while the process has it.
+        (path,) = folder.glob(f"*-{pid}.flight")
+        path.unlink()
+        status, out, _ = run("explain", pid)
+        assert (status, "queue 8002, topk" in out) == (0, True)
+    status, _, err = run("explain", pid)
+    assert (status, "RemoveIPC" in err) == (1, True)
 
 
 @pytest.mark.realtime
