@@ -20,6 +20,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 from tests.lib.rows import each
+from tests.lib.search import examples
 from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
@@ -114,6 +115,7 @@ def test_completion(top, most):
     assert repr(made.model_dump()) == repr(expected.model_dump())
 
 
+@examples(20)
 @given(tops(), st.integers(0, 9))
 def test_the_full_models_are_the_same(top, most):
     theirs, ours = STEPS.chat(top, most), chat(top, most)
@@ -124,6 +126,7 @@ def test_the_full_models_are_the_same(top, most):
     assert ours.tokens == theirs.tokens
 
 
+@examples(20)
 @given(st.lists(tops(), min_size=1, max_size=3), st.integers(0, 5))
 def test_entries_of_many_results_in_one(results, most):
     """As an answer that is not streamed gathers them."""
@@ -135,6 +138,7 @@ def test_entries_of_many_results_in_one(results, most):
     assert repr(made.model_dump()) == repr(expected.model_dump())
 
 
+@examples(30)
 @given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), st.integers(0, 9))
 def test_integers_become_floats_in_chat(top, most):
     expected = STEPS.chat(top, most).model_dump_json(exclude_unset=True)

@@ -82,7 +82,7 @@ def forms(ids, scores, ranks):
     yield [one_value(ids.astype(np.int32)), one_value(scores.astype(np.float64)), one_value(ranks)]
 
 
-CASES = [(1, 1, 1), (3, 5, 4), (70, 21, 20), (200, 21, 7), (64, 3, 0), (2, 5000, 5000), (900, 21, 20)]
+CASES = [(1, 1, 1), (3, 5, 4), (70, 21, 20), (200, 21, 7), (64, 3, 0), (2, 3000, 3000), (300, 21, 20)]
 
 
 @each("case, texts", [(case, number % 2 == 0) for number, case in enumerate(CASES)])
@@ -251,7 +251,7 @@ def test_not_a_number_is_left_to_the_model():
 
 def test_random_prompts():
     draw = random.Random(1)
-    for step in range(60):
+    for step in range(30):
         rows, width = draw.randint(1, 90), draw.randint(1, 30)
         columns, most = draw.randint(0, 32), draw.choice((2, 40, 100_000))
         given = numbers(rows, width, step, most)
