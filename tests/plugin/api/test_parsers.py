@@ -85,6 +85,12 @@ class Derived(ChatCompletionRequest):
 OfAnother = type("ChatCompletionRequest", (SimpleNamespace,), {})
 
 
+@pytest.fixture
+def processors(ours):
+    """Ours and FastDeploy's."""
+    return ours(), Processor()
+
+
 @each(
     "request_, is_counted",
     [
@@ -97,8 +103,9 @@ OfAnother = type("ChatCompletionRequest", (SimpleNamespace,), {})
         (None, True),
     ],
 )
-def test_reasoning_tokens_are_counted_where_a_client_is_told(ours, request_, is_counted):
-    processors = ours(), Processor()
+def test_reasoning_tokens_are_counted_where_a_client_is_told(processors, request_, is_counted):
+    for processor in processors:
+        processor.decode_status.clear()
     for ids in ([10], [11, 13], [10, 2, 11], [3], [16], [17], [18], [4], [12]):
         told = []
         for processor in processors:
