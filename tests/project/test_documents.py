@@ -1,4 +1,4 @@
-"""The documents: every public name is described, links lead somewhere, translations keep up."""
+"""The documents: every public name is described, links lead somewhere."""
 
 import re
 import runpy
@@ -10,7 +10,6 @@ from tests.lib.paths import ROOT
 from tests.lib.rows import each
 
 GENERATOR = ROOT / "docs" / "generate_api.py"
-TRANSLATED = {"README.md": "README_CN.md", "docs/operators.md": "docs/operators_cn.md"}
 MADE = {"docs/api.md"}  # by .ci/site_pages.py, for the site alone
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -59,11 +58,3 @@ def test_the_site_has_every_page():
     """And no other; .ci/checks/site builds it."""
     named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
     assert set(named) - MADE == set(NAMES)
-
-
-@each(("page", "translation"), TRANSLATED.items())
-def test_translations_have_the_same_examples(page, translation):
-    def examples(name):
-        return re.findall(r"^```python\n.*?^```$", (ROOT / name).read_text(), flags=re.M | re.S)
-
-    assert examples(page) == examples(translation)

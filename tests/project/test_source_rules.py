@@ -4,7 +4,7 @@ import ast
 import re
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import pairwise
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tests.lib.paths import ROOT
@@ -22,6 +22,7 @@ NATIVE = sorted(
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
 def code(path):
     """Source without comments and docstrings."""
     text = path.read_text()
@@ -99,36 +100,6 @@ FLOORS = [
     *("flight", "explain", "recording", "data", "ops", "fastdeploy", "doctor", "cli", "__main__"),
 ]
 
-# The files of the plug-in, the lowest first.  An extension is its .pyi here.
-PLUG_IN = [
-    *("introspection", "logs", "seams", "replacements", "build", "stream_frames", "array_readers"),
-    "contract",
-    *("statements", "gate", "quiet"),
-    *("engine/results/step_context", "engine/results/_results", "engine/results/result_classes"),
-    *("engine/delivery/sending", "engine/delivery/delivery", "engine/delivery/wake_up"),
-    *("engine/health/counters", "engine/health/liveness", "engine/health/reporter", "engine/health/watch"),
-    # The mix-ins of the class: each inherits from others before it.
-    "engine/processor/base",
-    *("engine/processor/pairing", "engine/processor/finish", "engine/processor/advance"),
-    *("engine/processor/steps", "engine/processor/warmup"),
-    "engine/processor/receiving",
-    *("engine/zmq/frame_step", "engine/zmq/object_step", "engine/zmq/zmq_loop"),
-    *("engine/fast_paths", "engine/stale_messages", "engine/lifecycle"),
-    *("engine/activation", "engine/processor_class", "engine/entry"),
-    *("worker/limit_check", "worker/warmup", "worker/split_frames", "worker/streams"),
-    "worker/drafts",
-    "worker/sending",
-    "worker/entry",
-    *("api/chunks/_chunks", "api/chunks/token_spelling", "api/chunks/wait_for"),
-    *("api/chunks/whole_answers", "api/chunks/model_fields", "api/chunks/building_blocks"),
-    *("api/loading", "api/counters", "api/activation", "api/connections"),
-    *("api/unpacking", "api/engine_process", "api/watchdog"),
-    *("api/mends", "api/answer_text", "api/detokenising", "api/excerpt", "api/token_counts"),
-    *("api/known_parsers", "api/pieces", "api/parsers", "api/responses"),
-    "api/entry",
-    "report",
-]
-
 
 @cache
 def imports(path):
@@ -169,9 +140,8 @@ def test_each_floor_imports_only_floors_below():
                 assert below <= allowed, f"{path}: line {node.lineno}: {below - allowed} is no floor below"
 
 
-@cache
 def plug_in_files():
-    """Files of the plug-in by name; those of Python, and stubs of extensions."""
+    """Files of the plug-in by name; of an extension it is its stub."""
     top = PACKAGE / "fastdeploy"
     found = [*top.rglob("*.py"), *top.rglob("*.pyi")]
     return {
@@ -179,34 +149,25 @@ def plug_in_files():
     }
 
 
-def imported_files(name, path):
-    """Names of the plug-in's files that one of them imports, wherever in it."""
-    place = ("fastdeploy", *name.split("/"))
-    for node in imports(path):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
-            target = [part for part in target if part]
-            for alias in node.names:
-                file = "/".join([*target, alias.name][1:])
-                if target[:1] == ["fastdeploy"]:
-                    yield node.lineno, file if file in PLUG_IN else "/".join(target[1:])
-
-
-def test_the_drawn_order_of_the_plug_in_has_every_file():
-    assert sorted(PLUG_IN) == sorted(plug_in_files())
-
-
-def test_no_file_of_the_plug_in_imports_one_above_it():
-    """So there is no circle of files, and none of folders: a folder's files are next to each other."""
-    for place, name in enumerate(PLUG_IN):
-        for line, file in imported_files(name, plug_in_files()[name]):
-            assert file in PLUG_IN[:place], f"{name}: line {line}: {file} is not below"
-
-
-def test_the_files_of_a_folder_are_next_to_each_other():
-    folders = [name.rpartition("/")[0] for name in PLUG_IN[: PLUG_IN.index("report")]]
-    changes = [one for one, other in pairwise(["/", *folders]) if one != other]
-    assert len(changes) == len(set(changes)) == len(set(folders))
+def test_no_circle_of_files_or_folders_in_the_plug_in():
+    """Imports inside functions count, too."""
+    files = plug_in_files()
+    by_file, by_folder = TopologicalSorter(), TopologicalSorter()
+    for name, path in files.items():
+        place, folder = ("fastdeploy", *name.split("/")), name.rpartition("/")[0]
+        for node in imports(path):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            target = [*place[: len(place) - node.level], *filter(None, (node.module or "").split("."))]
+            for alias in node.names if target[:1] == ["fastdeploy"] else ():
+                other = "/".join([*target, alias.name][1:])
+                other = other if other in files else "/".join(target[1:])
+                if other in files:
+                    by_file.add(name, other)
+                    if other.rpartition("/")[0] not in ("", folder):
+                        by_folder.add(folder, other.rpartition("/")[0])
+    by_file.prepare()
+    by_folder.prepare()
 
 
 # House rules 1 to 3 (docs/design.md): words that may not occur, and files that may have them, with reasons.

@@ -294,12 +294,6 @@ def test_a_byte_level_tokenizer_that_does_more(sides, wrong, reason):
     assert any(reason in told for told in totals()[1])
 
 
-def test_another_tokenizer_of_the_environment(sides, monkeypatch):
-    monkeypatch.setattr(restated_parsers.envs, "FD_USE_HF_TOKENIZER", True)
-    own, _ = sides(Fast())
-    assert own.ids2tokens([1], "a") == own.ids2tokens([1], "a") == ("hf", [], "")
-
-
 def changed():
     tokenizer = Fast()
     tokenizer.decode_token = lambda ids, prefix, read: ("x", 0, 0)
