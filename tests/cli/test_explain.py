@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,49 +183,25 @@ def test_a_process_that_was_killed(run, folder):
     assert "It has no end" in run("explain", "a")[1]
 
 
-def instead_of_its_pause(call):
-    """``time.sleep`` that is something else for the command alone, which pauses in this thread."""
-    real, command = time.sleep, threading.current_thread()
-
-    def sleep(seconds):
-        is_its = threading.current_thread() is command and seconds == explain._PERIOD_S
-        return call(seconds) if is_its else real(seconds)
-
-    return sleep
-
-
-GROWING = """
-import itertools, logging, sys
-from fd_postproc.flight.codes import Kind
-from fd_postproc.flight.recorder import Recorder
-recorder = Recorder.begin("engine", "plain", 8002, logging.getLogger(), size=1 << 14)
-for line in itertools.chain(["begun"], sys.stdin):
-    for _ in range(100):
-        recorder.event(Kind.UNDELIVERED, text=line.strip())
-    print(flush=True)
-"""
-
-
 def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):
     """Also when the ring begins anew."""
-    writer = subprocess.Popen(python(GROWING), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    recorder = Recorder.begin("engine", "plain", 8002, LOG, size=1 << 14)
     looks = []
 
     def sleep(_):
         if len(looks) == 5:
             raise KeyboardInterrupt
         looks.append(True)
-        writer.stdin.write(f"news-{len(looks)}\n".encode())
-        writer.stdout.readline()
+        write(f"news-{len(looks)}")
 
-    try:
-        with writer.stdout, writer.stdin:
-            writer.stdout.readline()
-            monkeypatch.setattr(time, "sleep", instead_of_its_pause(sleep))
-            status, out, _ = run("explain", "--follow")
-    finally:
-        writer.kill()
-        writer.wait()
+    def write(text):
+        for _ in range(100):
+            recorder.event(Kind.UNDELIVERED, text=text)
+
+    write("begun")
+    monkeypatch.setattr(explain.Picture, "is_alive", True)  # it takes its own process for ended
+    monkeypatch.setattr(explain, "time", SimpleNamespace(**{**vars(time), "sleep": sleep}))
+    status, out, _ = run("explain", recorder.path, "--follow")
     assert status == 130
     assert "news-5" in out
     assert "begun" not in out  # overwritten

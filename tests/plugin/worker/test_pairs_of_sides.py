@@ -1,13 +1,11 @@
 """The plug-in's worker side, its engine side, or both: every pair understands each other."""
 
-import numpy as np
 import pytest
 
 import fd_postproc as fp
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
 from tests.lib.rows import each
-from tests.lib.sampled_steps import Requests
 from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
 
 pytestmark = pytest.mark.framework
@@ -51,26 +49,6 @@ def test_every_pair_of_sides_understands_each_other(
     if worker_ours:
         assert lines(log, "INFO", "compact frames" if compact else "packed", f"channel {channel}")
     assert not lines(log, "WARNING", "left to") + lines(log, "ERROR")
-
-
-@each(
-    "channel, engine_ours, worker_ours",
-    [("spec", False, True), ("spec", True, False), ("spec_topk", False, False), ("spec_topk", True, True)],
-)
-def test_first_tokens(
-    channel, engine_ours, worker_ours, raised_limits, double, originals, ops_queue, monkeypatch
-):
-    receive = receiver(double, originals, monkeypatch, engine_ours, worker_ours)
-    requests = Requests(np.random.default_rng(3), 5, 3, 1 if channel == "spec" else 5)
-    requests.counts[:2] = 1, 0
-    save(double, channel, requests, is_mtp_prefill=True)
-    step = receive(channel)
-    live = [n + 1 if n > 0 else n for n in requests.counts]
-    assert list(step.counts) == live
-    assert [[row[0] for row in rows] for rows in step.tolists()[0]] == [
-        requests.ids[i, :n, 0].tolist() for i, n in enumerate(live)
-    ]
-    assert bool(originals) != worker_ours
 
 
 @LOGPROBS
