@@ -21,13 +21,10 @@ from tests.lib.nursery import nursery
 SHIPPED = resources.files(data)
 
 
-PROGRAM = [FD_POSTPROC]
-
-
 @contextlib.contextmanager
 def started(*arguments, **options):
     process = subprocess.Popen(
-        PROGRAM + [str(argument) for argument in arguments],
+        [FD_POSTPROC, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -130,15 +130,20 @@ def test_what_is_not_the_texts_is_the_one_results(processor):
     assert not response["finished"]
 
 
-def test_results_that_are_not_cut_are_given_as_they_are(monkeypatch, counted):
-    given = []
-    stock = Processor.process_response_dict_streaming
+def seen_by_fastdeploy():
+    """A class with ours, and the results that its own method is given."""
+    given, stock = [], Processor.process_response_dict_streaming
 
     def streamed(self, response_dict, **kwargs):
         given.append(response_dict)
         return stock(self, response_dict, **kwargs)
 
-    cls = install(type("Base", (Processor,), dict(vars(Processor), process_response_dict_streaming=streamed)))
+    body = dict(vars(Processor), process_response_dict_streaming=streamed)
+    return install(type("Base", (Processor,), body)), given
+
+
+def test_results_that_are_not_cut_are_given_as_they_are(monkeypatch, counted):
+    cls, given = seen_by_fastdeploy()
     for pair, results in ((PAIRS[0], ([10], [10, 11], [2], [])), ((None, None), ([10, 2, 3, 11], [1, 2]))):
         processor = cls(*pair)
         processor.model_status_dict["a"] = "think_start"
@@ -287,14 +292,8 @@ def test_the_switch_leaves_everything_to_fastdeploy(monkeypatch, byte_level, cou
 @each("results", [[[10, 2], [11, *DAY, *BROKEN], [11]], [[10, 2, 11], [*DAY, *BROKEN, 11]]])
 def test_whole_characters_do_not_wait_for_the_last_token(byte_level, results):
     """A parser may hold what came before, and what comes with an end is shown."""
-    given, stock = [], Processor.process_response_dict_streaming
-
-    def streamed(self, response_dict, **kwargs):
-        answer = stock(self, response_dict, **kwargs)
-        given.append(answer["outputs"]["completion_tokens"])
-        return answer
-
-    base = type("Base", (Processor,), dict(vars(Processor), process_response_dict_streaming=streamed))
-    outputs_of(install(base)(Thinks, None, tokenizer=Bytes()), results, "think_start")
-    assert "".join(given) == " the</think>a日\ufffda"
-    assert given[-1] == "\ufffda"
+    cls, given = seen_by_fastdeploy()
+    outputs_of(cls(Thinks, None, tokenizer=Bytes()), results, "think_start")
+    texts = [response["outputs"]["completion_tokens"] for response in given]
+    assert "".join(texts) == " the</think>a日\ufffda"
+    assert texts[-1] == "\ufffda"
