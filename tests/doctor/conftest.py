@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from fd_postproc import doctor
-from fd_postproc.cli import main
+from tests.lib.commands import run_main
 from tests.lib.doctoring import queue_user
 
 installation = functools.cache(doctor.check_fastdeploy)
@@ -22,16 +22,7 @@ def known_installation(monkeypatch):
 @pytest.fixture
 def run(capsys):
     """A function that runs the command and gives (status, stdout, stderr)."""
-
-    def run(*arguments):
-        try:
-            status = main(["doctor", *map(str, arguments)])
-        except SystemExit as leaving:
-            status = leaving.code
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return functools.partial(run_main, capsys, "doctor")
 
 
 @pytest.fixture

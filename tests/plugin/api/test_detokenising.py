@@ -263,17 +263,18 @@ def test_windows_of_any_size_and_place(make, sides):
         same(own, theirs, [words[:1]])
 
 
-@each("ids", [[10**6], [-1], [True], [1.0], (1,), ["x"], [1 << 70]])
 @each("make", [Fast, Pieces])
-def test_ids_of_another_kind_are_the_tokenizers(make, ids, sides):
+def test_ids_of_another_kind_are_the_tokenizers(make, sides):
     """They raise, or are turned into integers, as ever."""
     tokenizer = make()
     new_text = detokenising.ways_of(tokenizer).new_text
-    if type(ids) is list:
-        assert new_text(ids, 0, 0) is None
     assert new_text([5], 1, 0) is new_text([5], 0, 2) is None
-    if make is Fast:
-        same(*sides(tokenizer), [[5], ids, [6]])
+    own, theirs = sides(tokenizer)
+    for number, ids in enumerate(([10**6], [-1], [True], [1.0], (1,), ["x"], [1 << 70])):
+        if type(ids) is list:
+            assert new_text(ids, 0, 0) is None
+        if make is Fast:
+            same(own, theirs, [[5], ids, [6]], str(number))
 
 
 @each(

@@ -153,27 +153,19 @@ ODD = [
     *(([[0.0]], [[-0.5]]), ([[-1]], [[-0.5]]), ([(0,)], [[-0.5]]), ([[0]], [(-0.5,)]), ([[]], [[-0.5]])),
     *(([[0]], [[]]), ([[0], []], [[-0.5], []])),
 ]
+OTHERS = [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]]
 
 
-@each("ids, values", ODD)
-def test_what_is_not_known_is_left_to_fastdeploy(ids, values):
-    top = [ids, values, [1] * len(ids)]
-    with pytest.raises(Unknown):
-        chat(top, 5)
-    with pytest.raises(Unknown):
-        completion(top, 5)
+@each("top", [*([ids, scores, [1] * len(ids)] for ids, scores in ODD), *OTHERS])
+def test_what_is_not_known_is_left_to_fastdeploy(top):
+    for build in chat, completion:
+        with pytest.raises(Unknown):
+            build(top, 5)
 
 
 def test_integers_are_left_to_fastdeploy_in_completions():
     with pytest.raises(Unknown, match="no float"):
         completion([[[0]], [[-1]], [1]], 5)
-
-
-@each("top", [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]])
-def test_other_forms_are_left_to_fastdeploy(top):
-    for build in chat, completion:
-        with pytest.raises(Unknown):
-            build(top, 5)
 
 
 def test_what_fastdeploy_passes_over_and_what_is_not_asked_for():

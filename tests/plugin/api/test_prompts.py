@@ -206,32 +206,18 @@ def as_arrays(*lists):
 IDS, SCORES, RANKS = [[1, 2], [3, 4]], [[-0.5, -1.0], [-2.0, -3.0]], [1, 2]
 
 
-@each(
-    "tensors",
-    [
-        [IDS, SCORES, RANKS],
-        *([IDS, SCORES, [1]], [IDS, SCORES[:1], RANKS], [IDS, [[-0.5], [-1.0, -2.0]], RANKS], [[], [], []]),
-        *(
-            [[[]], [[]], [1]],
-            [IDS, [[1, 2], [3, 4]], RANKS],
-            [IDS, SCORES],
-            None,
-            "x",
-            [[["x"]], [[-0.5]], [1]],
-        ),
-        *(as_arrays(IDS, SCORES, SCORES), as_arrays(SCORES, SCORES, RANKS)),
-        *(as_arrays(IDS, SCORES[:1], RANKS), as_arrays(IDS, SCORES, [1])),
-    ],
+OTHERS = (
+    *([IDS, SCORES, RANKS], [IDS, SCORES, [1]], [IDS, SCORES[:1], RANKS], [[], [], []], [[[]], [[]], [1]]),
+    *([IDS, [[-0.5], [-1.0, -2.0]], RANKS], [IDS, [[1, 2], [3, 4]], RANKS], [IDS, SCORES], None, "x"),
+    *([[["x"]], [[-0.5]], [1]], as_arrays(IDS, SCORES, SCORES), as_arrays(SCORES, SCORES, RANKS)),
+    *(as_arrays(IDS, SCORES[:1], RANKS), as_arrays(IDS, SCORES, [1])),
 )
-def test_other_values_are_left_to_fastdeploy(tensors):
+GOOD = as_arrays(IDS, SCORES, RANKS)
+
+
+@each("tensors, columns", [*((one, 2) for one in OTHERS), *((GOOD, one) for one in (-1, None, 2.0, True))])
+def test_other_values_and_an_odd_number_of_columns_are_left_to_fastdeploy(tensors, columns):
     came = unpack(msgpack.packb({"prompt_logprobs": tensors}))["prompt_logprobs"]
-    with pytest.raises(Unknown):
-        prompt_logprobs(came, 2, None, None)
-
-
-@each("columns", [-1, None, 2.0, True])
-def test_an_odd_number_of_columns_is_left_to_fastdeploy(columns):
-    came = unpack(msgpack.packb({"prompt_logprobs": as_arrays(IDS, SCORES, RANKS)}))["prompt_logprobs"]
     with pytest.raises(Unknown):
         prompt_logprobs(came, columns, None, None)
 

@@ -53,14 +53,14 @@ def types_of(value):
 
 # Where msgpack's formats change.
 NUMBERS = [number for bits in (4, 5, 7, 8, 15, 16, 31, 32, 63) for number in ((1 << bits) - 1, 1 << bits)]
-LENGTHS = (15, 16, 31, 32, 255, 256, 65535, 65536)
+LENGTHS = (15, 16, 31, 32, 255, 256, 65536)
 
 
 @examples(25)
 @given(values, single)
 @example([*NUMBERS, *(-1 - number for number in NUMBERS[:-1]), 0.1], True)
 @example(["x" * n for n in LENGTHS] + [[None] * n for n in LENGTHS], False)
-@example([dict.fromkeys(map(str, range(n)), 1.5) for n in (15, 16, 65535, 65536)], False)
+@example([dict.fromkeys(map(str, range(n)), 1.5) for n in (15, 16, 65536)], False)
 def test_every_value_is_msgpacks(value, single):
     packed = msgpack.packb(value, use_single_float=single)
     expected = msgpack.unpackb(packed)
