@@ -56,6 +56,7 @@ def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch):
 
 
 def test_a_tree_that_is_named_and_cannot_be_imported(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "fastdeploy", raising=False)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(DOUBLE)])
     (tmp_path / "fastdeploy" / "output").mkdir(parents=True)
     (tmp_path / "fastdeploy" / "output" / "token_processor.py").write_text("")

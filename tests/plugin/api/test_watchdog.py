@@ -56,6 +56,7 @@ def engine_client(path):
 
         def create_zmq_client(self, model, mode):
             self.zmq_client = SimpleNamespace(file_name=path, socket=zmq.Context().socket(mode))
+            self.zmq_client.socket.sndtimeo = 20_000
             self.zmq_client.socket.connect(f"ipc://{path}")
 
         async def add_requests(self, task):
@@ -202,15 +203,19 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, mo
         await client.add_requests("3")
         assert await line_of(second) == "request 3"
 
-    try:
-        with caplog.at_level(logging.INFO):
-            asyncio.run(asyncio.wait_for(scene(), 60))
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-        for engine in engines:
-            engine.kill()
-            engine.communicate()
+    async def run():
+        try:
+            await asyncio.wait_for(scene(), 60)
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+            for engine in engines:
+                engine.kill()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    for engine in engines:
+        engine.communicate()
     client.close()
     restore()
     assert counted("refused") - before == 2
