@@ -12,7 +12,7 @@ import fd_postproc as fp
 from fd_postproc.cli import main
 from fd_postproc.recording import RecordingWriter
 from tests.lib.children import FD_POSTPROC
-from tests.lib.commands import key_of, payloads
+from tests.lib.commands import flat, key_of, payloads
 from tests.lib.waiting import PATIENCE
 
 STEP = fp.Step.from_arrays("plain", [1, -1], [7])
@@ -36,7 +36,7 @@ def test_inspect_reads_a_pipe_and_a_fifo(run, recording, tmp_path):
         os.mkfifo(fifo)
         writer = threading.Thread(target=fifo.write_bytes, args=[content])
         writer.start()
-        assert told in run("inspect", fifo)[1]
+        assert told in flat(run("inspect", fifo)[1])
         writer.join()
 
 

@@ -1,30 +1,13 @@
-"""The documents: every public name is described, links lead somewhere."""
+"""The documents: links lead somewhere, and the site has every page."""
 
 import re
-import runpy
-
-import pytest
 
 from tests.lib.page_commands import PAGES
 from tests.lib.paths import ROOT
 from tests.lib.rows import each
 
-GENERATOR = ROOT / "docs" / "generate_api.py"
 MADE = {"docs/api.md"}  # by .ci/site_pages.py, for the site alone
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-
-
-@pytest.fixture(scope="module")
-def generator():
-    return runpy.run_path(str(GENERATOR))
-
-
-def test_every_public_name_is_on_a_page(generator):
-    """The site's reference is made from the docstrings; the pages of the tree name what is in it."""
-    pages = "\n".join(page.read_text() for page in PAGES)
-    names = re.findall(r"^### `(\w+)", generator["page"](), flags=re.M)
-    assert len(names) > 60
-    assert not [name for name in names if f"`{name}`" not in pages]
 
 
 def prose(page):

@@ -36,9 +36,6 @@ def test_what_a_serving_module_may_get_is_listed():
     methods = {name for _, name in building_blocks._METHODS}
     names = {*building_blocks.MODELS, *methods, building_blocks._CLAMP, "asyncio"}
     assert seams.SEAMS["api chunks"].attributes == names
-
-
-def test_the_save_ops_are_listed():
     assert seams.SEAMS["save ops"].attributes == {*SAVE_OPS}
 
 
