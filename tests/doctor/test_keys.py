@@ -5,8 +5,9 @@ import tempfile
 
 from fd_postproc import doctor, queues
 from fd_postproc.doctor import Scope
-from tests.lib.doctoring import ID
 from tests.lib.waiting import until
+
+ID = 8002
 
 
 def test_queues_are_recognised_by_their_keys(default_limits, run):

@@ -7,8 +7,6 @@ from fd_postproc.doctor import Scope
 from tests.lib.children import python
 from tests.lib.waiting import PATIENCE
 
-ID = 8002
-
 
 def queue_user(key, code, **options):
     """Start a process that uses a queue, ``q``, and imports nothing else."""
