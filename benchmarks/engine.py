@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from fd_postproc.fastdeploy.engine.results._results import Messages
-from tests.restated.shares import REMOVALS, stripped
 from tests.restated.workload import Case as LoadCase
 
 from . import receive
@@ -27,6 +26,7 @@ from .processors import (
     token_processor_module,
 )
 from .queued import taken
+from .shares import REMOVALS, stripped
 from .step import result_objects, steps_of
 
 ABOUT = (

@@ -10,18 +10,20 @@ import sysv_ipc
 from benchmarks import (
     QUESTIONS,
     cases,
+    gets,
     processors,
     runner,
     save,
+    shares,
 )
 from tests.lib.quiet import imported
 from tests.lib.rows import each
-from tests.restated.workload import Load
+from tests.restated import bind
+from tests.restated.workload import Case, Load
 
 pyperf = pytest.importorskip("pyperf")
 
 QUICK = runner.plan(QUESTIONS, quick=True)
-NEED_FASTDEPLOY = ("step", "engine", "delivery", "sockets", "gc")
 SHORTEST = runner.Effort(rounds=2, values=2, min_time=1e-4, single=5)
 
 
@@ -59,12 +61,15 @@ def make_and_run(comparison):
             ready.close()
 
 
-LAST = [(question, comparison) for question, comparison in QUICK if comparison is dict(QUICK)[question]]
-IN_CI = ("receive", "save", "step", "engine", "api")  # .ci/run measures them, with every check
-LIGHT = [pair for pair in LAST if pair[0] not in (*NEED_FASTDEPLOY, *IN_CI)]
+def test_the_quickest_contenders_have_the_right_answer_and_run(raised_limits):
+    for comparison in gets.comparisons(quick=True):
+        make_and_run(comparison)
 
 
-def on_fastdeploys_classes(comparison):
+@pytest.mark.framework
+@pytest.mark.nightly
+@each("question, comparison", [pair for pair in QUICK if pair[0] != "gets"])
+def test_every_other_quick_contender_does(raised_limits, question, comparison):
     metrics = imported("fastdeploy.metrics.metrics").main_process_metrics
     try:
         make_and_run(comparison)
@@ -72,16 +77,18 @@ def on_fastdeploys_classes(comparison):
         metrics.reset()
 
 
-@each("question, comparison", LIGHT)
-def test_every_quick_contender_has_the_right_answer_and_runs(raised_limits, question, comparison):
-    make_and_run(comparison)
-
-
 @pytest.mark.framework
-@pytest.mark.nightly
-@each("question, comparison", [pair for pair in QUICK if pair not in LIGHT])
-def test_every_quick_contender_on_fastdeploys_classes(raised_limits, question, comparison):
-    on_fastdeploys_classes(comparison)
+def test_taking_parts_out_leaves_the_names_as_they_were():
+    module = processors.token_processor_module()
+    classes = module.RequestOutput, module.RequestMetrics, module.Request
+    after = []
+    for removed in range(len(shares.REMOVALS) + 1):
+        case = Case("spec_topk_target", 2, 2, 3)
+        load, restore = shares.stripped(module, bind(module), case, removed)
+        load.step()
+        restore()
+        after.append([dict(vars(cls)) for cls in classes])
+    assert after == after[:1] * len(after)
 
 
 def test_wrong_answers_are_not_timed(monkeypatch):
@@ -103,10 +110,11 @@ def test_a_plug_in_that_stands_aside_is_not_timed(monkeypatch):
 
 
 def test_measured_in_turn_and_reported(tmp_path):
-    todo = [pair for pair in QUICK if pair[0] == "save"][:1]
-    contenders = list(todo[0][1].contenders)
+    comparison = next(save.comparisons(quick=True))
+    contenders = ["fd_postproc", "floor"]
+    few = cases.Comparison(comparison.case, {name: comparison.contenders[name] for name in contenders})
     ticks = []
-    found = list(runner.measure(todo, SHORTEST, ticks.append))
+    found = list(runner.measure([("save", few)], SHORTEST, ticks.append))
     names = [tick.rpartition(": ")[2] for tick in ticks]
     assert len(names) == 2 * len(contenders)
     assert names[: len(contenders)] == contenders != names[len(contenders) :]
@@ -116,9 +124,7 @@ def test_measured_in_turn_and_reported(tmp_path):
 
     runner.save(found, tmp_path / "timings.json")
     suite = pyperf.BenchmarkSuite.load(str(tmp_path / "timings.json"))
-    assert sorted(suite.get_benchmark_names()) == sorted(
-        f"save/{todo[0][1].case}/{name}" for name in contenders if name in results
-    )
+    assert sorted(suite.get_benchmark_names()) == sorted(f"save/{few.case}/{name}" for name in contenders)
 
 
 # ---- Sending ---------------------------------------------------------------------------------------------

@@ -1,20 +1,13 @@
 """The command line, used as a person uses it: real queues, processes, signals and terminals."""
 
+from functools import partial
+
 import pytest
 
-from fd_postproc.cli import main
+from tests.lib.commands import run_main
 
 
 @pytest.fixture
 def run(capsys):
     """A function that runs a command and gives (status, stdout, stderr)."""
-
-    def run(*arguments):
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as leaving:
-            status = leaving.code
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return partial(run_main, capsys)

@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,18 +51,6 @@ def test_the_newest_engines(run, recorder):
     assert "batch 999 is outside 0..512" in flat(out)
 
 
-def test_a_file_that_was_removed_is_read_while_its_process_runs(run, recorder):
-    """As systemd-logind does at the last logout of the user."""
-    os.unlink(recorder.path)
-    status, out, _ = run("explain", str(os.getpid()))
-    assert status == 0
-    assert "queue 8002, spec_topk" in out
-    recorder.end()
-    status, _, err = run("explain", str(os.getpid()))
-    assert status == 1
-    assert "RemoveIPC" in err
-
-
 @contextlib.contextmanager
 def running(queue_id, request):
     """An engine of another process, which runs until the block ends; its pid."""
@@ -90,6 +78,13 @@ def test_whose_story_it_is_where_one_runs_and_others_ended(run, folder):
         assert f"; 1 other engine ended earlier: {ended}" in flat(err)
         assert f"engine {pid} (runs)" in out
         assert f"engine {ended}" in run("explain", "chat-old")[1]  # the file that knows it
+        # As systemd-logind does at the last logout of the user: it is read while the process has it.
+        (path,) = folder.glob(f"*-{pid}.flight")
+        path.unlink()
+        status, out, _ = run("explain", pid)
+        assert (status, "queue 8002, topk" in out) == (0, True)
+    status, _, err = run("explain", pid)
+    assert (status, "RemoveIPC" in err) == (1, True)
 
 
 @pytest.mark.realtime
@@ -188,49 +183,25 @@ def test_a_process_that_was_killed(run, folder):
     assert "It has no end" in run("explain", "a")[1]
 
 
-def instead_of_its_pause(call):
-    """``time.sleep`` that is something else for the command alone, which pauses in this thread."""
-    real, command = time.sleep, threading.current_thread()
-
-    def sleep(seconds):
-        is_its = threading.current_thread() is command and seconds == explain._PERIOD_S
-        return call(seconds) if is_its else real(seconds)
-
-    return sleep
-
-
-GROWING = """
-import itertools, logging, sys
-from fd_postproc.flight.codes import Kind
-from fd_postproc.flight.recorder import Recorder
-recorder = Recorder.begin("engine", "plain", 8002, logging.getLogger(), size=1 << 14)
-for line in itertools.chain(["begun"], sys.stdin):
-    for _ in range(100):
-        recorder.event(Kind.UNDELIVERED, text=line.strip())
-    print(flush=True)
-"""
-
-
 def test_a_live_picture_grows_with_its_file(run, folder, monkeypatch):
     """Also when the ring begins anew."""
-    writer = subprocess.Popen(python(GROWING), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    recorder = Recorder.begin("engine", "plain", 8002, LOG, size=1 << 14)
     looks = []
 
     def sleep(_):
         if len(looks) == 5:
             raise KeyboardInterrupt
         looks.append(True)
-        writer.stdin.write(f"news-{len(looks)}\n".encode())
-        writer.stdout.readline()
+        write(f"news-{len(looks)}")
 
-    try:
-        with writer.stdout, writer.stdin:
-            writer.stdout.readline()
-            monkeypatch.setattr(time, "sleep", instead_of_its_pause(sleep))
-            status, out, _ = run("explain", "--follow")
-    finally:
-        writer.kill()
-        writer.wait()
+    def write(text):
+        for _ in range(100):
+            recorder.event(Kind.UNDELIVERED, text=text)
+
+    write("begun")
+    monkeypatch.setattr(explain.Picture, "is_alive", True)  # it takes its own process for ended
+    monkeypatch.setattr(explain, "time", SimpleNamespace(**{**vars(time), "sleep": sleep}))
+    status, out, _ = run("explain", recorder.path, "--follow")
     assert status == 130
     assert "news-5" in out
     assert "begun" not in out  # overwritten

@@ -6,6 +6,7 @@ import resource
 import signal
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sysv_ipc
@@ -84,32 +85,31 @@ def test_a_killed_recorder_leaves_a_readable_file(queue, tmp_path):
     assert len(found) + len(left) >= 499  # the one in hand may be lost to SIGKILL
 
 
-@pytest.mark.realtime
-def test_record_ends_when_the_queue_is_removed(queue, tmp_path):
-    with started("record", key_of(queue), tmp_path / "a") as recorder:
-        queue.send(b"x")
+def test_record_ends_when_the_queue_is_removed(run, queue, tmp_path):
+    def remove():
         until(lambda: queue.current_messages == 0)
-        time.sleep(0.05)
         queue.remove()
-        _, err = recorder.communicate(timeout=PATIENCE)
-    assert recorder.returncode == 1
+
+    queue.send(b"x")
+    with ThreadPoolExecutor() as beside:
+        beside.submit(remove)
+        status, _, err = run("record", key_of(queue), tmp_path / "a")
+    assert status == 1
     assert "was removed while recording" in err
     assert payloads(tmp_path / "a") == [b"x"]
 
 
-def test_a_full_disk_is_reported_with_the_message_in_hand(queue, tmp_path):
+def test_a_full_disk_is_reported_with_the_message_in_hand(run, queue, tmp_path):
     queue.send(b"first")
     queue.send(os.urandom(4000))
     queue.send(b"third")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with contextlib.ExitStack() as ends:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # the recorder inherits it
-        try:
-            recorder = ends.enter_context(started("record", key_of(queue), tmp_path / "a"))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        _, err = recorder.communicate(timeout=PATIENCE)
-    assert recorder.returncode == 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        status, _, err = run("record", key_of(queue), tmp_path / "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 1
     assert "the message in hand (4,000 bytes, type 1) was put back into the queue, behind what" in err
     assert payloads(tmp_path / "a") == [b"first"]
     (third, _), (second, _) = take_all(queue)
@@ -135,9 +135,10 @@ def test_replay_waits_for_the_reader_and_gives_up_on_a_queue_that_stays_full(run
     with RecordingWriter(path) as recording:
         for payload in sent:
             recording.write(payload)
-    with started("replay", path, key_of(queue), "--full-speed") as replay:
-        assert [queue.receive()[0] for _ in sent] == sent
-        assert replay.wait(timeout=PATIENCE) == 0
+    with ThreadPoolExecutor() as beside:
+        taken = beside.submit(lambda: [queue.receive()[0] for _ in sent])
+        assert run("replay", path, key_of(queue), "--full-speed")[0] == 0
+        assert taken.result() == sent
     began = time.monotonic()
     status, _, err = run("replay", path, key_of(queue), "--full-speed", "--timeout", "1.2")
     assert status == 1

@@ -1,7 +1,6 @@
 """The doctor on environment variables, FastDeploy, its plug-ins, CUDA."""
 
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -64,9 +63,10 @@ def test_misspelt_variables_and_zeromq(monkeypatch):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A function that installs a distribution, as far as its metadata goes."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delenv("FD_PLUGINS", raising=False)
+    """A function that installs a distribution, as far as its metadata goes; there is no other."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in "FD_PLUGINS", "FD_POSTPROC_DISABLE":
+        monkeypatch.delenv(name, raising=False)
 
     def install(name, version, points="", files=()):
         info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -99,7 +99,6 @@ def test_a_fastdeploy_that_this_user_may_not_read(site, monkeypatch, tmp_path):
     spec = importlib.machinery.ModuleSpec("fastdeploy", None, is_package=True)
     spec.submodule_search_locations.append(str(tmp_path / "fastdeploy"))
     monkeypatch.setitem(sys.modules, "fastdeploy", importlib.util.module_from_spec(spec))
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert fastdeploy_codes()[0] == "fastdeploy"
     tmp_path.chmod(0)
     os.seteuid(65534)
@@ -123,24 +122,12 @@ ENGINE_POINT = "[fastdeploy.token_processor_plugins]\nfd_postproc = fd_postproc.
 WORKER_POINT = "[fastdeploy.model_register_plugins]\nfd_postproc = fd_postproc.plugin:register\n"
 
 
-@pytest.fixture
-def no_plugins(monkeypatch):
-    """As if nothing were installed but what the test installs."""
-    real = importlib.metadata.entry_points
-
-    def entry_points(group):
-        return [point for point in real(group=group) if ":" in point.value and point.dist.version == "1"]
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    monkeypatch.delenv("FD_POSTPROC_DISABLE", raising=False)
-
-
 def plugin(which):
     found = check_fastdeploy()[which]
     return found.code, found.data.get("active", False)
 
 
-def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
+def test_the_engine_sides_plugins(site, monkeypatch):
     assert plugin(1)[0] == "plugin-none"
     site("other", "1", "[fastdeploy.token_processor_plugins]\nanother = other:get\n")
     assert plugin(1)[0] == "plugin-not-allowed"  # without the variable FastDeploy loads none
@@ -159,7 +146,7 @@ def test_the_engine_sides_plugins(site, no_plugins, monkeypatch):
     assert "FD_PLUGINS=nothing,fd_postproc" in check_fastdeploy()[1].remedy[0]
 
 
-def test_the_worker_sides_plugins(site, no_plugins, monkeypatch):
+def test_the_worker_sides_plugins(site, monkeypatch):
     assert plugin(2) == ("worker-missing", False)
     site("other", "1", "[fastdeploy.model_register_plugins]\nanother = other:get\n")
     assert plugin(2) == ("worker-missing", False)

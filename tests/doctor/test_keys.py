@@ -5,8 +5,9 @@ import tempfile
 
 from fd_postproc import doctor, queues
 from fd_postproc.doctor import Scope
-from tests.lib.doctoring import ID
 from tests.lib.waiting import until
+
+ID = 8002
 
 
 def test_queues_are_recognised_by_their_keys(default_limits, run):
@@ -45,8 +46,7 @@ def test_the_directory_of_a_process_that_uses_a_queue(default_limits, tmp_path, 
     msqid = queues.open_queue(queues.locate("spec", ID, path=str(folder)))
     assert [one.info.msqid for one in doctor.take(Scope(paths=(str(folder),))).queues] == [msqid]
     assert msqid not in [one.info.msqid for one in doctor.take(Scope()).queues]
-    code = "q = sysv_ipc.MessageQueue(fp.queues.locate('spec', 8002))\nq.send(bytes(8))\nq.receive()"
-    live_user(code, cwd=folder)
+    live_user(queues.inspect_queue(msqid).key, "q.send(bytes(8))\nq.receive()", cwd=folder)
     until(lambda: queues.inspect_queue(msqid).received_at)
     (found,) = [each for each in doctor.examine(Scope(ids=frozenset([ID]))) if each.code == "queue"]
     assert found.msqid == msqid

@@ -13,13 +13,10 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_a_user_under_logind_is_warned(root):
+def test_a_user_under_logind_is_warned_and_who_is_spared_is_not(root):
     (found,) = check_logind(str(root), 54321)
     assert (found.severity, found.code, found.data) == ("warning", "logind", {"user": "54321"})
     assert "loginctl enable-linger 54321" in found.remedy
-
-
-def test_who_is_spared_is_not(root):
     assert check_logind(str(root), 0) == check_logind(str(root), 999) == []
     (root / "var/lib/systemd/linger").mkdir(parents=True)
     (root / "var/lib/systemd/linger/54321").touch()

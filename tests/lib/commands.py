@@ -14,6 +14,7 @@ from importlib import resources
 import sysv_ipc
 
 from fd_postproc import data
+from fd_postproc.cli import main
 from fd_postproc.recording import Recording
 from tests.lib.children import FD_POSTPROC
 from tests.lib.nursery import nursery
@@ -21,13 +22,20 @@ from tests.lib.nursery import nursery
 SHIPPED = resources.files(data)
 
 
-PROGRAM = [FD_POSTPROC]
+def run_main(capsys, *arguments):
+    """(status, stdout, stderr) of a command, run in this process."""
+    try:
+        status = main([*map(str, arguments)])
+    except SystemExit as leaving:
+        status = leaving.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
 
 
 @contextlib.contextmanager
 def started(*arguments, **options):
     process = subprocess.Popen(
-        PROGRAM + [str(argument) for argument in arguments],
+        [FD_POSTPROC, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,11 +5,9 @@ must be the right result or a documented exception, in plain words that name the
 no hang, no crash, no Python internals.
 """
 
-import ast
 import inspect
 import os
 import re
-import runpy
 import signal
 import warnings
 from types import SimpleNamespace
@@ -21,7 +19,6 @@ import fd_postproc as fp
 from fd_postproc import ops, queues
 from fd_postproc.recording import Recording, RecordingWriter, is_recording
 from tests.conftest import queue_ids
-from tests.lib.paths import ROOT
 from tests.lib.rows import each
 from tests.lib.save_cases import ATTRIBUTES, CHANNELS, random_inputs
 
@@ -127,43 +124,6 @@ CALLS = {
     **{f"ops.{name}": get_op(name) for name in WORDS},
     **{f"ops.{name}": save_op(ops, name) for name in CHANNELS},
 }  # fmt: skip
-OTHERWISE = {
-    "Receiver", "Receiver.receive", "Sender", "Sender.send", "Sender.send_arrays", "recording.Recording",
-    "recording.RecordingWriter", "recording.RecordingWriter.write", "recording.is_recording",
-}  # fmt: skip
-"""Tested below, with queues and files."""
-VALUES = {
-    "queues.KernelLimits", "queues.QueueInfo", "recording.Head", "recording.Message", "recording.Survey",
-}  # fmt: skip
-"""Results, which nobody makes but their functions."""
-
-
-def documented():
-    """Argument names of each public function and method that has any, from the API reference."""
-    reference = runpy.run_path(str(ROOT / "docs" / "generate_api.py"))["page"]()
-    module = one = ""
-    found = {}
-    for level, text in re.findall(r"^(#{2,4}) `(.*)`$", reference, flags=re.M):
-        name, bracket, arguments_ = text.partition("(")
-        if level == "##":
-            module = name.removeprefix("fd_postproc").removeprefix(".")
-            continue
-        if level == "###":
-            one = ".".join(filter(None, [module, name]))
-        if bracket:
-            known = ast.parse(f"def f({arguments_}: pass").body[0].args
-            names = [a.arg for a in (*known.args, *known.kwonlyargs, *filter(None, [known.vararg]))]
-            found[one if level == "###" else one + name] = names
-    return {name: names for name, names in found.items() if names}
-
-
-def test_every_public_function_is_in_the_table():
-    public = documented()
-    assert set(CALLS) <= set(public)
-    assert set(public) - set(CALLS) == OTHERWISE | VALUES
-    assert {name: set(public[name]) - set(CALLS[name][1]) for name in CALLS} == {
-        name: set() for name in CALLS
-    }
 
 
 def in_plain_words(call, arguments):

@@ -59,15 +59,18 @@ def test_what_is_sent_is_printed(run):
     ]
 
 
+@pytest.mark.nightly
 def test_functions_after_sampling_send_each_slot_its_tokens(run):
     assert run("after_sampling.py", "8002") == ["[[10], [20, 21], [30, 31]]", "[[7, 8]]"]
 
 
+@pytest.mark.nightly
 def test_the_largest_step_goes_between_two_processes(run):
     step = "<Step spec_topk compact target: 512 requests, 3072 tokens, 21 columns>"
     assert run("two_processes.py") == [f"{step} 66 fragments"]
 
 
+@pytest.mark.nightly
 def test_a_get_op_fills_its_tensors(run):
     assert run("get_op.py", "numpy") == [
         "tokens [[11, 7], [42, 5]]",
@@ -77,6 +80,7 @@ def test_a_get_op_fills_its_tensors(run):
     assert queues.list_queues() == []
 
 
+@pytest.mark.nightly
 def test_a_queue_is_recorded_and_read(run):
     run("send_tensors.py", "8002", "3")
     assert run("record_queue.py", "8002", "spec_topk", "night.fdrec") == [
@@ -119,6 +123,7 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.nightly
 def test_rollouts_are_collected(run):
     with Server(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

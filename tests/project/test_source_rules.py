@@ -4,7 +4,7 @@ import ast
 import re
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import pairwise
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tests.lib.paths import ROOT
@@ -22,6 +22,7 @@ NATIVE = sorted(
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
 def code(path):
     """Source without comments and docstrings."""
     text = path.read_text()
@@ -92,44 +93,6 @@ def test_the_kernel_writes_in_one_place():
     assert [one for name in kernel for one in functions_with(r"payload\[", CUDA / name)] == ["fdk_put"]
 
 
-# Each file or folder of the package, the lowest first.
-FLOORS = [
-    *("_version", "_checkout", "subprocess_json", "checks", "codes", "patience", "environment", "errors"),
-    *("layout", "process_stat", "queues", "core", "_core", "_save", "cuda", "needed_limits", "log_throttle"),
-    *("flight", "explain", "recording", "data", "ops", "fastdeploy", "doctor", "cli", "__main__"),
-]
-
-# The files of the plug-in, the lowest first.  An extension is its .pyi here.
-PLUG_IN = [
-    *("introspection", "logs", "seams", "replacements", "build", "stream_frames", "array_readers"),
-    "contract",
-    *("statements", "gate", "quiet"),
-    *("engine/results/step_context", "engine/results/_results", "engine/results/result_classes"),
-    *("engine/delivery/sending", "engine/delivery/delivery", "engine/delivery/wake_up"),
-    *("engine/health/counters", "engine/health/liveness", "engine/health/reporter", "engine/health/watch"),
-    # The mix-ins of the class: each inherits from others before it.
-    "engine/processor/base",
-    *("engine/processor/pairing", "engine/processor/finish", "engine/processor/advance"),
-    *("engine/processor/steps", "engine/processor/warmup"),
-    "engine/processor/receiving",
-    *("engine/zmq/frame_step", "engine/zmq/object_step", "engine/zmq/zmq_loop"),
-    *("engine/fast_paths", "engine/stale_messages", "engine/lifecycle"),
-    *("engine/activation", "engine/processor_class", "engine/entry"),
-    *("worker/limit_check", "worker/warmup", "worker/split_frames", "worker/streams"),
-    "worker/drafts",
-    "worker/sending",
-    "worker/entry",
-    *("api/chunks/_chunks", "api/chunks/token_spelling", "api/chunks/wait_for"),
-    *("api/chunks/whole_answers", "api/chunks/model_fields", "api/chunks/building_blocks"),
-    *("api/loading", "api/counters", "api/activation", "api/connections"),
-    *("api/unpacking", "api/engine_process", "api/watchdog"),
-    *("api/mends", "api/answer_text", "api/detokenising", "api/excerpt", "api/token_counts"),
-    *("api/known_parsers", "api/pieces", "api/parsers", "api/responses"),
-    "api/entry",
-    "report",
-]
-
-
 @cache
 def imports(path):
     """The import statements of a Python file, wherever in it."""
@@ -156,57 +119,32 @@ def test_nothing_is_imported_on_the_way_of_a_message():
             assert [line for line in found if "_save as extension" not in line] == [], path
 
 
-def test_each_floor_imports_only_floors_below():
-    for path in PYTHON:
-        place = path.relative_to(PACKAGE).with_suffix("").parts
-        if place == ("__init__",):
-            continue
-        allowed = set(FLOORS[: FLOORS.index(place[0]) + 1])
-        for node in imports(path):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
-                below = {target[0]} if target[0] else {alias.name for alias in node.names}
-                assert below <= allowed, f"{path}: line {node.lineno}: {below - allowed} is no floor below"
-
-
-@cache
-def plug_in_files():
-    """Files of the plug-in by name; those of Python, and stubs of extensions."""
-    top = PACKAGE / "fastdeploy"
-    found = [*top.rglob("*.py"), *top.rglob("*.pyi")]
-    return {
-        path.relative_to(top).with_suffix("").as_posix(): path for path in found if path.stem != "__init__"
-    }
-
-
-def imported_files(name, path):
-    """Names of the plug-in's files that one of them imports, wherever in it."""
-    place = ("fastdeploy", *name.split("/"))
+def imported(path):
+    """Places in the package, as paths' parts, that a Python file of it imports, wherever in it."""
+    place = path.relative_to(PACKAGE).with_suffix("").parts
     for node in imports(path):
         if isinstance(node, ast.ImportFrom) and node.level:
-            target = [*place[: len(place) - node.level], *(node.module or "").split(".")]
-            target = [part for part in target if part]
+            above = [*place[: len(place) - node.level], *filter(None, (node.module or "").split("."))]
             for alias in node.names:
-                file = "/".join([*target, alias.name][1:])
-                if target[:1] == ["fastdeploy"]:
-                    yield node.lineno, file if file in PLUG_IN else "/".join(target[1:])
+                inner = PACKAGE.joinpath(*above, alias.name)
+                is_file = inner.is_dir() or any(inner.with_suffix(end).exists() for end in (".py", ".pyi"))
+                yield (*above, alias.name) if is_file else tuple(above)
 
 
-def test_the_drawn_order_of_the_plug_in_has_every_file():
-    assert sorted(PLUG_IN) == sorted(plug_in_files())
-
-
-def test_no_file_of_the_plug_in_imports_one_above_it():
-    """So there is no circle of files, and none of folders: a folder's files are next to each other."""
-    for place, name in enumerate(PLUG_IN):
-        for line, file in imported_files(name, plug_in_files()[name]):
-            assert file in PLUG_IN[:place], f"{name}: line {line}: {file} is not below"
-
-
-def test_the_files_of_a_folder_are_next_to_each_other():
-    folders = [name.rpartition("/")[0] for name in PLUG_IN[: PLUG_IN.index("report")]]
-    changes = [one for one, other in pairwise(["/", *folders]) if one != other]
-    assert len(changes) == len(set(changes)) == len(set(folders))
+def test_no_circle_of_files_or_folders():
+    """Imports inside functions count, too; of what is no plug-in only the highest folders are looked at."""
+    files, folders, floors = TopologicalSorter(), TopologicalSorter(), TopologicalSorter()
+    for path in [*PYTHON, *PACKAGE.rglob("*.pyi")]:
+        here = path.relative_to(PACKAGE).with_suffix("").parts
+        for there in imported(path) if here[-1] != "__init__" else ():
+            if there[:1] != here[:1]:
+                floors.add(here[0], there[0])
+            elif here[0] == "fastdeploy":
+                files.add(here, there)
+                if here[:-1] != there[:-1] and there[1:-1]:
+                    folders.add(here[:-1], there[:-1])
+    for graph in files, folders, floors:
+        graph.prepare()
 
 
 # House rules 1 to 3 (docs/design.md): words that may not occur, and files that may have them, with reasons.

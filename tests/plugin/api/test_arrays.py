@@ -56,7 +56,7 @@ def arrays():
     draw = np.random.default_rng(4)
     for kind in KINDS:
         limits = np.iinfo(kind)
-        for count in (1, 2, 3, 4, 5, 100, 24576, 24577, 49152, 100_001):
+        for count in (1, 2, 3, 4, 5, 100, 24576, 24577, *([100_001] if kind in ("u1", "i8") else [])):
             yield draw.integers(limits.min, limits.max, count, kind, endpoint=True)
         yield draw.integers(0, 5, (6, 3, 2)).astype(kind)
         yield draw.integers(0, min(limits.max, 40000), (500, 7)).astype(kind)

@@ -20,6 +20,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
 from fd_postproc.fastdeploy.api.chunks.token_spelling import chat_spelling, completion_spelling
 from tests.lib.rows import each
+from tests.lib.search import examples
 from tests.restated.api import models
 from tests.restated.api.logprobs import Steps
 
@@ -114,6 +115,7 @@ def test_completion(top, most):
     assert repr(made.model_dump()) == repr(expected.model_dump())
 
 
+@examples(20)
 @given(tops(), st.integers(0, 9))
 def test_the_full_models_are_the_same(top, most):
     theirs, ours = STEPS.chat(top, most), chat(top, most)
@@ -124,6 +126,7 @@ def test_the_full_models_are_the_same(top, most):
     assert ours.tokens == theirs.tokens
 
 
+@examples(20)
 @given(st.lists(tops(), min_size=1, max_size=3), st.integers(0, 5))
 def test_entries_of_many_results_in_one(results, most):
     """As an answer that is not streamed gathers them."""
@@ -135,6 +138,7 @@ def test_entries_of_many_results_in_one(results, most):
     assert repr(made.model_dump()) == repr(expected.model_dump())
 
 
+@examples(30)
 @given(tops(st.one_of(scores, st.integers(-(2**53), 2**53))), st.integers(0, 9))
 def test_integers_become_floats_in_chat(top, most):
     expected = STEPS.chat(top, most).model_dump_json(exclude_unset=True)
@@ -149,27 +153,19 @@ ODD = [
     *(([[0.0]], [[-0.5]]), ([[-1]], [[-0.5]]), ([(0,)], [[-0.5]]), ([[0]], [(-0.5,)]), ([[]], [[-0.5]])),
     *(([[0]], [[]]), ([[0], []], [[-0.5], []])),
 ]
+OTHERS = [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]]
 
 
-@each("ids, values", ODD)
-def test_what_is_not_known_is_left_to_fastdeploy(ids, values):
-    top = [ids, values, [1] * len(ids)]
-    with pytest.raises(Unknown):
-        chat(top, 5)
-    with pytest.raises(Unknown):
-        completion(top, 5)
+@each("top", [*([ids, scores, [1] * len(ids)] for ids, scores in ODD), *OTHERS])
+def test_what_is_not_known_is_left_to_fastdeploy(top):
+    for build in chat, completion:
+        with pytest.raises(Unknown):
+            build(top, 5)
 
 
 def test_integers_are_left_to_fastdeploy_in_completions():
     with pytest.raises(Unknown, match="no float"):
         completion([[[0]], [[-1]], [1]], 5)
-
-
-@each("top", [[[[0]], [[-0.5]]], [[[0]], [[-0.5]], [1], [2]], "abc", {"a": 1}, [1, 2, 3]])
-def test_other_forms_are_left_to_fastdeploy(top):
-    for build in chat, completion:
-        with pytest.raises(Unknown):
-            build(top, 5)
 
 
 def test_what_fastdeploy_passes_over_and_what_is_not_asked_for():

@@ -5,6 +5,7 @@ import gc
 import math
 import pickle
 import warnings
+from types import SimpleNamespace
 
 import pydantic
 import pytest
@@ -16,8 +17,6 @@ from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain, float_style
 from tests.lib.chunk_replay.alone import stand_ins
 from tests.lib.rows import each
 from tests.restated.api import models
-
-OURS, STYLE = stand_ins(), float_style()
 
 texts = st.one_of(st.text(max_size=8), st.sampled_from(['"\\/\x00\x1f\x7f', "\u2028", "😀", "\ud800"]))
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans())
@@ -67,14 +66,7 @@ def given_of(kinds):
     )
 
 
-class Stock:
-    def __getattr__(self, name):
-        return getattr(models, name)
-
-
-class Named:
-    def __getattr__(self, name):
-        return OURS[name]
+OURS = SimpleNamespace(**stand_ins())
 
 
 def outcome(function):
@@ -103,8 +95,8 @@ def test_the_same_bytes_or_the_same_error(delta, choice, whole, assigned, unset)
     choice.setdefault("index", 0)
     for name, value in (("id", "x"), ("created", 1), ("model", "m")):
         whole.setdefault(name, value)
-    theirs = outcome(lambda: chunk(Stock(), delta, choice, whole, assigned, unset))
-    assert outcome(lambda: chunk(Named(), delta, choice, whole, assigned, unset)) == theirs
+    theirs = outcome(lambda: chunk(models, delta, choice, whole, assigned, unset))
+    assert outcome(lambda: chunk(OURS, delta, choice, whole, assigned, unset)) == theirs
 
 
 def delta(parts, **values):
@@ -112,13 +104,13 @@ def delta(parts, **values):
 
 
 def test_a_field_that_is_missing():
-    error = outcome(lambda: Stock().ChatCompletionStreamResponse(id="x"))
-    assert outcome(lambda: Named().ChatCompletionStreamResponse(id="x")) == error
+    error = outcome(lambda: models.ChatCompletionStreamResponse(id="x"))
+    assert outcome(lambda: OURS.ChatCompletionStreamResponse(id="x")) == error
     assert error[0] == "ValidationError"
 
 
 def test_lists_are_copied_when_given_and_kept_when_assigned():
-    for parts in (Stock(), Named()):
+    for parts in (models, OURS):
         ids = [1, 2]
         made = delta(parts, prompt_token_ids=ids)
         made.completion_token_ids = ids
@@ -130,10 +122,10 @@ def test_lists_are_copied_when_given_and_kept_when_assigned():
 
 def test_what_it_says_of_itself():
     forget_totals()
-    made = delta(Named(), content="é")
+    made = delta(OURS, content="é")
     assert isinstance(made, StandIn)
-    assert isinstance(made, OURS["DeltaMessage"])
-    assert not isinstance(made, OURS["UsageInfo"])
+    assert isinstance(made, OURS.DeltaMessage)
+    assert not isinstance(made, OURS.UsageInfo)
     assert made.__class__ is type(made)
     assert (made.role, made.content, made.completion_tokens) == ("assistant", "é", None)
     assert totals() == (0, {})  # none of it makes the full model
@@ -144,7 +136,7 @@ def test_what_it_says_of_itself():
 
 
 def test_it_becomes_the_full_model_and_stays_it():
-    theirs, ours = delta(Stock(), content="x"), delta(Named(), content="x")
+    theirs, ours = delta(models, content="x"), delta(OURS, content="x")
     assert ours == theirs
     assert ours.model_fields_set == theirs.model_fields_set
     assert ours.model_copy() == theirs
@@ -154,7 +146,7 @@ def test_it_becomes_the_full_model_and_stays_it():
     assert (repr(ours), str(ours)) == (repr(theirs), str(theirs))
     ours.content = theirs.content = "after"
     assert ours.model_dump_json(exclude_unset=True) == theirs.model_dump_json(exclude_unset=True)
-    choice = OURS["ChatCompletionResponseStreamChoice"](index=0, delta=ours)
+    choice = OURS.ChatCompletionResponseStreamChoice(index=0, delta=ours)
     assert '"after"' in choice.model_dump_json(exclude_unset=True)
     assert type(full(choice).delta) is models.DeltaMessage
     with pytest.raises(TypeError):
@@ -162,16 +154,14 @@ def test_it_becomes_the_full_model_and_stays_it():
 
 
 def test_options_of_the_dump_are_the_models():
-    theirs, ours = delta(Stock(), content="x"), delta(Named(), content="x")
+    theirs, ours = delta(models, content="x"), delta(OURS, content="x")
     for options in ({"exclude_none": True}, {"exclude_unset": True, "indent": 2}, {"include": {"role"}}):
         assert ours.model_dump_json(**options) == theirs.model_dump_json(**options)
-        assert delta(Named(), content="x").model_dump(exclude_none=True) == theirs.model_dump(
-            exclude_none=True
-        )
+        assert delta(OURS, content="x").model_dump(exclude_none=True) == theirs.model_dump(exclude_none=True)
 
 
 def test_the_class_is_behind_its_stand_in():
-    named = OURS["UsageInfo"]
+    named = OURS.UsageInfo
     assert named.model_fields is models.UsageInfo.model_fields
     assert type(named.model_validate({"prompt_tokens": 1})) is models.UsageInfo
 
@@ -210,7 +200,7 @@ def test_nothing_stays_behind():
     try:
         before = len(gc.get_objects())
         for _ in range(100):
-            chunk(Named(), {"content": "x"}, {"index": 0}, {"id": "x", "created": 1, "model": "m"}, {}, True)
+            chunk(OURS, {"content": "x"}, {"index": 0}, {"id": "x", "created": 1, "model": "m"}, {}, True)
         assert len(gc.get_objects()) - before < 50
     finally:
         gc.enable()

@@ -34,18 +34,18 @@ def first_difference(case, made):
 
 
 def differing_streams(parts_of):
-    found = [first_difference(case, play(case, parts_of(Tokenizer(case["server"])))) for case in STREAMS]
-    return [difference for difference in found if difference]
+    found = (first_difference(case, play(case, parts_of(Tokenizer(case["server"])))) for case in STREAMS)
+    return filter(None, found)
 
 
 def test_every_stream_is_written_byte_for_byte_and_nearly_all_by_ours():
     assert len(STREAMS) > 200
     _chunks.forget_totals()
-    assert differing_streams(Ours) == []
+    assert [*differing_streams(Ours)] == []
     written, left = _chunks.totals()
     assert written > 1500
     assert sum(left.values()) < written / 100, left
-    assert differing_streams(lambda tokenizer: Stock(tokenizer.steps())) == []
+    assert [*differing_streams(lambda tokenizer: Stock(tokenizer.steps()))] == []
 
 
 def test_a_wrong_text_is_seen(monkeypatch):
@@ -56,7 +56,7 @@ def test_a_wrong_text_is_seen(monkeypatch):
         "process_logprob_response",
         lambda self, ids, **options: said(self, ids) + (" " if ids == [100] else ""),
     )
-    assert differing_streams(Ours)
+    assert any(differing_streams(Ours))
 
 
 # ---- Answers that are not streamed -------------------------------------

@@ -38,7 +38,7 @@ def test_the_api_side_is_active_on_the_unified_processor(stream, processors):
     assert parsers.is_quick(own)
     assert own.ids2tokens.__func__.advance
     draw = random.Random(7942)
-    for number in range(60):
+    for number in range(20):
         deltas = random_answer(draw)
         assert [*play(own, deltas, stream, str(number))] == [*play(theirs, deltas, stream, str(number))]
     assert own.decode_status == {}

@@ -22,6 +22,7 @@ from fd_postproc.fastdeploy.api.chunks._chunks import (
 )
 from fd_postproc.fastdeploy.api.chunks.model_fields import NotPlain
 from tests.lib.rows import each
+from tests.lib.search import examples
 
 from .test_logprobs import chat, columns, completion, tops
 
@@ -50,7 +51,16 @@ def types_of(value):
     return [type(value), *map(types_of, value)] if isinstance(value, list) else type(value)
 
 
+# Where msgpack's formats change.
+NUMBERS = [number for bits in (4, 5, 7, 8, 15, 16, 31, 32, 63) for number in ((1 << bits) - 1, 1 << bits)]
+LENGTHS = (15, 16, 31, 32, 255, 256, 65536)
+
+
+@examples(25)
 @given(values, single)
+@example([*NUMBERS, *(-1 - number for number in NUMBERS[:-1]), 0.1], True)
+@example(["x" * n for n in LENGTHS] + [[None] * n for n in LENGTHS], False)
+@example([dict.fromkeys(map(str, range(n)), 1.5) for n in (15, 16, 65536)], False)
 def test_every_value_is_msgpacks(value, single):
     packed = msgpack.packb(value, use_single_float=single)
     expected = msgpack.unpackb(packed)
@@ -88,6 +98,7 @@ def test_a_value_that_ends_too_early(value):
             assert ours(packed[:cut], lazy) is None
 
 
+@examples(15)
 @given(tops(), single, st.data())
 def test_damaged_results(top, single, data):
     packed = bytearray(msgpack.packb([[{"outputs": {"top_logprobs": top}}]], use_single_float=single))
@@ -136,6 +147,7 @@ def test_they_are_a_sequence_for_whoever_looks():
         made[2] = [9, 9]
 
 
+@examples(30)
 @given(tops(), columns, st.booleans(), single, st.booleans())
 def test_what_is_built_of_them_is_what_is_built_of_lists(top, most, texts, single, looked_at):
     made = lazily(top, single)
@@ -165,6 +177,7 @@ def uneven(draw):
     return [ids, scores, draw(st.lists(st.integers(0, 9), max_size=5))]
 
 
+@examples(30)
 @given(uneven(), columns, st.booleans(), single)
 @example([[[1] * 8, [2]], [[-0.5], [-0.25]], [1, 1]], 9, True, True)
 @example([[[1], [2], [3]], [[-0.5]] * 3, [1]], 9, True, True)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fd_postproc.fastdeploy.api.chunks.wait_for import Asyncio, wait_for
 from tests.lib.rows import each
+from tests.lib.search import examples
 
 WAYS = (asyncio.wait_for, wait_for)
 ACTIONS = ("put", "wait", "wait long", "cancel first", "cancel last")
@@ -44,6 +45,7 @@ async def turns():
         await asyncio.sleep(0)
 
 
+@examples(25)
 @given(st.lists(st.sampled_from(ACTIONS), max_size=25))
 @example(["wait", "wait long", "put", "cancel first"])
 @example(["wait long", "wait long", "put", "put", "cancel first", "wait"])
@@ -96,9 +98,9 @@ def late_and(then):
 
     async def run():
         queue, loop = asyncio.Queue(), asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(wait_for(queue.get(), 0.5))
+        waiting = asyncio.ensure_future(wait_for(queue.get(), 0.05))
         await asyncio.sleep(0)
-        end = loop.time() + 0.5  # behind the timeout
+        end = loop.time() + 0.05  # behind the timeout
         loop.call_at(end, then, waiting, queue)
         while loop.time() < end:  # both are due in the next turn
             pass

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 import traceback
 import types
@@ -55,6 +56,7 @@ def engine_client(path):
 
         def create_zmq_client(self, model, mode):
             self.zmq_client = SimpleNamespace(file_name=path, socket=zmq.Context().socket(mode))
+            self.zmq_client.socket.sndtimeo = 20_000
             self.zmq_client.socket.connect(f"ipc://{path}")
 
         async def add_requests(self, task):
@@ -73,23 +75,9 @@ def engine_client(path):
     return EngineClient
 
 
-class Engine:
-    """A process that listens as the engine does."""
-
-    async def start(self, path, *arguments):
-        self.process = await asyncio.create_subprocess_exec(
-            *python(ENGINE, path, *arguments), stdout=asyncio.subprocess.PIPE
-        )
-        self.child = int(await self.line())
-        return self
-
-    async def line(self):
-        return (await asyncio.wait_for(self.process.stdout.readline(), 30)).decode().strip()
-
-    async def kill(self):
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+def line_of(engine):
+    """The next line that the engine's process writes."""
+    return asyncio.to_thread(lambda: engine.stdout.readline().strip())
 
 
 async def until(condition):
@@ -182,22 +170,24 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, mo
     monkeypatch.setattr(watchdog, "GRACE_S", 0.02)
     monkeypatch.setattr(watchdog, "when_loaded", lambda name, action: None)
     before, path, engines = counted("refused"), str(tmp_path / "engine.socket"), []
+    children = []
     cls = engine_client(path)
     module = SimpleNamespace(EngineClient=cls, ParameterError=ParameterError, ControlResponse=ControlResponse)
     restore, client = watchdog.install(module), cls()
 
     async def start(*arguments):
-        engines.append(await Engine().start(path, *arguments))
-        return engines[-1]
+        engines.append(subprocess.Popen(python(ENGINE, path, *arguments), stdout=subprocess.PIPE, text=True))
+        return engines[-1], int(await line_of(engines[-1]))
 
     async def scene():
-        engine = await start("fork")
+        engine, child = await start("fork")
+        children.append(child)
         client.create_zmq_client("a", zmq.PUSH)
         await client.add_requests("1")
-        assert await engine.line() == "request 1"
+        assert await line_of(engine) == "request 1"
         assert await client.run_control_method(SimpleNamespace(request_id="c")) == "FastDeploy's"
         assert client.check_health() == (True, "")
-        await engine.kill()
+        engine.kill()
         await until(lambda: gone(client))
         with pytest.raises(ParameterError, match="is gone"):
             await client.add_requests("2")
@@ -207,23 +197,25 @@ def test_new_requests_are_refused_in_words_until_the_engine_is_back(tmp_path, mo
         healthy, why = client.check_health(30)
         assert not healthy
         assert "is gone" in why
-        second = await start()
+        second, _ = await start()
         await until(lambda: not gone(client))
         assert gauge() == 0
         await client.add_requests("3")
-        assert await second.line() == "request 3"
+        assert await line_of(second) == "request 3"
 
     async def run():
         try:
             await asyncio.wait_for(scene(), 60)
         finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
             for engine in engines:
-                await engine.kill()
-                if engine.child:
-                    os.kill(engine.child, signal.SIGKILL)
+                engine.kill()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(run())
+    for engine in engines:
+        engine.communicate()
     client.close()
     restore()
     assert counted("refused") - before == 2

@@ -112,7 +112,8 @@ def test_first_tokens_of_every_rank(channel, raised_limits, double, plugged):
     calls.save_output_specualate(
         inputs.sampler, inputs.model, inputs.share, inputs.proposer, 1, 0, True, is_mtp_prefill=True
     )
-    stock_ops.receive_ours(channel)
+    step = stock_ops.receive_ours(channel)
+    assert list(step.counts) == [count + 1 if count > 0 else count for count in requests.counts]
     assert plugged == []
 
 

@@ -1,13 +1,11 @@
 """The plug-in's worker side, its engine side, or both: every pair understands each other."""
 
-import numpy as np
 import pytest
 
 import fd_postproc as fp
 from fd_postproc.fastdeploy.worker import entry as worker
 from tests.lib import stock_ops
 from tests.lib.rows import each
-from tests.lib.sampled_steps import Requests, collect
 from tests.lib.worker_side import LOGPROBS, lines, restore_save_ops, sampled, save
 
 pytestmark = pytest.mark.framework
@@ -53,36 +51,6 @@ def test_every_pair_of_sides_understands_each_other(
     assert not lines(log, "WARNING", "left to") + lines(log, "ERROR")
 
 
-@each(
-    "channel, engine_ours, worker_ours",
-    [("spec", False, True), ("spec", True, False), ("spec_topk", False, False), ("spec_topk", True, True)],
-)
-def test_first_tokens(
-    channel, engine_ours, worker_ours, raised_limits, double, originals, ops_queue, monkeypatch
-):
-    receive = receiver(double, originals, monkeypatch, engine_ours, worker_ours)
-    requests = Requests(np.random.default_rng(3), 5, 3, 1 if channel == "spec" else 5)
-    requests.counts[:2] = 1, 0
-    save(double, channel, requests, is_mtp_prefill=True)
-    step = receive(channel)
-    live = [n + 1 if n > 0 else n for n in requests.counts]
-    assert list(step.counts) == live
-    assert [[row[0] for row in rows] for rows in step.tolists()[0]] == [
-        requests.ids[i, :n, 0].tolist() for i, n in enumerate(live)
-    ]
-    assert bool(originals) != worker_ours
-
-
-def test_logprobs_under_default_limits(default_limits, double, plugged, monkeypatch, log):
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
-    requests = sampled("spec_topk", 4, batch=64, cols=21)
-    [step] = collect("spec_topk", lambda: save(double, "spec_topk", requests))
-    requests.check(step)
-    assert step.dialect == "compact"
-    assert not plugged
-    assert not lines(log, "ERROR")
-
-
 @LOGPROBS
 def test_frames_left_behind_do_no_harm_after_the_plug_in_is_turned_off(
     channel, raised_limits, double, plugged, monkeypatch
@@ -116,27 +84,3 @@ def test_messages_left_behind_are_read_after_it_is_turned_on(
             step = receiver.receive(60)
             requests.check(step)
             assert step.dialect == dialect
-
-
-@each(
-    "settings, dialect",
-    [
-        ({"FD_POSTPROC_DIALECT": "legacy"}, "legacy"),
-        ({"FD_POSTPROC_DIALECT": "compact"}, "compact"),
-        ({"FD_POSTPROC_DIALECT": "packed", "FD_POSTPROC_PEER": "compact/1"}, "packed"),
-        ({"FD_POSTPROC_DIALECT": "auto", "FD_POSTPROC_PEER": "other/3,compact/1"}, "compact"),
-        ({"FD_POSTPROC_PEER": "compact/2"}, "packed"),
-    ],
-)
-@LOGPROBS
-def test_a_named_dialect_and_what_the_peer_says(
-    channel, settings, dialect, raised_limits, double, plugged, monkeypatch
-):
-    plugged.anew()
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    requests = sampled(channel)
-    save(double, channel, requests)
-    step = stock_ops.receive_ours(channel)
-    requests.check(step)
-    assert (step.dialect, plugged) == (dialect, [])

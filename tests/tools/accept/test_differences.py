@@ -17,21 +17,6 @@ from tools.accept.sandbox import Sandbox
 pytestmark = pytest.mark.framework
 
 
-# ---- Equal classes ------------------------------------------------------------------------------------
-
-
-def test_equal_classes_are_compatible_and_the_features_are_told(real):
-    verdict = compare(real, same)
-    assert verdict.compatible, verdict.reason
-
-
-def test_our_class_is_compatible(real):
-    from fd_postproc.fastdeploy.engine.processor_class import make_class
-
-    verdict = compare(real, make_class)
-    assert verdict.compatible, verdict.reason
-
-
 def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, monkeypatch):
     """Not beside itself, without an end."""
     from fd_postproc.fastdeploy.engine.processor_class import make_class
@@ -41,8 +26,8 @@ def test_our_class_in_fastdeploys_place_is_tried_beside_fastdeploys_own(real, mo
     assert verdict.compatible, verdict.reason
 
 
-@pytest.mark.parametrize("default", [{}, {"watermark": 7}], ids=["wanted", "with a default"])
-def test_a_constructor_with_another_argument(variant, monkeypatch, default):
+@each("default", [{}, {"watermark": 7}])
+def test_our_class_is_compatible_also_with_another_argument_to_construct_it(variant, monkeypatch, default):
     from fd_postproc.fastdeploy.engine.processor_class import make_class
 
     stock = variant.TokenProcessor.__init__

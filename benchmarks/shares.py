@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from .workload import Case, Load
+from tests.restated.workload import Case, Load
 
 
 def _nothing(*arguments: Any, **named: Any) -> None:
