@@ -1,6 +1,7 @@
-"""The documents: links lead somewhere, and the site has every page."""
+"""The documents: every public name is described, links lead somewhere, the site has every page."""
 
 import re
+import runpy
 
 from tests.lib.page_commands import PAGES
 from tests.lib.paths import ROOT
@@ -8,6 +9,15 @@ from tests.lib.rows import each
 
 MADE = {"docs/api.md"}  # by .ci/site_pages.py, for the site alone
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def test_every_public_name_is_on_a_page():
+    """The site's reference is made from the docstrings; the pages of the tree name what is in it."""
+    reference = runpy.run_path(str(ROOT / "docs" / "generate_api.py"))["page"]()
+    names = re.findall(r"^### `(\w+)", reference, flags=re.M)
+    assert len(names) > 60
+    pages = "\n".join(page.read_text() for page in PAGES)
+    assert not [name for name in names if f"`{name}`" not in pages]
 
 
 def prose(page):
