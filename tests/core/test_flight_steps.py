@@ -12,9 +12,9 @@ from fd_postproc.explain.timeline import with_slots
 from fd_postproc.fastdeploy.engine.results._results import Stages
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
+from tests.lib.c_library import compiler
 from tests.lib.children import in_a_child
 from tests.lib.flights import begun, bytes_of
-from tests.lib.kernel_emulation import compiler
 from tests.lib.paths import ROOT
 from tests.lib.rows import each
 

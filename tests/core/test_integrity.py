@@ -3,7 +3,6 @@
 import ctypes
 import platform
 import random
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 import fd_postproc as fp
 from fd_postproc import ops
 from tests import reference
-from tests.lib.kernel_emulation import compiler
+from tests.lib import c_library
 from tests.lib.line import CHANNEL, SMALL, Frame, Line, changed, flipped
-from tests.lib.paths import ROOT
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
 from tests.lib.search import examples
@@ -34,24 +32,9 @@ def steps_of(*seqs, sender=1):
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """``crc32c.h`` with each of its ways, by the host's C compiler."""
-    if compiler() is None:
-        pytest.skip("needs a C compiler")
-    folder = tmp_path_factory.mktemp("crc32c")
-    (folder / "crc32c.c").write_text(
-        '#include "fd_postproc/headers/crc32c.h"\n'
-        "int has_instruction(void) {\n"
-        "    fdi_fill_bytes();\n"
-        "#ifdef FDI_HARDWARE\n    return fdi_has_instruction;\n#else\n    return 0;\n#endif\n}\n"
-        "uint32_t by_tables(const void *data, int64_t size)\n"
-        "{ return fdi_last(fdi_by_tables(FDI_FIRST, data, size)); }\n"
-        "uint32_t sum(const void *data, int64_t size)\n"
-        "{ return fdi_last(fdi_add(FDI_FIRST, data, size)); }\n"
-    )
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{ROOT}"]
-    subprocess.run([*compiler(), *flags, folder / "crc32c.c", "-o", folder / "crc32c.so"], check=True)
-    library = ctypes.CDLL(str(folder / "crc32c.so"))
+def compiled():
+    """``crc32c.h`` with each of its ways."""
+    library = c_library.library("crc32c")
     for name in "by_tables", "sum":
         getattr(library, name).restype = ctypes.c_uint32
         getattr(library, name).argtypes = [ctypes.c_char_p, ctypes.c_int64]

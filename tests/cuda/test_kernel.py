@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fd_postproc as fp
+from tests.lib.c_library import compiler
 from tests.lib.children import python
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
-from tests.lib.kernel_emulation import OPS, Call, compiler
+from tests.lib.kernel_emulation import OPS, Call
 from tests.lib.rows import each
 from tests.lib.save_cases import random_inputs
 from tests.lib.search import examples

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.lib.kernel_emulation import ROOT, compiler
+from tests.lib.c_library import SHARED, STRICT, compiler
 
 SOURCE = Path(__file__).with_name("stub_cuda.c")
 NAME = "libcuda.so.1"
@@ -20,10 +20,8 @@ NAME = "libcuda.so.1"
 def build(folder):
     """Compile it; the library's path."""
     built = Path(folder) / NAME
-    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    headers = ["-I", ROOT]
-    name = f"-Wl,-soname,{NAME}"
-    subprocess.run([*compiler(), *flags, *headers, SOURCE, name, "-o", built], check=True)
+    command = [*compiler(), *STRICT, *SHARED, SOURCE, f"-Wl,-soname,{NAME}", "-o", built]
+    subprocess.run(command, check=True)
     return built
 
 

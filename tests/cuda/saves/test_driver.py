@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
+from tests.lib.c_library import compiler
 from tests.lib.children import python
 from tests.lib.device_saves import received
-from tests.lib.kernel_emulation import compiler
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
