@@ -15,6 +15,7 @@ from tests.lib.c_library import SHARED, STRICT, compiler
 
 SOURCE = Path(__file__).with_name("stub_cuda.c")
 NAME = "libcuda.so.1"
+COUNTED = ["allocations", "allocations begun", "pinned", "events", "loads", "shared", "ids in line"]
 
 
 def build(folder):
@@ -34,12 +35,15 @@ def load(path=None):
     if _loaded is not None:
         return _loaded
     stub = ctypes.CDLL(path)
-    for name in "stub_alloc", "stub_stream":
+    for name in "stub_alloc", "stub_stream", "stub_stream_of":
         getattr(stub, name).restype = ctypes.c_void_p
-    for name in "stub_live_pinned", "stub_live_events":
-        getattr(stub, name).restype = ctypes.c_size_t
     _loaded = stub
     return stub
+
+
+def counted(what):
+    """One of the stub's counts."""
+    return load().stub_count(COUNTED.index(what))
 
 
 class Memory:

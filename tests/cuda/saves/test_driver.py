@@ -7,6 +7,7 @@ import pytest
 from tests.lib.c_library import compiler
 from tests.lib.children import python
 from tests.lib.device_saves import received
+from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
@@ -55,7 +56,7 @@ def test_an_old_driver_that_lacks_a_function(run, tmp_path, environment):
         [*compiler(), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", built], check=True
     )
     code = f"import ctypes; ctypes.CDLL({str(built)!r})\nimport fd_postproc as fp\n{WHY}"
-    done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    done = nursery().run(code, env=environment)
     assert "the CUDA driver has no cuDriverGetVersion: it is too old" in done.stdout, done.stderr
 
 
