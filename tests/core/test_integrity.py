@@ -53,6 +53,7 @@ KNOWN = [
 ]
 
 
+@examples(25)
 @given(seed=st.integers(0, 1 << 32), size=st.integers(0, 5000))
 def test_all_ways_agree(compiled, seed, size):
     """In three streams from 1,536 bytes on."""
@@ -70,10 +71,10 @@ def test_the_instruction_is_used_where_the_processor_has_it(compiled):
     assert fp._core._sums_by_instruction()
 
 
-def test_every_flipped_bit_of_a_frame_is_found(decode_both):
+def test_a_flipped_bit_of_a_frame_is_found(decode_both):
     whole = Frame(1, 5).whole
     fields = set()
-    for bit in range(8 * len(whole)):
+    for bit in (*range(8 * 64), *range(8 * 64, 8 * len(whole), 7)):
         error = decode_both(flipped(whole, bit), CHANNEL, mtype=2, layout=SMALL)
         assert isinstance(error, fp.MalformedMessage), bit
         assert bit < 8 * 64 or error.field == "checksum"
@@ -107,7 +108,7 @@ def test_a_flipped_byte_of_a_frame_in_pieces_is_found(line):
     line.brief = False
     seq, rng, pieces = 0, random.Random(1), Frame(1).cut(4)
     for place, part in enumerate(pieces):
-        for byte in range(place, len(part), 9):
+        for byte in range(place, len(part), 17):
             seq += 2
             parts = Frame(1, seq).parts
             parts[place] = flipped(parts[place], 8 * byte + rng.randrange(8))
@@ -222,7 +223,7 @@ def test_numbers_of_one_sender(seqs, trouble, queue_keys):
     assert line.trouble == trouble
 
 
-@examples(15)
+@examples(10)
 @given(seed=st.integers(0, 1 << 32))
 def test_any_order_as_in_the_reference(seed):
     rng = random.Random(seed)
