@@ -13,10 +13,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fd_postproc._core import FlightRing
 from fd_postproc.flight import files, reading
@@ -110,15 +107,15 @@ def test_off_or_a_wrong_setting(setting, told, folder, monkeypatch, caplog):
 @pytest.mark.realtime
 def test_a_writer_that_is_killed_leaves_a_file_of_whole_entries(folder):
     def write():
-        recorder, number = begun(size=1 << 18), itertools.count()
+        recorder, number = begun(size=1 << 16), itertools.count()
         while True:
             recorder.event(Kind.STALE, -1, next(number))
 
     child = forked(write)
     path = file_of(folder, child)
     try:
-        until(lambda: is_made(path) and reading.read(path).overwritten > 4_500)
-        for _ in range(30):  # while it writes: what is not whole is not taken for whole
+        until(lambda: is_made(path) and reading.read(path).overwritten > 1_200)
+        for _ in range(10):  # while it writes: what is not whole is not taken for whole
             flight = reading.read(path)
             assert flight.writer == child
             found = numbered(flight.entries)
@@ -409,30 +406,6 @@ def test_two_recorders_never_share_a_file(folder):
     two.event(Kind.STALE, -1, 2)
     assert [numbered(reading.read(it.path).entries) for it in (one, two)] == [[1], [2]]
     assert earlier.read_bytes() == b"of an earlier process"
-
-
-@given(st.binary(max_size=2000), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_anybodys_bytes(data, entries, busy):
-    fields = entries, 1, -1, 2**63 - 1, -5, -7, b"\xff" * 16, data[:32]
-    head = bytearray(HEAD.pack(MAGIC, VERSION, 64, *fields))
-    head += b"\xff" * (256 - len(head)) + struct.pack("<QQ", 2**64 - 1, busy)
-    reading.parse(bytes(head.ljust(HEAD_SIZE, b"\xee")) + data)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 255), st.integers(0, 255), st.binary(max_size=64)))
-)
-def test_entries_that_are_whole_and_mean_nothing(written):
-    """Whoever writes such a file can make check words, too."""
-    n, words = 64, np.zeros((64, 8), "<u8")
-    for number, kind, flags, body in written:
-        entry = struct.pack("<QIBBHq", number, 0, kind, flags, 0xFFFF, -(1 << 63)) + body[:40].ljust(
-            40, b"\xff"
-        )
-        words[number % n] = np.frombuffer(entry, "<u8")
-    words[:, 1] |= reading._checks(words)
-    head = HEAD.pack(MAGIC, VERSION, 64, n, 1, 0, 0, 0, 0, b"plain\0engine", b"1")
-    reading.parse(head.ljust(HEAD_SIZE, b"\0") + words.tobytes())
 
 
 @each("kind", ["folder", "pipe", "text", "nothing", "newer"])

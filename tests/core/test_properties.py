@@ -67,6 +67,7 @@ def quiet(step):
     return with_parts(step, step.ids, scores)
 
 
+@examples(30)
 @given(case=CASES, dialect=st.sampled_from(DIALECTS))
 def test_everything_travels(case, dialect):
     layout, step = case
@@ -87,6 +88,7 @@ def test_everything_travels(case, dialect):
     assert (cells[:, cols:] == 0).all()  # 0.0
 
 
+@examples(30)
 @given(case=CASES, dialect=st.sampled_from(DIALECTS))
 def test_the_reference_reads_and_writes_the_same(decode_both, case, dialect):
     layout, step = case[0], quiet(case[1])
@@ -96,6 +98,7 @@ def test_the_reference_reads_and_writes_the_same(decode_both, case, dialect):
     decode_both(payload, step.channel, layout=layout)
 
 
+@examples(30)
 @given(case=CASES, other=st.sampled_from(LAYOUTS), dialect=st.sampled_from([*DIALECTS, "compact"]))
 def test_a_layout_that_is_too_small(case, other, dialect):
     step = quiet(case[1])
@@ -129,7 +132,7 @@ def test_tensors_are_filled_alike(channel, layout, queue_keys):
             np.zeros(slots * depth, np.int64),
         )
 
-    @examples(12)
+    @examples(8)
     @given(
         step=steps(channel, layout),
         dialect=st.sampled_from(DIALECTS),

@@ -242,28 +242,22 @@ def attempt(what, call):
         call()
     except fp.QueuePermission as error:
         print(what, error.errno, error)
-attempt("open", lambda: fp.KIND("plain", key={private}))
-receiver = fp.Receiver("plain", key={shared})
-attempt("remove", receiver.remove)
-end = fp.KIND("plain", key={own})
-queue = sysv_ipc.MessageQueue({own})
-queue.mode = 0
-attempt("use", lambda: end.receive(0) if hasattr(end, "receive") else end.send(step, 1))
-queue.mode = 0o600
-queue.remove()
+for kind, own in (fp.Receiver, {own}), (fp.Sender, {other}):
+    attempt("open", lambda: kind("plain", key={private}))
+    receiver = fp.Receiver("plain", key={shared})
+    attempt("remove", receiver.remove)
+    end = kind("plain", key=own)
+    sysv_ipc.MessageQueue(own).mode = 0
+    attempt("use", lambda: end.receive(0) if kind is fp.Receiver else end.send(step, 1))
 """
 
 
-@ENDS
-def test_no_permission(side, queue_keys):
+def test_no_permission(queue_keys):
     """The kernel is asked at every receive and send, not only when the queue is opened."""
-    private, shared, own = queue_keys(), queue_keys(), queue_keys()
+    private, shared, own, other = (queue_keys() for _ in range(4))
     for key, mode in (private, 0o600), (shared, 0o666):
         sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREX, mode=mode)
-    code = OTHERS.replace("KIND", side.kind.__name__).format(private=private, shared=shared, own=own)
-    done = as_nobody(code)
-    opened, removed, used = done.stdout.splitlines()
-    assert opened.startswith("open 13 ")
-    assert "run both sides as the same user" in opened
-    assert removed.startswith("remove 1 ")
-    assert used.startswith("use 13 ")
+    done = as_nobody(OTHERS.format(private=private, shared=shared, own=own, other=other))
+    told = done.stdout.splitlines()
+    assert [" ".join(line.split()[:2]) for line in told] == ["open 13", "remove 1", "use 13"] * 2
+    assert all("run both sides as the same user" in line for line in told[::3])

@@ -56,7 +56,7 @@ def test_tensors_of_every_framework(channel, default_limits, ops_queue, monkeypa
 def test_every_order(channel, wire):
     """Random permutations, codes, preempted and chunked requests."""
 
-    @examples(12)
+    @examples(6)
     @given(data=st.data(), batch=st.integers(0, 9), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(data, batch, cols, seed):
         requests = Requests(np.random.default_rng(seed), batch, cols, 6, plain=False)
@@ -70,7 +70,7 @@ def test_every_order(channel, wire):
 
 
 def test_every_order_of_first_tokens_and_drafts(wire):
-    @examples(12)
+    @examples(6)
     @given(data=st.data(), batch=st.integers(0, 9), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(data, batch, cols, seed):
         rng = np.random.default_rng(seed)

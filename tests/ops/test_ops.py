@@ -3,8 +3,6 @@
 import contextlib
 import logging
 import os
-import subprocess
-import textwrap
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -18,9 +16,9 @@ from fd_postproc import ops, queues
 from fd_postproc.log_throttle import Backoff, Complaints
 from fd_postproc.ops import receive
 from tests import reference
-from tests.lib.children import python
 from tests.lib.getting import SHAPES, fresh, get
 from tests.lib.goldens import PICKED
+from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.waiting import signalled, until
 
@@ -319,11 +317,11 @@ def test_another_layout(send):
 
 def test_counters_have_their_names_before_anything_is_sent():
     code = """
-        from fd_postproc import ops
-        for stats in (ops.save_stats(), ops.receive_stats()):
-            assert stats["waits"] == stats["messages"] == sum(stats.values()) == 0
-    """
-    subprocess.run(python(textwrap.dedent(code)), check=True)
+from fd_postproc import ops
+for stats in (ops.save_stats(), ops.receive_stats()):
+    assert stats["waits"] == stats["messages"] == sum(stats.values()) == 0
+"""
+    assert nursery().run(code).returncode == 0
 
 
 def test_a_plain_step_fills_no_log_probabilities(send, complaints, caplog):

@@ -10,10 +10,10 @@ import fd_postproc as fp
 from fd_postproc import ops
 from tests.lib.children import python
 from tests.lib.marks import forks_beside_threads
+from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 from tests.lib.saving import received_meanwhile, saved, send, step_of
-from tests.lib.waiting import PATIENCE
 from tests.reference import ReferenceStep
 
 
@@ -68,7 +68,7 @@ if child == 0:
     os._exit(0 if save() else 9)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    assert subprocess.run(python(code), timeout=PATIENCE).returncode == 0
+    assert nursery().run(code).returncode == 0
 
 
 WAITING = """

@@ -109,7 +109,7 @@ BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 @each("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
-    @examples(15)
+    @examples(10)
     @given(
         batch=BATCHES,
         cols=st.integers(1, 21),
@@ -147,7 +147,7 @@ def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypa
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
     channel = CHANNELS[op]
 
-    @examples(8)
+    @examples(5)
     @given(batch=st.integers(0, 12) | st.just(300), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(batch, cols, seed):
         args = arguments(op, random_inputs(op, batch, cols, seed))
@@ -188,19 +188,10 @@ FORMS = {
 @each("form", FORMS)
 @each("op", CHANNELS)
 def test_other_forms_of_the_same_numbers(op, form, raised_limits, ops_queue):
-    for seed in range(4):
+    for seed in range(2):
         inputs = random_inputs(op, 5, 4, seed)
         expected = saved(op, *arguments(op, inputs))
         send(op, *arguments(op, {name: FORMS[form](array) for name, array in inputs.items()}))
-        assert_same(ops_queue.take(CHANNELS[op]), expected)
-
-
-@each("op", CHANNELS)
-def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
-    for seed in range(3):
-        inputs = random_inputs(op, 9, 6, seed)
-        expected = saved(op, *arguments(op, inputs))
-        send(op, *arguments(op, {name: framework.tensor(array) for name, array in inputs.items()}))
         assert_same(ops_queue.take(CHANNELS[op]), expected)
 
 
