@@ -126,26 +126,20 @@ static void in_child(void)
     pthread_mutex_init(&lock, NULL);
 }
 
-/* STUB_CUDA_FAIL=call:after:code,... */
+/* STUB_CUDA_FAIL=call:after:code */
 __attribute__((constructor)) static void begin(void)
 {
-    char *text = getenv("STUB_CUDA_FAIL"), *each, *rest = NULL;
+    const char *text = getenv("STUB_CUDA_FAIL");
+    char call[48];
+    int after, code, length;
     delay_us = number("STUB_CUDA_DELAY_US", 0);
     reserved = mmap(NULL, (size_t)1 << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     next_address = reserved;
     pthread_atfork(NULL, NULL, in_child);
     for (int k = 0; k < DEVICES; k++)
         contexts[k].device = k;
-    if (text == NULL)
-        return;
-    text = strdup(text);
-    for (each = strtok_r(text, ",", &rest); each != NULL; each = strtok_r(NULL, ",", &rest)) {
-        char call[48];
-        int after, code;
-        if (sscanf(each, "%47[^:]:%d:%d", call, &after, &code) == 3)
-            stub_fail(call, after, code);
-    }
-    free(text);
+    for (; text != NULL && sscanf(text, "%47[^:]:%d:%d%n", call, &after, &code, &length) == 3; text += length)
+        stub_fail(call, after, code);
 }
 
 /* The code that a test has asked for; a child of the process that initialised the driver gets one, too. */
@@ -264,12 +258,26 @@ static void *real_of(const void *at)
 /* For the tests: a device's memory. */
 void *stub_alloc(size_t size, int device) { return add_range(size == 0 ? 1 : size, device)->at; }
 
-void stub_free(void *at)
+static range *pinned(const void *memory)
 {
-    pthread_mutex_lock(&lock);
-    drop_range(range_of(at));
-    pthread_mutex_unlock(&lock);
+    for (int k = 0; k < n_ranges; k++)
+        if (ranges[k].host == memory && memory != NULL)
+            return &ranges[k];
+    return NULL;
 }
+
+static int release(const void *at, range *(*find)(const void *))
+{
+    range *r;
+    pthread_mutex_lock(&lock);
+    r = find(at);
+    if (r != NULL)
+        drop_range(r);
+    pthread_mutex_unlock(&lock);
+    return r != NULL ? OK : INVALID_VALUE;
+}
+
+void stub_free(void *at) { release(at, range_of); }
 
 void stub_put(void *to, const void *from, size_t size) { memcpy(real_of(to), from, size); }
 
@@ -391,14 +399,12 @@ int stub_capture(fdv_stream stream, int on)
 static void append(fdv_stream stream, fdv_context context, work *w)
 {
     if (stream == NULL) {
-        fdv_stream made = NULL;
-        if (__atomic_load_n(&legacy[context->device], __ATOMIC_ACQUIRE) == NULL)
-            made = stub_stream_of(context->device, 0);
-        pthread_mutex_lock(&lock);
+        static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+        pthread_mutex_lock(&making);
         if (legacy[context->device] == NULL)
-            __atomic_store_n(&legacy[context->device], made, __ATOMIC_RELEASE);
+            legacy[context->device] = stub_stream_of(context->device, 0);
         stream = legacy[context->device];
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&making);
     }
     pthread_mutex_lock(&lock);
     *stream->last = w;
@@ -585,14 +591,6 @@ fdv_result cuMemHostAlloc(void **memory, size_t size, unsigned flags)
     return OK;
 }
 
-static range *pinned(const void *memory)
-{
-    for (int k = 0; k < n_ranges; k++)
-        if (ranges[k].host == memory && memory != NULL)
-            return &ranges[k];
-    return NULL;
-}
-
 fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsigned flags)
 {
     range *r;
@@ -607,14 +605,8 @@ fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsi
 
 fdv_result cuMemFreeHost(void *memory)
 {
-    range *r;
     ENTER_UNSAFE("cuMemFreeHost");
-    pthread_mutex_lock(&lock);
-    r = pinned(memory);
-    if (r != NULL)
-        drop_range(r);
-    pthread_mutex_unlock(&lock);
-    return r != NULL ? OK : INVALID_VALUE;
+    return release(memory, pinned);
 }
 
 fdv_result cuPointerGetAttribute(void *value, int attribute, fdv_address address)
@@ -734,14 +726,8 @@ fdv_result cuMemAlloc_v2(fdv_address *address, size_t size)
 
 fdv_result cuMemFree_v2(fdv_address address)
 {
-    range *r;
     ENTER_UNSAFE("cuMemFree");
-    pthread_mutex_lock(&lock);
-    r = range_of((void *)address);
-    if (r != NULL)
-        drop_range(r);
-    pthread_mutex_unlock(&lock);
-    return r != NULL ? OK : INVALID_VALUE;
+    return release((void *)address, range_of);
 }
 
 fdv_result cuStreamCreate(fdv_stream *stream, unsigned flags)
