@@ -24,6 +24,8 @@ from tests.lib.flights import Task, begun, bytes_of, kinds, numbered
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
+FIT = ((1 << 14) - HEAD_SIZE) // 64  # entries of the smallest file
+
 
 def test_what_is_written_is_read(folder):
     recorder = begun(size=1 << 16)
@@ -50,23 +52,21 @@ def test_what_is_written_is_read(folder):
 
 def test_the_newest_entries_stay(folder):
     recorder = begun()
-    fit = ((1 << 14) - HEAD_SIZE) // 64
-    for n in range(10 * fit + 7):
+    for n in range(10 * FIT + 7):
         recorder.event(Kind.STALE, -1, n)
-        if n == fit + 3 or n == 10 * fit + 6:
+        if n == FIT + 3 or n == 10 * FIT + 6:
             flight = reading.read(recorder.path)
-            assert numbered(flight.entries) == list(range(n + 1 - fit, n + 1))
-            assert (flight.overwritten, flight.torn, flight.damaged) == (n + 1 - fit, 0, 0)
+            assert numbered(flight.entries) == list(range(n + 1 - FIT, n + 1))
+            assert (flight.overwritten, flight.torn, flight.damaged) == (n + 1 - FIT, 0, 0)
 
 
 def test_a_text_whose_beginning_is_overwritten_is_nobodys(folder):
     recorder = begun()
-    fit = ((1 << 14) - HEAD_SIZE) // 64
     recorder.event(Kind.LOST, text="y" * 400)
-    for n in range(fit - 4):
+    for n in range(FIT - 4):
         recorder.event(Kind.STALE, -1, n)
     flight = reading.read(recorder.path)
-    assert numbered(flight.entries) == list(range(fit - 4))
+    assert numbered(flight.entries) == list(range(FIT - 4))
     assert not any(entry.text for entry in flight.entries)
 
 
@@ -310,23 +310,21 @@ def test_an_entry_is_whole_in_its_own_place_only(folder):
 
 def test_an_entry_of_an_earlier_lap_is_none(folder):
     recorder = begun()
-    fit = ((1 << 14) - HEAD_SIZE) // 64
     recorder.event(Kind.STALE, -1, 1000)
     before, at = bytes_of(recorder)
-    for n in range(2 * fit):
+    for n in range(2 * FIT):
         recorder.event(Kind.STALE, -1, n)
     data, _ = bytes_of(recorder)
     data[at(1) : at(2)] = before[at(1) : at(2)]
     flight = reading.parse(bytes(data))
-    assert numbered(flight.entries) == list(range(fit + 1, 2 * fit)) or 1000 not in numbered(flight.entries)
+    assert numbered(flight.entries) == list(range(FIT + 1, 2 * FIT)) or 1000 not in numbered(flight.entries)
     assert flight.torn + flight.damaged == 1
 
 
 def test_the_entry_that_was_being_written_is_torn_and_any_other_is_damaged(folder):
     """kill -9 between the head of an entry and its body: its check word is 0, as `fdb_put` leaves it."""
     recorder = begun()
-    fit = ((1 << 14) - HEAD_SIZE) // 64
-    for written in (5, fit + 5):
+    for written in (5, FIT + 5):
         for n in range(written):
             recorder.event(Kind.STALE, -1, n)
         data, at = bytes_of(recorder)

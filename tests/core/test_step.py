@@ -349,18 +349,7 @@ def test_arrays_of_any_integer_type_and_stride():
         assert fp.Step.from_arrays(channel, [1], [0]).token_ids(0) == [0]
 
 
-@each(
-    "layout, text",
-    [
-        (fp.Layout(max_batch=1), "batch is 2, at most 1 fit"),
-        (fp.Layout(top_k=0), "columns is 2, at most 1 fit"),
-        (fp.Layout(max_draft=2), "count of request 1 is 3, at most 2 fit"),
-    ],
-)
-def test_encode_names_what_the_layout_cannot_carry(layout, text):
-    step = fp.Step.from_arrays("spec_topk", [0, 3], np.zeros((3, 2), int), np.zeros((3, 2)), [1, 1, 1])
-    with pytest.raises(ValueError, match=text):
-        fp.encode(step, layout=layout)
+def test_encode_takes_a_step_and_a_dialect(step):
     with pytest.raises(ValueError, match="dialect 'dense' is not one of 'packed', 'legacy', 'compact'"):
         fp.encode(step, "dense")
     with pytest.raises(TypeError):

@@ -1,8 +1,5 @@
 """The CUDA kernel's body, on the CPU: in whatever order its threads run, it writes the CPU packer's bytes."""
 
-import os
-import subprocess
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,13 +7,11 @@ from hypothesis import strategies as st
 
 import fd_postproc as fp
 from tests.lib.c_library import compiler
-from tests.lib.children import python
 from tests.lib.kernel_cases import CASES, DECIDING, GRIDS, random_call, roles_of, spoil, strided
 from tests.lib.kernel_emulation import OPS, Call
 from tests.lib.rows import each
 from tests.lib.save_cases import random_inputs
 from tests.lib.search import examples
-from tests.lib.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the kernel body with")
 
@@ -129,36 +124,3 @@ def test_a_batch_beyond_the_tensors_is_refused(live):
     made = call.on_device()
     assert made.fault == ("batch", 0, live, 12)
     assert made.buffer == bytes(call._noise(len(made.buffer)))
-
-
-EXTREMES = """
-import numpy as np
-from tests.lib.kernel_cases import DECIDING, WRONG, random_call, roles_of
-from tests.lib.kernel_emulation import OPS
-import fd_postproc as fp
-
-for op in OPS:
-    for dialect in "packed", "compact":
-        for role in DECIDING:
-            for value in (*WRONG.get(role, ()), 2147483646, -2147483648, (1 << 63) - 1, -(1 << 63)):
-                call, inputs = random_call(op, 5, 3, 1, fp.GPU, dialect)
-                call.arrays = {name: array.copy() for name, array in roles_of(inputs).items()}
-                if role not in call.arrays or not np.iinfo(call.arrays[role].dtype).min <= value <= np.iinfo(
-                    call.arrays[role].dtype
-                ).max:
-                    continue
-                call.arrays[role][3] = value
-                for call.on_host in (), (*DECIDING, "tokens"):
-                    print(op, dialect, role, value, bool(call.on_host), flush=True)
-                    assert call.on_device().fault == call.on_cpu().fault
-print("done")
-"""
-
-
-@pytest.mark.nightly
-def test_arithmetic_with_numbers_of_any_size_is_defined():
-    """Compiled so that whatever C leaves undefined kills the process."""
-    flags = "-O0 -fsanitize=undefined -fsanitize-undefined-trap-on-error"
-    environment = {**os.environ, "CFLAGS": flags}
-    done = subprocess.run(python(EXTREMES), env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.stdout.splitlines()[-1] == "done", f"{done.stdout.splitlines()[-1:]} {done.stderr}"
