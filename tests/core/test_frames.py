@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import fd_postproc as fp
 from tests import reference
-from tests.lib.getting import fresh, get
 from tests.lib.line import SMALL
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
@@ -244,42 +243,3 @@ def test_a_stock_receiver_sees_nothing(channel, limit):
         if channel != "spec":  # that op copies the whole message, live or not
             assert set(tokens[words:]) == {7}
         assert (set(scores), set(ranks)) == ({7.0}, {7})
-
-
-def take(channel):
-    """Tensors after the get op of the channel."""
-    tensors = fresh(channel)
-    get(channel, tensors, wait=False)
-    return [tensor.ravel() for tensor in tensors]
-
-
-@each("channel", CHANNELS)
-def test_get_ops_take_frames(channel, raised_limits, ops_queue):
-    """They fill the tensors as the packed message would have, where that means something."""
-
-    @examples(8)
-    @given(seed=st.integers(0, 1 << 32), batch=st.integers(0, 256))
-    def check(seed, batch):
-        step = random_step(channel, seed, batch=batch)
-        take(channel)  # makes the queue
-        queue = ops_queue.open(channel)
-        queue.send(fp.encode(step, "compact"), type=2)
-        ours = take(channel)
-        queue.send(fp.encode(step), type=1)
-        theirs = take(channel)
-        if channel == "spec":  # the packed op copies cells behind the counts, too
-            np.testing.assert_array_equal(ours[0][: 2 + batch], theirs[0][: 2 + batch])
-            for i, count in enumerate(step.counts):
-                cells = slice(2 + 256 + 6 * i, 2 + 256 + 6 * i + max(count, 0))
-                np.testing.assert_array_equal(ours[0][cells], theirs[0][cells])
-            return
-        np.testing.assert_array_equal(ours[0], theirs[0])
-        for mine, yours in zip(ours[1:], theirs[1:], strict=True):
-            if channel == "topk":  # scores and rank of a code mean nothing
-                live = np.array(step.counts) == 1
-                mine, yours = (t[: t.size // 512 * 512] for t in (mine, yours))
-                width = step.cols if mine.dtype == np.float32 else 1
-                mine, yours = (t[: batch * width].reshape(batch, width)[live] for t in (mine, yours))
-            np.testing.assert_array_equal(mine.view("i4"), yours.view("i4"))
-
-    check()
