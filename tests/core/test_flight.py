@@ -27,6 +27,11 @@ from tests.lib.waiting import until
 FIT = ((1 << 14) - HEAD_SIZE) // 64  # entries of the smallest file
 
 
+def write_numbers(recorder, count):
+    for n in range(count):
+        recorder.event(Kind.STALE, -1, n)
+
+
 def test_what_is_written_is_read(folder):
     recorder = begun(size=1 << 16)
     assert [os.stat(path).st_mode & 0o777 for path in (recorder.path, folder)] == [0o400, 0o700]
@@ -63,8 +68,7 @@ def test_the_newest_entries_stay(folder):
 def test_a_text_whose_beginning_is_overwritten_is_nobodys(folder):
     recorder = begun()
     recorder.event(Kind.LOST, text="y" * 400)
-    for n in range(FIT - 4):
-        recorder.event(Kind.STALE, -1, n)
+    write_numbers(recorder, FIT - 4)
     flight = reading.read(recorder.path)
     assert numbered(flight.entries) == list(range(FIT - 4))
     assert not any(entry.text for entry in flight.entries)
@@ -299,8 +303,7 @@ def test_a_changed_bit_costs_an_entry_and_no_more(example):
 def test_an_entry_is_whole_in_its_own_place_only(folder):
     """Whoever copies entries about, repeats nothing."""
     recorder = begun()
-    for n in range(10):
-        recorder.event(Kind.STALE, -1, n)
+    write_numbers(recorder, 10)
     data, at = bytes_of(recorder)
     data[at(50) : at(51)] = data[at(4) : at(5)]
     flight = reading.parse(bytes(data))
@@ -312,8 +315,7 @@ def test_an_entry_of_an_earlier_lap_is_none(folder):
     recorder = begun()
     recorder.event(Kind.STALE, -1, 1000)
     before, at = bytes_of(recorder)
-    for n in range(2 * FIT):
-        recorder.event(Kind.STALE, -1, n)
+    write_numbers(recorder, 2 * FIT)
     data, _ = bytes_of(recorder)
     data[at(1) : at(2)] = before[at(1) : at(2)]
     flight = reading.parse(bytes(data))
@@ -325,8 +327,7 @@ def test_the_entry_that_was_being_written_is_torn_and_any_other_is_damaged(folde
     """kill -9 between the head of an entry and its body: its check word is 0, as `fdb_put` leaves it."""
     recorder = begun()
     for written in (5, FIT + 5):
-        for n in range(written):
-            recorder.event(Kind.STALE, -1, n)
+        write_numbers(recorder, written)
         data, at = bytes_of(recorder)
         newest = max(int.from_bytes(data[k : k + 8], "little") for k in range(HEAD_SIZE, len(data) - 63, 64))
         for number, seen in ((newest + 1, (1, 0)), (newest - 1, (0, 1)), (newest - 3, (0, 1))):

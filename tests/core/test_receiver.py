@@ -1,7 +1,6 @@
 """What a Receiver alone does; what it has in common with a Sender is in test_waiting.py."""
 
 import threading
-import time
 
 import pytest
 import sysv_ipc
@@ -9,7 +8,7 @@ import sysv_ipc
 import fd_postproc as fp
 from tests import reference
 from tests.lib.rows import each
-from tests.lib.waiting import when
+from tests.lib.waiting import until, when
 
 
 @pytest.fixture
@@ -121,9 +120,7 @@ def test_no_good_message_is_lost_when_two_receivers_meet_oversized_ones(queue_ke
         for _ in range(good):
             queue.send(b"x" * 2057)
             queue.send(plain)
-        deadline = time.monotonic() + 20
-        while (len(got) < good or len(oversized) < good) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(got) + len(oversized) >= 2 * good)
         one.remove()
         for thread in threads:
             thread.join(20)
