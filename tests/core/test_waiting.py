@@ -1,6 +1,5 @@
 """Receiver and Sender alike: waiting, being woken, and every way in which a wait or an end can end."""
 
-import threading
 import time
 
 import pytest
@@ -11,7 +10,7 @@ from fd_postproc import queues
 from tests.lib.other_user import as_nobody
 from tests.lib.rows import each
 from tests.lib.sending import fill
-from tests.lib.waiting import PATIENCE, signalled, until, when
+from tests.lib.waiting import PATIENCE, signalled, when
 
 STEP = fp.Step.from_arrays("plain", [1, -9, 1], [11, 13])
 
@@ -153,21 +152,6 @@ def test_a_handler_that_raises_ends_the_wait(side, timeout, queue_keys):
     assert one.passed() == passed
     one.wake()
     one.call(0)  # nothing lost, nothing stuck
-
-
-@pytest.mark.realtime
-@ENDS
-def test_one_thread_at_a_time(side, queue_keys):
-    one = side(queue_keys())
-    thread = threading.Thread(target=one.call, args=(None,))
-    thread.start()
-    until(one.waits)
-    with pytest.raises(one.busy, match="one thread at a time"):
-        one.call(0)
-    one.wake()
-    thread.join(20)
-    one.wake()
-    one.call(0)
 
 
 @ENDS

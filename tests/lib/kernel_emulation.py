@@ -36,12 +36,7 @@ NOT_RUN, REFUSED = -2, -1
 
 
 class _Array(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("row", ctypes.c_int64),
-        ("col", ctypes.c_int64),
-        ("type", ctypes.c_int64),
-    ]
+    _fields_ = [("data", ctypes.c_void_p), *[(name, ctypes.c_int64) for name in ("row", "col", "type")]]
 
 
 class _Call(ctypes.Structure):
@@ -72,11 +67,9 @@ class _Fault(ctypes.Structure):
 
 class _Result(ctypes.Structure):
     _fields_ = [
-        ("length", ctypes.c_int64),
-        ("wide", ctypes.c_int64),
+        *[(name, ctypes.c_int64) for name in ("length", "wide")],
         ("fault", _Fault),
-        ("batch", ctypes.c_int32),
-        ("rows", ctypes.c_int32),
+        *[(name, ctypes.c_int32) for name in ("batch", "rows")],
         ("spare", ctypes.c_int64),
     ]
 

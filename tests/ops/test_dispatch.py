@@ -1,6 +1,5 @@
 """The dispatchers: what a worker has after sampling comes out of the queue at its request."""
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -105,19 +104,6 @@ def test_chunked_prefill(setting, skip, wire, monkeypatch):
     requests.check(step, skip=not skip)
     [step] = wire("spec_topk", lambda: Worker(requests).send(skip_chunk_prefill=False))
     requests.check(step)  # with logprobs a chunk never has tokens
-
-
-@each("batch", [300, 512])
-def test_more_requests_than_stock_spec_slots(batch, wire):
-    requests = Requests(np.random.default_rng(1), batch, 1, 6, plain=False)
-    worker = Worker(requests, np.random.default_rng(2).permutation(batch), logprobs=False)
-    if os.environ["FD_POSTPROC_DIALECT"] == "compact":
-        [step] = wire("spec", worker.send)
-        requests.check(step)
-    else:
-        with pytest.raises(ValueError, match=f"batch of {batch}.*256"):
-            worker.send()
-        assert worker.told() == (not requests.preempted.any())
 
 
 @KIND
