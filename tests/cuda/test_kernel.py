@@ -63,7 +63,7 @@ def test_the_kernel_writes_or_refuses_what_the_cpu_does(op):
         value = int(array[np.unravel_index(index, array.shape)])
         assert not -(1 << 31) <= value < 1 << 31
 
-    @examples(15)
+    @examples(20)
     @given(
         **CASES,
         **GRIDS,
