@@ -24,9 +24,9 @@ import fd_postproc as fp
 from fd_postproc import ops, queues
 from tests import reference
 from tests.lib import sanitized_forks, stub_cuda
+from tests.lib.c_library import compiler
 from tests.lib.frameworks import FRAMEWORKS, made
 from tests.lib.goldens import GOLDENS, GOOD, RECEIVED, REFUSED
-from tests.lib.kernel_emulation import compiler
 
 CLONE_NEWIPC = 0x08000000
 

@@ -52,9 +52,9 @@ def test_every_variable_of_ours_in_the_sources_is_in_the_table():
     "name, bad",
     [
         ("INFERENCE_MSG_QUEUE_ID", "4294967296"),
-        ("INFERENCE_MSG_ID", "2"),
+        *(("INFERENCE_MSG_ID", text) for text in ("2", "-1", "1.5", "0x1", "2147483648")),
         ("FD_POSTPROC_PEER", "compact/2"),
-        ("FD_POSTPROC_DIALECT", "Compact"),
+        *(("FD_POSTPROC_DIALECT", text) for text in ("Compact", "dense", "auto,packed")),
         ("FD_POSTPROC_QUEUE_MODE", "777"),
         ("FD_POSTPROC_CUDA_BUFFERS", "2"),
         ("FD_POSTPROC_LOG_STATS", "-1"),

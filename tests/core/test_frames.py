@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import fd_postproc as fp
 from tests import reference
-from tests.lib.getting import fresh, get
 from tests.lib.line import SMALL
 from tests.lib.random_steps import random_step
 from tests.lib.rows import each
@@ -60,6 +59,7 @@ def test_the_header_byte_by_byte():
     )
 
 
+@examples(30)
 @given(case=STEPS)
 def test_a_frame_keeps_the_step(decode_both, case):
     step, layout = case
@@ -72,6 +72,7 @@ def test_a_frame_keeps_the_step(decode_both, case):
         np.testing.assert_array_equal(np.asarray(again.scores).view("i4"), np.asarray(step.scores).view("i4"))
 
 
+@examples(15)
 @given(case=STEPS, seq=st.integers(0, (1 << 64) - 1), sender=st.integers(0, (1 << 64) - 1))
 def test_a_step_remembers_its_number(case, seq, sender):
     step, layout = case
@@ -205,7 +206,7 @@ def test_damaged_bytes(channel, layout, decode_both):
         ReferenceStep.from_step(random_step(channel, 4, batch=min(5, layout.max_batch), layout=layout)),
         checksum=False,  # which would hide all others
     )
-    for _ in range(120):
+    for _ in range(40):
         damaged = bytearray(frame)
         for _ in range(rng.choice([1, 1, 2, 5])):
             damaged[rng.randrange(min(len(frame), rng.choice([64, 90, 1 << 20])))] ^= 1 << rng.randrange(8)
@@ -229,7 +230,7 @@ def test_a_stock_receiver_sees_nothing(channel, limit):
     that nothing came; batch 0 stands behind it.
     """
     stock = reference.payload_size(channel)
-    frame = frame_of(random_step(channel, 7, batch=512, cols=21), sender=5, seq=9)
+    frame = frame_of(random_step(channel, 7, batch=100, cols=21), sender=5, seq=9)
     messages = reference.split(frame, min(limit, stock))
     for message in messages:
         assert struct.unpack_from("<3i", message) == (-2, 0, 0)
@@ -242,42 +243,3 @@ def test_a_stock_receiver_sees_nothing(channel, limit):
         if channel != "spec":  # that op copies the whole message, live or not
             assert set(tokens[words:]) == {7}
         assert (set(scores), set(ranks)) == ({7.0}, {7})
-
-
-def take(channel):
-    """Tensors after the get op of the channel."""
-    tensors = fresh(channel)
-    get(channel, tensors, wait=False)
-    return [tensor.ravel() for tensor in tensors]
-
-
-@each("channel", CHANNELS)
-def test_get_ops_take_frames(channel, raised_limits, ops_queue):
-    """They fill the tensors as the packed message would have, where that means something."""
-
-    @examples(15)
-    @given(seed=st.integers(0, 1 << 32), batch=st.integers(0, 256))
-    def check(seed, batch):
-        step = random_step(channel, seed, batch=batch)
-        take(channel)  # makes the queue
-        queue = ops_queue.open(channel)
-        queue.send(fp.encode(step, "compact"), type=2)
-        ours = take(channel)
-        queue.send(fp.encode(step), type=1)
-        theirs = take(channel)
-        if channel == "spec":  # the packed op copies cells behind the counts, too
-            np.testing.assert_array_equal(ours[0][: 2 + batch], theirs[0][: 2 + batch])
-            for i, count in enumerate(step.counts):
-                cells = slice(2 + 256 + 6 * i, 2 + 256 + 6 * i + max(count, 0))
-                np.testing.assert_array_equal(ours[0][cells], theirs[0][cells])
-            return
-        np.testing.assert_array_equal(ours[0], theirs[0])
-        for mine, yours in zip(ours[1:], theirs[1:], strict=True):
-            if channel == "topk":  # scores and rank of a code mean nothing
-                live = np.array(step.counts) == 1
-                mine, yours = (t[: t.size // 512 * 512] for t in (mine, yours))
-                width = step.cols if mine.dtype == np.float32 else 1
-                mine, yours = (t[: batch * width].reshape(batch, width)[live] for t in (mine, yours))
-            np.testing.assert_array_equal(mine.view("i4"), yours.view("i4"))
-
-    check()

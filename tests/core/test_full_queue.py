@@ -51,8 +51,6 @@ def test_a_queue_that_is_too_small(raised_limits, queue):
     with pytest.raises(fp.MessageTooBig, match=r"msg_qbytes|what this queue may hold \(5000") as caught:
         fp.Sender("spec_topk", key=queue.key).send(sent)
     assert caught.value.limit == 5000
-    with pipe(queue.key) as (sender, receiver), in_thread(sender.send, sent, 20):
-        assert same(receiver.receive(20), sent)
 
 
 @pytest.mark.realtime
@@ -70,7 +68,7 @@ def test_frames_are_cut_to_the_limit_of_the_moment(default_limits, queue):
 
 
 @pytest.mark.realtime
-@each("limit", [65, 68, 72, 100, 128, 135, 136, 137, 150])
+@each("limit", [65, 100, 135, 136, 150])
 def test_tiny_limits(limit, default_limits, new_queue):
     queue = new_queue()
     sent = random_step("spec_topk", 1, batch=4, cols=2, accepted=3)

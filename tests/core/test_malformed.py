@@ -1,6 +1,5 @@
 """Messages that do not add up: what is refused, what is said about it, and that nothing ever crashes."""
 
-import random
 import struct
 
 import pytest
@@ -16,7 +15,6 @@ from tests.lib.rows import each
 ONE_DRAFT = fp.Layout(max_batch=4, top_k=1, max_draft=1, spec_batch=4)
 LEAST = fp.Layout(max_batch=1, top_k=0, max_draft=1, spec_batch=1)
 CHANNELS = ("plain", "topk", "spec", "spec_topk")
-LAYOUTS = (fp.Layout(128, 5, 6), SMALL, ONE_DRAFT, LEAST)
 
 
 def words(*values):
@@ -34,30 +32,19 @@ def spec_topk_header(batch, cols, flag=3):
 # channel, layout, payload, what is refused: field, value, bound, request
 REFUSED = [
     ("plain", fp.GPU, b"", "length", 0, 8, None),
-    ("plain", fp.GPU, words(1), "length", 4, 8, None),
-    ("plain", fp.GPU, words(1, 0)[:7], "length", 7, 8, None),
     ("plain", fp.GPU, words(1, 513), "batch", 513, 512, None),
     ("plain", fp.GPU, words(1, -1), "batch", -1, 512, None),
-    ("plain", fp.GPU, words(1, 1 << 20), "batch", 1 << 20, 512, None),
     ("plain", fp.GPU, words(1, 3, 7, 7), "length", 16, 20, None),
-    ("plain", fp.GPU, words(1, 3, 7, 7, 7)[:-1], "length", 19, 20, None),
     ("plain", fp.GPU, bytes(2057), "length", 2057, 2056, None),
-    ("plain", fp.Layout(128, 5, 6), words(1, 129), "batch", 129, 128, None),
     ("plain", SMALL, words(1, 8), "batch", 8, 7, None),
     ("topk", fp.GPU, b"", "length", 0, 8, None),
-    ("topk", fp.GPU, words(1), "length", 4, 8, None),
     ("topk", fp.GPU, topk_header(513, 0), "batch", 513, 512, None),
-    ("topk", fp.GPU, topk_header(513, 6), "batch", 513, 512, None),
     ("topk", fp.GPU, words(1, -1), "batch", 65535, 512, None),
     ("topk", fp.GPU, topk_header(512, 22), "columns", 22, 21, None),
-    ("topk", fp.GPU, topk_header(1, 32767), "columns", 32767, 21, None),
     ("topk", fp.GPU, topk_header(1, 0), "length", 8, 86028, None),
     ("topk", fp.GPU, topk_header(2, 1), "length", 8, 86032, None),
-    ("topk", fp.GPU, topk_header(2, 1) + bytes(86023), "length", 86031, 86032, None),
     ("topk", fp.GPU, bytes(88073), "length", 88073, 88072, None),
-    ("topk", fp.Layout(128, 5, 6), topk_header(129, 6), "batch", 129, 128, None),
     ("topk", fp.Layout(128, 5, 6), topk_header(128, 7), "columns", 7, 6, None),
-    ("topk", SMALL, topk_header(7, 5), "columns", 5, 4, None),
     ("spec", fp.GPU, b"", "length", 0, 8, None),
     ("spec", fp.GPU, words(1, 257), "batch", 257, 256, None),
     ("spec", fp.GPU, words(1, -1), "batch", -1, 256, None),
@@ -65,28 +52,21 @@ REFUSED = [
     ("spec", fp.GPU, words(1, 1, 6), "length", 12, 1056, None),
     ("spec", fp.GPU, words(1, 3, 0, 2, -9), "length", 20, 1064, None),
     ("spec", fp.GPU, words(1, 2, 6, 7), "count", 7, 6, 1),
-    ("spec", fp.GPU, words(1, 2, (1 << 31) - 1, 7), "count", (1 << 31) - 1, 6, 0),
     ("spec", fp.GPU, bytes(7177), "length", 7177, 7176, None),
-    ("spec", fp.Layout(128, 5, 6), words(1, 257), "batch", 257, 256, None),
     ("spec", SMALL, words(1, 6), "batch", 6, 5, None),
     ("spec", SMALL, words(1, 2, 2, 3), "count", 3, 2, 1),
-    ("spec", ONE_DRAFT, words(1, 1, 2), "count", 2, 1, 0),
     ("spec_topk", fp.GPU, b"", "length", 0, 12, None),
-    ("spec_topk", fp.GPU, words(1, 3), "length", 8, 12, None),
     ("spec_topk", fp.GPU, spec_topk_header(513, 0), "batch", 513, 512, None),
     ("spec_topk", fp.GPU, spec_topk_header(-1, 21), "batch", -1, 512, None),
     ("spec_topk", fp.GPU, spec_topk_header(1, 22), "columns", 22, 21, None),
     ("spec_topk", fp.GPU, words(1, -1, 1), "columns", (1 << 24) - 1, 21, None),
-    ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(0), "length", 16, 20, None),
     ("spec_topk", fp.GPU, spec_topk_header(1, 0) + words(1), "length", 16, 2060 + 1008 + 4, None),
     ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(0, 6), "length", 20, 2060 + 2 * 1032, None),
     ("spec_topk", fp.GPU, spec_topk_header(2, 1) + words(-9, 7), "count", 7, 6, 1),
     ("spec_topk", fp.GPU, spec_topk_header(512, 21) + words(*[6] * 511, 1000), "count", 1000, 6, 511),
     ("spec_topk", fp.GPU, bytes(530449), "length", 530449, 530448, None),
     ("spec_topk", fp.Layout(128, 5, 6), spec_topk_header(129, 6), "batch", 129, 128, None),
-    ("spec_topk", fp.Layout(128, 5, 6), spec_topk_header(1, 7), "columns", 7, 6, None),
     ("spec_topk", SMALL, spec_topk_header(1, 4) + words(3), "count", 3, 2, 0),
-    ("spec_topk", ONE_DRAFT, spec_topk_header(1, 2) + words(2), "count", 2, 1, 0),
 ]
 
 
@@ -108,7 +88,7 @@ def test_another_message_type_or_channel(channel, decode_both):
     assert (step.batch, step.rows, step.stop_flag, step.counts) == (0, 0, -1, [])
 
 
-@each("layout", [fp.GPU, *LAYOUTS])
+@each("layout", [fp.GPU, fp.Layout(128, 5, 6), SMALL, ONE_DRAFT, LEAST])
 @each("channel", CHANNELS)
 def test_bounds_themselves_are_good(channel, layout, decode_both):
     # A full message with every number at its bound; one byte more is refused.
@@ -128,54 +108,26 @@ def test_bounds_themselves_are_good(channel, layout, decode_both):
     assert isinstance(decode_both(payload + b"\1", channel, layout=layout), fp.MalformedMessage)
 
 
-def sweep(decode, payload, channel, lengths, layout=fp.GPU):
-    claimed = reference.claimed(payload, channel, layout=layout)
-    whole = decode(payload, channel, layout=layout)
-    for n in lengths:
-        plain = reference.payload_size("plain", layout), 8 + 4 * whole.batch
-        if channel == "topk" and whole.dialect == "legacy" and n in plain:
-            continue  # a plain message, as far as anybody can tell (tests/core/test_unasked.py)
-        part = payload[:n]  # a copy: a sanitizer sees every read past its end
-        if n >= claimed:
-            assert decode(part, channel, layout=layout) == whole, n
-            continue
-        with pytest.raises(fp.MalformedMessage) as caught:
-            decode(part, channel, layout=layout)
-        error = caught.value
-        assert (error.field, error.value) == ("length", n)
-        assert n < error.bound <= claimed
-
-
-def a_step(channel, layout, seed):
-    """A step of random content that fills the layout."""
-    slots = layout.spec_batch if channel == "spec" else layout.max_batch
-    cols = layout.top_k + 1 if channel.endswith("topk") else 1
-    return random_step(channel, seed, batch=slots, cols=cols, layout=layout)
-
-
-@each("decode", [fp.decode, reference.decode])
 @each("dialect", ["packed", "legacy"])
 @each("layout", [SMALL, ONE_DRAFT, LEAST])
 @each("channel", CHANNELS)
-def test_truncation_in_other_layouts(decode, channel, layout, dialect):
-    size = reference.payload_size(channel, layout)
-    for seed in range(3):
-        step = a_step(channel, layout, seed)
-        payload = fp.encode(step, dialect, layout=layout).ljust(size, b"\xff")
-        sweep(decode, payload, channel, range(size + 1), layout)
-
-
-@each("layout", LAYOUTS)
-@each("channel", CHANNELS)
-def test_damaged_bytes_in_other_layouts(channel, layout, decode_both):
-    rng = random.Random(f"{channel} {layout}")
-    for dialect in ("packed", "legacy"):
-        payload = fp.encode(a_step(channel, layout, rng.getrandbits(32)), dialect, layout=layout)
-        for _ in range(40):
-            damaged = bytearray(payload)
-            for _ in range(rng.choice([1, 1, 1, 2, 8])):
-                damaged[rng.randrange(min(len(damaged), rng.choice([12, 60, 1 << 20])))] = rng.randrange(256)
-            decode_both(damaged, channel, layout=layout)
+def test_every_length(channel, layout, dialect, decode_both):
+    """What ends before the last byte that it claims is refused; what lies behind that is not looked at."""
+    slots = layout.spec_batch if channel == "spec" else layout.max_batch
+    cols = layout.top_k + 1 if channel.endswith("topk") else 1
+    step = random_step(channel, 1, batch=slots, cols=cols, layout=layout)
+    payload = fp.encode(step, dialect, layout=layout)
+    claimed, size = len(payload), reference.payload_size(channel, layout)
+    whole = decode_both(payload, channel, layout=layout)
+    for n in range(size + 1):
+        got = decode_both(payload.ljust(size, b"\xff")[:n], channel, layout=layout)
+        if n >= claimed:
+            assert got == whole, n
+        elif isinstance(got, fp.MalformedMessage):
+            assert (got.field, got.value) == ("length", n)
+            assert n < got.bound <= claimed
+        else:  # a plain message, as far as anybody can tell (tests/core/test_unasked.py)
+            assert (channel, got.channel) == ("topk", "plain")
 
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

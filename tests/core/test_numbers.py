@@ -52,9 +52,6 @@ def test_times(queue_key):
             assert receiver.receive(timeout) is None
             assert ops.flush(timeout)
         for call in receiver.receive, ops.flush:
-            for timeout in "1", b"1", [1], True, 1j, np.array([1.0, 2.0]):
-                with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
-                    call(timeout)
             for timeout in -1e-9, -1, -math.inf, math.nan, -(10**400):
                 with pytest.raises(ValueError, match=r"timeout = .* is not a number of seconds from 0"):
                     call(timeout)
@@ -76,13 +73,10 @@ def test_times(queue_key):
         ({"ids": [[7.0, 8.0]]}, TypeError, r"ids holds 7\.0 \(float\), not integers"),
         ({"ids": [["7", "8"]]}, TypeError, "ids holds strings, not integers"),
         ({"ids": 7}, ValueError, r"ids has shape \(\); it must have 2 dimensions"),
-        ({"counts": None}, TypeError, "counts is None"),
         ({"counts": [True]}, TypeError, "counts holds booleans, not integers"),
         ({"ranks": [1.5]}, TypeError, r"ranks holds 1\.5 \(float\), not integers"),
         ({"flag": 3.9}, TypeError, "flag must be a whole number, not 3.9"),
-        ({"flag": "3"}, TypeError, "flag must be a whole number, not '3'"),
         ({"stop_flag": 1.5}, TypeError, "stop_flag must be a whole number, not 1.5"),
-        ({"stop_flag": 1 << 70}, ValueError, "stop_flag = 1180591620717411303424 is outside"),
     ],
 )
 def test_numbers_that_would_come_out_as_others(words, error, text):
@@ -133,17 +127,12 @@ def test_a_payload_of_numbers():
 
 @each("channel", ["plain", "spec"])
 @each("batch", [1, 2, 5, 144, 200])
-def test_a_message_of_another_channel_is_no_step(channel, batch, queue_keys):
+def test_a_message_of_another_channel_is_no_step(channel, batch):
     """Its batch lies where the flag of ``spec_topk`` is, and its tokens where that has batch and counts."""
-    queue_key, other = queue_keys(), fp.Step.from_arrays(channel, [1] * batch, [1] + [0] * (batch - 1))
+    other = fp.Step.from_arrays(channel, [1] * batch, [1] + [0] * (batch - 1))
     payload = fp.encode(other).ljust(fp._core.payload_size(channel), b"\0")
     with pytest.raises(fp.MalformedMessage, match=f"message flag {batch}; .* another channel"):
         fp.decode(payload, "spec_topk")
-    with fp.Receiver("spec_topk", key=queue_key) as receiver, fp.Sender(channel, key=queue_key) as sender:
-        sender.send(other)
-        with pytest.raises(fp.MalformedMessage, match="another channel"):
-            receiver.receive(1.0)
-        assert receiver.stats["malformed"] == 1
 
 
 @pytest.fixture(params=[FRAMEWORKS["paddle"], FRAMEWORKS["torch"]])

@@ -86,7 +86,6 @@ starve(lambda: fp.Sender("plain", key=queue.key).msqid, equals(queue.msqid), 500
 def run(script, *arguments):
     done = nursery().run(script, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @each("what", ATTEMPTS)
@@ -119,9 +118,8 @@ for dialect in "packed", "compact":
         assert received == step
         assert receiver.receive(0) is None
 assert got > 2
-print(got)
 """
-    assert int(run(EVERY_ALLOCATION + script, queue_key)) > 0
+    run(EVERY_ALLOCATION + script, queue_key)
 
 
 def test_sending_without_memory(queue_key):

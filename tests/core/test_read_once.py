@@ -11,88 +11,54 @@ from fd_postproc import ops
 from fd_postproc._core import step_from_tensors
 from tests.lib.read_once import changed_by_reading
 from tests.lib.rows import each
+from tests.lib.save_cases import CHANNELS, arguments
+from tests.reference import SAVE_OPS
 
 B, W, C = 20, 6, 3
-MORE = np.array([True])
-
-
-def logprobs(rows):
-    ids = np.arange(rows * C, dtype=np.int64).reshape(rows, C)
-    return ids, np.zeros((rows, C), np.float32), np.ones(rows, np.int64)
-
-
-OPS = {
-    "save_output": ("plain", lambda t: (t["x"], MORE, t["preempted"], 0, False)),
-    "save_output_topk": ("topk", lambda t: (t["x"], *logprobs(B), MORE, t["preempted"], 0)),
-    "speculate_save_output": (
-        "spec",
-        lambda t: (
-            *(t["sampled"], t["counts"], MORE, t["decoded"], t["prompts"], t["preempted"]),
-            *(0, False, True),
-        ),
-    ),
-    "mtp_save_first_token": (
-        "spec",
-        lambda t: (t["sampled"], MORE, t["decoded"], t["prompts"], t["steps"], 0, False, True),
-    ),
-    "speculate_save_output_topk": (
-        "spec_topk",
-        lambda t: (
-            *(t["sampled"], *logprobs(B * W), t["counts"], t["offsets"], MORE, t["decoded"], t["prompts"]),
-            *(t["preempted"], 3, 0, False),
-        ),
-    ),
-    "mtp_save_first_token_with_topk": (
-        "spec_topk",
-        lambda t: (
-            *(t["sampled"], *logprobs(B * W), t["counts"], t["offsets"], MORE, t["decoded"], t["prompts"]),
-            *(t["preempted"], 3, 0, False),
-        ),
-    ),
-}
 DECIDE = {  # what it becomes
     "x": -9,
-    "counts": 100,
-    "offsets": 1 << 30,
-    "decoded": 0,
-    "prompts": 10,
-    "preempted": 1,
-    "steps": 2,
+    "accept_num": 100,
+    "token_num_per_batch": 100,
+    "cu_batch_token_offset": 1 << 30,
+    "seq_lens_decoder": 0,
+    "prompt_lens": 10,
+    "preempted_idx": 1,
+    "step_idx": 2,
 }
 
 
-def tensors():
-    return {
-        "x": np.arange(100, 100 + B, dtype=np.int64).reshape(B, 1),
-        "sampled": np.arange(B * W, dtype=np.int64).reshape(B, W),
-        "counts": np.full(B, 2, np.int32),
-        "offsets": np.arange(0, 2 * B, 2, dtype=np.int32),
-        "decoded": np.full(B, 9, np.int32),
-        "prompts": np.ones(B, np.int64),
-        "preempted": np.zeros(B, np.int32),
-        "steps": np.ones(B, np.int64),
+def tensors(op):
+    """Inputs of an op, by its own names."""
+    rows = B if op == "save_output_topk" else B * W
+    sampled, counts = np.arange(B * W).reshape(B, W), np.full(B, 2, np.int32)
+    ids, scores = np.arange(rows * C).reshape(rows, C), np.zeros((rows, C), np.float32)
+    given = {
+        "x": sampled if op.startswith("mtp") else np.arange(100, 100 + B).reshape(B, 1),
+        **dict.fromkeys(["accept_tokens", "sampled_token_ids"], sampled),
+        **dict.fromkeys(["accept_num", "token_num_per_batch"], counts),
+        **dict.fromkeys(["topk_ids", "logprob_token_ids"], ids),
+        **dict.fromkeys(["ranks", "logprob_ranks"], np.ones(rows, np.int64)),
+        "logprob_scores": scores,
+        "cu_batch_token_offset": np.arange(0, 2 * B, 2, dtype=np.int32),
+        "not_need_stop": np.array([True]),
+        "seq_lens_decoder": np.full(B, 9, np.int32),
+        "prompt_lens": np.ones(B, np.int64),
+        "preempted_idx": np.zeros(B, np.int32),
+        "step_idx": np.ones(B, np.int64),
     }
-
-
-def uses(op):
-    """The tensors of those that the op is given."""
-    given = tensors()
-    arguments = OPS[op][1](given)
-    return [name for name in DECIDE if any(one is given[name] for one in arguments)]
+    return {name: array for name, array in given.items() if name in SAVE_OPS[op]}
 
 
 @each("dialect", ["compact", "packed"])
-@each("op, which", [(op, which) for op in OPS for which in uses(op)])
+@each("op, which", [(op, which) for op in CHANNELS for which in DECIDE if which in SAVE_OPS[op]])
 def test_a_save_op(op, which, dialect, raised_limits, ops_queue, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
-    channel, arguments = OPS[op]
-    queue, save = fp.Receiver(channel), getattr(ops, op)
-    save(*arguments(tensors()))
+    queue, save, given = fp.Receiver(CHANNELS[op]), getattr(ops, op), tensors(op)
+    save(*arguments(op, given))
     expected = queue.receive(0)
     assert expected.rows
-    given = tensors()
     with changed_by_reading(given[which], DECIDE[which]) as given[which]:
-        save(*arguments(given))
+        save(*arguments(op, given))
     assert queue.receive(0) == expected
 
 

@@ -28,8 +28,7 @@ def test_what_is_sent_is_what_encode_makes_and_what_arrives(channel, dialect, ra
         assert (sender.channel, sender.layout, sender.dialect) == (channel, fp.GPU, dialect)
         queue = sysv_ipc.MessageQueue(key, max_message_size=1 << 20)
         # What one message left in the buffer is not in the next.
-        for seed, batch in enumerate([300, 2, 100, 0, 1]):
-            batch = min(batch, 256)
+        for seed, batch in enumerate([60, 2, 30, 0, 1]):
             sent = random_step(channel, seed, batch=batch, cols=21 if dialect == "legacy" else None)
             assert sender.send(sent) is None
             payload, mtype = queue.receive()
@@ -132,14 +131,3 @@ def test_a_step_of_another_channel(plain_sender, queue):
     with pytest.raises(TypeError):
         plain_sender.send(b"step")
     assert queue.current_messages == 0
-
-
-@each("dialect", DIALECTS)
-def test_a_step_that_the_layout_cannot_carry(new_queue, dialect):
-    queue = new_queue()
-    sender = fp.Sender("spec", key=queue.key, dialect=dialect, layout=fp.Layout(60, 1, 2, 50))
-    for counts in [1] * 61, [3]:
-        with pytest.raises(ValueError, match="cannot carry the step"):
-            sender.send(fp.Step.from_arrays("spec", counts, range(sum(counts))))
-    assert queue.current_messages == 0
-    sender.send(fp.Step.from_arrays("spec", [2, 0, -9, 1], [1, 2, 3]))

@@ -36,19 +36,16 @@ until(lambda: {end}.stats["waits"])
 """
 
 
-def run(script, key, forked=False):
-    """In a process of its own, started anew or forked from one that has made the imports."""
-    if forked:
-        done = nursery().run(PRELUDE + script, key)
-    else:
-        done = subprocess.run(python(PRELUDE + script, key), capture_output=True, text=True, timeout=PATIENCE)
+def run(script, key):
+    """In a process of its own."""
+    done = nursery().run(PRELUDE + script, key)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @each("end", ["receiver", "sender"])
 @each("timeout", [None, 0.01])
 def test_a_daemon_thread_that_waits(end, timeout, new_queue):
-    run(WORK.format(end=end, timeout=timeout), new_queue().key, forked=timeout is not None)
+    run(WORK.format(end=end, timeout=timeout), new_queue().key)
 
 
 @each("ending", ["", "sys.exit(0)", "threading.Thread(target=time.sleep, args=(0.05,)).start()"])
@@ -64,8 +61,8 @@ def feed():
 atexit.register(feed)
 """
     queue = new_queue()
-    for n in range(2):
-        run(WORK.format(end="receiver", timeout=None) + script + ending, queue.key, forked=n > 0)
+    for _ in range(2):
+        run(WORK.format(end="receiver", timeout=None) + script + ending, queue.key)
 
 
 def test_a_queue_removed_at_the_end(queue):
@@ -102,7 +99,9 @@ class Last:
         assert sys is None or sys.view_of_a_step[0] == 0
 last = Last()
 """
-    run(script, queue.key)
+    command = python(PRELUDE + script, queue.key)  # not forked: what it imports is taken down as well
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_ops_keep_ends_open(ops_queue):

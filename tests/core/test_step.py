@@ -9,6 +9,7 @@ import pytest
 
 import fd_postproc as fp
 from tests.lib.rows import each
+from tests.lib.sending import pipe
 
 NAN = float("nan")
 
@@ -142,28 +143,21 @@ def test_logprobs_are_no_array(step, make):
     assert np.asarray(step.logprobs(0).logprobs).shape == (2, 3)
 
 
-IMPOSSIBLE = {
-    "a positive score": (
-        {"scores": [[-0.5, 0.25]]},
-        r"scores\[0, 1\] is 0.25: a log-probability is at most 0",
-    ),
-    "NaN": ({"scores": [[float("nan"), -1.0]]}, r"scores\[0, 0\] is nan"),
-    "infinity": ({"scores": [[float("inf"), -1.0]]}, r"scores\[0, 0\] is inf"),
-    "rank 0": ({"ranks": [0]}, r"ranks\[0\] is 0: the likeliest token has rank 1"),
-    "rank -1": ({"ranks": [-1]}, r"ranks\[0\] is -1"),
-    "a code": ({"counts": [1, -2]}, r"counts\[1\] is -2: .* -1 \(no token\), -3 \(recovery stop\), -9"),
-}
+IMPOSSIBLE = [
+    ({"scores": [[-0.5, 0.25]]}, r"scores\[0, 1\] is 0.25: a log-probability is at most 0"),
+    ({"scores": [[NAN, -1.0]]}, r"scores\[0, 0\] is nan"),
+    ({"scores": [[float("inf"), -1.0]]}, r"scores\[0, 0\] is inf"),
+    ({"ranks": [0]}, r"ranks\[0\] is 0: the likeliest token has rank 1"),
+    ({"ranks": [-1]}, r"ranks\[0\] is -1"),
+    ({"counts": [1, -2]}, r"counts\[1\] is -2: .* -1 \(no token\), -3 \(recovery stop\), -9"),
+]
 
 
-@each("name", IMPOSSIBLE)
-def test_values_that_no_model_gives(name, new_queue):
+@each("changes, text", IMPOSSIBLE)
+def test_values_that_no_model_gives(changes, text, queue_keys):
     """Refused for people; kept where a recording has them."""
-    (changes, text), queue = IMPOSSIBLE[name], new_queue()
     parts = {"counts": [1, -9], "ids": [[5, 6]], "scores": [[-0.5, float("-inf")]], "ranks": [1], **changes}
-    with (
-        fp.Sender("topk", key=queue.key, dialect="compact") as sender,
-        fp.Receiver("topk", key=queue.key) as receiver,
-    ):
+    with pipe(queue_keys(), "topk") as (sender, receiver):
         with pytest.raises(ValueError, match=f"{text}.*; as_recorded=True keeps any value"):
             fp.Step.from_arrays("topk", **parts)
         with pytest.raises(ValueError, match=text):
@@ -349,18 +343,7 @@ def test_arrays_of_any_integer_type_and_stride():
         assert fp.Step.from_arrays(channel, [1], [0]).token_ids(0) == [0]
 
 
-@each(
-    "layout, text",
-    [
-        (fp.Layout(max_batch=1), "batch is 2, at most 1 fit"),
-        (fp.Layout(top_k=0), "columns is 2, at most 1 fit"),
-        (fp.Layout(max_draft=2), "count of request 1 is 3, at most 2 fit"),
-    ],
-)
-def test_encode_names_what_the_layout_cannot_carry(layout, text):
-    step = fp.Step.from_arrays("spec_topk", [0, 3], np.zeros((3, 2), int), np.zeros((3, 2)), [1, 1, 1])
-    with pytest.raises(ValueError, match=text):
-        fp.encode(step, layout=layout)
+def test_encode_takes_a_step_and_a_dialect(step):
     with pytest.raises(ValueError, match="dialect 'dense' is not one of 'packed', 'legacy', 'compact'"):
         fp.encode(step, "dense")
     with pytest.raises(TypeError):

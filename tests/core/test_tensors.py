@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fd_postproc import ops
 from fd_postproc._core import host_flag, host_input
 from fd_postproc.core import tensors
 from tests.lib.rows import each
@@ -72,13 +71,6 @@ def test_flags(framework, value):
     for wrong in framework.tensor(np.array([1])), 1:
         with pytest.raises(TypeError, match="x must be a bool tensor, not"):
             host_flag(wrong, "x")
-
-
-def test_a_row_of_sampled_tokens_is_not_taken_for_one():
-    """FastDeploy's op would read the second request's token from the first one's row."""
-    x = np.arange(12).reshape(3, 4)
-    with pytest.raises(ValueError, match=r"x has shape \[3, 4\]; it must have 1 column"):
-        ops.save_output(x, True, np.zeros(3, np.int32), 0, False)
 
 
 def test_a_framework_that_offers_no_way_to_its_memory():

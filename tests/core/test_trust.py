@@ -77,19 +77,6 @@ def test_nothing_that_arrives_is_evaluated_or_unpickled():
     assert found == {"zmq_loop.py": ["pickle.loads("]}
 
 
-@each("channel", CHANNELS)
-def test_tokens_are_not_compared_with_a_vocabulary(channel):
-    most = (1 << 31) - 1
-    step = fp.Step.from_arrays(
-        channel,
-        [1, 1],
-        [[0], [most]],
-        **({"scores": [[0.0]] * 2, "ranks": [1, 1]} if channel.endswith("topk") else {}),
-    )
-    got = fp.decode(fp.encode(step), channel)
-    assert [got.token_ids(i) for i in range(2)] == [[0], [most]]
-
-
 UNPRIVILEGED = """
 step = fp.decode(bytes.fromhex({frame!r}), "topk", mtype=2)
 with fp.Receiver("topk", key={key}) as receiver, fp.Sender("topk", key={key}, dialect="compact") as sender:

@@ -66,18 +66,6 @@ def test_through_one_queue_with_those_that_have_logprobs(dialect, raised_limits,
     assert list(got[1].counts) == [1, -9, 1]
 
 
-def test_the_get_op_has_no_form_for_it(raised_limits, queue_key):
-    _, payload = plain()
-    tensors = [np.full((512 * 21 + 2, 1), 2), np.zeros((512 * 21, 1), np.float32), np.zeros(512, np.int64)]
-    before = [tensor.copy() for tensor in tensors]
-    with fp.Receiver("topk", key=queue_key) as receiver:
-        put(queue_key, payload)
-        with pytest.raises(fp.MalformedMessage, match="channel"):
-            receiver._receive_into(*(tensor.ctypes.data for tensor in tensors), 21, False)
-        assert receiver.stats["malformed"] == 1
-    assert all((a == b).all() for a, b in zip(tensors, before, strict=True))
-
-
 @pytest.mark.framework
 def test_requests_go_on_without_logprobs():
     imported("fastdeploy.output.token_processor")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.kernel_emulation import ROOT
+from tests.lib.paths import ROOT
 
 SOURCE = ROOT / "tests" / "lib" / "driver_prototypes.cpp"
 HEADERS = sorted(Path(os.environ.get("FD_POSTPROC_CUDA_HEADERS", "/nowhere")).rglob("cuda.h"))

@@ -13,6 +13,7 @@ import pytest
 
 import fd_postproc as fp
 from fd_postproc import ops
+from tests.lib.device_saves import placed
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.framework]
@@ -51,21 +52,12 @@ def put(torch):
     return put
 
 
-def on_device(inputs, put, **keywords):
-    return {
-        name: array if name == "not_need_stop" else put(array, **keywords) for name, array in inputs.items()
-    }
-
-
-def steps_of(channel, calls):
-    """What a Receiver makes of the messages of some calls."""
-    found = []
+def received(channel, op, args):
+    """The Step that a Receiver makes of what an op sends."""
     with fp.Receiver(channel) as receiver:
-        for call in calls:
-            call()
-            assert ops.flush(20)
-            found.append(receiver.receive(5))
-    return found
+        op(*args)
+        assert ops.flush(20)
+        return receiver.receive(5)
 
 
 def test_every_op(torch, put, ops_queue, monkeypatch):
@@ -77,15 +69,9 @@ def test_every_op(torch, put, ops_queue, monkeypatch):
             for gap in 0, 3:
                 seed = int(rng.integers(1 << 30))
                 inputs = random_inputs(op, batch, cols, seed)
-                frame = random_frames(op, inputs, put, gap)
-                host, device = steps_of(channel, frame)
+                both = arguments(op, inputs), arguments(op, placed(inputs, put, gap=gap))
+                host, device = [received(channel, getattr(ops, op), args) for args in both]
                 assert host == device, (op, batch, cols, gap, seed)
-
-
-def random_frames(op, inputs, put, gap):
-    from_host = arguments(op, inputs)
-    from_device = arguments(op, on_device(inputs, put, gap=gap))
-    return [lambda: getattr(ops, op)(*from_host), lambda: getattr(ops, op)(*from_device)]
 
 
 def test_the_current_stream_is_the_one(torch, put, ops_queue):

@@ -61,20 +61,8 @@ def test_the_machine_code_belongs_to_the_ptx(tmp_path):
 
 def test_stale_ptx_is_refused(tmp_path):
     """A build from edited sources says what to do."""
-    for folder in ("cuda", "fd_postproc/headers"):
-        (tmp_path / folder).mkdir(parents=True)
-    for name in (
-        "cuda/compile_ptx.py",
-        "cuda/pack.cu",
-        "cuda/pack.h",
-        "cuda/emit.h",
-        "cuda/scan.h",
-        "cuda/job.h",
-        "cuda/pack.ptx",
-        "cuda/pack.cubins.zip",
-        "fd_postproc/headers/request.h",
-    ):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for folder in "cuda", "fd_postproc/headers":
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     with open(tmp_path / "fd_postproc" / "headers" / "request.h", "a") as file:
         file.write("\n")
     copied = runpy.run_path(str(tmp_path / "cuda" / "compile_ptx.py"))

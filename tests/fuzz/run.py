@@ -27,20 +27,11 @@ def fuzz(target, clang, seconds, keep):
         corpus(target, known)
         program = compiled(clang, target, folder, "-fsanitize=fuzzer", *SANITIZERS)
         options = [f"-max_len={TARGETS[target]}", "-print_final_stats=1"]
-        found = subprocess.run(
-            [
-                program,
-                *options,
-                f"-max_total_time={seconds}",
-                f"-artifact_prefix={FUZZ / 'crashes'}/{target}-",
-                known,
-            ]
-        )
+        where = [f"-max_total_time={seconds}", f"-artifact_prefix={FUZZ / 'crashes'}/{target}-", known]
+        found = subprocess.run([program, *options, *where])
         if found.returncode == 0 and keep:
             subprocess.run([program, *options, "-merge=1", merged, known], check=True, capture_output=True)
-            for seed in known.glob(
-                "seed*"
-            ):  # though others reach the same lines: a bug in one may show here only
+            for seed in known.glob("seed*"):  # others reach the same lines; a bug may show here only
                 shutil.copy(seed, merged)
             pack(target, merged)
             print(f"{target}: {len(list(merged.iterdir()))} inputs kept")

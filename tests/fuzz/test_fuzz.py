@@ -14,9 +14,13 @@ from tests.lib.waiting import PATIENCE
 
 
 def build(compiler, target, folder):
-    """With sanitizers where the compiler has them; not optimised, which takes longer than all the inputs."""
+    """With sanitizers where the compiler has them; a trap in place of words, and nothing is optimised:
+
+    to compile these takes longer than all the inputs.
+    """
     try:
-        return fuzz.compiled(compiler, target, folder, "-O0", *fuzz.SANITIZERS)
+        trap = "-fsanitize-undefined-trap-on-error"
+        return fuzz.compiled(compiler, target, folder, "-O0", *fuzz.SANITIZERS, trap)
     except subprocess.CalledProcessError:
         return fuzz.compiled(compiler, target, folder, "-O0")
 

@@ -5,10 +5,16 @@ Usage: leak.py STEPS KEY.  Prints how many KiB the second half of the steps adde
 
 import pickle
 import sys
+from pathlib import Path
 
 import sysv_ipc
 
+sys.path.append(str(Path(__file__).parents[2]))
+
 import fd_postproc as fp
+from tests.lib.random_steps import random_step
+
+LAYOUT = fp.Layout(max_batch=4, top_k=2)
 
 
 def resident_kib():
@@ -18,18 +24,12 @@ def resident_kib():
 
 def messages():
     """One message of every channel and dialect, and some that are refused."""
-    logprobs = fp.Step.from_arrays(
-        "spec_topk", [2, 0, -9, 1], [[n, n + 1, n + 2] for n in range(3)], [[-1.5, -2.5, -3.5]] * 3, [1, 2, 3]
-    )
-    topk = fp.Step.from_arrays("topk", [1, -1], [[5, 6]], [[-0.5, -0.25]], [1])
-    spec = fp.Step.from_arrays("spec", [3, -3], [7, 8, 9])
-    plain = fp.Step.from_arrays("plain", [1, -1, 1], [3, 4])
-    for step in (plain, spec, logprobs):
-        yield step.channel, fp.encode(step)
-    yield "spec_topk", fp.encode(logprobs, "legacy")
-    yield "plain", b"\1\0\0\0\xff\xff\xff\xff"  # refused
-    yield "plain", bytes(3000)  # too long
-    yield "topk", fp.encode(topk, layout=fp.Layout(max_batch=4, top_k=2))
+    for channel in fp._core.CHANNELS:
+        step = random_step(channel, 5, batch=4, cols=None, layout=LAYOUT)
+        for dialect, mtype in ("packed", 1), ("legacy", 1), ("compact", 2):
+            yield channel, fp.encode(step, dialect, layout=LAYOUT), mtype
+    yield "plain", b"\1\0\0\0\xff\xff\xff\xff", 1  # refused
+    yield "plain", bytes(3000), 1  # too long
 
 
 def use(step):
@@ -46,8 +46,8 @@ def use(step):
 
 def run(steps, receivers, queue, sent):
     for n in range(steps):
-        channel, payload = sent[n % len(sent)]
-        queue.send(payload)
+        channel, payload, mtype = sent[n % len(sent)]
+        queue.send(payload, type=mtype)
         try:
             use(receivers[channel].receive(0))
         except fp.MalformedMessage as error:
@@ -56,11 +56,7 @@ def run(steps, receivers, queue, sent):
 
 def main():
     steps, key = map(int, sys.argv[1:])
-    layouts = {"topk": fp.Layout(max_batch=4, top_k=2)}
-    receivers = {
-        channel: fp.Receiver(channel, key=key, layout=layouts.get(channel, fp.GPU))
-        for channel in ("plain", "topk", "spec", "spec_topk")
-    }
+    receivers = {channel: fp.Receiver(channel, key=key, layout=LAYOUT) for channel in fp._core.CHANNELS}
     queue = sysv_ipc.MessageQueue(key, max_message_size=8192)
     try:
         sent = list(messages())

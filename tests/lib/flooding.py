@@ -18,20 +18,14 @@ queue = sysv_ipc.MessageQueue(key, max_message_size=8192)
 step = fp.Step.from_arrays("spec", [6] * 512, list(range(3072)))
 empty = fp.Step.from_arrays("spec", [], [])
 header = FrameHeader.unpack(fp.encode(step, "compact"))
-def message(kind, n):
-    sender = random.getrandbits(64)
-    if kind == "malformed":
-        return b"\\1", 1
-    if kind == "oversized":
-        return bytes(7177), 1
-    if kind == "wrong type":
-        return b"\\1\\0\\0\\0", 9
-    if kind == "stray":
-        return header._replace(sender=sender, seq=n, fragment=1, fragments=3).pack(), 2
-    if kind == "first":
-        return header._replace(sender=sender, seq=n, fragments=3).pack(), 2
-    return fp.encode(empty), 1
-ready = [[message(kind, n) for n in range(2000)] for kind in kinds]
+def piece(fragment):
+    return header._replace(sender=random.getrandbits(64), fragment=fragment, fragments=3).pack(), 2
+messages = {
+    "malformed": lambda: (b"\\1", 1), "oversized": lambda: (bytes(7177), 1),
+    "wrong type": lambda: (b"\\1\\0\\0\\0", 9), "empty": lambda: (fp.encode(empty), 1),
+    "stray": lambda: piece(1), "first": lambda: piece(0),
+}
+ready = [[messages[kind]() for n in range(2000)] for kind in kinds]
 began, sent = time.monotonic(), 0
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 while True:

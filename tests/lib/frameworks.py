@@ -32,15 +32,12 @@ class Paddle:
         return tensor.numpy()
 
 
-class Torch:
+class Torch(Paddle):
     def __init__(self):
         self.torch = _quiet_import("torch")
 
     def tensor(self, array):
         return self.torch.from_numpy(array)
-
-    def array(self, tensor):
-        return tensor.numpy()
 
 
 FRAMEWORKS = {

@@ -164,16 +164,7 @@ int emu_on_device(const call *c, int32_t blocks, int32_t threads, uint64_t seed,
     int decided, intact;
     if (fdk_prepare(&job, &s, &c->layout, c->dialect, c->seq, c->sender, c->capacity, fault) < 0)
         return -1;
-    job.tokens = c->arrays[TOKENS];
-    job.ids = c->arrays[IDS];
-    job.scores = c->arrays[SCORES];
-    job.ranks = c->arrays[RANKS];
-    job.counts = c->arrays[COUNTS];
-    job.offsets = c->arrays[OFFSETS];
-    job.decoded = c->arrays[DECODED];
-    job.prompts = c->arrays[PROMPTS];
-    job.preempted = c->arrays[PREEMPTED];
-    job.steps = c->arrays[STEPS];
+    memcpy(&job.tokens, c->arrays, sizeof c->arrays); /* in this order, one behind the other */
     job.live_batch = c->live_batch;
     job.not_need_stop = c->not_need_stop;
     job.payload = payload;

@@ -2,21 +2,13 @@
 
 import ctypes
 import functools
-import os
-import shlex
-import shutil
-import subprocess
-import sysconfig
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from fd_postproc import Layout
-from tests.lib.paths import ROOT
+from tests.lib import c_library
 
-SOURCE = Path(__file__).with_name("kernel_emulation.c")
 OPS = [  # enum fdp_op
     "save_output",
     "save_output_topk",
@@ -44,12 +36,7 @@ NOT_RUN, REFUSED = -2, -1
 
 
 class _Array(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("row", ctypes.c_int64),
-        ("col", ctypes.c_int64),
-        ("type", ctypes.c_int64),
-    ]
+    _fields_ = [("data", ctypes.c_void_p), *[(name, ctypes.c_int64) for name in ("row", "col", "type")]]
 
 
 class _Call(ctypes.Structure):
@@ -80,32 +67,16 @@ class _Fault(ctypes.Structure):
 
 class _Result(ctypes.Structure):
     _fields_ = [
-        ("length", ctypes.c_int64),
-        ("wide", ctypes.c_int64),
+        *[(name, ctypes.c_int64) for name in ("length", "wide")],
         ("fault", _Fault),
-        ("batch", ctypes.c_int32),
-        ("rows", ctypes.c_int32),
+        *[(name, ctypes.c_int32) for name in ("batch", "rows")],
         ("spare", ctypes.c_int64),
     ]
 
 
-def compiler():
-    """The C compiler's command, or None if there is none."""
-    for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc"):
-        words = shlex.split(command or "")
-        if words and shutil.which(words[0]):
-            return words
-    return None
-
-
 @functools.cache
 def library():
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / "emulation.so"
-        flags = ["-std=c11", "-O2", "-shared", "-fPIC", *shlex.split(os.environ.get("CFLAGS", ""))]
-        headers = ["-I", ROOT]
-        subprocess.run([*compiler(), *flags, *headers, SOURCE, "-o", built], check=True)
-        emulation = ctypes.CDLL(str(built))
+    emulation = c_library.library("kernel_emulation")
     emulation.emu_capacity.restype = ctypes.c_int64
     emulation.emu_on_cpu.restype = ctypes.c_int64
     return emulation

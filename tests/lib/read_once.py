@@ -6,27 +6,20 @@ import functools
 import mmap
 import os
 import platform
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.lib import c_library
+
 
 @functools.cache
 def _library():
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or platform.machine() != "x86_64":
-        pytest.skip("needs a C compiler, and a processor that can be told to do one instruction")
+    if platform.machine() != "x86_64":
+        pytest.skip("needs a processor that can be told to do one instruction")
     if "LD_PRELOAD" in os.environ:
         pytest.skip("a sanitizer has handlers of its own")
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "read_once.so")
-        source = Path(__file__).with_suffix(".c")
-        subprocess.run([compiler, "-O1", "-shared", "-fPIC", source, "-o", library], check=True)
-        found = ctypes.CDLL(str(library))
+    found = c_library.library("read_once")
     found.watch.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4]
     found.unwatch.restype = ctypes.c_int64
     return found

@@ -2,18 +2,10 @@
 
 import ctypes
 import functools
-import os
-import shlex
-import shutil
-import subprocess
-import tempfile
 from dataclasses import astuple
-from pathlib import Path
-
-import pytest
 
 from fd_postproc._core import CHANNELS
-from tests.lib.paths import ROOT
+from tests.lib import c_library
 
 ROOM = {"LEAST_ROOM": 4096, "MOST_KNOWN": 3, "MOST_REMEMBERED": 4, "MOST_EXTRA": 0}  # as in reassembly.c
 REFUSED, MORE, WHOLE = -1, 0, 1  # enum fdf_result
@@ -22,16 +14,7 @@ ADDRESS = ctypes.c_void_p
 
 @functools.cache
 def _library():
-    compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or shutil.which("gcc") or ""]
-    if not compiler[0]:
-        pytest.skip("needs a C compiler")
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "reassembly.so")
-        source = Path(__file__).with_name("reassembly.c")
-        flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        command = [*compiler, *flags, f"-I{ROOT}", source, "-o", library]
-        subprocess.run(command, check=True)
-        found = ctypes.CDLL(str(library))
+    found = c_library.library("reassembly")
     found.begin.restype = ADDRESS
     found.begin.argtypes = [ctypes.c_int] * 5 + [ctypes.c_uint64]
     found.end.argtypes = [ADDRESS]

@@ -66,6 +66,11 @@ def _payload(channel, patience):
             return message.ljust(payload_size(channel), b"\0")
 
 
+def _write(tensors, arrays):
+    for tensor, array in zip(tensors, arrays, strict=True):
+        tensor.set_value(array.reshape(tensor.shape))
+
+
 class GetOps:
     """FastDeploy's get ops.  For a test they wait `patience` seconds and no longer."""
 
@@ -76,7 +81,7 @@ class GetOps:
         words = np.frombuffer(_payload("plain", self.patience), np.int32)
         out = x.numpy().reshape(-1)
         out[: 2 + words[1]] = words[: 2 + words[1]]
-        x.set_value(out.reshape(x.shape))
+        _write([x], [out])
 
     def get_output_topk(self, x, scores, ranks, k, rank, wait):
         payload = _payload("topk", self.patience)
@@ -87,8 +92,7 @@ class GetOps:
         out[:2], out[2 : 2 + used] = words[:2], words[2 : 2 + used]
         out_scores[:used] = np.frombuffer(payload, np.float32)[43016 // 4 :][:used]
         out_ranks[:batch] = words[86024 // 4 :][:batch]
-        for tensor, values in (x, out), (scores, out_scores), (ranks, out_ranks):
-            tensor.set_value(values.reshape(tensor.shape))
+        _write((x, scores, ranks), (out, out_scores, out_ranks))
 
     def speculate_get_output(self, x, rank, wait, every_rank):
         x.set_value(np.frombuffer(_payload("spec", self.patience), np.int32).astype(np.int64))
@@ -106,8 +110,7 @@ class GetOps:
                 out[515 + row : 515 + row + cols] = words[slot + 21 * j :][:cols]
                 out_scores[row : row + cols] = floats[slot + 126 + 21 * j :][:cols]
                 out_ranks[6 * i + j] = words[slot + 252 + j]
-        for tensor, values in (x, out), (scores, out_scores), (ranks, out_ranks):
-            tensor.set_value(values.reshape(tensor.shape))
+        _write((x, scores, ranks), (out, out_scores, out_ranks))
 
 
 def receive(double, channel, patience=10):

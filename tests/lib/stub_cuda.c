@@ -47,10 +47,12 @@ typedef struct {
 static range ranges[MOST_RANGES];
 static int n_ranges;
 static uint8_t *reserved, *next_address;
-static size_t live_pinned, live_events;
-static int initialised, sticky, module_loads;
-static int counts[4]; /* of what the tests ask for: enum counted */
-enum counted { ALLOCATIONS, SHARED_BYTES, IDS_IN_LINE, ALLOCATIONS_BEGUN };
+static int initialised, sticky;
+/* What the tests ask for; stub_cuda.py has their names. */
+enum counted {
+    ALLOCATIONS, ALLOCATIONS_BEGUN, LIVE_PINNED, LIVE_EVENTS, MODULE_LOADS, SHARED_BYTES, IDS_IN_LINE, COUNTED,
+};
+static int counts[COUNTED];
 static pid_t pid;
 static int64_t delay_us, allocation_us;
 
@@ -106,10 +108,8 @@ void stub_fail(const char *call, int after, int code)
 /* Both, if negative: until there is another number. */
 void stub_slow_allocation(int64_t us) { __atomic_store_n(&allocation_us, us, __ATOMIC_RELAXED); }
 void stub_delay(int64_t us) { __atomic_store_n(&delay_us, us, __ATOMIC_RELAXED); }
-size_t stub_live_pinned(void) { return live_pinned; }
-size_t stub_live_events(void) { return live_events; }
-int stub_module_loads(void) { return module_loads; }
 int stub_count(int what) { return __atomic_load_n(&counts[what], __ATOMIC_RELAXED); }
+static void count(enum counted what, int more) { __atomic_fetch_add(&counts[what], more, __ATOMIC_RELAXED); }
 
 static void take_long(const int64_t *delay)
 {
@@ -117,8 +117,7 @@ static void take_long(const int64_t *delay)
     int waits = MOST_WAITS;
     while ((us = __atomic_load_n(delay, __ATOMIC_RELAXED)) < 0 && waits-- > 0)
         usleep(1000);
-    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&t, NULL);
+    usleep(us < 0 ? 0 : (useconds_t)us);
 }
 
 /* A child's copy of the lock may be held by a thread that the child does not have. */
@@ -127,26 +126,20 @@ static void in_child(void)
     pthread_mutex_init(&lock, NULL);
 }
 
-/* STUB_CUDA_FAIL=call:after:code,... */
+/* STUB_CUDA_FAIL=call:after:code */
 __attribute__((constructor)) static void begin(void)
 {
-    char *text = getenv("STUB_CUDA_FAIL"), *each, *rest = NULL;
+    const char *text = getenv("STUB_CUDA_FAIL");
+    char call[48];
+    int after, code, length;
     delay_us = number("STUB_CUDA_DELAY_US", 0);
     reserved = mmap(NULL, (size_t)1 << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     next_address = reserved;
     pthread_atfork(NULL, NULL, in_child);
     for (int k = 0; k < DEVICES; k++)
         contexts[k].device = k;
-    if (text == NULL)
-        return;
-    text = strdup(text);
-    for (each = strtok_r(text, ",", &rest); each != NULL; each = strtok_r(NULL, ",", &rest)) {
-        char call[48];
-        int after, code;
-        if (sscanf(each, "%47[^:]:%d:%d", call, &after, &code) == 3)
-            stub_fail(call, after, code);
-    }
-    free(text);
+    for (; text != NULL && sscanf(text, "%47[^:]:%d:%d%n", call, &after, &code, &length) == 3; text += length)
+        stub_fail(call, after, code);
 }
 
 /* The code that a test has asked for; a child of the process that initialised the driver gets one, too. */
@@ -229,7 +222,7 @@ static range *add_range(size_t size, int device)
     next_address += pages + PAGE;
     if (next_address > reserved + ((size_t)1 << 35)) /* many small ones come and go in the long tests */
         next_address = reserved;
-    live_pinned += device < 0 ? pages : 0;
+    count(LIVE_PINNED, device < 0 ? (int)pages : 0);
     pthread_mutex_unlock(&lock);
     close(file);
     return r;
@@ -240,7 +233,7 @@ static void drop_range(range *r)
     munmap(r->real, r->size);
     if (r->host != NULL)
         munmap(r->host, r->size);
-    live_pinned -= r->device < 0 ? r->size : 0;
+    count(LIVE_PINNED, r->device < 0 ? -(int)r->size : 0);
     memset(r, 0, sizeof *r);
 }
 
@@ -265,12 +258,26 @@ static void *real_of(const void *at)
 /* For the tests: a device's memory. */
 void *stub_alloc(size_t size, int device) { return add_range(size == 0 ? 1 : size, device)->at; }
 
-void stub_free(void *at)
+static range *pinned(const void *memory)
 {
-    pthread_mutex_lock(&lock);
-    drop_range(range_of(at));
-    pthread_mutex_unlock(&lock);
+    for (int k = 0; k < n_ranges; k++)
+        if (ranges[k].host == memory && memory != NULL)
+            return &ranges[k];
+    return NULL;
 }
+
+static int release(const void *at, range *(*find)(const void *))
+{
+    range *r;
+    pthread_mutex_lock(&lock);
+    r = find(at);
+    if (r != NULL)
+        drop_range(r);
+    pthread_mutex_unlock(&lock);
+    return r != NULL ? OK : INVALID_VALUE;
+}
+
+void stub_free(void *at) { release(at, range_of); }
 
 void stub_put(void *to, const void *from, size_t size) { memcpy(real_of(to), from, size); }
 
@@ -314,13 +321,13 @@ static void leave_event(fdv_event event)
 {
     if (--event->users == 0 && event->destroyed) {
         free(event);
-        live_events--;
+        count(LIVE_EVENTS, -1);
     }
 }
 
 static void *stream_main(void *data)
 {
-    fdv_stream stream = data;
+    const fdv_stream stream = data;
     for (;;) {
         work *w;
         pthread_mutex_lock(&lock);
@@ -331,9 +338,8 @@ static void *stream_main(void *data)
         if (stream->first == NULL)
             stream->last = &stream->first;
         pthread_mutex_unlock(&lock);
-        if (w->kind != RECORD) {
+        if (w->kind != RECORD)
             take_long(&delay_us);
-        }
         if (w->kind == BUSY)
             usleep((useconds_t)w->size);
         if (w->kind == LAUNCH)
@@ -393,14 +399,12 @@ int stub_capture(fdv_stream stream, int on)
 static void append(fdv_stream stream, fdv_context context, work *w)
 {
     if (stream == NULL) {
-        fdv_stream made = NULL;
-        if (__atomic_load_n(&legacy[context->device], __ATOMIC_ACQUIRE) == NULL)
-            made = stub_stream_of(context->device, 0);
-        pthread_mutex_lock(&lock);
+        static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+        pthread_mutex_lock(&making);
         if (legacy[context->device] == NULL)
-            __atomic_store_n(&legacy[context->device], made, __ATOMIC_RELEASE);
+            legacy[context->device] = stub_stream_of(context->device, 0);
         stream = legacy[context->device];
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&making);
     }
     pthread_mutex_lock(&lock);
     *stream->last = w;
@@ -424,15 +428,6 @@ void stub_put_later(void *to, const void *from, size_t size, fdv_stream stream)
     w->from = malloc(size);
     memcpy(w->from, from, size);
     w->size = size;
-    append(stream, &contexts[0], w);
-}
-
-/* Work that takes so many microseconds. */
-static void busy(fdv_stream stream, int64_t us)
-{
-    work *w = calloc(1, sizeof *w);
-    w->kind = BUSY;
-    w->size = (size_t)us;
     append(stream, &contexts[0], w);
 }
 
@@ -558,12 +553,10 @@ int stub_depth(void) { return depth; }
 
 fdv_result cuModuleLoadData(fdv_module *module, const void *image)
 {
-    const int64_t us = number("STUB_CUDA_LOAD_US", 0);
-    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
     ENTER_UNSAFE("cuModuleLoadData");
-    nanosleep(&t, NULL);
+    usleep((useconds_t)number("STUB_CUDA_LOAD_US", 0));
     *module = (fdv_module)now();
-    module_loads++;
+    count(MODULE_LOADS, 1);
     if (memcmp(image, "\177ELF", 4) == 0) /* machine code */
         return number("STUB_CUDA_CUBINS", 1) && now() != NULL ? OK : INVALID_IMAGE;
     return now() != NULL && strstr(image, ".entry fdk_pack") != NULL ? OK : INVALID_IMAGE;
@@ -590,20 +583,12 @@ fdv_result cuMemHostAlloc(void **memory, size_t size, unsigned flags)
         return INVALID_CONTEXT;
     if (flags != (FDV_HOST_PORTABLE | FDV_HOST_MAPPED))
         return INVALID_VALUE;
-    __atomic_fetch_add(&counts[ALLOCATIONS_BEGUN], 1, __ATOMIC_RELAXED);
+    count(ALLOCATIONS_BEGUN, 1);
     take_long(&allocation_us);
-    __atomic_fetch_add(&counts[ALLOCATIONS], 1, __ATOMIC_RELAXED);
+    count(ALLOCATIONS, 1);
     *memory = add_range(size, -1)->host;
     memset(*memory, 0xA5, size); /* the driver promises nothing about it */
     return OK;
-}
-
-static range *pinned(const void *memory)
-{
-    for (int k = 0; k < n_ranges; k++)
-        if (ranges[k].host == memory && memory != NULL)
-            return &ranges[k];
-    return NULL;
 }
 
 fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsigned flags)
@@ -620,14 +605,8 @@ fdv_result cuMemHostGetDevicePointer_v2(fdv_address *address, void *memory, unsi
 
 fdv_result cuMemFreeHost(void *memory)
 {
-    range *r;
     ENTER_UNSAFE("cuMemFreeHost");
-    pthread_mutex_lock(&lock);
-    r = pinned(memory);
-    if (r != NULL)
-        drop_range(r);
-    pthread_mutex_unlock(&lock);
-    return r != NULL ? OK : INVALID_VALUE;
+    return release(memory, pinned);
 }
 
 fdv_result cuPointerGetAttribute(void *value, int attribute, fdv_address address)
@@ -649,9 +628,7 @@ fdv_result cuEventCreate(fdv_event *event, unsigned flags)
         return INVALID_CONTEXT;
     *event = calloc(1, sizeof **event);
     (*event)->context = now();
-    pthread_mutex_lock(&lock);
-    live_events++;
-    pthread_mutex_unlock(&lock);
+    count(LIVE_EVENTS, 1);
     if (flags == 0 && getenv("FD_POSTPROC_TEST_DRIVER") != NULL) /* tools/gpu.py times with it */
         return OK;
     return flags == (FDV_EVENT_BLOCKING | FDV_EVENT_NO_TIMING) ? OK : INVALID_VALUE;
@@ -749,14 +726,8 @@ fdv_result cuMemAlloc_v2(fdv_address *address, size_t size)
 
 fdv_result cuMemFree_v2(fdv_address address)
 {
-    range *r;
     ENTER_UNSAFE("cuMemFree");
-    pthread_mutex_lock(&lock);
-    r = range_of((void *)address);
-    if (r != NULL)
-        drop_range(r);
-    pthread_mutex_unlock(&lock);
-    return r != NULL ? OK : INVALID_VALUE;
+    return release((void *)address, range_of);
 }
 
 fdv_result cuStreamCreate(fdv_stream *stream, unsigned flags)
@@ -793,11 +764,14 @@ fdv_result cuMemcpyHtoDAsync_v2(fdv_address to, const void *from, size_t size, f
     return OK;
 }
 
-fdv_result cuLaunchHostFunc(fdv_stream stream, void (*function)(void *), void *data)
+/* Work that takes so many microseconds, as real_cuda.py has it. */
+fdv_result cuLaunchHostFunc(fdv_stream stream, void (*function)(void *), void *us)
 {
-    ENTER("cuLaunchHostFunc");
+    work *w = calloc(1, sizeof *w);
     (void)function;
-    busy(stream, (int64_t)(intptr_t)data);
+    w->kind = BUSY;
+    w->size = (size_t)us;
+    append(stream, &contexts[0], w);
     return OK;
 }
 
@@ -826,12 +800,8 @@ fdv_result cuEventElapsedTime(float *milliseconds, fdv_event begin, fdv_event en
 
 fdv_result cuMemcpyDtoHAsync_v2(void *to, fdv_address from, size_t size, fdv_stream stream)
 {
-    ENTER("cuMemcpyDtoHAsync");
     (void)stream;
-    if (now() == NULL || real_of((void *)from) == NULL)
-        return INVALID_VALUE;
-    memcpy(to, real_of((void *)from), size);
-    return OK;
+    return cuMemcpyDtoH_v2(to, from, size);
 }
 
 fdv_result cuDeviceGetName(char *name, int size, fdv_device device)

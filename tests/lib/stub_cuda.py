@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.lib.kernel_emulation import ROOT, compiler
+from tests.lib.c_library import SHARED, STRICT, compiler
 
 SOURCE = Path(__file__).with_name("stub_cuda.c")
 NAME = "libcuda.so.1"
+COUNTED = ["allocations", "allocations begun", "pinned", "events", "loads", "shared", "ids in line"]
 
 
 def build(folder):
     """Compile it; the library's path."""
     built = Path(folder) / NAME
-    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    headers = ["-I", ROOT]
-    name = f"-Wl,-soname,{NAME}"
-    subprocess.run([*compiler(), *flags, *headers, SOURCE, name, "-o", built], check=True)
+    command = [*compiler(), *STRICT, *SHARED, SOURCE, f"-Wl,-soname,{NAME}", "-o", built]
+    subprocess.run(command, check=True)
     return built
 
 
@@ -36,12 +35,15 @@ def load(path=None):
     if _loaded is not None:
         return _loaded
     stub = ctypes.CDLL(path)
-    for name in "stub_alloc", "stub_stream":
+    for name in "stub_alloc", "stub_stream", "stub_stream_of":
         getattr(stub, name).restype = ctypes.c_void_p
-    for name in "stub_live_pinned", "stub_live_events":
-        getattr(stub, name).restype = ctypes.c_size_t
     _loaded = stub
     return stub
+
+
+def counted(what):
+    """One of the stub's counts."""
+    return load().stub_count(COUNTED.index(what))
 
 
 class Memory:

@@ -3,8 +3,6 @@
 import contextlib
 import logging
 import os
-import subprocess
-import textwrap
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -18,9 +16,9 @@ from fd_postproc import ops, queues
 from fd_postproc.log_throttle import Backoff, Complaints
 from fd_postproc.ops import receive
 from tests import reference
-from tests.lib.children import python
 from tests.lib.getting import SHAPES, fresh, get
 from tests.lib.goldens import PICKED
+from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.waiting import signalled, until
 
@@ -266,41 +264,32 @@ def test_every_thread_may_call(send):
     assert sorted(got) == list(range(steps))
 
 
-def bad_tensors():
-    good = fresh("topk")
-    frozen = good[1].copy()
-    frozen.flags.writeable = False
-    return [
-        (
-            (list(range(600)), *good[1:]),
-            TypeError,
-            "x must be a Paddle or PyTorch tensor or a NumPy array, not list",
-        ),
-        ((good[0].astype(np.int32), *good[1:]), TypeError, "x has dtype int32, expected int64"),
-        (
-            (good[0], good[1].astype(np.float64), good[2]),
-            TypeError,
-            "scores has dtype float64, expected float32",
-        ),
-        ((good[0], good[1], good[2][:511]), ValueError, r"ranks has 511 elements \(shape \[511\]\)"),
-        ((np.zeros((2, 512 * 21 + 2), np.int64).T, *good[1:]), ValueError, "x is not contiguous"),
-        ((good[0], frozen, good[2]), ValueError, "scores is read-only"),
-    ]
+FROZEN = np.zeros((512 * 21, 1), np.float32)
+FROZEN.flags.writeable = False
+BAD_TENSORS = [  # of those of topk: which, what it becomes, and what is said
+    (
+        0,
+        lambda x: list(range(600)),
+        TypeError,
+        "x must be a Paddle .* or a NumPy array, not list",
+    ),
+    (0, lambda x: x.astype(np.int32), TypeError, "x has dtype int32, expected int64"),
+    (1, lambda x: x.astype(np.float64), TypeError, "scores has dtype float64, expected float32"),
+    (2, lambda x: x[:511], ValueError, r"ranks has 511 elements \(shape \[511\]\)"),
+    (0, lambda x: np.zeros((2, x.size), np.int64).T, ValueError, "x is not contiguous"),
+    (1, lambda x: FROZEN, ValueError, "scores is read-only"),
+]
 
 
-@each("case", range(6))
-def test_unfit_tensors_are_refused_before_anything_is_received(send, case):
-    tensors, error, text = bad_tensors()[case]
-    send(
-        "topk",
-        fp.encode(fp.Step.from_arrays("topk", [-1], np.empty((0, 1)), np.empty((0, 1)), []))[:7] + b"\0",
-    )
+@each("which, change, error, text", BAD_TENSORS)
+def test_unfit_tensors_are_refused_before_anything_is_received(send, which, change, error, text):
+    queue, tensors = send("topk", b"anything"), fresh("topk")
+    tensors[which] = change(tensors[which])
     with pytest.raises(error, match=text):
         get("topk", tensors)
     for k in -1, 21:
         with pytest.raises(ValueError, match=rf"k = {k} is outside 0\.\.20"):
             get("topk", fresh("topk"), k=k, wait=False)
-    queue = sysv_ipc.MessageQueue(queues.locate("topk"))
     assert queue.current_messages == 1
     queue.receive()
 
@@ -319,11 +308,11 @@ def test_another_layout(send):
 
 def test_counters_have_their_names_before_anything_is_sent():
     code = """
-        from fd_postproc import ops
-        for stats in (ops.save_stats(), ops.receive_stats()):
-            assert stats["waits"] == stats["messages"] == sum(stats.values()) == 0
-    """
-    subprocess.run(python(textwrap.dedent(code)), check=True)
+from fd_postproc import ops
+for stats in (ops.save_stats(), ops.receive_stats()):
+    assert stats["waits"] == stats["messages"] == sum(stats.values()) == 0
+"""
+    assert nursery().run(code).returncode == 0
 
 
 def test_a_plain_step_fills_no_log_probabilities(send, complaints, caplog):

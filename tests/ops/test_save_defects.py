@@ -56,95 +56,89 @@ WIDE = 1 << 31
 TOPK, SPEC, SPEC_TOPK = "save_output_topk", "speculate_save_output", "speculate_save_output_topk"
 FIRST, FIRST_TOPK = "mtp_save_first_token", "mtp_save_first_token_with_topk"
 
-# defect, op, what is wrong with the inputs, attributes, what the error says
+X, TABLE, COUNTS, OFFSETS = "x", "sampled_token_ids", "token_num_per_batch", "cu_batch_token_offset"
+IDS, RANKS = "logprob_token_ids", "logprob_ranks"
+ACCEPTED = "accept_tokens"
+
+
+def narrow(n):
+    return lambda tensor: tensor[:, :n]
+
+
+def flat(tensor):
+    return tensor.reshape(-1)
+
+
+def short(n):
+    return lambda tensor: tensor.reshape(-1)[:n]
+
+
+# defect, op, what is wrong with the inputs, what the error says
 REFUSED = [
-    ("H4", SPEC, put("accept_num", 1, 7), {}, ["accept_num", "1", "7", "6"]),
-    ("H4", SPEC, put("accept_num", 2, WIDE - 1), {}, ["accept_num", "2", "2147483647", "6"]),
-    ("H4", SPEC_TOPK, put("token_num_per_batch", 1, 7), {}, ["token_num_per_batch", "1", "7", "6"]),
-    ("H4", SPEC_TOPK, put("token_num_per_batch", 0, 1000), {}, ["token_num_per_batch", "0", "1000", "6"]),
-    ("H4", FIRST_TOPK, put("token_num_per_batch", 1, 6), {}, ["token_num_per_batch", "1", "6"]),
-    ("H4", FIRST_TOPK, put("token_num_per_batch", 1, WIDE - 1), {}, ["token_num_per_batch", "1", "6"]),
-    ("H6", SPEC, replaced("accept_tokens", lambda t: t[:, :1]), {}, ["accept_tokens", "0", "2", "1"]),
-    ("H6", SPEC_TOPK, replaced("sampled_token_ids", lambda t: t[:, :1]), {}, ["sampled_token_ids", "2", "1"]),
-    ("H6", FIRST, replaced("x", lambda t: t[:, :1]), {}, ["x", "2", "1"]),
-    (
-        "H6",
-        FIRST_TOPK,
-        replaced("sampled_token_ids", lambda t: t[:, :2]),
-        {},
-        ["sampled_token_ids", "3", "2"],
-    ),
-    ("H8", SPEC_TOPK, None, {"message_flag": 256}, ["message_flag", "256", "255"]),
-    ("H8", SPEC_TOPK, None, {"message_flag": -1}, ["message_flag", "-1", "255"]),
-    ("H8", FIRST_TOPK, None, {"message_flag": 1 << 40}, ["message_flag", str(1 << 40), "255"]),
-    ("H19", "save_output", put("x", 2, WIDE), {}, ["x", "2", str(WIDE)]),
-    ("H19", "save_output", put("x", 1, -WIDE - 1), {}, ["x", "1", str(-WIDE - 1)]),
-    ("H19", TOPK, put("x", 0, WIDE), {}, ["x", "0", str(WIDE)]),
-    ("H19", TOPK, put("topk_ids", (1, 1), 1 << 32), {}, ["topk_ids", "1", "1", str(1 << 32)]),
-    ("H19", TOPK, put("topk_ids", (1, 3), 1 << 32), {}, ["topk_ids", "1", "3", str(1 << 32)]),
-    ("H19", TOPK, put("ranks", 2, WIDE), {}, ["ranks", "2", str(WIDE)]),
-    ("H19", SPEC, put("accept_tokens", (1, 1), WIDE), {}, ["accept_tokens", "1", str(WIDE)]),
-    ("H19", FIRST, put("x", (2, 1), WIDE), {}, ["x", "2", "1", str(WIDE)]),
-    ("H19", SPEC_TOPK, put("sampled_token_ids", (1, 1), WIDE), {}, ["sampled_token_ids", "1", str(WIDE)]),
-    (
-        "H19",
-        SPEC_TOPK,
-        put("logprob_token_ids", (3, 2), WIDE),
-        {},
-        ["logprob_token_ids", "3", "2", str(WIDE)],
-    ),
-    ("H19", SPEC_TOPK, put("logprob_ranks", 3, -WIDE - 1), {}, ["logprob_ranks", "3", str(-WIDE - 1)]),
-    ("H19", FIRST_TOPK, put("sampled_token_ids", (1, 2), WIDE), {}, ["sampled_token_ids", "1", str(WIDE)]),
-    ("offset", SPEC_TOPK, put("cu_batch_token_offset", 1, 5), {}, ["cu_batch_token_offset", "1", "6"]),
-    ("offset", SPEC_TOPK, put("cu_batch_token_offset", 1, -1), {}, ["cu_batch_token_offset", "1", "-1"]),
-    ("offset", SPEC_TOPK, put("cu_batch_token_offset", 2, WIDE - 1), {}, ["cu_batch_token_offset", "2"]),
-    ("offset", FIRST_TOPK, put("cu_batch_token_offset", 1, 6), {}, ["cu_batch_token_offset", "1", "6"]),
-    ("1-D", SPEC, replaced("accept_tokens", lambda t: t.reshape(-1)), {}, ["accept_tokens", "[18]"]),
-    (
-        "1-D",
-        SPEC_TOPK,
-        replaced("sampled_token_ids", lambda t: t.reshape(-1)),
-        {},
-        ["sampled_token_ids", "[24]"],
-    ),
-    ("1-D", FIRST_TOPK, replaced("sampled_token_ids", lambda t: t[:2]), {}, ["sampled_token_ids", "[2, 8]"]),
-    ("shape", TOPK, replaced("logprob_scores", lambda t: t[:, :3]), {}, ["logprob_scores", "[3, 3]"]),
-    ("shape", TOPK, replaced("topk_ids", lambda t: t[:2]), {}, ["topk_ids", "[2, 4]"]),
-    ("shape", TOPK, replaced("ranks", lambda t: t[:2]), {}, ["ranks", "2"]),
+    ("H4", SPEC, put("accept_num", 1, 7), ["accept_num", "1", "7", "6"]),
+    ("H4", SPEC, put("accept_num", 2, WIDE - 1), ["accept_num", "2", "2147483647", "6"]),
+    ("H4", SPEC_TOPK, put(COUNTS, 1, 7), [COUNTS, "1", "7", "6"]),
+    ("H4", SPEC_TOPK, put(COUNTS, 0, 1000), [COUNTS, "0", "1000", "6"]),
+    ("H4", FIRST_TOPK, put(COUNTS, 1, 6), [COUNTS, "1", "6"]),
+    ("H4", FIRST_TOPK, put(COUNTS, 1, WIDE - 1), [COUNTS, "1", "6"]),
+    ("H6", SPEC, replaced(ACCEPTED, narrow(1)), [ACCEPTED, "0", "2", "1"]),
+    ("H6", SPEC_TOPK, replaced(TABLE, narrow(1)), [TABLE, "2", "1"]),
+    ("H6", FIRST, replaced(X, narrow(1)), [X, "2", "1"]),
+    ("H6", FIRST_TOPK, replaced(TABLE, narrow(2)), [TABLE, "3", "2"]),
+    ("H8", SPEC_TOPK, {"message_flag": 256}, ["message_flag", "256", "255"]),
+    ("H8", SPEC_TOPK, {"message_flag": -1}, ["message_flag", "-1", "255"]),
+    ("H8", FIRST_TOPK, {"message_flag": 1 << 40}, ["message_flag", str(1 << 40), "255"]),
+    ("H19", "save_output", put(X, 2, WIDE), [X, "2", str(WIDE)]),
+    ("H19", "save_output", put(X, 1, -WIDE - 1), [X, "1", str(-WIDE - 1)]),
+    ("H19", TOPK, put(X, 0, WIDE), [X, "0", str(WIDE)]),
+    ("H19", TOPK, put("topk_ids", (1, 1), 1 << 32), ["topk_ids", "1", "1", str(1 << 32)]),
+    ("H19", TOPK, put("topk_ids", (1, 3), 1 << 32), ["topk_ids", "1", "3", str(1 << 32)]),
+    ("H19", TOPK, put("ranks", 2, WIDE), ["ranks", "2", str(WIDE)]),
+    ("H19", SPEC, put(ACCEPTED, (1, 1), WIDE), [ACCEPTED, "1", str(WIDE)]),
+    ("H19", FIRST, put(X, (2, 1), WIDE), [X, "2", "1", str(WIDE)]),
+    ("H19", SPEC_TOPK, put(TABLE, (1, 1), WIDE), [TABLE, "1", str(WIDE)]),
+    ("H19", SPEC_TOPK, put(IDS, (3, 2), WIDE), [IDS, "3", "2", str(WIDE)]),
+    ("H19", SPEC_TOPK, put(RANKS, 3, -WIDE - 1), [RANKS, "3", str(-WIDE - 1)]),
+    ("H19", FIRST_TOPK, put(TABLE, (1, 2), WIDE), [TABLE, "1", str(WIDE)]),
+    ("offset", SPEC_TOPK, put(OFFSETS, 1, 5), [OFFSETS, "1", "6"]),
+    ("offset", SPEC_TOPK, put(OFFSETS, 1, -1), [OFFSETS, "1", "-1"]),
+    ("offset", SPEC_TOPK, put(OFFSETS, 2, WIDE - 1), [OFFSETS, "2"]),
+    ("offset", FIRST_TOPK, put(OFFSETS, 1, 6), [OFFSETS, "1", "6"]),
+    ("1-D", SPEC, replaced(ACCEPTED, flat), [ACCEPTED, "[18]"]),
+    ("1-D", SPEC_TOPK, replaced(TABLE, flat), [TABLE, "[24]"]),
+    ("1-D", FIRST_TOPK, replaced(TABLE, lambda t: t[:2]), [TABLE, "[2, 8]"]),
+    ("shape", TOPK, replaced("logprob_scores", narrow(3)), ["logprob_scores", "[3, 3]"]),
+    ("shape", TOPK, replaced("topk_ids", lambda t: t[:2]), ["topk_ids", "[2, 4]"]),
+    ("shape", TOPK, replaced("ranks", short(2)), ["ranks", "2"]),
+    ("shape", "save_output", replaced("not_need_stop", short(0)), ["not_need_stop"]),
+    ("shape", "save_output", replaced("preempted_idx", short(2)), ["preempted_idx", "2", "3"]),
     *(
-        ("shape", op, replaced(name, lambda t: t.reshape(-1)[:2]), {}, [name, "2", "3"])
-        for op, names in {
-            "save_output": ("preempted_idx",),
-            SPEC: ("seq_lens_decoder", "prompt_lens", "preempted_idx"),
-            SPEC_TOPK: ("seq_lens_decoder", "prompt_lens", "cu_batch_token_offset"),
-            FIRST: ("seq_lens_decoder", "prompt_lens", "step_idx"),
-        }.items()
-        for name in names
+        ("shape", "save_output", replaced(X, lambda t, n=n: np.zeros((3, n), int)), ["have 1 column"])
+        for n in (0, 2)
     ),
-    ("shape", "save_output", replaced("not_need_stop", lambda t: t[:0]), {}, ["not_need_stop"]),
+    ("shape", SPEC, replaced("accept_num", short(1)), [ACCEPTED, "[3, 6]", "1"]),
+    ("shape", SPEC, replaced("preempted_idx", short(2)), ["preempted_idx", "2", "3"]),
+    ("shape", SPEC_TOPK, replaced("logprob_scores", narrow(2)), ["logprob_scores", "[6, 2]"]),
+    ("shape", SPEC_TOPK, replaced(OFFSETS, short(2)), [OFFSETS, "2", "3"]),
+    ("shape", FIRST, replaced("step_idx", short(2)), ["step_idx", "2", "3"]),
     *(
-        ("shape", "save_output", replaced("x", lambda t, n=n: np.zeros((3, n), int)), {}, ["have 1 column"])
-        for n in (0, 2, 3)
+        ("shape", op, replaced(name, short(2)), [name, "2", "3"])
+        for op in (SPEC, SPEC_TOPK, FIRST)
+        for name in ("seq_lens_decoder", "prompt_lens")
     ),
-    *(
-        ("flag", SPEC_TOPK, None, {"message_flag": n}, [f"message_flag = {n} is not one of 3"])
-        for n in (1, 255)
-    ),
-    ("shape", SPEC, replaced("accept_num", lambda t: t[:1]), {}, ["accept_tokens", "[3, 6]", "1"]),
-    ("shape", SPEC_TOPK, replaced("logprob_scores", lambda t: t[:, :2]), {}, ["logprob_scores", "[6, 2]"]),
+    *(("flag", SPEC_TOPK, {"message_flag": n}, [f"message_flag = {n} is not one of 3"]) for n in (1, 255)),
 ]
 
 
 @each("dialect", ["packed", "legacy", "compact"])
 @each("case", REFUSED)
 def test_refused(case, dialect, raised_limits, ops_queue, monkeypatch):
-    _, op, change, attributes, fragments = case
+    _, op, change, fragments = case
     monkeypatch.setenv("FD_POSTPROC_DIALECT", dialect)
     inputs = calm(op)
     getattr(ops, op)(*arguments(op, inputs))  # fine as they are
     ops_queue.take(CHANNELS[op])
-    if change is not None:
-        change(inputs)
+    attributes = change if isinstance(change, dict) else change(inputs) or {}
     with pytest.raises(ValueError) as caught:
         getattr(ops, op)(*arguments(op, inputs, **attributes))
     for fragment in fragments:

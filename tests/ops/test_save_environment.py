@@ -46,14 +46,7 @@ def test_message_id(text, number, dialect, ops_queue, monkeypatch):
 
 @each(
     "name, text",
-    [
-        *(
-            ("INFERENCE_MSG_ID", text)
-            for text in ("2", "-1", "one", "1.5", "0x1", "4294967296", "99999999999999999999", "2147483648")
-        ),
-        *(("FD_POSTPROC_DIALECT", text) for text in ("dense", "PACKED", "auto,packed")),
-        ("INFERENCE_MSG_QUEUE_ID", "five"),
-    ],
+    [("INFERENCE_MSG_ID", "2"), ("FD_POSTPROC_DIALECT", "dense"), ("INFERENCE_MSG_QUEUE_ID", "five")],
 )
 def test_a_bad_value(name, text, ops_queue, monkeypatch):
     with monkeypatch.context() as inside:

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from dataclasses import replace
 
 import pytest
 
@@ -10,11 +9,10 @@ import fd_postproc as fp
 from fd_postproc import ops
 from tests.lib.children import python
 from tests.lib.marks import forks_beside_threads
+from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
-from tests.lib.saving import received_meanwhile, saved, send, step_of
-from tests.lib.waiting import PATIENCE
-from tests.reference import ReferenceStep
+from tests.lib.saving import saved, send
 
 
 @each("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
@@ -30,15 +28,6 @@ def test_a_message_that_no_queue_can_hold(op, default_limits, ops_queue):
     small = arguments("save_output", random_inputs("save_output", 512, 1, 1))
     ops.save_output(*small)  # and the next one goes through
     ops_queue.take("plain")
-
-
-@each("op", [op for op in CHANNELS if CHANNELS[op].endswith("topk")])
-def test_a_peer_that_understands_compact_frames_gets_it_whole(op, default_limits, ops_queue, monkeypatch):
-    monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
-    args = arguments(op, random_inputs(op, 512, 21, 1))
-    step = received_meanwhile(CHANNELS[op], lambda: send(op, *args))
-    expected = step_of(saved(op, *args))
-    assert ReferenceStep.from_step(step) == replace(expected, dialect="compact", seq=step.seq)
 
 
 def test_a_removed_queue_is_made_again(ops_queue):
@@ -68,7 +57,7 @@ if child == 0:
     os._exit(0 if save() else 9)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    assert subprocess.run(python(code), timeout=PATIENCE).returncode == 0
+    assert nursery().run(code).returncode == 0
 
 
 WAITING = """

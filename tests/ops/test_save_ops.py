@@ -48,60 +48,50 @@ def recorded_call(golden):
     return op, arguments(op, inputs, **attributes), inputs
 
 
-def wrong_rows(golden, inputs):
-    """Defect H7: FastDeploy's legacy op takes these from the wrong rows of narrow logprob tensors."""
-    return (
-        golden.channel == "spec_topk"
-        and golden.dialect == "legacy"
-        and inputs["logprob_scores"].shape[1] != 21
-    )
+def message_of(golden):
+    """What the op must send; None: it refuses the sampled tokens of all requests as one column.
 
-
-def flat_sampled(inputs):
-    """An older op took the sampled tokens of all requests as one column."""
-    table = inputs.get("sampled_token_ids")
-    return table is not None and len(table) != len(inputs["token_num_per_batch"])
-
-
-def check_recorded_message(golden, ops_queue, monkeypatch, tensor):
+    An older op of FastDeploy took them so.
+    """
     op, args, inputs = recorded_call(golden)
+    table = inputs.get("sampled_token_ids")
+    if table is not None and len(table) != len(inputs["token_num_per_batch"]):
+        return None
+    return saved(op, *args, dialect=golden.dialect)
+
+
+def assert_recorded(golden, payload, expected):
+    """Defect H7: FastDeploy's legacy op takes scores from the wrong rows of narrow logprob tensors."""
+    legacy_topk = (golden.channel, golden.dialect) == ("spec_topk", "legacy")
+    if not legacy_topk or recorded_call(golden)[2]["logprob_scores"].shape[1] == 21:
+        assert len(payload) == reference.claimed(golden.payload, golden.channel)
+        for part in expected.written:
+            assert payload[part.start : part.stop] == golden.payload[part.start : part.stop], part
+        assert reference.decode(payload, golden.channel) == reference.decode(golden.payload, golden.channel)
+
+
+@each("golden", PICKED.values())
+def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
+    op, args, _ = recorded_call(golden)
     monkeypatch.setenv("FD_POSTPROC_DIALECT", golden.dialect)
-    args = [tensor(value) if isinstance(value, np.ndarray) else value for value in args]
-    if flat_sampled(inputs):
+    args = [framework.tensor(value) if isinstance(value, np.ndarray) else value for value in args]
+    expected = message_of(golden)
+    if expected is None:
         with pytest.raises(ValueError, match=r"sampled_token_ids.*\[\d+, 1\]"):
             send(op, *args)
         assert ops_queue.waiting() == 0
         return
     send(op, *args)
     message = ops_queue.take(golden.channel)
-    expected = saved(op, *recorded_call(golden)[1], dialect=golden.dialect)
     assert_same(message, expected)
-    decoded = ReferenceStep.from_step(fp.decode(message[0], golden.channel))
-    assert decoded == step_of(expected)
-    if wrong_rows(golden, inputs):
-        return  # the message above is what the tensors say, the recorded one is not
-    assert len(message[0]) == reference.claimed(golden.payload, golden.channel)
-    for part in expected.written:
-        assert message[0][part.start : part.stop] == golden.payload[part.start : part.stop], part
-    assert decoded == reference.decode(golden.payload, golden.channel)
-
-
-@each("golden", PICKED.values())
-def test_recorded_messages(golden, raised_limits, ops_queue, monkeypatch, framework):
-    check_recorded_message(golden, ops_queue, monkeypatch, framework.tensor)
+    assert ReferenceStep.from_step(fp.decode(message[0], golden.channel)) == step_of(expected)
+    assert_recorded(golden, message[0], expected)
 
 
 @each("golden", GOOD.values())
 def test_the_reference_saves_what_fastdeploy_saved(golden):
-    op, args, inputs = recorded_call(golden)
-    if flat_sampled(inputs):
-        return
-    expected = saved(op, *args, dialect=golden.dialect)
-    assert len(expected.payload) == reference.claimed(golden.payload, golden.channel)
-    if not wrong_rows(golden, inputs):
-        for part in expected.written:
-            assert expected.payload[part.start : part.stop] == golden.payload[part.start : part.stop], part
-        assert step_of(expected) == reference.decode(golden.payload, golden.channel)
+    if expected := message_of(golden):
+        assert_recorded(golden, expected.payload, expected)
 
 
 BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
@@ -109,7 +99,7 @@ BATCHES = st.integers(0, 12) | st.sampled_from([255, 256, 257, 511, 512])
 
 @each("op", CHANNELS)
 def test_random_inputs(op, raised_limits, ops_queue, monkeypatch):
-    @examples(15)
+    @examples(10)
     @given(
         batch=BATCHES,
         cols=st.integers(1, 21),
@@ -147,7 +137,7 @@ def test_random_inputs_as_compact_frames(op, default_limits, ops_queue, monkeypa
     monkeypatch.setenv("FD_POSTPROC_DIALECT", "compact")
     channel = CHANNELS[op]
 
-    @examples(8)
+    @examples(5)
     @given(batch=st.integers(0, 12) | st.just(300), cols=st.integers(1, 21), seed=st.integers(0, 1 << 32))
     def check(batch, cols, seed):
         args = arguments(op, random_inputs(op, batch, cols, seed))
@@ -188,19 +178,10 @@ FORMS = {
 @each("form", FORMS)
 @each("op", CHANNELS)
 def test_other_forms_of_the_same_numbers(op, form, raised_limits, ops_queue):
-    for seed in range(4):
+    for seed in range(2):
         inputs = random_inputs(op, 5, 4, seed)
         expected = saved(op, *arguments(op, inputs))
         send(op, *arguments(op, {name: FORMS[form](array) for name, array in inputs.items()}))
-        assert_same(ops_queue.take(CHANNELS[op]), expected)
-
-
-@each("op", CHANNELS)
-def test_tensors_of_every_framework(op, raised_limits, ops_queue, framework):
-    for seed in range(3):
-        inputs = random_inputs(op, 9, 6, seed)
-        expected = saved(op, *arguments(op, inputs))
-        send(op, *arguments(op, {name: framework.tensor(array) for name, array in inputs.items()}))
         assert_same(ops_queue.take(CHANNELS[op]), expected)
 
 

@@ -19,13 +19,9 @@ HAS_COUNTS = ("spec", "spec_topk")
 HAS_LOGPROBS = ("topk", "spec_topk")
 
 
+@functools.cache
 def structure(channel: str, layout: Layout = GPU) -> type[Structure]:
     """C struct of a message; `mtype` comes first and is no part of the payload."""
-    return _structure(channel, layout)
-
-
-@functools.cache
-def _structure(channel: str, layout: Layout) -> type[Structure]:
     batch, draft, columns = layout.max_batch, layout.max_draft, layout.top_k + 1
     fields: dict[str, Any]
     if channel == "plain":

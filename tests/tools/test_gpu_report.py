@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.lib.kernel_emulation import ROOT
+from tests.lib.paths import ROOT
 from tests.lib.waiting import PATIENCE
 
 SCRIPT = ROOT / "tools" / "gpu.py"

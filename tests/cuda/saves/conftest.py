@@ -2,17 +2,14 @@
 
 import ctypes
 import os
-import subprocess
 import sys
 import types
 
 import pytest
 
-from tests.lib.children import python
 from tests.lib.device_saves import PRELUDE
 from tests.lib.nursery import nursery
 from tests.lib.stub_cuda import Exchange, Other
-from tests.lib.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -62,44 +59,12 @@ def environment(stub_path, ops_queue):
 
 @pytest.fixture
 def run(environment):
-    """Run code after PRELUDE in a process of its own; what it printed.  It must end by itself, and well."""
+    """Run code after PRELUDE in another process; what it printed.  ``run.stderr``: what it complained of."""
 
-    def run(code, **variables):
+    def run(code, status=0, **variables):
         done = nursery().run(PRELUDE + code, env={**environment, **variables})
-        assert done.returncode == 0, done.stderr
+        run.stderr = done.stderr
+        assert done.returncode == status, done.stderr
         return done.stdout
 
     return run
-
-
-@pytest.fixture
-def fresh(environment):
-    """As `run`, in a process that was not forked; ``fresh.stderr`` is what it complained of."""
-
-    def fresh(code, **variables):
-        command, variables = python(PRELUDE + code), {**environment, **variables}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE)
-        fresh.stderr = done.stderr
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return fresh
-
-
-@pytest.fixture
-def start(environment):
-    """Start code after PRELUDE; the process is killed at the test's end if it is still there."""
-    processes = []
-
-    def start(code, **variables):
-        process = subprocess.Popen(
-            python(PRELUDE + code), env={**environment, **variables}, stdout=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -4,7 +4,6 @@ from tests.lib.device_saves import received
 
 CAPTURE = """
 import threading
-stub.stub_stream_of.restype = ctypes.c_void_p
 GLOBAL, THREAD_LOCAL, RELAXED = 1, 2, 3
 
 class Capture:

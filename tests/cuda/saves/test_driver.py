@@ -4,9 +4,10 @@ import subprocess
 
 import pytest
 
+from tests.lib.c_library import compiler
 from tests.lib.children import python
 from tests.lib.device_saves import received
-from tests.lib.kernel_emulation import compiler
+from tests.lib.nursery import nursery
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE
 
@@ -55,7 +56,7 @@ def test_an_old_driver_that_lacks_a_function(run, tmp_path, environment):
         [*compiler(), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", built], check=True
     )
     code = f"import ctypes; ctypes.CDLL({str(built)!r})\nimport fd_postproc as fp\n{WHY}"
-    done = subprocess.run(python(code), env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    done = nursery().run(code, env=environment)
     assert "the CUDA driver has no cuDriverGetVersion: it is too old" in done.stdout, done.stderr
 
 
@@ -66,16 +67,19 @@ def test_without_the_extension(run):
     assert told[1].startswith("CudaError: tensors on a CUDA device need the extension")
 
 
-def test_an_old_device(run):
-    told = run("print(error_of(save, 1))", STUB_CUDA_MAJOR="6")
-    assert told.startswith("CudaError: CUDA device 0 has compute capability 6.0")
-
-
-def test_a_machine_where_cuda_cannot_be_used(run):
-    told = run("print(error_of(save, 1))", STUB_CUDA_VERSION="11070")
-    assert told.startswith(
-        "CudaError: tensors on a CUDA device cannot be saved here: the driver is for CUDA 11.7"
-    )
+@each(
+    "variables, told",
+    [
+        ({"STUB_CUDA_MAJOR": "6"}, "CudaError: CUDA device 0 has compute capability 6.0"),
+        ({"STUB_CUDA_VERSION": "11070"}, "CudaError: tensors on a CUDA device cannot be saved here: "),
+        *(
+            ({"FD_POSTPROC_CUDA_BUFFERS": text}, f"ValueError: FD_POSTPROC_CUDA_BUFFERS={text!r} is not a ")
+            for text in ("2", "65", "many")
+        ),
+    ],
+)
+def test_why_a_save_is_refused(variables, told, run):
+    assert run("print(error_of(save, 1))", **variables).startswith(told)
 
 
 AT_ONCE = [
@@ -122,9 +126,3 @@ print(ops.save_stats()["lost"], ops.save_stats()["frames"])
     assert call in told[5], "the device was hurt meanwhile"
     assert told[6].endswith(" 1")
     assert received(1) == [1]
-
-
-def test_a_bad_number_of_buffers(run):
-    for text in "2", "65", "many":
-        told = run("print(error_of(save, 1))", FD_POSTPROC_CUDA_BUFFERS=text)
-        assert told.startswith(f"ValueError: FD_POSTPROC_CUDA_BUFFERS='{text}' is not a number from 3 to 64")

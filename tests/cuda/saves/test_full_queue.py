@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import fd_postproc as fp
 from fd_postproc import ops
 from fd_postproc.ops.device import saves
 from tests.lib.device_saves import FLAG, save
+from tests.lib.rows import each
+from tests.lib.sending import in_thread
 from tests.lib.waiting import signalled
 
 pytestmark = [pytest.mark.usefixtures("streams"), pytest.mark.realtime]
@@ -24,61 +27,35 @@ def fill(ops_queue):
         save(n)
 
 
-def test_a_full_queue_holds_up_the_caller_after_eight_steps(ops_queue):
-    save(0)  # or there are no counters
-    assert ops.flush(60)
-    ops_queue.take("plain")
-    before = ops.save_stats()
+@each("on_host", [False, True])
+def test_a_full_queue_holds_up_the_caller_after_eight_steps(on_host, ops_queue):
+    """A host tensor waits for what was saved before, too."""
     fill(ops_queue)
     assert not ops.flush(0.1)
     assert max(lane.waiting_seconds for lane in saves.lanes) > 0.05
-    done = threading.Event()
-    thread = threading.Thread(target=lambda: (save(11), done.set()))
-    thread.start()
-    assert not done.wait(0.2)
-    with fp.Receiver("plain") as receiver:
-        assert [receiver.receive(5).token_ids(0)[0] for _ in range(12)] == list(range(12))
-    thread.join()
+    before = ops.save_stats()
+    last = partial(ops.save_output, np.array([[11]]), FLAG, np.zeros(1, np.int32), 0, False)
+    with in_thread(last if on_host else partial(save, 11)) as outcome:
+        time.sleep(0.2)
+        assert not outcome
+        with fp.Receiver("plain") as receiver:
+            assert [receiver.receive(5).token_ids(0)[0] for _ in range(12)] == list(range(12))
     assert ops.flush(60)
     after = ops.save_stats()
-    assert after["held"] == before["held"] + 1
-    assert after["held_seconds"] - before["held_seconds"] > 0.1
+    if not on_host:
+        assert after["held"] == before["held"] + 1
+        assert after["held_seconds"] - before["held_seconds"] > 0.1
     assert after["waits"] > before["waits"]
     assert after["lost"] == before["lost"]
-
-
-def test_a_host_tensor_waits_for_what_was_saved_before(ops_queue):
-    fill(ops_queue)
-    done = threading.Event()
-    host = np.array([[11]])
-    thread = threading.Thread(
-        target=lambda: (ops.save_output(host, FLAG, np.zeros(1, np.int32), 0, False), done.set())
-    )
-    thread.start()
-    assert not done.wait(0.2)
-    with fp.Receiver("plain") as receiver:
-        assert [receiver.receive(5).token_ids(0)[0] for _ in range(12)] == list(range(12))
-    thread.join()
+    ops_queue.open("plain").max_size = 16384
 
 
 def test_removing_a_full_queue_wakes_everybody(ops_queue):
     fill(ops_queue)
-    errors = []
-
-    def save_more():
-        try:
-            for n in range(20):
-                save(n)
-        except fp.QueueRemoved as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=save_more)
-    thread.start()
-    time.sleep(0.1)
-    ops_queue.open("plain").remove()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert len(errors) == 1
+    with in_thread(lambda: [save(n) for n in range(20)]) as outcome:
+        time.sleep(0.1)
+        ops_queue.open("plain").remove()
+    assert isinstance(outcome[0], fp.QueueRemoved)
 
 
 def test_a_handler_that_raises_ends_a_save_that_waits(ops_queue):

@@ -3,7 +3,7 @@
 from tests.lib.device_saves import received
 from tests.lib.rows import each
 
-LOADS = "save(1)\nprint(ops.flush(60), stub.stub_module_loads())"
+LOADS = "save(1)\nprint(ops.flush(60), stub_cuda.counted('loads'))"
 
 
 @each(
@@ -18,29 +18,18 @@ def test_what_the_driver_is_given(variables, loads, run):
     assert run(LOADS, **variables) == f"True {loads}\n"
 
 
-def test_python_goes_on_while_the_kernel_is_loaded(run):
-    code = """
-import threading
-thread = threading.Thread(target=save, args=(1,))
-thread.start()
-steps = 0
-while thread.is_alive():
-    time.sleep(0.001)
-    steps += 1
-print(ops.flush(60), steps > 1)
-"""
-    assert run(code, STUB_CUDA_LOAD_US="500000") == "True True\n"
-
-
-def test_two_threads_load_it_once(run):
+def test_several_threads_load_it_once_and_python_goes_on(run):
     code = """
 import threading
 threads = [threading.Thread(target=save, args=(1,)) for _ in range(3)]
 for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(ops.flush(60), stub.stub_module_loads())
+steps = 0
+while any(thread.is_alive() for thread in threads):
+    time.sleep(0.001)
+    steps += 1
+print(ops.flush(60), stub_cuda.counted("loads"), steps > 1)
 """
-    assert run(code, STUB_CUDA_LOAD_US="100000") == "True 1\n"
+    assert run(code, STUB_CUDA_LOAD_US="300000") == "True 1 True\n"
 
 
 WARM = """
@@ -58,12 +47,12 @@ active, flags, context = ctypes.c_int(), ctypes.c_uint(), ctypes.c_void_p()
 print(stub.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)))
 assert stub.cuInit(0) == 0
 time.sleep(0.3)
-print(stub.stub_module_loads())
+print(stub_cuda.counted("loads"))
 stub.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1)
-until(lambda: stub.stub_module_loads() == 1)
+until(lambda: stub_cuda.counted("loads") == 1)
 x = stub_cuda.Exchange(np.array([[7]]), device=1)
 ops.save_output(x, FLAG, ZERO, 0, False)
-print(ops.flush(60), stub.stub_module_loads())
+print(ops.flush(60), stub_cuda.counted("loads"))
 stub.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
 print(active.value)
 """
@@ -115,15 +104,15 @@ from tests.lib.waiting import until
 def test_buffers_grow_at_once_and_old_ones_are_freed_later(run):
     code = """
 for n in range(4): put(n)
-small, made = stub.stub_live_pinned(), stub.stub_count(0)
+small, made = stub_cuda.counted("pinned"), stub_cuda.counted("allocations")
 put(4, BIG)
-big = stub.stub_live_pinned()
+big = stub_cuda.counted("pinned")
 for n in range(5, 9): put(n, BIG if n % 2 else fp.GPU)
-print(stub.stub_count(0) - made, big > small, stub.stub_live_pinned() == big)
+print(stub_cuda.counted("allocations") - made, big > small, stub_cuda.counted("pinned") == big)
 ops.flush(60)
-until(lambda: stub.stub_live_pinned() == big - small)
+until(lambda: stub_cuda.counted("pinned") == big - small)
 put(9, BIG)
-print(ops.flush(60), stub.stub_count(0) - made)
+print(ops.flush(60), stub_cuda.counted("allocations") - made)
 """
     assert run(GROWING + code) == "1 True True\nTrue 1\n"
     assert received(10) == list(range(10))
@@ -134,11 +123,11 @@ def test_others_save_while_buffers_are_made(run):
     code = """
 put(0)
 ops.flush(60)
-begun = stub.stub_count(3)
+begun = stub_cuda.counted("allocations begun")
 stub.stub_slow_allocation(ctypes.c_int64(-1))
 thread = threading.Thread(target=put, args=(2, BIG))
 thread.start()
-until(lambda: stub.stub_count(3) > begun)
+until(lambda: stub_cuda.counted("allocations begun") > begun)
 put(1)
 print(ops.flush(60), thread.is_alive())
 stub.stub_slow_allocation(ctypes.c_int64(0))
@@ -154,19 +143,19 @@ def test_calls_that_fail_when_buffers_grow(run):
     code = """
 put(1)
 ops.flush(60)
-small = stub.stub_live_pinned()
+small = stub_cuda.counted("pinned")
 for call in b"cuMemHostAlloc", b"cuMemHostGetDevicePointer", b"cuThreadExchangeStreamCaptureMode":
     stub.stub_fail(call, 0, 2)
     print(error_of(put, 2, BIG))
 stub.stub_fail(b"cuMemFreeHost", 0, 2)
 put(2, BIG)
 ops.flush(60)
-big = stub.stub_live_pinned() - small
-until(lambda: stub.stub_live_pinned() == big)
+big = stub_cuda.counted("pinned") - small
+until(lambda: stub_cuda.counted("pinned") == big)
 stub.stub_fail(b"cuEventCreate", 1, 2)
 print(error_of(put, 3, fp.GPU, 1))
 put(3, fp.GPU, 1)
-print(ops.flush(60), stub.stub_live_events())
+print(ops.flush(60), stub_cuda.counted("events"))
 """
     told = run(GROWING + code).splitlines()
     assert [text.split(":")[1].strip() for text in told[:3]] == [

@@ -1,6 +1,5 @@
 """The message is that of the same tensors on the host: any framework, stream and order of saves."""
 
-import ctypes
 import threading
 import weakref
 
@@ -13,7 +12,7 @@ from tests import reference
 from tests.lib.device_saves import FLAG, KINDS, LAYOUT, assert_message, placed, same, save
 from tests.lib.rows import each
 from tests.lib.save_cases import CHANNELS, arguments, random_inputs
-from tests.lib.stub_cuda import Cupy, Exchange
+from tests.lib.stub_cuda import Cupy, Exchange, counted
 
 pytestmark = pytest.mark.usefixtures("streams")
 
@@ -41,7 +40,7 @@ def test_the_message_is_the_host_tensors(op, kind, dialect, ops_queue, monkeypat
         getattr(ops, op)(*arguments(op, tensors), layout=LAYOUT)
         assert_message(ops_queue, op, arguments(op, inputs), dialect)
         # The ids begin a line, whatever the batch is: a warp's stores fill lines then.
-        assert stub.stub_count(2) == 0
+        assert counted("ids in line") == 0
 
 
 @each("kind", KINDS)
@@ -63,12 +62,11 @@ def test_a_kernel_that_need_not_decide_has_no_shared_memory(on_host, ops_queue, 
     chosen = [name for name in inputs if not on_host or name.startswith(("sampled", "logprob"))]
     getattr(ops, op)(*arguments(op, placed(inputs, Exchange, chosen)), layout=LAYOUT)
     assert_message(ops_queue, op, arguments(op, inputs), "packed")
-    assert (stub.stub_count(1) == 0) is on_host
+    assert (counted("shared") == 0) is on_host
 
 
 def test_cupy_has_a_current_stream_for_each_device(ops_queue, streams, stub):
     """The one of the tensor's device is taken, whichever device is current."""
-    stub.stub_stream_of.restype = ctypes.c_void_p
     streams.of_device = {device: stub.stub_stream_of(device, 0) for device in (0, 1)}
     inputs = random_inputs("save_output_topk", 5, 3, 7)
     tensors = placed(inputs, Cupy, device=1)
