@@ -48,8 +48,7 @@ def log(caplog):
 @pytest.fixture
 def plan():
     """What the plug-in knows of the classes of FastDeploy's results."""
-    module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
+    return plugin_class().plan
 
 
 class SocketServer:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.lib.children import python
 from tests.lib.fakes import DecodeLog
+from tests.lib.plugged import new_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -85,7 +86,7 @@ def made(scheduler=None, log=None, odd=None):
     metrics.reset()
     assert double.engine__common_engine  # imported, as in an engine
     with mock.patch.object(type(metrics), "reset"), odd() if odd else contextlib.nullcontext():
-        rig = Rig("topk", ["a"])
+        rig = Rig("topk", ["a"], cls=new_class())
         try:
             rig.processor.cached_generated_tokens = (
                 double.scheduler__local_scheduler.LocalScheduler() if scheduler is None else scheduler
