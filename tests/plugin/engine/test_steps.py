@@ -30,8 +30,8 @@ def two_channels_of_each(names):
 
 BY_HAND = [name for name in NAMES if "_h_" in name]
 RANDOM = sorted({*NAMES} - {*BY_HAND})
-IN_THE_SUITE = [*two_channels_of_each(BY_HAND), *RANDOM[::12]]
-THROUGH_TENSORS_TOO = [*BY_HAND[::6], *RANDOM[::32]]
+IN_THE_SUITE = [*two_channels_of_each(BY_HAND), *RANDOM[::20]]
+THROUGH_TENSORS_TOO = [*BY_HAND[::8], *RANDOM[::40]]
 
 
 def faults_of(name, cls, way="through_bytes"):
