@@ -1,5 +1,6 @@
 """Token threads that run, what FastDeploy's log is told, and the table of its classes."""
 
+import contextlib
 import logging
 import os
 import time
@@ -11,6 +12,19 @@ from tests.lib import fakes
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
+
+
+@pytest.fixture
+def rig_of():
+    """A function that makes rigs, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **mode):
+            rig = Rig(*arguments, **mode)
+            stack.callback(rig.close)
+            return rig
+
+        yield make
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.lib.quiet import imported
-from tests.lib.rig import END, Rig
+from tests.lib.rig import END
 from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
@@ -29,21 +29,17 @@ def raising(*_, **__):
 
 
 @pytest.fixture
-def rig():
+def rig(rig_of):
     """A function that makes a rig with three requests that have had their first token."""
-    made = []
 
     def make(channel="spec_topk", warm=True, **mode):
-        rig = Rig(channel, NAMES, **mode)
-        made.append(rig)
+        rig = rig_of(channel, NAMES, **mode)
         if warm:
             rig.step()
             rig.sink.puts.clear()
         return rig
 
-    yield make
-    for rig in made:
-        rig.close()
+    return make
 
 
 def check_others(rig, results, tokens):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
 from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
@@ -19,11 +18,10 @@ TOKENS = {0: [30, 31]}
 
 
 @pytest.fixture
-def rig():
-    rig = Rig("spec_topk", ["only"])
+def rig(rig_of):
+    rig = rig_of("spec_topk", ["only"])
     rig.step(TOKENS)  # a first token is handled with more care
-    yield rig
-    rig.close()
+    return rig
 
 
 @pytest.fixture
