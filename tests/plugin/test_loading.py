@@ -114,16 +114,21 @@ def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
     assert told["gauge"] == 0.0
 
 
-def test_the_entry_points_module_loads_the_standard_library_and_this_package_only():
+def test_what_the_entry_point_and_the_doctor_load():
+    """The standard library and this package only; and no extension of the engine."""
     code = """
 import sys
 import fd_postproc
 before = set(sys.modules)
 from fd_postproc.fastdeploy.engine import entry
 print({name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))
+import fd_postproc.doctor
+print([name for name in sys.modules if name.startswith("fd_postproc.fastdeploy.") and "._" in name])
 """
     told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
-    assert told.stdout.strip() in ("{'fd_postproc'}", "set()")
+    entry_loads, extensions = told.stdout.splitlines()
+    assert entry_loads in ("{'fd_postproc'}", "set()")
+    assert extensions == "[]"
 
 
 # ---- Other plug-ins --------------------------------------------------------------------------------------
