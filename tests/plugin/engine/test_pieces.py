@@ -114,7 +114,7 @@ def joined(record):
     return record
 
 
-@some
+@some(12)
 def test_results_of_pieces_are_those_of_the_step(in_pieces, every):
     """Over the recorded traces of FastDeploy 2.6, every slot a frame of its own."""
     (builder, put), ours = in_pieces, plugin_class()

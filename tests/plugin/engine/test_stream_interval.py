@@ -223,7 +223,7 @@ def test_random_requests_get_the_same(channel, mode, services, clock):
     for tokens in (0, 4, 10):
         rng, service, names = random.Random(7), services(tokens, channel, slots=slots), iter(range(1000))
         seated, made = {}, {}
-        for _ in range(100):
+        for _ in range(60):
             for slot in range(slots):
                 if slot not in seated and rng.random() < 0.5:
                     name = seated[slot] = f"request {next(names)}"
@@ -262,7 +262,7 @@ def test_random_requests_get_the_same(channel, mode, services, clock):
         counts.append(sum(map(len, service.taken.values())))
     assert taken[0] == taken[1] == taken[2]
     assert counts[2] < counts[1] < 0.8 * counts[0]
-    assert len(taken[0]) > 10
+    assert len(taken[0]) > 5
 
 
 def without_clocks(results):
@@ -273,7 +273,7 @@ BY_HAND = [name for name in trace_names() if "_h_" in name]
 RECORDED = [
     name
     for number, name in enumerate(BY_HAND)
-    if number % 24 == 0 or "mask" in name or ("draft_" in name and number % 2)
+    if number % 40 == 0 or "mask" in name or ("draft_" in name and number % 2)
 ]
 
 
@@ -324,4 +324,4 @@ def test_recorded_steps_say_the_same():
         got, after = delivered(trace, 4, looked_at)
         assert got == right, trace.name
         joins += before - after
-    assert joins > 25
+    assert joins > 15
