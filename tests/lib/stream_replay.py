@@ -1,6 +1,5 @@
 """Replays the traces of `golden_streams`: steps that come as pickled objects (FD_USE_GET_SAVE_OUTPUT_V1)."""
 
-import contextlib
 import copy
 import dataclasses
 import gzip
@@ -8,7 +7,6 @@ import json
 import logging
 import lzma
 import os
-import sys
 import traceback
 from functools import cache
 from types import SimpleNamespace
@@ -326,29 +324,13 @@ class StreamReplay(replay.Replay):
             else:
                 super()._apply(event)
 
-    @contextlib.contextmanager
-    def _watch_logs(self):
-        """Note the exception that is being handled when FastDeploy's loggers are called, and where."""
-        replayed = self
-
-        class Watch(logging.Handler):
-            def emit(self, record):
-                kind, error, _ = sys.exc_info()
-                if kind is None:
-                    return
-                if record.levelno == logging.WARNING:
-                    replayed.swallowed.append(kind.__name__)
-                elif replayed.raised is None:
-                    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-                    where = "postprocess:" if frames[:1] == ["postprocess"] else ""
-                    replayed.raised = where + kind.__name__
-
-        watch, logger = Watch(), logging.getLogger("fastdeploy")
-        logger.addHandler(watch)
-        try:
-            yield
-        finally:
-            logger.removeHandler(watch)
+    def _note(self, error, record):
+        if record.levelno == logging.WARNING:
+            self.swallowed.append(type(error).__name__)
+        elif self.raised is None:
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            where = "postprocess:" if frames[:1] == ["postprocess"] else ""
+            self.raised = where + type(error).__name__
 
 
 def make_request(entry):

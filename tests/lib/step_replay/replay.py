@@ -139,19 +139,16 @@ class Replay:
     def _print_trace(self, event, request_id, user):
         self.traced.append([event.name, request_id, user])
 
+    def _note(self, error, record):
+        """Note the exception that is being handled when one of FastDeploy's loggers is called."""
+        if self.raised is None:
+            swallowed = "postprocess:" if record.levelno >= logging.ERROR else ""
+            self.raised = swallowed + type(error).__name__
+
     @contextlib.contextmanager
     def _watch_logs(self):
-        """Note the exception that is being handled when FastDeploy's loggers are called."""
-        replay = self
-
-        class Watch(logging.Handler):
-            def emit(self, record):
-                kind = sys.exc_info()[0]
-                if kind is not None and replay.raised is None:
-                    swallowed = "postprocess:" if record.levelno >= logging.ERROR else ""
-                    replay.raised = swallowed + kind.__name__
-
-        watch, logger = Watch(), logging.getLogger("fastdeploy")
+        watch, logger = logging.Handler(), logging.getLogger("fastdeploy")
+        watch.emit = lambda record: sys.exc_info()[0] and self._note(sys.exc_info()[1], record)
         logger.addHandler(watch)
         try:
             yield

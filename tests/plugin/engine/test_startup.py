@@ -18,7 +18,7 @@ from fd_postproc.fastdeploy.engine import stale_messages
 from fd_postproc.fastdeploy.engine.processor import warmup
 from fd_postproc.fastdeploy.engine.processor.warmup import Warmup
 from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queue_ids
-from tests.lib.children import python
+from tests.lib.children import in_a_child, python
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
@@ -78,7 +78,7 @@ def test_whose_messages_are_older(monkeypatch, sender, older):
     assert stale_messages._is_from_an_older_process(SimpleNamespace(last_send_pid=77)) is older
 
 
-@each("seconds", [-3600, -1, 60, 1625, 3600])
+@each("seconds", [-3600, 60, 1625])
 def test_a_clock_that_was_set_drops_no_fresh_message_and_keeps_no_old_one(
     seconds, queue, queue_id, log, monkeypatch
 ):
@@ -94,18 +94,12 @@ def test_a_clock_that_was_set_drops_no_fresh_message_and_keeps_no_old_one(
     assert queue.receive()[0] == b"of this service's worker"
 
 
-def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id):
-    code = """
-import logging, sys, time
-from types import SimpleNamespace
-from unittest import mock
-from fd_postproc.fastdeploy.engine import stale_messages
-messages = stale_messages.StaleMessages("topk", SimpleNamespace(), logging.getLogger())
-print(messages.at_run())
-"""
-    told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["3"]  # the sender, this process, began before the child
-    assert queue.current_messages == 0
+def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id, log):
+    time.sleep(
+        2 / os.sysconf("SC_CLK_TCK")
+    )  # the child begins later in the kernel's ticks, too
+    in_a_child(StaleMessages("topk", SimpleNamespace(), log).at_run)
+    assert queue.current_messages == 0  # the sender, this process, began before the child
 
 
 def test_messages_are_kept_on_request(queue, queue_id, log, monkeypatch):
