@@ -166,7 +166,7 @@ def test_another_plug_in_that_is_allowed_gets_its_turn(stock, rival, monkeypatch
     assert entry.token_processor().__name__ == "Replacement"
 
 
-def test_another_plug_in_that_does_not_load_is_passed_over(stock, rival, monkeypatch):
+def test_one_that_does_not_load_is_passed_over(stock, rival, monkeypatch):
     rival("import no_such_module\n")
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc,rival")
     assert issubclass(entry.token_processor(), stock.TokenProcessor)

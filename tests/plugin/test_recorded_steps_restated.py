@@ -107,16 +107,3 @@ def test_the_timed_load_is_steady_decode(channel):
             if case.logprobs:
                 assert [len(row) for row in result.outputs.top_logprobs.logprobs] == [columns] * accepted
     load.processor._finalizer()
-
-
-def test_taking_parts_out_leaves_the_names_as_they_were():
-    shares, workload = imported("tests.restated.shares"), imported("tests.restated.workload")
-    module = imported("fastdeploy.output.token_processor")
-    classes = module.RequestOutput, module.RequestMetrics, module.Request
-    before = [dict(vars(cls)) for cls in classes]
-    for removed in range(len(shares.REMOVALS) + 1):
-        case = workload.Case("spec_topk_target", 2, 2, 3)
-        load, restore = shares.stripped(module, token_processor(), case, removed)
-        load.step()
-        restore()
-        assert before == [dict(vars(cls)) for cls in classes]

@@ -5,13 +5,14 @@ import logging
 import os
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from tests.lib import fakes
-from tests.lib.plugged import plugin_class
+from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
+from tests.lib.rig import MODE, Rig
 
 
 @pytest.fixture
@@ -57,6 +58,20 @@ def log(caplog):
     logger.addHandler(caplog.handler)
     yield caplog
     logger.removeHandler(caplog.handler)
+
+
+@pytest.fixture
+def engine():
+    """FastDeploy's engine with its own token processor and the server that sends results."""
+    service, sockets = imported("fastdeploy.engine.common_engine"), imported("fastdeploy.inter_communicator")
+    mode = {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
+    config = imported("tests.lib.step_replay.replay").make_config(mode)
+    with mock.patch.object(service, "TokenProcessor", stock_class()):
+        made = service.EngineService(config, fakes.ResourceManager(8, "list"))
+    made.send_response_server = sockets.ZmqIpcServer("send loop", "PUSH")
+    yield made
+    made.send_response_server.close()
+    made.token_processor._finalizer()
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from tests.lib import fakes
 from tests.lib.quiet import Double, imported
-from tests.lib.rig import MODE
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -40,20 +38,10 @@ def loop(plan, service):
 
 
 @pytest.fixture
-def engine(service):
-    replay = imported("tests.lib.step_replay.replay")
-    config = replay.make_config(
-        {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
-    )
-    stock = double.output__token_processor.TokenProcessor
-    with mock.patch.object(double.engine__common_engine, "TokenProcessor", stock):
-        made = service(config, fakes.ResourceManager(8, "list"))
-    made.send_response_server = double.inter_communicator.ZmqIpcServer("send loop", "PUSH")
-    made.scheduler.requests.update(dict.fromkeys("abcd"))
-    made.request_worker_map.update(a=1, b=2, c=1)
-    yield made
-    made.send_response_server.close()
-    made.token_processor._finalizer()
+def engine(engine):
+    engine.scheduler.requests.update(dict.fromkeys("abcd"))
+    engine.request_worker_map.update(a=1, b=2, c=1)
+    return engine
 
 
 def result(plan, name, tokens=(5,), **values):

@@ -21,7 +21,6 @@ from fd_postproc.fastdeploy.engine.stale_messages import StaleMessages, own_queu
 from tests.lib.children import in_a_child, python
 from tests.lib.plugged import plugin_class
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
 from tests.lib.rows import each
 from tests.lib.waiting import PATIENCE, until
 
@@ -65,15 +64,9 @@ def test_at_run_messages_since_this_process_began_are_kept(queue, queue_id, log)
     assert "since this process began" in str(log.mock_calls)
 
 
-@each(
-    "sender, older",
-    [
-        (200, False),  # a worker of this service
-        (5, True),  # a worker of an earlier run, which goes on sending
-        (None, False),  # one that is gone: it may have been ours
-    ],
-)
+@each("sender, older", [(200, False), (5, True), (None, False)])
 def test_whose_messages_are_older(monkeypatch, sender, older):
+    """Not a worker's of this service, nor of one that is gone; but of an earlier run that sends on."""
     monkeypatch.setattr(stale_messages, "_began", {"self": 100.0, "77": sender}.get)
     assert stale_messages._is_from_an_older_process(SimpleNamespace(last_send_pid=77)) is older
 
@@ -95,9 +88,7 @@ def test_a_clock_that_was_set_drops_no_fresh_message_and_keeps_no_old_one(
 
 
 def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id, log):
-    time.sleep(
-        2 / os.sysconf("SC_CLK_TCK")
-    )  # the child begins later in the kernel's ticks, too
+    time.sleep(0.02)  # the child begins later in the kernel's ticks, too
     in_a_child(StaleMessages("topk", SimpleNamespace(), log).at_run)
     assert queue.current_messages == 0  # the sender, this process, began before the child
 
@@ -195,7 +186,8 @@ def test_the_collector_is_left_alone_on_request(freezes, monkeypatch, value):
     assert freezes == []
 
 
-def test_what_lives_is_really_frozen():
+def test_what_lives_is_really_frozen(monkeypatch):
+    monkeypatch.delenv("FD_POSTPROC_GC", raising=False)
     code = """
 import collections
 import gc
@@ -206,14 +198,7 @@ print(gc.get_freeze_count(), end=" ")
 warm.step()
 print(gc.get_freeze_count() > 1000)
 """
-    told = subprocess.run(
-        python(code),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=True,
-        env={name: value for name, value in os.environ.items() if name != "FD_POSTPROC_GC"},
-    )
+    told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["0", "True"]
 
 
@@ -246,7 +231,7 @@ def test_the_token_processor_drains_and_warms_up(queue, queue_id, freezes, monke
     bare.warm_up()
 
 
-def test_a_counter_of_another_class_is_left_to_fastdeploy(monkeypatch):
+def test_a_counter_of_another_class_is_left_to_fastdeploy(rig_of, monkeypatch):
     cls = plugin_class()
     stock, init = cls.stock, cls.stock.__init__
 
@@ -255,6 +240,4 @@ def test_a_counter_of_another_class_is_left_to_fastdeploy(monkeypatch):
         processor.tokens_counter = type("Halves", (collections.Counter,), {})()
 
     monkeypatch.setattr(stock, "__init__", other)
-    rig = Rig("plain", cls=cls)
-    assert type(rig.processor) is stock
-    rig.close()
+    assert type(rig_of("plain", cls=cls).processor) is stock

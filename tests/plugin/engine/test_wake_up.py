@@ -5,9 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.lib import fakes
 from tests.lib.quiet import Double, imported
-from tests.lib.rig import MODE
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -93,16 +91,10 @@ def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started):
     assert rig.processor.worker.is_alive()
 
 
-def test_a_stopped_engine_ends_soon(wake_up):
+def test_a_stopped_engine_ends_soon(engine, wake_up):
     """Its sender may be in the middle of the long wait."""
-    replay = imported("tests.lib.step_replay.replay")
-    config = replay.make_config(
-        {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
-    )
-    engine = double.engine__common_engine.EngineService(config, fakes.ResourceManager(8, "list"))
     engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
     engine.running = True
-    engine.send_response_server = double.inter_communicator.ZmqIpcServer("wake up", "PUSH")
     engine.sender = threading.Thread(target=engine._zmq_send_generated_tokens, daemon=True)
     engine.sender.start()
     until(lambda: engine.scheduler.responses_not_empty._waiters)
