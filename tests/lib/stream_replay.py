@@ -14,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 import paddle
-from fastdeploy.engine.pooling_params import PoolingParams
 from fastdeploy.model_executor.pre_and_post_process import _build_stream_transfer_data as build
 from fastdeploy.output.stream_transfer_data import DecoderState, StreamTransferData
 from fastdeploy.worker.output import LogprobsTensors
@@ -291,7 +290,6 @@ class StreamReplay(replay.Replay):
         stand_ins["SplitConnector"] = SplitConnector
         with (
             mock.patch.multiple(replay.fakes, **stand_ins),
-            mock.patch.object(replay, "make_request", make_request),
             mock.patch.dict(mode, use_sampling_mask=False),
         ):
             super()._build()
@@ -331,18 +329,6 @@ class StreamReplay(replay.Replay):
             frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
             where = "postprocess:" if frames[:1] == ["postprocess"] else ""
             self.raised = where + type(error).__name__
-
-
-def make_request(entry):
-    """A request from its recorded fields."""
-    fields = {key: value for key, value in entry.items() if key != "pooling_params"}
-    request = _make_request(fields)
-    if "pooling_params" in entry:
-        request.pooling_params = PoolingParams(**entry["pooling_params"])
-    return request
-
-
-_make_request = replay.make_request
 
 
 # ---- what FastDeploy loses -----------------------------------------------------------------------------

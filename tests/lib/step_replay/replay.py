@@ -1,6 +1,7 @@
 """Feeds the events of a trace to a token processor on the double."""
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -236,13 +237,18 @@ def set_task(request, attributes):
 
 
 _SET_AFTER = ("num_cached_tokens", "need_prefill_tokens", "block_tables", "output_token_ids", "status")
+_SET_AFTER += ("prefill_chunk_info", "pooling_params")
 
 
 def make_request(entry):
     """A request from its recorded fields."""
-    fields = {key: value for key, value in entry.items() if key not in (*_SET_AFTER, "prefill_chunk_info")}
+    later = {key: entry[key] for key in _SET_AFTER if key in entry}
+    fields = {key: value for key, value in entry.items() if key not in later}
     request = Request(**{**fields, "metrics": RequestMetrics(**entry["metrics"])})
-    set_task(request, {key: entry[key] for key in (*_SET_AFTER, "prefill_chunk_info") if key in entry})
+    if "pooling_params" in later:  # of objects over ZeroMQ, in versions that know it
+        pooling = importlib.import_module("fastdeploy.engine.pooling_params")
+        later["pooling_params"] = pooling.PoolingParams(**later["pooling_params"])
+    set_task(request, later)
     return request
 
 

@@ -207,19 +207,8 @@ def results(draw):
     return made
 
 
-def foreign():
-    fd = plan_and_messages()[0].fd
-    return st.builds(
-        fd.RequestOutput,
-        request_id=st.text(),
-        finished=st.booleans(),
-        error_code=st.integers(),
-        error_msg=values,
-    )
-
-
 @examples(25)
-@given(st.lists(st.lists(st.deferred(results) | st.deferred(foreign), max_size=3), max_size=4))
+@given(st.lists(st.lists(st.deferred(results), max_size=3), max_size=4))
 def test_any_results(batch):
     same(plan_and_messages()[1], batch, asked=None)
 
@@ -302,7 +291,9 @@ def test_another_to_dict_is_called(which, whose, plan, messages):
     same(messages, [[made]])
 
 
-def test_outputs_of_fastdeploys_own_class_and_a_key_of_some_results_only(plan, messages):
+def test_fastdeploys_own_classes_and_a_key_of_some_results_only(plan, messages):
+    theirs = plan.fd.RequestOutput("theirs", finished=True, error_code=500, error_msg=["why"])
+    same(messages, [[result(plan), theirs]], asked=1)
     made = result(plan)
     made.outputs = plan.fd.CompletionOutput(index=0, send_idx=1, token_ids=[5])
     same(messages, [[made]], asked=1)
