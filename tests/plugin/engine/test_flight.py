@@ -152,7 +152,8 @@ def test_a_queue_that_cannot_be_used(rig, monkeypatch):
 
 def test_the_queue_is_looked_at_and_a_request_that_has_no_token_yet_is_known(rig):
     rig = rig()
-    until(lambda: len(events(rig, Kind.SEATED)) == 2)
+    rig.processor.look()
+    assert len(events(rig, Kind.SEATED)) == 2
     assert not events(rig, Kind.BEGAN)
     rig.send({0: [50]})
     looks = until(lambda: [one for one in of(rig, QueueEntry) if one.last_sender])

@@ -182,18 +182,13 @@ def test_a_step_that_other_code_has_in_hand_counts(watched):
 # ---- What is no fault --------------------------------------------------------------------------------------
 
 
-def test_no_worker_is_silent_while_a_step_is_in_hand(watched):
-    """Nobody reads what it sends."""
+def test_nothing_is_wrong_while_a_step_is_in_hand_or_nobody_waits(watched, monkeypatch):
+    """Nobody reads what the worker sends, or wants it: neither a silence nor that it is gone."""
     one = watched()
     in_hand(one, None)
     assert one.after(4.5) is None
     one.processor._in_hand_since = None
     assert one.after(1) == "silent"
-
-
-def test_nothing_is_wrong_while_nobody_waits(watched, monkeypatch):
-    """Neither a silence nor that the worker is gone."""
-    one = watched()
     one.rig.manager.tasks_list[:2] = None, None
     monkeypatch.setattr(lifecycle, "_state_of", lambda pid: "")
     assert one.after(30) is None

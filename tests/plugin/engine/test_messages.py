@@ -207,7 +207,7 @@ def results(draw):
     return made
 
 
-@examples(25)
+@examples(15)
 @given(st.lists(st.lists(st.deferred(results), max_size=3), max_size=4))
 def test_any_results(batch):
     same(plan_and_messages()[1], batch, asked=None)

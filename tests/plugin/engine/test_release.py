@@ -23,10 +23,7 @@ def test_a_sweep_forgets_only_those_that_nobody_knows(rig):
     rig.processor.sweep()
     assert {*table} == {"a", "b", "waits"}
     assert table["waits"] == 7
-
-
-def test_a_request_that_ends_leaves_nothing(rig):
-    rig.step({0: [END], 1: [61]})
+    rig.step({0: [END], 1: [61]})  # one that ends leaves nothing
     assert rig.has_left("a", 0)
     assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
 
