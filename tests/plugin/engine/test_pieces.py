@@ -122,6 +122,7 @@ def test_results_of_pieces_are_those_of_the_step(in_pieces, every):
     found = {
         name: replay.wrong_on(ours, name, deliver(builder, put), joined, builder=builder)
         for name in names(replay, every)
+        if name != "v1_h_put_raises"  # which loses the results of one frame, not of the whole step
     }
     assert {name: lines for name, (lines, _) in found.items() if lines} == {}
     assert sum(compared for _, compared in found.values()) > 400 // every * 0.8
