@@ -4,15 +4,16 @@ The restated step updates metric objects.  `by_name` rewrites those calls, and o
 double's module, so that it does what FastDeploy's later class does.
 """
 
-import ast
 import importlib
 import inspect
 import itertools
+import re
 import textwrap
 
 from tests.lib.quiet import imported
 
 _METHODS = {"observe": "obs_value", "inc": "inc_value", "set": "set_value"}
+_UPDATE = re.compile(r"metrics\.(\w+)(?:\[(\w+)\])?\.(observe|inc|set)\(")
 _HEADS = "spec_decode_draft_single_head_acceptance_rate"
 _numbers = itertools.count()  # metrics of one name would share a file in multiprocess mode
 
@@ -66,34 +67,14 @@ def by_name(module, labels):
     for cls in module.TokenProcessor.__mro__[:-1]:
         for name, function in vars(cls).items():
             if inspect.isfunction(function) and "main_process_metrics" in function.__code__.co_names:
-                setattr(module.TokenProcessor, name, _rewritten(function))
+                text = _UPDATE.sub(_named, textwrap.dedent(inspect.getsource(function)))
+                made = {}
+                exec(compile(text, "<by name>", "exec", dont_inherit=True), function.__globals__, made)
+                setattr(module.TokenProcessor, name, made[name])
 
 
-def _rewritten(function):
-    return _compiled(_ByName().visit(ast.parse(textwrap.dedent(inspect.getsource(function)))), function)
-
-
-def _compiled(tree, function):
-    made = {}
-    code = compile(
-        ast.fix_missing_locations(tree), inspect.getsourcefile(function), "exec", dont_inherit=True
-    )
-    exec(code, function.__globals__, made)
-    return made[function.__name__]
-
-
-class _ByName(ast.NodeTransformer):
-    """``metrics.NAME.observe(x)`` becomes ``metrics.obs_value("NAME", x)``."""
-
-    def visit_Call(self, node):
-        self.generic_visit(node)
-        called = node.func
-        if not isinstance(called, ast.Attribute) or called.attr not in _METHODS:
-            return node
-        metric, labels = called.value, []
-        if isinstance(metric, ast.Subscript):
-            text = ast.Call(ast.Name("str", ast.Load()), [metric.slice], [])
-            metric, labels = metric.value, [ast.Dict([ast.Constant("head")], [text])]
-        method = ast.Attribute(metric.value, _METHODS[called.attr], ast.Load())
-        arguments = node.args or [ast.Constant(1)]
-        return ast.Call(method, [ast.Constant(metric.attr), *arguments, *labels], [])
+def _named(update):
+    """``metrics.NAME.observe(`` becomes ``metrics.obs_value("NAME", ``."""
+    name, head, method = update.groups()
+    labels = f'labelvalues={{"head": str({head})}}, value=' if head else ""
+    return f'metrics.{_METHODS[method]}("{name}", {labels}'

@@ -66,8 +66,7 @@ def compare(fastdeploy, seed, steps):
     handover = handover_in(ours, plan)
     if handover is None:
         return {"quick": None, "fetched": None, "difference": None}
-    lines = []
-    keep = logging.Handler()
+    lines, keep = [], logging.Handler()
     keep.emit = lambda record: lines.append(record.getMessage())
     log.addHandler(keep)
     told = {"quick": 0, "fetched": 0, "difference": None}

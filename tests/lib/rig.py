@@ -48,13 +48,13 @@ class Rig:
         What the receive loop would have caught.
     """
 
-    def __init__(self, channel, names=(), *, slots=8, cls=None, stop_flags_type="list", **mode):
+    def __init__(self, channel, names=(), *, slots=8, cls=None, **mode):
         replay = imported("tests.lib.step_replay.replay")
         self.channel, self.escaped = channel, []
         self.mode = {**MODE, "max_num_seqs": slots, "channel": channel, **mode}
         self.mode["method"] = mode.get("method", "mtp" if channel.startswith("spec") else None)
         self.mode["enable_logprob"] = channel.endswith("topk")
-        self.manager = fakes.ResourceManager(slots, stop_flags_type)
+        self.manager = fakes.ResourceManager(slots)
         self.sink, self.connector = fakes.Sink(), fakes.SplitConnector()
         self.transfers = fakes.EngineWorkerQueue()
         imported("fastdeploy.metrics.metrics").main_process_metrics.reset()
@@ -113,19 +113,13 @@ class Rig:
         own = [tokens.get(slot, idle) for slot in range(batch)]
         counts = [entry if isinstance(entry, int) else len(entry) for entry in own]
         flat = [token for entry in own if not isinstance(entry, int) for token in entry]
-        if not self.mode["enable_logprob"]:
-            return fp.Step.from_arrays(self.channel, counts, np.array(flat, int), flag=flag, as_recorded=True)
-        ids = np.array([[token, *range(columns - 1)] for token in flat], int).reshape(len(flat), columns)
-        scores = np.array([[-token / 8] * columns for token in flat], np.float32).reshape(len(flat), columns)
-        return fp.Step.from_arrays(
-            self.channel,
-            counts,
-            ids,
-            scores,
-            np.array([token % 7 for token in flat], int),
-            flag=flag,
-            as_recorded=True,
-        )
+        rows = [np.array(flat, int)]
+        if self.mode["enable_logprob"]:
+            ids = [[token, *range(columns - 1)] for token in flat]
+            scores = [[-token / 8] * columns for token in flat]
+            rows = [np.reshape(np.array(part), (len(flat), columns)) for part in (ids, scores)]
+            rows.append(np.array([token % 7 for token in flat], int))
+        return fp.Step.from_arrays(self.channel, counts, *rows, flag=flag, as_recorded=True)
 
     def process(self, tokens, **options):
         """Process one step as the receive loop does; the results are with the sink."""

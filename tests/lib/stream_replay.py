@@ -1,6 +1,5 @@
 """Replays the traces of `golden_streams`: steps that come as pickled objects (FD_USE_GET_SAVE_OUTPUT_V1)."""
 
-import contextlib
 import copy
 import dataclasses
 import gzip
@@ -8,7 +7,6 @@ import json
 import logging
 import lzma
 import os
-import sys
 import traceback
 from functools import cache
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 import paddle
-from fastdeploy.engine.pooling_params import PoolingParams
 from fastdeploy.model_executor.pre_and_post_process import _build_stream_transfer_data as build
 from fastdeploy.output.stream_transfer_data import DecoderState, StreamTransferData
 from fastdeploy.worker.output import LogprobsTensors
@@ -293,7 +290,6 @@ class StreamReplay(replay.Replay):
         stand_ins["SplitConnector"] = SplitConnector
         with (
             mock.patch.multiple(replay.fakes, **stand_ins),
-            mock.patch.object(replay, "make_request", make_request),
             mock.patch.dict(mode, use_sampling_mask=False),
         ):
             super()._build()
@@ -326,41 +322,13 @@ class StreamReplay(replay.Replay):
             else:
                 super()._apply(event)
 
-    @contextlib.contextmanager
-    def _watch_logs(self):
-        """Note the exception that is being handled when FastDeploy's loggers are called, and where."""
-        replayed = self
-
-        class Watch(logging.Handler):
-            def emit(self, record):
-                kind, error, _ = sys.exc_info()
-                if kind is None:
-                    return
-                if record.levelno == logging.WARNING:
-                    replayed.swallowed.append(kind.__name__)
-                elif replayed.raised is None:
-                    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-                    where = "postprocess:" if frames[:1] == ["postprocess"] else ""
-                    replayed.raised = where + kind.__name__
-
-        watch, logger = Watch(), logging.getLogger("fastdeploy")
-        logger.addHandler(watch)
-        try:
-            yield
-        finally:
-            logger.removeHandler(watch)
-
-
-def make_request(entry):
-    """A request from its recorded fields."""
-    fields = {key: value for key, value in entry.items() if key != "pooling_params"}
-    request = _make_request(fields)
-    if "pooling_params" in entry:
-        request.pooling_params = PoolingParams(**entry["pooling_params"])
-    return request
-
-
-_make_request = replay.make_request
+    def _note(self, error, record):
+        if record.levelno == logging.WARNING:
+            self.swallowed.append(type(error).__name__)
+        elif self.raised is None:
+            frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+            where = "postprocess:" if frames[:1] == ["postprocess"] else ""
+            self.raised = where + type(error).__name__
 
 
 # ---- what FastDeploy loses -----------------------------------------------------------------------------

@@ -40,20 +40,8 @@ def put_ours_in_place():
 def run(folder, files):
     outcomes = Outcomes()
     # Hypothesis's plug-in is imported at the end, and meets what a test of FastDeploy's has replaced.
-    options = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:hypothesispytest",
-        "-c",
-        "/dev/null",
-        "--rootdir",
-        str(folder),
-        "-W",
-        "ignore",
-    ]
-    pytest.main([*options, *map(str, files)], plugins=[outcomes])
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-c", "/dev/null", "-W", "ignore"]
+    pytest.main([*options, "--rootdir", *map(str, (folder, *files))], plugins=[outcomes])
     print("\ntold: " + json.dumps(outcomes.of))
 
 

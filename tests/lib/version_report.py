@@ -21,14 +21,9 @@ SPECULATIVE = (("spec", "mtp"), ("spec", "ngram"), ("spec_topk", "mtp"))
 
 def engine():
     """FastDeploy's engine is made; which class it has, and what was told of that."""
-    records, told = [], io.StringIO()
-
-    class Keep(logging.Handler):
-        def emit(self, record):
-            records.append([record.levelname, record.getMessage()])
-
-    logger = logging.getLogger("fastdeploy")
-    logger.addHandler(Keep())
+    records, told, keep = [], io.StringIO(), logging.Handler()
+    keep.emit = lambda record: records.append([record.levelname, record.getMessage()])
+    logging.getLogger("fastdeploy").addHandler(keep)
     with contextlib.redirect_stderr(told):
         from fastdeploy.engine import common_engine
 
@@ -60,8 +55,10 @@ def outcomes():
         told[script.name] = {
             "difference": difference,
             "storage": applied.storage,
-            "errors": [[result.error_code, told_error(result)] for result in results],
-            "columns": sorted({len(row) for result in results for row in columns_of(result)}),
+            "errors": [
+                [one.error_code, one.error_msg or getattr(one, "error_message", None)] for one in results
+            ],
+            "columns": sorted({len(row) for rows in rows_of(results) for row in rows}),
             "aborted": sum(result.error_msg == "Aborted" for result in results),
             "sent": sum(map(len, trial.connector.sent)),
             "events": [event.name for event, *_ in ours.traced],
@@ -70,13 +67,9 @@ def outcomes():
     return told
 
 
-def told_error(result):
-    """The text of an error, whichever attribute the version has it in."""
-    return result.error_msg or getattr(result, "error_message", None)
-
-
-def columns_of(result):
-    return [] if result.outputs.top_logprobs is None else result.outputs.top_logprobs.logprobs
+def rows_of(results):
+    found = (result.outputs.top_logprobs for result in results)
+    return [rows.logprobs for rows in found if rows is not None]
 
 
 def quick_dictionary():
@@ -107,7 +100,7 @@ def gauges():
     from tests.lib.plugged import plugin_class, stock_class
     from tests.lib.rig import Rig
 
-    told = []
+    told, metrics = [], module.main_process_metrics
     for channel, method in SPECULATIVE[:2]:
         values = []
         for cls in stock_class(), plugin_class():
@@ -116,21 +109,13 @@ def gauges():
                 rig.through_tensors(tokens)
             if hasattr(rig.processor, "report_gauges"):
                 rig.processor.report_gauges()
-            values.append(
-                {
-                    name: [one._value.get() for one in (metric if isinstance(metric, list) else [metric])]
-                    for name in rig_metrics()._speculative
-                    for metric in [getattr(rig_metrics(), name)]
-                }
-            )
+            found = {name: getattr(metrics, name) for name in metrics._speculative}
+            listed = {name: one if isinstance(one, list) else [one] for name, one in found.items()}
+            values.append({name: [one._value.get() for one in many] for name, many in listed.items()})
             complaints = sorted(getattr(rig.processor, "complained", ()))
             rig.close()
         told.append({"method": method, "stock": values[0], "ours": values[1], "complaints": complaints})
     return told
-
-
-def rig_metrics():
-    return module.main_process_metrics
 
 
 def show():

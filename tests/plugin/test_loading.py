@@ -114,16 +114,21 @@ def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
     assert told["gauge"] == 0.0
 
 
-def test_the_entry_points_module_loads_the_standard_library_and_this_package_only():
+def test_what_the_entry_point_and_the_doctor_load():
+    """The standard library and this package only; and no extension of the engine."""
     code = """
 import sys
 import fd_postproc
 before = set(sys.modules)
 from fd_postproc.fastdeploy.engine import entry
 print({name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))
+import fd_postproc.doctor
+print([name for name in sys.modules if name.startswith("fd_postproc.fastdeploy.") and "._" in name])
 """
     told = subprocess.run(python(code), cwd="/", capture_output=True, text=True, check=True)
-    assert told.stdout.strip() in ("{'fd_postproc'}", "set()")
+    entry_loads, extensions = told.stdout.splitlines()
+    assert entry_loads in ("{'fd_postproc'}", "set()")
+    assert extensions == "[]"
 
 
 # ---- Other plug-ins --------------------------------------------------------------------------------------
@@ -161,7 +166,7 @@ def test_another_plug_in_that_is_allowed_gets_its_turn(stock, rival, monkeypatch
     assert entry.token_processor().__name__ == "Replacement"
 
 
-def test_another_plug_in_that_does_not_load_is_passed_over(stock, rival, monkeypatch):
+def test_one_that_does_not_load_is_passed_over(stock, rival, monkeypatch):
     rival("import no_such_module\n")
     monkeypatch.setenv("FD_PLUGINS", "fd_postproc,rival")
     assert issubclass(entry.token_processor(), stock.TokenProcessor)

@@ -26,7 +26,7 @@ class Samples:
         changed = []
         for collector in main_process_metrics.collectors():
             stored = [value._value for value in stored_values(collector)]  # get() locks, 20 times slower
-            if self.stored.get(collector) == stored:
+            if stored == self.stored.get(collector) or not (collector in self.stored or any(stored)):
                 continue
             self.stored[collector] = stored
             for sample in (sample for metric in collector.collect() for sample in metric.samples):
@@ -98,10 +98,12 @@ class Recorder:
     def end(self):
         """The record of the whole trace."""
         requests = self.replay.requests
+        self.samples.update()
+        samples = self.samples.now.items()
         return {
             "output_token_ids": {name: request.output_token_ids for name, request in requests.items()},
             "task_metrics": {name: request.metrics.to_dict() for name, request in requests.items()},
-            "metrics": Samples().update(),
+            "metrics": [[name, dict(labels), value] for (name, labels), value in samples if value],
         }
 
     def _task(self, request):

@@ -7,7 +7,6 @@ What a trace gives to the class stays as it is; what the class did is replaced. 
 in shapes/, and FOLDER may be the one that the traces are read from (``FD_POSTPROC_GOLDEN_STEPS``).
 """
 
-import argparse
 import fnmatch
 import gzip
 import json
@@ -43,13 +42,9 @@ def recorded_anew(content, cls):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the traces are written")
-    parser.add_argument("names", nargs="*", default=["*"], help="which ones, as the shell would name files")
-    arguments = parser.parse_args()
-    folder = arguments.folder
+    folder, patterns = Path(sys.argv[1]), sys.argv[2:] or ["*"]
     if not os.environ.get("FD_POSTPROC_FASTDEPLOY"):
-        parser.error("FD_POSTPROC_FASTDEPLOY is not set; give the FastDeploy source tree to record on")
+        sys.exit("FD_POSTPROC_FASTDEPLOY is not set; give the FastDeploy source tree to record on")
     warnings.simplefilter("ignore")
     from fastdeploy.output import token_processor
 
@@ -57,7 +52,7 @@ def main():
 
     folder.mkdir(exist_ok=True)
     for name in trace_names():
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in arguments.names):
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
             continue
         content = json.loads(gzip.decompress((FOLDER / f"{name}{SUFFIX}").read_bytes()))
         text = json.dumps(recorded_anew(content, token_processor.TokenProcessor), separators=(",", ":"))

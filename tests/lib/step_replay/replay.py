@@ -1,6 +1,7 @@
 """Feeds the events of a trace to a token processor on the double."""
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -139,19 +140,16 @@ class Replay:
     def _print_trace(self, event, request_id, user):
         self.traced.append([event.name, request_id, user])
 
+    def _note(self, error, record):
+        """Note the exception that is being handled when one of FastDeploy's loggers is called."""
+        if self.raised is None:
+            swallowed = "postprocess:" if record.levelno >= logging.ERROR else ""
+            self.raised = swallowed + type(error).__name__
+
     @contextlib.contextmanager
     def _watch_logs(self):
-        """Note the exception that is being handled when FastDeploy's loggers are called."""
-        replay = self
-
-        class Watch(logging.Handler):
-            def emit(self, record):
-                kind = sys.exc_info()[0]
-                if kind is not None and replay.raised is None:
-                    swallowed = "postprocess:" if record.levelno >= logging.ERROR else ""
-                    replay.raised = swallowed + kind.__name__
-
-        watch, logger = Watch(), logging.getLogger("fastdeploy")
+        watch, logger = logging.Handler(), logging.getLogger("fastdeploy")
+        watch.emit = lambda record: sys.exc_info()[0] and self._note(sys.exc_info()[1], record)
         logger.addHandler(watch)
         try:
             yield
@@ -239,13 +237,18 @@ def set_task(request, attributes):
 
 
 _SET_AFTER = ("num_cached_tokens", "need_prefill_tokens", "block_tables", "output_token_ids", "status")
+_SET_AFTER += ("prefill_chunk_info", "pooling_params")
 
 
 def make_request(entry):
     """A request from its recorded fields."""
-    fields = {key: value for key, value in entry.items() if key not in (*_SET_AFTER, "prefill_chunk_info")}
+    later = {key: entry[key] for key in _SET_AFTER if key in entry}
+    fields = {key: value for key, value in entry.items() if key not in later}
     request = Request(**{**fields, "metrics": RequestMetrics(**entry["metrics"])})
-    set_task(request, {key: entry[key] for key in (*_SET_AFTER, "prefill_chunk_info") if key in entry})
+    if "pooling_params" in later:  # of objects over ZeroMQ, in versions that know it
+        pooling = importlib.import_module("fastdeploy.engine.pooling_params")
+        later["pooling_params"] = pooling.PoolingParams(**later["pooling_params"])
+    set_task(request, later)
     return request
 
 

@@ -1,16 +1,31 @@
 """Token threads that run, what FastDeploy's log is told, and the table of its classes."""
 
+import contextlib
 import logging
 import os
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from tests.lib import fakes
-from tests.lib.plugged import plugin_class
+from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
+from tests.lib.rig import MODE, Rig
+
+
+@pytest.fixture
+def rig_of():
+    """A function that makes rigs, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **mode):
+            rig = Rig(*arguments, **mode)
+            stack.callback(rig.close)
+            return rig
+
+        yield make
 
 
 @pytest.fixture
@@ -46,10 +61,23 @@ def log(caplog):
 
 
 @pytest.fixture
+def engine():
+    """FastDeploy's engine with its own token processor and the server that sends results."""
+    service, sockets = imported("fastdeploy.engine.common_engine"), imported("fastdeploy.inter_communicator")
+    mode = {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
+    config = imported("tests.lib.step_replay.replay").make_config(mode)
+    with mock.patch.object(service, "TokenProcessor", stock_class()):
+        made = service.EngineService(config, fakes.ResourceManager(8, "list"))
+    made.send_response_server = sockets.ZmqIpcServer("send loop", "PUSH")
+    yield made
+    made.send_response_server.close()
+    made.token_processor._finalizer()
+
+
+@pytest.fixture
 def plan():
     """What the plug-in knows of the classes of FastDeploy's results."""
-    module = imported("fastdeploy.output.token_processor")
-    return imported("fd_postproc.fastdeploy.engine.results.result_classes").plan_of(module)
+    return plugin_class().plan
 
 
 class SocketServer:

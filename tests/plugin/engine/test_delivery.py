@@ -4,7 +4,6 @@ import logging
 import threading
 from collections import defaultdict
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
@@ -35,24 +34,21 @@ def results(plan, *names):
 def test_random_steps_are_delivered_as_fastdeploy_does():
     told = imported("tests.lib.random_deliveries").compare("fastdeploy", seed=1, steps=400)
     assert told["difference"] is None
-    assert told["quick"] > 300
+    assert told["quick"] > 340  # more than those without an end
     assert told["fetched"] > 80
 
 
-def test_the_token_thread_delivers_the_fast_path(scheduler):
-    rig = Rig("topk", ["a", "b"])
-    try:
-        rig.processor.cached_generated_tokens = scheduler
-        scheduler.put_results = None  # not called
-        rig.step({0: [5], 1: [6]})
-        assert scheduler.responses == {}  # what an instance has in its place counts
-        del scheduler.put_results
-        rig.step({0: [7], 1: [8]})
-        assert rig.processor.delivery.handover_in(scheduler) is not None
-        got = scheduler.get_results()
-        assert {name: result[0].outputs.token_ids for name, result in got.items()} == {"a": [7], "b": [8]}
-    finally:
-        rig.close()
+def test_the_token_thread_delivers_the_fast_path(scheduler, rig_of):
+    rig = rig_of("topk", ["a", "b"])
+    rig.processor.cached_generated_tokens = scheduler
+    scheduler.put_results = None  # not called
+    rig.step({0: [5], 1: [6]})
+    assert scheduler.responses == {}  # what an instance has in its place counts
+    del scheduler.put_results
+    rig.step({0: [7], 1: [8]})
+    assert rig.processor.delivery.handover_in(scheduler) is not None
+    got = scheduler.get_results()
+    assert {name: result[0].outputs.token_ids for name, result in got.items()} == {"a": [7], "b": [8]}
 
 
 @pytest.mark.parametrize("table", ["requests", "responses"])
@@ -105,18 +101,7 @@ def test_what_is_fastdeploys_business(what, plan, scheduler):
     assert nothing_touched(scheduler)
 
 
-def test_a_request_that_ends_is_told_by_fastdeploy(plan, scheduler):
-    made = results(plan, "a", "b", "c")
-    made[0].finished = made[2].finished = True
-    handover = handover_in(scheduler, plan)
-    with mock.patch.object(double.utils.scheduler_logger, "info") as info:
-        assert handover.put(made)
-    assert [call.args for call in info.call_args_list] == [("requests that ended: ['a', 'c']",)]
-    assert [len(waiting) for waiting in scheduler.responses.values()] == [1, 1, 1]
-    assert [len(step) for step in scheduler.batch_responses_per_step] == [3]
-
-
-def test_so_are_debug_lines_that_somebody_reads(plan, scheduler):
+def test_debug_lines_that_somebody_reads_are_fastdeploys(plan, scheduler):
     handover, log = handover_in(scheduler, plan), double.utils.scheduler_logger
     level = log.level
     log.setLevel(logging.DEBUG)
@@ -125,13 +110,6 @@ def test_so_are_debug_lines_that_somebody_reads(plan, scheduler):
         assert handover.take() is None
     finally:
         log.setLevel(level)
-    assert nothing_touched(scheduler)
-
-
-def test_a_replaced_method_is_called(plan, scheduler):
-    handover, put = handover_in(scheduler, plan), []
-    scheduler.put_results = put.append
-    assert not handover.put(results(plan, "a"))
     assert nothing_touched(scheduler)
 
 
@@ -171,20 +149,15 @@ def test_whether_a_step_may_be_told_in_one_call(log, sums):
     assert advance.adds_up(log()) is sums
 
 
-def test_tokens_of_requests_that_decode_are_told():
-    rig = Rig("spec_topk", ["a", "b", "c", "d"])
-    try:
-        rig.step()  # each one's first token is told by itself
-        told = Log()
-        rig.processor.set_scheduler_metrics_logger(told)
-        rig.requests["b"].need_prefill_tokens, rig.requests["b"].num_computed_tokens = 9, 8
-        rig.requests["c"].need_prefill_tokens = None
-        rig.requests["d"].need_prefill_tokens, rig.requests["d"].num_computed_tokens = 9, 9
-        rig.step({0: [11, 12], 1: [13], 2: [14, 15, 16], 3: [17]})
-        assert told.tokens == 3
-        told.lock = None  # it fails when it counts
-        got = rig.step({0: [13]})
-        assert got["a"][0].outputs.token_ids == [13]
-        assert rig.escaped == []
-    finally:
-        rig.close()
+def test_tokens_of_requests_that_decode_are_told(rig_of):
+    rig, told = rig_of("spec_topk", ["a", "b", "c", "d"]), Log()
+    rig.step()  # each one's first token is told by itself
+    rig.processor.set_scheduler_metrics_logger(told)
+    rig.requests["b"].need_prefill_tokens, rig.requests["b"].num_computed_tokens = 9, 8
+    rig.requests["c"].need_prefill_tokens = None
+    rig.requests["d"].need_prefill_tokens, rig.requests["d"].num_computed_tokens = 9, 9
+    rig.step({0: [11, 12], 1: [13], 2: [14, 15, 16], 3: [17]})
+    assert told.tokens == 3
+    told.lock = None  # it fails when it counts
+    assert rig.step({0: [13]})["a"][0].outputs.token_ids == [13]
+    assert rig.escaped == []

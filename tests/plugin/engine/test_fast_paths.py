@@ -1,16 +1,14 @@
 """Fast paths that are not taken are told: nothing else would show that most of the speed is gone."""
 
 import contextlib
-import logging
-import subprocess
 from types import SimpleNamespace
 from unittest import mock
 
 import prometheus_client
 import pytest
 
-from tests.lib.children import python
 from tests.lib.fakes import DecodeLog
+from tests.lib.plugged import new_class
 from tests.lib.quiet import Double, imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -43,29 +41,16 @@ class Milliseconds(prometheus_client.Histogram):
         super().observe(1000 * amount)
 
 
-def odd_histogram():
+def odd_histogram(kind, *labels):
     metrics = double.metrics__metrics.main_process_metrics
-    return mock.patch.object(metrics, "time_per_output_token", Milliseconds("slow", "Odd.", registry=None))
+    return mock.patch.object(metrics, "time_per_output_token", kind("odd", "Odd.", labels, registry=None))
 
 
-def odd_metrics():
-    metrics = double.metrics__metrics.main_process_metrics
-    labelled = prometheus_client.Histogram("other", "Labelled.", ["model"], registry=None)
-    return mock.patch.object(metrics, "time_per_output_token", labelled)
-
-
-@contextlib.contextmanager
 def renamed_metrics(name):
     """A FastDeploy that has a metric by another name."""
-    metrics = double.metrics__metrics.main_process_metrics
-    value = vars(metrics)[name]
-    delattr(metrics, name)
-    setattr(metrics, f"{name}_seconds", value)
-    try:
-        yield
-    finally:
-        delattr(metrics, f"{name}_seconds")
-        setattr(metrics, name, value)
+    kept = dict(vars(double.metrics__metrics.main_process_metrics))
+    kept[f"{name}_seconds"] = kept.pop(name)
+    return mock.patch.dict(vars(double.metrics__metrics.main_process_metrics), kept, clear=True)
 
 
 def odd_loop():
@@ -85,7 +70,7 @@ def made(scheduler=None, log=None, odd=None):
     metrics.reset()
     assert double.engine__common_engine  # imported, as in an engine
     with mock.patch.object(type(metrics), "reset"), odd() if odd else contextlib.nullcontext():
-        rig = Rig("topk", ["a"])
+        rig = Rig("topk", ["a"], cls=new_class())
         try:
             rig.processor.cached_generated_tokens = (
                 double.scheduler__local_scheduler.LocalScheduler() if scheduler is None else scheduler
@@ -123,8 +108,8 @@ def test_all_of_them():
         ("dictionaries", {"odd": odd_dictionary}),
         ("stamps", {"odd": lambda: odd_request("need_prefill_tokens")}),
         ("stamps", {"odd": lambda: odd_request("__getattr__")}),
-        ("metrics", {"odd": odd_metrics}),
-        ("metrics", {"odd": odd_histogram}),
+        ("metrics", {"odd": lambda: odd_histogram(prometheus_client.Histogram, "model")}),
+        ("metrics", {"odd": lambda: odd_histogram(Milliseconds)}),
         ("metrics", {"odd": lambda: renamed_metrics("time_per_output_token")}),
         ("wake-up delivery", {"scheduler": other_gets()}),
         ("sending", {"odd": odd_loop}),
@@ -142,16 +127,11 @@ def test_each_that_is_not_taken_is_named(way, options):
     assert {other for other in ALL if exported(other) == 0} == ways
 
 
-def test_it_is_told_when_the_token_thread_starts(caplog, ops_queue):
-    logger = logging.getLogger("fastdeploy")
-    logger.addHandler(caplog.handler)
-    try:
-        with made() as processor, caplog.at_level("INFO"):
-            processor.run()
-            until(lambda: processor._receiver is not None)
-        assert [record for record in caplog.records if "every fast path is taken" in record.getMessage()]
-    finally:
-        logger.removeHandler(caplog.handler)
+def test_it_is_told_when_the_token_thread_starts(log, ops_queue):
+    with made() as processor:
+        processor.run()
+        until(lambda: processor._receiver is not None)
+    assert "every fast path is taken" in log.text
 
 
 def test_none_is_missed_where_the_operator_keeps_the_polling(monkeypatch):
@@ -198,16 +178,6 @@ def test_the_delivery_is_probed_once_for_a_scheduler(monkeypatch):
         processor.deliver([])
         processor.deliver([])
         assert probed == [first, second]
-
-
-def test_the_doctor_needs_no_extension_of_the_engine():
-    code = """
-import sys
-import fd_postproc.doctor
-print([name for name in sys.modules if name.startswith("fd_postproc.fastdeploy.") and "._" in name])
-"""
-    told = subprocess.run(python(code), capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
 
 
 def test_every_way_has_a_text():

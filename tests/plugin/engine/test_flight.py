@@ -1,5 +1,6 @@
 """What the engine side puts into its flight recorder's file, and what that alone says of real faults."""
 
+import functools
 import os
 import signal
 from unittest import mock
@@ -27,11 +28,7 @@ pytestmark = pytest.mark.framework
 @pytest.fixture
 def rig(started):
     """A function that makes a rig whose token thread runs."""
-
-    def make(channel="spec_topk", names=("a", "b"), **mode):
-        return started(channel, names, **mode)
-
-    return make
+    return functools.partial(started, "spec_topk")
 
 
 def flight(rig):
@@ -39,8 +36,7 @@ def flight(rig):
 
 
 def events(rig, *kinds):
-    found = [entry for entry in flight(rig).entries if isinstance(entry, Event)]
-    return [entry for entry in found if entry.kind in kinds]
+    return [entry for entry in of(rig, Event) if entry.kind in kinds]
 
 
 def of(rig, kind):
@@ -66,18 +62,18 @@ def test_steps_and_requests(rig):
     (end,) = events(rig, Kind.ENDED)
     assert (end.slot, end.numbers[:3]) == (0, (a, 5, End.TOKEN))
     until(lambda: flight(rig).busy_since is None)
+    rig.close()
+    assert events(rig, Kind.CLOSED)
+    assert not events(rig, Kind.QUEUE_REMOVED)  # it removes its queue itself
 
 
 @each("kind", [Kind.ABORTED, Kind.PREEMPTED])
-def test_a_request_that_the_worker_lets_go_was_aborted_or_preempted_never_both(rig, kind):
-    rig = rig("plain", ["a", "b"])
+def test_a_request_that_the_worker_lets_go_was_aborted_or_preempted_never_both(started, kind):
+    rig = started()
     rig.send({0: [50], 1: [51]})
     until(lambda: len(of(rig, StepEntry)) == 1)
-    manager = rig.manager
-    waiting = (
-        manager.to_be_aborted_req_id_set if kind == Kind.ABORTED else manager.to_be_rescheduled_request_id_set
-    )
-    waiting.add("a")
+    aborted, preempted = rig.manager.to_be_aborted_req_id_set, rig.manager.to_be_rescheduled_request_id_set
+    (aborted if kind == Kind.ABORTED else preempted).add("a")
     rig.send({0: -9, 1: [52]})
     until(lambda: len(of(rig, StepEntry)) == 2)
     assert [event.kind for event in events(rig, Kind.ABORTED, Kind.PREEMPTED)] == [kind]
@@ -96,8 +92,8 @@ def test_the_sum_tells_steps_apart_and_is_no_ones_elses(rig):
     assert a != d
 
 
-def test_a_refused_message(rig, queue_id):
-    rig = rig("plain", ["a"])
+def test_a_refused_message(started):
+    rig = started()
     sysv_ipc.MessageQueue(queues.locate("plain")).send(b"\xff" * 100, type=1)
     (one,) = until(lambda: events(rig, Kind.REFUSED))
     assert one.text in ("batch", "length")
@@ -126,14 +122,10 @@ def test_what_raises_is_told_by_its_type_and_place(rig, owner, name, error, kind
 
 def test_a_step_in_hand_is_seen(rig):
     rig = rig()
-
-    def look(*_):
-        seen.append(flight(rig).busy_since)
-
     seen = []
-    with mock.patch.object(rig.sink, "put_results", side_effect=look):
-        rig.send({0: [50]})
-        until(lambda: seen)
+    rig.sink.put_results = lambda _: seen.append(flight(rig).busy_since)
+    rig.send({0: [50]})
+    until(lambda: seen)
     assert 0 <= reading.now() - seen[0] < 60
     until(lambda: flight(rig).busy_since is None)
 
@@ -158,8 +150,11 @@ def test_a_queue_that_cannot_be_used(rig, monkeypatch):
     assert (one.numbers[0], one.text) == (13, "QueueError")
 
 
-def test_the_queue_is_looked_at(rig):
+def test_the_queue_is_looked_at_and_a_request_that_has_no_token_yet_is_known(rig):
     rig = rig()
+    rig.processor.look()
+    assert len(events(rig, Kind.SEATED)) == 2
+    assert not events(rig, Kind.BEGAN)
     rig.send({0: [50]})
     looks = until(lambda: [one for one in of(rig, QueueEntry) if one.last_sender])
     assert looks[-1].max_bytes > 0
@@ -180,21 +175,6 @@ def test_frames_that_are_missing(rig):
     assert one.numbers[0] == 3
 
 
-def test_a_request_that_never_had_a_token_is_known(rig):
-    rig = rig()
-    until(lambda: len(events(rig, Kind.SEATED)) == 2)
-    assert not events(rig, Kind.BEGAN)
-
-
-def test_its_end(rig):
-    rig = rig()
-    rig.send({0: [50]})
-    until(lambda: of(rig, StepEntry))
-    rig.close()
-    assert events(rig, Kind.CLOSED)
-    assert not events(rig, Kind.QUEUE_REMOVED)  # it removes its queue itself
-
-
 def test_messages_are_kept_if_that_is_wanted(rig, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_FLIGHT_TOKENS", "1")
     rig = rig()
@@ -207,8 +187,8 @@ def test_messages_are_kept_if_that_is_wanted(rig, monkeypatch):
     assert (refused.mtype, refused.payload) == (1, b"\xff" * 99)
 
 
-def test_no_token_is_in_the_file_otherwise(rig):
-    rig = rig("plain", ["a"])
+def test_no_token_is_in_the_file_otherwise(started):
+    rig = started()
     token = 0x51525354
     rig.send({0: [token]}, dialect="packed")
     until(lambda: of(rig, StepEntry))
@@ -248,13 +228,11 @@ def codes(rig, later=0.0):
     return {one.code for one in findings(picture(rig, later))}
 
 
-def a_sender(rig, *steps, channel="spec_topk"):
+def a_sender(rig, *steps):
     """A process that has sent steps, and lives."""
 
     def send():
-        with fp.Sender(channel, dialect="compact") as sender:
-            for tokens in steps:
-                sender.send(rig.message(tokens))
+        rig.send(*steps)
         signal.pause()
 
     before = rig.processor.counters.steps
@@ -263,18 +241,14 @@ def a_sender(rig, *steps, channel="spec_topk"):
     return child
 
 
-def end(child):
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
 def test_a_worker_that_is_killed(stepped):
     rig = stepped()
     rig.processor.look()
     assert codes(rig) == set()
     child = a_sender(rig, {0: [60]}, {0: [61]})
     rig.processor.look()
-    end(child)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
     def story():  # a look that the engine's thread began before the end may be written behind ours
         rig.processor.look()

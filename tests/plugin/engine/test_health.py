@@ -3,21 +3,23 @@
 Rounds, looks and time are the test's own; the last section has real threads, and a worker that is killed.
 """
 
-import subprocess
+import os
+import signal
 import threading
+import time
 
 import pytest
 import sysv_ipc
 
+import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.fastdeploy.engine import lifecycle
 from fd_postproc.fastdeploy.engine.health.liveness import REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
-from tests.lib.children import python
+from tests.lib.children import forked, in_a_child
 from tests.lib.fakes import Clock
-from tests.lib.plugged import plugin_class
 from tests.lib.rig import Rig
 from tests.lib.rows import each
 from tests.lib.waiting import until
@@ -42,10 +44,10 @@ class Watched:
         self.rig.send({0: [11], 1: [12], **{slot: [13] for slot in more}})
         self.receive()
 
-    def refuse(self, content=b"x" * 2057):
+    def refuse(self):
         queue = sysv_ipc.MessageQueue(queues.locate("plain"), max_message_size=8192)
         for _ in range(3):
-            queue.send(content)
+            queue.send(b"x" * 2057)
             self.receive()
 
     def remove(self):
@@ -151,16 +153,16 @@ def test_a_step_of_the_wall_clock_neither_hides_nor_invents_a_stuck_step(hours, 
     stock = processor.fd.time.time
 
     def look(*arguments):
-        seen.append((processor.timestamp_for_alive_before_handle_batch, processor.healthy()))
+        assert processor.timestamp_for_alive_before_handle_batch  # FastDeploy's stamp is set, too
+        seen.append(processor.healthy())
         monkeypatch.setattr(processor.fd.time, "time", lambda: stock() + hours * 3600)
-        seen.append((processor.timestamp_for_alive_before_handle_batch, processor.healthy()))
+        seen.append(processor.healthy())
         processor._in_hand_since -= 6
-        seen.append((processor.timestamp_for_alive_before_handle_batch, processor.healthy()))
+        seen.append(processor.healthy())
 
     monkeypatch.setattr(processor, "_process_step", look)
     processor._handle(None)
-    assert [healthy for _, healthy in seen] == [True, True, False]
-    assert all(seen[0])  # FastDeploy's stamp is set, too
+    assert seen == [True, True, False]
     assert processor._in_hand_since is None
     assert processor.healthy()
 
@@ -180,18 +182,13 @@ def test_a_step_that_other_code_has_in_hand_counts(watched):
 # ---- What is no fault --------------------------------------------------------------------------------------
 
 
-def test_no_worker_is_silent_while_a_step_is_in_hand(watched):
-    """Nobody reads what it sends."""
+def test_nothing_is_wrong_while_a_step_is_in_hand_or_nobody_waits(watched, monkeypatch):
+    """Nobody reads what the worker sends, or wants it: neither a silence nor that it is gone."""
     one = watched()
     in_hand(one, None)
     assert one.after(4.5) is None
     one.processor._in_hand_since = None
     assert one.after(1) == "silent"
-
-
-def test_nothing_is_wrong_while_nobody_waits(watched, monkeypatch):
-    """Neither a silence nor that the worker is gone."""
-    one = watched()
     one.rig.manager.tasks_list[:2] = None, None
     monkeypatch.setattr(lifecycle, "_state_of", lambda pid: "")
     assert one.after(30) is None
@@ -220,8 +217,7 @@ def test_a_neighbour_who_sends_rubbish_is_not_the_worker(watched):
     one = watched()
     one.rig.insert("c", 2)
     key = queues.locate("plain")
-    code = f"import sysv_ipc\nfor _ in range(9): sysv_ipc.MessageQueue({key}).send(b'x')"
-    subprocess.run(python(code), check=True)
+    in_a_child(lambda: [sysv_ipc.MessageQueue(key).send(b"x") for _ in range(9)])
     one.processor._receiver._sender_due = 0  # whoever is asked for next is asked for at once
     for _ in range(9):
         one.receive()
@@ -244,6 +240,11 @@ def test_health_is_asked_neither_of_other_queues_nor_with_the_lock_held(watched,
 # ---- Real threads, a real worker ---------------------------------------------------------------------------
 
 
+@pytest.fixture
+def looking_often(started):
+    return lambda: started(prepare=lambda rig: setattr(rig.processor, "watch_period", 0.05))
+
+
 def test_before_the_start_while_nothing_comes_and_after_the_end(started):
     def watching():
         return sum(thread.name == "fd_postproc-health" for thread in threading.enumerate())
@@ -259,9 +260,8 @@ def test_before_the_start_while_nothing_comes_and_after_the_end(started):
     until(lambda: watching() == before)
 
 
-def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(started, log, monkeypatch):
-    monkeypatch.setattr(plugin_class(), "watch_period", 0.05)
-    rig, go_on = started(), threading.Event()
+def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(looking_often, log):
+    rig, go_on = looking_often(), threading.Event()
     rig.processor.stuck_after = 0.3
     real = rig.processor._process_step
     rig.processor._process_step = lambda *step: (go_on.wait(60), real(*step))
@@ -275,29 +275,25 @@ def test_a_stuck_step_is_in_the_log_the_gauge_and_the_flight_recorder(started, l
     until(lambda: gauge("step") == 0)
 
 
-WORKER = """
-import time
-import fd_postproc as fp
-step = fp.Step.from_arrays("plain", [1, 1], [[11], [12]])
-with fp.Sender("plain") as sender:
-    while True:
-        sender.send(step)
-        time.sleep(0.02)
-"""
+def work():
+    step = fp.Step.from_arrays("plain", [1, 1], [[11], [12]])
+    with fp.Sender("plain") as sender:
+        while True:
+            sender.send(step)
+            time.sleep(0.02)
 
 
 @pytest.mark.realtime
-def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(started, log, monkeypatch):
-    monkeypatch.setattr(plugin_class(), "watch_period", 0.05)
-    rig, processes = started(), [subprocess.Popen(python(WORKER))]
+def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(looking_often, log):
+    rig, workers = looking_often(), [forked(work)]
     try:
-        until(lambda: rig.processor._receiver._last_sender == processes[0].pid)
-        processes[0].kill()
+        until(lambda: rig.processor._receiver._last_sender == workers[0])
+        os.kill(workers[0], signal.SIGKILL)
         until(lambda: gauge("worker") == 1)  # nobody has waited for it: it is a zombie
-        until(lambda: f"the worker's process {processes[0].pid} is gone" in log.text)
-        processes.append(subprocess.Popen(python(WORKER)))
+        until(lambda: f"the worker's process {workers[0]} is gone" in log.text)
+        workers.append(forked(work))
         until(lambda: gauge("worker") == 0)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)

@@ -4,6 +4,7 @@ Each scenario runs on FastDeploy's class and on the plug-in's.
 """
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.lib.fakes import Clock
 from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
-from tests.lib.rig import END, Rig
+from tests.lib.rig import END
 from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
@@ -21,13 +22,11 @@ BEGAN = 1_763_000_000.0
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(monkeypatch, rig_of):
     """A function that runs three requests to the end of two on a class; the rig and the results."""
-    rigs = []
 
     def act(cls, channel, prepare=lambda rig: None, steps=None, **mode):
-        rig = Rig(channel, cls=cls, **mode)
-        rigs.append(rig)
+        rig = rig_of(channel, cls=cls, **mode)
         assert type(rig.processor) is cls
         clock = Clock(BEGAN)
         monkeypatch.setattr(imported("fastdeploy.output.token_processor"), "time", clock)
@@ -50,9 +49,7 @@ def run(monkeypatch):
         monkeypatch.undo()
         return rig, [result for results in rig.sink.puts for result in results]
 
-    yield act
-    for rig in rigs:
-        rig.close()
+    return act
 
 
 @pytest.fixture
@@ -104,20 +101,13 @@ def test_tracing_that_is_switched_on_later(run, trace):
     assert trace.contexts == {}
 
 
-class BenchmarkLogger:
-    def __init__(self):
-        self.records = []
-
-    def on_request_completed(self, record):
-        self.records.append(record)
-
-
 @each("channel", CHANNELS)
 def test_benchmark_records(run, channel):
     def records(cls):
-        logger = BenchmarkLogger()
+        records = []
+        logger = SimpleNamespace(on_request_completed=records.append)
         run(cls, channel, lambda rig: rig.processor.set_benchmark_logger(logger))
-        return logger.records
+        return records
 
     expected, ours = records(stock_class()), records(plugin_class())
     assert [record.request_id for record in ours] == ["a_0", "c_0"]
@@ -134,14 +124,6 @@ class RoutingView:
 
     def gather(self, places):
         return np.asarray(places)[:, None, None] * np.ones((1, 2, 2), np.int64)
-
-
-class RoutingStore:
-    def __init__(self):
-        self.finished = []
-
-    def on_request_finished(self, request_id, block_table, seq_len):
-        self.finished.append((request_id, list(block_table), seq_len))
 
 
 def with_routing(store_type, store=None):
@@ -176,29 +158,25 @@ def test_routing_in_the_response(run, channel):
     assert all("routing_data" not in result.to_dict() for result in results if result.routing_data is None)
 
 
-def test_routing_for_a_store(run):
+def test_routing_for_a_store_is_gathered_before_the_blocks_are_freed(run):
     def stored(cls):
-        store = RoutingStore()
-        run(cls, "spec", with_routing("local", store))
-        return store.finished
+        finished = []
+
+        def note(request_id, block_table, seq_len):
+            finished.append((request_id, [*block_table], seq_len))
+
+        def prepare(rig):
+            with_routing("local", SimpleNamespace(on_request_finished=note))(rig)
+            free = rig.manager.finish_requests_async
+            rig.manager.finish_requests_async = lambda name: (
+                rig.requests[name].block_tables.clear(),
+                free(name),
+            )
+
+        run(cls, "spec", prepare)
+        return finished
 
     assert stored(plugin_class()) == stored(stock_class()) == [("a_0", [4, 8], 12), ("c_0", [6, 10], 10)]
-
-
-def test_routing_is_gathered_before_the_blocks_are_freed(run):
-    def prepare(rig):
-        with_routing("local", store)(rig)
-        free = rig.manager.finish_requests_async
-
-        def finish(name):
-            rig.requests[name].block_tables.clear()
-            free(name)
-
-        rig.manager.finish_requests_async = finish
-
-    store = RoutingStore()
-    run(plugin_class(), "plain", prepare)
-    assert [blocks for _, blocks, _ in store.finished] == [[4, 8], [6, 10]]
 
 
 @each("status", ["finished", "no route"])

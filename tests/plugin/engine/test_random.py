@@ -10,7 +10,7 @@ from tools.accept import classes, random_steps
 pytestmark = pytest.mark.framework
 
 
-@pytest.mark.parametrize("count", [32, pytest.param(2000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [16, pytest.param(2000, marks=pytest.mark.nightly)])
 def test_random_steps_are_equal_on_the_plugin(count, monkeypatch):
     """A difference comes with the number of its script, which is all that the script is made of."""
     monkeypatch.setattr("tools.accept.trial._BETWEEN_STEPS", 0.0)

@@ -3,16 +3,15 @@
 import pytest
 
 from fd_postproc.fastdeploy.engine.processor.finish import MOST_REQUESTS, TABLES
-from tests.lib.rig import END, Rig
+from tests.lib.rig import END
 from tests.lib.rows import each
 
 
 @pytest.fixture
-def rig():
-    made = Rig("plain", ("a", "b"))
+def rig(rig_of):
+    made = rig_of("plain", ("a", "b"))
     made.step({0: [50], 1: [60]})
-    yield made
-    made.close()
+    return made
 
 
 def test_a_sweep_forgets_only_those_that_nobody_knows(rig):
@@ -24,21 +23,18 @@ def test_a_sweep_forgets_only_those_that_nobody_knows(rig):
     rig.processor.sweep()
     assert {*table} == {"a", "b", "waits"}
     assert table["waits"] == 7
-
-
-def test_a_request_that_ends_leaves_nothing(rig):
-    rig.step({0: [END], 1: [61]})
+    rig.step({0: [END], 1: [61]})  # one that ends leaves nothing
     assert rig.has_left("a", 0)
     assert all("a" not in getattr(rig.processor, table, ()) for table in TABLES)
 
 
 @each("fails", [False, True])
-def test_a_counter_is_fastdeploys_to_drop_unless_it_fails(monkeypatch, fails):
+def test_a_counter_is_fastdeploys_to_drop_unless_it_fails(rig_of, monkeypatch, fails):
     def recycle(*arguments):
         if fails:
             raise OSError("planted")
 
-    rig = Rig("plain", ("a", "b"))
+    rig = rig_of("plain", ("a", "b"))
     monkeypatch.setattr(rig.processor, "_recycle_resources", recycle)
     rig.step({0: [END], 1: [61]})
     assert ("a" in rig.processor.tokens_counter) is not fails
@@ -47,9 +43,9 @@ def test_a_counter_is_fastdeploys_to_drop_unless_it_fails(monkeypatch, fails):
 @each("managed", [True, False])
 @each("channel", ["plain", "spec"])
 @each("code", [-9, -1])
-def test_an_abort_before_2_6_is_told_by_the_token_processor(managed, channel, code, monkeypatch):
+def test_an_abort_before_2_6_is_told_by_the_token_processor(managed, channel, code, rig_of, monkeypatch):
     """With the V1 scheduler when the worker has let it go; else at any negative code of a plain step."""
-    rig = Rig(channel, ("a", "b"))
+    rig = rig_of(channel, ("a", "b"))
     rig.step({0: [50], 1: [60]})
     monkeypatch.setattr(type(rig.processor), "aborts_itself", True)
     monkeypatch.setattr(rig.processor.fd.envs, "ENABLE_V1_KVCACHE_SCHEDULER", int(managed))
@@ -61,13 +57,12 @@ def test_an_abort_before_2_6_is_told_by_the_token_processor(managed, channel, co
     assert rig.manager.abort_req_ids_set == (set() if ends else {"a"})
     assert rig.has_left("a", 0) is ends
     assert "b" in results
-    rig.close()
 
 
-def test_the_end_of_everything_frees_every_slot():
+def test_the_end_of_everything_frees_every_slot(rig_of):
     """What waits for its draft goes out before."""
     names = [f"r{slot}" for slot in range(8)]
-    rig = Rig("spec_topk", names, enable_draft_logprob=True)
+    rig = rig_of("spec_topk", names, enable_draft_logprob=True)
     rig.step()
     assert rig.sink.puts == []
     rig.processor.clear_data()
@@ -75,4 +70,3 @@ def test_the_end_of_everything_frees_every_slot():
     assert [(one.request_id, one.finished) for one in waiting] == [(name, False) for name in names]
     assert all(rig.has_left(name, slot) for slot, name in enumerate(names))
     assert sorted(result.request_id for put in rig.sink.puts for result in put) == names
-    rig.close()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.lib.quiet import imported
-from tests.lib.rig import Rig
 from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
@@ -19,11 +18,10 @@ TOKENS = {0: [30, 31]}
 
 
 @pytest.fixture
-def rig():
-    rig = Rig("spec_topk", ["only"])
+def rig(rig_of):
+    rig = rig_of("spec_topk", ["only"])
     rig.step(TOKENS)  # a first token is handled with more care
-    yield rig
-    rig.close()
+    return rig
 
 
 @pytest.fixture
@@ -52,20 +50,14 @@ def test_lists_are_made_when_asked_for_and_kept(output):
     assert kept(output) is first
 
 
-@each(
-    "look",
-    [
-        lambda output: output.to_dict()[SLOT],
-        lambda output: copy.copy(output).top_logprobs,
-        lambda output: copy.deepcopy(output).top_logprobs,
-        lambda output: pickle.loads(pickle.dumps(output)).top_logprobs,
-        lambda output: getattr(output, SLOT),
-    ],
-)
-def test_whoever_looks_sees_lists(output, look):
-    seen = look(output)
-    assert seen == as_sent()
-    assert type(seen) is type(as_sent())
+@each("copied", [lambda one: one, copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_have_lists_and_metrics(rig, copied):
+    (result,) = rig.step(TOKENS)["only"]
+    rows = copied(result.outputs).top_logprobs
+    assert rows == as_sent() == copied(result).outputs.to_dict()[SLOT]
+    assert type(rows) is type(as_sent())
+    (result,) = rig.step(TOKENS)["only"]
+    assert copied(result).metrics == rig.requests["only"].metrics
 
 
 def test_changes_stay(output):
@@ -161,12 +153,6 @@ def test_metrics_that_are_no_plain_values(rig):
     assert made == upstream_dict(result)
     made["metrics"]["speculate_metrics"]["accepted"].append(3)  # FastDeploy's copy is a deep one
     assert result.metrics.speculate_metrics == {"accepted": [1, 2]}
-
-
-@each("copied", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
-def test_copies_have_metrics(rig, copied):
-    (result,) = rig.step(TOKENS)["only"]
-    assert copied(result).metrics == rig.requests["only"].metrics
 
 
 def test_metrics_can_be_replaced(rig):

@@ -13,9 +13,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from tests.lib import fakes
 from tests.lib.quiet import Double, imported
-from tests.lib.rig import MODE, Rig
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -40,20 +38,10 @@ def loop(plan, service):
 
 
 @pytest.fixture
-def engine(service):
-    replay = imported("tests.lib.step_replay.replay")
-    config = replay.make_config(
-        {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
-    )
-    stock = double.output__token_processor.TokenProcessor
-    with mock.patch.object(double.engine__common_engine, "TokenProcessor", stock):
-        made = service(config, fakes.ResourceManager(8, "list"))
-    made.send_response_server = double.inter_communicator.ZmqIpcServer("send loop", "PUSH")
-    made.scheduler.requests.update(dict.fromkeys("abcd"))
-    made.request_worker_map.update(a=1, b=2, c=1)
-    yield made
-    made.send_response_server.close()
-    made.token_processor._finalizer()
+def engine(engine):
+    engine.scheduler.requests.update(dict.fromkeys("abcd"))
+    engine.request_worker_map.update(a=1, b=2, c=1)
+    return engine
 
 
 def result(plan, name, tokens=(5,), **values):
@@ -61,13 +49,6 @@ def result(plan, name, tokens=(5,), **values):
     made.outputs.token_ids = list(tokens)
     for key, value in values.items():
         setattr(made.outputs if hasattr(type(made.outputs), key) else made, key, value)
-    return made
-
-
-def unpackable(plan, name="a", **values):
-    made = result(plan, name)
-    for key, value in values.items():
-        setattr(made, key, value)
     return made
 
 
@@ -97,33 +78,26 @@ def both(plan, loop, engine, *steps):
     return outcomes[0]
 
 
-STEPS = {
+STEPS = {  # by ours, all of them
     "one result each": (lambda plan: [result(plan, "a"), result(plan, "b"), result(plan, "d")],),
     "two steps": (lambda plan: [result(plan, "a"), result(plan, "b")], lambda plan: [result(plan, "a")]),
     "an end": (lambda plan: [result(plan, "a", finished=True), result(plan, "b"), result(plan, "c")],),
     "an end without a token": (lambda plan: [result(plan, "a", (), finished=True), result(plan, "b")],),
     "a text of the engine's": (lambda plan: [result(plan, "a", decode_type=2)],),
 }
-BY_RULES = {
+BY_RULES = {  # one of the requests by FastDeploy's
     "no token": (lambda plan: [result(plan, "a", ()), result(plan, "b")],),
     "theirs": (lambda plan: [plan.fd.RequestOutput("a", finished=True, error_code=500), result(plan, "b")],),
-    "no outputs": (lambda plan: [result(plan, "a", finished=True), unpackable(plan, "b", outputs=None)],),
+    "no outputs": (lambda plan: [result(plan, "a", finished=True), result(plan, "b", outputs=None)],),
     "tokens in a tuple": (lambda plan: [result(plan, "a"), result(plan, "b", token_ids=(5, 6))],),
 }
 
 
-@each("what", STEPS)
+@each("what", [*STEPS, *BY_RULES])
 def test_a_round_of_ours(what, plan, loop, engine):
-    rounds = loop.rounds
-    assert both(plan, loop, engine, *STEPS[what])[0]
-    assert (loop.rounds - rounds, loop.sending.others) == (1, 0)
-
-
-@each("what", BY_RULES)
-def test_a_request_sorted_by_fastdeploys_rules(what, plan, loop, engine):
     before = loop.rounds, loop.sending.others
-    both(plan, loop, engine, *BY_RULES[what])
-    assert (loop.rounds, loop.sending.others) == (before[0] + 1, before[1] + 1)
+    assert both(plan, loop, engine, *{**STEPS, **BY_RULES}[what])[0]
+    assert (loop.rounds, loop.sending.others) == (before[0] + 1, before[1] + (what in BY_RULES))
 
 
 def test_texts_of_the_engine(plan, loop, engine, monkeypatch):
@@ -157,7 +131,7 @@ def test_a_message_that_cannot_be_packed_is_fastdeploys_error(plan, loop, engine
     told = []
     monkeypatch.setattr(log, "error", told.append)
     monkeypatch.setattr(log, "isEnabledFor", lambda level: True)
-    engine.scheduler.put_results([unpackable(plan, prompt=object())])
+    engine.scheduler.put_results([result(plan, "a", prompt=object())])
     loop.round(engine)
     assert sent(engine) == []
     assert told == ["sending to 1 failed: object cannot be packed"]
@@ -179,7 +153,7 @@ def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
     engine.request_worker_map.update(a=1, b=1, c=1, d=1)
     engine.scheduler.requests.update(dict.fromkeys("abcd"))
     engine.scheduler.put_results(
-        [result(plan, "a"), unpackable(plan, "b", prompt=value), result(plan, "c", finished=True)]
+        [result(plan, "a"), result(plan, "b", prompt=value), result(plan, "c", finished=True)]
     )
     loop.round(engine)
     (message,) = map(msgpack.unpackb, sent(engine))
@@ -198,7 +172,7 @@ def test_a_request_that_cannot_be_packed_ends_with_an_error_in_words(
 def test_an_array_over_msgpacks_limit_is_refused_before_it_is_read(plan, loop, engine, tmp_path):
     """Four GiB of a sparse file: lists of as many numbers would end the process."""
     experts = np.memmap(tmp_path / "experts", np.uint8, "w+", shape=(1 << 16, 46, 1 << 11))
-    engine.scheduler.put_results([result(plan, "a"), unpackable(plan, "c", prompt=experts)])
+    engine.scheduler.put_results([result(plan, "a"), result(plan, "c", prompt=experts)])
     loop.round(engine)
     (message,) = map(msgpack.unpackb, sent(engine))
     by_name = {one["request_id"]: one for (one,) in message}
@@ -229,7 +203,7 @@ def test_a_full_socket_holds_the_sender_and_loses_nothing(plan, loop, engine, tm
         def send():
             for one in experts:
                 begun.append(None)
-                engine.scheduler.put_results([unpackable(plan, prompt=one)])
+                engine.scheduler.put_results([result(plan, "a", prompt=one)])
                 loop.round(engine)
 
         sender = threading.Thread(target=send, daemon=True)
@@ -449,13 +423,10 @@ def test_the_trial_leaves_no_trace(plan):
 # ---- in the engine ---------------------------------------------------------------------------------
 
 
-def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, ops_queue):
-    rig = Rig("topk", ["a"])
+def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, rig_of, ops_queue):
+    rig = rig_of("topk", ["a"])
     stock = rig.processor.delivery.stock.loop
-    try:
-        assert vars(service)[LOOP] is not stock
-        rig.start()
-        rig.processor.stop(60)
-        assert vars(service)[LOOP] is stock
-    finally:
-        rig.close()
+    assert vars(service)[LOOP] is not stock
+    rig.start()
+    rig.processor.stop(60)
+    assert vars(service)[LOOP] is stock

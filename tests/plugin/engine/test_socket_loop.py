@@ -35,9 +35,6 @@ def running(receiving):
         return made.put[-1]
 
     made.steps = steps
-    made.told = lambda: until(
-        lambda: next(filter(None, made.put), None)
-    )  # the first results that are not none
     return made
 
 
@@ -113,7 +110,7 @@ def test_damaged_messages_never_end_the_thread(running):
     for cut in range(1, len(good), 97):
         running.send(good[:cut])
     running.send(running.replay.message(step(running.replay, [5, 6, 7, 8])))
-    results = running.told()
+    results = until(lambda: next(filter(None, running.put), None))  # the first that are not none
     assert [result["request_id"] for result in results] == ["r0", "r1", "r2", "r3"]
     counters = running.processor.counters
     assert counters.malformed + counters.lost_steps >= len(hostile()) + len(good) // 97 - 2

@@ -30,8 +30,8 @@ def two_channels_of_each(names):
 
 BY_HAND = [name for name in NAMES if "_h_" in name]
 RANDOM = sorted({*NAMES} - {*BY_HAND})
-IN_THE_SUITE = [*two_channels_of_each(BY_HAND), *RANDOM[::12]]
-THROUGH_TENSORS_TOO = [*BY_HAND[::6], *RANDOM[::32]]
+IN_THE_SUITE = [*two_channels_of_each(BY_HAND), *RANDOM[::20]]
+THROUGH_TENSORS_TOO = [*BY_HAND[::8], *RANDOM[::40]]
 
 
 def faults_of(name, cls, way="through_bytes"):
@@ -55,15 +55,9 @@ def test_golden_step_traces_replay_through_tensors(names):
 
 
 THROUGH_A_QUEUE = (
-    *(
-        "plain_h_empty_batch",
-        "plain_h_pd_prefill",
-        "topk_h_preempt_v1",
-        "topk_h_cols_0",
-        "spec_h_eos_position",
-    ),
-    *("spec_h_count_7", "spec_topk_h_draft_missing", "spec_topk_h_clear_data", "spec_topk_r900_n64"),
-    *("topk_h_dp2_ep", "spec_topk_h_dp2"),
+    *("plain_h_empty_batch", "plain_h_pd_prefill", "topk_h_preempt_v1", "topk_h_cols_0"),
+    *("spec_h_eos_position", "spec_h_count_7", "spec_topk_h_draft_missing", "spec_topk_h_clear_data"),
+    *("spec_topk_r900_n64", "topk_h_dp2_ep", "spec_topk_h_dp2"),
 )
 
 
@@ -71,10 +65,8 @@ THROUGH_A_QUEUE = (
 def test_step_traces_through_a_queue_and_the_receive_loop(name, raised_limits, ops_queue):
     if name not in NAMES:
         pytest.skip(f"{name} is not among the traces")
-    judge, loop = (
-        imported("tests.lib.step_replay.judge"),
-        imported("tests.lib.step_replay.queue_loop").QueueLoop(),
-    )
+    judge = imported("tests.lib.step_replay.judge")
+    loop = imported("tests.lib.step_replay.queue_loop").QueueLoop()
     try:
         lines = judge.faults(Trace.load(name), loop.watched(plugin_class()), loop, ignore=("op",))
     finally:

@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 
+from tests.lib.plugged import plugin_class
 from tests.lib.quiet import Double, imported
-from tests.lib.rig import END, Rig
+from tests.lib.rig import END
 from tests.lib.step_replay.traces import Trace, trace_names
 
 pytestmark = pytest.mark.framework
@@ -32,17 +33,13 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def services(clock):
+def services(clock, rig_of):
     """A function that makes engines, whose results a test takes out of their scheduler."""
-    made = []
 
     def make(tokens, channel="plain", names=(), **mode):
-        made.append(Service(tokens, channel, names, **mode))
-        return made[-1]
+        return Service(tokens, rig_of(channel, names, **mode), names)
 
-    yield make
-    for one in made:
-        one.rig.close()
+    return make
 
 
 def scheduler_of(names):
@@ -53,8 +50,8 @@ def scheduler_of(names):
 
 
 class Service:
-    def __init__(self, tokens, channel, names, **mode):
-        self.rig, self.scheduler = Rig(channel, names, **mode), scheduler_of(names)
+    def __init__(self, tokens, rig, names):
+        self.rig, self.scheduler = rig, scheduler_of(names)
         processor = self.rig.processor
         processor.cached_generated_tokens = self.scheduler
         processor.delivery.interval = tokens, SECONDS
@@ -187,21 +184,19 @@ def test_requests_that_never_end_are_forgotten(services):
     assert 0 < sum(kept) < 2000
 
 
-@pytest.mark.parametrize(
-    ("value", "interval", "level"),
-    [
-        ("4", (4, 0.05), "WARNING"),
-        ("10, 200", (10, 0.2), "WARNING"),
-        ("0", (0, 0.05), None),
-        ("-4", (0, 0.0), "ERROR"),
-    ],
-)
-def test_the_log_says_whether_it_is_used(value, interval, level, log, monkeypatch):
+WORDS = [
+    ("4", (4, 0.05), "WARNING"),
+    ("10, 200", (10, 0.2), "WARNING"),
+    ("0", (0, 0.05), None),
+    ("-4", (0, 0.0), "ERROR"),
+]
+
+
+@pytest.mark.parametrize(("value", "interval", "level"), WORDS)
+def test_the_log_says_whether_it_is_used(value, interval, level, rig_of, log, monkeypatch):
     """A rig has no scheduler of FastDeploy's, and so no fast path into it."""
     monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", value)
-    rig = Rig("plain")
-    rig.close()
-    assert rig.processor.delivery.interval == interval
+    assert rig_of("plain").processor.delivery.interval == interval
     said = [one for one in log.records if "STREAM_INTERVAL" in one.getMessage()]
     assert [one.levelname for one in said] == ([] if level is None else [level])
 
@@ -223,7 +218,7 @@ def test_random_requests_get_the_same(channel, mode, services, clock):
     for tokens in (0, 4, 10):
         rng, service, names = random.Random(7), services(tokens, channel, slots=slots), iter(range(1000))
         seated, made = {}, {}
-        for _ in range(100):
+        for _ in range(60):
             for slot in range(slots):
                 if slot not in seated and rng.random() < 0.5:
                     name = seated[slot] = f"request {next(names)}"
@@ -256,39 +251,29 @@ def test_random_requests_get_the_same(channel, mode, services, clock):
                     assert sent >= max(due, default=0)
         clock.at += 1
         service.take()
-        taken.append(
-            {name: joined(without_clocks(as_sent(all_of))) for name, all_of in service.taken.items()}
-        )
+        without = {"metrics": None}  # they have clocks
+        told = {name: [one | without for one in as_sent(many)] for name, many in service.taken.items()}
+        taken.append({name: joined(results) for name, results in told.items()})
         counts.append(sum(map(len, service.taken.values())))
     assert taken[0] == taken[1] == taken[2]
     assert counts[2] < counts[1] < 0.8 * counts[0]
-    assert len(taken[0]) > 10
-
-
-def without_clocks(results):
-    return [{**one, "metrics": None} for one in results]
+    assert len(taken[0]) > 5
 
 
 BY_HAND = [name for name in trace_names() if "_h_" in name]
 RECORDED = [
     name
     for number, name in enumerate(BY_HAND)
-    if number % 24 == 0 or "mask" in name or ("draft_" in name and number % 2)
+    if number % 40 == 0 or "mask" in name or ("draft_" in name and number % 2)
 ]
 
 
 def delivered(trace, tokens, looked_at):
     """What a trace's requests get, their results as they were made, or `looked_at` before."""
-    delivery, replay, deliver = (
-        imported(f"{folder}.{name}")
-        for folder, name in (
-            ("fd_postproc.fastdeploy.engine.delivery", "delivery"),
-            ("tests.lib.step_replay", "replay"),
-            ("tests.lib.step_replay", "deliver"),
-        )
-    )
-    cls, scheduler, got = imported("tests.lib.plugged").plugin_class(), scheduler_of(()), {}
-    with replay.Replay(trace, cls, deliver.through_bytes, metrics_every=1000) as replaying:
+    delivery = imported("fd_postproc.fastdeploy.engine.delivery.delivery")
+    replay, deliver = imported("tests.lib.step_replay.replay"), imported("tests.lib.step_replay.deliver")
+    scheduler, got = scheduler_of(()), {}
+    with replay.Replay(trace, plugin_class(), deliver.through_bytes, metrics_every=1000) as replaying:
         plan = replaying.processor.plan
         handover = delivery.handover_in(scheduler, plan)
         if tokens:
@@ -324,4 +309,4 @@ def test_recorded_steps_say_the_same():
         got, after = delivered(trace, 4, looked_at)
         assert got == right, trace.name
         joins += before - after
-    assert joins > 25
+    assert joins > 15

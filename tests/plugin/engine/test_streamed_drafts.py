@@ -181,18 +181,14 @@ def accepted(*tokens):
 
 
 def test_steps_through_a_real_socket(running):
+    """And what is lost on the way is counted."""
     assert DRAFTS in running.peer.split(",")
-    running.send(envelope(frame_of(accepted([5, 6], [7], []), 0)))
-    running.send(envelope(frame_of(accepted([8], [9, 10, 11], [12]), 1)))
-    until(lambda: len(running.put) == 2)
-    told = [[one["outputs"]["token_ids"] for one in results] for results in running.put]
-    assert told == [[[5, 6], [7]], [[8], [9, 10, 11], [12]]]
-
-
-def test_what_is_lost_on_the_way_is_counted(running):
-    for number in (0, 1, 4, 4, 3):
-        running.send(envelope(frame_of(accepted([5], [], []), number)))
+    steps = accepted([5, 6], [7], []), accepted([8], [9, 10, 11], [12]), *[accepted([5], [], [])] * 3
+    for number, one in zip((0, 1, 4, 4, 3), steps, strict=True):
+        running.send(envelope(frame_of(one, number)))
     until(lambda: len(running.put) == 5)
+    told = [[one["outputs"]["token_ids"] for one in results] for results in running.put[:3]]
+    assert told == [[[5, 6], [7]], [[8], [9, 10, 11], [12]], [[5]]]
     counted = running.processor.counters.as_dict()
     assert (counted["missing"], counted["doubled"], counted["reordered"]) == (2, 1, 1)
 

@@ -80,12 +80,12 @@ def test_an_object_without_init(channel, get):
 @each("channel, part", [("spec_topk", "processor"), ("plain", "task"), ("plain", "cfg")])
 def test_what_fastdeploys_class_can_do_without_ours_can(channel, part, every):
     """Attributes of the object, of a task and of the configuration, one less at a time."""
-    parts = {
+    holders = {
         "processor": lambda rig: [rig.processor],
         "task": lambda rig: [rig.requests["a"]],
         "cfg": lambda rig: [rig.processor.cfg, *vars(rig.processor.cfg).values()],
-    }
-    holders, rig = parts[part], bare(stock_class(), channel)
+    }[part]
+    rig = bare(stock_class(), channel)
     rig.close()
     names = [(number, name) for number, holder in enumerate(holders(rig)) for name in vars(holder)][::every]
     done = {name: as_good(channel, lambda rig: delattr(holders(rig)[at], name)) for at, name in names}  # noqa: B023

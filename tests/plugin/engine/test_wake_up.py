@@ -1,14 +1,11 @@
 """FastDeploy's sender waits in the scheduler until results are put; nothing else about it changes."""
 
-import logging
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from tests.lib import fakes
 from tests.lib.quiet import Double, imported
-from tests.lib.rig import MODE, Rig
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -40,20 +37,16 @@ def test_the_wait_is_long_and_given_back(plan, scheduler, wake_up):
     assert scheduler.wait_response_timeout == STOCK
 
 
-def test_a_wait_that_somebody_has_changed_meanwhile_stays(plan, scheduler, wake_up):
+def test_a_longer_one_and_one_that_somebody_has_changed_meanwhile_stay(scheduler, wake_up):
     one = wake_up.WakeUp(scheduler)
-    one.begin()
+    assert one.begin()
     scheduler.wait_response_timeout = 7.0
     one.end()
     assert scheduler.wait_response_timeout == 7.0
-
-
-def test_a_longer_one_is_kept(plan, scheduler, wake_up):
-    scheduler.wait_response_timeout = 3.0
     one = wake_up.WakeUp(scheduler)
     assert one.begin() == ""
     one.end()
-    assert scheduler.wait_response_timeout == 3.0
+    assert scheduler.wait_response_timeout == 7.0
 
 
 @each("value, kept", [("1", True), ("0", False), ("", False)])
@@ -65,71 +58,43 @@ def test_the_environment_may_keep_fastdeploys(value, kept, plan, scheduler, wake
     one.end()
 
 
-def test_the_one_inside_a_data_parallel_scheduler(plan, scheduler, wake_up):
-    outer = SimpleNamespace(_scheduler=scheduler, put_results=None)
-    assert wake_up.waits_in(outer) is scheduler
-
-
-@each(
-    "what",
-    [
-        None,
-        object(),
-        SimpleNamespace(),
-        SimpleNamespace(wait_response_timeout=1.0),
-        SimpleNamespace(_scheduler=1),
-    ],
-)
-def test_what_is_no_scheduler_is_left_alone(what, plan, wake_up):
-    assert wake_up.waits_in(what) is None
+def test_which_scheduler_waits(scheduler, wake_up):
+    """The one inside a data-parallel scheduler, too; what is none is left alone."""
+    assert wake_up.waits_in(SimpleNamespace(_scheduler=scheduler, put_results=None)) is scheduler
+    values = {"wait_response_timeout": 1.0}, {"_scheduler": 1}, {}
+    for what in (None, object(), *(SimpleNamespace(**value) for value in values)):
+        assert wake_up.waits_in(what) is None
 
 
 # ---- in the engine ---------------------------------------------------------------------------------
 
 
-def test_a_token_processor_that_runs_has_made_it_long(scheduler, ops_queue, caplog):
-    logger = logging.getLogger("fastdeploy")
-    logger.addHandler(caplog.handler)
-    rig = Rig("topk", ["a"])
-    try:
+def test_a_token_processor_that_runs_has_made_it_long(scheduler, started, log):
+    def prepare(rig):
         rig.processor.cached_generated_tokens = scheduler
         assert scheduler.wait_response_timeout == STOCK
-        with caplog.at_level("INFO"):
-            rig.start()
-        assert scheduler.wait_response_timeout > 100 * STOCK
-        assert [one for one in caplog.records if "results are sent when they are put" in one.getMessage()]
-        rig.processor.stop(60)
-        assert scheduler.wait_response_timeout == STOCK
-    finally:
-        logger.removeHandler(caplog.handler)
-        rig.close()
+
+    rig = started("topk", prepare=prepare)
+    assert scheduler.wait_response_timeout > 100 * STOCK
+    assert "results are sent when they are put" in log.text
+    rig.processor.stop(60)
+    assert scheduler.wait_response_timeout == STOCK
 
 
-def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(ops_queue):
+def test_a_scheduler_that_cannot_be_looked_at_does_not_stop_the_start(started):
     class Odd:
         @property
         def wait_response_timeout(self):
             raise RuntimeError("not now")
 
-    rig = Rig("topk", ["a"])
-    try:
-        rig.processor.cached_generated_tokens = Odd()
-        rig.start()
-        assert rig.processor.worker.is_alive()
-    finally:
-        rig.close()
+    rig = started("topk", prepare=lambda rig: setattr(rig.processor, "cached_generated_tokens", Odd()))
+    assert rig.processor.worker.is_alive()
 
 
-def test_a_stopped_engine_ends_soon(wake_up):
+def test_a_stopped_engine_ends_soon(engine, wake_up):
     """Its sender may be in the middle of the long wait."""
-    replay = imported("tests.lib.step_replay.replay")
-    config = replay.make_config(
-        {**MODE, "max_num_seqs": 8, "channel": "topk", "method": None, "enable_logprob": True}
-    )
-    engine = double.engine__common_engine.EngineService(config, fakes.ResourceManager(8, "list"))
     engine.scheduler.wait_response_timeout = wake_up.LONGEST_WAIT_S
     engine.running = True
-    engine.send_response_server = double.inter_communicator.ZmqIpcServer("wake up", "PUSH")
     engine.sender = threading.Thread(target=engine._zmq_send_generated_tokens, daemon=True)
     engine.sender.start()
     until(lambda: engine.scheduler.responses_not_empty._waiters)

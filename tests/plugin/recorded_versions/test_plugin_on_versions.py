@@ -27,12 +27,8 @@ def test_active(report, version):
     ((level, line),) = told["engine"]["log"]
     assert (level, told["engine"]["stderr"]) == ("INFO", "")
     assert "engine side active" in line
-    assert {
-        name: script["difference"] for name, script in told["scripts"].items() if script["difference"]
-    } == {}
-    assert {
-        name: script["complaints"] for name, script in told["scripts"].items() if script["complaints"]
-    } == {}
+    for name, script in told["scripts"].items():
+        assert (script["difference"], script["complaints"]) == (None, []), name
 
 
 @each("version", ASIDE)
@@ -53,28 +49,31 @@ def test_aside_with_a_reason_in_words(report, version):
 @each("version", ["26", "25"])
 def test_a_key_that_is_there_for_some_results_only(report, recorded, version):
     """Results without it have FastDeploy's keys, made quickly; one that has it shows it."""
-    told = report(version)["dictionary"]
-    keys = [
-        key
-        for key, _, _, *condition in recorded(version)["classes"]["RequestOutput"]["to_dict"]
-        if not condition
-    ]
-    assert told == {"quick": True, "keys": keys, "with_routing": [1]}
+    shown = recorded(version)["classes"]["RequestOutput"]["to_dict"]
+    keys = [key for key, _, _, *condition in shown if not condition]
+    assert report(version)["dictionary"] == {"quick": True, "keys": keys, "with_routing": [1]}
 
 
 @each("version", SERVED)
 @each("script", ["logprobs", "speculation with logprobs"])
 def test_headers_without_a_column_count_mean_all_columns(report, version, script):
-    told = report(version)["scripts"][script]
-    assert told["difference"] is None
-    assert told["columns"] == ([21] if version in LEGACY else [1, 3, 21])
+    assert report(version)["scripts"][script]["columns"] == ([21] if version in LEGACY else [1, 3, 21])
 
 
 @each("version", SERVED)
 def test_clients_are_told_of_an_abort_where_fastdeploy_does(report, recorded, version):
-    told = report(version)["scripts"]["plain tokens"]
-    assert told["difference"] is None
-    assert told["aborted"] == ("_put_abort_results" in recorded(version)["token_processor"]["methods"])
+    aborted = report(version)["scripts"]["plain tokens"]["aborted"]
+    assert aborted == ("_put_abort_results" in recorded(version)["token_processor"]["methods"])
+
+
+def ends_of(script):
+    """How its two transfers ended; each sends a first token."""
+    assert script["sent"] == 2
+    return script["errors"][:2]
+
+
+def failure(recorded):
+    return [recorded["error_code"], recorded["text"].format(task_id="trial-1_0", status="failed")]
 
 
 @each("version", SERVED)
@@ -82,28 +81,16 @@ def test_clients_are_told_of_an_abort_where_fastdeploy_does(report, recorded, ve
 def test_a_cache_transfer_ends_as_in_the_version(report, recorded, version, script):
     """Requests are not failed for want of an event's name, and a failed transfer has the version's code."""
     told, behaviour = report(version)["scripts"][script], recorded(version)["behaviour"]
-    assert told["difference"] is None
-    failed = behaviour["failed_transfer"]
-    assert told["errors"][:2] == [
-        [200, None],
-        [failed["error_code"], failed["text"].format(task_id="trial-1_0", status="failed")],
-    ]
-    assert told["sent"] == 2
+    assert ends_of(told) == [[200, None], failure(behaviour["failed_transfer"])]
     traced = [name for name in behaviour["prefill_events"] if name.startswith("CHECK_CACHE_TRANSFER")]
     assert [name for name in told["events"] if name.startswith("CHECK_CACHE_TRANSFER")] == 2 * traced
 
 
 def test_a_cache_that_goes_through_a_storage(report, recorded):
     """Nobody tells of a transfer then: FastDeploy's own way, and the first token goes out."""
-    told, behaviour = report("26")["scripts"][STORAGE], recorded("26")["behaviour"]
+    told = report("26")["scripts"][STORAGE]
     assert told["storage"]
-    assert told["difference"] is None
-    failed = behaviour["failed_storage"]
-    assert told["errors"][:2] == [
-        [200, None],
-        [failed["error_code"], failed["text"].format(task_id="trial-1_0")],
-    ]
-    assert told["sent"] == 2
+    assert ends_of(told) == [[200, None], failure(recorded("26")["behaviour"]["failed_storage"])]
 
 
 def test_a_version_without_the_schedulers_log(report):
