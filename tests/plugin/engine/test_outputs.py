@@ -6,7 +6,6 @@ import msgpack
 import pytest
 
 from fd_postproc.fastdeploy.engine.results._results import Messages, by_process
-from tests.lib.plugged import new_class
 from tests.lib.rows import each
 
 pytestmark = pytest.mark.framework
@@ -19,7 +18,7 @@ def rigs(rig_of):
     """A function that makes a rig of a channel whose requests have had their first token."""
 
     def make(channel):
-        rig = rig_of(channel, ("one", "two"), cls=new_class())  # whose pattern nobody has looked into
+        rig = rig_of(channel, ("one", "two"))
         rig.step()
         return rig
 

@@ -170,6 +170,20 @@ def test_an_error_from_another_thread_comes_behind_what_waits(services, plan):
     assert got[0].outputs.token_ids == [6, 7]
 
 
+def test_each_result_has_a_list_of_its_own(services):
+    """Also after results that somebody has looked at were compared with a new one."""
+    service = services(4, names=["a"])
+    plan, results = service.rig.processor.plan, []
+    for _ in range(4):
+        result = plan.new_result(0, 0, "a", 3, None)
+        result.outputs.token_ids = [5]
+        results.append(result)
+        assert service.handover.put([result])
+        service.take()
+    results[-1].prompt_token_ids.append(7)
+    assert plan.new_result(0, 0, "a", 3, None).prompt_token_ids == []
+
+
 def test_requests_that_never_end_are_forgotten(services):
     service, names = services(4), [f"request {number}" for number in range(3000)]
     before = list(map(sys.getrefcount, names))

@@ -30,6 +30,7 @@ cdef class Interval:
     """
 
     cdef Plan plan
+    cdef object usual  # a result to compare with; the plan's own has its list made only in copies
     cdef Py_ssize_t tokens
     cdef double seconds
     cdef set begun   # requests that have had a result
@@ -37,6 +38,7 @@ cdef class Interval:
 
     def __init__(self, Plan plan not None, Py_ssize_t tokens, double seconds):
         self.plan, self.tokens, self.seconds, self.begun, self.held = plan, tokens, seconds, set(), {}
+        self.usual = plan.results.of(plan.result)
 
     cdef bint holds(self, name, PyObject *result, double now, bint leaves) except -1:
         """Hold a result back; False if it leaves now, as others of its request do if `leaves`."""
@@ -99,7 +101,7 @@ cdef class Interval:
             return (<Accepted><object>output).rows
         one = <object>output
         if (type(getattr(one, "sampling_mask", None)) not in (list, type(None))
-                or not _differ_as_allowed(plan.results, <object>result, plan.result)
+                or not _differ_as_allowed(plan.results, <object>result, self.usual)
                 or not _differ_as_allowed(plan.outputs, one, plan.accepted.pattern)):
             return 0
         return len(one.token_ids)
