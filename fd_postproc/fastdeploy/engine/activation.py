@@ -105,14 +105,14 @@ def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) ->
         os.environ.pop(PEER.name, None)
 
 
-def _record(channel: Channel, text: str, log: Any) -> None:
-    """Write a flight recorder's file that says why nothing else is recorded."""
+def _record(processor: Any, channel: Channel, text: str, log: Any) -> None:
+    """Write a flight recorder's file that says why nothing else is recorded; it ends with the processor."""
     try:
         recorder = Recorder.begin("engine", channel, queue_id_from_env(), log, size=1 << 16)
     except ValueError:  # the queue's number, which others complain of
         return
     recorder.event(Kind.STOOD_ASIDE, text=text)
-    recorder.end()
+    weakref.finalize(processor, recorder.end)
 
 
 def settle(processor: Any, module: Any, stock: type) -> Decision:
@@ -147,7 +147,7 @@ def settle(processor: Any, module: Any, stock: type) -> Decision:
         log.info(f"fd_postproc: {text}")
     else:
         warn(log, f"{text}; {ASIDE_COST}")
-        _record(channel, text, log)
+        _record(processor, channel, text, log)
         _take_way_out(processor, plan, log)
     return decision
 

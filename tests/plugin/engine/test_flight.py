@@ -16,7 +16,7 @@ from fd_postproc.explain.timeline import Picture
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import End, Kind, request_hash
 from fd_postproc.flight.reading import Event, Live, MessageEntry, QueueEntry, StepEntry
-from tests.lib.children import forked
+from tests.lib.children import forked, in_a_child
 from tests.lib.quiet import imported
 from tests.lib.rig import END, Rig
 from tests.lib.rows import each
@@ -287,11 +287,18 @@ def test_a_plug_in_that_stands_aside(ops_queue, tmp_path, monkeypatch):
     with mock.patch.object(
         activation, "decide", return_value=activation.Decision(False, "planted by a test")
     ):
-        Rig("spec_topk", ["a"])
-    (path,) = files.listed()
-    (found,) = findings(Picture(reading.read(path), reading.now()))
-    assert found.code == "stood-aside"
-    assert "planted by a test" in found.text
+        rig = Rig("spec_topk", ["a"])
+
+    def judge():
+        (path,) = files.listed()
+        picture = Picture(reading.read(path), reading.now())
+        (found,) = findings(picture)
+        assert picture.is_alive, "its service runs on, with FastDeploy's own class"
+        assert found.code == "stood-aside"
+        assert "planted by a test" in found.text
+
+    in_a_child(judge)  # not here: a process that closes its own file has no lock on it any more
+    del rig
 
 
 def test_a_step_that_hangs_and_a_queue_that_fills(stepped):
