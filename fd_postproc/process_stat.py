@@ -16,6 +16,15 @@ def process_stat(pid: int | str) -> list[str]:
         return file.read(4096).rpartition(b")")[2].decode("ascii", "replace").split()
 
 
+def process_of(thread: int) -> int:
+    """The process of a thread; the number itself where there is no such thread."""
+    try:
+        with open(f"/proc/{thread}/status", errors="replace") as file:
+            return next(int(line[5:]) for line in file if line.startswith("Tgid:"))
+    except (OSError, StopIteration):
+        return thread
+
+
 def process_name(pid: int, otherwise: str) -> str:
     """A process's short name, which any user can choose; `otherwise` where there is no such process."""
     try:

@@ -29,6 +29,17 @@ def test_a_healthy_queue_with_live_users(queue, live_user):
     assert found["queue"].data["receiver_state"] == "alive"
 
 
+def test_a_thread_that_waited_for_its_message_is_told_as_its_process(queue, live_user):
+    """For such a reader the kernel keeps the thread's number."""
+    code = "import threading\nthreading.Thread(target=lambda: (q.receive(), sys.stdin.read())).start()"
+    user = live_user(queue.key, code)
+    until(lambda: len(os.listdir(f"/proc/{user.pid}/task")) == 2)
+    time.sleep(0.1)  # it waits: a message that is there when it comes does not show the thread
+    queue.send(bytes(8))
+    until(lambda: queue.last_receive_pid)
+    assert examined(queue)["queue"].data["last_receiver"] == user.pid
+
+
 @pytest.mark.realtime
 def test_a_full_queue(queue):
     step = fp.encode(fp.Step.from_arrays("plain", [1] * 500, range(500)))
