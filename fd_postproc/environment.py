@@ -192,7 +192,9 @@ def _interval(text: str) -> tuple[int, float]:
     most, seconds = _number(r"\s*[0-9]{1,4}\s*", 0, 1024)(tokens), 0.05
     if comma:
         seconds = _number(r"\s*[0-9]{1,4}\s*", 1, 1000)(ms) / 1000
-    return (most if most > 1 else 0), seconds
+    if most == 1:
+        raise ValueError
+    return most, seconds
 
 
 DIALECTS = ("auto", "packed", "legacy", "compact")
