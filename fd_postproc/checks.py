@@ -24,6 +24,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def plural(number: int, what: str) -> str:
+    """``1 token``, ``2 tokens``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def kind_of(value: Any) -> str:
     """The kind of a value for an error text: the name of its type, or None."""
     return "None" if value is None else type(value).__name__

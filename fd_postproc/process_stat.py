@@ -16,7 +16,7 @@ def process_stat(pid: int | str) -> list[str]:
         return file.read(4096).rpartition(b")")[2].decode("ascii", "replace").split()
 
 
-def process_of(thread: int) -> int:
+def process_of_thread(thread: int) -> int:
     """The process of a thread; the number itself where there is no such thread."""
     try:
         with open(f"/proc/{thread}/status", errors="replace") as file:

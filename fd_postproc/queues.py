@@ -19,7 +19,7 @@ from .checks import file_path, permission_bits, shown, whole_number
 from .environment import QUEUE_ID
 from .errors import QueueError, QueueRemoved, queue_error
 from .layout import Channel
-from .process_stat import process_of
+from .process_stat import process_of_thread
 
 __all__ = [
     "CHANNEL_PATHS",
@@ -218,7 +218,9 @@ def _info(row: dict[str, str]) -> QueueInfo:
         bytes=int(row["cbytes"]),
         max_bytes=_max_bytes(key),
         last_sender=int(row["lspid"]),
-        last_receiver=process_of(int(row["lrpid"])),  # a thread's number, if that waited for the message
+        last_receiver=process_of_thread(
+            int(row["lrpid"])
+        ),  # a thread's number, if that waited for the message
         sent_at=int(row["stime"]),
         received_at=int(row["rtime"]),
     )

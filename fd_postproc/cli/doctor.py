@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from .._core import CHANNELS
 from .._version import __version__
+from ..checks import plural
 from ..layout import GPU
 from .queue_io import QUEUE_HELP, queue_name
-from .tables import plural
 from .terminal import add_layout_option, console, positive_int
 
 if TYPE_CHECKING:

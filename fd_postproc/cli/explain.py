@@ -25,13 +25,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
+from ..checks import plural
 from ..explain import story as stories
 from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
 from ..explain.timeline import Picture, latencies
 from ..flight.files import folders, listed, process_of, removed_files
 from ..flight.reading import Flight, FlightError, now, read
-from .tables import Grid, plural, print_labels, print_table
+from .tables import Grid, print_labels, print_table
 from .terminal import CommandError, console, note
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ EXAMPLES = """examples:
 """
 
 _PERIOD_S = 0.5
-_FOLLOWED = 8192  # entries
+_FOLLOWED, _LAST = 8192, 64  # entries; enough for the last one with its text
 _KEPT_LATENCIES = 1000
 
 
@@ -132,9 +133,10 @@ def _whose(head: Flight) -> str:
         except (OverflowError, ValueError, OSError):  # any number
             return "?"
 
-    began = when(head.began_ns / 1e9)
-    state = "" if head.writer is not None else f", last written {when(os.stat(head.name).st_mtime)}"
-    return f"{head.side} {head.pid}, queue {head.queue_id} ({head.channel}), began {began}{state}"
+    began = head.began_ns / 1e9
+    last = began + Picture(head, 0.0).last - head.began
+    state = "" if head.writer is not None else f", last written {when(last)}"
+    return f"{head.side} {head.pid}, queue {head.queue_id} ({head.channel}), began {when(began)}{state}"
 
 
 def _engines() -> list[Flight]:
@@ -143,7 +145,7 @@ def _engines() -> list[Flight]:
     for path in listed():
         if os.path.basename(path).startswith("engine"):
             try:
-                heads.append(read(path, 1))
+                heads.append(read(path, _LAST))
             except (FlightError, OSError) as error:
                 unreadable = error
     if unreadable is not None and not heads:
@@ -279,7 +281,7 @@ def _print_rates(screen: Console, picture: Picture, worker: Flight | None) -> No
         ]  # fmt: skip
         rows += _latency_rows(picture, worker)
         for step in picture.slowest_steps():
-            work = f"{_span(step.build + step.put)} of work, {step.live} requests"
+            work = f"{_span(step.build + step.put)} of work, {plural(step.live, 'request')}"
             rows.append(("slowest", f"{picture.clock(step.at)}  {work}"))
         for gap in picture.longest_gaps():
             side = "worker's" if gap.side == "worker" else "engine's"
@@ -308,7 +310,7 @@ def _queue_rows(picture: Picture) -> list[tuple[str, str]]:
         f"process {look.last_sender}, {states.get(look.state, 'alive')}" if look.last_sender else "nobody yet"
     )
     return [
-        ("waiting", f"{look.messages:,} messages, {look.bytes:,} of {look.max_bytes:,} bytes"),
+        ("waiting", f"{plural(look.messages, 'message')}, {look.bytes:,} of {look.max_bytes:,} bytes"),
         ("last sender", sender),
         ("requests", f"{look.running:,} in slots, {look.transfers:,} wait for a cache transfer"),
     ]

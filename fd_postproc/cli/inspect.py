@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .. import queues
 from .._core import CHANNELS, Step, decode, peek
+from ..checks import plural
 from ..errors import MalformedMessage, QueueError
 from ..layout import GPU, Channel, Layout
 from ..process_stat import process_name
@@ -30,7 +31,7 @@ from .queue_io import (
     user_name,
 )
 from .streams import STANDARD, name_of, open_input
-from .tables import header_rows, plural, print_labels, print_table, requests_table, step_rows
+from .tables import header_rows, print_labels, print_table, requests_table, step_rows
 from .terminal import CommandError, add_layout_option, console, index_number, layout_name, positive_int
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import contextlib
 import os
 import time
 
+from ..checks import plural
 from ..errors import QueueError, QueueRemoved
 from ..layout import GPU
 from ..recording import RecordingWriter
 from .queue_io import QUEUE_HELP, RawQueue, add_queue_options, find, queue_name
 from .streams import STANDARD, binary_output
-from .tables import plural
 from .terminal import CommandError, add_layout_option, note, positive_int, positive_number, stop_on_signal
 
 HELP = "take a queue's messages into a file"

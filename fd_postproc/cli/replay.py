@@ -9,11 +9,11 @@ import argparse
 import time
 from collections.abc import Iterator
 
+from ..checks import plural
 from ..queues import inspect_queue
 from ..recording import Message, Recording
 from .queue_io import QUEUE_HELP, RawQueue, Room, add_queue_options, find, queue_name, room
 from .streams import open_input
-from .tables import plural
 from .terminal import CommandError, note, positive_number
 
 HELP = "send a recording's messages to a queue"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..checks import plural
 from ..codes import Code
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ class Row(NamedTuple):
     rank: str = ""
     logprob: str = ""
     top: str = ""
-
-
-def plural(number: int, what: str) -> str:
-    """``1 token``, ``2 tokens``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def count_text(count: int) -> str:

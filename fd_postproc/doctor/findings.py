@@ -53,8 +53,3 @@ class Scope:
     def named(self) -> bool:
         """Whether the user named queues."""
         return bool(self.ids or self.keys or self.msqids)
-
-
-def quantity(number: int, what: str) -> str:
-    """``1 queue``, ``2 queues``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

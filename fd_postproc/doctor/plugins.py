@@ -10,10 +10,11 @@ import os
 import sys
 from functools import partial
 
+from ..checks import plural
 from ..environment import API, DISABLE, is_on
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
-from .findings import Finding, quantity
+from .findings import Finding
 
 API_GROUP = "fastdeploy.tool_parser_plugins"
 WORKER_GROUP = "fastdeploy.model_register_plugins"
@@ -133,7 +134,7 @@ def _engine(allowed: str | None) -> Finding:
             "warning", "plugin-several", seen, f"FD_PLUGINS={(ours or chosen)[0].name} (now {allowed!r})"
         )
     if not chosen:
-        seen = f"off: none of {quantity(len(points), 'plug-in')} is allowed: {listed}; {_matches(allowed)}"
+        seen = f"off: none of {plural(len(points), 'plug-in')} is allowed: {listed}; {_matches(allowed)}"
         step = f"FD_PLUGINS={_better(allowed) if ours else points[0].name}"
         return finding(_severity(allowed), "plugin-not-allowed", seen, step)
     if chosen[0] not in ours:

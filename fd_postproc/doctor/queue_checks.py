@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from .. import _core
 from .._core import CHANNELS, decode, payload_size
+from ..checks import plural
 from ..errors import MalformedMessage, QueueError
 from ..layout import Channel, Layout
 from ..queues import KernelLimits, key_text
-from .findings import Finding, Scope, quantity, worst
+from .findings import Finding, Scope, worst
 from .snapshot import Queue, Snapshot
 
 # Half full: the reader has been slower than the writer for a while.
@@ -53,7 +54,7 @@ def _state(queue: Queue, severity: str) -> Finding:
     room = f" of {info.max_bytes:,}" if info.max_bytes else ""
     if info.messages:
         share = f" ({_share(queue):.0%})" if info.max_bytes else ""
-        seen = f"{quantity(info.messages, 'message')}, {info.bytes:,}{room} bytes{share}"
+        seen = f"{plural(info.messages, 'message')}, {info.bytes:,}{room} bytes{share}"
     else:
         seen = f"empty, 0{room} bytes"
     seen += f"; sender: {queue.sender}; receiver: {queue.receiver}"
@@ -86,7 +87,7 @@ def _leftover(queue: Queue) -> Finding:
     info = queue.info
     seen = "left by processes that are dead"
     if info.messages:
-        seen += f"; the next reader gets {quantity(info.messages, 'message')} of theirs first"
+        seen += f"; the next reader gets {plural(info.messages, 'message')} of theirs first"
     remedy = (f"with the service stopped: ipcrm -q {info.msqid}",)
     return _finding(queue, "warning", "queue-leftover", seen, remedy, messages=info.messages)
 
@@ -244,7 +245,7 @@ def _access(queue: Queue) -> list[Finding]:
 def _others(snapshot: Snapshot) -> Finding:
     keys = ", ".join(f"{one.msqid} (key {key_text(one.key)})" for one in snapshot.others[:_LISTED])
     more = f" and {len(snapshot.others) - _LISTED:,} more" if len(snapshot.others) > _LISTED else ""
-    seen = f"{quantity(len(snapshot.others), 'queue')} of unknown programs, not checked: {keys}{more}"
+    seen = f"{plural(len(snapshot.others), 'queue')} of unknown programs, not checked: {keys}{more}"
     remedy = (
         "if one is FastDeploy's: --queue-id key:0x... or msqid:N; if a service was started in another "
         "directory: --path DIRECTORY",

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from .._core import CHANNELS, payload_size
+from ..checks import plural
 from ..errors import MalformedMessage
 from ..flight.codes import Kind
 from ..flight.reading import Event
@@ -23,11 +25,11 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 _NEAR_S = 10.0  # seconds from what the health says to a finding of the same fault
 
 _FRAMES = {
-    Kind.INCOMPLETE: "frames never became whole: their sender died or gave up in the middle",
-    Kind.OPEN: "frames came in part: the process that sent so far died, or hangs, in the middle of one",
-    Kind.MISSING: "frames did not come: refused, incomplete, or read by others",
-    Kind.DOUBLED: "frames came whose numbers had come before: another program repeats messages",
-    Kind.REORDERED: "frames came after later ones: another program puts messages back",
+    Kind.INCOMPLETE: "never became whole: their sender died or gave up in the middle",
+    Kind.OPEN: "came in part: the process that sent so far died, or hangs, in the middle of one",
+    Kind.MISSING: "did not come: refused, incomplete, or read by others",
+    Kind.DOUBLED: "came whose numbers had come before: another program repeats messages",
+    Kind.REORDERED: "came after later ones: another program puts messages back",
 }
 _EXCEPTIONS = {
     Kind.LOST: ("lost-step", "a step was lost: "),
@@ -147,8 +149,8 @@ def _queue(p: Picture) -> Iterator[Finding]:
     if full:
         text = (
             f"the queue was full at {len(full):,} of {len(p.queues):,} looks, one a second: "
-            f"{full[-1].messages} messages, {full[-1].bytes:,} of {full[-1].max_bytes:,} bytes; the sender "
-            "waits until the engine reads"
+            f"{plural(full[-1].messages, 'message')}, {full[-1].bytes:,} of {full[-1].max_bytes:,} bytes; "
+            "the sender waits until the engine reads"
         )
         yield Finding(ERROR, "queue-full", full[0].at, text)
     foreign = next((look for look in p.looks_of_this_run if look.reader_is_foreign), None)
@@ -168,9 +170,12 @@ def _sender(p: Picture) -> Iterator[Finding]:
     came = [*(step.at for step in p.steps[-1:]), *(event.at for event in p.of(Kind.REFUSED))]
     since = max(came, default=p.flight.began)
     sender = f"process {look.last_sender}, which sent the last step,"
+    at_work = f"{plural(look.running, 'request')} run{'s' * (look.running == 1)}"
     known = look.last_sender and look in p.looks_of_this_run
     if known and look.state in ("", "Z") and since <= look.at:
-        yield Finding(ERROR, "worker", look.at, f"{sender} is gone while {look.running} requests run")
+        still = takewhile(lambda one: one.last_sender == look.last_sender and one.state in ("", "Z")
+                          and one.at >= since, reversed(p.queues))  # fmt: skip
+        yield Finding(ERROR, "worker", min(one.at for one in still), f"{sender} is gone while {at_work}")
         return
     if look.messages or p.flight.busy_since is not None or _is_absent(p):
         return  # the engine has not read, does nothing, or has not looked
@@ -182,7 +187,7 @@ def _sender(p: Picture) -> Iterator[Finding]:
         return
     who = sender.removesuffix(",") if known else "any process"
     text = (
-        f"nothing has come from {who} for {_span(silent)}, while {look.running} requests run; the engine "
+        f"nothing has come from {who} for {_span(silent)}, while {at_work}; the engine "
         "looks each second, and the queue is empty: a long prefill, or a worker that hangs"
     )
     yield Finding(ERROR if silent >= LONGEST_S else WARNING, "silent", since, text)
@@ -206,7 +211,7 @@ def _messages(p: Picture) -> Iterator[Finding]:
         yield Finding(ERROR, "malformed", event.at, f"{times}: {fault}")
     counted = {kind: p.of(kind) for kind in _FRAMES}
     texts = [
-        f"{sum(event.numbers[0] for event in events):,} {_FRAMES[kind]}"
+        f"{plural(sum(event.numbers[0] for event in events), 'frame')} {_FRAMES[kind]}"
         for kind, events in counted.items()
         if events
     ]
@@ -236,7 +241,7 @@ def _requests(p: Picture) -> Iterator[Finding]:
     """Tell of requests without an end."""
     left = p.of(Kind.LEFT)
     if left:
-        text = f"{len(left):,} requests left their slots without an end that the engine saw (aborted?)"
+        text = f"{plural(len(left), 'request')} left without an end that the engine saw (aborted?)"
         yield Finding(INFO, "left", left[0].at, text)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ..checks import plural
 from ..flight.codes import End, Kind, request_hash
 from ..flight.reading import Event, StepEntry
 from .findings import ERROR, Finding, findings
@@ -107,17 +108,16 @@ def told(picture: Picture, story: Story) -> list[str]:
         prompt, micros = began.numbers[1], began.numbers[2]
         # Its arrival is a stamp of the wall clock, which may have been set since.
         after = f", {micros / 1e6:.3f} s after it had arrived by the wall clock" if micros >= 0 else ""
-        of = f" ({prompt:,} prompt tokens)" if prompt >= 0 else ""
+        of = f" ({plural(prompt, 'prompt token')})" if prompt >= 0 else ""
         lines.append(f"Its first token came at {clock(began.at)}{after}{of}.")
     elif seated is not None and not story.steps:
         lines.append("No token has come for it.")
     if story.steps:
-        count = f"{story.tokens:,} tokens in " if story.tokens is not None else ""
+        count = f"{plural(story.tokens, 'token')} in " if story.tokens is not None else ""
         span = story.steps[-1].at - story.steps[0].at
-        steps = f"{len(story.steps):,} step" + "s" * (len(story.steps) != 1)
         usual = f", usually {story.usual_gap * 1e3:.3g} ms apart" if story.usual_gap is not None else ""
         verb = "It had" if story.tokens is not None else "It had tokens in"
-        lines.append(f"{verb} {count}{steps} over {span:.3f} s{usual}.")
+        lines.append(f"{verb} {count}{plural(len(story.steps), 'step')} over {span:.3f} s{usual}.")
     for gap in sorted(story.gaps):
         lines.append(f"A gap of {gap.seconds:.3f} s ended at {clock(gap.at)}, {_side(gap)}.")
     for event in story.events:

@@ -56,6 +56,7 @@ def test_a_fault_is_named_and_nothing_else(code):
 
 
 SAID = "silent: the worker has sent nothing"
+GONE = "worker: process 50 is gone"
 THREAD = "thread: the token thread has ended"
 REPLAY = {"last_sender": 51, "state": ""}
 SILENT = [*GOOD, *looks(102.5, 111.5)]
@@ -82,6 +83,9 @@ QUIET = {  # entries, the time of the look, options, and what is found
         ([*steady(400), look(101.0), look(102.0, **REPLAY)], 104.5, {}, []),
     "the last sender has ended, and nothing came since":
         ([*steady(), look(101.0), look(102.5, **REPLAY)], 103.5, {}, ["worker"]),
+    "what the health said of a dead worker is not said again by each look":
+        ([*GOOD, event(104.0, Kind.UNHEALTHY, text=GONE), *looks(102.5, 130.5, state="")], 131.0, {},
+         ["worker"]),
     "what the health said is not said twice":
         ([*GOOD, *looks(102.5, 109.5), event(108.0, Kind.UNHEALTHY, text=SAID)], 109.6, {}, ["silent"]),
 }  # fmt: skip
@@ -242,6 +246,8 @@ def test_no_end_because_the_worker_died():
     _, text = lines(*running(), look(100.1), look(101.0, state=""), now=160.0)
     assert "It has no end; its last step was 59.810 s before now." in text
     assert "process 50, which sent the last step, is gone while 2 requests run" in text
+    _, text = lines(*running(), look(100.1), look(101.0, state="", running=1), now=160.0)
+    assert "is gone while 1 request runs" in text
 
 
 def test_it_was_preempted_and_came_back():
