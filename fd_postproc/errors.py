@@ -90,7 +90,7 @@ class MalformedMessage(ValueError):
         if self.field == "fragment" and bound == 1 < value:
             return f"one piece of a frame split into {value}, expected {bound}: a Receiver reassembles them"
         if self.field == "channel" and 0 <= value < len(_CHANNELS):
-            return f"it is of channel {_CHANNELS[value]!r}: give the Receiver and the Sender the same channel"
+            return f"it is of channel {_CHANNELS[value]!r}: both sides need the same channel"
         return f"{self.field} {value} of a compact frame, expected {bound}"
 
 

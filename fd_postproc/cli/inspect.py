@@ -198,7 +198,7 @@ def _message(
             others = [candidate.channel for candidate in candidates(payload, mtype, layout)]
             _print_bytes(screen, title, payload, mtype)
             if others:
-                screen.print(f"It is a valid message of {', '.join(others)}.")
+                screen.print(f"It is a valid message of {', '.join(others)}: use --channel {others[0]}.")
             raise CommandError(str(error)) from None
         if step.channel != channel:
             screen.print(

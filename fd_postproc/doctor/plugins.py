@@ -5,12 +5,12 @@ Only the installation and the settings are examined; FastDeploy is not imported.
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import os
 import sys
 from functools import partial
 
-from ..checks import plural
 from ..environment import API, DISABLE, is_on
 from ..fastdeploy.engine.entry import GROUP as ENGINE_GROUP
 from ..fastdeploy.engine.entry import NAME
@@ -70,14 +70,15 @@ def _matches(allowed: str | None) -> str:
         if name in known:
             parts.append(f"{name!r} is installed")
         elif _is_nearly_ours(name):
-            parts.append(f"{name!r} is not the name of a plug-in, {NAME!r} is (no space, no hyphen)")
+            parts.append(f"{name!r} is not the name of a plug-in, {NAME!r} is")
         else:
             parts.append(f"{name!r} is not the name of an installed plug-in")
     return f"FD_PLUGINS={allowed!r}, which FastDeploy splits at commas: " + ", ".join(parts)
 
 
 def _is_nearly_ours(name: str) -> bool:
-    return name != NAME and name.strip().lower().replace("-", "_") == NAME
+    near = difflib.get_close_matches(name.strip().lower().replace("-", "_"), [NAME], cutoff=0.8)
+    return bool(near) and name != NAME and name not in _installed_names()
 
 
 def _better(allowed: str | None) -> str:
@@ -134,7 +135,7 @@ def _engine(allowed: str | None) -> Finding:
             "warning", "plugin-several", seen, f"FD_PLUGINS={(ours or chosen)[0].name} (now {allowed!r})"
         )
     if not chosen:
-        seen = f"off: none of {plural(len(points), 'plug-in')} is allowed: {listed}; {_matches(allowed)}"
+        seen = f"off: none that is installed is allowed: {listed}; {_matches(allowed)}"
         step = f"FD_PLUGINS={_better(allowed) if ours else points[0].name}"
         return finding(_severity(allowed), "plugin-not-allowed", seen, step)
     if chosen[0] not in ours:

@@ -57,6 +57,7 @@ def test_inspect_reports_a_malformed_message(run, queue, goldens):
     assert status == 1
     assert "request 0 claims 77 tokens, at most 6" in err
     assert "0000  01000000 03000000 4d000000" in out
+    assert "use --channel spec_topk" in flat(out)
     assert queue.current_messages == 1
     status, out, _ = run("inspect", key_of(queue))
     assert status == 0

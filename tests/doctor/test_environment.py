@@ -155,7 +155,11 @@ def test_the_worker_sides_plugins(site, monkeypatch):
     assert "FD_PLUGINS is unset" in check_fastdeploy()[2].seen
     monkeypatch.setenv("FD_PLUGIN", "fd_postproc")
     assert "FD_PLUGIN means nothing to it" in check_fastdeploy()[2].seen
-    for names, remedy in ("another", "FD_PLUGINS=another,fd_postproc"), ("", "FD_PLUGINS=fd_postproc"):
+    for names, remedy in (
+        ("another", "FD_PLUGINS=another,fd_postproc"),
+        ("", "FD_PLUGINS=fd_postproc"),
+        ("fd_posproc,fd-postproc", "FD_PLUGINS=fd_postproc"),
+    ):
         monkeypatch.setenv("FD_PLUGINS", names)
         assert plugin(2) == ("worker-not-allowed", False)
         assert check_fastdeploy()[2].remedy == (remedy,)

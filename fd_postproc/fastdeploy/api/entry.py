@@ -41,6 +41,9 @@ def register() -> None:
         )
 
 
+_told: set[tuple[str, str]] = set()  # parts that are left, and why
+
+
 def _put_in(name: str, module: Any) -> None:
     """Register a part of the plug-in to run when a module has been imported."""
     try:
@@ -52,7 +55,9 @@ def _put_in(name: str, module: Any) -> None:
         reason = seam.put_in(module, judge)
         if reason is not None and not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
-            api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")
+            if (name, reason) not in _told:  # one class may be seen in several modules
+                _told.add((name, reason))
+                api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")
     except Exception:
         logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 
