@@ -26,6 +26,7 @@ says what takes each one's place, and what is checked besides the code.
   by statement ([how](fastdeploy.md#what-it-does)). Where one is new, FastDeploy's own stays.
 * The log says at start-up what is used and what is left, `fd-postproc doctor` before it.
 * The gauge `fd_postproc_fast_path{path="NAME"}` is 1 where ours is used, and 0 where it is left.
+  `token processor`, `api chunks`, `save ops`, `streams` have none, but `fd_postproc_active`.
 * `FD_POSTPROC_DISABLE=1` turns off everything, `FD_POSTPROC_API=0` the API server's side alone.
 * When a token processor stops, what it put into FastDeploy's classes is taken out again.
 """
