@@ -164,7 +164,7 @@ def _api_left() -> dict[str, str]:
             continue
         reasons = [_left(seam, module) for module in seam.modules]
         if all(reasons):
-            left[seam.own] = reasons[0]
+            left[seam.name] = reasons[0]
     return left
 
 

@@ -52,7 +52,7 @@ def _put_in(name: str, module: Any) -> None:
         reason = seam.put_in(module, judge)
         if reason is not None and not seam.is_taken:  # what is taken is told when it serves: `started`
             report({name: False}, API)
-            api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")
+            api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
     except Exception:
         logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 

@@ -33,7 +33,7 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     monkeypatch.setattr("fd_postproc.fastdeploy.logs.api_log", logging.getLogger)
     with caplog.at_level(logging.INFO):
         entry._put_in("unpacking", OTHER)
-    assert "leaves the unpacking of results to FastDeploy: " in caplog.text
+    assert "leaves api unpacking to FastDeploy: " in caplog.text
     assert gauge("unpacking") == 0
 
 
@@ -71,15 +71,15 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     restore()
     assert not hasattr(EngineClient.create_zmq_client, "__wrapped__")
     assert put_in == [(PARTS[name], main) for name in programs]
-    assert "leaves the JSON of whole answers to FastDeploy: another kind" in caplog.text
+    assert "leaves api responses to FastDeploy: another kind" in caplog.text
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
 def test_the_doctor_says_what_is_left():
     told = {"chat completions": {"compatible": True, "reason": "", "left": {}}}
-    for left in {"the texts of new tokens": "no module"}, {}:
+    for left in {"api detokenising": "no module"}, {}:
         tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": left})
         found = api_side(Finding("info", "fastdeploy", "api", "", "on", data={"active": True}), [tried])
         assert found.severity == "ok"
-        assert ("left to FastDeploy: the texts of new tokens (no module)" in found.seen) is bool(left)
+        assert ("left to FastDeploy: api detokenising (no module)" in found.seen) is bool(left)
         assert (found.data["left"] if left else {}) == left
