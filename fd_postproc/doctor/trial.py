@@ -11,12 +11,17 @@ from typing import Any
 from ..environment import DISABLE, FASTDEPLOY, KNOWN, is_on
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
-from ..fastdeploy.seams import ASIDE_COST, left_text, text_of
+from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
 from ..subprocess_json import answer_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
 _TRIAL_WAIT_S = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
+_REMEDY = (
+    "take a newer fd_postproc",
+    f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
+    "report it, with FastDeploy's version",
+)
 
 
 def check_trial() -> list[Finding]:
@@ -96,15 +101,27 @@ def api_side(static: Finding, tried: list[Finding]) -> Finding:
     told = tried[0].data.get("api") if tried else None
     if not static.data.get("active") or not told:
         return static
-    left: dict[str, str] = tried[0].data.get("api_left", {})
+    left = dict(tried[0].data.get("api_left", {}))
+    reasons = dict.fromkeys(why for one in told.values() for why in one["left"].values())
+    if reasons:
+        left["api chunks"] = "; ".join(reasons)
     data = {**static.data, "verdicts": told, "left": left}
     aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
     if not aside:
-        parts = {**left, **{name: why for one in told.values() for name, why in one["left"].items()}}
-        seen = f"active: chunks are written by fd_postproc ({', '.join(told)}){left_text(parts.items())}"
+        seen = f"active: chunks are written by fd_postproc ({', '.join(told)})"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
     seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
-    return replace(static, severity="warning", code="api-aside", seen=seen, data=data)
+    return replace(static, severity="warning", code="api-aside", seen=seen, remedy=_REMEDY, data=data)
+
+
+def left_parts(side: Finding) -> list[Finding]:
+    """The seams of a side in use that stay FastDeploy's, a finding each."""
+    return [_left(seam, why) for seam, why in side.data.get("left", {}).items()]
+
+
+def _left(seam: str, why: str) -> Finding:
+    seen = f"left to FastDeploy, and slower: {why}; elsewhere {SEAMS[seam].gain}"
+    return Finding("warning", "fastdeploy", "part-left", seam, seen, _REMEDY)
 
 
 def _judged(told: dict[str, Any]) -> Finding:
@@ -115,13 +132,8 @@ def _judged(told: dict[str, Any]) -> Finding:
         return _finding("info", "plugin-disabled", f"switched off by {DISABLE}", (), data)
     if decision["compatible"]:
         return _finding("ok", "plugin-compatible", "this FastDeploy's code is known", (), data)
-    remedy = (
-        "take a newer fd_postproc",
-        f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
-        "report it, with FastDeploy's version",
-    )
     seen = f"FastDeploy's own class is used: {decision['reason']}"
-    return _finding("warning", "plugin-differs", seen, remedy, data)
+    return _finding("warning", "plugin-differs", seen, _REMEDY, data)
 
 
 def _finding(

@@ -85,7 +85,9 @@ def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdic
     row, known = SEAMS[seam], record().get(seam, {})
     found = [one for one in functions_of(row, place, known) if one[0] not in without]
     if not found and row.stands_for:
-        return Verdict((Unknown(row.name, f"this FastDeploy has none of {', '.join(row.stands_for)}", 0),), {})
+        return Verdict(
+            (Unknown(row.name, f"this FastDeploy has none of {', '.join(row.stands_for)}", 0),), {}
+        )
     return compared(found, known, bool(row.facts))
 
 

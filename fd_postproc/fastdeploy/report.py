@@ -47,7 +47,7 @@ def report() -> dict[str, Any]:
         "versions": _versions(module),
         "shapes": _shapes(module),
         "api": _api(),
-        "api_left": _api_left(),
+        "api_left": _api_left(module.envs),
     }
 
 
@@ -154,13 +154,17 @@ def _api() -> dict[str, Any]:
     return verdicts
 
 
-def _api_left() -> dict[str, str]:
-    """The API parts that stay FastDeploy's, and why; without those for a server only."""
+_BATCHES = "DealerConnectionManager._dispatch_batch_responses"
+
+
+def _api_left(envs: Any) -> dict[str, str]:
+    """The API parts that stay FastDeploy's, and why; without those that nothing would use here."""
+    from .engine.delivery.sending import sends_batches
     from .seams import API_PARTS
 
     left: dict[str, str] = {}
     for seam in API_PARTS.values():
-        if seam.is_program:
+        if seam.is_program or (_BATCHES in seam.stands_for and not sends_batches(envs)):
             continue
         reasons = [_left(seam, module) for module in seam.modules]
         if all(reasons):

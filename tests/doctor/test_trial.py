@@ -44,10 +44,13 @@ def test_without_fastdeploy_nothing_is_tried(monkeypatch):
     assert "FastDeploy is not installed" in found.seen
 
 
-def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch):
-    imported("fastdeploy.output.token_processor")
+@each("batches", [True, False])
+def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch, batches):
+    envs = imported("fastdeploy.output.token_processor").envs
+    monkeypatch.setattr(envs, "ZMQ_SEND_BATCH_DATA", int(batches))
     told = report.report()
     assert told["from"].endswith("token_processor.py")
+    assert ("api unpacking" in told["api_left"]) is batches
     monkeypatch.setattr(trial, "report", lambda: told)
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen

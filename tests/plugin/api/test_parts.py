@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fd_postproc.doctor.findings import Finding
-from fd_postproc.doctor.trial import api_side
+from fd_postproc import doctor
+from fd_postproc.doctor import Finding, Scope
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.gate import judge
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
-from fd_postproc.fastdeploy.seams import Seam
+from fd_postproc.fastdeploy.seams import SEAMS, Seam
 from tests.lib.rows import each
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
@@ -75,11 +75,22 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
-def test_the_doctor_says_what_is_left():
-    told = {"chat completions": {"compatible": True, "reason": "", "left": {}}}
-    for left in {"api detokenising": "no module"}, {}:
-        tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": left})
-        found = api_side(Finding("info", "fastdeploy", "api", "", "on", data={"active": True}), [tried])
-        assert found.severity == "ok"
-        assert ("left to FastDeploy: api detokenising (no module)" in found.seen) is bool(left)
-        assert (found.data["left"] if left else {}) == left
+@each(
+    "chunks, parts",
+    [({}, {"api detokenising": "no module"}), ({"_create_chat_logprobs": "new code"}, {}), ({}, {})],
+)
+def test_the_doctor_warns_of_what_is_left(chunks, parts, monkeypatch):
+    told = {"chat completions": {"compatible": True, "reason": "", "left": chunks}}
+    side = Finding("info", "fastdeploy", "api", "API", "on", data={"active": True})
+    tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": parts})
+    monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [side] * 4)
+    monkeypatch.setattr(doctor, "check_trial", lambda: [tried])
+    found = doctor.examine(Scope(ids=frozenset([1])))
+    assert [one.severity for one in found if one.code == "api-active"] == ["ok"]
+    left = {one.subject: one for one in found if one.code == "part-left"}
+    assert left.keys() == parts.keys() | ({"api chunks"} if chunks else set())
+    for name, one in left.items():
+        assert one.severity == "warning"
+        assert one.remedy
+        assert SEAMS[name].gain in one.seen
+        assert (parts.get(name) or "new code") in one.seen
