@@ -120,13 +120,7 @@ def record() -> dict[str, Record]:
     """What is known of each seam: the package's record, and the one of ``FD_POSTPROC_KNOWN``."""
     file = importlib.resources.files("fd_postproc.data").joinpath("fastdeploy_code.json")
     known = unpacked(json.loads(file.read_text()))
-    if KNOWN.text:
-        try:
-            with open(KNOWN.text) as own:
-                known = joined(known, unpacked(json.load(own)))
-        except (OSError, ValueError, AttributeError) as error:
-            sys.stderr.write(f"fd_postproc: {KNOWN}={KNOWN.text} cannot be read: {error}\n")
-    return known
+    return known if KNOWN.complaint else joined(known, unpacked(KNOWN.value))
 
 
 def unpacked(told: dict[str, dict[str, str]]) -> dict[str, Record]:
