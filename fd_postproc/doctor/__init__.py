@@ -60,6 +60,6 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
         *check_logind(),
-        *check_environment(),
+        *check_environment(ours),
         *check_cuda(),
     ]

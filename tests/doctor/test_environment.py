@@ -61,6 +61,10 @@ def test_misspelt_variables_and_zeromq(monkeypatch):
     ]
     for word in ("pooling model", "768 files in /dev/shm", "speculative decoding is refused"):
         assert word in told[-1].seen
+    assert [(bool(one[-1].remedy), one[-1].severity) for one in (told, check_environment(True))] == [
+        (True, "warning"),
+        (False, "info"),
+    ]
 
 
 @pytest.fixture
