@@ -96,6 +96,15 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
 
 
+def worker_side(static: Finding, tried: list[Finding]) -> Finding:
+    """Predict a worker's choice as `engine_side` does an engine's."""
+    told = tried[0].data.get("worker") if tried else None
+    if not static.data.get("active") or not told:
+        return static
+    untried = f"; not tried: {told['untried']}" if "untried" in told else ""
+    return replace(static, seen=static.seen + untried, data={**static.data, **told})
+
+
 def api_side(static: Finding, tried: list[Finding]) -> Finding:
     """Predict an API server's choice as `engine_side` does an engine's."""
     told = tried[0].data.get("api") if tried else None
@@ -121,13 +130,13 @@ def left_parts(side: Finding) -> list[Finding]:
 
 def _left(seam: str, why: str) -> Finding:
     seen = f"left to FastDeploy, and slower: {why}; elsewhere {SEAMS[seam].gain}"
-    return Finding("warning", "fastdeploy", "part-left", seam, seen, _REMEDY)
+    is_used = seam != "streams" or os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1"
+    return Finding("warning" if is_used else "info", "fastdeploy", "part-left", seam, seen, _REMEDY)
 
 
 def _judged(told: dict[str, Any]) -> Finding:
     decision = told["decision"]
-    names = ("decision", "loaded", "fast_paths", "why_left", "api", "api_left", "versions", "shapes")
-    data = {name: told[name] for name in names if name in told}
+    data = {name: value for name, value in told.items() if name != "from"}
     if is_on(DISABLE):
         return _finding("info", "plugin-disabled", f"switched off by {DISABLE}", (), data)
     if decision["compatible"]:

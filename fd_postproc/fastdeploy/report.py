@@ -19,7 +19,7 @@ from .._version import __version__
 from ..environment import API, FASTDEPLOY, KEEP_POLLING, is_on
 from . import gate
 from .engine.entry import MODULE
-from .seams import Seam
+from .seams import SEAMS, Seam
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
@@ -48,6 +48,7 @@ def report() -> dict[str, Any]:
         "shapes": _shapes(module),
         "api": _api(),
         "api_left": _api_left(module.envs),
+        "worker": _worker(),
     }
 
 
@@ -180,6 +181,22 @@ def _left(seam: Seam, name: str) -> str:
         return f"this FastDeploy has no {error.name}"
     except BaseException as error:  # FastDeploy's imports may end the process
         return f"{name} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _worker() -> dict[str, Any]:
+    """The worker's parts that stay FastDeploy's, and why; or why they cannot be told here."""
+    from ..ops.table import SAVE_OPS
+    from .build import ops_module
+
+    try:
+        ops = ops_module()
+        if not any(callable(getattr(ops, name, None)) for name in SAVE_OPS):
+            return {"untried": "this build of FastDeploy has none of the save ops known here"}
+        module = importlib.import_module(SEAMS["streams"].module)
+    except BaseException as error:  # FastDeploy's imports may end the process
+        return {"untried": f"{type(error).__name__}: {error}"}
+    reason = gate.judge("streams", module).reason
+    return {"left": {"streams": reason} if reason else {}}
 
 
 def _loaded() -> str:

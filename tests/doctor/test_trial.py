@@ -7,7 +7,7 @@ import pytest
 
 from fd_postproc import doctor, subprocess_json
 from fd_postproc.doctor import Finding, Scope, trial
-from fd_postproc.fastdeploy import report
+from fd_postproc.fastdeploy import build, gate, report
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
 from tests.lib.rows import each
@@ -56,6 +56,35 @@ def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch, batches)
     assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen
     assert found.seen == "this FastDeploy's code is known"
     assert found.data["decision"]["compatible"] is True
+
+
+def test_the_workers_code_is_compared(monkeypatch):
+    imported("fastdeploy.output.token_processor")
+    assert report._worker() == {"left": {}}
+    monkeypatch.setattr(gate, "record", dict)
+    assert "_build_stream_transfer_data has new code in line" in report._worker()["left"]["streams"]
+    monkeypatch.setattr(build, "ops_module", lambda: None)
+    assert "none of the save ops" in report._worker()["untried"]
+
+
+@each(
+    "zeromq, worker, parts",
+    [
+        ("1", {"left": {"streams": "new"}}, [("streams", "warning")]),
+        ("", {"left": {"streams": "new"}}, [("streams", "info")]),
+        ("1", {"left": {}}, []),
+        ("1", {"untried": "no ops"}, []),
+    ],
+)
+def test_the_doctor_says_what_the_worker_leaves(monkeypatch, zeromq, worker, parts):
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", zeromq)
+    tried = Finding("ok", "fastdeploy", "equal", "", "", data={"worker": worker})
+    monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [STATIC] * 4)
+    monkeypatch.setattr(doctor, "check_trial", lambda: [tried])
+    found = doctor.examine(Scope(ids=frozenset([1])))
+    assert [(one.subject, one.severity) for one in found if one.code == "part-left"] == parts
+    assert ("not tried: no ops" in " ".join(one.seen for one in found)) is ("untried" in worker)
+    assert [one.severity for one in found if one.code == "zeromq"] == (["info"] if zeromq else [])
 
 
 def test_a_tree_that_is_named_and_cannot_be_imported(monkeypatch, tmp_path):
