@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,15 @@ def _holds_fastdeploy(tree: str) -> bool:
 
 
 def report() -> dict[str, Any]:
-    """The child process's report; raises as of `answer_of`."""
-    return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S)
+    """The child process's report; raises as of `answer_of`.
+
+    FastDeploy makes these folders where it is imported, or writes into those of a service.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        settings = dict.fromkeys(("FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"), folder)
+        return answer_of(
+            "fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S, settings=settings
+        )
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:

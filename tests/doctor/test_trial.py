@@ -1,5 +1,6 @@
 """The doctor's trial: our token processor beside the installed FastDeploy's, in a process of its own."""
 
+import os
 import sys
 from dataclasses import replace
 
@@ -112,6 +113,16 @@ def test_a_difference_comes_with_its_remedy(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")  # it is tried all the same
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-disabled", "info")
+
+
+@each("folder", ["FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"])
+def test_what_fastdeploy_writes_when_it_is_imported_is_deleted(monkeypatch, tmp_path, folder):
+    monkeypatch.setenv(folder, str(tmp_path / "own"))
+    code = f"import os; where = os.environ['{folder}']; open(where + '/x', 'w'); "
+    code += f"print('{report.MARK}' + '{{\"at\": \"' + where + '\"}}')"
+    monkeypatch.setattr(subprocess_json, "python_command", lambda module: [sys.executable, "-c", code])
+    assert not os.path.exists(trial.report()["at"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_child_without_an_answer_is_told_with_its_last_words(monkeypatch):
