@@ -7,6 +7,7 @@ it means.  Standard library only: FastDeploy loads this with the plug-in.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 import re
@@ -22,7 +23,8 @@ class Variable:
     """One environment variable.
 
     An unset or empty one stands for the text `default`.  `fault` is what is wrong with an invalid value, as
-    the end of a sentence, and `parse` makes the value from a text, or raises ValueError.
+    the end of a sentence, and `parse` makes the value from a text, or raises ValueError; without a fault its
+    text is the end.
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class Variable:
         if text != known:
             try:
                 value = self._parse(text)
-            except ValueError:
-                raise ValueError(f"{self.name}={text!r} {self.fault}") from None
+            except ValueError as error:
+                raise ValueError(f"{self.name}={text!r} {self.fault or error}") from None
             self._last = text, value
         return value
 
@@ -107,9 +109,11 @@ def is_on(switch: Switch) -> bool:
 def settle_switches() -> list[str]:
     """Set each unreadable switch to its safe meaning, for this process and those that it starts.
 
-    A sentence for each of them, and one for each name that has no effect, say what was wrong.
+    Sentences say what was wrong: of each of them, of names that have no effect, of an unreadable record.
     """
     said = [f"{name} {fault}" for name, fault in misspelt().items()]
+    if complaint := KNOWN.complaint:
+        said.append(complaint)
     for switch in VARIABLES.values():
         if isinstance(switch, Switch) and (complaint := switch.complaint):
             said.append(f"{complaint}: taken for {'yes' if switch.safe else 'no'}, the safe meaning")
@@ -197,6 +201,23 @@ def _interval(text: str) -> tuple[int, float]:
     return most, seconds
 
 
+def _record(file: str) -> dict[str, dict[str, str]]:
+    """The record in a file of `python -m tools.accept`, as `gate.unpacked` takes it."""
+    if not file:
+        return {}
+    try:
+        with open(file) as opened:
+            told: dict[str, dict[str, str]] = json.load(opened)
+        texts = [text for functions in told.values() for text in functions.values()]
+        if texts and all(re.fullmatch("[0-9a-f+ -]*", text) for text in texts):
+            return told
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError, TypeError):  # no JSON, or of another shape
+        pass
+    raise ValueError("holds nothing that `python -m tools.accept` has accepted")
+
+
 DIALECTS = ("auto", "packed", "legacy", "compact")
 COMPACT = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
@@ -247,7 +268,7 @@ STREAM_INTERVAL = Variable(
 )
 GC = Switch("FD_POSTPROC_GC", "1")
 FASTDEPLOY = Variable("FD_POSTPROC_FASTDEPLOY")
-KNOWN = Variable("FD_POSTPROC_KNOWN")
+KNOWN = Variable("FD_POSTPROC_KNOWN", parse=_record)
 FLIGHT = Variable(
     "FD_POSTPROC_FLIGHT",
     "8",

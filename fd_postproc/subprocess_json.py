@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -21,10 +22,10 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, *arguments]
 
 
-def answer_of(module: str, *, mark: str, patience: float) -> dict[str, Any]:
-    """What a program of this package prints after `mark`, as one line of JSON.
+def answer_of(module: str, *, mark: str, patience: float, settings: dict[str, str]) -> dict[str, Any]:
+    """What a program of this package, under additional environment variables, prints after `mark`.
 
-    The line has a mark because libraries that the program imports may print, too.
+    That is one line of JSON.  It has a mark because libraries that the program imports may print, too.
 
     Raises
     ------
@@ -39,6 +40,7 @@ def answer_of(module: str, *, mark: str, patience: float) -> dict[str, Any]:
         text=True,
         errors="replace",
         timeout=patience,
+        env={**os.environ, **settings},
         stdin=subprocess.DEVNULL,
     )
     for line in reversed(child.stdout.splitlines()):

@@ -23,7 +23,7 @@ from .logind import check_logind
 from .paddle import check_paddle
 from .queue_checks import check_queues
 from .snapshot import Snapshot, take
-from .trial import api_side, check_trial, engine_side
+from .trial import api_side, check_trial, engine_side, left_parts, worker_side
 
 __all__ = [
     "SEVERITIES",
@@ -48,7 +48,8 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
     snapshot = snapshot or take(scope)
     fastdeploy, engine, worker, api = check_fastdeploy()
     tried = check_trial() if scope.trial else []
-    sides = [engine_side(engine, tried), worker, api_side(api, tried)]
+    sides = [engine_side(engine, tried), worker_side(worker, tried), api_side(api, tried)]
+    sides += [part for side in sides[1:] for part in left_parts(side)]
     ours = all(one.data.get("active") and one.severity in ("ok", "info") for one in sides[:2])
     missing = fastdeploy.code == "fastdeploy-missing"  # then that comes first: the sides would be as they say
     return [
@@ -59,6 +60,6 @@ def examine(scope: Scope | None = None, snapshot: Snapshot | None = None) -> lis
         *check_queues(snapshot, scope),
         *check_keys(snapshot, scope),
         *check_logind(),
-        *check_environment(),
+        *check_environment(ours),
         *check_cuda(),
     ]

@@ -29,7 +29,7 @@ def bug_report(findings: Sequence[Finding]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for finding in told:
         data.update(finding.data)
-    kept = ("decision", "fast_paths", "why_left", "api", "api_left")
+    kept = ("decision", "fast_paths", "why_left", "api", "api_left", "worker")
     return {
         "schema": SCHEMA,
         "versions": data.get("versions")

@@ -21,8 +21,11 @@ _KNOWN = ", ".join(name for name in VARIABLES if name.startswith(PREFIX))
 FASTDEPLOY_FILE = "fastdeploy/output/token_processor.py"
 
 
-def check_environment() -> list[Finding]:
-    """Check for invalid variables; one finding is about those that are set."""
+def check_environment(is_ours: bool = False) -> list[Finding]:
+    """Check for invalid variables; one finding is about those that are set.
+
+    `is_ours`: the engine and the worker use the plug-in.
+    """
     found = [
         Finding("warning", "environment", "variable-unknown", name, seen, (f"known: {_KNOWN}",))
         for name, seen in misspelt().items()
@@ -49,19 +52,13 @@ def check_environment() -> list[Finding]:
             "its worker 20 ms in the model runner's thread and its engine 200 ms, by way of 768 files in "
             "/dev/shm, and speculative decoding is refused; with them 0.02 and 0.3 ms, and no file"
         )
-        found.append(
-            Finding(
-                "warning",
-                "environment",
-                "zeromq",
-                "FD_USE_GET_SAVE_OUTPUT_V1=1",
-                seen,
-                (
-                    "turn the plug-in on (FD_PLUGINS) on both sides, or unset it to use the queues, unless a "
-                    "pooling model, prompt log-probabilities or more than 20 candidates are wanted",
-                ),
-            )
+        remedy = (
+            "turn the plug-in on (FD_PLUGINS) on both sides, or unset it to use the queues, unless a pooling "
+            "model, prompt log-probabilities or more than 20 candidates are wanted",
         )
+        severity, remedy = ("info", ()) if is_ours else ("warning", remedy)
+        subject = "FD_USE_GET_SAVE_OUTPUT_V1=1"
+        found.append(Finding(severity, "environment", "zeromq", subject, seen, remedy))
     if not found:
         seen = ", ".join(good) if good else "INFERENCE_MSG_QUEUE_ID is not set: the queue id is 1"
         found.append(Finding("ok", "environment", "environment", "variables", seen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,17 @@ from typing import Any
 from ..environment import DISABLE, FASTDEPLOY, KNOWN, is_on
 from ..fastdeploy.engine.entry import NAME
 from ..fastdeploy.report import MARK
-from ..fastdeploy.seams import ASIDE_COST, left_text, text_of
+from ..fastdeploy.seams import ASIDE_COST, SEAMS, text_of
 from ..subprocess_json import answer_of
 from .environment import FASTDEPLOY_FILE, installed
 from .findings import Finding
 
 _TRIAL_WAIT_S = 300  # seconds; importing FastDeploy loads Paddle and what belongs to the GPU
+_REMEDY = (
+    "take a newer fd_postproc",
+    f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
+    "report it, with FastDeploy's version",
+)
 
 
 def check_trial() -> list[Finding]:
@@ -49,8 +55,15 @@ def _holds_fastdeploy(tree: str) -> bool:
 
 
 def report() -> dict[str, Any]:
-    """The child process's report; raises as of `answer_of`."""
-    return answer_of("fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S)
+    """The child process's report; raises as of `answer_of`.
+
+    FastDeploy makes these folders where it is imported, or writes into those of a service.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        settings = dict.fromkeys(("FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"), folder)
+        return answer_of(
+            "fd_postproc.fastdeploy.report", mark=MARK, patience=_TRIAL_WAIT_S, settings=settings
+        )
 
 
 def engine_side(static: Finding, tried: list[Finding]) -> Finding:
@@ -91,37 +104,53 @@ def engine_side(static: Finding, tried: list[Finding]) -> Finding:
     return replace(static, severity="warning", code="plugin-aside", seen=seen, data=data)
 
 
+def worker_side(static: Finding, tried: list[Finding]) -> Finding:
+    """Predict a worker's choice as `engine_side` does an engine's."""
+    told = tried[0].data.get("worker") if tried else None
+    if not static.data.get("active") or not told:
+        return static
+    untried = f"; not tried: {told['untried']}" if "untried" in told else ""
+    return replace(static, seen=static.seen + untried, data={**static.data, **told})
+
+
 def api_side(static: Finding, tried: list[Finding]) -> Finding:
     """Predict an API server's choice as `engine_side` does an engine's."""
     told = tried[0].data.get("api") if tried else None
     if not static.data.get("active") or not told:
         return static
-    left: dict[str, str] = tried[0].data.get("api_left", {})
+    left = dict(tried[0].data.get("api_left", {}))
+    reasons = dict.fromkeys(why for one in told.values() for why in one["left"].values())
+    if reasons:
+        left["api chunks"] = "; ".join(reasons)
     data = {**static.data, "verdicts": told, "left": left}
     aside = [f"{what}: {verdict['reason']}" for what, verdict in told.items() if not verdict["compatible"]]
     if not aside:
-        parts = {**left, **{name: why for one in told.values() for name, why in one["left"].items()}}
-        seen = f"active: chunks are written by fd_postproc ({', '.join(told)}){left_text(parts.items())}"
+        seen = f"active: chunks are written by fd_postproc ({', '.join(told)})"
         return replace(static, severity="ok", code="api-active", seen=seen, data=data)
     seen = f"stands aside, FastDeploy's own code writes the chunks: {'; '.join(aside)}"
-    return replace(static, severity="warning", code="api-aside", seen=seen, data=data)
+    return replace(static, severity="warning", code="api-aside", seen=seen, remedy=_REMEDY, data=data)
+
+
+def left_parts(side: Finding) -> list[Finding]:
+    """The seams of a side in use that stay FastDeploy's, a finding each."""
+    return [_left(seam, why) for seam, why in side.data.get("left", {}).items()]
+
+
+def _left(seam: str, why: str) -> Finding:
+    seen = f"left to FastDeploy, and slower: {why}; elsewhere {SEAMS[seam].gain}"
+    is_used = seam != "streams" or os.environ.get("FD_USE_GET_SAVE_OUTPUT_V1") == "1"
+    return Finding("warning" if is_used else "info", "fastdeploy", "part-left", seam, seen, _REMEDY)
 
 
 def _judged(told: dict[str, Any]) -> Finding:
     decision = told["decision"]
-    names = ("decision", "loaded", "fast_paths", "why_left", "api", "api_left", "versions", "shapes")
-    data = {name: told[name] for name in names if name in told}
+    data = {name: value for name, value in told.items() if name != "from"}
     if is_on(DISABLE):
         return _finding("info", "plugin-disabled", f"switched off by {DISABLE}", (), data)
     if decision["compatible"]:
         return _finding("ok", "plugin-compatible", "this FastDeploy's code is known", (), data)
-    remedy = (
-        "take a newer fd_postproc",
-        f"or accept this FastDeploy yourself, with {KNOWN}: docs/operators.md says how",
-        "report it, with FastDeploy's version",
-    )
     seen = f"FastDeploy's own class is used: {decision['reason']}"
-    return _finding("warning", "plugin-differs", seen, remedy, data)
+    return _finding("warning", "plugin-differs", seen, _REMEDY, data)
 
 
 def _finding(

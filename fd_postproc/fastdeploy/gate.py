@@ -85,7 +85,9 @@ def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdic
     row, known = SEAMS[seam], record().get(seam, {})
     found = [one for one in functions_of(row, place, known) if one[0] not in without]
     if not found and row.stands_for:
-        return Verdict((Unknown(row.own, f"this FastDeploy has none of {', '.join(row.stands_for)}", 0),), {})
+        return Verdict(
+            (Unknown(row.name, f"this FastDeploy has none of {', '.join(row.stands_for)}", 0),), {}
+        )
     return compared(found, known, bool(row.facts))
 
 
@@ -118,13 +120,7 @@ def record() -> dict[str, Record]:
     """What is known of each seam: the package's record, and the one of ``FD_POSTPROC_KNOWN``."""
     file = importlib.resources.files("fd_postproc.data").joinpath("fastdeploy_code.json")
     known = unpacked(json.loads(file.read_text()))
-    if KNOWN.text:
-        try:
-            with open(KNOWN.text) as own:
-                known = joined(known, unpacked(json.load(own)))
-        except (OSError, ValueError, AttributeError) as error:
-            sys.stderr.write(f"fd_postproc: {KNOWN}={KNOWN.text} cannot be read: {error}\n")
-    return known
+    return known if KNOWN.complaint else joined(known, unpacked(KNOWN.value))
 
 
 def unpacked(told: dict[str, dict[str, str]]) -> dict[str, Record]:

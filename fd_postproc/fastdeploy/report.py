@@ -19,7 +19,7 @@ from .._version import __version__
 from ..environment import API, FASTDEPLOY, KEEP_POLLING, is_on
 from . import gate
 from .engine.entry import MODULE
-from .seams import Seam
+from .seams import SEAMS, Seam
 
 MARK = "fd_postproc report: "  # FastDeploy and Paddle print, too
 
@@ -47,7 +47,8 @@ def report() -> dict[str, Any]:
         "versions": _versions(module),
         "shapes": _shapes(module),
         "api": _api(),
-        "api_left": _api_left(),
+        "api_left": _api_left(module.envs),
+        "worker": _worker(),
     }
 
 
@@ -154,17 +155,21 @@ def _api() -> dict[str, Any]:
     return verdicts
 
 
-def _api_left() -> dict[str, str]:
-    """The API parts that stay FastDeploy's, and why; without those for a server only."""
+_BATCHES = "DealerConnectionManager._dispatch_batch_responses"
+
+
+def _api_left(envs: Any) -> dict[str, str]:
+    """The API parts that stay FastDeploy's, and why; without those that nothing would use here."""
+    from .engine.delivery.sending import sends_batches
     from .seams import API_PARTS
 
     left: dict[str, str] = {}
     for seam in API_PARTS.values():
-        if seam.is_program:
+        if seam.is_program or (_BATCHES in seam.stands_for and not sends_batches(envs)):
             continue
         reasons = [_left(seam, module) for module in seam.modules]
         if all(reasons):
-            left[seam.own] = reasons[0]
+            left[seam.name] = reasons[0]
     return left
 
 
@@ -176,6 +181,22 @@ def _left(seam: Seam, name: str) -> str:
         return f"this FastDeploy has no {error.name}"
     except BaseException as error:  # FastDeploy's imports may end the process
         return f"{name} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _worker() -> dict[str, Any]:
+    """The worker's parts that stay FastDeploy's, and why; or why they cannot be told here."""
+    from ..ops.table import SAVE_OPS
+    from .build import ops_module
+
+    try:
+        ops = ops_module()
+        if not any(callable(getattr(ops, name, None)) for name in SAVE_OPS):
+            return {"untried": "this build of FastDeploy has none of the save ops known here"}
+        module = importlib.import_module(SEAMS["streams"].module)
+    except BaseException as error:  # FastDeploy's imports may end the process
+        return {"untried": f"{type(error).__name__}: {error}"}
+    reason = gate.judge("streams", module).reason
+    return {"left": {"streams": reason} if reason else {}}
 
 
 def _loaded() -> str:

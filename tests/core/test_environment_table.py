@@ -114,10 +114,12 @@ def test_a_misspelt_name_gets_a_suggestion(written, meant, monkeypatch):
     assert settle_switches() == [f"{written} {expected}"]
 
 
-def test_the_doctor_knows_them_all(monkeypatch):
+def test_the_doctor_knows_them_all(monkeypatch, tmp_path):
     for name in VARIABLES:
         monkeypatch.setenv(name, VARIABLES[name].default or "1")
     monkeypatch.setenv("FD_POSTPROC_PEER", "compact/1")
+    (tmp_path / "known.json").write_text('{"a seam": {"x": "0123456789 abcdefabcd+"}}')
+    monkeypatch.setenv("FD_POSTPROC_KNOWN", str(tmp_path / "known.json"))
     (finding,) = check_environment()
     assert finding.severity == "ok"
 

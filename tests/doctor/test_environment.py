@@ -24,6 +24,8 @@ from tests.lib.rows import each
         ("FD_POSTPROC_DIALECT", "new", "not one of auto"),
         ("FD_POSTPROC_PEER", "yes", "compact/1"),
         ("FD_POSTPROC_PEER", "compact/10", "compact/1"),
+        ("FD_POSTPROC_KNOWN", "/nope", "cannot be read: No such file"),
+        ("FD_POSTPROC_KNOWN", "/etc/passwd", "holds nothing"),
         ("INFERENCE_MSG_QUEUE_ID", "8002", None),
         ("INFERENCE_MSG_ID", "1", None),
         ("FD_POSTPROC_QUEUE_MODE", "666", None),
@@ -59,6 +61,10 @@ def test_misspelt_variables_and_zeromq(monkeypatch):
     ]
     for word in ("pooling model", "768 files in /dev/shm", "speculative decoding is refused"):
         assert word in told[-1].seen
+    assert [(bool(one[-1].remedy), one[-1].severity) for one in (told, check_environment(True))] == [
+        (True, "warning"),
+        (False, "info"),
+    ]
 
 
 @pytest.fixture

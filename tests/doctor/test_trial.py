@@ -1,5 +1,6 @@
 """The doctor's trial: our token processor beside the installed FastDeploy's, in a process of its own."""
 
+import os
 import sys
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from fd_postproc import doctor, subprocess_json
 from fd_postproc.doctor import Finding, Scope, trial
-from fd_postproc.fastdeploy import report
+from fd_postproc.fastdeploy import build, gate, report
 from tests.lib.paths import TESTS
 from tests.lib.quiet import imported
 from tests.lib.rows import each
@@ -44,15 +45,47 @@ def test_without_fastdeploy_nothing_is_tried(monkeypatch):
     assert "FastDeploy is not installed" in found.seen
 
 
-def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch):
-    imported("fastdeploy.output.token_processor")
+@each("batches", [True, False])
+def test_the_verdict_on_an_installed_fastdeploy(installed, monkeypatch, batches):
+    envs = imported("fastdeploy.output.token_processor").envs
+    monkeypatch.setattr(envs, "ZMQ_SEND_BATCH_DATA", int(batches))
     told = report.report()
     assert told["from"].endswith("token_processor.py")
+    assert ("api unpacking" in told["api_left"]) is batches
     monkeypatch.setattr(trial, "report", lambda: told)
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-compatible", "ok"), found.seen
     assert found.seen == "this FastDeploy's code is known"
     assert found.data["decision"]["compatible"] is True
+
+
+def test_the_workers_code_is_compared(monkeypatch):
+    imported("fastdeploy.output.token_processor")
+    assert report._worker() == {"left": {}}
+    monkeypatch.setattr(gate, "record", dict)
+    assert "_build_stream_transfer_data has new code in line" in report._worker()["left"]["streams"]
+    monkeypatch.setattr(build, "ops_module", lambda: None)
+    assert "none of the save ops" in report._worker()["untried"]
+
+
+@each(
+    "zeromq, worker, parts",
+    [
+        ("1", {"left": {"streams": "new"}}, [("streams", "warning")]),
+        ("", {"left": {"streams": "new"}}, [("streams", "info")]),
+        ("1", {"left": {}}, []),
+        ("1", {"untried": "no ops"}, []),
+    ],
+)
+def test_the_doctor_says_what_the_worker_leaves(monkeypatch, zeromq, worker, parts):
+    monkeypatch.setenv("FD_USE_GET_SAVE_OUTPUT_V1", zeromq)
+    tried = Finding("ok", "fastdeploy", "equal", "", "", data={"worker": worker})
+    monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [STATIC] * 4)
+    monkeypatch.setattr(doctor, "check_trial", lambda: [tried])
+    found = doctor.examine(Scope(ids=frozenset([1])))
+    assert [(one.subject, one.severity) for one in found if one.code == "part-left"] == parts
+    assert ("not tried: no ops" in " ".join(one.seen for one in found)) is ("untried" in worker)
+    assert [one.severity for one in found if one.code == "zeromq"] == (["info"] if zeromq else [])
 
 
 def test_a_tree_that_is_named_and_cannot_be_imported(monkeypatch, tmp_path):
@@ -80,6 +113,16 @@ def test_a_difference_comes_with_its_remedy(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_DISABLE", "1")  # it is tried all the same
     (found,) = trial.check_trial()
     assert (found.code, found.severity) == ("plugin-disabled", "info")
+
+
+@each("folder", ["FD_LOG_DIR", "PROMETHEUS_MULTIPROC_DIR"])
+def test_what_fastdeploy_writes_when_it_is_imported_is_deleted(monkeypatch, tmp_path, folder):
+    monkeypatch.setenv(folder, str(tmp_path / "own"))
+    code = f"import os; where = os.environ['{folder}']; open(where + '/x', 'w'); "
+    code += f"print('{report.MARK}' + '{{\"at\": \"' + where + '\"}}')"
+    monkeypatch.setattr(subprocess_json, "python_command", lambda module: [sys.executable, "-c", code])
+    assert not os.path.exists(trial.report()["at"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_child_without_an_answer_is_told_with_its_last_words(monkeypatch):

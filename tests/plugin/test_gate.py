@@ -2,8 +2,9 @@
 
 import ast
 import json
+from unittest.mock import Mock
 
-from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy import gate, logs
 from fd_postproc.fastdeploy.seams import SEAMS
 from fd_postproc.fastdeploy.statements import node_of, statements, statements_of, whole, whole_of
 from tests.lib.rows import each
@@ -149,14 +150,21 @@ def test_a_record_of_ones_own_is_known_besides(monkeypatch, tmp_path):
     }
 
 
-@each("text", [None, "", "no json", "[]"])
-def test_a_record_that_cannot_be_read_is_said(text, monkeypatch, tmp_path, capsys):
+@each("text", [None, "", "no json", "[]", "{}", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"x": "hello"}}'])
+def test_a_record_that_cannot_be_read_is_logged(text, monkeypatch, tmp_path):
     file = tmp_path / "known.json"
     if text is not None:
         file.write_text(text)
+    monkeypatch.delenv("FD_POSTPROC_KNOWN", raising=False)
+    packages = gate.record.__wrapped__()
     monkeypatch.setenv("FD_POSTPROC_KNOWN", str(file))
-    assert gate.record.__wrapped__()
-    assert f"FD_POSTPROC_KNOWN={file} cannot be read" in capsys.readouterr().err
+    assert gate.record.__wrapped__() == packages
+    monkeypatch.setattr(logs, "_complaints", {})
+    log = Mock()
+    logs.tell_variables(log)
+    fault = "cannot be read: No such file" if text is None else "holds nothing that"
+    (told,) = log.error.call_args.args
+    assert f"FD_POSTPROC_KNOWN='{file}' {fault}" in told
 
 
 def test_the_packages_record_is_of_seams_and_of_digests_only():

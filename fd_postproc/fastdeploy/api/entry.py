@@ -57,7 +57,7 @@ def _put_in(name: str, module: Any) -> None:
             report({name: False}, API)
             if (name, reason) not in _told:  # one class may be seen in several modules
                 _told.add((name, reason))
-                api_log().info(f"fd_postproc: API side leaves {seam.own} to FastDeploy: {reason}")
+                api_log().info(f"fd_postproc: API side leaves {seam.name} to FastDeploy: {reason}")
     except Exception:
         logging.getLogger("fd_postproc").exception(f"the API server keeps FastDeploy's own {name}")
 

@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fd_postproc.doctor.findings import Finding
-from fd_postproc.doctor.trial import api_side
+from fd_postproc import doctor
+from fd_postproc.doctor import Finding, Scope
 from fd_postproc.fastdeploy.api import entry
 from fd_postproc.fastdeploy.gate import judge
 from fd_postproc.fastdeploy.seams import API_PARTS as PARTS
-from fd_postproc.fastdeploy.seams import Seam
+from fd_postproc.fastdeploy.seams import SEAMS, Seam
 from tests.lib.rows import each
 
 OTHER = SimpleNamespace(DealerConnectionManager=SimpleNamespace())
@@ -35,7 +35,7 @@ def test_the_reason_is_logged_and_the_gauge_set(caplog, monkeypatch):
     with caplog.at_level(logging.INFO):
         for _ in range(2):  # as two modules that have the same class
             entry._put_in("unpacking", OTHER)
-    assert caplog.text.count("leaves the unpacking of results to FastDeploy: ") == 1
+    assert caplog.text.count("leaves api unpacking to FastDeploy: ") == 1
     assert gauge("unpacking") == 0
 
 
@@ -73,15 +73,26 @@ def test_what_is_put_in_is_told_when_the_server_starts(monkeypatch, caplog):
     restore()
     assert not hasattr(EngineClient.create_zmq_client, "__wrapped__")
     assert put_in == [(PARTS[name], main) for name in programs]
-    assert "leaves the JSON of whole answers to FastDeploy: another kind" in caplog.text
+    assert "leaves api responses to FastDeploy: another kind" in caplog.text
     assert {name: gauge(name) for name in PARTS} == {name: float(name not in programs) for name in PARTS}
 
 
-def test_the_doctor_says_what_is_left():
-    told = {"chat completions": {"compatible": True, "reason": "", "left": {}}}
-    for left in {"the texts of new tokens": "no module"}, {}:
-        tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": left})
-        found = api_side(Finding("info", "fastdeploy", "api", "", "on", data={"active": True}), [tried])
-        assert found.severity == "ok"
-        assert ("left to FastDeploy: the texts of new tokens (no module)" in found.seen) is bool(left)
-        assert (found.data["left"] if left else {}) == left
+@each(
+    "chunks, parts",
+    [({}, {"api detokenising": "no module"}), ({"_create_chat_logprobs": "new code"}, {}), ({}, {})],
+)
+def test_the_doctor_warns_of_what_is_left(chunks, parts, monkeypatch):
+    told = {"chat completions": {"compatible": True, "reason": "", "left": chunks}}
+    side = Finding("info", "fastdeploy", "api", "API", "on", data={"active": True})
+    tried = Finding("ok", "fastdeploy", "equal", "", "", data={"api": told, "api_left": parts})
+    monkeypatch.setattr(doctor, "check_fastdeploy", lambda: [side] * 4)
+    monkeypatch.setattr(doctor, "check_trial", lambda: [tried])
+    found = doctor.examine(Scope(ids=frozenset([1])))
+    assert [one.severity for one in found if one.code == "api-active"] == ["ok"]
+    left = {one.subject: one for one in found if one.code == "part-left"}
+    assert left.keys() == parts.keys() | ({"api chunks"} if chunks else set())
+    for name, one in left.items():
+        assert one.severity == "warning"
+        assert one.remedy
+        assert SEAMS[name].gain in one.seen
+        assert (parts.get(name) or "new code") in one.seen
