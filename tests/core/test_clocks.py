@@ -7,7 +7,6 @@ from tests.lib.paths import ROOT
 WALL_CLOCK = r"\btime\.time(?:_ns)?\(|\bCLOCK_REALTIME|\bgettimeofday|\bdatetime\b|\btime\(NULL|\bst_mtime"
 # How often each file looks at it: for texts, for FastDeploy's own stamps, for a name, for the order of files.
 LOOKS = {
-    "cli/explain.py": 1,
     "doctor/processes.py": 1,
     "fastdeploy/engine/lifecycle.py": 1,
     "fastdeploy/engine/processor/advance.py": 2,
