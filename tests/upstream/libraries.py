@@ -26,7 +26,7 @@ MATRIX = [
     *(("pydantic", version, MODELS) for version in ("2.7.4", "2.8.2", "2.9.2", "2.10.6", "2.11.9", "")),
     *(("msgpack", version, MESSAGES) for version in ("1.0.8", "1.1.0", "")),
     *(("pyzmq", version, SOCKETS) for version in ("25.1.2", "26.4.0", "")),
-    *(("tokenizers", version, (API / "test_detokenising.py",)) for version in ("0.19.1", "0.21.4", "")),
+    *(("tokenizers", version, (API / "test_detokenising.py",)) for version in ("0.20.3", "0.21.4", "")),
     *(("transformers", version, (API / "test_detokenising.py",)) for version in ("4.49.0", "4.57.1", "")),
     *(("numpy", version, (*MESSAGES, TESTS / "core/test_step.py")) for version in ("1.26.4", "2.0.2", "")),
     *(("starlette", version, STREAMS) for version in ("0.37.2", "0.46.2", "")),
