@@ -87,26 +87,27 @@ def as_a_user():
 
 def run_command(command, programs, folder):
     """Run it with the programs of a folder, where queues and files are that it speaks of."""
-    arguments = spelled_out(command)
-    set_the_stage(arguments, folder)
+    arguments, process = spelled_out(command), None
     environment = {**as_a_user(), "FD_POSTPROC_FLIGHT_FOLDER": str(folder)}
-    process = subprocess.Popen(
-        [programs / "fd-postproc", *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     try:
+        set_the_stage(arguments, folder)
+        process = subprocess.Popen(
+            [programs / "fd-postproc", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if arguments[0] == "record" and "--count" not in arguments:
             until(lambda: not any(queue.messages for queue in queues.list_queues() if queue.key != KEY))
             process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)
     finally:
-        process.kill()
-        process.communicate()
+        if process is not None:
+            process.kill()
+            process.communicate()
         for queue in queues.list_queues():
             queues.remove_queue(queue.msqid)
     # The doctor may find errors here, and the queues of this page's other commands.

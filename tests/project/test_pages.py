@@ -29,11 +29,11 @@ def alone(own_namespace):
 
 @pytest.mark.nightly
 @each("command", COMMANDS)
-def test_every_printed_command_runs(command, alone, tmp_path):
-    run_command(command, Path(sys.executable).parent, tmp_path)
+def test_every_printed_command_runs(command, alone, tmp_path_factory):
+    run_command(command, Path(sys.executable).parent, tmp_path_factory.mktemp("command"))
 
 
 @pytest.mark.nightly
 @each("name, block", examples())
-def test_every_example_runs_by_itself(name, block, alone, tmp_path):
-    run_example(block, tmp_path)
+def test_every_example_runs_by_itself(name, block, alone, tmp_path_factory):
+    run_example(block, tmp_path_factory.mktemp("example"))
