@@ -49,7 +49,8 @@ def test_golden_step_traces_replay_on_the_plugin(names):
     assert faulty(names, plugin_class()) == {}
 
 
-@tables(THROUGH_TENSORS_TOO, NAMES)
+# FastDeploy's ops write no token where a message has no column: in the tensors is what was there before.
+@tables(THROUGH_TENSORS_TOO, [name for name in NAMES if "cols_0" not in name])
 def test_golden_step_traces_replay_through_tensors(names):
     assert faulty(names, plugin_class(), "through_tensors") == {}
 
