@@ -89,10 +89,14 @@ class BuildExt(build_ext):
             raise CompileError(f"not built: {', '.join(failed)}; what went wrong is printed above")
 
 
-KERNEL = [*sorted(glob("cuda/*.h") + glob("cuda/*.pxi")), "cuda/pack.ptx", "cuda/pack.cubins.zip"]
-HEADERS = sorted(
-    path for ending in ("h", "pxd", "pxi") for path in glob(f"fd_postproc/**/*.{ending}", recursive=True)
-)
+def sources(*folders):
+    """What the extensions of these folders include: their headers, declarations and parts."""
+    endings = ("h", "pxd", "pxi")
+    return sorted(path for one in folders for ending in endings for path in glob(f"{one}/*.{ending}"))
+
+
+KERNEL = ["cuda/pack.ptx", "cuda/pack.cubins.zip"]
+BELOW = sources("fd_postproc", "fd_postproc/headers")  # what every extension includes
 
 setup(
     long_description=description(),
@@ -101,18 +105,18 @@ setup(
     # Generated C stays out of the checkout, but coverage's Cython plug-in needs it beside the .pyx.
     options={"build_ext": {"cython_c_in_temp": not trace}},
     ext_modules=[
-        extension("fd_postproc._core", "fd_postproc/_core.pyx", HEADERS),
+        extension("fd_postproc._core", "fd_postproc/_core.pyx", BELOW + sources("fd_postproc/core")),
         # dlopen and threads are in libraries of their own where glibc is older than 2.34.
-        extension("fd_postproc._save", "cuda/_save.pyx", HEADERS + KERNEL, ["dl", "pthread"]),
+        extension("fd_postproc._save", "cuda/_save.pyx", BELOW + sources("cuda") + KERNEL, ["dl", "pthread"]),
         extension(
             "fd_postproc.fastdeploy.engine.results._results",
             "fd_postproc/fastdeploy/engine/results/_results.pyx",
-            HEADERS,
+            BELOW + sources("fd_postproc/fastdeploy/engine/results"),
         ),
         extension(
             "fd_postproc.fastdeploy.api.chunks._chunks",
             "fd_postproc/fastdeploy/api/chunks/_chunks.pyx",
-            HEADERS,
+            BELOW + sources("fd_postproc/fastdeploy/api/chunks"),
         ),
     ],
 )
