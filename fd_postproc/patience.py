@@ -11,3 +11,6 @@ USUAL_TIMES = 3.0
 
 LONGEST_S = 60.0
 """Seconds after which a silence of the worker is a fault, however slow steps were."""
+
+WORKS = 0.25
+"""Share of one processor that a silent worker's work takes at least; FastDeploy's idle worker takes less."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+_MOST_PROCESSES, _MOST_THREADS = 64, 1024  # of a family, and of each in it, that `cpu_seconds` reads
+_CPU_TIMES = slice(11, 15)  # utime, stime, cutime, cstime
+
 
 def process_stat(pid: int | str) -> list[str]:
     """The fields of ``/proc/PID/stat`` after the name: state, parent, ... (proc_pid_stat(5), from the third).
@@ -14,6 +19,34 @@ def process_stat(pid: int | str) -> list[str]:
     with open(f"/proc/{pid}/stat", "rb") as file:
         # The name, in parentheses, may hold any bytes, spaces and parentheses too.
         return file.read(4096).rpartition(b")")[2].decode("ascii", "replace").split()
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process and its descendants, all threads included; None where it cannot be read.
+
+    Descendants that have ended count if they were waited for.
+    """
+    ticks, family = 0, [pid]
+    for one in family:  # which grows
+        try:
+            ticks += sum(map(int, process_stat(one)[_CPU_TIMES]))
+            family += _children(one)[: _MOST_PROCESSES - len(family)]
+        except (OSError, ValueError):  # it has ended; or /proc hides it
+            if one == pid:
+                return None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _children(pid: int) -> list[int]:
+    """The living children of a process; none where the kernel does not list them."""
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task")[:_MOST_THREADS]:  # a child is its thread's that made it
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read(4096).split())
+        except OSError:
+            continue
+    return found
 
 
 def process_of_thread(thread: int) -> int:

@@ -17,11 +17,12 @@ from ..checks import plural
 from ..errors import MalformedMessage
 from ..flight.codes import Kind
 from ..flight.reading import Event
-from ..patience import LONGEST_S, SILENCE_S, STEP_S, USUAL_TIMES
+from ..patience import LONGEST_S, SILENCE_S, STEP_S, USUAL_TIMES, WORKS
 from .timeline import Picture
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 
+BUSY = "busy"  # of `health.liveness`: no fault, but work of the worker
 _NEAR_S = 10.0  # seconds from what the health says to a finding of the same fault
 
 _FRAMES = {
@@ -90,7 +91,7 @@ def _health(p: Picture) -> Iterator[Finding]:
         reason, _, text = event.text.partition(": ")
         end = next((one.at for one in again if one.at > event.at), None)
         lasted = "" if end is None else f"; healthy again after {_span(end - event.at)}"
-        yield Finding(ERROR, reason, event.at, text + lasted)
+        yield Finding(INFO if reason == BUSY else ERROR, reason, event.at, text + lasted)
 
 
 def _process(p: Picture) -> Iterator[Finding]:
@@ -185,21 +186,33 @@ def _sender(p: Picture) -> Iterator[Finding]:
     if known and look.state in ("T", "t"):
         yield Finding(ERROR, "stopped", since, f"{sender} is stopped (SIGSTOP, or a debugger)")
         return
-    who = sender.removesuffix(",") if known else "any process"
-    text = (
-        f"nothing has come from {who} for {_span(silent)}, while {at_work}; the engine "
-        "looks each second, and the queue is empty: a long prefill, or a worker that hangs"
-    )
-    yield Finding(ERROR if silent >= LONGEST_S else WARNING, "silent", since, text)
     room, full = min(look.msgmax, look.max_bytes), 0
     if p.flight.channel in CHANNELS and not (p.steps and p.steps[-1].frame is not None):
         full = payload_size(p.flight.channel)  # frames are as short as they have to be
-    if 0 < room < full:
+    is_low = 0 < room < full
+    who = sender.removesuffix(",") if known else "any process"
+    text = f"nothing has come from {who} for {_span(silent)}, while {at_work}; "
+    said = [event.text.partition(":")[0] for event in p.of(Kind.UNHEALTHY) if event.at > since][-1:]
+    is_busy = said == [BUSY] or (known and silent < LONGEST_S and _works(p, since))
+    if is_busy and not is_low:
+        yield Finding(INFO, BUSY, since, f"{text}its CPU time says that it is at work")
+        return
+    if said != ["silent"]:
+        text += "the engine looks each second, and the queue is empty: a long prefill, or a worker that hangs"
+        yield Finding(ERROR if silent >= LONGEST_S else WARNING, "silent", since, text)
+    if is_low:
         text = (
             f"messages may have {room:,} bytes (kernel.msgmax, kernel.msgmnb), FastDeploy's own op sends "
             f"{full:,}: the kernel refuses each, and that op goes on without a word"
         )
         yield Finding(ERROR, "limits-low", since, text)
+
+
+def _works(p: Picture, since: float) -> bool:
+    """Whether the worker's process has taken CPU time of late, as `health` judges."""
+    looks = [look for look in p.queues if look.at >= max(since, p.queues[-1].at - SILENCE_S)]
+    seconds = looks[-1].at - looks[0].at
+    return looks[-1].ticks - looks[0].ticks > WORKS * seconds * os.sysconf("SC_CLK_TCK")
 
 
 def _messages(p: Picture) -> Iterator[Finding]:

@@ -57,6 +57,7 @@ TEXTS = {
     "active": "Whether this side of fd_postproc is used (1) or stands aside (0)",
     "known": "Whether the code that this side replaces is one that this release knows (1) or new to it (0)",
     "unhealthy": "Whether this is why steps are not being processed (1) or not (0); all 0: they are",
+    "busy": "Whether the worker sends nothing and is at work (1), which is no fault, or not (0)",
     "fast_path": "Whether fd_postproc takes this fast path (1), or leaves it to FastDeploy's code (0)",
 }
 _gauges: dict[str, Any] = {}

@@ -20,6 +20,7 @@ EXAMPLES = {
     "worker": ([*GOOD, look(102.2, state="")], {}),
     "stopped": ([*GOOD, *looks(102.5, 108.5, state="T")], {}),
     "silent": ([*GOOD, *looks(102.5, 111.5)], {}),
+    "busy": ([*GOOD, *(look(102.5 + k, ticks=90 * k) for k in range(10))], {}),
     "thread": ([*GOOD, event(101.9, Kind.UNHEALTHY, text="thread: the token thread has ended")], {}),
     "removed": ([*GOOD, event(101.9, Kind.QUEUE_REMOVED, 77)], {}),
     "queue": ([*GOOD, event(101.9, Kind.QUEUE_ERROR, errno.EACCES, text="QueuePermission")], {}),
@@ -60,6 +61,7 @@ GONE = "worker: process 50 is gone"
 THREAD = "thread: the token thread has ended"
 REPLAY = {"last_sender": 51, "state": ""}
 SILENT = [*GOOD, *looks(102.5, 111.5)]
+AT_WORK = "busy: it is at work"
 REFUSED = [event(102.0 + k / 10, Kind.REFUSED, 3, 1, -1, text="version") for k in range(80)]
 QUIET = {  # entries, the time of the look, options, and what is found
     "nothing went wrong": (GOOD, 102.0, {}, []),
@@ -73,6 +75,13 @@ QUIET = {  # entries, the time of the look, options, and what is found
     "messages that wait are no silence of the worker":
         ([*GOOD, *looks(102.5, 109.5, messages=9)], 109.6, {}, []),
     "a silence": (SILENT, 115.4, {}, ["silent"]),
+    "work that ended in a sleep":
+        ([*GOOD, *(look(102.5 + k, ticks=90 * min(k, 4)) for k in range(10))], 112.0, {}, ["silent"]),
+    "a worker whose children work, as the health knows":
+        ([*GOOD, *looks(102.5, 111.5), event(106.5, Kind.UNHEALTHY, text=AT_WORK)], 112.0, {}, ["busy"]),
+    "that has hung since":
+        ([*GOOD, *looks(102.5, 121.5), event(106.5, Kind.UNHEALTHY, text=AT_WORK),
+          event(121, Kind.UNHEALTHY, text=SAID)], 122.0, {}, ["busy", "silent"]),
     "the looks have ended, which is another fault": (SILENT, 115.6, {}, ["frozen"]),
     "the thread that looks ends with the token thread":
         ([*GOOD, event(102.0, Kind.UNHEALTHY, text=THREAD)], 130.0, {}, ["thread"]),

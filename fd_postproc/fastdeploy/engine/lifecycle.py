@@ -15,11 +15,11 @@ from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...patience import STEP_S
-from ...process_stat import process_stat
+from ...process_stat import cpu_seconds, process_stat
 from ...queues import queue_id_from_env
 from . import fast_paths
 from .delivery.wake_up import WakeUp
-from .health.liveness import Health, Liveness, Sight
+from .health.liveness import BUSY, Health, Liveness, Sight
 from .health.watch import HealthWatch
 from .processor.warmup import Warmup
 from .stale_messages import StaleMessages
@@ -149,7 +149,13 @@ class Lifecycle(Sockets):
         Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
         or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, or if requests
         are running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`).
+        A worker that sends nothing and is at work is no fault: see `verdict`.
         """
+        verdict = self.verdict()
+        return None if verdict is None or verdict.reason == BUSY else verdict
+
+    def verdict(self) -> Health | None:
+        """What `health` finds, or that the worker is busy, which restarts nobody."""
         return self._thread_is_wrong() or self._worker_is_wrong()
 
     def _thread_is_wrong(self) -> Health | None:
@@ -197,16 +203,19 @@ class Lifecycle(Sockets):
         if names and worker and not state and receiver is not None:
             receiver._sender_due = 0  # the next step's sender is the one
         steps = self.counters.steps
+        handled = steps + self.counters.lost_steps
+        waits = bool(state) and handled == self.liveness.steps
         return Sight(
             now=time.monotonic(),
-            steps=steps + self.counters.lost_steps,
+            steps=handled,
             refused=self.counters.malformed,
             running={name: counted.get(name, 0) for name in names},
             known=frozenset(tuple(counted)),
             # A worker whose next messages are still unread is not silent either.
-            busy=bool(self.transfers) or self._in_hand()[0] is not None,
+            engine_busy=bool(self.transfers) or self._in_hand()[0] is not None,
             worker=worker,
             state=state,
+            cpu=cpu_seconds(worker) if waits else None,
             refused_by_worker=self._refused_by(worker),
             refusal="" if trouble is None else trouble.text,
             removed=trouble is not None and trouble.kind == "removed" and trouble.steps == steps,

@@ -4,6 +4,7 @@ Rounds, looks and time are the test's own; the last section has real threads, an
 """
 
 import os
+import select
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ import sysv_ipc
 import fd_postproc as fp
 from fd_postproc import queues
 from fd_postproc.fastdeploy.engine import lifecycle
-from fd_postproc.fastdeploy.engine.health.liveness import REASONS
+from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
@@ -89,6 +90,8 @@ def watched(ops_queue, monkeypatch):
 def gauge(reason):
     from prometheus_client import REGISTRY
 
+    if reason == BUSY:
+        return REGISTRY.get_sample_value("fd_postproc_busy", {"side": "worker"})
     return REGISTRY.get_sample_value("fd_postproc_unhealthy", {"reason": reason})
 
 
@@ -136,6 +139,30 @@ def test_each_fault_is_told_in_time_and_over_with_the_next_step(
 
 def test_every_reason_is_among_them():
     assert {"thread", *(reason for reason, *_ in FAULTS)} == {*REASONS}  # that one needs a real thread
+
+
+@each(
+    "share, state, before, after",
+    [(1, "S", BUSY, "silent"), (0, "D", BUSY, "silent"), (0, "S", "silent", "silent")],
+)
+def test_a_busy_worker_restarts_nobody(share, state, before, after, watched, monkeypatch, log):
+    """Until the time of FastDeploy's variable is over: a deadlock may spin, too."""
+    log.clear()
+    monkeypatch.setenv("FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT", "20")
+    one = watched()
+    began = one.clock.now
+    monkeypatch.setattr(lifecycle, "_state_of", lambda pid: state)
+    monkeypatch.setattr(lifecycle, "cpu_seconds", lambda pid: share * (one.clock.now - began))
+    for seconds, reason in (6, before), (13, before), (2, after):
+        one.after(seconds)
+        assert one.processor.verdict().reason == reason
+        assert one.processor.healthy() is (reason == BUSY)
+        assert {word for word in (BUSY, *REASONS) if gauge(word)} == {reason}
+    assert (f"fd_postproc: {BUSY}: " in log.text) is (before == BUSY)
+    one.step()
+    assert one.after(0.5) is None
+    assert not gauge(before)
+    assert not gauge(after)
 
 
 @each("given, seconds", [("", 5.5), ("3", 3.5)])
@@ -297,3 +324,54 @@ def test_a_killed_worker_is_told_at_once_and_over_with_the_next_one(looking_ofte
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
+
+
+def spin_beside(parent):
+    while os.getppid() == parent:
+        pass
+
+
+def obeying(orders):
+    """Send steps until an order comes, and do as it says: ``sleep``, ``spin``, or have a child that spins."""
+
+    def act():
+        step = fp.Step.from_arrays("plain", [1, 1], [[11], [12]])
+        deeds = {b"sleep": lambda: time.sleep(0.01), b"spin": lambda: None}
+        deed, spin, parent = None, None, os.getpid()
+        with fp.Sender("plain") as sender:
+            while True:
+                if select.select([orders], [], [], 0 if deed else 0.02)[0]:
+                    order = os.read(orders, 5).strip()
+                    if spin is not None:
+                        os.kill(spin, signal.SIGKILL)
+                        os.waitpid(spin, 0)
+                    spin = forked(lambda: spin_beside(parent)) if order == b"child" else None
+                    deed = deeds.get(order, deeds[b"sleep"])
+                elif deed is None:
+                    sender.send(step)
+                else:
+                    deed()
+
+    return act
+
+
+@pytest.mark.realtime
+def test_what_a_real_worker_does_meanwhile(looking_often, log, monkeypatch):
+    """Its own work and that of its child are seen; where it ends, the silence begins."""
+    monkeypatch.setenv("FD_POSTPROC_SILENCE", "1")
+    rig = looking_often()
+    orders, ends = os.pipe()
+    worker = forked(obeying(orders))
+    try:
+        until(lambda: rig.processor._receiver._last_sender == worker)
+        for order, reason in (b"spin ", BUSY), (b"sleep", "silent"), (b"child", BUSY), (b"sleep", "silent"):
+            os.write(ends, order)
+            until(lambda reason=reason: gauge(reason) == 1)
+            until(lambda reason=reason: {word for word in (BUSY, *REASONS) if gauge(word)} == {reason})
+        assert log.text.count("unhealthy (silent)") == 2
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: gauge("worker") == 1)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        os.close(orders), os.close(ends)

@@ -4,7 +4,7 @@ import random
 
 from fd_postproc import patience
 from fd_postproc.environment import SILENCE
-from fd_postproc.fastdeploy.engine.health.liveness import Liveness, Sight
+from fd_postproc.fastdeploy.engine.health.liveness import BUSY, Liveness, Sight
 from tests.lib.rows import each
 
 
@@ -13,20 +13,32 @@ class Clock:
 
     def __init__(self, floor=4.0, prefill=120.0):
         self.judge, self.now, self.steps = Liveness(floor, prefill), 0.0, 0
-        self.running, self.more, self.refused, self.busy = {}, {}, 0, False
+        self.running, self.more, self.refused, self.engine_busy = {}, {}, 0, False
+        self.worker, self.state, self.cpu, self.share = (
+            1,
+            "S",
+            100.0,
+            0.0,
+        )  # the worker, and how much it works
 
     def look(self):
         known = frozenset(name for name, tokens in {**self.more, **self.running}.items() if tokens)
         seen = (self.now, self.steps, self.refused, dict(self.running), known)
-        sight = Sight(*seen, busy=self.busy, worker=1, state="S")
+        cpu = self.cpu if self.state and self.steps == self.judge.steps else None
+        sight = Sight(*seen, engine_busy=self.engine_busy, worker=self.worker, state=self.state, cpu=cpu)
         verdict = self.judge.look(sight)
         return verdict and verdict.reason
+
+    def go_on(self, seconds):
+        self.now += seconds
+        if self.cpu is not None:
+            self.cpu += self.share * seconds
 
     def work(self, seconds, pace=0.02, period=0.5):
         """Steps for so many seconds; what was wrong meanwhile."""
         found, end, due = set(), self.now + seconds, self.now
         while self.now < end:
-            self.now += period
+            self.go_on(period)
             while due <= self.now:
                 self.steps += 1
                 due += pace
@@ -39,10 +51,20 @@ class Clock:
         """When a silence was taken for a death, in seconds; None: never."""
         began = self.now
         while self.now < began + seconds:
-            self.now += period
-            if self.look():
+            self.go_on(period)
+            if self.look() not in (None, BUSY):
                 return self.now - began
         return None
+
+    def reasons(self, seconds, period=0.5):
+        """What each look of a time without steps found: each reason once in a row, and since when."""
+        began, found = self.now, [(None, 0)]
+        while self.now < began + seconds:
+            self.go_on(period)
+            reason = self.look()
+            if reason != found[-1][0]:
+                found.append((reason, self.now - began))
+        return found[1:]
 
 
 @each("pace", [0.001, 0.02, 0.3, 1.0])
@@ -136,6 +158,75 @@ def test_the_shortest_silence_is_that_of_explain_and_of_the_variable():
 
 def test_an_engine_that_waits_for_a_transfer_does_not_blame_the_worker():
     clock = Clock()
-    clock.running, clock.busy = {"a": 0}, True
+    clock.running, clock.engine_busy = {"a": 0}, True
     assert not clock.work(10)
     assert clock.silence(20) is None
+
+
+QUIET = {  # the worker, for how long nothing comes, and what is found from which second on
+    "busy 6 s": ({"share": 1.0}, 6, [(BUSY, 4.5)]),
+    "busy 20 s": ({"share": 1.0}, 20, [(BUSY, 4.5)]),
+    "its compiler is, on a loaded machine": ({"share": 0.3}, 20, [(BUSY, 4.5)]),
+    "asleep": ({}, 6, [("silent", 4.5)]),
+    "it polls": ({"share": 0.15}, 6, [("silent", 4.5)]),
+    "it spins for ever": ({"share": 1.0}, 130, [(BUSY, 4.5), ("silent", 120.5)]),
+    "the kernel works for it": ({"state": "D"}, 20, [(BUSY, 4.5)]),
+    "the kernel never comes back": ({"state": "D"}, 130, [(BUSY, 4.5), ("silent", 120.5)]),
+    "stopped": ({"state": "T"}, 6, [("stopped", 4.5)]),
+    "gone": ({"state": ""}, 6, [("worker", 0.5)]),
+    "no process is known": ({"worker": 0, "state": "", "cpu": None}, 6, [("silent", 4.5)]),
+    "/proc hides it": ({"cpu": None}, 6, [("silent", 4.5)]),
+}
+
+
+@each("why", QUIET)
+def test_a_worker_at_work_is_told_from_a_silent_one(why):
+    worker, seconds, found = QUIET[why]
+    for period in 0.5, 0.125:  # whoever asks in between changes nothing
+        clock = Clock()
+        clock.running = {"a": 0}
+        assert not clock.work(10, 0.03, period)
+        vars(clock).update(worker)
+        told = clock.reasons(seconds, period)
+        assert [reason for reason, _ in told] == [reason for reason, _ in found]
+        for (_, at), (_, due) in zip(told, found, strict=True):
+            assert due - 0.5 <= at <= due
+
+
+def test_work_that_ends_without_a_step_is_a_silence_from_then_on():
+    """And a worker that works now and then is busy all the time, not again and again."""
+    clock = Clock()
+    clock.running = {"a": 0}
+    assert not clock.work(10, 0.03)
+    found = []
+    for clock.share in 1, 0, 1, 0, 1:
+        found += [reason for reason, _ in clock.reasons(3)]
+    assert found == [BUSY, BUSY, BUSY]
+    clock.share = 0
+    assert clock.reasons(6) == [(BUSY, 0.5), ("silent", 4.5)]
+
+
+def test_a_long_work_does_not_hide_the_next_silence():
+    """It is no usual step; where steps are so long from now on, they are usual after a few."""
+    clock = Clock()
+    clock.running = {"a": 0}
+    assert not clock.work(10, 0.03)
+    clock.share = 1
+    assert clock.silence(40) is None
+    assert not clock.work(5, 0.03)
+    clock.share = 0
+    assert clock.silence(30) <= 13
+    clock.share = 1
+    clock.work(10, 0.03)
+    assert [clock.work(8, 8) for _ in range(4)][-1] == set()
+
+
+def test_a_pause_of_the_engine_is_no_work_of_the_worker():
+    """What the worker did before it slept is not told from what it does now."""
+    clock = Clock()
+    clock.running, clock.share = {"a": 0}, 1
+    assert not clock.work(10, 0.03)
+    clock.silence(2)
+    clock.go_on(8)
+    clock.share = 0
+    assert clock.silence(20) <= 5

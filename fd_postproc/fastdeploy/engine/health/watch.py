@@ -9,7 +9,7 @@ from typing import Any
 
 from ....flight.codes import Kind
 from ...logs import export
-from .liveness import REASONS, Health
+from .liveness import BUSY, REASONS, Health
 
 
 class HealthWatch:
@@ -35,6 +35,7 @@ class HealthWatch:
     def _run(self) -> None:
         for reason in REASONS:
             export("unhealthy", "reason", reason, False)
+        export("busy", "side", "worker", False)
         while not self._end.wait(self._period):
             processor = self._processor()
             if processor is None:
@@ -43,7 +44,7 @@ class HealthWatch:
             del processor
 
     def _look(self, processor: Any) -> None:
-        verdict, before = processor.health(), self._verdict
+        verdict, before = processor.verdict(), self._verdict
         if self._end.is_set() or verdict == before:
             return
         now, log = time.monotonic(), processor.fd.llm_logger
@@ -51,13 +52,24 @@ class HealthWatch:
         if (verdict and verdict.reason) == (before and before.reason):
             return  # a text with another number of seconds in it
         if before is not None:
-            export("unhealthy", "reason", before.reason, False)
+            _export(before.reason, False)
         if verdict is not None:
-            export("unhealthy", "reason", verdict.reason, True)
+            _export(verdict.reason, True)
             processor.recorder.event(Kind.UNHEALTHY, text=f"{verdict.reason}: {verdict.text}")
-            log.error(f"fd_postproc: unhealthy ({verdict.reason}): {verdict.text}")
+            if verdict.reason == BUSY:
+                log.warning(f"fd_postproc: busy: {verdict.text}")
+            else:
+                log.error(f"fd_postproc: unhealthy ({verdict.reason}): {verdict.text}")
         else:
             processor.recorder.event(Kind.HEALTHY)
             log.info(f"fd_postproc: healthy again, after {now - self._since:.1f} s")
         if before is None:
             self._since = now
+
+
+def _export(reason: str, is_on: bool) -> None:
+    """Set the gauge of a reason; that of a busy worker is another one, since it is no fault."""
+    if reason == BUSY:
+        export("busy", "side", "worker", is_on)
+    else:
+        export("unhealthy", "reason", reason, is_on)
