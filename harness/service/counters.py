@@ -8,6 +8,7 @@ from pathlib import Path
 
 SIZE = 32
 SPRINT = -0.5
+WORK = -1.5
 
 
 class Counters:
@@ -26,7 +27,8 @@ class Counters:
     def pace(self, interval: float) -> None:
         """Seconds from a step to the next; 0: as fast as the queue takes them.
 
-        `SPRINT`: as fast, with as many tokens as a message of drafts takes.  -1: no steps, only tasks.  -2:
-        every request ends with its next token.
+        `SPRINT`: as fast, with as many tokens as a message of drafts takes.  -1: no steps, only tasks, and
+        sleep.  `WORK`: no steps, and all the CPU time of a processor.  -2: every request ends with its next
+        token.
         """
         self._map[24:] = struct.pack("<d", interval)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from fd_postproc.process_stat import cpu_seconds
+
 from .cases import PROMPTS, Case, ask, differences, quiet, until
+from .counters import WORK
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import Service, free_ports
+from .watch import gauges_on
 
 SHORT = 10.0
 """Seconds after which a client that got nothing is said to hang."""
+
+PACE, SLEEP = 0.03, 8.0
+"""Seconds between a worker's steps; for which it sleeps."""
 
 
 def simple(channel: str) -> list[Case]:
@@ -172,6 +180,54 @@ def engine_gone(
         new = {name: got[-1] for name, got in ask(service, cases("new"), side_by_side=len(kinds)).items()}
         health = httpx.get(f"{service.url}/health", timeout=10).status_code
         return {"early": early, "waiting": ends, "new": new, "seconds": seconds, "health": health}
+
+
+def quiet_worker(tree: Path, folder: Path, *, seconds: Sequence[float] = (6, 20)) -> dict[str, Any]:
+    """A worker that sends nothing for a while, because it works, sleeps, or was killed.
+
+    Returns
+    -------
+    dict
+        By what it did (``"works 6 s"``, ``"sleeps"``, ``"killed"``) what the gauges of health said meanwhile.
+        ``"idle"``: its share of a processor while it slept and three seconds more.  ``"clients"``: how each
+        stream ended.  ``"log"``: lines of the health.
+    """
+    long: dict[str, Any] = {"max_tokens": 9000, "stream": True, "extra_body": {"min_tokens": 8999}}
+    cases = [Case(f"long{n}", "chat", long, f"tell {n}") for n in range(4)]
+    with (
+        Namespace(RAISED) as namespace,
+        Service(tree, folder, plug_in=True, namespace=namespace, requests=32) as service,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+
+        def during(interval: float, lasts: float) -> list[str]:
+            service.pace(interval)
+            found, end = set(), time.monotonic() + lasts
+            while time.monotonic() < end:
+                with contextlib.suppress(httpx.HTTPError):  # the engine ends after its worker
+                    found |= gauges_on(service.metrics(), "unhealthy", "busy")
+                time.sleep(0.2)
+            service.pace(PACE)
+            time.sleep(3)
+            return sorted(found)
+
+        service.wait(300)
+        service.pace(PACE)
+        asking = pool.submit(ask, service, cases, seconds=300, side_by_side=len(cases))
+        if not until(lambda: service.live() == len(cases), 60):
+            raise TimeoutError("the streams do not begin")
+        time.sleep(3)
+        told: dict[str, Any] = {f"works {lasts:g} s": during(WORK, lasts) for lasts in seconds}
+        (worker,) = service.workers()
+        before = cpu_seconds(worker) or 0.0
+        told["sleeps"] = during(-1, SLEEP)
+        told["idle"] = round(((cpu_seconds(worker) or 0.0) - before) / (SLEEP + 3), 3)
+        service.kill(worker)
+        told["killed"] = during(PACE, 3)
+        told["clients"] = {name: got[-1] for name, got in asking.result(600).items()}
+        lines = dict.fromkeys(service.log().splitlines())
+        told["log"] = [line for line in lines if "watch.py" in line and "fd_postproc" in line]
+        return told
 
 
 def neighbours(tree: Path, folder: Path, channel: str) -> list[str]:

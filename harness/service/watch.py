@@ -61,7 +61,7 @@ def run(tree: Path, folder: Path, *, minutes: float, channel: str = "topk", seed
             loads.append(os.getloadavg()[0])
             for finding in _findings(service.process.pid):
                 found[round(finding.get("time") or 0), finding["code"]] = finding
-            unhealthy |= _unhealthy(service.metrics())
+            unhealthy |= gauges_on(service.metrics(), "unhealthy")
         asking.result()
         return {
             "minutes": round((time.monotonic() - began) / 60, 1), **traffic.told, "looks": looks,
@@ -121,10 +121,11 @@ def _findings(pid: int) -> list[dict[str, Any]]:
     raise RuntimeError(f"explain ended with {done.returncode}: {done.stderr}")
 
 
-def _unhealthy(page: str) -> set[str]:
-    """Reasons for which `fd_postproc_unhealthy` is not 0 on a page of metrics."""
+def gauges_on(page: str, *names: str) -> set[str]:
+    """Samples of these gauges of fd_postproc that are not 0 on a page of metrics."""
+    begins = tuple(f"fd_postproc_{name}{{" for name in names)
     return {
         line.rpartition(" ")[0]
         for line in page.splitlines()
-        if line.startswith("fd_postproc_unhealthy{") and float(line.rpartition(" ")[2])
+        if line.startswith(begins) and float(line.rpartition(" ")[2])
     }

@@ -152,5 +152,14 @@ def test_clients_of_an_engine_that_is_gone_get_an_error(tmp_path, in_batches):
 
 
 @pytest.mark.nightly
+def test_a_worker_at_work_is_busy_and_one_asleep_is_silent(tmp_path):
+    got = tool().faults.quiet_worker(TREES[0], tmp_path)
+    assert got["works 6 s"] == got["works 20 s"] == ['fd_postproc_busy{side="worker"}'], got
+    assert got["sleeps"] == ['fd_postproc_unhealthy{reason="silent"}'], got
+    assert got["idle"] < 0.25
+    assert 'fd_postproc_unhealthy{reason="worker"}' in got["killed"] or "(worker)" in str(got["log"]), got
+
+
+@pytest.mark.nightly
 def test_two_services_do_not_disturb_each_other(tmp_path):
     assert tool().faults.neighbours(TREES[0], tmp_path, "spec_topk") == []

@@ -144,9 +144,7 @@ class Liveness:
         came = sight.steps - self.steps
         prefilling = self._first_tokens_due(sight)
         if came and self._since is not None and sight.running and not self._prefilling and self.steps >= 0:
-            gap = (sight.now - self._since) / came
-            if self._was_busy:  # an exception; where it is the rule from now on, a few of them teach that
-                gap = min(gap, self.patience)
+            gap = 0.0 if self._was_busy else (sight.now - self._since) / came  # that is no usual step
             self._usual = max(gap, self._usual * _FORGET)
         if came:
             self._was_busy = False

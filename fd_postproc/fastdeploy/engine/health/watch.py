@@ -62,7 +62,8 @@ class HealthWatch:
                 log.error(f"fd_postproc: unhealthy ({verdict.reason}): {verdict.text}")
         else:
             processor.recorder.event(Kind.HEALTHY)
-            log.info(f"fd_postproc: healthy again, after {now - self._since:.1f} s")
+            text = "the worker sends again" if before and before.reason == BUSY else "healthy again"
+            log.info(f"fd_postproc: {text}, after {now - self._since:.1f} s")
         if before is None:
             self._since = now
 

@@ -197,7 +197,8 @@ class Runner:
             return True
         if interval <= -1:
             self.counters.hold(live)
-            time.sleep(0.001)
+            if interval == -1:  # else it works, as when it compiles
+                time.sleep(0.001)
             return False
         if interval > 0:
             if now < self._next:
