@@ -216,14 +216,3 @@ def test_a_long_work_does_not_hide_the_next_silence():
     assert not clock.work(3, 0.03)
     clock.share = 0
     assert clock.silence(20) <= 5
-
-
-def test_a_pause_of_the_engine_is_no_work_of_the_worker():
-    """What the worker did before it slept is not told from what it does now."""
-    clock = Clock()
-    clock.running, clock.share = {"a": 0}, 1
-    assert not clock.work(10, 0.03)
-    clock.silence(2)
-    clock.go_on(8)
-    clock.share = 0
-    assert clock.silence(20) <= 5

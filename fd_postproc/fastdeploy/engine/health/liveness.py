@@ -93,7 +93,7 @@ class Liveness:
         GIL.  Messages may wait, so a silence is counted from now on.
         """
         if self._looked is not None and sight.now - self._looked > SILENCE_S and self._since is not None:
-            self._since, self._measured = sight.now, None
+            self._since = sight.now
         self._looked = sight.now
         self._learn(sight)
         self._measure(sight)
