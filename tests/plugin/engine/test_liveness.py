@@ -167,6 +167,7 @@ QUIET = {  # the worker, for how long nothing comes, and what is found from whic
     "busy 6 s": ({"share": 1.0}, 6, [(BUSY, 4.5)]),
     "busy 20 s": ({"share": 1.0}, 20, [(BUSY, 4.5)]),
     "its compiler is, on a loaded machine": ({"share": 0.3}, 20, [(BUSY, 4.5)]),
+    "it waits for a processor": ({"share": 0.05, "state": "R"}, 20, [(BUSY, 4.5)]),
     "asleep": ({}, 6, [("silent", 4.5)]),
     "it polls": ({"share": 0.15}, 6, [("silent", 4.5)]),
     "it spins for ever": ({"share": 1.0}, 130, [(BUSY, 4.5), ("silent", 120.5)]),

@@ -75,9 +75,7 @@ class Liveness:
         ] = {}  # by running request: its tokens when it got its slot; -1: more by now
         self._parked: frozenset[str] = frozenset()  # requests that had a slot, and have none at the moment
         self._prefilling = False
-        self._measured: tuple[float, float] | None = (
-            None  # when the CPU time was compared last, and that time
-        )
+        self._measured: tuple[float, float, str] | None = None  # time, CPU time and state to compare with
         self._worked = 0.0  # when the worker was seen at work last
         self._was_busy = False  # whether it was found busy since the last step
 
@@ -129,16 +127,22 @@ class Liveness:
         return Health(BUSY, f"{text}; its CPU time says that it is at work")
 
     def _measure(self, sight: Sight) -> None:
-        """Note whether the worker works: it takes CPU time, or the kernel works for it (state D)."""
+        """Note whether the worker works: it takes CPU time, or the kernel works for it (state D).
+
+        Where it gets less of a processor than it wants, it is found ready to run (R) time and again.
+        """
         if sight.cpu is None:
             self._measured = None
             return
-        since, before = self._measured or (sight.now, sight.cpu)
+        now = sight.now, sight.cpu, sight.state
+        since, cpu, state = self._measured = self._measured or now
         seconds = sight.now - since
-        if sight.state == "D" or (seconds >= _WINDOW_S and sight.cpu - before >= WORKS * seconds):
+        if seconds >= _WINDOW_S:
+            self._measured = now
+            if sight.cpu - cpu >= WORKS * seconds or state == sight.state == "R":
+                self._worked = sight.now
+        if sight.state == "D":
             self._worked = sight.now
-        if self._measured is None or seconds >= _WINDOW_S:
-            self._measured = sight.now, sight.cpu
 
     def _learn(self, sight: Sight) -> None:
         came = sight.steps - self.steps
