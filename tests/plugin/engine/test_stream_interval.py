@@ -49,13 +49,19 @@ def scheduler_of(names):
     return scheduler
 
 
+def joining(handover, scheduler):
+    """A hand-over that joins the results of all requests of a scheduler: its table has None for each."""
+    handover.join_for(scheduler.requests, frozenset([None]))
+    return handover
+
+
 class Service:
     def __init__(self, tokens, rig, names):
         self.rig, self.scheduler = rig, scheduler_of(names)
         processor = self.rig.processor
         processor.cached_generated_tokens = self.scheduler
         processor.delivery.interval = tokens, SECONDS
-        self.handover = processor.delivery.handover_in(self.scheduler)
+        self.handover = joining(processor.delivery.handover_in(self.scheduler), self.scheduler)
         self.handover.take()  # its sender is there
         self.taken = {}
 
@@ -293,6 +299,7 @@ def delivered(trace, tokens, looked_at):
         handover = delivery.handover_in(scheduler, plan)
         if tokens:
             handover.hold(plan, tokens, 1e9)
+            joining(handover, scheduler)
 
         def put(self, _, results):
             scheduler.requests.update(dict.fromkeys(result.request_id for result in results))
