@@ -65,7 +65,7 @@ cdef class Interval:
 
     cdef bint joins(self, name) except -1:
         """Whether the API process of a request has said that it takes joined results."""
-        return name in self.processes and self.processes.get(name) in self.readers
+        return self.processes.get(name) in self.readers
 
     cdef list released(self, name):
         """The results of a request that waited."""
