@@ -1,8 +1,8 @@
 """This module decides whether this API process takes results that a stream interval has joined.
 
 FastDeploy's parsers were written for one token a result, and without speculation FastDeploy makes no others.
-So the engine joins results only for a process that has said that it takes them (`array_readers.JOINED`): there
-a joined result says what its tokens say one by one.
+So the engine joins results only for a process that has said that it takes them (`array_readers.JOINED`).
+There a joined result says what its tokens say one by one.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def why_not(client: Any) -> str | None:
         return "FD_ENABLE_RETURN_TEXT=1"
     if not views.takes_any and _speculates(client):
         return (
-            "with speculative decoding a step's several tokens are FastDeploy's to parse, and a joined result "
-            "does not say which those are (FD_POSTPROC_MENDS=0, or a parser that is not known)"
+            "with speculative decoding FastDeploy parses a step's tokens together, and a joined result does "
+            "not say which those are (FD_POSTPROC_MENDS=0, or a parser that is not known)"
         )
     return None
 

@@ -223,7 +223,14 @@ def joins(monkeypatch):
     monkeypatch.setattr(joined_results, "_are_expected", True)
 
 
-JOINED_PAIRS = [*PAIRS, (None, OneToken), (OneThought, None), (OneThought, OneToken), (Thinks, OneToken), (None, None)]
+JOINED_PAIRS = [
+    *PAIRS,
+    (None, OneToken),
+    (OneThought, None),
+    (OneThought, OneToken),
+    (Thinks, OneToken),
+    (None, None),
+]
 
 
 def differing_joined(own, single, tokens):
@@ -250,7 +257,12 @@ def plain(said):
     for one in said[2]:
         if isinstance(one, SimpleNamespace):
             calls[one.index] = calls.get(one.index, "") + (one.function.name or "") + one.function.arguments
-    return (*joined(said)[:2], calls, [one for one in said[2] if not isinstance(one, SimpleNamespace)], said[3])
+    return (
+        *joined(said)[:2],
+        calls,
+        [one for one in said[2] if not isinstance(one, SimpleNamespace)],
+        said[3],
+    )
 
 
 @each("pair, mended, bytes", [(pair, one, two) for pair in JOINED_PAIRS for one in (0, 1) for two in (0, 1)])
@@ -268,7 +280,9 @@ def test_joined_results_say_what_they_say_one_by_one(pair, mended, bytes, joins,
 
 def test_what_a_parser_has_given_out_stays_as_it_was():
     first, second = call(0, "{", "f"), call(0, "}")
-    merged = _joined([{"text": "", "completion_tokens": "", "tool_calls": [one]} for one in (first, second)], False)
+    merged = _joined(
+        [{"text": "", "completion_tokens": "", "tool_calls": [one]} for one in (first, second)], False
+    )
     assert merged["tool_calls"][0].function.arguments == "{}"
     assert (first.function.arguments, second.function.arguments) == ("{", "}")
 

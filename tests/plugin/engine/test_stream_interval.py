@@ -203,7 +203,8 @@ def test_processes_are_asked_when_they_are_new_and_now_and_then(log):
     paths = {one: f"/dev/shm/response_{random.randrange(1 << 40)}_w{one}.pull" for one in (1, 2)}
     addresses = {1: f"ipc://{paths[1]}"}
     engine = SimpleNamespace(
-        send_response_server=SimpleNamespace(worker_push_addresses=addresses), llm_logger=log.logger
+        send_response_server=SimpleNamespace(worker_push_addresses=addresses),
+        llm_logger=double.utils.llm_logger,
     )
     made, held = readers.JoinedReaders(), flags.announce(paths[1], flags.JOINED)
     assert made.of(engine, 5.0) == {1}
