@@ -21,12 +21,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ...environment import STREAM_INTERVAL
 from .. import replacements
 from . import mends
 from .answer_text import AnswerText
 from .chunks._chunks import ByteTokens, PieceTokens, note
 from .chunks.model_fields import NotPlain
+from .joined_results import are_expected
 from .loading import is_serving
 
 METHOD = "ids2tokens"
@@ -351,7 +351,6 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     extends_first = "extend" in stock.__code__.co_names  # before the tokenizer may refuse an id
     ways_of = Tokenizers().ways_of
     stock_init = cls.__init__
-    are_joined = not STREAM_INTERVAL.complaint and STREAM_INTERVAL.value[0] > 0
 
     @functools.wraps(stock_init)
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
@@ -362,6 +361,9 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     def is_left_to_fastdeploy() -> bool:
         # Asked once an answer: reading the environment takes longer than decoding.
         return asks_environment and bool(envs.FD_USE_HF_TOKENIZER)
+
+    def is_text_of_engine() -> bool:
+        return bool(getattr(envs, "FD_ENABLE_RETURN_TEXT", False))
 
     def decoded(
         tokenizer: Any, ids: list[int], prefix: int, read: int, to_the_end: bool
@@ -383,7 +385,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         `releases`: the kind of mend that gives characters that are not complete; empty: they wait.
         """
         text: str
-        if are_joined and len(new_ids) > 1:
+        if len(new_ids) > 1 and are_expected():
             text = "".join([advance(tokenizer, status, [one]) for one in new_ids[:-1]])
             return text + advance(tokenizer, status, new_ids[-1:], releases)
         ids = status[2]
@@ -445,5 +447,6 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     ids2tokens.holds_text = holds_text  # type: ignore[attr-defined]
     ids2tokens.split = split  # type: ignore[attr-defined]
     ids2tokens.is_left_to_fastdeploy = is_left_to_fastdeploy  # type: ignore[attr-defined]
+    ids2tokens.is_text_of_engine = is_text_of_engine  # type: ignore[attr-defined]
     yield cls, "__init__", __init__
     yield cls, METHOD, ids2tokens

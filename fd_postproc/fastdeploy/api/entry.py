@@ -75,9 +75,19 @@ def install(module: Any) -> Callable[[], None]:
         outcome = stock(client, *arguments, **options)
         if is_serving():
             started()
+            _settle_joined_results(client)
         return outcome
 
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))
+
+
+def _settle_joined_results(client: Any) -> None:
+    try:
+        from .joined_results import settle
+
+        settle(client)
+    except Exception:
+        logging.getLogger("fd_postproc").exception("the engine joins no results for this API process")
 
 
 def started() -> None:

@@ -23,7 +23,7 @@ from .chunks.model_fields import NotPlain
 from .excerpt import Excerpt, Marks
 from .known_parsers import REASONING, marks_of
 from .loading import is_serving
-from .pieces import Pieces
+from .pieces import Pieces, Tokens
 from .token_counts import CountingTokenizer, UncountedTokenizer
 
 PROTOCOL = "fastdeploy.entrypoints.openai.protocol"
@@ -48,7 +48,8 @@ class Views(NamedTuple):
     part: Any  # for a result of a whole answer that does not end it
     last: Any  # for one that does
     uncounted: Views | None = None  # the same for answers whose reasoning tokens are told to no client
-    pieces: Pieces | None = None  # None where no parser is on, or it is not known, or the mends are off
+    pieces: Pieces | Tokens | None = None  # None where no parser is on
+    takes_any: bool = False  # whether a result of several tokens says what they say one by one
 
 
 class Processors:
@@ -88,6 +89,8 @@ class Processors:
         mended = mends.are_on()
         end, whole = _ends(mended), functools.partial(self.ids2tokens, weakref.proxy(processor))
         views = views._replace(part=View(processor, tokenizer, _quick(self.ids2tokens, processor, None)))
+        if reasoning is not None or tools is not None:
+            views = views._replace(pieces=Tokens(self.ids2tokens))
         if mended:
             last = View(processor, tokenizer, end(whole))
             views = views._replace(end=last, last=last)
@@ -98,7 +101,9 @@ class Processors:
             note(f"{_NOT_QUICK}: {reason}")
             return views
         quick = _quick(self.ids2tokens, processor, marks)
-        pieces = Pieces(marks, processor.tokenizer, self.ids2tokens) if mended and marks is not None else None
+        pieces = views.pieces
+        if mended and marks is not None:
+            pieces = Pieces(marks, processor.tokenizer, self.ids2tokens)
 
         mark = functools.partial(quick, releases=mends.MARK)
 
@@ -106,7 +111,9 @@ class Processors:
             chunk, ends, marked, last = (
                 View(processor, tokenizer, one) for one in (quick, end(quick), mark, end(whole))
             )
-            return views._replace(chunk=chunk, end=ends, mark=marked, last=last, pieces=pieces)
+            return views._replace(
+                chunk=chunk, end=ends, mark=marked, last=last, pieces=pieces, takes_any=mended
+            )
 
         uncounted = None if reasoning is None else counted_by(UncountedTokenizer(tokenizer))
         return counted_by(tokenizer)._replace(uncounted=uncounted)

@@ -16,6 +16,7 @@ All of that is known from the answer's ids and excerpt, so there is no state bes
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from . import mends
 from .answer_text import AnswerText
 from .detokenising import STATE
 from .excerpt import Marks
+from .joined_results import are_expected
 
 _PLAIN, _BLANK, _ALONE, _MAY_CALL = range(4)
 
@@ -57,14 +59,7 @@ class Pieces:
             return streamed(view, response_dict, **options)
         in_call = self._is_in_call(status)
         pieces = self.cut(ids, status, in_call, finished) or [[]]
-
-        def said(view: Any, piece: list[int], is_last: bool = False) -> dict[str, Any]:
-            outputs = {**response_dict["outputs"], "token_ids": piece}
-            outputs.pop("reasoning_token_num", None)
-            part = {**response_dict, "finished": is_last, "outputs": outputs}
-            answer: dict[str, Any] = streamed(view, part, **options)["outputs"]
-            return answer
-
+        said = _sayer(streamed, response_dict, options)
         parts = []
         for number, piece in enumerate(pieces, 1):
             is_last, status = number == len(pieces), answers.get(name)
@@ -80,9 +75,7 @@ class Pieces:
             parts.append(said(view if is_last else views.chunk, piece, finished and is_last))
         if len(pieces) > 1 and (in_call or not self.marks.ids.isdisjoint(ids)):
             mends.count(mends.PIECES)
-        shows_ids = getattr(options.get("request"), "return_token_ids", False)
-        response_dict["outputs"].update(_joined(parts, shows_ids), token_ids=ids)
-        return response_dict
+        return _whole(response_dict, options, parts)
 
     def cut(self, ids: list[int], status: Any, in_call: bool, finished: bool) -> list[list[int]]:
         """The pieces of a result.
@@ -143,6 +136,56 @@ class Pieces:
         return token in self.marks.ids and status is not None and self.holds_text(self.tokenizer, status)
 
 
+class Tokens:
+    """Joined results of a data processor whose parsers take one token a result, each token by itself.
+
+    So it is where the mends are off, or a parser is not known.  A step's own tokens stay together: with
+    speculation no results are joined there.
+    """
+
+    def __init__(self, ids2tokens: Any) -> None:
+        self.is_left_to_fastdeploy = ids2tokens.is_left_to_fastdeploy
+
+    def may_cut(self, response_dict: dict[str, Any]) -> bool:
+        """Whether a result may be one that was joined."""
+        ids = response_dict["outputs"]["token_ids"]
+        return type(ids) is list and len(ids) > 1 and are_expected() and not self.is_left_to_fastdeploy()
+
+    def process(
+        self, streamed: Callable[..., Any], views: Any, response_dict: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """The response that FastDeploy's method makes of a result's tokens one by one."""
+        *others, last = ([token] for token in response_dict["outputs"]["token_ids"])
+        finished = response_dict["finished"]
+        said = _sayer(streamed, response_dict, options)
+        parts = [said(views.chunk, piece) for piece in others]
+        parts.append(said(views.end if finished else views.chunk, last, finished))
+        return _whole(response_dict, options, parts)
+
+
+def _sayer(
+    streamed: Callable[..., Any], response_dict: dict[str, Any], options: dict[str, Any]
+) -> Callable[..., dict[str, Any]]:
+    """A function that gives the outputs which FastDeploy's method makes of a piece of a result."""
+
+    def said(view: Any, piece: list[int], is_last: bool = False) -> dict[str, Any]:
+        outputs = {**response_dict["outputs"], "token_ids": piece}
+        outputs.pop("reasoning_token_num", None)
+        part = {**response_dict, "finished": is_last, "outputs": outputs}
+        answer: dict[str, Any] = streamed(view, part, **options)["outputs"]
+        return answer
+
+    return said
+
+
+def _whole(response_dict: dict[str, Any], options: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
+    """The response of the pieces that FastDeploy's method has made outputs of."""
+    shows_ids = getattr(options.get("request"), "return_token_ids", False)
+    outputs = response_dict["outputs"]
+    outputs.update(_joined(parts, shows_ids), token_ids=outputs["token_ids"])
+    return response_dict
+
+
 def _joined(parts: list[dict[str, Any]], shows_ids: bool) -> dict[str, Any]:
     """One result's outputs from those of its pieces.
 
@@ -173,5 +216,8 @@ def _merged(calls: list[Any]) -> list[Any]:
         if last is None or more is None or call.id is not None or last.index != call.index:
             merged.append(call)
         else:
+            # A copy: a parser may look again at what it has given out.
+            last = merged[-1] = copy.copy(last)
+            last.function = copy.copy(last.function)
             last.function.arguments = (last.function.arguments or "") + more
     return merged

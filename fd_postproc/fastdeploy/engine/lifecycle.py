@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._core import _last_sender_of
 from ..._version import __version__
-from ...environment import PEER, SILENCE, STREAM_INTERVAL
+from ...environment import API, PEER, SILENCE, STREAM_INTERVAL, is_on
 from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
@@ -104,12 +104,22 @@ class Lifecycle(Sockets):
         tokens, seconds = self.delivery.interval
         if not tokens:
             return
-        if self.delivery.is_installed and self.delivery.handover_in(self.cached_generated_tokens):
-            text = f"results wait for {tokens} tokens or {1000 * seconds:g} ms, and leave as one"
-            self.fd.llm_logger.info(f"fd_postproc: {text}")
+        why_not = self._why_not_joined()
+        if why_not:
+            self.fd.llm_logger.warning(f"fd_postproc: {STREAM_INTERVAL} has no effect: {why_not}")
         else:
-            text = f"{STREAM_INTERVAL} has no effect: FastDeploy's own code sends the results"
-            self.fd.llm_logger.warning(f"fd_postproc: {text}")
+            text = f"results wait for {tokens} tokens or {1000 * seconds:g} ms, and leave as one"
+            self.fd.llm_logger.info(f"fd_postproc: {text}, where the API process takes them apart")
+
+    def _why_not_joined(self) -> str:
+        """Why no results are joined, as far as this process knows; empty: the API processes decide."""
+        if not is_on(API):
+            return f"with {API}=0 the API server takes no joined results"
+        if getattr(self.fd.envs, "FD_USE_HF_TOKENIZER", False):
+            return "with FD_USE_HF_TOKENIZER=1 the API server takes no joined results"
+        if not self.delivery.is_installed or not self.delivery.handover_in(self.cached_generated_tokens):
+            return "FastDeploy's own code sends the results"
+        return ""
 
     def stop(self, timeout: float | None = None) -> None:
         """End the receive loop, and restore what `run` has changed in FastDeploy."""

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fd_postproc.fastdeploy.api import detokenising, mends
+from fd_postproc.fastdeploy import array_readers
+from fd_postproc.fastdeploy.api import detokenising, joined_results, mends
 from fd_postproc.fastdeploy.api.pieces import _joined
 from tests.lib import restated_parsers
 from tests.lib.known import remember
@@ -187,6 +188,148 @@ def test_an_answer_without_a_thought_is_an_answer(monkeypatch, counted):
 
 def whole(processor, results):
     return [*play(processor, results, stream=False)][-1][0]
+
+
+# ---- Results that a stream interval has joined -------------------------------------------------------------
+
+
+class OneToken(Calls):
+    """A plug-in's parser: right at one token a result, with a state of its own for each call."""
+
+    def extract_tool_calls_streaming(self, previous, current, delta, previous_ids, current_ids, ids, request):
+        self.seen = [*getattr(self, "seen", ()), delta]
+        if delta in ("<tool_call>", "</tool_call>"):
+            self.current_tool_id += delta == "<tool_call>"
+            self.buffer = delta
+            return None
+        if self.buffer != "<tool_call>":
+            return restated_parsers.DeltaMessage(content=delta)
+        named = self.seen[-2] == "<tool_call>"
+        return restated_parsers.DeltaMessage(tool_calls=[call(self.current_tool_id, delta, named and "f")])
+
+
+class OneThought(Thinks):
+    """One that looks at a delta as a whole."""
+
+    def extract_reasoning_content_streaming(self, previous, current, delta, *others):
+        if delta in ("<think>", "</think>"):
+            return None
+        kind = "content" if self.think_end_token in previous else "reasoning_content"
+        return restated_parsers.DeltaMessage(**{kind: delta})
+
+
+@pytest.fixture
+def joins(monkeypatch):
+    monkeypatch.setattr(joined_results, "_are_expected", True)
+
+
+JOINED_PAIRS = [
+    *PAIRS,
+    (None, OneToken),
+    (OneThought, None),
+    (OneThought, OneToken),
+    (Thinks, OneToken),
+    (None, None),
+]
+
+
+def differing_joined(own, single, tokens):
+    """Answers that joined results say otherwise than results of one token do; an end is never joined."""
+    draw = random.Random(57)
+    for number in range(25):
+        ids, state = draw.choices(tokens, k=draw.randint(2, 50)), draw.choice(STATES)
+        request = SimpleNamespace(return_token_ids=number % 3 == 0)
+        shows = request.return_token_ids
+        said = [
+            plain(client(outputs_of(one, cut, state, request), shows))
+            for one, cut in (
+                (single, [[one] for one in ids]),
+                (own, [*cuts(draw, ids[:-1]), ids[-1:]]),
+            )
+        ]
+        if said[0] != said[1]:
+            yield ids, said
+
+
+def plain(said):
+    """The texts, and the calls by number."""
+    calls = {}
+    for one in said[2]:
+        if isinstance(one, SimpleNamespace):
+            calls[one.index] = calls.get(one.index, "") + (one.function.name or "") + one.function.arguments
+    return (
+        *joined(said)[:2],
+        calls,
+        [one for one in said[2] if not isinstance(one, SimpleNamespace)],
+        said[3],
+    )
+
+
+@each("pair, mended, bytes", [(pair, one, two) for pair in JOINED_PAIRS for one in (0, 1) for two in (0, 1)])
+def test_joined_results_say_what_they_say_one_by_one(pair, mended, bytes, joins, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
+    if bytes:
+        monkeypatch.setattr(detokenising, "ways_of", lambda one: detokenising.Ways(one.decode))
+    make = lambda cls: cls(*pair, tokenizer=Bytes() if bytes else None)  # noqa: E731
+    own = make(install())
+    single = make(install() if mended else Processor)
+    tokens = [*IDS, *BROKEN, *DAY] if bytes else IDS
+    found = [*differing_joined(own, single, tokens)]
+    assert found[:1] == []
+
+
+def test_what_a_parser_has_given_out_stays_as_it_was():
+    first, second = call(0, "{", "f"), call(0, "}")
+    merged = _joined(
+        [{"text": "", "completion_tokens": "", "tool_calls": [one]} for one in (first, second)], False
+    )
+    assert merged["tool_calls"][0].function.arguments == "{}"
+    assert (first.function.arguments, second.function.arguments) == ("{", "}")
+
+
+UNKNOWN = (None, OneToken)
+
+
+@each(
+    "pair, mended, speculates, environment, takes",
+    [
+        (PAIRS[0], 1, False, {}, True),
+        (PAIRS[0], 1, True, {}, True),
+        ((None, None), 1, True, {}, True),
+        (PAIRS[0], 0, False, {}, True),
+        (PAIRS[0], 0, True, {}, False),
+        ((None, None), 0, True, {}, False),
+        (UNKNOWN, 1, False, {}, True),
+        (UNKNOWN, 1, True, {}, False),
+        (UNKNOWN, 1, None, {}, False),  # it is not known whether it does
+        (PAIRS[0], 1, False, {"FD_USE_HF_TOKENIZER": True}, False),
+        (PAIRS[0], 1, False, {"FD_ENABLE_RETURN_TEXT": True}, False),
+    ],
+)
+def test_who_takes_joined_results_says_so(pair, mended, speculates, environment, takes, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_MENDS", str(mended))
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
+    monkeypatch.setattr(joined_results, "_are_expected", False)
+    for name, value in environment.items():
+        monkeypatch.setattr(restated_parsers.envs, name, value, raising=False)
+    path = f"/dev/shm/response_{random.randrange(1 << 40)}_w1.pull"
+    config = None if speculates is None else SimpleNamespace(method="mtp" if speculates else None)
+    client = SimpleNamespace(
+        data_processor=install()(*pair),
+        connection_manager=SimpleNamespace(pull_ipc_path=path),
+        fd_config=SimpleNamespace(speculative_config=config),
+    )
+    reason = joined_results.settle(client)
+    assert (reason is None) == takes, reason
+    assert array_readers.has_announced(path, array_readers.JOINED) == takes
+    assert joined_results.are_expected() == takes
+    joined_results.withdraw()
+    assert not array_readers.has_announced(path, array_readers.JOINED)
+    client.data_processor = Processor(*pair)  # FastDeploy's own
+    assert joined_results.settle(client)
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "0")
+    assert joined_results.settle(client) is None
+    assert not joined_results.are_expected()
 
 
 # ---- Text that waits for the rest of a character -----------------------------------------------------------

@@ -49,13 +49,19 @@ def scheduler_of(names):
     return scheduler
 
 
+def joining(handover):
+    """A hand-over that joins the results of all requests: those of no process are told to be."""
+    handover.join_for({}, frozenset([None]))
+    return handover
+
+
 class Service:
     def __init__(self, tokens, rig, names):
         self.rig, self.scheduler = rig, scheduler_of(names)
         processor = self.rig.processor
         processor.cached_generated_tokens = self.scheduler
         processor.delivery.interval = tokens, SECONDS
-        self.handover = processor.delivery.handover_in(self.scheduler)
+        self.handover = joining(processor.delivery.handover_in(self.scheduler))
         self.handover.take()  # its sender is there
         self.taken = {}
 
@@ -170,6 +176,49 @@ def test_an_error_from_another_thread_comes_behind_what_waits(services, plan):
     assert got[0].outputs.token_ids == [6, 7]
 
 
+def test_results_wait_only_for_processes_that_take_them_apart(services):
+    service = services(3, names=["a", "b", "c"])
+    service.handover.join_for({"a": 1, "b": 2}, frozenset([1]))  # of c nobody knows
+    got = []
+    for tokens in ({0: [5], 1: [6], 2: [7]}, {0: [8], 1: [9], 2: [10]}, {0: [11], 1: [12], 2: [13]}):
+        service.rig.step(tokens)
+        got.append(service.take())
+    service.rig.step({0: [14], 1: [15], 2: [16]})
+    service.rig.step({0: [17], 1: [18], 2: [19]})
+    got.append(service.take())
+    assert got == [
+        {"a": [[5]], "b": [[6]], "c": [[7]]},
+        *({"b": [[one]], "c": [[one + 1]]} for one in (9, 12)),
+        {"a": [[8, 11, 14, 17]], "b": [[15], [18]], "c": [[16], [19]]},
+    ]
+    service.rig.step({0: [20]})
+    service.handover.join_for({"a": 1}, frozenset())  # it has fallen back
+    service.rig.step({0: [21]})
+    assert service.take() == {"a": [[20], [21]]}
+
+
+def test_processes_are_asked_when_they_are_new_and_now_and_then(log):
+    readers = imported("fd_postproc.fastdeploy.engine.delivery.joined_readers")
+    flags = imported("fd_postproc.fastdeploy.array_readers")
+    paths = {one: f"/dev/shm/response_{random.randrange(1 << 40)}_w{one}.pull" for one in (1, 2)}
+    addresses = {1: f"ipc://{paths[1]}"}
+    engine = SimpleNamespace(
+        send_response_server=SimpleNamespace(worker_push_addresses=addresses),
+        llm_logger=double.utils.llm_logger,
+    )
+    made, held = readers.JoinedReaders(), flags.announce(paths[1], flags.JOINED)
+    assert made.of(engine, 5.0) == {1}
+    assert not flags.reads_arrays(paths[1])
+    addresses[2] = f"ipc://{paths[2]}"
+    assert made.of(engine, 5.1) == {1}
+    held.close()
+    assert made.of(engine, 5.2) == {1}
+    assert made.of(engine, 5.1 + readers.PERIOD_S) == set()
+    assert [one.levelname for one in log.records] == ["INFO", "WARNING", "WARNING"]
+    del engine.send_response_server.worker_push_addresses  # one socket for all
+    assert made.of(engine, 9.0) == set()
+
+
 def test_each_result_has_a_list_of_its_own(services):
     """Also after results that somebody has looked at were compared with a new one."""
     service = services(4, names=["a"])
@@ -196,6 +245,15 @@ def test_requests_that_never_end_are_forgotten(services):
         del service.scheduler.requests[name], result
     kept = [now > then for now, then in zip(map(sys.getrefcount, names), before, strict=True)]
     assert 0 < sum(kept) < 2000
+
+
+@pytest.mark.parametrize("name", ["FD_POSTPROC_API", "FD_USE_HF_TOKENIZER"])
+def test_it_is_off_where_the_engine_knows_that_nothing_takes_results_apart(name, rig_of, log, monkeypatch):
+    monkeypatch.setenv("FD_POSTPROC_STREAM_INTERVAL", "4")
+    monkeypatch.setenv(name, str(int(name != "FD_POSTPROC_API")))
+    processor = rig_of("plain").processor
+    monkeypatch.setattr(processor.fd.envs, "FD_USE_HF_TOKENIZER", name != "FD_POSTPROC_API", raising=False)
+    assert name in processor._why_not_joined()
 
 
 WORDS = [
@@ -293,6 +351,7 @@ def delivered(trace, tokens, looked_at):
         handover = delivery.handover_in(scheduler, plan)
         if tokens:
             handover.hold(plan, tokens, 1e9)
+            joining(handover)
 
         def put(self, _, results):
             scheduler.requests.update(dict.fromkeys(result.request_id for result in results))

@@ -17,6 +17,7 @@ from typing import Any
 from ... import gate
 from ...replacements import Replacement
 from ..results._results import Handover, Plan
+from .joined_readers import JoinedReaders
 from .sending import ENGINE, LOOP, SERVER, Sending, Stock, why_left
 
 PAUSE = 0.005
@@ -51,6 +52,7 @@ class Delivery:
         self._replacement: Replacement | None = None
         self._handover: tuple[Any, Handover | None] = (None, None)
         self.interval: tuple[int, float] = (0, 0.0)
+        self.joined_readers = JoinedReaders()
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
         """Put the results of a step into the scheduler."""
@@ -120,6 +122,8 @@ class Delivery:
         """Wait for results and send them."""
         began, scheduler = time.monotonic(), engine.scheduler
         handover = self.handover_in(scheduler)
+        if handover is not None and self.interval[0]:
+            handover.join_for(engine.request_worker_map, self.joined_readers.of(engine, began))
         results = None if handover is None else handover.take()
         if results is None:
             results = scheduler.get_results()

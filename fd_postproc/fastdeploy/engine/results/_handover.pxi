@@ -48,6 +48,11 @@ cdef class Handover:
         """Let results wait for later ones of their request, which `take` joins; see `Interval`."""
         self.interval = Interval(plan, tokens, seconds)
 
+    def join_for(self, dict processes not None, frozenset readers not None):
+        """Let results wait for the `readers` among the API processes that `processes` has by request."""
+        if self.interval is not None:
+            self.interval.processes, self.interval.readers = processes, readers
+
     def release(self):
         """End that: what waits leaves, to whoever takes it."""
         with self.scheduler.mutex:
@@ -90,7 +95,7 @@ cdef class Handover:
             responses = {} if responses is None else self._by_request(responses)
         if self.interval is not None:
             for name, waiting in responses.items():
-                if len(waiting) > 1:
+                if len(waiting) > 1 and self.interval.joins(name):
                     responses[name] = self.interval.joined(waiting)
         return responses
 

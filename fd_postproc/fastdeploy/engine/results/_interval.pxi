@@ -27,6 +27,7 @@ cdef class Interval:
 
     The first result of a request, its end and what cannot be joined leave at once, with those that waited
     before them.  The others wait until there are `tokens` of them, or the first has waited for `seconds`.
+    Results wait and are joined only for API processes that have said that they take joined results.
     """
 
     cdef Plan plan
@@ -35,9 +36,12 @@ cdef class Interval:
     cdef double seconds
     cdef set begun   # requests that have had a result
     cdef dict held   # _Held by request, in the order of `since`
+    cdef dict processes     # of the API server by request: FastDeploy's own table
+    cdef frozenset readers  # those of them that take joined results
 
     def __init__(self, Plan plan not None, Py_ssize_t tokens, double seconds):
         self.plan, self.tokens, self.seconds, self.begun, self.held = plan, tokens, seconds, set(), {}
+        self.processes, self.readers = {}, frozenset()
         self.usual = plan.results.of(plan.result)
 
     cdef bint holds(self, name, PyObject *result, double now, bint leaves) except -1:
@@ -49,7 +53,7 @@ cdef class Interval:
         if name not in self.begun:
             self.begun.add(name)
             return False
-        cdef Py_ssize_t more = 0 if leaves else self._tokens_of(result)
+        cdef Py_ssize_t more = 0 if leaves or not self.joins(name) else self._tokens_of(result)
         if more == 0 or more + (0 if held is None else held.tokens) >= self.tokens:
             return False
         if held is None:
@@ -58,6 +62,10 @@ cdef class Interval:
         held.results.append(<object>result)
         held.tokens += more
         return True
+
+    cdef bint joins(self, name) except -1:
+        """Whether the API process of a request has said that it takes joined results."""
+        return self.processes.get(name) in self.readers
 
     cdef list released(self, name):
         """The results of a request that waited."""

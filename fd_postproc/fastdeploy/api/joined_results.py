@@ -1,0 +1,87 @@
+"""This module decides whether this API process takes results that a stream interval has joined.
+
+FastDeploy's parsers were written for one token a result, and without speculation FastDeploy makes no others.
+So the engine joins results only for a process that has said that it takes them (`array_readers.JOINED`).
+There a joined result says what its tokens say one by one.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from ...environment import STREAM_INTERVAL
+from ..array_readers import JOINED, announce
+from ..logs import api_log
+
+STREAMED = "process_response_dict_streaming"
+
+_announced: socket.socket | None = None
+_are_expected = False
+
+
+def is_on() -> bool:
+    """Whether the environment asks for a stream interval."""
+    return not STREAM_INTERVAL.complaint and STREAM_INTERVAL.value[0] > 0
+
+
+def are_expected() -> bool:
+    """Whether a result of several tokens may be one that was joined."""
+    return _are_expected
+
+
+def settle(client: Any) -> str | None:
+    """Decide for the data processor of an ``EngineClient``, and tell the engine; return why not."""
+    global _announced, _are_expected
+    if not is_on():
+        return None
+    withdraw()
+    path = getattr(getattr(client, "connection_manager", None), "pull_ipc_path", None)
+    reason = why_not(client)
+    if reason is None and type(path) is not str:
+        reason = "results do not come in batches"
+    _are_expected = reason is None  # before the first one comes
+    if reason is None:
+        _announced = announce(path, JOINED)
+        if _announced is None:
+            reason = "the process cannot say so to the engine"
+    if reason is not None:
+        api_log().warning(
+            f"fd_postproc: {STREAM_INTERVAL} has no effect for the streams of this API process: {reason}"
+        )
+    return reason
+
+
+def withdraw() -> None:
+    """Take no joined results from now on; the engine notices within a second or two."""
+    global _announced
+    if _announced is not None:
+        _announced.close()
+    _announced = None
+
+
+def why_not(client: Any) -> str | None:
+    """Why a client's data processor cannot take joined results; None if it can."""
+    processor = getattr(client, "data_processor", None)
+    views_of = getattr(getattr(type(processor), STREAMED, None), "views_of", None)
+    if views_of is None:
+        return f"FastDeploy's own code makes the texts ({type(processor).__name__})"
+    views = views_of(processor)
+    if views.part is processor:
+        return f"the data processor's ids2tokens is not known ({type(processor).__name__})"
+    if type(processor).ids2tokens.is_left_to_fastdeploy():
+        return "FD_USE_HF_TOKENIZER=1"
+    if type(processor).ids2tokens.is_text_of_engine():
+        return "FD_ENABLE_RETURN_TEXT=1"
+    if not views.takes_any and _speculates(client):
+        return (
+            "with speculative decoding FastDeploy parses a step's tokens together, and a joined result does "
+            "not say which those are (FD_POSTPROC_MENDS=0, or a parser that is not known)"
+        )
+    return None
+
+
+def _speculates(client: Any) -> bool:
+    """Whether a step may have several tokens of a request; yes if that is not known."""
+    config = getattr(getattr(client, "fd_config", None), "speculative_config", None)
+    return config is None or getattr(config, "method", "unknown") is not None
