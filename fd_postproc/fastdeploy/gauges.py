@@ -1,10 +1,10 @@
 """The plug-in's gauges: one sample of each for all processes of a service.
 
-FastDeploy's processes write their metrics into files of one folder, and a scrape reads all of them.  Gauges of
-prometheus_client's own would mislead there: a forked child repeats each gauge of its parent as 0, the file of a
-killed process counts for ever, and a process that gets its number goes on with its values.  Each process of ours
-has files of a name that nobody had before, and holds a lock on them, which the kernel takes back whatever the
-process dies of, in any PID namespace.  Files without a lock are removed by the others.
+FastDeploy's processes write their metrics into files of one folder, and a scrape reads all of them.  Gauges
+of prometheus_client's own would mislead there: a forked child repeats each gauge of its parent as 0, the file
+of a killed process counts for ever, and a process that gets its number goes on with its values.  Each process
+of ours has files of a name that nobody had before, and holds a lock on them, which the kernel takes back
+whatever the process dies of, in any PID namespace.  Files without a lock are removed by the others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Files:
         found.set(number)
 
     def _locked(self, name: str) -> int:
-        """Make a file under its name when it is locked and can be read; return the descriptor with the lock."""
+        """Make a file, which gets its name when it is locked; return the descriptor with the lock."""
         first = os.path.join(self.folder, f".{name}.new")
         descriptor = os.open(first, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -143,7 +143,7 @@ def export(name: str, label: str, value: str, is_on: bool) -> None:
 
 
 def sweep() -> None:
-    """Remove the files of processes that have ended, once in `SWEEP_S`; threads that look at health call it."""
+    """Remove the files of ended processes, once in `SWEEP_S`; whoever looks at the health calls it."""
     global _due
     folder, now = os.environ.get(_FOLDER), time.monotonic()
     if folder and now >= _due:
