@@ -1,6 +1,7 @@
 """Tell from a flight recorder's file what happened: to the service, or to one request.
 
-FILE is such a file, PID a process that has or had one.  Without either it is the engine's that runs; where
+FILE is such a file, PID a process that has or had one; of several runs with that number, the one that runs or
+ended last, and the others are listed.  Without either it is the engine's that runs; where
 several run, they are listed, and a terminal asks which; where none does, it is the one's that ended last.
 REQUEST is a request's id, as the client knows it from the answer; ID_1 is its second choice.  A file may be
 read while it is written, and after its process was killed; the file of the worker on the same queue is read
@@ -30,8 +31,9 @@ from ..explain import story as stories
 from ..explain.findings import Finding, as_dict, findings, findings_of_worker
 from ..explain.story import story_of, told
 from ..explain.timeline import Picture, latencies
+from ..flight.codes import Kind
 from ..flight.files import folders, listed, process_of, removed_files
-from ..flight.reading import Flight, FlightError, now, read
+from ..flight.reading import Event, Flight, FlightError, now, read
 from .tables import Grid, print_labels, print_table
 from .terminal import CommandError, console, note
 
@@ -98,14 +100,19 @@ def _an_engines() -> str:
     if len(running) > 1:
         return _asked(running)
     chosen = (running or heads)[0]
-    others = len(heads) - 1
-    rest = f"; {plural(others, 'other engine')} ended earlier: {_pids(heads, chosen)}" if others else ""
-    note(f"{'the engine that runs' if running else 'the engine that ended last'}: {_whose(chosen)}{rest}")
+    which = "the engine that runs" if running else "the engine that ended last"
+    _note_choice(which, chosen, [head for head in heads if head is not chosen])
     return chosen.name
 
 
-def _pids(heads: list[Flight], but: Flight) -> str:
-    return ", ".join(str(head.pid) for head in heads if head is not but)
+def _note_choice(which: str, chosen: Flight, others: list[Flight]) -> None:
+    """Report which file is shown, and how the others are read: processes of several runs share a number."""
+    lines = [f"{which}: {_whose(chosen)}"]
+    if others:
+        noun = "engine" if all(head.side == "engine" for head in others) else "run"
+        lines.append(f"{plural(len(others), f'other {noun}')} of an earlier time, or of another queue:")
+    lines += [f"  fd-postproc explain {head.name}\n    {_whose(head)}" for head in others]
+    note("\n".join(lines))
 
 
 def _asked(running: list[Flight]) -> str:
@@ -135,19 +142,16 @@ def _whose(head: Flight) -> str:
 
     began = head.began_ns / 1e9
     last = began + Picture(head, 0.0).last - head.began
-    state = "" if head.writer is not None else f", last written {when(last)}"
+    state = ""
+    if head.writer is None:
+        is_orderly = any(isinstance(entry, Event) and entry.kind == Kind.CLOSED for entry in head.entries)
+        state = f", {'ended' if is_orderly else 'killed or crashed'} {when(last)}"
     return f"{head.side} {head.pid}, queue {head.queue_id} ({head.channel}), began {when(began)}{state}"
 
 
 def _engines() -> list[Flight]:
     """Heads of the engines' files, the newest first."""
-    heads, unreadable = [], None
-    for path in listed():
-        if os.path.basename(path).startswith("engine"):
-            try:
-                heads.append(read(path, _LAST))
-            except (FlightError, OSError) as error:
-                unreadable = error
+    heads, unreadable = _heads([path for path in listed() if os.path.basename(path).startswith("engine")])
     if unreadable is not None and not heads:
         raise CommandError(str(unreadable))
     if not heads:
@@ -157,6 +161,17 @@ def _engines() -> list[Flight]:
             "a plain Receiver or Sender does not"
         )
     return heads
+
+
+def _heads(paths: list[str]) -> tuple[list[Flight], Exception | None]:
+    """Heads of files with their last entries, and why one could not be read."""
+    heads, unreadable = [], None
+    for path in paths:
+        try:
+            heads.append(read(path, _LAST))
+        except (FlightError, OSError) as error:
+            unreadable = error
+    return heads, unreadable
 
 
 def _knowing(request: str) -> str:
@@ -180,7 +195,13 @@ def _path_of(name: str) -> str:
             "it is another user's, or systemd-logind removed it at its user's logout (RemoveIPC) and the "
             "process has ended (FD_POSTPROC_FLIGHT_FOLDER names another folder)"
         )
-    return found[0]
+    heads = _heads(found)[0] if len(found) > 1 else []
+    if not heads:
+        return found[0]
+    chosen = next((head for head in heads if head.writer is not None), heads[0])
+    which = f"the run of process {name} that {'runs' if chosen.writer is not None else 'ended last'}"
+    _note_choice(which, chosen, [head for head in heads if head is not chosen])
+    return chosen.name
 
 
 def _is_process(name: str) -> bool:
@@ -188,20 +209,26 @@ def _is_process(name: str) -> bool:
 
 
 def _partner(flight: Flight, most: int | None = None) -> Flight | None:
-    """The worker's file that belongs to an engine's: same queue, the newest of its time."""
+    """The worker's file that belongs to an engine's: same queue, the newest before the next engine began."""
     if flight.side != "engine":
         return None
-    begins = f"worker-{flight.queue_id}-"
-    folder = os.path.dirname(os.path.abspath(flight.name))
-    for path in listed():
-        if os.path.basename(path).startswith(begins) and os.path.dirname(path) == folder:
-            try:
-                found = read(path, most)
-            except (FlightError, OSError):
-                continue
-            if found.key == flight.key and found.began >= flight.began:
-                return found
-    return None
+    folder, queue = os.path.dirname(os.path.abspath(flight.name)), f"-{flight.queue_id}-"
+    partner = None
+    for path in reversed(listed()):  # the oldest first
+        side, found_queue, _ = os.path.basename(path).partition(queue)
+        if not found_queue or side not in ("engine", "worker") or os.path.dirname(path) != folder:
+            continue
+        try:
+            found = read(path, most if side == "worker" else _LAST)
+        except (FlightError, OSError):
+            continue
+        if found.key != flight.key or found.boot != flight.boot or found.began < flight.began:
+            continue
+        if side == "worker":
+            partner = found
+        elif found.began > flight.began:
+            break
+    return partner
 
 
 # ---- once --------------------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from ..cuda import driver_version, why_no_cuda
-from ..environment import PREFIX, VARIABLES, Switch, misspelt
+from ..environment import FLIGHT, FLIGHT_FOLDER, PREFIX, VARIABLES, Switch, misspelt
+from ..flight.files import fault_of, folders
 from .findings import Finding
 from .plugins import check_plugins
 
@@ -59,10 +61,30 @@ def check_environment(is_ours: bool = False) -> list[Finding]:
         severity, remedy = ("info", ()) if is_ours else ("warning", remedy)
         subject = "FD_USE_GET_SAVE_OUTPUT_V1=1"
         found.append(Finding(severity, "environment", "zeromq", subject, seen, remedy))
+    found += _check_flight_folder()
     if not found:
         seen = ", ".join(good) if good else "INFERENCE_MSG_QUEUE_ID is not set: the queue id is 1"
         found.append(Finding("ok", "environment", "environment", "variables", seen))
     return found
+
+
+def _check_flight_folder() -> list[Finding]:
+    """Whether the flight recorder can make its files; their folder may be made by the first process."""
+    if FLIGHT.complaint or not FLIGHT.value:
+        return []
+    faults = {folder: fault_of(folder, FLIGHT.value << 20) for folder in folders()}
+    if not faults or not all(faults.values()):
+        return []
+    seen = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
+    place = "$HOME" if os.path.isdir(os.path.expanduser("~")) else tempfile.gettempdir()
+    remedy = (
+        f"set {FLIGHT_FOLDER} to a folder of the service's user alone, for all its processes: "
+        f"mkdir -m 700 {place}/fd_postproc-flights",
+        f"or {FLIGHT}=0: no recorder",
+    )
+    subject = "flight recorder"
+    seen = f"no process can record what it does: {seen}"
+    return [Finding("warning", "environment", "flight-folder", subject, seen, remedy)]
 
 
 def check_fastdeploy() -> list[Finding]:

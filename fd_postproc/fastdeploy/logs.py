@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ..environment import settle_switches
+from .gauges import export
 
 
 def fastdeploy_log() -> logging.Logger:
@@ -51,29 +52,6 @@ def tell_variables(log: Any) -> None:
         if (name, text) not in _told:
             _told.add((name, text))
             log.error(f"fd_postproc: {text}")
-
-
-TEXTS = {
-    "active": "Whether this side of fd_postproc is used (1) or stands aside (0)",
-    "known": "Whether the code that this side replaces is one that this release knows (1) or new to it (0)",
-    "unhealthy": "Whether this is why steps are not being processed (1) or not (0); all 0: they are",
-    "busy": "Whether the worker sends nothing and is at work (1), which is no fault, or not (0)",
-    "fast_path": "Whether fd_postproc takes this fast path (1), or leaves it to FastDeploy's code (0)",
-}
-_gauges: dict[str, Any] = {}
-
-
-def export(name: str, label: str, value: str, is_on: bool) -> None:
-    """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` of `TEXTS` to 1 or 0, with prometheus_client only."""
-    try:
-        if name not in _gauges:
-            from prometheus_client import Gauge
-
-            # Every process of a service writes; one sample of each value is wanted of them all.
-            _gauges[name] = Gauge(f"fd_postproc_{name}", TEXTS[name], [label], multiprocess_mode="max")
-        _gauges[name].labels(value).set(int(is_on))
-    except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
-        pass
 
 
 def export_active(side: str, active: bool) -> None:

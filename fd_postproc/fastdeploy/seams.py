@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .logs import export
+from .gauges import export
 
 ENGINE, API, WORKER = "engine", "api", "worker"
 PACKAGE = "fastdeploy."

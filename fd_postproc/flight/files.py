@@ -2,7 +2,8 @@
 
 They lie in memory (``/dev/shm``) where there is such a folder: writing to a file on a disk may wait for it.
 One file a process, in a folder that only its user can look into.  The process that writes a file holds a
-lock on it, which the kernel takes back whatever the process dies of.
+lock on it, which the kernel takes back whatever the process dies of.  That lock alone says whether a file is
+in use: a container has the same process numbers at each start, and two of them may share a folder.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ from .codes import BOOT_AT, ENTRY_SIZE, HEAD, HEAD_SIZE, MAGIC, VERSION
 
 SUFFIX = ".flight"
 KEPT = 4
-"""Limit of files of ended processes."""
+"""Limit of files of ended processes, of each side and queue."""
+KEPT_IN_ALL = 64
+"""Limit of them all: a service that is started with another port each time has another queue."""
+SERIES_NS = 3600 * 10**9
+"""A run that begins so soon after the one before belongs to a series of restarts."""
 _SHARED = "/dev/shm"
 _FLOCK = struct.Struct("hhqqixxxx")  # struct flock of 64-bit Linux
+
+
+_open: set[tuple[int, int, int]] = set()  # files that a process writes itself: process, device, inode
 
 
 class Made(NamedTuple):
@@ -37,6 +45,17 @@ class Made(NamedTuple):
     path: str
     memory: mmap.mmap
     descriptor: int  # which has the lock
+
+
+class Run(NamedTuple):
+    """Age of an ended process's file.  Runs of this boot sort last, by the monotonic clock.
+
+    The wall clock may have been set between two files.  Files of other boots have nothing but its time.
+    """
+
+    is_of_this_boot: bool
+    began_ns: int
+    name: str
 
 
 def folders() -> list[str]:
@@ -55,14 +74,51 @@ def _opened(folder: str, make: bool = False) -> Iterator[int]:
             os.mkdir(folder, 0o700)
     where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(where)
-        if found.st_uid != os.geteuid() or (stat.S_IMODE(found.st_mode) & 0o022):
-            raise PermissionError(
-                errno.EPERM, "not a folder that this user alone may write to: remove it", folder
-            )
+        fault = _fault(os.fstat(where))
+        if fault:
+            raise PermissionError(errno.EPERM, f"{fault}: name another folder in {FLIGHT_FOLDER}", folder)
         yield where
     finally:
         os.close(where)
+
+
+def _fault(folder: os.stat_result) -> str:
+    """What is wrong with a folder; empty if it can be used."""
+    if not stat.S_ISDIR(folder.st_mode):
+        return "not a folder"
+    if folder.st_uid != os.geteuid():
+        return f"it belongs to user {folder.st_uid}"
+    if stat.S_IMODE(folder.st_mode) & 0o022:
+        return f"others may write to it (mode {stat.S_IMODE(folder.st_mode):04o})"
+    return ""
+
+
+def fault_of(folder: str, size: int) -> str:
+    """Why no file of a size can be made in a folder, which need not be there; nothing is made or removed."""
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        above = os.path.dirname(os.path.abspath(folder))
+        if not os.path.isdir(above):
+            return f"there is no folder {above} to make it in"
+        if not os.access(above, os.W_OK | os.X_OK):
+            return f"it cannot be made: {above} may not be written to"
+        place = above
+    except OSError as error:
+        return error.strerror or str(error)
+    else:
+        if stat.S_ISLNK(found.st_mode):
+            return "a link: name the folder itself"
+        fault = _fault(found)
+        if fault:
+            return fault
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            return "it may not be written to"
+        place = folder
+    room = os.statvfs(place)
+    if room.f_bavail * room.f_frsize < size:
+        return f"a file takes {size:,} bytes, {room.f_bavail * room.f_frsize:,} are free"
+    return ""
 
 
 def make(side: str, channel: str, queue_id: int, key: int, size: int) -> Made:
@@ -96,8 +152,10 @@ def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: 
         except FileExistsError:  # of another processor of this process, or one that had its number
             continue
         try:
+            fcntl.lockf(
+                descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # first: an empty file is nobody's to remove
             os.posix_fallocate(descriptor, 0, size)
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             memory = mmap.mmap(descriptor, size)
             os.fchmod(descriptor, 0o400)  # a slip such as ": > FILE" would end this process (SIGBUS)
         except OSError:
@@ -108,10 +166,21 @@ def _made(folder: str, where: int, side: str, channel: str, queue_id: int, key: 
         texts = (f"{channel}\0{side}".encode(), __version__.encode()[:32])
         HEAD.pack_into(memory, 0, MAGIC, VERSION, *fields, time.monotonic_ns(), queue_id, key, *texts)
         memory[BOOT_AT : BOOT_AT + 16] = _boot()
+        _open.add(_identity(os.fstat(descriptor)))
         return Made(os.path.join(folder, name + SUFFIX), memory, descriptor)
     raise FileExistsError(
         errno.EEXIST, "a hundred files of this process", os.path.join(folder, stem + SUFFIX)
     )
+
+
+def close(descriptor: int) -> None:
+    """Close a file of `make`: it is an ended process's from now on."""
+    _open.discard(_identity(os.fstat(descriptor)))
+    os.close(descriptor)
+
+
+def _identity(file: os.stat_result) -> tuple[int, int, int]:
+    return os.getpid(), file.st_dev, file.st_ino
 
 
 def writer_of(descriptor: int) -> int | None:
@@ -126,12 +195,14 @@ def writer_of(descriptor: int) -> int | None:
 
 def _leave_half(where: int, folder: str, size: int) -> None:
     """Keep half of the shared memory free: a container has little, and shares it."""
-    for kept in (KEPT, 0):
-        _clean(where, kept)
+    ended = _clean(where)
+    while True:
         found = os.fstatvfs(where)
         if (found.f_bavail - found.f_blocks / 2) * found.f_frsize >= size:
             return
-    raise OSError(errno.ENOSPC, "less than half of the shared memory would stay free", folder)
+        if not ended:
+            raise OSError(errno.ENOSPC, "less than half of the shared memory would stay free", folder)
+        _remove(ended.pop(), where)
 
 
 def _boot() -> bytes:
@@ -154,34 +225,66 @@ def _file(name: str, where: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _age(name: str, where: int, boot: bytes) -> tuple[bool, int]:
-    """Sort key by the time when a file was made: files of this boot come last.
-
-    Theirs is the monotonic clock, since the wall clock may have been set between two files.  Files of other
-    boots have nothing but the wall clock's time.
-    """
+def _age(name: str, where: int, boot: bytes) -> Run:
+    """When a file was made."""
     with contextlib.suppress(OSError, struct.error), _file(name, where) as file:
         head = os.pread(file, BOOT_AT + 16, 0)
         if any(boot) and head[BOOT_AT:] == boot:
-            return True, HEAD.unpack_from(head)[6]
-    return False, os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime_ns
+            return Run(True, HEAD.unpack_from(head)[6], name)
+    return Run(False, os.stat(name, dir_fd=where, follow_symlinks=False).st_mtime_ns, name)
 
 
-def _clean(where: int, kept: int = KEPT) -> None:
-    """Remove the oldest files of ended processes."""
-    boot = _boot()
-    ended = []
+def _clean(where: int) -> list[str]:
+    """Remove files of ended processes; return the names of those that stay, the ones to go last first."""
+    now = time.monotonic_ns()
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in _ended(where):
+        side, queue_id, _ = _NAME.fullmatch(run.name).groups()  # type: ignore[union-attr]
+        groups.setdefault((side, queue_id), []).append(run)
+    ranks = [one for runs in groups.values() for one in enumerate(_by_worth(runs, now))]
+    ranks.sort(key=lambda one: (-one[0], one[1]), reverse=True)
+    stay = [run.name for rank, run in ranks if rank < KEPT][:KEPT_IN_ALL]
+    for _, run in ranks:
+        if run.name not in stay:
+            _remove(run.name, where)
+    return stay
+
+
+def _by_worth(runs: list[Run], now: int) -> list[Run]:
+    """Ended runs of a side and queue: the first of the last series of restarts, then the newest ones.
+
+    In a restart loop the first run is the one that served; the others say how it fails to start.
+    """
+    runs = sorted(runs, reverse=True)
+    after, first = Run(True, now, ""), runs[0]
+    for first in runs:
+        if first.is_of_this_boot != after.is_of_this_boot or after.began_ns - first.began_ns > SERIES_NS:
+            break
+        after = first
+    return [first, *(run for run in runs if run is not first)]
+
+
+def _ended(where: int) -> list[Run]:
+    """Files of ended processes."""
+    boot, ended = _boot(), []
     for name in os.listdir(where):
-        if process_of(name) in (None, os.getpid()):
+        if process_of(name) is None:
             continue
         with contextlib.suppress(OSError):  # others clean up as well
+            found = os.stat(name, dir_fd=where, follow_symlinks=False)
+            # Nobody has written to an empty one yet.  To close one's own file would end the lock on it.
+            if not found.st_size or _identity(found) in _open:
+                continue
             with _file(name, where) as file:
                 writer = writer_of(file)
             if writer is None:
-                ended.append((_age(name, where, boot), name))
-    for _, name in sorted(ended, reverse=True)[kept:]:
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=where)
+                ended.append(_age(name, where, boot))
+    return ended
+
+
+def _remove(name: str, where: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=where)
 
 
 def listed() -> list[str]:
@@ -212,7 +315,10 @@ def removed_files(process: int) -> list[str]:
     return found
 
 
+_NAME = re.compile(r"(engine|worker)-(-?[0-9]+)-([0-9]+)(?:-[0-9]+)?\.flight")
+
+
 def process_of(path: str) -> int | None:
     """The process in a file's name; None if the name is not one of ours."""
-    named = re.fullmatch(r"(?:engine|worker)--?[0-9]+-([0-9]+)(?:-[0-9]+)?\.flight", os.path.basename(path))
-    return int(named[1]) if named else None
+    named = _NAME.fullmatch(os.path.basename(path))
+    return int(named[3]) if named else None

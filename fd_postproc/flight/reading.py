@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .codes import (
+    BOOT_AT,
     BUSY_AT,
     BUSY_WORD,
     ENTRY_SIZE,
@@ -120,6 +121,7 @@ class Flight:
     torn: int  # incomplete entries where the writer is, or died: 1 at most
     damaged: int  # incomplete entries of another origin
     entries: list[Entry]  # in the order in which they were written
+    boot: bytes = b""  # the kernel's boot id: monotonic times of others cannot be compared
 
 
 def is_flight(head: bytes) -> bool:
@@ -167,6 +169,7 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None, most:
     return Flight(
         name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
         busy / 1e9 if busy else None, writer, n * ENTRY_SIZE, overwritten, torn, damaged, entries,
+        data[BOOT_AT : BOOT_AT + 16],
     )  # fmt: skip
 
 

@@ -170,4 +170,4 @@ def _close(ring: FlightRing, descriptor: int, pid: int) -> None:
     if os.getpid() == pid:  # a child's end is not the process's
         ring.event(Kind.CLOSED)
         ring.busy(False)
-        os.close(descriptor)
+        files.close(descriptor)

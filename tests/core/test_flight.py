@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -19,8 +20,9 @@ from fd_postproc._core import FlightRing
 from fd_postproc.flight import files, reading
 from fd_postproc.flight.codes import BOOT_AT, HEAD, HEAD_SIZE, MAGIC, VERSION, End, Kind, request_hash
 from fd_postproc.flight.reading import Event, MessageEntry
-from tests.lib.children import ended, forked, in_a_child
-from tests.lib.flights import Task, begun, bytes_of, kinds, numbered
+from fd_postproc.flight.recorder import Recorder
+from tests.lib.children import ended, forked, in_a_child, python
+from tests.lib.flights import LOG, Task, begun, bytes_of, kinds, numbered
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -84,7 +86,8 @@ def test_a_link_and_a_folder_that_others_may_write_to_are_not_used(folder, tmp_p
     folder.chmod(0o777)
     recorder = begun()
     assert recorder.ring is None
-    assert "remove it" in caplog.text
+    assert "name another folder in FD_POSTPROC_FLIGHT_FOLDER" in caplog.text
+    assert "remove" not in caplog.text
     recorder.event(Kind.STALE)  # to nowhere
     recorder.look(0, 0, [], 0)
     recorder.end()
@@ -144,7 +147,7 @@ def is_made(path):
     return os.path.exists(path) and Path(path).read_bytes()[: len(MAGIC)] == MAGIC
 
 
-def test_few_files_of_dead_processes_stay(folder):
+def test_the_first_and_the_newest_of_a_series_of_dead_processes_stay(folder):
     paths = []
     for n in range(files.KEPT + 3):
         child = forked(lambda: begun().end())
@@ -157,10 +160,94 @@ def test_few_files_of_dead_processes_stay(folder):
         begun()
         left = {os.path.join(folder, name) for name in os.listdir(folder)}
         assert file_of(folder, living) in left
-        assert {*paths} & left == {*paths[-files.KEPT :]}
+        assert {*paths} & left == {paths[0], *paths[1 - files.KEPT :]}
     finally:
         os.kill(living, signal.SIGKILL)
         ended(living)
+
+
+def numbers_of_runs():
+    return sorted(n for path in files.listed() for n in numbered(reading.read(path).entries))
+
+
+def run(number, **options):
+    """A process's recorder, which ends with it, or stays where its number is not seen any more."""
+    recorder = begun(**options)
+    assert recorder.ring is not None
+    recorder.event(Kind.STALE, -1, number)
+    return recorder
+
+
+def test_restarts_with_one_process_number(folder):
+    """A container has the same numbers at each start; what this process has open is not touched."""
+    living = run(1000)
+    for n in range(101):
+        run(n).end()
+        living.event(Kind.STALE, -1, 1001 + n)
+    in_a_child(lambda: run(101).end())  # another process sees the lock
+    assert numbers_of_runs() == [0, 98, 99, 100, 101, *range(1000, 1102)]
+
+
+HOUR = files.SERIES_NS
+
+
+@each(
+    "began, first",
+    [
+        ([0, 1], 0),  # hours of their beginnings; the fifth begins an hour behind the last
+        ([0, 5, 5.1, 5.2, 5.3], 0),
+        ([0, 5, 5.1, 7], 3),
+        ([0, 0.5, 1, 1.5, 2, 2.5], 0),
+    ],
+)
+def test_the_first_of_the_last_series(began, first):
+    runs = [files.Run(True, int(hours * HOUR), str(n)) for n, hours in enumerate(began)]
+    now = int((began[-1] + (2 if began[-1] == 7 else 0.5)) * HOUR)
+    newest = [run for run in reversed(runs) if run is not runs[first]]
+    assert files._by_worth(runs, now) == [runs[first], *newest]
+
+
+def test_a_side_and_a_queue_have_their_own(folder, monkeypatch):
+    for n in range(6):
+        for side, queue_id in ("engine", 7), ("worker", 7), ("engine", 8):
+            recorder = Recorder.begin(side, "topk", queue_id, LOG, size=1 << 14)
+            recorder.event(Kind.STALE, -1, n)
+            recorder.end()
+    run(6).end()
+    assert numbers_of_runs() == sorted([0, 3, 4, 5, 6] + 2 * [0, 3, 4, 5])
+    monkeypatch.setattr(files, "KEPT_IN_ALL", 3)
+    begun()
+    assert numbers_of_runs() == [0, 0, 0]
+
+
+CONTAINER = """
+mount -t tmpfs -o size=64m none /dev/shm && for n in $(seq 12); do
+    unshare --pid --fork --kill-child "$@" $n || exit 1
+done && ls /dev/shm/*
+"""
+SERVICE = """
+import logging, os, signal, sys
+from fd_postproc.flight.codes import Kind
+from fd_postproc.flight.recorder import Recorder
+sides = [Recorder.begin(side, "topk", 7, logging.getLogger(), size=8 << 20) for side in ("engine", "worker")]
+if not all(one.path and one.path.startswith("/dev/shm") for one in sides):
+    sys.exit(1)
+print(os.getpid(), sys.argv[1], *(one.path for one in sides), flush=True)
+"""
+
+
+def test_a_container_that_starts_twelve_times(monkeypatch):
+    """Two files of 8 MiB each time, in the 64 MiB of shared memory that a container has."""
+    private = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*private, "true"], capture_output=True).returncode:
+        pytest.skip("namespaces of its own are not permitted here")
+    monkeypatch.delenv("FD_POSTPROC_FLIGHT_FOLDER", raising=False)
+    command = [*private, "sh", "-c", CONTAINER, "sh", *python(SERVICE)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[:12]] == ["1"] * 12
+    left = [line for line in done.stdout.splitlines()[12:] if line.endswith(".flight")]
+    assert [name.partition("-")[0] for name in left] == ["engine"] * 2 + ["worker"] * 2
 
 
 def test_of_files_of_another_boot_the_wall_clock_tells_which_is_newer(folder):
@@ -179,28 +266,41 @@ def test_of_files_of_another_boot_the_wall_clock_tells_which_is_newer(folder):
     assert files.listed() == [newest.path, *paths]
 
 
-@each("free, place", [(40, "shared"), (32, "shared"), (31, "temporary")])
-def test_half_of_the_shared_memory_stays_free(monkeypatch, tmp_path, free, place):
-    """Of 48 MiB; a file takes 8, and those of ended processes go first."""
+@each(
+    "others, left, place",
+    [
+        (4, [0, 2, 3, 4], "shared"),
+        (9, [0, 4], "shared"),
+        (10, [0], "shared"),
+        (11, [], "shared"),
+        (12, [], "temporary"),
+    ],
+)
+def test_half_of_the_shared_memory_stays_free(monkeypatch, tmp_path, others, left, place):
+    """Of 24 files; those of ended processes go first, as few as possible, the first of the series last."""
     monkeypatch.delenv("FD_POSTPROC_FLIGHT_FOLDER", raising=False)
-    tmp_path /= str(free)
-    for name in ("shared", "temporary"):
-        (tmp_path / name).mkdir(parents=True)
-    monkeypatch.setattr(files, "_SHARED", str(tmp_path / "shared"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    cleaned = []
-    monkeypatch.setattr(files, "_clean", lambda where, kept=files.KEPT: cleaned.append(kept))
-    room = {files.KEPT: free - 8, 0: free}
-    monkeypatch.setattr(
-        os,
-        "fstatvfs",
-        lambda where: SimpleNamespace(f_bavail=room[cleaned[-1]], f_blocks=48, f_frsize=1 << 20),
-    )
-    made = files.make("engine", "plain", 48000, 1, 8 << 20)
-    made.memory.close()
-    os.close(made.descriptor)
-    assert Path(made.path).parent.parent == tmp_path / place
-    assert (0 in cleaned) == (free < 40)
+    tmp_path /= str(others)
+    shared, temporary = tmp_path / "shared", tmp_path / "temporary"
+    for place_ in (shared, temporary):
+        place_.mkdir(parents=True)
+    monkeypatch.setattr(files, "_SHARED", str(shared))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    taken = []
+
+    def room(where):
+        return SimpleNamespace(
+            f_bavail=24 - sum(taken) - len(os.listdir(where)), f_blocks=24, f_frsize=1 << 14
+        )
+
+    monkeypatch.setattr(os, "fstatvfs", room)
+    for n in range(5):
+        run(n).end()
+    taken.append(others)
+    run(5).end()
+    assert numbers_of_runs() == sorted({*left, 5})
+    assert (Path(files.listed()[0]).parent.parent.name, len(os.listdir(temporary))) == (
+        place, int(place == "temporary")
+    )  # fmt: skip
 
 
 def test_a_child_writes_nothing_into_its_parents_file(folder):

@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from fd_postproc.doctor import trial
 from fd_postproc.doctor.environment import check_cuda, check_environment, check_fastdeploy
+from fd_postproc.flight.recorder import Recorder
 from tests.lib.rows import each
 
 
@@ -49,6 +51,47 @@ def test_bad_variables_are_errors(run, monkeypatch, queue, name, value, fault):
     if value == "eight":
         status, out, _ = run("--queue-id", f"key:{queue.key:#x}")
         assert (status, name in out) == (1, True)
+
+
+@each(
+    ("kind", "fault"),
+    [
+        ("file", "not a folder"),
+        ("parent", "there is no folder"),
+        ("shared", "others may write to it (mode 1777)"),
+        ("link", "a link"),
+        ("another user's", "it belongs to user 1"),
+        ("own", None),
+        ("none", None),
+    ],
+)
+def test_the_flight_recorders_folder(monkeypatch, tmp_path, kind, fault):
+    """As when a recorder begins; the remedy removes nothing."""
+    folder = tmp_path / kind
+    if kind == "file":
+        folder.write_text("")
+    elif kind == "parent":
+        folder /= "below"
+    elif kind == "link":
+        folder.symlink_to(tmp_path)
+    elif kind != "none":
+        folder.mkdir(0o700)
+    if kind == "shared":
+        folder.chmod(0o1777)
+    elif kind == "another user's":
+        if os.geteuid():
+            return
+        os.chown(folder, 1, -1)
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT_FOLDER", str(folder))
+    (found,) = check_environment()
+    assert found.code == ("flight-folder" if fault else "environment")
+    assert fault is None or (found.severity == "warning" and fault in found.seen)
+    assert not any("rm" in step.split() or "remove" in step for step in found.remedy)
+    recorder = Recorder.begin("engine", "topk", 7, logging.getLogger("tests"), size=1 << 14)
+    assert (recorder.ring is None) == bool(fault)
+    recorder.end()
+    monkeypatch.setenv("FD_POSTPROC_FLIGHT", "0")
+    assert [one.code for one in check_environment()] == ["environment"]
 
 
 def test_misspelt_variables_and_zeromq(monkeypatch):

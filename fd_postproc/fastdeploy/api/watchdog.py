@@ -15,7 +15,8 @@ from typing import Any
 
 from ...environment import ENGINE_WATCHDOG, is_on
 from .. import replacements
-from ..logs import api_log, export
+from ..gauges import export, sweep
+from ..logs import api_log
 from .chunks.model_fields import NotPlain
 from .connections import NoResults
 from .counters import counter
@@ -96,6 +97,7 @@ class Watchdog:
     def _run(self) -> None:
         try:
             self.look()
+            sweep()
         except Exception:
             api_log().exception("fd_postproc: the look at the engine's process failed")
         self._loop.call_later(LOOK_S, self._run)

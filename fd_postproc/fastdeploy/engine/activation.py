@@ -18,7 +18,8 @@ from ...queues import queue_id_from_env
 from .. import gate
 from ..build import KeyRule, key_rule, ops_module
 from ..contract import contract_gap
-from ..logs import export, export_active, warn
+from ..gauges import export
+from ..logs import export_active, warn
 from ..seams import ASIDE_COST, ENGINE, report
 from .delivery.delivery import Delivery
 from .delivery.wake_up import WakeUp

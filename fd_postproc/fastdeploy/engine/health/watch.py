@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Any
 
 from ....flight.codes import Kind
-from ...logs import export
+from ...gauges import export, sweep
 from .liveness import BUSY, REASONS, Health
 
 
@@ -41,6 +41,7 @@ class HealthWatch:
             if processor is None:
                 return
             processor.best_effort("health", self._look, processor)
+            processor.best_effort("gauges", sweep)
             del processor
 
     def _look(self, processor: Any) -> None:

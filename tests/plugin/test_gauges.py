@@ -1,0 +1,178 @@
+"""The gauges of several processes, as a scrape of prometheus_client's multiprocess mode reads them."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.lib.children import python
+from tests.lib.rows import each
+from tests.lib.waiting import until
+
+PROCESS = """
+import os, signal, sys
+from prometheus_client import Gauge
+from fd_postproc.fastdeploy.gauges import export, sweep
+foreign = Gauge("foreign", "one of FastDeploy's", multiprocess_mode="livesum")
+for line in sys.stdin:
+    what, *words = line.split()
+    if what == "set":
+        export(words[0], words[1], words[2], words[3] == "1")
+    elif what == "sweep":
+        sweep()
+    elif what == "fork":
+        answer, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            foreign.inc()  # every value of the parent's is made again, in a file of the child's
+            os.write(told, b"x")
+            sys.stdout.close()
+            signal.pause()
+        os.read(answer, 1)
+        print(child, flush=True)
+        continue
+    print("done", flush=True)
+"""
+SCRAPE = """
+import json, sys
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+registry = CollectorRegistry()
+MultiProcessCollector(registry, sys.argv[1])
+print(json.dumps({
+    " ".join([sample.name.removeprefix("fd_postproc_"), *sample.labels.values()]): sample.value
+    for metric in registry.collect() for sample in metric.samples if metric.name.startswith("fd_postproc_")
+}))
+"""
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""A command's beginning: it is process 1 of a PID namespace, as in a container."""
+
+
+class Process:
+    """A process of a service, which does what it is told, one line after the other."""
+
+    def __init__(self, folder, begin=()):
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._made = subprocess.Popen([*begin, *python(PROCESS)], text=True, env=environment, **pipes)
+
+    def tell(self, line):
+        self._made.stdin.write(f"{line}\n")
+        self._made.stdin.flush()
+        return self._made.stdout.readline().strip()
+
+    def set(self, *words):
+        assert self.tell(" ".join(["set", *map(str, words)])) == "done"
+
+    def end(self, how=signal.SIGKILL):
+        self._made.send_signal(how)
+        for pipe in (self._made.stdin, self._made.stdout):
+            pipe.close()
+        self._made.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a `Process`; its folder is the test's own."""
+    begun = []
+
+    def start(folder="service", begin=()):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        begun.append(Process(tmp_path / folder, begin))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.end()
+
+
+@pytest.fixture
+def samples(tmp_path):
+    """A function that scrapes: samples by name and value of the label."""
+
+    def scrape(folder="service"):
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / folder)}
+        return json.loads(subprocess.check_output(python(SCRAPE, tmp_path / folder), env=environment))
+
+    return scrape
+
+
+@each(
+    "name, label, values, sample",
+    [
+        ("active", "side engine", (1, 0), 0),
+        ("known", "side engine", (0, 1), 0),
+        ("fast_path", "path sending", (1, 0), 0),
+        ("unhealthy", "reason silent", (0, 1), 1),
+        ("active", "side api", (1, 1), 1),
+    ],
+)
+def test_the_worst_of_the_living_counts(start, samples, name, label, values, sample):
+    folder = "-".join((name, *label.split()))
+    for value in values:
+        start(folder).set(name, label, value)
+    assert samples(folder) == {f"{name} {label.split()[1]}": sample}
+
+
+def test_a_killed_process_counts_no_more(start, samples):
+    """The next process's start or another's look removes its file."""
+    one, other = start(), start()
+    one.set("unhealthy", "reason silent", 1)
+    one.set("active", "side engine", 0)
+    other.set("unhealthy", "reason silent", 0)
+    other.set("active", "side engine", 1)
+    other.tell("sweep")
+    assert samples() == {"unhealthy silent": 1, "active engine": 0}
+    one.end()
+    until(lambda: other.tell("sweep") and samples() == {"unhealthy silent": 0, "active engine": 1})
+    other.end()
+    third = start()
+    assert samples() == {"unhealthy silent": 0, "active engine": 1}  # nobody has looked
+    third.set("unhealthy", "reason engine", 0)
+    assert samples() == {"unhealthy engine": 0}
+
+
+def test_a_forked_child_repeats_nothing_and_holds_nothing(start, samples):
+    """prometheus_client makes each value of a parent's again in its child, as 0."""
+    parent, other = start(), start()
+    parent.set("active", "side engine", 1)
+    parent.set("unhealthy", "reason silent", 1)
+    child = int(parent.tell("fork"))
+    try:
+        assert samples() == {"active engine": 1, "unhealthy silent": 1}
+        parent.end()
+        until(lambda: other.tell("sweep") and samples() == {})
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_number_of_an_ended_process_brings_nothing_back(start, samples):
+    """A container has the same process numbers at each start, and may keep its folder."""
+    if subprocess.run([*ALONE, "true"], capture_output=True).returncode:
+        pytest.skip("a PID namespace of its own is not permitted here")
+    outside = start()
+    outside.set("unhealthy", "reason engine", 0)
+    for _ in range(2):
+        inside, neighbour = start(begin=ALONE), start(begin=ALONE)  # both are process 1
+        for process in (inside, neighbour):
+            process.set("unhealthy", "reason silent", 0)
+        inside.set("unhealthy", "reason worker", 1)
+        neighbour.tell("sweep")
+        outside.tell("sweep")
+        assert samples() == {"unhealthy engine": 0, "unhealthy silent": 0, "unhealthy worker": 1}
+        inside.end()
+        neighbour.end()
+    until(lambda: outside.tell("sweep") and samples() == {"unhealthy engine": 0})
+
+
+def test_files_of_others_stay(start, tmp_path):
+    process = start()
+    process.set("active", "side engine", 1)
+    theirs = {name for name in os.listdir(tmp_path / "service") if "fdpostproc" not in name}
+    assert any(name.startswith("gauge_livesum_") for name in theirs)
+    process.end()
+    start().set("active", "side engine", 1)
+    assert theirs <= set(os.listdir(tmp_path / "service"))
+    assert not any(name.startswith(".") for name in os.listdir(tmp_path / "service"))
