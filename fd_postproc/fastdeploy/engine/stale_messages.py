@@ -14,8 +14,8 @@ No clock decides.  The kernel stamps a queue with the wall clock, which may be s
 A last sender that cannot be seen is in another PID namespace: that of this container before it was restarted,
 or that of another service which shares the IPC namespace.  The messages of the first are stale, those of the
 second belong to its engine.  So the queue is watched for `WATCH_S` seconds: if anything is sent or received
-meanwhile, a service is at work, and nothing is dropped.  What is left then is refused by its number where it is
-a compact frame (docs/wire-protocol.md, 13.8); FastDeploy's own messages have none.
+meanwhile, a service is at work, and nothing is dropped.  What is left then is refused by its number where it
+is a compact frame (docs/wire-protocol.md, 13.8); FastDeploy's own messages have none.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
     assert (counted["steps"], counted["foreign"], counted["malformed"]) == (3, 6, 6)
     assert one.after(1) == "other-service"
     assert gauge("other-service") == 1
-    assert f"{ours:08x}" in log.text and f"{ours ^ 1:08x}" in log.text
+    assert all(f"{number:08x}" in log.text for number in (ours, ours ^ 1))
     assert one.after(10) != "other-service"
     assert gauge("other-service") == 0
 

@@ -49,9 +49,7 @@ class Arrivals:
         """The totals that a queue has, too."""
         return {
             "wait_seconds": self.waited,
-            "corrupt": 0,
-            "foreign": 0,
-            "incomplete": 0,
+            **dict.fromkeys(("corrupt", "foreign", "incomplete"), 0),
             **self._sequences.stats,
         }
 
