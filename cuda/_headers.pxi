@@ -1,5 +1,5 @@
 # The C declarations of the headers here; the comments are there.
-from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from fd_postproc.headers.lane cimport fdq_lane, fdq_limits
 from fd_postproc.headers.pack cimport fdp_fault, fdp_source
 from fd_postproc.headers.wire cimport fdw_layout
@@ -128,6 +128,6 @@ cdef extern from "cuda/ring_save.h" nogil:
         fdp_fault fault
 
     int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect, uint64_t seq,
-                    uint64_t sender, int64_t capacity, fdp_fault *fault)
+                    uint64_t sender, uint32_t service, int64_t capacity, fdp_fault *fault)
     int64_t fdr_most_requests(const fdr_job *job)
     int fdr_save(fdr_ring *r, fdr_job *job, uint64_t *ticket, fdr_error *error, int64_t slice)

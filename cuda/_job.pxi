@@ -180,7 +180,7 @@ cdef class DeviceJob:
         s.skip_prefill = skip_prefill
         s.depth = fdw_geometry_of(&lane.c_layout, fdp_channel(s.op), FDW_LEGACY, 0).depth
         memset(job, 0, sizeof(fdr_job))
-        if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender,
+        if fdk_prepare(&job.kernel, &s, &lane.c_layout, lane.dialect_number, 0, lane.sender, lane.service,
                        lane.lane.queue.capacity, fault) < 0:
             return -1
         job.kernel.not_need_stop = <const uint8_t *>self.flag_address

@@ -1,6 +1,6 @@
 # Where messages go.
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 from fd_postproc.headers.counter cimport fdc_read
 from fd_postproc.headers.sysv cimport fds_now
@@ -27,8 +27,9 @@ cdef class Lane:
     cdef fdw_layout c_layout
     cdef fdr_lane lane
     cdef uint64_t sender
+    cdef uint32_t service
 
-    def __init__(self, str channel, *, str dialect, layout, mode):
+    def __init__(self, str channel, *, str dialect, layout, mode, uint32_t service=0):
         cdef int number = _CHANNEL_NUMBERS[channel]
         self.channel = channel
         self.dialect = dialect
@@ -44,6 +45,7 @@ cdef class Lane:
         self.lane.queue.stock_size = fdw_geometry_of(&self.c_layout, number, FDW_LEGACY, 0).size
         self.lane.queue.capacity = fdk_capacity(&self.c_layout, number, self.dialect_number)
         self.sender = int.from_bytes(os.urandom(8), "little")
+        self.service = service
 
     @property
     def msqid(self):

@@ -117,7 +117,8 @@ static inline void fdk_prepare_header(fdk_job *job, const fdw_message *planned)
  * Only the numbers in `s` are used.  `capacity` is the room at the payload, in bytes.  0, or -1 with the
  * reason in *fault: FDP_BATCH or FDP_COLUMNS. */
 static inline int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layout *layout, int dialect,
-                              uint64_t seq, uint64_t sender, int64_t capacity, fdp_fault *fault)
+                              uint64_t seq, uint64_t sender, uint32_t service, int64_t capacity,
+                              fdp_fault *fault)
 {
     fdw_geometry none, request, row;
     fdw_message m;
@@ -126,6 +127,7 @@ static inline int fdk_prepare(fdk_job *job, const fdp_source *s, const fdw_layou
         return -1;
     m.seq = seq;
     m.sender = sender;
+    m.service = service;
     none = fdk_geometry(layout, &m, 0, 0);
     request = fdk_geometry(layout, &m, 1, 0);
     row = fdk_geometry(layout, &m, 0, 1);

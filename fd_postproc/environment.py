@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 PREFIX = "FD_POSTPROC_"
@@ -174,6 +175,15 @@ def _peer(text: str) -> bool:
     return bool(text)
 
 
+@cache
+def service_number(peer: str) -> int:
+    """The service's number in a value of ``FD_POSTPROC_PEER``; 0: it has none."""
+    for word in peer.split(","):
+        if re.fullmatch(SERVICE + "[0-9a-f]{8}", word):
+            return int(word.removeprefix(SERVICE), 16)
+    return 0
+
+
 def _period(text: str) -> float:
     seconds = float(text) if text.strip() else math.inf
     if not seconds > 0:
@@ -223,6 +233,8 @@ COMPACT = "compact/1"
 """Word in ``FD_POSTPROC_PEER`` by which a receiver's process says that it understands compact frames."""
 STREAMS = "streams/3"
 """The word by which FastDeploy's engine says that it understands frames through the ZeroMQ socket."""
+SERVICE = "service/"
+"""Beginning of the word that names the service: its number follows, in eight hexadecimal digits."""
 DRAFTS = "streams/3+drafts"
 """The word by which it says that those of speculative decoding are to come there, too."""
 
@@ -236,7 +248,7 @@ PEER = Variable(
     "FD_POSTPROC_PEER",
     "",
     f"does not name {COMPACT}, without which nothing else is used; known: "
-    f"{', '.join((COMPACT, STREAMS, DRAFTS))}, separated by commas without spaces",
+    f"{', '.join((COMPACT, STREAMS, DRAFTS))}, {SERVICE}NUMBER, separated by commas without spaces",
     _peer,
 )
 DIALECT = Variable("FD_POSTPROC_DIALECT", "auto", f"is not one of {', '.join(DIALECTS)}", _one_of(*DIALECTS))

@@ -21,8 +21,8 @@ class MalformedMessage(ValueError):
     field : str
         What is wrong: ``"length"``, ``"batch"``, ``"columns"``, ``"flag"``, ``"count"`` or ``"mtype"``;
         in a compact frame also ``"magic"``, ``"version"``, ``"channel"``, ``"fragment"``, ``"rows"``,
-        ``"token"``, ``"checksum"``, ``"sections"``, ``"section"`` or ``"masks"``; in a get op's tensors also
-        ``"number"``; of a ZeroMQ message also ``"parts"``.
+        ``"token"``, ``"checksum"``, ``"sections"``, ``"section"``, ``"masks"`` or ``"service"``; in a get
+        op's tensors also ``"number"``; of a ZeroMQ message also ``"parts"``.
     value, bound : int
         The value found, and the bound that it breaks.  For ``"length"``: bytes received, and either the
         bytes that the header claims (more than were received) or the most that the layout allows.
@@ -75,6 +75,12 @@ class MalformedMessage(ValueError):
                 f"a compact frame says that its checksum is {value:#010x}, but it is {bound:#010x}: its "
                 "bytes were changed after they were sent, by another program or by faulty memory (0: it has "
                 "lost the mark of a frame with a checksum)"
+            )
+        if self.field == "service":
+            whose = f"of service {value:08x}" if value else "without a service's number"
+            return (
+                f"a compact frame {whose}, and this is service {bound:08x}: two services share this queue "
+                "and take each other's steps; give each its own IPC namespace or port"
             )
         if self.field == "section":
             name = value.to_bytes(8, "little", signed=True).rstrip(b"\0").decode("ascii", "backslashreplace")

@@ -83,6 +83,8 @@ def last_sender_text(msqid: int) -> str:
         sender = _last_sender_of(msqid)
     except OSError:
         return f"queue {msqid} is gone"
+    if not sender:
+        return f"the last to write to queue {msqid} was a process of another PID namespace"
     name = process_name(sender, "which has ended")
     return f"the last to write to queue {msqid} was process {sender} ({name})"
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from .. import queues
-from .._core import CHANNELS, Step, decode, peek
+from .._core import CHANNELS, Step, _service_of, decode, peek
 from ..checks import plural
 from ..errors import MalformedMessage, QueueError
 from ..layout import GPU, Channel, Layout
@@ -122,9 +122,11 @@ def _print_state(target: Target, screen: Console) -> None:
 
 
 def _process(pid: int, when: int) -> str:
-    if not pid:
+    if not when:
         return "nobody yet"
     used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    if not pid:
+        return f"a process of another PID namespace, {used}"
     return f"process {pid} ({process_name(pid, 'gone')}), {used}"
 
 
@@ -220,7 +222,7 @@ def _message(
         for refusal in full_size_refusals(payload, mtype, layout):
             screen.print(f"It has the length of a full {refusal.channel} message, too, but: {refusal}")
         screen.print()
-    _print_step(args, screen, step, len(payload), mtype, title)
+    _print_step(args, screen, step, payload, mtype, title)
     return 0
 
 
@@ -235,10 +237,11 @@ def _no_channel(payload: bytes, mtype: int, layout: Layout) -> str:
 
 
 def _print_step(
-    args: argparse.Namespace, screen: Console, step: Step, size: int, mtype: int, title: str
+    args: argparse.Namespace, screen: Console, step: Step, payload: bytes, mtype: int, title: str
 ) -> None:
-
-    print_labels(screen, title, header_rows(step, size, mtype))
+    number = _service_of(payload, mtype)
+    whose = [("service", f"{number:08x}")] if number else []
+    print_labels(screen, title, [*header_rows(step, len(payload), mtype), *whose])
     screen.print()
     rows = list(step_rows(step, args.top, args.rows))
     print_table(screen, "Requests", requests_table(rows, logprobs=step.scores is not None))

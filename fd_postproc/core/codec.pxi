@@ -10,7 +10,7 @@ from libc.string cimport memset, strpbrk
 from fd_postproc.headers.wire cimport (
     FDW_COMPACT, FDW_MTYPE_COMPACT, FDW_MTYPE_STOCK, fdi_has_instruction, fdw_block_size, fdw_draft,
     fdw_fault, fdw_gather, fdw_layout, fdw_message, fdw_open, fdw_open_frame, fdw_plan_step, fdw_seal,
-    fdw_write_step,
+    fdw_service_in, fdw_write_step,
 )
 
 
@@ -44,6 +44,16 @@ cdef int _get_bytes(payload, Py_buffer *view) except -1:
             f"payload must be bytes, not a {type(payload).__name__} of floats or objects; if it holds "
             "the bytes of a message, give .tobytes()")
     raise ValueError(f"payload is a {type(payload).__name__} that is not contiguous; give a copy of it")
+
+
+def _service_of(payload, mtype):
+    """Number of the service in a compact frame, or in a piece of one; 0: it has none, or is none."""
+    cdef Py_buffer view
+    _get_bytes(payload, &view)
+    try:
+        return fdw_service_in(view.buf, view.len) if mtype == FDW_MTYPE_COMPACT else 0
+    finally:
+        PyBuffer_Release(&view)
 
 
 def decode(payload, channel, *, mtype=1, layout=GPU):

@@ -77,7 +77,8 @@ cdef class FlightRing:
               int32_t reader=0):
         """Write how a queue is, and the limit of one message; its last sender, whose state is given.
 
-        `reader` is another process that was seen to take a message before; 0: none was.
+        `reader` is another process that was seen to take a message before; -1: one of another PID namespace; 0:
+        none was.
         """
         cdef fdb_entry entry
         cdef fds_status status
@@ -97,7 +98,7 @@ cdef class FlightRing:
             entry.body.queue.last_sender = <int32_t>status.last_sender
             entry.body.queue.last_receiver = <int32_t>status.last_receiver
             if reader != 0:
-                entry.body.queue.last_receiver, entry.flags = reader, 1
+                entry.body.queue.last_receiver, entry.flags = max(reader, 0), 1
             else:
                 entry.flags = status.last_receiver != 0 and not _is_here(status.last_receiver)
             if fds_limit(msqid, &limits[0], &limits[1]) >= 0:

@@ -19,10 +19,11 @@ def _last_sender_of(int msqid):
     return status.last_sender
 
 
-def _watch_readers(int msqid, int32_t thread, double seconds):
+def _watch_readers(int msqid, int32_t thread, double seconds, bint named=False):
     """For the flight recorder: sleep, and look at a queue 50 times a second.
 
-    Returns the last other process that took a message; 0: none did, or the queue is gone.  A reader that
+    Returns the last other process that took a message; -1: it is in another PID namespace; 0: none did, or the
+    queue is gone.  `named`: the kernel has named this process as a reader: 0 is another's.  A reader that
     takes one now and then is the queue's last one only until the next step is received.  `thread` is the one
     of this process that receives: where it waited for the message, the kernel names it, not the process.
     """
@@ -34,10 +35,12 @@ def _watch_readers(int msqid, int32_t thread, double seconds):
             usleep(_WATCH_US)
             if fds_stat(msqid, &status) == 0:
                 last = <int32_t>status.last_receiver
-                if last != 0 and last != own and last != thread:
+                if last == 0:
+                    last = -1 if named else own
+                if last != own and last != thread:
                     found = last
             left -= 1
-    return 0 if found == 0 or _is_here(found) else found
+    return 0 if found > 0 and _is_here(found) else found
 
 
 def peek(msqid, index=0):

@@ -4,7 +4,7 @@ from fd_postproc.headers.wire cimport (
     FDW_BATCH, FDW_CHECKSUM, FDW_COLUMNS, FDW_COMPACT, FDW_COUNT, FDW_FIELD_CHANNEL, FDW_FIELD_MAGIC,
     FDW_FIELD_VERSION, FDW_FLAG, FDW_FLAG_DRAFT, FDW_FLAG_TARGET, FDW_FRAGMENT, FDW_LEGACY, FDW_LENGTH,
     FDW_MASKS, FDW_MTYPE_STOCK, FDW_NUMBER, FDW_PACKED, FDW_PLAIN, FDW_SECTION, FDW_SECTIONS,
-    FDW_ROWS, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_counts_may_be_0, fdw_fault,
+    FDW_ROWS, FDW_SERVICE, FDW_SPEC, FDW_SPEC_TOPK, FDW_TOKEN, FDW_TOPK, fdw_counts_may_be_0, fdw_fault,
     fdw_has_logprobs, fdw_layout,
 )
 
@@ -23,7 +23,7 @@ cdef dict _FIELD_NAMES = {
     FDW_FIELD_MAGIC: "magic", FDW_FIELD_VERSION: "version", FDW_FIELD_CHANNEL: "channel",
     FDW_FRAGMENT: "fragment", FDW_ROWS: "rows", FDW_TOKEN: "token",
     FDW_CHECKSUM: "checksum", FDW_SECTIONS: "sections", FDW_SECTION: "section", FDW_MASKS: "masks",
-    FDW_NUMBER: "number",
+    FDW_NUMBER: "number", FDW_SERVICE: "service",
 }
 
 

@@ -5,7 +5,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read
 from fd_postproc.headers.flight cimport FDB_BUSY, fdb_set
@@ -135,6 +135,7 @@ cdef class Receiver:
     cdef public object _keeper    # likewise: called with every step
     cdef public int64_t _sender_due  # monotonic ns at which the sender may be queried again
     cdef readonly int64_t _last_sender  # the process that sent the last step whose sender is known; or 0
+    cdef readonly bint _is_named  # whether the kernel has named this process as the queue's last reader
     cdef int64_t taken       # payload bytes of the last message
     cdef int64_t heard       # monotonic ns at which the last message of a frame came
     cdef int64_t n_messages, n_bytes, n_malformed, n_oversized, n_corrupt, n_waits, waited_ns
@@ -167,12 +168,13 @@ cdef class Receiver:
 
     cdef int _forget_frames(self) except -1:
         """Start without open frames.  Memory of existing ones is not freed: it may be half-changed."""
-        cdef int64_t fragments = self.frames.fragments, incomplete = self.frames.incomplete
+        cdef fdf_assembly before = self.frames
         cdef uint64_t seed = int.from_bytes(os.urandom(8), "little")  # colliding senders cannot be chosen
         fdf_begin(&self.frames, &self.c_layout, self.channel_number, self.verify, seed)
         fdn_begin(&self.sequences)
-        self.frames.fragments = fragments
-        self.frames.incomplete = incomplete
+        self.frames.fragments, self.frames.incomplete = before.fragments, before.incomplete
+        self.frames.service, self.frames.numbered = before.service, before.numbered
+        self.frames.foreign = before.foreign
         return 0
 
     @property
@@ -181,7 +183,8 @@ cdef class Receiver:
 
         messages, bytes : taken from the queue, good or bad; malformed, oversized : those of them that were
         refused because they are inconsistent, or longer than the layout allows; corrupt : those of the
-        malformed ones whose checksum was wrong; fragments : pieces of compact frames; incomplete : compact
+        malformed ones whose checksum was wrong; foreign : those of them that were of another service, which
+        uses the same queue; fragments : pieces of compact frames; incomplete : compact
         frames that were never completed, also those of which no more has come for a second, seen when a call
         finds the queue empty; missing : compact frames that did not come between others of their
         sender, whatever the reason, incomplete and refused ones among them; doubled, reordered : compact
@@ -197,6 +200,7 @@ cdef class Receiver:
             "malformed": fdc_read(&self.n_malformed),
             "oversized": fdc_read(&self.n_oversized),
             "corrupt": fdc_read(&self.n_corrupt),
+            "foreign": fdc_read(&self.frames.foreign),
             "fragments": fdc_read(&self.frames.fragments),
             "incomplete": fdc_read(&self.frames.incomplete),
             "missing": fdc_read(&self.sequences.missing),
@@ -215,6 +219,15 @@ cdef class Receiver:
         number when it is made and after a fork.
         """
         return _senders_of(&self.sequences)
+
+    @property
+    def _service(self):
+        """For the plug-in: number of the service whose frames are received; 0: any."""
+        return self.frames.service
+
+    @_service.setter
+    def _service(self, uint32_t number):
+        self.frames.service = number
 
     cdef int _enter(self) except -1:
         if self.closed or self.message == NULL:
@@ -451,7 +464,10 @@ cdef class Receiver:
         if now < self._sender_due:
             return 0
         self._sender_due = now + _ASK_AGAIN_NS
-        if fds_stat(self.msqid, &status) == 0 and status.messages == 0:
+        if fds_stat(self.msqid, &status) < 0:
+            return 0
+        self._is_named |= status.last_receiver != 0
+        if status.messages == 0:
             self._last_sender = status.last_sender
             self._sender_due = now + _ASK_SENDER_NS
         return 0

@@ -4,7 +4,7 @@ import inspect
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
-from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 from fd_postproc.headers.counter cimport fdc_add, fdc_read, fdc_set
 from fd_postproc.headers.frames cimport FDF_LEAST_LIMIT, fdf_sending
@@ -124,6 +124,7 @@ cdef class Sender:
     cdef fdp_settled *settled  # of a save op's requests; made for the first one
     cdef fdf_sending sending
     cdef uint64_t sender     # distinguishes the frames of several senders
+    cdef public uint32_t _service  # for `fd_postproc.ops`: number of the service that frames belong to; 0: none
     cdef int forks           # fds_forks when it took that number
 
     __signature__ = inspect.signature(_sender_arguments)
@@ -235,7 +236,7 @@ cdef class Sender:
         if m.claimed > self.room:
             self._make_room(m.claimed)
         m.seq = self.lane.seq
-        m.sender = self.sender
+        m.sender, m.service = self.sender, self._service
         draft.data = self.message + sizeof(long)
         draft.size = m.claimed
         memset(draft.data, 0, m.claimed)
@@ -363,6 +364,7 @@ cdef class Sender:
                 if status == 0:
                     m.seq = self.lane.seq
                     m.sender = self.sender
+                    m.service = self._service
                     draft.data = self.message + sizeof(long)
                     draft.size = m.claimed
                     status = fdp_write(&m, &s, self.settled, &draft, &fault)

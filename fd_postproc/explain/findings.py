@@ -157,8 +157,8 @@ def _queue(p: Picture) -> Iterator[Finding]:
     foreign = next((look for look in p.looks_of_this_run if look.reader_is_foreign), None)
     if foreign is not None:
         text = (
-            f"process {foreign.last_receiver} reads this queue, too: each message reaches one of the two, so "
-            "that requests lose steps"
+            f"{_process_text(foreign.last_receiver)} reads this queue, too: each message reaches one of "
+            "the two, so that requests lose steps"
         )
         yield Finding(ERROR, "two-readers", foreign.at, text)
 
@@ -221,7 +221,8 @@ def _messages(p: Picture) -> Iterator[Finding]:
         value, bound, index = event.numbers[:3]
         fault = MalformedMessage(p.flight.channel, event.text, value, bound, None if index < 0 else index)
         times = f"{count:,} messages were refused, the last" if count > 1 else "a message was refused"
-        yield Finding(ERROR, "malformed", event.at, f"{times}: {fault}")
+        code = "other-service" if event.text == "service" else "malformed"
+        yield Finding(ERROR, code, event.at, f"{times}: {fault}")
     counted = {kind: p.of(kind) for kind in _FRAMES}
     texts = [
         f"{plural(sum(event.numbers[0] for event in events), 'frame')} {_FRAMES[kind]}"
@@ -256,6 +257,10 @@ def _requests(p: Picture) -> Iterator[Finding]:
     if left:
         text = f"{plural(len(left), 'request')} left without an end that the engine saw (aborted?)"
         yield Finding(INFO, "left", left[0].at, text)
+
+
+def _process_text(process: int) -> str:
+    return f"process {process}" if process else "a process of another PID namespace"
 
 
 def _span(seconds: float) -> str:

@@ -143,8 +143,24 @@ static inline int fdf_finish(fdf_assembly *a, fdf_sender *s, const fdw_layout *l
         fdf_rest(a, s);
         return FDF_REFUSED;
     }
+    a->numbered |= m->service != 0;
     fdf_count_completed(a, s, now);
     return FDF_WHOLE;
+}
+
+/* Refuse what belongs to another service, which shares the queue.  A frame whose checksum is wrong is not judged
+ * by its number, which may be what has changed. */
+static inline int fdf_check_service(fdf_assembly *a, const void *data, int64_t size, fdw_fault *fault)
+{
+    const uint32_t service = fdw_service_in(data, size);
+    fdw_frame_header h;
+    if (a->service == 0 || service == a->service || (service == 0 && !a->numbered) || !fdw_is_frame(data, size))
+        return 0;
+    memcpy(&h, data, sizeof h);
+    if (a->verify && h.fragments == 1 && h.features & FDW_CHECKSUMMED && h.checksum != fdw_checksum_of(data, size))
+        return 0;
+    fdc_add(&a->foreign, 1);
+    return fdw_refuse(fault, FDW_SERVICE, -1, service, a->service);
 }
 
 /* Take one compact message.  FDF_WHOLE: *m is an opened frame, valid until the next call.  FDF_MORE: wait for
@@ -160,7 +176,7 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
         free(a->whole);
         a->whole = NULL;
     }
-    if (fdw_open_header(m, &h, layout, channel, data, size, 0, fault) < 0)
+    if (fdf_check_service(a, data, size, fault) < 0 || fdw_open_header(m, &h, layout, channel, data, size, 0, fault) < 0)
         return FDF_REFUSED;
     if (h.fragments == 1) {
         const int status = fdw_open_frame(m, layout, channel, data, size, a->verify, fault);
@@ -172,6 +188,7 @@ static inline int fdf_accept(fdf_assembly *a, const fdw_layout *layout, int chan
             if (s->data != NULL)
                 fdf_lose(a, s); /* its sender has begun another */
         }
+        a->numbered |= status == 0 && m->service != 0;
         return status < 0 ? FDF_REFUSED : FDF_WHOLE;
     }
     fdc_add(&a->fragments, 1);

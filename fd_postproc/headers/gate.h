@@ -25,6 +25,7 @@ typedef struct {
     int64_t claimed;    /* where the last field ends that the message claims to hold */
     uint64_t seq;       /* frames only */
     uint64_t sender;
+    uint32_t service;   /* frames: the number of their service; 0: none */
     int64_t extra;      /* frames: where the sections begin; 0: there are none */
     int streamed;       /* it came through FastDeploy's ZeroMQ socket, not through a queue */
     fdw_geometry at;
@@ -64,6 +65,7 @@ enum fdw_field {
     FDW_CHECKSUM,
     FDW_SECTIONS, FDW_SECTION, FDW_MASKS, /* since FDW_FIELD_MAGIC: frames only */
     FDW_NUMBER, /* tensors only */
+    FDW_SERVICE, /* frames of a queue only; see frames.h */
 };
 
 /* Why a message was refused: the field, its value, the bound that it violates. */
@@ -303,6 +305,7 @@ static inline int fdw_open_header(fdw_message *m, fdw_frame_header *h, const fdw
     m->claimed = h->total;
     m->seq = h->seq;
     m->sender = h->sender;
+    m->service = fdw_service_of(h);
     return 0;
 }
 
@@ -399,6 +402,17 @@ static inline int fdw_is_frame(const void *data, int64_t size)
         return 0;
     memcpy(&h, data, sizeof h);
     return h.magic == FDW_MAGIC;
+}
+
+/* The number of the service that bytes belong to, if they are a compact frame, or a piece of one, that has one;
+ * else 0. */
+static inline uint32_t fdw_service_in(const void *data, int64_t size)
+{
+    fdw_frame_header h;
+    if (!fdw_is_frame(data, size))
+        return 0;
+    memcpy(&h, data, sizeof h);
+    return h.version == FDW_VERSION ? fdw_service_of(&h) : 0;
 }
 
 /* Check everything that a whole compact frame claims; `verify`: its checksum, too.  `streamed`: it came through

@@ -69,6 +69,9 @@ typedef struct {
     int32_t n_known, n_remembered;
     uint8_t *whole;         /* the frame handed out last; lives until the next message */
     int verify;             /* check the checksum of a frame that has one */
+    uint32_t service;       /* number of the service that frames must belong to; 0: any, or none */
+    int numbered;           /* a frame with this number has come: its senders know it, so that all must have it */
+    int64_t foreign;        /* messages of another service, refused */
     int64_t fragments;      /* received */
     int64_t incomplete;     /* frames given up */
     int64_t open;           /* frames of which something has come, and not all */

@@ -200,7 +200,7 @@ typedef struct {
     uint8_t version;
     uint8_t channel;
     uint8_t flag;
-    uint8_t features;   /* FDW_CHECKSUMMED, FDW_SECTIONED; others mean nothing yet and are sent as 0 */
+    uint8_t features;   /* FDW_CHECKSUMMED, FDW_SECTIONED, FDW_NUMBERED; others mean nothing yet and are sent as 0 */
     int32_t stop_flag;
     int32_t batch;
     int32_t cols;
@@ -217,8 +217,21 @@ typedef struct {
 #define FDW_VERSION 1
 #define FDW_CHECKSUMMED 1 /* readers that know nothing of it ignore both members, so it is no other version */
 #define FDW_SECTIONED 2 /* sections follow the body; readers that know nothing of it refuse the length */
+#define FDW_NUMBERED 4 /* the upper half of `sender` is the service's number; other readers see a random one */
 _Static_assert(sizeof(fdw_frame_header) == FDW_FRAME_HEADER, "a frame header without padding");
 _Static_assert(offsetof(fdw_frame_header, seq) == 40, "a frame header without padding");
+
+/* The number of the service that a frame belongs to; 0: it has none. */
+static inline uint32_t fdw_service_of(const fdw_frame_header *h)
+{
+    return h->features & FDW_NUMBERED ? (uint32_t)(h->sender >> 32) : 0;
+}
+
+/* A sender's number, in which the service's takes the place of the upper half, if there is one. */
+static inline uint64_t fdw_sender_in(uint32_t service, uint64_t sender)
+{
+    return service != 0 ? (uint64_t)service << 32 | (uint32_t)sender : sender;
+}
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "FastDeploy's messages are little-endian and read in place"

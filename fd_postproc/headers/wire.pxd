@@ -1,6 +1,6 @@
 # The C declarations of wire.h, gate.h, block.h, gather.h and write.h that Cython code uses; the comments
 # are there.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "fd_postproc/headers/wire.h" nogil:
     ctypedef struct fdw_layout:
@@ -57,6 +57,7 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         FDW_SECTION
         FDW_MASKS
         FDW_NUMBER
+        FDW_SERVICE
 
     ctypedef struct fdw_message:
         const uint8_t *data
@@ -71,6 +72,7 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
         int64_t claimed
         uint64_t seq
         uint64_t sender
+        uint32_t service
         int64_t extra
         int streamed
         fdw_geometry at
@@ -94,6 +96,7 @@ cdef extern from "fd_postproc/headers/gate.h" nogil:
     int fdw_open_frame(fdw_message *m, const fdw_layout *layout, int channel, const void *data, int64_t size,
                        int verify, fdw_fault *fault)
     bint fdw_is_frame(const void *data, int64_t size)
+    uint32_t fdw_service_in(const void *data, int64_t size)
     int fdw_open_streamed(fdw_message *m, int channel, int32_t max_draft, const void *data, int64_t size,
                           int verify, fdw_fault *fault)
 

@@ -93,7 +93,7 @@ static inline int fdw_plan_request(fdw_message *m, int32_t i, int32_t count, fdw
     return 0;
 }
 
-/* The header of a planned message.  m->seq and m->sender go into a frame. */
+/* The header of a planned message.  m->seq, m->sender and m->service go into a frame. */
 static inline int fdw_write_header(const fdw_message *m, const fdw_draft *d)
 {
     int32_t words[3];
@@ -106,14 +106,14 @@ static inline int fdw_write_header(const fdw_message *m, const fdw_draft *d)
     h.version = FDW_VERSION;
     h.channel = (uint8_t)m->channel;
     h.flag = (uint8_t)m->flag;
-    h.features = m->extra > 0 ? FDW_SECTIONED : 0;
+    h.features = (m->extra > 0 ? FDW_SECTIONED : 0) | (m->service != 0 ? FDW_NUMBERED : 0);
     h.stop_flag = m->stop_flag;
     h.batch = m->batch;
     h.cols = m->cols;
     h.rows = m->rows;
     h.total = (uint32_t)m->claimed;
     h.seq = m->seq;
-    h.sender = m->sender;
+    h.sender = fdw_sender_in(m->service, m->sender);
     h.fragments = 1;
     return fdw_put(d, 0, &h, sizeof h);
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._core import environment_variable, has_logprobs, most_requests
-from ..environment import COMPACT, DIALECT, MESSAGE_ID, PEER
+from ..environment import COMPACT, DIALECT, MESSAGE_ID, PEER, service_number
 from ..layout import Channel, Dialect, Layout
 
 _NAMED: dict[str, Dialect] = {"packed": "packed", "legacy": "legacy", "compact": "compact"}
@@ -21,6 +21,11 @@ def message_id() -> int:
 def peer_understands(word: str) -> bool:
     """Whether ``FD_POSTPROC_PEER``, which the reading side sets, contains a word."""
     return word in (environment_variable(PEER.name) or "").split(",")
+
+
+def service() -> int:
+    """Number of the service that compact frames belong to, as its engine has announced it; 0: none."""
+    return service_number(environment_variable(PEER.name) or "")
 
 
 def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:

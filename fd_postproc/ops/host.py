@@ -8,7 +8,7 @@ from ..errors import QueueRemoved, UnfitNumber
 from ..layout import Layout
 from .arguments import Sizes, say
 from .device import saves
-from .environment import dialect_of, message_id
+from .environment import dialect_of, message_id, service
 from .pool import Pool
 from .table import SAVE_OPS
 from .watch import waiting, watch
@@ -34,10 +34,12 @@ def save(
     if saves.lanes:
         saves.send_all()  # what was saved before is sent before
     watch()
-    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout)
+    number = service()
+    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout, number)
     sender = senders.take(
         which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value)
     )
+    sender._service = number
     gone = False
     try:
         refusal = sender._save(

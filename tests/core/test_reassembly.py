@@ -30,10 +30,11 @@ def little_room():
 class Pair:
     """Both, which must agree after each message."""
 
-    def __init__(self):
+    def __init__(self, service=0):
         self.now = 1.0
         self.seqs = {}
-        self.fast, self.plain = Assembly("spec", LAYOUT), Reassembler("spec", LAYOUT)
+        self.fast = Assembly("spec", LAYOUT, service=service)
+        self.plain = Reassembler("spec", LAYOUT, service=service)
 
     def close(self):
         self.fast.close()
@@ -50,10 +51,9 @@ class Pair:
             except fp.MalformedMessage:
                 expected = REFUSED
             assert status == expected, FrameHeader.unpack(message)
-            assert (self.fast.fragments, self.fast.incomplete) == (
-                self.plain.fragments,
-                self.plain.incomplete,
-            )
+            counters = "fragments", "incomplete", "foreign"
+            fast, plain = ([getattr(one, name) for name in counters] for one in (self.fast, self.plain))
+            assert fast == plain
             if status == WHOLE:
                 done.append(name)
         return done

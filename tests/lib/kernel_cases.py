@@ -77,7 +77,9 @@ def random_call(op, batch, cols, seed, layout, dialect, **numbers):
     if rng.random() < 0.7:
         arrays = {role: strided(rng, array) for role, array in arrays.items()}
     seq, sender = (int(n) for n in rng.integers(0, 1 << 64, 2, dtype=np.uint64))
-    return Call(op, dialect, layout, arrays, batch, seq=seq, sender=sender, **numbers), inputs
+    service = int(rng.choice([0, rng.integers(1, 1 << 32)]))
+    numbers = {"seq": seq, "sender": sender, "service": service, **numbers}
+    return Call(op, dialect, layout, arrays, batch, **numbers), inputs
 
 
 # Numbers of requests: those that decide what is sent.

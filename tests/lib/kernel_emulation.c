@@ -11,6 +11,7 @@ typedef struct {
     int32_t op, dialect, batch, cols, stop_flag, flag, skip_prefill, capacity;
     int64_t width, rows;
     uint64_t seq, sender;
+    uint32_t service;
     int64_t on_host;        /* bit k: array k is in host memory; all that decide: the host decides */
     fdk_array arrays[N_ARRAYS];
     const void *contiguous[N_ARRAYS]; /* the same numbers, as fdp_source has them */
@@ -59,6 +60,7 @@ int64_t emu_on_cpu(const call *c, uint8_t *payload, fdp_fault *fault)
         return -1;
     m.seq = c->seq;
     m.sender = c->sender;
+    m.service = c->service;
     draft.data = payload;
     draft.size = m.claimed;
     return fdp_write(&m, &s, settled, &draft, fault) < 0 ? -2 : m.claimed;
@@ -162,7 +164,7 @@ int emu_on_device(const call *c, int32_t blocks, int32_t threads, uint64_t seed,
     fdk_job job;
     uint64_t *plan;
     int decided, intact;
-    if (fdk_prepare(&job, &s, &c->layout, c->dialect, c->seq, c->sender, c->capacity, fault) < 0)
+    if (fdk_prepare(&job, &s, &c->layout, c->dialect, c->seq, c->sender, c->service, c->capacity, fault) < 0)
         return -1;
     memcpy(&job.tokens, c->arrays, sizeof c->arrays); /* in this order, one behind the other */
     job.live_batch = c->live_batch;

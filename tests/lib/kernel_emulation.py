@@ -50,6 +50,7 @@ class _Call(ctypes.Structure):
         ("rows", ctypes.c_int64),
         ("seq", ctypes.c_uint64),
         ("sender", ctypes.c_uint64),
+        ("service", ctypes.c_uint32),
         ("on_host", ctypes.c_int64),
         ("arrays", _Array * len(ROLES)),
         ("contiguous", ctypes.c_void_p * len(ROLES)),
@@ -114,6 +115,7 @@ class Call:
     skip_prefill: bool = True
     seq: int = 0
     sender: int = 0
+    service: int = 0
     live_batch: np.ndarray | None = None
     not_need_stop: np.ndarray | None = None
     on_host: tuple[str, ...] = ()
@@ -127,7 +129,7 @@ class Call:
         c.op, c.dialect = OPS.index(self.op), DIALECTS.index(self.dialect)
         c.batch = self.batch
         c.stop_flag, c.flag, c.skip_prefill = self.stop_flag, self.flag, self.skip_prefill
-        c.seq, c.sender = self.seq, self.sender
+        c.seq, c.sender, c.service = self.seq, self.sender, self.service
         c.on_host = sum(1 << k for k, role in enumerate(ROLES) if role in self.on_host)
         tokens, ids = self.arrays["tokens"], self.arrays.get("ids")
         c.width = tokens.shape[1]

@@ -15,8 +15,8 @@ CHANNEL = "spec_topk"
 
 
 class Line:
-    def __init__(self, key, layout=SMALL, brief=True):
-        self.brief = brief
+    def __init__(self, key, layout=SMALL, brief=True, service=0):
+        self.brief, self.service = brief, service
         self.queue = sysv_ipc.MessageQueue(key, sysv_ipc.IPC_CREAT, mode=0o600, max_message_size=8192)
         self.layout = layout
         self.restart()
@@ -24,7 +24,8 @@ class Line:
     def restart(self):
         """A new Receiver, that has seen nothing."""
         self.receiver = fp.Receiver(CHANNEL, key=self.queue.key, layout=self.layout)
-        self.oracle = Reassembler(CHANNEL, self.layout)
+        self.receiver._service = self.service
+        self.oracle = Reassembler(CHANNEL, self.layout, service=self.service)
         self.refused = 0
 
     def push(self, *messages):
@@ -45,6 +46,7 @@ class Line:
                 counted = self.oracle.fragments, self.oracle.incomplete
                 assert self.counted("fragments", "incomplete") == counted
             assert sum(self.counted("malformed", "oversized")) == self.refused
+            assert self.counted("foreign") == (self.oracle.foreign,)
             assert self.trouble == (numbers.missing, numbers.doubled, numbers.reordered)
             assert self.receiver.senders == numbers.senders
             if got is not None:
@@ -74,10 +76,10 @@ class Line:
 class Frame:
     """A step of a sender, and its pieces."""
 
-    def __init__(self, sender, seq=0, pieces=4, checksum=True):
+    def __init__(self, sender, seq=0, pieces=4, checksum=True, service=0):
         step = random_step(CHANNEL, 100 * sender + seq, batch=6, cols=4, accepted=2, layout=SMALL)
         step = ReferenceStep.from_step(step)
-        self.whole = reference.encode_frame(step, sender=sender, seq=seq, checksum=checksum)
+        self.whole = reference.encode_frame(step, sender=sender, seq=seq, checksum=checksum, service=service)
         self.step = replace(step, dialect="compact", seq=seq)
         self.parts = self.cut(pieces)
 

@@ -14,13 +14,14 @@ typedef struct {
     int channel;
 } assembly;
 
-assembly *begin(int max_batch, int top_k, int max_draft, int spec_batch, int channel, uint64_t seed)
+assembly *begin(int max_batch, int top_k, int max_draft, int spec_batch, int channel, uint64_t seed, uint32_t service)
 {
     const fdw_layout layout = {max_batch, top_k, max_draft, spec_batch};
     assembly *a = calloc(1, sizeof *a);
     a->layout = layout;
     a->channel = channel;
     fdf_begin(&a->frames, &a->layout, channel, 1, seed);
+    a->frames.service = service;
     return a;
 }
 
@@ -44,6 +45,11 @@ int accept_one(assembly *a, const void *data, int64_t size, int64_t now, uint64_
 int64_t fragments(const assembly *a)
 {
     return a->frames.fragments;
+}
+
+int64_t foreign(const assembly *a)
+{
+    return a->frames.foreign;
 }
 
 int64_t incomplete(const assembly *a)

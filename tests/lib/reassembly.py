@@ -16,11 +16,11 @@ ADDRESS = ctypes.c_void_p
 def _library():
     found = c_library.library("reassembly")
     found.begin.restype = ADDRESS
-    found.begin.argtypes = [ctypes.c_int] * 5 + [ctypes.c_uint64]
+    found.begin.argtypes = [ctypes.c_int] * 5 + [ctypes.c_uint64, ctypes.c_uint32]
     found.end.argtypes = [ADDRESS]
     number = ctypes.POINTER(ctypes.c_uint64)
     found.accept_one.argtypes = [ADDRESS, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, number, number]
-    for name in ("fragments", "incomplete"):
+    for name in ("fragments", "incomplete", "foreign"):
         getattr(found, name).restype = ctypes.c_int64
         getattr(found, name).argtypes = [ADDRESS]
     return found
@@ -29,9 +29,9 @@ def _library():
 class Assembly:
     """The C code's `Reassembler`."""
 
-    def __init__(self, channel, layout, seed=1):
+    def __init__(self, channel, layout, seed=1, service=0):
         self._library = _library()
-        self._at = self._library.begin(*astuple(layout), CHANNELS.index(channel), seed)
+        self._at = self._library.begin(*astuple(layout), CHANNELS.index(channel), seed, service)
 
     def add(self, message, now):
         """What came of a message (an enum fdf_result); sender and number of a whole frame."""
@@ -44,6 +44,10 @@ class Assembly:
     @property
     def fragments(self):
         return self._library.fragments(self._at)
+
+    @property
+    def foreign(self):
+        return self._library.foreign(self._at)
 
     @property
     def incomplete(self):

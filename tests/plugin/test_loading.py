@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from fd_postproc.environment import SERVICE, service_number
 from fd_postproc.fastdeploy.engine import activation, entry
 from tests.lib.children import python
 from tests.lib.nursery import with_paddle
@@ -69,7 +70,7 @@ def test_the_engine_loads_our_class_and_the_workers_are_told():
     told = engine(to_the_end=True)
     assert told["loaded"]
     assert not told["stock"]
-    assert told["peer"] == "compact/1"
+    assert words(told["peer"]) == ["compact/1"]
     (line,) = [line for line in told["lines"] if "active" in line]
     assert line.startswith("INFO fd_postproc: engine side active")
     assert "this FastDeploy's code is known" in line
@@ -101,7 +102,7 @@ def test_new_code_stands_aside_and_is_named_with_file_and_line():
 def test_steps_over_zeromq_are_served():
     told = engine(FD_USE_GET_SAVE_OUTPUT_V1="1", FD_POSTPROC_PEER="compact/1")
     assert not told["stock"]
-    assert told["peer"] == "compact/1,streams/3"
+    assert words(told["peer"]) == ["compact/1", "streams/3"]
 
 
 def test_a_class_that_cannot_be_made_is_replaced_by_fastdeploys_own():
@@ -198,14 +199,30 @@ def test_a_decision_that_cannot_be_made_is_no(stock, monkeypatch):
     assert verdict.reason.startswith("cannot tell: AttributeError")
 
 
+def words(peer):
+    """All but the service's number, which is a random one."""
+    *others, last = peer.split(",")
+    assert last == f"{SERVICE}{service_number(peer):08x}"
+    return others
+
+
 def test_the_peer_is_announced_and_withdrawn(monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_PEER", "something/9")
+    numbers = set()
+    for more, announced in [
+        ((), ["compact/1"]),
+        ((True,), ["compact/1", "streams/3"]),
+        ((True, True), ["compact/1", "streams/3", "streams/3+drafts"]),
+    ]:
+        activation.announce_peer(True, *more)
+        peer = os.environ["FD_POSTPROC_PEER"]
+        assert words(peer) == announced
+        numbers.add(service_number(peer))
+    assert [*map(bool, numbers)] == [True]  # a process that inherits a number keeps it
+    activation.announce_peer(False)
+    assert "FD_POSTPROC_PEER" not in os.environ
     activation.announce_peer(True)
-    assert os.environ["FD_POSTPROC_PEER"] == "compact/1"
-    activation.announce_peer(True, True)
-    assert os.environ["FD_POSTPROC_PEER"] == "compact/1,streams/3"
-    activation.announce_peer(True, True, True)
-    assert os.environ["FD_POSTPROC_PEER"] == "compact/1,streams/3,streams/3+drafts"
+    assert service_number(os.environ["FD_POSTPROC_PEER"]) not in numbers  # another service
     activation.announce_peer(False)
     assert "FD_POSTPROC_PEER" not in os.environ
     activation.announce_peer(False)

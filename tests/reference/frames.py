@@ -19,7 +19,7 @@ from .step import ReferenceStep
 from .structs import CHANNELS, HAS_COUNTS, HAS_LOGPROBS, capacity_of
 
 MAGIC, VERSION = int.from_bytes(b"FDPP", "little"), 1
-CHECKSUMMED = 1  # in `features`
+CHECKSUMMED, NUMBERED = 1, 4  # in `features`
 FLAGS = (0, 3, 4)  # what FastDeploy writes: 3 or 4; in other channels' messages that word is a batch
 
 _FORMAT = struct.Struct("<3i I 4B 4i I 2Q 2H I")
@@ -36,7 +36,7 @@ class FrameHeader(NamedTuple):
     version: int = VERSION
     channel: int = 0
     flag: int = 0
-    features: int = 0  # CHECKSUMMED, SECTIONED
+    features: int = 0  # CHECKSUMMED, SECTIONED, NUMBERED
     stop_flag: int = 0
     batch: int = 0
     cols: int = 0
@@ -54,6 +54,11 @@ class FrameHeader(NamedTuple):
     @classmethod
     def unpack(cls, message: bytes) -> FrameHeader:
         return cls(*_FORMAT.unpack_from(message))
+
+    @property
+    def service(self) -> int:
+        """The number of the service; 0: none."""
+        return self.sender >> 32 if self.features & NUMBERED else 0
 
     def frame(self) -> FrameHeader:
         """What all fragments of a frame have in common."""
@@ -81,7 +86,7 @@ def seal(frame: bytes) -> bytes:
 
 
 def encode_frame(
-    step: ReferenceStep, *, sender: int = 0, seq: int | None = None, checksum: bool = True
+    step: ReferenceStep, *, sender: int = 0, seq: int | None = None, checksum: bool = True, service: int = 0
 ) -> bytes:
     """A whole frame."""
     numbers = [*step.counts, *(n for row in step.ids for n in row)]
@@ -93,7 +98,7 @@ def encode_frame(
     if extra:
         body += bytes(-len(body) % 8) + extra
     header = FrameHeader(
-        features=SECTIONED if extra else 0,
+        features=SECTIONED * bool(extra) | NUMBERED * bool(service),
         channel=CHANNELS.index(step.channel),
         flag=step.flag,
         stop_flag=step.stop_flag,
@@ -102,7 +107,7 @@ def encode_frame(
         rows=step.rows,
         total=HEADER_SIZE + len(body),
         seq=(step.seq or 0) if seq is None else seq,
-        sender=sender,
+        sender=service << 32 | sender % (1 << 32) if service else sender,
     )
     frame = header.pack() + body
     return seal(frame) if checksum else frame
@@ -154,6 +159,20 @@ def read_header(message: bytes, channel: str, layout: Layout, *, whole: bool) ->
     if whole and len(message) != total:
         refuse("length", len(message), total)
     return header
+
+
+def check_service(message: bytes, channel: str, service: int, *, required: bool) -> None:
+    """Refuse a message of another service; `required`: also one without a number."""
+    if len(message) < HEADER_SIZE:
+        return
+    header = FrameHeader.unpack(message)
+    if header.magic != MAGIC or header.version != VERSION:
+        return
+    whole = header.fragments == 1 and header.features & CHECKSUMMED
+    if whole and header.checksum != checksum_of(message):
+        return
+    if header.service != service and (header.service or required):
+        raise MalformedMessage(channel, "service", header.service, service)
 
 
 def decode_frame(frame: bytes, channel: str, layout: Layout = GPU) -> ReferenceStep:

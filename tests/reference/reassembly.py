@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fd_postproc.errors import MalformedMessage
 from fd_postproc.layout import GPU, Layout
 
-from .frames import HEADER_SIZE, FrameHeader, decode_frame, frame_size, read_header
+from .frames import HEADER_SIZE, FrameHeader, check_service, decode_frame, frame_size, read_header
 from .sections import MOST_EXTRA, padded
 from .sequences import Sequences
 from .step import ReferenceStep
@@ -56,9 +56,10 @@ class _Sender:
 class Reassembler:
     """Puts fragments together again."""
 
-    def __init__(self, channel: str, layout: Layout = GPU) -> None:
-        self.channel, self.layout = channel, layout
-        self.fragments = self.incomplete = 0
+    def __init__(self, channel: str, layout: Layout = GPU, *, service: int = 0) -> None:
+        self.channel, self.layout, self.service = channel, layout, service
+        self.fragments = self.incomplete = self.foreign = 0
+        self._numbered = False  # whether a frame with the number has come
         self.sequences = Sequences()
         self._senders: dict[int, _Sender] = {}
         self._turn = 0
@@ -68,6 +69,12 @@ class Reassembler:
 
     def add(self, message: bytes, now: float = 0.0) -> ReferenceStep | None:
         """One message of type 2; the step that it completes, if any."""
+        if self.service:
+            try:
+                check_service(message, self.channel, self.service, required=self._numbered)
+            except MalformedMessage:
+                self.foreign += 1
+                raise
         header = read_header(message, self.channel, self.layout, whole=False)
         sender, body = header.sender, message[HEADER_SIZE:]
         if header.fragments == 1:
@@ -81,6 +88,7 @@ class Reassembler:
             self._lose(sender)  # it has gone on to another frame
             if step is None:
                 raise fault
+            self._numbered |= bool(header.service)
             self.sequences.note(sender, header.seq)
             return step
         self.fragments += 1
@@ -114,6 +122,7 @@ class Reassembler:
             self._rest(sender)
             raise
         one.completed += 1
+        self._numbered |= bool(header.service)
         self.sequences.note(sender, header.seq)
         self._rest(sender)
         known = {name for name, other in self._senders.items() if other.known}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..._version import __version__
-from ...environment import COMPACT, DISABLE, DRAFTS, PEER, STREAMS, is_on
+from ...environment import COMPACT, DISABLE, DRAFTS, PEER, SERVICE, STREAMS, is_on, service_number
 from ...errors import QueueError
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
@@ -93,13 +94,17 @@ def other_keys() -> str:
 def announce_peer(active: bool, streamed: bool = False, drafts: bool = False) -> None:
     """Announce the supported frames to the workers, which inherit this process's environment.
 
-    FastDeploy starts its workers after it has constructed the token processor, in every version.
+    FastDeploy starts its workers after it has constructed the token processor, in every version.  Among the
+    words is the service's number, a random one.  A process that inherits one keeps it: an engine for another
+    rank of data parallelism reads what workers of the first one's process send.
     """
     if active:
+        number = service_number(os.environ.get(PEER.name, "")) or secrets.randbelow((1 << 32) - 1) + 1
         words = {
             COMPACT: True,
             STREAMS: streamed,
             DRAFTS: streamed and drafts,
+            f"{SERVICE}{number:08x}": True,
         }
         os.environ[PEER.name] = ",".join(word for word, meant in words.items() if meant)
     else:

@@ -158,15 +158,22 @@ class Lifecycle(Sockets):
 
         Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
         or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, or if requests
-        are running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`).
-        A worker that sends nothing and is at work is no fault: see `verdict`.
+        are running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`), or
+        if another service uses the queue (`sharing`).  A worker that sends nothing and is at work is no
+        fault: see `verdict`.
         """
         verdict = self.verdict()
         return None if verdict is None or verdict.reason == BUSY else verdict
 
     def verdict(self) -> Health | None:
         """What `health` finds, or that the worker is busy, which restarts nobody."""
-        return self._thread_is_wrong() or self._worker_is_wrong()
+        thread, worker = self._thread_is_wrong(), self._worker_is_wrong()
+        foreign = int(self.counters.received()["foreign"])
+        refusal = self._trouble.text if self._trouble is not None else ""
+        shared = self.sharing.look(time.monotonic(), foreign, refusal)
+        if worker is not None and worker.reason in ("silent", BUSY):  # the other one took its steps
+            return thread or shared or worker
+        return thread or worker or shared
 
     def _thread_is_wrong(self) -> Health | None:
         worker = getattr(self, "worker", None)
@@ -218,7 +225,7 @@ class Lifecycle(Sockets):
         return Sight(
             now=time.monotonic(),
             steps=handled,
-            refused=self.counters.malformed,
+            refused=self.counters.malformed - int(self.counters.received()["foreign"]),
             running={name: counted.get(name, 0) for name in names},
             known=frozenset(tuple(counted)),
             # A worker whose next messages are still unread is not silent either.

@@ -10,6 +10,12 @@ construction are only counted, queue by queue, and run() drops as many from the 
 queue gives its messages in their order.
 
 No clock decides.  The kernel stamps a queue with the wall clock, which may be set at any time.
+
+A last sender that cannot be seen is in another PID namespace: that of this container before it was restarted,
+or that of another service which shares the IPC namespace.  The messages of the first are stale, those of the
+second belong to its engine.  So the queue is watched for `WATCH_S` seconds: if anything is sent or received
+meanwhile, a service is at work, and nothing is dropped.  What is left then is refused by its number where it
+is a compact frame (docs/wire-protocol.md, 13.8); FastDeploy's own messages have none.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from ...layout import Channel
 from ...process_stat import process_stat
 
 _LONGEST = 1 << 20  # bytes; no message of FastDeploy's is longer
+WATCH_S, _LOOKS = 2.0, 20  # for which a queue of unseen users is watched, in so many looks
 
 
 class StaleMessages:
@@ -74,12 +81,20 @@ class StaleMessages:
         if not waiting:
             return 0
         sent = time.strftime("%F %T", time.localtime(queue.last_send_time))
-        last = f"the last sent {sent} by process {queue.last_send_pid}"
+        unseen = _is_unseen(queue)
+        sender = "a process of another PID namespace" if unseen else f"process {queue.last_send_pid}"
+        last = f"the last sent {sent} by {sender}"
         what = f"queue {queue.id} holds {waiting} messages, {last}"
         if is_on(KEEP_STALE):
             self.log.warning(f"fd_postproc: {what}; {KEEP_STALE} keeps them")
             return 0
         stale = waiting
+        if unseen and _is_in_use(queue):
+            self.log.warning(
+                f"fd_postproc: {what}, and messages come or go: another service uses this queue; none is "
+                "dropped; give each service its own IPC namespace or port"
+            )
+            return 0
         if not (everything or _is_from_an_older_process(queue)):
             stale = min(waiting, self._waiting.get(queue.id, 0))
         if not stale:
@@ -111,6 +126,27 @@ def own_queue_ids(cfg: Any) -> set[str]:
         if isinstance(port, (int, str)) and str(port).isdecimal():
             ids |= {str(port), str(int(port) + (rank if isinstance(rank, int) else 0))}
     return ids
+
+
+def _is_unseen(queue: sysv_ipc.MessageQueue) -> bool:
+    """Whether the last sender is in another PID namespace."""
+    return int(queue.last_send_pid) == 0
+
+
+def _is_in_use(queue: sysv_ipc.MessageQueue) -> bool:
+    """Whether anything is sent to a queue, or received from it, while it is watched."""
+    before = _traffic(queue)
+    for _ in range(_LOOKS):
+        time.sleep(WATCH_S / _LOOKS)
+        if _traffic(queue) != before:
+            return True
+    return False
+
+
+def _traffic(queue: sysv_ipc.MessageQueue) -> tuple[int, ...]:
+    """What changes with a message; the two times are compared with nothing but themselves."""
+    users = queue.last_send_pid, queue.last_receive_pid
+    return (queue.current_messages, queue.last_send_time, queue.last_receive_time, *users)
 
 
 def _is_from_an_older_process(queue: sysv_ipc.MessageQueue) -> bool:

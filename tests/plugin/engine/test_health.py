@@ -14,9 +14,11 @@ import sysv_ipc
 
 import fd_postproc as fp
 from fd_postproc import queues
+from fd_postproc.environment import service_number
 from fd_postproc.fastdeploy.engine import lifecycle
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
 from fd_postproc.fastdeploy.engine.health.watch import HealthWatch
+from fd_postproc.fastdeploy.engine.processor import receiving
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
 from tests.lib.children import forked, in_a_child
@@ -140,7 +142,40 @@ def test_each_fault_is_told_in_time_and_over_with_the_next_step(
 
 
 def test_every_reason_is_among_them():
-    assert {"thread", *(reason for reason, *_ in FAULTS)} == {*REASONS}  # that one needs a real thread
+    others = {"thread", "other-service", "two-readers"}  # a real thread, and what outlasts a step
+    assert {*others, *(reason for reason, *_ in FAULTS)} == {*REASONS}
+
+
+def test_another_service_in_the_queue_is_told_for_ten_seconds(watched, log):
+    """Frames of two services in one queue: no step of the other, and both services say so."""
+    log.clear()
+    one = watched("topk")
+    ours = one.processor._receiver._service
+    assert ours == service_number(os.environ["FD_POSTPROC_PEER"]) != 0
+    with fp.Sender("topk", dialect="compact") as sender:
+        for number in ours ^ 1, ours, ours ^ 1, ours, ours ^ 1, ours ^ 1, ours ^ 1, ours ^ 1:
+            sender._service = number
+            sender.send(one.rig.message({0: [11], 1: [12]}))
+            one.receive()
+    counted = one.processor.counters.as_dict()
+    assert (counted["steps"], counted["foreign"], counted["malformed"]) == (3, 6, 6)
+    assert one.after(1) == "other-service"
+    assert gauge("other-service") == 1
+    assert all(f"{number:08x}" in log.text for number in (ours, ours ^ 1))
+    assert one.after(10) != "other-service"
+    assert gauge("other-service") == 0
+
+
+@each("reader, words", [(77, "process 77"), (-1, "another PID namespace")])
+def test_another_reader_is_told(reader, words, watched, log, monkeypatch):
+    log.clear()
+    one = watched()
+    assert one.processor._receiver._is_named
+    monkeypatch.setattr(receiving, "_watch_readers", lambda *_: reader)
+    one.processor.watch_readers(0.1)
+    assert one.after(1) == "two-readers"
+    assert words in log.text
+    monkeypatch.undo()
 
 
 @each(

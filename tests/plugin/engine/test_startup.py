@@ -93,6 +93,21 @@ def test_at_run_messages_from_before_this_process_are_dropped(queue, queue_id, l
     assert queue.current_messages == 0  # the sender, this process, began before the child
 
 
+@each("change, dropped", [(lambda q: None, 3), (lambda q: q.receive(), 0), (lambda q: q.send(b"a"), 0)])
+def test_messages_of_a_sender_that_cannot_be_seen(change, dropped, queue, queue_id, log, monkeypatch):
+    """Of another PID namespace: dropped, unless a service uses the queue meanwhile, whose they are then."""
+    while queue.current_messages:  # of the row before
+        queue.receive()
+    fill(queue)
+    monkeypatch.setattr(stale_messages, "_is_unseen", lambda queue: True)
+    monkeypatch.setattr(stale_messages, "WATCH_S", 0)
+    looks = iter([*[lambda q: None] * 5, change, *[lambda q: None] * 50])
+    traffic = stale_messages._traffic
+    monkeypatch.setattr(stale_messages, "_traffic", lambda q: (next(looks)(q), traffic(q))[1])
+    assert StaleMessages("topk", config(queue_id), log).at_construction() == dropped
+    assert "process 0" not in str(log.mock_calls)
+
+
 def test_messages_are_kept_on_request(queue, queue_id, log, monkeypatch):
     monkeypatch.setenv("FD_POSTPROC_KEEP_STALE", "1")
     assert StaleMessages("topk", config(queue_id), log).at_construction() == 0

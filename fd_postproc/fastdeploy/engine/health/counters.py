@@ -21,6 +21,7 @@ NAMES = {
     "results": "Results that were made",
     "malformed": "Messages that were refused",
     "corrupt": "Messages of these that were compact frames with a wrong checksum",
+    "foreign": "Messages of these that were compact frames of another service",
     "incomplete": "Compact frames that never became whole",
     "missing": "Compact frames that did not come between others, incomplete and refused ones among them",
     "doubled": "Compact frames whose number had come already",
@@ -33,7 +34,7 @@ NAMES = {
     "build_seconds": "Time to make results, waiting for sampling masks included",
     "put_seconds": "Time to deliver results to the scheduler",
 }
-RECEIVED = ("wait_seconds", "corrupt", *TROUBLES)
+RECEIVED = ("wait_seconds", "corrupt", "foreign", *TROUBLES)
 """Totals that a `Receiver` counts."""
 STAGES = ("steps", "results", "receive_seconds", "build_seconds", "put_seconds")
 """Totals that `Stages` counts."""

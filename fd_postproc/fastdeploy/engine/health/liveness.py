@@ -17,7 +17,18 @@ _REFUSALS = 3  # consecutive refused messages that count as a fault of the worke
 _REFUSED_S = 2.0  # seconds without a step that do, after refused messages or a removed queue
 _WINDOW_S = 0.5  # seconds at least over which the worker's CPU time is compared
 
-REASONS = ("thread", "step", "queue", "worker", "stopped", "silent", "removed", "refused")
+REASONS = (
+    "thread",
+    "step",
+    "queue",
+    "worker",
+    "stopped",
+    "silent",
+    "removed",
+    "refused",
+    "other-service",
+    "two-readers",
+)
 """Label values of the engine process's gauge; ``engine`` is the API server's."""
 
 BUSY = "busy"

@@ -16,7 +16,9 @@ from ....environment import QUEUE_MODE
 from ....errors import MalformedMessage, QueueError, QueueRemoved
 from ....flight.codes import Kind
 from ....log_throttle import Backoff, last_sender_text
+from ....ops.environment import service
 from ..health.reporter import Reporter
+from ..health.sharing import Sharing
 from ..results._results import Stages
 from .finish import POLL
 from .pairing import DRAFT_WAIT_S
@@ -53,6 +55,11 @@ class Receiving(Steps):
     """Question of `activation` that the start could not ask: why do FastDeploy's ops use another queue?"""
     _open_told = (0, 0)
     _open_frames = (0, 0)  # at the last look, and the pieces until then
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """Judge of whether another service uses the queue."""
+        return Sharing()
 
     @cached_property
     def removals(self) -> Backoff:
@@ -132,6 +139,7 @@ class Receiving(Steps):
                 self.ask_for_keys = None
             self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
             self._receiver._follows_sender, self._receiver._ring = True, self.recorder.ring
+            self._receiver._service = service()
             if self.recorder.keeps_frames:
                 self._receiver._keeper = partial(self.best_effort, "recording a message", self._record_step)
             self.counters.follow(self._receiver)
@@ -222,11 +230,14 @@ class Receiving(Steps):
     def watch_readers(self, seconds: float) -> None:
         """Sleep, and check whether another process takes messages out of the queue meanwhile."""
         receiver = self._receiver
-        if receiver is None or self.recorder.ring is None or not self.counters.steps:
+        if receiver is None or not self.counters.steps:
             time.sleep(seconds)  # the kernel tells who read in an earlier run
         else:
             thread = getattr(self.worker, "native_id", None) or 0
-            self._other_reader = _watch_readers(receiver.msqid, thread, seconds) or self._other_reader
+            reader = _watch_readers(receiver.msqid, thread, seconds, receiver._is_named)
+            if reader:
+                self._other_reader = reader
+                self.sharing.note_reader(time.monotonic(), reader)
 
     def _look_at_frames(self, receiver: Receiver) -> None:
         """Report frames whose sender has stopped in the middle, once."""

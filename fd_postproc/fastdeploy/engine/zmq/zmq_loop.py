@@ -47,7 +47,11 @@ class Arrivals:
     @property
     def stats(self) -> dict[str, int | float]:
         """The totals that a queue has, too."""
-        return {"wait_seconds": self.waited, "corrupt": 0, "incomplete": 0, **self._sequences.stats}
+        return {
+            "wait_seconds": self.waited,
+            **dict.fromkeys(("corrupt", "foreign", "incomplete"), 0),
+            **self._sequences.stats,
+        }
 
     @property
     def senders(self) -> dict[int, dict[str, int]]:
