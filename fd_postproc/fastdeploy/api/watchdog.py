@@ -15,10 +15,9 @@ from typing import Any
 
 from ...environment import ENGINE_WATCHDOG, is_on
 from .. import replacements
-from ..logs import api_log, export
+from ..logs import api_log, counter, export
 from .chunks.model_fields import NotPlain
 from .connections import NoResults
-from .counters import counter
 from .engine_process import EngineProcess, Unknown, listener, socket_file
 from .loading import when_loaded
 

@@ -20,6 +20,7 @@ from ...queues import queue_id_from_env
 from . import fast_paths
 from .delivery.wake_up import WakeUp
 from .health.liveness import Health, Liveness, Sight
+from .health.outflow import Outflow, Outlet
 from .health.watch import HealthWatch
 from .processor.warmup import Warmup
 from .stale_messages import StaleMessages
@@ -147,10 +148,11 @@ class Lifecycle(Sockets):
         """The fault and its reason; None if there is none.
 
         Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
-        or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, or if requests
-        are running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`).
+        or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, if requests are
+        running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`), or if
+        results are made and none of them leaves (`outflow`).
         """
-        return self._thread_is_wrong() or self._worker_is_wrong()
+        return self._thread_is_wrong() or self._worker_is_wrong() or self._outlet_is_wrong()
 
     def _thread_is_wrong(self) -> Health | None:
         worker = getattr(self, "worker", None)
@@ -187,6 +189,27 @@ class Lifecycle(Sockets):
             return None
         with self.liveness_lock:
             return self.liveness.look(self._sight())
+
+    @cached_property
+    def outflow(self) -> Outflow:
+        """The judge of the way out."""
+        return Outflow()
+
+    def _outlet_is_wrong(self) -> Health | None:
+        if getattr(self, "resource_manager", None) is None:  # nothing runs yet
+            return None
+        delivery, scheduler = self.delivery, self.cached_generated_tokens
+        # The data-parallel scheduler keeps a local one.
+        tables = (getattr(one, "responses", None) for one in (scheduler, getattr(scheduler, "_scheduler", None)))
+        with self.liveness_lock:
+            return self.outflow.look(
+                Outlet(
+                    now=time.monotonic(),
+                    table=next((one for one in tables if isinstance(one, dict)), None),
+                    puts=(delivery.puts, delivery.unput),
+                    sends=delivery.sends_so_far,
+                )
+            )
 
     def _sight(self) -> Sight:
         receiver, counted, trouble = self._receiver, self.tokens_counter, self._trouble

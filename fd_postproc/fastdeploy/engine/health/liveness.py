@@ -11,7 +11,7 @@ _FORGET = 0.98  # of what is usual, at each look
 _REFUSALS = 3  # consecutive refused messages that count as a fault of the worker
 _REFUSED_S = 2.0  # seconds without a step that do, after refused messages or a removed queue
 
-REASONS = ("thread", "step", "queue", "worker", "stopped", "silent", "removed", "refused")
+REASONS = ("thread", "step", "queue", "worker", "stopped", "silent", "removed", "refused", "undelivered")
 """Label values of the engine process's gauge; ``engine`` is the API server's."""
 
 
