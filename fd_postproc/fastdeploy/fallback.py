@@ -73,9 +73,7 @@ class Guard:
         if kind not in self._kinds and len(self._kinds) < _MOST_KINDS:
             self._kinds.add(kind)
             trace = "".join(traceback.format_exception(error))
-            self._log().error(
-                f"fd_postproc: {seam.name} failed, {seam.falls_back}: {kind}: {error}\n{trace}"
-            )
+            self._log().error(f"fd_postproc: {seam.name} failed, {seam.falls_back}: {kind}: {error}\n{trace}")
         if ends:
             self._log().error(
                 f"fd_postproc: {seam.name} failed {self.in_a_row} times in a row: FastDeploy's own is used "
@@ -89,6 +87,8 @@ class Guard:
 
 def count(seam: str) -> None:
     """Count one fallback in ``fd_postproc_fallbacks_total{seam=...}``."""
-    total = counter("fallbacks", "How often a part of fd_postproc raised and FastDeploy's own took over", "seam")
+    total = counter(
+        "fallbacks", "How often a part of fd_postproc raised and FastDeploy's own took over", "seam"
+    )
     if total is not None:
         total.labels(seam).inc()

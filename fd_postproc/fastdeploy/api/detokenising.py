@@ -381,7 +381,7 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     guard = Guard("api detokenising", api_log)
 
     def go_back(answers: Any, task_id: Any, before: tuple[int, int, int] | None) -> None:
-        """Make an answer's state what it was before ours failed, so that FastDeploy's method goes on from it."""
+        """Restore an answer's state before a failure of ours; FastDeploy's method goes on from it."""
         if before is None:
             answers.pop(task_id, None)
             return

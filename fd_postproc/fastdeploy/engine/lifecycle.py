@@ -200,7 +200,9 @@ class Lifecycle(Sockets):
             return None
         delivery, scheduler = self.delivery, self.cached_generated_tokens
         # The data-parallel scheduler keeps a local one.
-        tables = (getattr(one, "responses", None) for one in (scheduler, getattr(scheduler, "_scheduler", None)))
+        tables = (
+            getattr(one, "responses", None) for one in (scheduler, getattr(scheduler, "_scheduler", None))
+        )
         with self.liveness_lock:
             return self.outflow.look(
                 Outlet(

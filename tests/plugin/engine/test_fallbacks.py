@@ -112,7 +112,7 @@ def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan
     step = [result(plan, name, finished=name == "c") for name in "abcd"]
     delivery.put(scheduler, step)
     assert delivery.puts == 1
-    assert sum(scheduler.batch_responses_per_step, []) == step
+    assert [one for some in scheduler.batch_responses_per_step for one in some] == step
     got = scheduler.get_results()
     assert {name: [one.outputs.token_ids for one in some] for name, some in got.items()} == {
         name: [[5]] for name in "abcd"
@@ -196,7 +196,7 @@ def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch):
                     *([plan.fd.RequestOutput("c", error_code=500)] if token == 0 else ()),
                 ]
             )
-            until(lambda: all_came([token + 1, token + 1, 1]))
+            until(lambda count=token + 1: all_came([count, count, 1]))
         engine.scheduler.put_results([result(plan, "a", 9, finished=True)])
         until(lambda: all_came([9, 8, 1]))
         assert sender.is_alive()

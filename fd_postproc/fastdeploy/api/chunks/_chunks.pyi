@@ -1,9 +1,9 @@
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any, final
 
-from ...fallback import Guard
-
 from typing_extensions import Self, disjoint_base
+
+from ...fallback import Guard
 
 PROBES: tuple[float, ...]
 PYTHON: FloatStyle

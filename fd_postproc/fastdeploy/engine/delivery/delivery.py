@@ -60,7 +60,7 @@ class Delivery:
         self.puts = self.unput = 0
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
-        """Put the results of a step into the scheduler; by its own method where ours fails, as far as it did."""
+        """Put the results of a step into the scheduler; by its own method those that ours fails to put."""
         try:
             results = self._put(scheduler, results)
             if results is not None:
