@@ -85,8 +85,8 @@ class _Packer:
     """Stand-in that FastDeploy's method finds as ``msgpack``; it packs `results`.
 
     Where ours fails, the real msgpack packs their dictionaries, as FastDeploy has it.  A request whose
-    results msgpack refuses (too large for it, or of an unknown type) ends with an error that says so.  FastDeploy
-    loses the whole message then, with the results of all other requests.
+    results msgpack refuses (too large for it, or of an unknown type) ends with an error that says so.
+    FastDeploy loses the whole message then, with the results of all other requests.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ class Pairing(BestEffort):
             self._deliver_or_tell(waiting, "results that waited were not delivered")
 
     def _deliver_or_tell(self, results: list[Any], what: str) -> None:
-        """Deliver results; a failure is logged and counted, for what comes after it must go out all the same."""
+        """Deliver results; a failure is logged and counted, and what comes after it goes out all the same."""
         try:
             self.deliver(results)
         except Exception as error:

@@ -136,8 +136,10 @@ cdef class Handover:
         Only of requests that go on: those that ended are recycled, which FastDeploy does not do twice.
         ``wrapped(result)`` makes FastDeploy's response of a result that is not of ours.
         """
-        back = {name: [one if Py_TYPE(one) == <PyTypeObject *>self.result else wrapped(one) for one in waiting]
-                for name, waiting in responses.items()}
+        cdef dict back = {}
+        for name, waiting in responses.items():
+            back[name] = [one if Py_TYPE(one) == <PyTypeObject *>self.result else wrapped(one)
+                          for one in waiting]
         with self.scheduler.mutex:
             self._prepend(back)
 
