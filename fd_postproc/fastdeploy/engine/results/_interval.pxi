@@ -61,7 +61,7 @@ cdef class Interval:
         return True
 
     cdef bint _is_first(self, PyObject *result) except -1:
-        """Whether a result is an answer's first: after an abort, whose end is not ours, an id may come again."""
+        """Whether a result is an answer's first: after an abort an id may come again."""
         cdef PyObject *output = at_offset(result, self.plan.r_outputs)[0]
         if output == NULL:
             return False
