@@ -29,12 +29,20 @@ says what takes each one's place, and what is checked besides the code.
   `token processor`, `api chunks`, `save ops`, `streams` have none, but `fd_postproc_active`.
 * `FD_POSTPROC_DISABLE=1` turns off everything, `FD_POSTPROC_API=0` the API server's side alone.
 * When a token processor stops, what it put into FastDeploy's classes is taken out again.
+
+## Where one of ours raises
+
+FastDeploy's own takes over for that call, as the table says. The log has the first traceback of
+each kind, `fd_postproc_fallbacks_total{seam="NAME"}` counts them all. After three in a row
+FastDeploy's own stays until the process is started again: the log says so, and the seam's gauge is
+0. A wrong result is no exception: only what raises is seen here.
 """
 
 
 def page() -> str:
     """The text of the page."""
-    parts = [HEAD]
+    parts = [HEAD, "| seam | where ours raises |", "|---|---|"]
+    parts += [f"| {seam.name} | {seam.falls_back} |" for seam in SEAMS.values()]
     for side, title in SIDES.items():
         parts.append(f"\n## {title}\n")
         for seam in SEAMS.values():

@@ -74,3 +74,18 @@ _forward = _Forward()
 def forward() -> None:
     """Forward the library's warnings (a full queue, an open one) to FastDeploy's log."""
     logging.getLogger("fd_postproc").addHandler(_forward)
+
+
+_counters: dict[str, Any] = {}
+
+
+def counter(name: str, text: str, label: str) -> Any:
+    """The metric ``fd_postproc_NAME_total{LABEL=...}``; None in a process without prometheus_client."""
+    if name not in _counters:
+        try:
+            from prometheus_client import Counter
+
+            _counters[name] = Counter(f"fd_postproc_{name}", text, [label])
+        except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
+            _counters[name] = None
+    return _counters[name]

@@ -39,6 +39,7 @@ class Seam:
     ours: str  # what takes its place: ``module:name`` below `fd_postproc.fastdeploy`
     checked: str  # what is looked at besides the code that `stands_for` names
     gain: str  # what becomes faster or safer
+    falls_back: str  # what happens where ours raises, for the log and the page
     stands_for: tuple[str, ...] = ()
     """FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
     ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them; one that no
@@ -160,6 +161,7 @@ _ROWS = (
         "engine.processor_class:make_class",
         "A subclass, which FastDeploy loads by its own entry point.",
         "a step is decoded, advanced and delivered in one loop",
+        "the request ends with an error, or the step is lost and counted: FastDeploy has nothing for a step",
         (
             *(f"TokenProcessor.{name}" for name in _REPLACED),
             "inter_communicator.zmq_server:ZmqIpcServer.recv_pyobj",
@@ -176,6 +178,7 @@ _ROWS = (
         "engine.results.result_classes:plan_of",
         "Subclasses of the result classes; `to_dict` is asked once with values that tell where each goes.",
         "results become dictionaries by a template, not by FastDeploy's to_dict",
+        "FastDeploy's to_dict makes the dictionaries of that message, and the real msgpack packs them",
         ("RequestOutput.to_dict", "CompletionOutput.to_dict", "RequestMetrics.to_dict"),
     ),
     Seam(
@@ -186,6 +189,7 @@ _ROWS = (
         "engine.results.result_classes:plan_of",
         "Two requests are stamped by FastDeploy's method.",
         "requests are advanced in one loop, which sets the four known time stamps",
+        "the request ends with an error that its client sees",
         ("engine.request:RequestMetrics.record_recv_token",),
     ),
     Seam(
@@ -196,6 +200,7 @@ _ROWS = (
         "engine.results._results:Sums",
         "The attributes of the metric objects.",
         "a step's samples of FastDeploy's metrics are summed up, not observed one by one",
+        "the samples are lost, the request goes on",
         ("output.token_processor:TokenProcessor._record_metrics",),
     ),
     Seam(
@@ -206,6 +211,7 @@ _ROWS = (
         "engine.delivery.delivery:handover_in",
         "At each step, that the scheduler's methods are its class's.",
         "a step's results go into FastDeploy's scheduler and out of it at once, not one by one",
+        "the scheduler's own put_results gets what is not in it yet, its get_results gives what is there",
         (
             *("LocalScheduler.put_results", "LocalScheduler.get_results"),
             *(f"scheduler.data:ScheduledResponse.{name}" for name in ("__init__", "request_id", "finished")),
@@ -219,6 +225,7 @@ _ROWS = (
         "engine.delivery.wake_up:WakeUp",
         "That the attribute is a number.",
         "FastDeploy's sender is woken when results are put, it does not look for them now and then",
+        "the scheduler keeps the wait that it has",
         ("LocalScheduler.put_results", "LocalScheduler.get_results"),
     ),
     Seam(
@@ -229,6 +236,7 @@ _ROWS = (
         "engine.delivery.delivery:Delivery",
         "At each round, that the server's methods are its class's.",
         "a step's results are sorted, packed and sent in one go, not one by one, without dictionaries",
+        "FastDeploy's send_response sends the batch, and its loop goes on with what was put back",
         (
             *("EngineService._zmq_send_generated_tokens", "EngineService._decode_token"),
             *("inter_communicator.zmq_server:ZmqServerBase._send_batch_response",),
@@ -244,6 +252,7 @@ _ROWS = (
         "engine.processor.advance:adds_up",
         "That the method is its class's.",
         "the scheduler's log is told of a step's tokens in one call, not of each request's",
+        "the log lacks the tokens, the request goes on",
         (
             "SchedulerMetricsLogger.on_decode_tokens",
             "output.token_processor:TokenProcessor._is_decode_stage",
@@ -268,6 +277,7 @@ _ROWS = (
         "api.activation:settle",
         "The models, as pydantic has them, and how it prints floats.",
         "the JSON of a chunk is written at once, not by pydantic",
+        "FastDeploy's own class or method makes the part, and pydantic writes it",
         (
             *(
                 "OpenAIServingChat._create_chat_logprobs",
@@ -288,6 +298,7 @@ _ROWS = (
         "api.connections:install",
         "Results that come in batches.",
         "results are kept that come before their request is registered; every stream gets a turn",
+        "FastDeploy's map drops an early result; its request ends with an error that says so",
         (
             *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
             *("DealerConnectionManager.cleanup_request", "utils:get_base_request_id"),
@@ -301,6 +312,7 @@ _ROWS = (
         "api.unpacking:install",
         "That it unpacks with the module msgpack.",
         "log-probabilities stay packed until they are written, and experts are arrays",
+        "msgpack unpacks the message",
         ("DealerConnectionManager._dispatch_batch_responses", "utils:get_base_request_id"),
     ),
     Seam(
@@ -320,6 +332,7 @@ _ROWS = (
         "api.watchdog:install",
         "The parameters and names of the methods; FastDeploy's own run first.",
         "requests end when the engine's process is gone",
+        "FastDeploy's own method answers; nobody watches the engine",
     ),
     Seam(
         "api start",
@@ -329,6 +342,7 @@ _ROWS = (
         "api.entry:install",
         "FastDeploy's own runs first.",
         "the program's own classes are replaced, and the gauges are set, when the server starts",
+        "FastDeploy's own classes stay",
     ),
     Seam(
         "api detokenising",
@@ -338,6 +352,7 @@ _ROWS = (
         "api.detokenising:install",
         "For each tokenizer, canned texts are decoded both ways.",
         "new text is put together from the bytes of the tokens",
+        "FastDeploy's ids2tokens decodes, from the state before",
         ("*.ids2tokens",),
     ),
     Seam(
@@ -348,6 +363,7 @@ _ROWS = (
         "api.parsers:install",
         "Each parser's code, and random answers, which are parsed both ways.",
         "known parsers are given an excerpt of the answer so far, and results of several tokens in pieces",
+        "FastDeploy's own method parses the whole answer so far",
         ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
     ),
     Seam(
@@ -358,6 +374,7 @@ _ROWS = (
         "api.responses:install",
         "The class writes canned JSON as it is known to.",
         "answers that are not streamed are written once, long ones in pieces",
+        "FastDeploy's response class writes the dictionary, if no byte was sent",
         is_program=True,
     ),
     Seam(
@@ -371,6 +388,7 @@ _ROWS = (
         "worker.entry:replace_save_ops",
         "Ours is called with the same arguments; any it does not know are left to FastDeploy's op.",
         "a step is one small message, and no kernel limit has to be raised",
+        "FastDeploy's op sends, if nothing was sent; over ZeroMQ the worker ends with the exception",
     ),
     Seam(
         "streams",
@@ -380,6 +398,7 @@ _ROWS = (
         "worker.streams:replace_builder",
         "Only where the engine's process has said that it reads frames.",
         "a step over ZeroMQ is one frame, not an object with tensors for each request",
+        "FastDeploy's builder makes its objects, if no piece of a long step was sent",
         (
             "_build_stream_transfer_data",
             *(f"worker.output:LogprobsTensors.{name}" for name in ("slice_rows", "tolists")),

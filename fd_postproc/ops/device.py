@@ -23,6 +23,7 @@ from ..layout import Channel, Layout
 from ..queues import key_text
 from .arguments import Sizes, say
 from .environment import dialect_of, message_id, service
+from .sent import sent
 from .table import SAVE_OPS
 from .watch import waiting, watch
 
@@ -92,6 +93,7 @@ class DeviceSaves:
         )
         if refusal is not None:
             raise UnfitNumber(say(op, width, cols, refusal))
+        sent.count += 1
         self._forget_finished()
 
     def send_all(self) -> None:

@@ -10,6 +10,7 @@ from .arguments import Sizes, say
 from .device import saves
 from .environment import dialect_of, message_id, service
 from .pool import Pool
+from .sent import sent
 from .table import SAVE_OPS
 from .watch import waiting, watch
 
@@ -56,6 +57,8 @@ def save(
     except QueueRemoved:
         gone = True  # the next call makes a new queue
         raise
+    else:
+        sent.count += refusal is None
     finally:
         senders.give_back(which, sender, gone)
     if refusal is not None:

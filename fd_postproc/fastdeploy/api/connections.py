@@ -8,8 +8,10 @@ once, about one request in a hundred.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
+import inspect
 import sys
 import time
 from collections import OrderedDict
@@ -19,6 +21,8 @@ from typing import Any
 from ...environment import GC, is_on
 from .. import replacements
 from ..array_readers import announce
+from ..fallback import Guard
+from ..logs import api_log
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
 
@@ -29,6 +33,7 @@ MOST_GONE = 4096  # ended requests that are remembered, whose late results are d
 
 TOO_MANY = f"early results were dropped, there were more than {MOST_HELD:,} groups of them"
 TOO_LARGE = f"early results were dropped, they took more than {MOST_BYTES >> 20} MiB"
+FAILED = "early results were dropped, holding them failed"
 TOO_OLD = f"early results were dropped, their request was not registered within {KEEP_EARLY_S:.0f} s"
 
 
@@ -67,6 +72,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
     Above `MOST_BYTES` the request with the most bytes loses its early results, above `MOST_HELD` the oldest
     request does.  It ends with an error as soon as it is registered.
+
+    Of a request that has ended, late results are dropped, until its id is used again: a request of that id
+    was sent (`expect`), or an answer begins although the ended request's had begun before.
     """
 
     def __init__(self, registered: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,18 +84,29 @@ class RequestMap(dict):  # type: ignore[type-arg]
         self.groups = self.size = 0  # that are held, and the bytes of memory that they take
         # Requests that have lost their early results: when, and why.
         self.dropped: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self.gone: OrderedDict[str, None] = OrderedDict()  # requests that have ended
+        self.begun: set[str] = set()  # registered requests that have had a result
+        self.gone: OrderedDict[str, bool] = OrderedDict()  # requests that have ended: whether they had one
+        self.guard = Guard("api connections", api_log)
 
     def get(self, name: str, default: Any = None) -> Any:
         queue = super().get(name)
         if queue is not None:
+            self.begun.add(name)
             return queue
-        return default if default is not None or name in self.gone else _Early(self, name)
+        return _Early(self, name) if default is None and self.guard.is_on else default
 
     def __setitem__(self, name: str, queue: Any) -> None:
         super().__setitem__(name, queue)
+        try:
+            self._register(name, queue)
+        except Exception as error:  # the request itself is registered
+            self.guard.failed(error)
+
+    def _register(self, name: str, queue: Any) -> None:
         self.gone.pop(name, None)
+        self.begun.discard(name)
         if name in self.held:
+            self.begun.add(name)
             for group in self._release(name):
                 queue.put_nowait(group)
         since, why = self.dropped.pop(name, (0.0, ""))
@@ -95,19 +114,49 @@ class RequestMap(dict):  # type: ignore[type-arg]
             text = f"{why}; this request has lost its own and ends here: send it again"
             queue.put_nowait(NoResults(ResultsDropped(text)))
 
+    def expect(self, name: str) -> None:
+        """Note that a request is on its way to the engine: results of its id are no ended request's any more.
+
+        FastDeploy's ids of choices end in ``_0``, ``_1``, ...; its map has what stands before that.
+        """
+        self.gone.pop(name, None)
+        self.gone.pop(name.rpartition("_")[0], None)
+
     def pop(self, name: str, *default: Any) -> Any:
-        _remember(self.gone, name, None)
+        _remember(self.gone, name, name in self.begun)
+        self.begun.discard(name)
         return super().pop(name, *default)
 
     def clear(self) -> None:
         super().clear()
         self.held.clear()
         self.dropped.clear()
+        self.begun.clear()
         self.groups = self.size = 0
 
     def hold(self, name: str, group: Any) -> None:
-        """Hold a group of results of an id that is not registered."""
+        """Hold a group of results of an id that is not registered; never raises.
+
+        A request that loses its group by a failure ends with an error, as soon as it is registered.
+        """
+        try:
+            self._hold(name, group)
+            self.guard.worked()
+        except Exception as error:
+            self.guard.failed(error)
+            with contextlib.suppress(Exception):
+                if name not in self.gone:
+                    self._lose(name, self.clock(), FAILED)
+
+    def _hold(self, name: str, group: Any) -> None:
         now = self.clock()
+        if name in self.gone:
+            if not _begins(group):
+                return
+            if not self.gone[name]:  # it is the ended request's own
+                self.gone[name] = True
+                return
+            del self.gone[name]
         while self.held and now - next(iter(self.held.values())).since >= KEEP_EARLY_S:
             self._release(next(iter(self.held)))
             note(TOO_OLD)
@@ -134,6 +183,9 @@ class RequestMap(dict):  # type: ignore[type-arg]
 
     def _drop(self, name: str, now: float, why: str) -> None:
         self._release(name)
+        self._lose(name, now, why)
+
+    def _lose(self, name: str, now: float, why: str) -> None:
         _remember(self.dropped, name, (now, why))
         note(why)
 
@@ -190,18 +242,26 @@ def install(module: Any) -> Callable[[], None]:
     if dispatch is None:
         raise NotPlain("results come one by one here, after their request was registered")
 
+    guard = Guard("api connections", api_log)
+
     @functools.wraps(stock_init)
     def __init__(manager: Any, *arguments: Any, **options: Any) -> None:
         stock_init(manager, *arguments, **options)
-        if type(getattr(manager, "request_map", None)) is dict:
-            manager.request_map = RequestMap(manager.request_map)
+        try:
+            if guard.is_on and type(getattr(manager, "request_map", None)) is dict:
+                manager.request_map = RequestMap(manager.request_map)
+        except Exception as error:
+            guard.failed(error)
 
     @functools.wraps(stock_initialize)
     async def initialize(manager: Any, *arguments: Any, **options: Any) -> Any:
         outcome = await stock_initialize(manager, *arguments, **options)
-        take_turns(getattr(manager, "pull_client", None))
-        tell_of_arrays(manager, module)
-        freeze()
+        try:
+            take_turns(getattr(manager, "pull_client", None))
+            tell_of_arrays(manager, module)
+            freeze()
+        except Exception as error:
+            guard.failed(error)
         return outcome
 
     return replacements.install(
@@ -223,7 +283,7 @@ def take_turns(stream: Any) -> None:
     faster than this process, the dispatcher never waits, and no client gets another chunk.
     """
     stock = getattr(stream, "read", None)
-    if not asyncio.iscoroutinefunction(stock) or "read" in getattr(stream, "__dict__", {"read": None}):
+    if not inspect.iscoroutinefunction(stock) or "read" in getattr(stream, "__dict__", {"read": None}):
         return
 
     async def read() -> Any:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..logs import api_log
+from ..logs import api_log, counter
 from .chunks._chunks import forget_totals, tell_notes_to
-
-_counters: dict[str, Any] = {}
 
 
 def begin() -> None:
@@ -26,15 +22,3 @@ def _tell(reason: str, count: int) -> None:
     if str(count).strip("0") == "1":
         times = "once" if count == 1 else f"{count} times"
         api_log().info(f"fd_postproc: API side left to FastDeploy's own code {times}: {reason}")
-
-
-def counter(name: str, text: str, label: str) -> Any:
-    """The metric ``fd_postproc_NAME_total{LABEL=...}``; None in a process without prometheus_client."""
-    if name not in _counters:
-        try:
-            from prometheus_client import Counter
-
-            _counters[name] = Counter(f"fd_postproc_{name}", text, [label])
-        except (ImportError, OSError, ValueError):  # none, no file to share, or the name is taken
-            _counters[name] = None
-    return _counters[name]

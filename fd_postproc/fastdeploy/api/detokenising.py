@@ -22,11 +22,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import replacements
+from ..fallback import Guard
+from ..logs import api_log
 from . import mends
 from .answer_text import AnswerText
 from .chunks._chunks import ByteTokens, PieceTokens, note
 from .chunks.model_fields import NotPlain
-from .joined_results import are_expected
+from .joined_results import are_expected, withdraw
 from .loading import is_serving
 
 METHOD = "ids2tokens"
@@ -355,8 +357,9 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
     @functools.wraps(stock_init)
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
-        if is_serving() and getattr(processor, "tokenizer", None) is not None:
-            ways_of(processor.tokenizer)  # before the first client waits for it
+        with contextlib.suppress(Exception):  # it is asked again at the first answer
+            if is_serving() and getattr(processor, "tokenizer", None) is not None:
+                ways_of(processor.tokenizer)  # before the first client waits for it
 
     def is_left_to_fastdeploy() -> bool:
         # Asked once an answer: reading the environment takes longer than decoding.
@@ -376,6 +379,17 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
             return decode_token(decode, ids, prefix, read, to_the_end)
         text: tuple[str, int, int] = tokenizer.decode_token(ids, prefix, read)
         return text
+
+    guard = Guard("api detokenising", api_log, when_off=withdraw)
+
+    def go_back(answers: Any, task_id: Any, before: tuple[int, int, int] | None) -> None:
+        """Restore an answer's state before a failure of ours; FastDeploy's method goes on from it."""
+        if before is None:
+            answers.pop(task_id, None)
+            return
+        status = answers[task_id]
+        status[0], status[1] = before[:2]
+        del status[2][before[2] :]
 
     def advance(tokenizer: Any, status: list[Any], new_ids: list[int], releases: str = "") -> str:
         """Add new ids to an answer's state; return the new text, which is not added.
@@ -431,18 +445,30 @@ def _changes(cls: Any, envs: Any) -> Iterator[tuple[Any, str, Any]]:
         status = answers.get(task_id)
         if status is not None and type(status[-1]) is AnswerText:
             status[-1] = str(status[-1])
-        if type(token_id) is not list or (status is not None and len(status) != STATE):
+        if not guard.is_on or type(token_id) is not list or (status is not None and len(status) != STATE):
             return stock(processor, token_id, task_id)
-        if status is None:
-            if is_left_to_fastdeploy():
-                return stock(processor, token_id, task_id)
-            status = answers[task_id] = [0, 0, [], ""]
-        previous = status[3]
-        text = advance(vars(processor)["tokenizer"], status, token_id, releases)
-        if text:
-            status[3] = previous + text
-        return text, status[2], previous
+        before = None if status is None else (status[0], status[1], len(status[2]))
+        try:
+            if status is None and not is_left_to_fastdeploy():
+                status = answers[task_id] = [0, 0, [], ""]
+            told = None
+            if status is not None:
+                previous = status[3]
+                text = advance(vars(processor)["tokenizer"], status, token_id, releases)
+                told = text, status[2], previous
+                if text:
+                    status[3] = previous + text
+        except Exception as error:
+            go_back(answers, task_id, before)
+            outcome = stock(processor, token_id, task_id)  # raises what FastDeploy raises
+            guard.failed(error)
+            return outcome
+        if guard.in_a_row:
+            guard.worked()
+        return stock(processor, token_id, task_id) if told is None else told
 
+    ids2tokens.go_back = go_back  # type: ignore[attr-defined]
+    ids2tokens.guard = guard  # type: ignore[attr-defined]
     ids2tokens.advance = advance  # type: ignore[attr-defined]
     ids2tokens.holds_text = holds_text  # type: ignore[attr-defined]
     ids2tokens.split = split  # type: ignore[attr-defined]

@@ -65,7 +65,11 @@ def _put_in(name: str, module: Any) -> None:
 def install(module: Any) -> Callable[[], None]:
     """Have the class of ``engine_client`` report the server's start; return a function that restores."""
     from .. import replacements
+    from ..fallback import Guard
+    from ..logs import api_log
     from .loading import is_serving
+
+    guard = Guard("api start", api_log, most=None)  # FastDeploy's own runs in any case
 
     cls = module.EngineClient
     stock = cls.create_zmq_client
@@ -73,9 +77,12 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(stock)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
         outcome = stock(client, *arguments, **options)
-        if is_serving():
-            started()
-            _settle_joined_results(client)
+        try:
+            if is_serving():
+                started()
+                _settle_joined_results(client)
+        except Exception as error:
+            guard.failed(error)
         return outcome
 
     return replacements.install("api start", (cls, "create_zmq_client", create_zmq_client))

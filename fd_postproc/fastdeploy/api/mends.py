@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ...environment import MENDS, is_on
-from .counters import counter
+from ..logs import counter
 
 PIECES = "pieces"
 """A result with several tokens, worked on in pieces (`pieces`)."""

@@ -16,11 +16,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import replacements
+from ..fallback import Guard
+from ..logs import api_log
 from . import mends
 from .answer_text import AnswerText
 from .chunks._chunks import note
 from .chunks.model_fields import NotPlain
 from .excerpt import Excerpt, Marks
+from .joined_results import withdraw
 from .known_parsers import REASONING, marks_of
 from .loading import is_serving
 from .pieces import Pieces, Tokens
@@ -149,11 +152,28 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
 
     def ids2tokens(token_id: Any, task_id: Any, releases: str = "") -> Any:
         processor: Any = processor_of()
-        status = processor.decode_status.get(task_id)
+        answers = processor.decode_status
+        status = answers.get(task_id)
+        before = None if status is None else (status[0], status[1], len(status[2]))
+        try:
+            told = of_excerpt(processor, answers, status, token_id, task_id, releases)
+        except Exception as error:
+            stock.go_back(answers, task_id, before)
+            outcome = stock(processor, token_id, task_id, releases)  # raises what FastDeploy raises
+            stock.guard.failed(error)
+            return outcome
+        return stock(processor, token_id, task_id, releases) if told is None else told
+
+    def of_excerpt(
+        processor: Any, answers: Any, status: Any, token_id: Any, task_id: Any, releases: str
+    ) -> tuple[Any, Any, Any] | None:
+        """What ``ids2tokens`` returns, of an excerpt; None where the answer's state is FastDeploy's."""
+        if not stock.guard.is_on:
+            return None
         if status is None or type(status[-1]) is not AnswerText or status[3].marks is not marks:
-            status = _begun(processor.decode_status, task_id, status)
+            status = _begun(answers, task_id, status)
         if status is None or type(token_id) is not list:
-            return stock(processor, token_id, task_id, releases)
+            return None
         answer = status[3]
         delta = advance(processor.tokenizer, status, token_id, releases)
         excerpt = answer.excerpt
@@ -165,8 +185,8 @@ def _quick(stock: Any, owner: Any, marks: Marks | None) -> Callable[..., Any]:
             excerpt.add_ids(token_id)
         previous = excerpt.text
         if delta:
-            answer.append(delta)
             excerpt.add_text(delta)
+            answer.append(delta)  # last: after a failure the answer goes on from its text
         return delta, excerpt.ids, previous
 
     def _begun(answers: Any, task_id: Any, status: Any) -> Any:
@@ -224,27 +244,59 @@ def _methods(cls: Any, stock: dict[str, Any]) -> dict[str, Any]:
     """The replacements for a class's methods, by name."""
     views_of = Processors(vars(cls)["ids2tokens"]).views_of
     streamed, whole, stock_init = stock[STREAMED], stock[WHOLE], cls.__init__
+    guard = Guard("api parsers", api_log, when_off=withdraw)
 
     @functools.wraps(stock_init)
     def __init__(processor: Any, *arguments: Any, **options: Any) -> None:
         stock_init(processor, *arguments, **options)
-        with contextlib.suppress(AttributeError):  # a subclass sets more: at the first answer
+        with contextlib.suppress(Exception):  # a subclass sets more: at the first answer
             if is_serving():
                 views_of(processor)  # before the first client waits for it
 
     @functools.wraps(streamed)
     def process_response_dict_streaming(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
-        views = views_of(processor)
-        if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
-            views = views.uncounted
-        if views.pieces is not None and views.pieces.may_cut(response_dict):
-            return views.pieces.process(streamed, views, response_dict, kwargs)
-        return streamed(views.end if response_dict["finished"] else views.chunk, response_dict, **kwargs)
+        view, pieces, is_asked = processor, None, False
+        try:
+            if guard.is_on:
+                views = views_of(processor)
+                if views.uncounted is not None and _is_told_no_counts(kwargs.get("request")):
+                    views = views.uncounted
+                view = views.end if response_dict["finished"] else views.chunk
+                if views.pieces is not None and views.pieces.may_cut(response_dict):
+                    pieces = views.pieces
+                elif guard.in_a_row:
+                    guard.worked()
+        except Exception as error:
+            guard.failed(error)
+            view = processor
+        if pieces is None:
+            return streamed(view, response_dict, **kwargs)
+
+        def asked(*arguments: Any, **options: Any) -> Any:
+            nonlocal is_asked
+            is_asked = True
+            return streamed(*arguments, **options)
+
+        try:
+            answer = pieces.process(asked, views, response_dict, kwargs)
+            guard.worked()
+            return answer
+        except Exception as error:
+            if is_asked:  # the parsers have seen some of it; or it is FastDeploy's error
+                raise
+            guard.failed(error)
+            return streamed(view, response_dict, **kwargs)
 
     @functools.wraps(whole)
     def process_response_dict_normal(processor: Any, response_dict: Any, **kwargs: Any) -> Any:
-        views = views_of(processor)
-        return whole(views.last if response_dict["finished"] else views.part, response_dict, **kwargs)
+        view = processor
+        try:
+            if guard.is_on:
+                views = views_of(processor)
+                view = views.last if response_dict["finished"] else views.part
+        except Exception as error:
+            guard.failed(error)
+        return whole(view, response_dict, **kwargs)
 
     process_response_dict_streaming.views_of = views_of  # type: ignore[attr-defined]
     return {

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import replacements
+from ..fallback import Guard
+from ..logs import api_log
 from .chunks._chunks import Unknown, note_unwritten
 from .chunks.model_fields import NotPlain
 from .chunks.whole_answers import Dump, dump_late
 
+_LENGTH = b"content-length"
 _CANNED = {"é\u2028": [1.5e-07, 1e16, -0.0, None, True, 12], '"\\/': "\x00\x1f\x7f\n😀", "": {}}
 
 
@@ -26,6 +29,7 @@ def install(module: Any) -> Callable[[], None]:
     expected = json.dumps(_CANNED, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if stock(content=_CANNED).body != expected:
         raise NotPlain("its response class writes JSON in another way")
+    guard = Guard("api responses", api_log)
 
     class Response(stock):  # type: ignore[misc,valid-type]
         """FastDeploy's response class, for an answer that can write itself."""
@@ -34,11 +38,16 @@ def install(module: Any) -> Callable[[], None]:
 
         def __init__(self, content: Any = None, *arguments: Any, **named: Any) -> None:
             self._content = content
-            if type(content) is Dump and content.answer is not None:
-                self._pieces = content.answer.response_pieces()
+            try:
+                if guard.is_on and type(content) is Dump and content.answer is not None:
+                    self._pieces = content.answer.response_pieces()
+            except Exception as error:
+                guard.failed(error)
             super().__init__(content, *arguments, **named)
             if self._pieces is not None and self._pieces.whole is not None:
                 self._pieces = None
+            if self._pieces is not None:  # its length is not known yet: better none than a wrong one
+                self.raw_headers[:] = [one for one in self.raw_headers if one[0] != _LENGTH]
 
         @property
         def body(self) -> Any:
@@ -47,13 +56,17 @@ def install(module: Any) -> Callable[[], None]:
                 try:
                     self._body = b"".join(self._pieces)
                     self._pieces = None
-                except (Unknown, UnicodeEncodeError) as reason:
+                except Exception as reason:
                     self._write_by_model(reason)
+                self._with_length(len(self._body))
             return self._body
 
         @body.setter
         def body(self, body: Any) -> None:
             self._body = body
+            if self._pieces is not None and hasattr(self, "raw_headers"):  # another one in its place
+                self._pieces = None
+                self._with_length(len(body))
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             if self._pieces is None or scope["type"] != "http":
@@ -62,7 +75,7 @@ def install(module: Any) -> Callable[[], None]:
             try:
                 for _ in self._pieces.settle():
                     await asyncio.sleep(0)
-            except (Unknown, UnicodeEncodeError) as reason:
+            except Exception as reason:
                 self._write_by_model(reason)
                 self._with_length(len(self.body))
                 await super().__call__(scope, receive, send)
@@ -80,14 +93,16 @@ def install(module: Any) -> Callable[[], None]:
                 await self.background()
 
         def _with_length(self, length: int) -> None:
-            name = b"content-length"
-            self.raw_headers: list[tuple[bytes, bytes]] = [
-                (key, str(length).encode() if key == name else value) for key, value in self.raw_headers
-            ]
+            """Set the header in the list that starlette's ``headers`` shares."""
+            others = [one for one in self.raw_headers if one[0] != _LENGTH]
+            self.raw_headers[:] = [(_LENGTH, str(length).encode()), *others]
 
         def _write_by_model(self, reason: Exception) -> None:
-            """Write what only the model can write, or refuses."""
-            note_unwritten(reason)
+            """Write what only the model can write, or refuses; or after a failure of ours."""
+            if isinstance(reason, (Unknown, UnicodeEncodeError)):
+                note_unwritten(reason)
+            else:
+                guard.failed(reason)
             self._pieces = None
             self._body = self.render(self._content)
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import replacements
+from ..fallback import Guard
+from ..logs import api_log
 from .chunks._chunks import ARRAY, Unknown, lists_of, note, unpack
 from .chunks.model_fields import NotPlain
 
@@ -24,16 +26,21 @@ class UnpackingMsgpack:
 
     def __init__(self, stock: Any) -> None:
         self._stock = stock
+        self._guard = Guard("api unpacking", api_log)
 
     def unpackb(self, packed: Any, **options: Any) -> Any:
         """Unpack as msgpack does; the values of keys in `LAZY` become lists when they are read."""
-        if not options and type(packed) is bytes:
+        if not options and type(packed) is bytes and self._guard.is_on:
             try:
-                return unpack(packed)
+                results = unpack(packed)
+                self._guard.worked()
+                return results
             except Unknown as reason:
                 note(str(reason))
             except UnicodeDecodeError:
                 note("a message of results with a text that is none")
+            except Exception as error:
+                self._guard.failed(error)
         options.setdefault("ext_hook", self._extension)
         return self._stock.unpackb(packed, **options)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from ...environment import ENGINE_WATCHDOG, is_on
 from .. import replacements
+from ..fallback import Guard
 from ..gauges import export, sweep
-from ..logs import api_log
+from ..logs import api_log, counter
 from .chunks.model_fields import NotPlain
-from .connections import NoResults
-from .counters import counter
+from .connections import NoResults, RequestMap
 from .engine_process import EngineProcess, Unknown, listener, socket_file
 from .loading import when_loaded
 
@@ -184,14 +184,20 @@ def install(module: Any) -> Callable[[], None]:
     @functools.wraps(connect)
     def create_zmq_client(client: Any, *arguments: Any, **options: Any) -> Any:
         outcome = connect(client, *arguments, **options)
-        _watch(client)
+        try:
+            _watch(client)
+        except Exception as error:
+            _guard.failed(error)
         return outcome
 
     # FastDeploy's own coroutines are what is awaited: its errors have a traceback, and clients read it.
     @functools.wraps(add)
     def add_requests(client: Any, *arguments: Any, **options: Any) -> Any:
         watchdog = _gone_watchdog(client)
-        return add(client, *arguments, **options) if watchdog is None else refuse(watchdog)
+        if watchdog is not None:
+            return refuse(watchdog)
+        _expect(client, *arguments)
+        return add(client, *arguments, **options)
 
     async def refuse(watchdog: Watchdog) -> None:
         watchdog.count("refused")
@@ -235,10 +241,28 @@ def _watch(client: Any) -> None:
         watchdog.begin()
 
 
+_guard = Guard("api watchdog", api_log, most=None)  # FastDeploy's own run in any case
+
+
 def _gone_watchdog(client: Any) -> Watchdog | None:
     """The watchdog of a client whose engine is gone; None if it is alive or not watched."""
-    watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)
-    return watchdog if watchdog is not None and watchdog.is_gone else None
+    try:
+        watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)
+        return watchdog if watchdog is not None and watchdog.is_gone else None
+    except Exception as error:
+        _guard.failed(error)
+        return None
+
+
+def _expect(client: Any, task: Any = None, *_: Any) -> None:
+    """Tell our map of requests of one that is about to be sent."""
+    try:
+        requests = getattr(getattr(client, "connection_manager", None), "request_map", None)
+        name = task.get("request_id") if type(task) is dict else None
+        if isinstance(requests, RequestMap) and isinstance(name, str):
+            requests.expect(name)
+    except Exception as error:
+        _guard.failed(error)
 
 
 def _answer_in_words(owner: str, method: str, module: Any) -> None:
@@ -262,11 +286,18 @@ def _answer_in_words(owner: str, method: str, module: Any) -> None:
             fastapi = importlib.import_module("fastapi")
             raise fastapi.HTTPException(status_code=503, detail=watchdog.text) from None
         watchdog = _gone_watchdog(getattr(handler, "engine_client", None))
-        if watchdog is None or not _hides(answer, watchdog.text):
+        try:
+            if watchdog is None or not _hides(answer, watchdog.text):
+                return answer
+            return in_words(watchdog.text)
+        except Exception as error:
+            _guard.failed(error)
             return answer
+
+    def in_words(text: str) -> Any:
         protocol = importlib.import_module(SERVING + "protocol")
         kind = importlib.import_module("fastdeploy.utils").ErrorType.INTERNAL_ERROR
-        return protocol.ErrorResponse(error=protocol.ErrorInfo(message=watchdog.text, type=kind))
+        return protocol.ErrorResponse(error=protocol.ErrorInfo(message=text, type=kind))
 
     replacements.install("api watchdog", (cls, method, create))
 

@@ -20,6 +20,7 @@ from ...queues import queue_id_from_env
 from . import fast_paths
 from .delivery.wake_up import WakeUp
 from .health.liveness import BUSY, Health, Liveness, Sight
+from .health.outflow import Outflow, Outlet
 from .health.watch import HealthWatch
 from .processor.warmup import Warmup
 from .stale_messages import StaleMessages
@@ -157,23 +158,23 @@ class Lifecycle(Sockets):
         """The fault and its reason; None if there is none.
 
         Something is, if the token thread has died, if a step has been in hand for longer than `stuck_after`
-        or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, or if requests
-        are running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`), or
-        if another service uses the queue (`sharing`).  A worker that sends nothing and is at work is no
-        fault: see `verdict`.
+        or ``FD_TOKEN_PROCESSOR_HEALTH_TIMEOUT`` (the shorter), if the queue cannot be used, if requests are
+        running and their worker is gone, stopped, silent, or sends what cannot be read (`liveness`), if
+        results are made and none of them leaves (`outflow`), or if another service uses the queue
+        (`sharing`).  A worker that sends nothing and is at work is no fault: see `verdict`.
         """
         verdict = self.verdict()
         return None if verdict is None or verdict.reason == BUSY else verdict
 
     def verdict(self) -> Health | None:
         """What `health` finds, or that the worker is busy, which restarts nobody."""
-        thread, worker = self._thread_is_wrong(), self._worker_is_wrong()
+        thread, worker, outlet = self._thread_is_wrong(), self._worker_is_wrong(), self._outlet_is_wrong()
         foreign = int(self.counters.received()["foreign"])
         refusal = self._trouble.text if self._trouble is not None else ""
         shared = self.sharing.look(time.monotonic(), foreign, refusal)
         if worker is not None and worker.reason in ("silent", BUSY):  # the other one took its steps
-            return thread or shared or worker
-        return thread or worker or shared
+            return thread or shared or outlet or worker
+        return thread or worker or outlet or shared
 
     def _thread_is_wrong(self) -> Health | None:
         worker = getattr(self, "worker", None)
@@ -210,6 +211,29 @@ class Lifecycle(Sockets):
             return None
         with self.liveness_lock:
             return self.liveness.look(self._sight())
+
+    @cached_property
+    def outflow(self) -> Outflow:
+        """The judge of the way out."""
+        return Outflow()
+
+    def _outlet_is_wrong(self) -> Health | None:
+        if getattr(self, "resource_manager", None) is None:  # nothing runs yet
+            return None
+        delivery, scheduler = self.delivery, self.cached_generated_tokens
+        # The data-parallel scheduler keeps a local one.
+        tables = (
+            getattr(one, "responses", None) for one in (scheduler, getattr(scheduler, "_scheduler", None))
+        )
+        with self.liveness_lock:
+            return self.outflow.look(
+                Outlet(
+                    now=time.monotonic(),
+                    table=next((one for one in tables if isinstance(one, dict)), None),
+                    puts=(delivery.puts, delivery.unput),
+                    sends=delivery.sends_so_far,
+                )
+            )
 
     def _sight(self) -> Sight:
         receiver, counted, trouble = self._receiver, self.tokens_counter, self._trouble

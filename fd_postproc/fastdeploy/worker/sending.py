@@ -13,14 +13,16 @@ import numpy as np
 from ... import ops
 from ..._core import environment_variable, has_counts, has_logprobs, most_requests
 from ..._version import __version__
-from ...errors import QueueError, QueueRemoved, UnfitNumber
+from ...errors import CudaError, QueueError, QueueRemoved, UnfitNumber
 from ...flight.codes import Kind
 from ...flight.recorder import Recorder
 from ...layout import GPU, Channel, Dialect
 from ...ops.environment import send_dialect
+from ...ops.sent import sent
 from ...ops.table import SAVE_OPS
 from ...queues import queue_id_from_env
 from ..build import KeyRule, key_rule, stock_dialect
+from ..fallback import Guard
 from ..logs import export_active, fastdeploy_log
 from .drafts import DraftOp, engine_wants_drafts
 from .limit_check import check_room
@@ -37,6 +39,11 @@ _FORMS = {
 }
 
 
+_STOCK = object()
+_RETURN_TOKENS = ("plain", "topk")
+"""Channels whose save ops return their first argument."""
+
+
 class LeftToFastDeploy(Exception):
     """Raised with the reason why FastDeploy's own op has to send."""
 
@@ -47,6 +54,10 @@ class SaveOp:
     Whatever is in doubt is left to FastDeploy's op, for good and with one line in the log: both send what
     either receiver understands.  An op of ours that was refused by the kernel, or was given a number that
     FastDeploy's op would write out of bounds, raises.
+
+    Any other exception falls back to FastDeploy's op for the call, if the message was not handed over.  It is
+    handed over by the last thing that an op does in C: one that raises there has not sent the whole message,
+    and nobody uses the pieces of a frame that is not whole.  What raises after that is logged and counted.
     """
 
     def __init__(self, name: str, original: Callable[..., Any], get_output_ep: Any = None) -> None:
@@ -65,42 +76,52 @@ class SaveOp:
         self._recorder = Recorder()  # records nothing, until the first call
         self._sent = 0
         self._drafts: DraftOp | None = None  # where steps go over ZeroMQ
+        self._guard = Guard("save ops")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._state == "original":
             return self._stock(args, kwargs)
+        spec, before = self.spec, sent.count
+        try:
+            if spec.has_shorter_form and len(args) == self._n_arguments - 1 and not kwargs:
+                args = self._with_none_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
+            result = self._by_ours(args, kwargs)
+        except (UnfitNumber, QueueError):
+            raise
+        except Exception as error:
+            if self._drafts is not None or self._goes_over_socket():
+                raise  # the engine does not read the queue into which FastDeploy's op would send
+            if sent.count != before:  # the step is on its way: FastDeploy's op would send it a second time
+                self._guard.failed(error)
+                return args[0] if spec.channel in _RETURN_TOKENS else None
+            self._fall_back(error, args)
+            result = _STOCK
+        return self._stock(args, kwargs) if result is _STOCK else result
+
+    def _by_ours(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Send by our op; `_STOCK` if FastDeploy's is to be called."""
         spec = self.spec
-        if spec.has_shorter_form and len(args) == self._n_arguments - 1 and not kwargs:
-            args = self._with_none_preempted(args, spec.place("preempted_idx"), _rows(args[self._batch]))
         if kwargs or len(args) != self._n_arguments:
             if self._goes_over_socket():
                 count = len(args) + len(kwargs)
                 raise TypeError(f"{self.__name__} has {count} arguments, {self._n_arguments} are known")
             self._tell_other_form(args, kwargs)
-            return self._stock(args, kwargs)
+            return _STOCK
         if self._state == "new" and self._goes_over_socket():
             self._drafts = DraftOp(self.__name__, spec)
         if args[self._rank] > 0 and not (spec.every_rank and args[spec.place("save_each_rank")]):
             # Sends nothing, or in some builds of FastDeploy does.
-            return self._stock(args) if self._drafts is None else None
-        try:
-            if self._state == "new":
-                if self._drafts is None:
-                    dialect: str = self._dialect(_rows(args[self._batch]))
-                    self._check_room(args, dialect)
-                else:
-                    dialect = "streams"
-                self._begin_recording(dialect)
-            result = self._send(args) if self._recorder.ring is None else self._send_and_record(args)
-        except UnfitNumber:
-            raise
-        except (LeftToFastDeploy, *_REFUSALS) as error:
-            if self._drafts is not None:
-                raise  # the engine does not read the queue into which FastDeploy's op would send
-            if self._state == "new":
-                self._begin_recording(None)
-            self._leave(error, args)
-            return self._stock(args)
+            return _STOCK if self._drafts is None else None
+        if self._state == "new":
+            if self._drafts is None:
+                dialect: str = self._dialect(_rows(args[self._batch]))
+                self._check_room(args, dialect)
+            else:
+                dialect = "streams"
+            self._begin_recording(dialect)
+        result = self._send(args) if self._recorder.ring is None else self._send_and_record(args)
+        if self._guard.in_a_row:
+            self._guard.worked()
         if self._state == "new":
             self._state = "own"
             export_active("worker", True)
@@ -109,6 +130,23 @@ class SaveOp:
                 self.__name__, _FORMS[dialect], spec.channel,
             )  # fmt: skip
         return result
+
+    def _fall_back(self, error: Exception, args: tuple[Any, ...]) -> None:
+        """Fall back to FastDeploy's op after an exception of ours before anything was sent.
+
+        For good where ours cannot read the tensors, or has failed too often; for this call otherwise.
+        """
+        try:
+            if not isinstance(error, (LeftToFastDeploy, *_REFUSALS)):
+                self._guard.failed(error)
+                if not self._guard.is_on:
+                    self._leave(error, args)
+                return
+            if self._state == "new":
+                self._begin_recording(None)
+            self._leave(error, args)
+        except Exception as other:
+            self._guard.failed(other)
 
     def _goes_over_socket(self) -> bool:
         return has_counts(self.spec.channel) and engine_wants_drafts()
@@ -155,7 +193,12 @@ class SaveOp:
 
     def _stock(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Call FastDeploy's own op, after all pending frames of our ops."""
-        ops.flush()
+        try:
+            ops.flush()
+        except (ValueError, QueueError, CudaError):  # of an earlier step
+            raise
+        except Exception as error:
+            self._guard.failed(error)
         return self.original(*args, **(kwargs or {}))
 
     def _dialect(self, batch: int) -> Dialect:

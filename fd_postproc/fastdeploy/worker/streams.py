@@ -13,6 +13,7 @@ from ..._core import Sampled
 from ...environment import STREAMS
 from ...ops.environment import peer_understands
 from .. import gate, replacements
+from ..fallback import Guard
 from ..logs import export_active, fastdeploy_log
 from ..stream_frames import Content, packed
 from .split_frames import FramePiece, Runner, cut
@@ -97,6 +98,10 @@ def _pooled(output: Any) -> Any:
     return output.numpy()
 
 
+_NO_ROOM = (ValueError, TypeError, AttributeError)
+"""What `content_of` raises for a step that a frame has no room for."""
+
+
 class StreamBuilder:
     """Replacement for FastDeploy's builder; unsupported steps fall back to it, with one log line.
 
@@ -109,19 +114,29 @@ class StreamBuilder:
         self._left: set[str] = set()
         self._active = False
         self._runner: Runner | None = None  # since the first step in pieces
+        self._queued = 0  # pieces of the step in hand that are on their way
+        self._guard = Guard("streams")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if not engine_reads_frames():
-            return self.original(*arguments, **named)
+        self._queued = 0
+        frame = None
         try:
-            frame = self._built(content_of(*arguments, **named))
+            if self._guard.is_on and engine_reads_frames():
+                frame = self._built(content_of(*arguments, **named))
         except Exception as error:
-            self._leave(f"{type(error).__name__}: {error}")
+            if self._queued:
+                raise  # FastDeploy's objects would repeat what was sent
+            self._leave(error)
+        if frame is None:
             return self.original(*arguments, **named)
+        self._guard.worked()
         if not self._active:
             self._active = True
-            export_active("worker", True)
-            fastdeploy_log().info("fd_postproc: worker side active: steps are sent over ZeroMQ as frames")
+            try:
+                export_active("worker", True)
+                fastdeploy_log().info("fd_postproc: worker side active: steps are sent over ZeroMQ as frames")
+            except Exception as error:
+                self._guard.failed(error)
         return frame
 
     def _built(self, content: Content) -> Any:
@@ -140,9 +155,14 @@ class StreamBuilder:
         *others, last = [FramePiece(numbered(part), self._runner) for part in parts]
         for piece in others:
             self._runner.queue.put(piece)
+            self._queued += 1
         return last
 
-    def _leave(self, why: str) -> None:
+    def _leave(self, error: Exception) -> None:
+        if not isinstance(error, _NO_ROOM):
+            self._guard.failed(error)
+            return
+        why = f"{type(error).__name__}: {error}"
         if why not in self._left and len(self._left) < 16:
             self._left.add(why)
             fastdeploy_log().warning("fd_postproc: a step is left to FastDeploy's own objects: %s", why)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fd_postproc.fastdeploy import logs
 from fd_postproc.fastdeploy.api import activation, counters, entry, loading
 from fd_postproc.fastdeploy.api.chunks import _chunks, building_blocks
 from fd_postproc.fastdeploy.api.chunks.building_blocks import CHAT, COMPLETION, PROTOCOL, blocks_of, install
@@ -257,11 +258,11 @@ def test_what_goes_fastdeploys_way_is_counted(name, load, told, monkeypatch):
 
 
 def test_the_counter_is_prometheus_or_nothing(monkeypatch):
-    monkeypatch.setattr(counters, "_counters", {})
+    monkeypatch.setattr(logs, "_counters", {})
     of_a_test = ("of_a_test", "What a test counts", "reason")
-    made = counters.counter(*of_a_test)
-    assert made is counters.counter(*of_a_test)
+    made = logs.counter(*of_a_test)
+    assert made is logs.counter(*of_a_test)
     made.labels("x").inc()
     assert made.labels("x")._value.get() == 1
-    monkeypatch.setattr(counters, "_counters", {})  # the name is taken now
-    assert counters.counter(*of_a_test) is None
+    monkeypatch.setattr(logs, "_counters", {})  # the name is taken now
+    assert logs.counter(*of_a_test) is None

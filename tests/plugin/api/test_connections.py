@@ -79,8 +79,8 @@ def test_what_does_not_begin_an_answer_is_nobodys(requests, late):
 def test_what_comes_after_the_end_is_nobodys(requests):
     requests["a"] = Queue()
     requests.pop("a", None)
-    assert requests.get("a") is None
     give(requests, "a", group(0))
+    give(requests, "a", group(1))
     assert requests.groups == 0
     requests["a"] = queue = Queue()  # a client may give the same id again
     assert queue == []
@@ -269,3 +269,40 @@ def test_another_dispatcher_is_left_alone():
 
     told = SEAMS["api connections"].put_in(SimpleNamespace(DealerConnectionManager=Other), judge)
     assert "_dispatch_batch_responses" in told
+
+
+def test_early_results_of_an_id_that_is_used_again_are_kept(requests):
+    """The ended request had begun, or another one of its id was sent: both are no late results."""
+    for announces in (False, True):
+        requests["a"] = Queue()
+        if not announces:
+            give(requests, "a", group(0))
+        requests.pop("a", None)
+        give(requests, "a", group(3))  # a late one
+        assert requests.groups == 0
+        if announces:
+            requests.expect("a_0")
+        give(requests, "a", group(0), group(1))
+        requests["a"] = queue = Queue()
+        assert queue == [group(0), group(1)]
+
+
+def test_a_failure_of_ours_loses_no_dispatcher_and_is_told_to_the_client(requests, monkeypatch):
+    monkeypatch.setattr(connections, "_memory_of", None)
+    give(requests, "a", group(0))
+    requests["a"] = queue = Queue()
+    with pytest.raises(connections.ResultsDropped, match="holding them failed"):
+        list(queue[0])
+    for _ in range(3):
+        give(requests, "b", group(0))
+    assert requests.get("c") is None  # FastDeploy's own way from now on
+    give(requests, "a", group(1))
+    assert queue[1] == group(1)
+
+
+def test_nothing_of_it_warns_or_raises_where_python_does(monkeypatch):
+    """``asyncio.iscoroutinefunction`` goes with Python 3.16, and warns since 3.14."""
+    monkeypatch.delattr(asyncio, "iscoroutinefunction")
+    stream = Stream([b"1"])
+    connections.take_turns(stream)
+    assert asyncio.run(stream.read()) == b"1"

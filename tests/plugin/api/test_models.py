@@ -204,3 +204,20 @@ def test_nothing_stays_behind():
         assert len(gc.get_objects()) - before < 50
     finally:
         gc.enable()
+
+
+def test_a_failure_of_ours_is_fastdeploys_class():
+    """At the making of a part: a value whose class raises when it is asked for its type."""
+    from fd_postproc.fastdeploy.api.chunks.model_fields import float_style, models_of
+    from tests.lib.chunk_replay.alone import models
+
+    class Whole(models.BaseModel):
+        index: int
+
+    made = models_of(Whole, {Whole: None}, float_style())
+    for _ in range(3):
+        made.guard.failed(KeyError("in a test"))
+    assert not made.guard.is_on
+    one = made(index=3)
+    assert type(one) is Whole
+    assert one.model_dump_json() == Whole(index=3).model_dump_json()

@@ -348,3 +348,28 @@ def test_an_answer_takes_hardly_more_memory_than_fastdeploys(ours, stream):
         assert len(processor.decode_status["a"][2]) == len(results)
     stock, own = taken
     assert own - stock < 24 * len(results)
+
+
+@pytest.mark.parametrize("where", ["views_of", "add_ids", "count"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_failure_of_ours_is_fastdeploys_method(where, stream, ours, monkeypatch):
+    """The client gets the same, from the first failure on and for good."""
+    theirs, own = Processor(Thinks, Calls), ours(Thinks, Calls)
+
+    def fails(*_, **__):
+        raise KeyError("in a test")
+
+    if where == "views_of":
+        monkeypatch.setattr(parsers.Processors, "_quick_views", fails)
+        monkeypatch.setattr(parsers, "note", fails)
+    elif where == "add_ids":
+        monkeypatch.setattr(parsers.Excerpt, "add_ids", fails)
+    else:
+        monkeypatch.setattr(parsers.Pieces, "may_cut", fails)
+    draw = random.Random(4)
+    for number in range(12):
+        deltas, state = random_answer(draw), draw.choice(["think_start", "think_end"])
+        assert play(own, deltas, stream, str(number), state) == play(
+            theirs, deltas, stream, str(number), state
+        )
+    assert own.decode_status == {}

@@ -180,3 +180,60 @@ def test_another_response_class_is_left_alone():
 
     with pytest.raises(NotPlain, match="another way"):
         responses.install(types.SimpleNamespace(JSONResponse=Other))
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2])
+def test_the_length_is_that_of_what_is_sent_whoever_reads_the_body_before(application, reads):
+    expected = JSONResponse(long_answer().model_dump()).body
+    response = application.respond(long_answer())
+    headers = response.raw_headers  # starlette's ``headers`` shares the list
+    assert b"0" not in dict(headers).values()
+    for _ in range(reads):
+        assert response.body == expected
+        assert dict(headers)[b"content-length"] == str(len(expected)).encode()
+    headers.append((b"added", b"later"))
+    (start, *bodies), _ = asyncio.run(served(response))
+    sent = dict(start["headers"])
+    assert sent == {b"content-length": str(len(expected)).encode(), b"x": b"y", b"added": b"later"}
+    assert b"".join(event["body"] for event in bodies) == expected
+
+
+def test_a_body_that_is_set_is_sent(application):
+    response = application.respond(long_answer())
+    response.body = b"another"
+    (start, *bodies), _ = asyncio.run(served(response))
+    assert dict(start["headers"])[b"content-length"] == b"7"
+    assert b"".join(event["body"] for event in bodies) == b"another"
+
+
+def test_a_failure_of_ours_is_written_by_the_model(application, monkeypatch):
+    """Of the pieces, at their making and before the first byte is sent; and of an answer's stand-in."""
+
+    class Failing:
+        whole = None
+
+        def settle(self):
+            raise KeyError("in a test")
+
+        __iter__ = settle
+
+    class Answer:
+        def __init__(self, real, pieces):
+            self.real, self.pieces = real, pieces
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+        def response_pieces(self):
+            return self.pieces or {}["pieces"]
+
+    expected = JSONResponse(long_answer().model_dump()).body
+    for pieces in (Failing(), None):
+        for reads in (False, True):
+            dump = application.call(long_answer())
+            dump.answer = Answer(dump.answer, pieces)
+            response = application.JSONResponse(dump)
+            assert not reads or response.body == expected
+            (start, *bodies), _ = asyncio.run(served(response))
+            assert b"".join(event["body"] for event in bodies) == expected
+            assert dict(start["headers"])[b"content-length"] == str(len(expected)).encode()

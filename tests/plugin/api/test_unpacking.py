@@ -286,3 +286,16 @@ def test_another_dispatcher_keeps_its_msgpack():
         with pytest.raises(NotPlain, match="another way"):
             unpacking.install(module)
         assert module.msgpack is before
+
+
+def test_a_failure_of_ours_is_msgpacks_and_for_good_after_three(monkeypatch):
+    calls = []
+
+    def fails(packed):
+        calls.append(packed)
+        raise KeyError("in a test")
+
+    monkeypatch.setattr(unpacking, "unpack", fails)
+    ours, packed = unpacking.UnpackingMsgpack(msgpack), msgpack.packb([[{"a": 1}]])
+    assert [ours.unpackb(packed) for _ in range(5)] == [[[{"a": 1}]]] * 5
+    assert len(calls) == 3

@@ -108,6 +108,10 @@ def without_queue(one, patch):
     one.receive()
 
 
+def nobody_takes(one, patch):
+    patch.setattr(one.processor.cached_generated_tokens, "responses", {"a": [object()]}, raising=False)
+
+
 FAULTS = [  # reason, what is done, the seconds after which it is known, words of the log
     ("silent", lambda one, patch: None, 4, "has sent nothing for"),
     ("stopped", lambda one, patch: patch.setattr(lifecycle, "_state_of", lambda pid: "T"), 4, "is stopped"),
@@ -115,6 +119,7 @@ FAULTS = [  # reason, what is done, the seconds after which it is known, words o
     ("removed", lambda one, patch: one.remove(), 2, "the queue was removed"),
     ("refused", lambda one, patch: one.refuse(), 3, "another build"),
     ("queue", without_queue, 0, "cannot be used: "),
+    ("undelivered", nobody_takes, 2, "nobody takes them out of the scheduler"),
     ("step", in_hand, 5, "has had a step in hand for"),
 ]
 

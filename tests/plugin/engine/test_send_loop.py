@@ -334,8 +334,8 @@ def test_a_round_that_fails_does_not_end_the_thread(plan, loop, engine):
     loop.begin()
     engine.running = True
     getattr(engine, LOOP)()
-    assert loop.rounds > 3
-    assert len(engine.llm_logger.error.call_args_list) >= loop.rounds - 1
+    assert loop.rounds > 1
+    assert len(engine.llm_logger.error.call_args_list) == loop.sending.unsent > 3
     server.close = mock.Mock()
 
 
@@ -347,7 +347,7 @@ def test_one_that_cannot_fetch_leaves_it_to_fastdeploys(plan, loop, service, eng
     engine.running = True
     getattr(engine, LOOP)()
     loop.stock = stock
-    assert calls == [1, 2]
+    assert calls == [1, 1, 1, 2]
 
 
 def test_a_second_one_takes_the_place_of_the_first(plan, loop, service):

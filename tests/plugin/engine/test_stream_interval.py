@@ -129,6 +129,24 @@ def test_what_waits_leaves_in_time_with_steps_and_without(services, clock):
     assert service.take() == {"b": [[8]]}
 
 
+def test_an_id_that_is_used_again_after_an_abort_begins_anew(services):
+    """The abort's end is FastDeploy's own result, which comes past the hand-over."""
+    service = services(3, names=["a"])
+    service.rig.step({0: [5]})
+    assert service.take() == {"a": [[5]]}
+    again = service.rig.processor.plan
+    first = again.new_result(0, 0, "a", 3, None)
+    first.outputs.token_ids = [7]
+    for aborts in (True, False):  # or its end was taken by others
+        if aborts:
+            end = again.fd.RequestOutput("a", finished=True, error_code=499)
+            service.scheduler.put_results([end])
+            service.handover.take()
+            service.scheduler.requests["a"] = None
+        assert service.handover.put([first])
+        assert service.take() == {"a": [[7]]}
+
+
 def test_the_sender_wakes_by_itself(services, monkeypatch):
     monkeypatch.undo()  # on the real clock
     service = services(100, names=["a"])

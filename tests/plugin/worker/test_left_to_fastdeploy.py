@@ -156,3 +156,25 @@ def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, pl
     for _ in range(2):
         save(double, "plain", sampled("plain"))
     assert exported == [("worker", True)]
+
+
+@pytest.mark.parametrize(("where", "calls"), [("before", 3), ("after", 0)])
+def test_an_exception_of_ours(where, calls, raised_limits, double, plugged, monkeypatch, log):
+    """Every step arrives once: FastDeploy's op sends it, unless ours had sent it before it raised."""
+    op = double.model_executor__pre_and_post_process.save_output_topk
+    own = op._own
+
+    def fails(*args):
+        if where == "after":
+            own(*args)
+        raise KeyError("in a test")
+
+    monkeypatch.setattr(op, "_own", fails)
+    requests = sampled("topk")
+    for _ in range(3):
+        save(double, "topk", requests)
+        requests.check(stock_ops.receive_ours("topk"))
+        requests.preempted[:] = False
+    assert plugged == ["save_output_topk"] * calls
+    assert (op._state == "original") is (where == "before")
+    assert len(lines(log, "ERROR", "save ops failed", "KeyError")) == 1

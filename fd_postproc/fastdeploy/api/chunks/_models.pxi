@@ -187,12 +187,15 @@ cdef class Models:
     cdef readonly object cls
     cdef readonly tuple fields   # all of it, in their order
     cdef public object answer    # the class of answers that hold such values; None: a stand-in holds them
+    cdef readonly object guard   # of our stand-ins for this class
+    cdef bint unmade, unwritten  # whether the last failure was of making one, or of writing one
     cdef dict by_name
     cdef FloatStyle style
     cdef Py_ssize_t required
 
     def __init__(self, cls, fields, FloatStyle style not None):
         self.cls, self.fields, self.style = cls, tuple(fields), style
+        self.guard = Guard("api chunks", api_log)
         self.by_name = {}
         cdef Field field
         for field in self.fields:
@@ -200,13 +203,32 @@ cdef class Models:
             self.required += field.required
 
     def __call__(self, *arguments, **values):
+        if arguments:
+            return self.cls(*arguments, **values)
+        if not self.guard.is_on:
+            return self.cls(**{key: full(value) for key, value in values.items()})
+        try:
+            made = self.made_of(values)
+        except Exception as error:
+            made = self.cls(**{key: full(value) for key, value in values.items()})
+            self.unmade = True
+            self.guard.failed(error)
+            return made
+        if type(made) is not str:
+            if self.unmade:
+                self.unmade = False
+                self.guard.worked()
+            return made
+        note(f"the model has to look at {self.cls.__name__}: {made}")
+        return self.cls(**{key: full(value) for key, value in values.items()})
+
+    cdef object made_of(self, dict values):
+        """A stand-in, or an answer; or the text that says why the model has to look at the values."""
         cdef Py_ssize_t place = 0, required = 0
         cdef PyObject *name
         cdef PyObject *value
         cdef PyObject *field
         cdef bint has_others = False
-        if arguments:
-            return self.cls(*arguments, **values)
         while PyDict_Next(values, &place, &name, &value):
             field = PyDict_GetItemWithError(self.by_name, <object>name)
             if field == NULL:
@@ -214,12 +236,12 @@ cdef class Models:
                 continue
             item = (<Field>field).accepted(<object>value)
             if item is NotImplemented:
-                return self.stock(values, <object>name)
+                return str(<object>name)
             required += (<Field>field).required
             if <PyObject *>item != value:
                 PyDict_SetItem(values, <object>name, item)
         if required != self.required:
-            return self.stock(values, "a field that is missing")
+            return "a field that is missing"
         if has_others:  # pydantic leaves out what it does not know
             values = {key: item for key, item in values.items() if key in self.by_name}
         return self.holding(values) if self.answer is None else _constructed(self.answer, values)
@@ -229,10 +251,6 @@ cdef class Models:
         cdef Model model = Model.__new__(Model)
         model.models, model.values = self, values
         return model
-
-    cdef object stock(self, dict values, str what):
-        note(f"the model has to look at {self.cls.__name__}: {what}")
-        return self.cls(**{key: full(value) for key, value in values.items()})
 
     def __getattr__(self, name):
         return getattr(self.cls, name)
@@ -345,12 +363,23 @@ cdef class Model(StandIn):
         writer.parts, writer.texts = ([], None) if in_pieces else (None, [])
         try:
             self.write(writer)
+            if self.models.unwritten:
+                self.models.unwritten = False
+                self.models.guard.worked()
             return Pieces.of(writer) if in_pieces else writer.text()
         except (Unknown, UnicodeEncodeError) as error:
             note_unwritten(error)
             return None
+        except Exception as error:
+            self.failed(error)
+            return None
         finally:
             writer.end()
+
+    def failed(self, error):
+        """Report a failure of ours, for which the full model has taken over."""
+        self.models.unwritten = True
+        self.models.guard.failed(error)
 
 
 def note_unwritten(error):
@@ -359,3 +388,5 @@ def note_unwritten(error):
 
 
 from json import dumps as _json_dumps
+from fd_postproc.fastdeploy.fallback import Guard
+from fd_postproc.fastdeploy.logs import api_log

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import gate, replacements
+from ...fallback import Guard
+from ...logs import api_log
 from ...seams import SEAMS
 from ._chunks import (
     PromptLogprobs,
@@ -132,12 +134,18 @@ def _look_at_prompts(module: Any, blocks: Blocks, is_clamp_new: bool) -> None:
 
 
 def _clamp(stock: Any) -> Callable[..., Any]:
+    guard = Guard("api chunks", api_log)
+
     @functools.wraps(stock)
     def clamp_prompt_logprobs(prompt_logprobs: Any) -> Any:
         if type(prompt_logprobs) is not PromptLogprobs:
             return stock(prompt_logprobs)
-        prompt_logprobs.clamp(stock)
-        return prompt_logprobs
+        try:
+            prompt_logprobs.clamp(stock)
+            return prompt_logprobs
+        except Exception as error:
+            guard.failed(error)
+            return stock(list(prompt_logprobs))
 
     return clamp_prompt_logprobs
 
@@ -217,19 +225,28 @@ class _TextsOf:
         return self._texts
 
 
-def _or_fastdeploys(ours: Callable[[], Any], own: Callable[[], Any]) -> Any:
+def _or_fastdeploys(guard: Guard, ours: Callable[[], Any], own: Callable[[], Any]) -> Any:
     """What our function returns, or FastDeploy's own where ours gives up."""
-    try:
-        return ours()
-    except Unknown as reason:
-        note(str(reason))
-    except Exception:
-        note("the tokenizer refuses a token id")
-    return own()
+    failure: Exception | None = None
+    if guard.is_on:
+        try:
+            made = ours()
+            guard.worked()
+            return made
+        except Unknown as reason:
+            note(str(reason))
+        except Exception as error:
+            note("the tokenizer refuses a token id")
+            failure = error
+    made = own()  # raises what FastDeploy raises
+    if failure is not None:
+        guard.failed(failure)
+    return made
 
 
 def _chat_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
     entry, models, texts_of = protocol.LogProbEntry, names["LogProbs"], _TextsOf(chat_spelling)
+    guard = Guard("api chunks", api_log)
 
     @functools.wraps(stock)
     def _create_chat_logprobs(
@@ -243,6 +260,7 @@ def _chat_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable
         if not request_logprobs:
             return None
         return _or_fastdeploys(
+            guard,
             lambda: chat_logprobs(top, columns, texts_of(handler) if wanted else None, entry, models),
             functools.partial(stock, handler, top, request_logprobs, columns, wanted),
         )
@@ -252,6 +270,7 @@ def _chat_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable
 
 def _completion_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
     cls, texts_of = protocol.CompletionLogprobs, _TextsOf(completion_spelling)
+    guard = Guard("api chunks", api_log)
 
     @functools.wraps(stock)
     def _create_completion_logprobs(
@@ -259,6 +278,7 @@ def _completion_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Ca
     ) -> Any:
         own = functools.partial(stock, handler, output_top_logprobs, request_logprobs, prompt_text_offset)
         return _or_fastdeploys(
+            guard,
             lambda: completion_logprobs(output_top_logprobs, request_logprobs, texts_of(handler), cls, own),
             own,
         )
@@ -267,7 +287,7 @@ def _completion_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Ca
 
 
 def _prompt_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callable[..., Any]:
-    texts_of = _TextsOf(prompt_spelling)
+    texts_of, guard = _TextsOf(prompt_spelling), Guard("api chunks", api_log)
 
     @functools.wraps(stock)
     def _build_prompt_logprobs(
@@ -281,7 +301,9 @@ def _prompt_logprobs(stock: Any, protocol: Any, names: dict[str, Any]) -> Callab
         if type(tensors) in (list, tuple) and type([*tensors, None][0]) is list:
             return own()  # another way of transport has unpacked them
         return _or_fastdeploys(
-            lambda: prompt_logprobs(tensors, columns, texts_of(handler) if wanted else None, own), own
+            guard,
+            lambda: prompt_logprobs(tensors, columns, texts_of(handler) if wanted else None, own),
+            own,
         )
 
     return _build_prompt_logprobs

@@ -25,7 +25,7 @@ async def wait_for(awaitable: Any, timeout: float | None) -> Any:
         After `timeout` seconds (asyncio's, which is Python's from 3.11 on).
     """
     task: Any = asyncio.current_task()
-    if timeout is None or timeout <= 0:
+    if timeout is None or timeout <= 0 or task is None:
         return await asyncio.wait_for(awaitable, timeout)
     is_late, before = False, task.cancelling() if hasattr(task, "cancelling") else None
 

@@ -33,12 +33,27 @@ def answer_class(models: Models) -> Any:
             return models.holding({name: value for name, value in vars(self).items() if name in names})
 
         def model_dump_json(self, **options: Any) -> str:
-            text: str = self.stand_in().model_dump_json(**options)
+            try:
+                text: str = self.stand_in().model_dump_json(**options)
+            except Exception as error:
+                text = self.of_fastdeploys().model_dump_json(**options)  # raises what pydantic raises
+                models.guard.failed(error)
             return text
 
         def model_dump(self, **options: Any) -> Any:
-            answer = self.stand_in()
-            return Dump(answer) if _dumps_late and not options else answer.model_dump(**options)
+            try:
+                answer = self.stand_in()
+                return Dump(answer) if _dumps_late and not options else answer.model_dump(**options)
+            except Exception as error:
+                dump = self.of_fastdeploys().model_dump(**options)
+                models.guard.failed(error)
+                return dump
+
+        def of_fastdeploys(self) -> Any:
+            """The same answer, of FastDeploy's class and with its parts."""
+            names = self.model_fields_set
+            values = {name: full(value) for name, value in vars(self).items() if name in names}
+            return cls.model_construct(_fields_set=set(names), **values)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             return full, (full(self.stand_in()),)
@@ -74,8 +89,13 @@ class Dump(dict):  # type: ignore[type-arg]
         """Fill the dictionary, which is an ordinary one from then on."""
         answer, self.answer = self.answer, None
         if answer is not None:
+            try:
+                values = answer.model_dump()
+            except Exception as error:
+                values = full(answer).model_dump()
+                answer.failed(error)
             super().clear()
-            super().update(answer.model_dump())
+            super().update(values)
         return self
 
 

@@ -8,15 +8,16 @@ the code of FastDeploy's own is known.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import time
-import traceback
 from functools import cached_property
 from typing import Any
 
 from ... import gate
+from ...fallback import Guard
 from ...replacements import Replacement
-from ..results._results import Handover, Plan
+from ..results._results import HalfPut, Handover, Plan
 from .joined_readers import JoinedReaders
 from .sending import ENGINE, LOOP, SERVER, Sending, Stock, why_left
 
@@ -43,6 +44,10 @@ class Delivery:
         Rounds that have sent something.
     interval : (int, float)
         Tokens and seconds that results wait for later ones of their request; 0 tokens: none waits.
+    putting, taking, sends : Guard
+        Of what the token thread puts into the scheduler, of what its sender takes out, and of a round.
+    puts, unput : int
+        Steps that were put into the scheduler, and those that could not be.
     """
 
     def __init__(self, plan: Plan, scheduler: Any, service: Any = None, server: Any = None) -> None:
@@ -53,12 +58,36 @@ class Delivery:
         self._handover: tuple[Any, Handover | None] = (None, None)
         self.interval: tuple[int, float] = (0, 0.0)
         self.joined_readers = JoinedReaders()
+        self.putting, self.taking, self.sends = Guard("delivery"), Guard("delivery"), Guard("sending")
+        self.puts = self.unput = 0
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
-        """Put the results of a step into the scheduler."""
-        handover = self.handover_in(scheduler)
-        if handover is None or not handover.put(results):
-            scheduler.put_results(results)
+        """Put the results of a step into the scheduler; by its own method those that ours fails to put."""
+        try:
+            results = self._put(scheduler, results)
+            if results is not None:
+                scheduler.put_results(results)
+        except Exception:
+            self.unput += 1
+            raise
+        self.puts += 1
+
+    def _put(self, scheduler: Any, results: list[Any]) -> list[Any] | None:
+        """Put results by ours; return those that the scheduler has to put, None if all are there."""
+        if not self.putting.is_on:
+            return results
+        try:
+            handover = self.handover_in(scheduler)
+            if handover is None or not handover.put(results):
+                return results
+        except HalfPut as error:
+            self.putting.failed(error.__cause__ or error)
+            return error.rest or None
+        except Exception as error:
+            self.putting.failed(error)
+            return results
+        self.putting.worked()
+        return None
 
     def handover_in(self, scheduler: Any) -> Handover | None:
         """The fast path into a scheduler and out of it, if any; detected once for each."""
@@ -79,6 +108,12 @@ class Delivery:
     def sending(self) -> Sending | None:
         """The sender of a round; None if FastDeploy's loop sends it."""
         return None if why_left(self.stock, self.service) else Sending(self.plan, self.stock)
+
+    @property
+    def sends_so_far(self) -> tuple[int, int]:
+        """Messages that were sent by our loop, and those that could not be."""
+        sending = self.__dict__.get("sending")
+        return (0, 0) if sending is None else (sending.sent, sending.unsent)
 
     @property
     def is_installed(self) -> bool:
@@ -103,36 +138,97 @@ class Delivery:
         self._replacement = None
 
     def run(self, engine: Any) -> None:
-        """Run the sender's thread; if it cannot even fetch, it falls back to FastDeploy's loop."""
-        while engine.running and self._replacement is not None and self.sending.serves(engine):  # type: ignore[union-attr]
-            before = self.rounds
+        """Run the sender's thread; FastDeploy's loop takes over where ours does not serve, or keeps failing.
+
+        What a round has taken and not sent is back in the scheduler then.
+        """
+        guard = self.sends
+        while engine.running and self._replacement is not None and guard.is_on:
             try:
+                if not self.sending.serves(engine):  # type: ignore[union-attr]
+                    break
                 self.round(engine)
             except Exception as error:
-                engine.llm_logger.error(f"fd_postproc: sending failed: {error!r}, {traceback.format_exc()}")
-                if self.rounds == before:
-                    break
-        handover = self.handover_in(engine.scheduler)
-        if handover is not None:
-            handover.release()
+                guard.failed(error)
+            else:
+                guard.worked()
+        self._release(engine.scheduler)
         if engine.running:
             self.stock.loop(engine)
 
     def round(self, engine: Any) -> None:
         """Wait for results and send them."""
         began, scheduler = time.monotonic(), engine.scheduler
-        handover = self.handover_in(scheduler)
-        if handover is not None and self.interval[0]:
-            handover.join_for(engine.request_worker_map, self.joined_readers.of(engine, began))
-        results = None if handover is None else handover.take()
-        if results is None:
-            results = scheduler.get_results()
+        results = self._taken(engine)
         if len(results) == 0:
             if time.monotonic() - began < PAUSE:
                 time.sleep(PAUSE)
             return
         self.rounds += 1
-        self.sending.send(engine, results)  # type: ignore[union-attr]
+        results = dict(results)
+        try:
+            self.sending.send(engine, results)  # type: ignore[union-attr]
+        except Exception:
+            self._leave(engine, results)
+            raise
+
+    def _taken(self, engine: Any) -> dict[str, list[Any]]:
+        """Results of the scheduler; by its own method where ours fails, which has left them there then."""
+        scheduler = engine.scheduler
+        results: dict[str, list[Any]] | None = None
+        if self.taking.is_on:
+            try:
+                handover = self.handover_in(scheduler)
+                if handover is not None and self.interval[0]:
+                    readers = self.joined_readers.of(engine, time.monotonic())
+                    handover.join_for(engine.request_worker_map, readers)
+                results = None if handover is None else handover.take()
+                failure = None if handover is None else handover.failure
+            except Exception as error:
+                failure = error
+                self._release(scheduler)
+            if failure is None:
+                self.taking.worked()
+            else:
+                self.taking.failed(failure)
+                if not self.taking.is_on:
+                    self._release(scheduler)
+        if results is None:
+            results = scheduler.get_results()
+        return results
+
+    def _release(self, scheduler: Any) -> None:
+        """Have what waits for the interval leave to whoever takes it."""
+        known, handover = self._handover
+        try:
+            if handover is not None and known is scheduler:
+                handover.release()
+        except Exception as error:
+            self.taking.failed(error)
+
+    def _leave(self, engine: Any, results: dict[str, list[Any]]) -> None:
+        """Leave to FastDeploy what a round has taken and could not sort.
+
+        Requests that go on are put back.  Those that have ended are no longer the scheduler's: they are sent
+        as they are, and so is all that cannot be put back.
+        """
+        going_on = {name: some for name, some in results.items() if not _ends(some)}
+        known, handover = self._handover
+        try:
+            if handover is None or known is not engine.scheduler:
+                raise LookupError("the scheduler is not known here")
+            wrapped = importlib.import_module("fastdeploy.scheduler.data").ScheduledResponse
+            handover.put_back(going_on, wrapped)
+            for name in going_on:
+                del results[name]
+        except Exception as error:
+            self.sends.failed(error)
+        self.sending.send_as_they_are(engine, results)  # type: ignore[union-attr]
+
+
+def _ends(results: Any) -> bool:
+    """Whether results end their request."""
+    return any(getattr(one, "finished", False) for one in results)
 
 
 def handover_in(scheduler: Any, plan: Plan) -> Handover | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ... import gate
 from ...array_readers import reads_arrays
+from ...fallback import Guard
 from ...introspection import with_globals
 from ..results._results import Messages, Plan, by_process
 
@@ -69,47 +70,86 @@ def sends_batches(envs: Any) -> bool:
 REFUSED = 500
 """Error code of a request whose results cannot be sent."""
 
+LARGEST_ARRAY = 1 << 28
+"""Bytes of an array above which FastDeploy is not asked to make lists of it."""
+
+
+def error_of(plan: Plan, log: Any, name: str, what: str) -> Any:
+    """The error that ends a request whose results cannot be sent."""
+    text = f"The results of request {name} {what}"
+    log.error(f"fd_postproc: {text}")
+    return plan.fd.RequestOutput(request_id=name, finished=True, error_code=REFUSED, error_msg=text)
+
 
 class _Packer:
     """Stand-in that FastDeploy's method finds as ``msgpack``; it packs `results`.
 
-    A request whose results msgpack refuses (too large for it, or of an unknown type) ends with an error that
-    says so.  FastDeploy loses the whole message then, with the results of all other requests.
+    Where ours fails, the real msgpack packs their dictionaries, as FastDeploy has it.  A request whose
+    results msgpack refuses (too large for it, or of an unknown type) ends with an error that says so.
+    FastDeploy loses the whole message then, with the results of all other requests.
+
+    Attributes
+    ----------
+    is_asked : bool
+        Whether a message was asked for since `results` were set: it may have been sent.
     """
 
     def __init__(self, real: Any, plan: Plan, messages: Messages, log: Any) -> None:
         self._real, self._plan, self._messages, self._log = real, plan, messages, log
+        self.guard = Guard("sending")
         self.results: list[list[Any]] = []
         self.reads_arrays: Callable[[], bool] | None = None
+        self.is_asked = False
+        self._refused = 0
 
     def packb(self, _: Any, **options: Any) -> bytes:
+        self.is_asked = True
         pack = functools.partial(self._real.packb, **options) if options else self._real.packb
-        try:
-            return self._messages.pack(self.results, pack, self.reads_arrays)
-        except Exception:
-            kind = self._plan.fd.RequestOutput
-            if not all(isinstance(one, kind) for results in self.results for one in results):
-                raise
-            kept = [self._or_an_error(one, pack) for one in self.results]
-            return self._messages.pack(kept, pack, self.reads_arrays)
+        failure: Exception | None = None
+        if self.guard.is_on:
+            try:
+                packed = self._messages.pack(self.results, pack, self.reads_arrays)
+            except Exception as error:
+                failure = error
+            else:
+                self.guard.worked()
+                return packed
+        self._refused = 0
+        parts = [self._packed_alone(one, pack) for one in self.results]
+        if failure is not None and not self._refused:  # ours alone refuses something
+            self.guard.failed(failure)
+        head: bytes = self._real.Packer().pack_array_header(len(parts))
+        return head + b"".join(parts)
 
-    def _or_an_error(self, results: list[Any], pack: Any) -> list[Any]:
-        """A request's results, or the error that ends it if they cannot be packed."""
+    def _packed_alone(self, results: list[Any], pack: Any) -> bytes:
+        """A request's results, packed; or the error that ends it if they cannot be."""
         try:
-            self._messages.pack([results], pack, self.reads_arrays)
+            if self.guard.is_on:
+                return self._messages.pack([results], pack, self.reads_arrays)[1:]
+            failure: Exception | None = None
         except Exception as error:
-            name = getattr(results[-1], "request_id", "")
-            text = (
-                f"The results of request {name} cannot be sent to the API server: "
-                f"{type(error).__name__}: {error}. Ask for fewer tokens, or fewer log-probabilities."
-            )
-            self._log.error(f"fd_postproc: {text}")
-            return [
-                self._plan.fd.RequestOutput(
-                    request_id=name, finished=True, error_code=REFUSED, error_msg=text
-                )
-            ]
-        return results
+            failure = error
+        if failure is None or not any(map(_is_large, results)):  # lists of such numbers take all memory
+            try:
+                packed: bytes = pack([one.to_dict() for one in results])
+                return packed
+            except Exception as error:
+                failure = error
+        self._refused += 1
+        if not all(isinstance(one, self._plan.fd.RequestOutput) for one in results):
+            raise failure
+        what = f"cannot be sent to the API server: {type(failure).__name__}: {failure}"
+        name = getattr(results[-1], "request_id", "")
+        text = f"{what}. Ask for fewer tokens, or fewer log-probabilities."
+        ends: bytes = pack([error_of(self._plan, self._log, name, text).to_dict()])
+        return ends
+
+
+def _is_large(result: Any) -> bool:
+    """Whether a result has an array of which FastDeploy's lists would take all memory."""
+    values = [getattr(result, name, None) for name in getattr(result, "__slots__", ())]
+    values += getattr(result, "__dict__", {}).values()
+    return any(getattr(value, "nbytes", 0) > LARGEST_ARRAY for value in values)
 
 
 class Sending:
@@ -126,7 +166,11 @@ class Sending:
     messages : Messages
     others : int
         Requests whose results were sorted by FastDeploy's rules, one by one.
+    sent, unsent : int
+        Messages that were given to the server, and those that could not be.
     """
+
+    sent = unsent = 0
 
     def __init__(self, plan: Plan, stock: Stock) -> None:
         self.plan, self.stock, self.messages, self.others = plan, stock, Messages(plan), 0
@@ -134,6 +178,7 @@ class Sending:
         names = stock.send.__globals__
         self._log = names["llm_logger"]
         self._packer = _Packer(names["msgpack"], plan, self.messages, self._log)
+        self.guard = Guard("sending")
         self._send = with_globals(stock.send, msgpack=self._packer)
 
     def serves(self, engine: Any) -> bool:
@@ -141,13 +186,58 @@ class Sending:
         return sends_batches(self.names["envs"]) and type(getattr(engine, "request_worker_map", None)) is dict
 
     def send(self, engine: Any, results: dict[str, list[Any]]) -> None:
-        """Send results by request."""
-        decode = getattr(engine._decode_token, "__func__", None)
-        is_usual = decode is self.stock.decode and not self.names["envs"].FD_ENABLE_RETURN_TEXT
-        prepare = functools.partial(self._prepared, engine)
-        batches = by_process(self.plan, dict(results), engine.request_worker_map, prepare, is_usual)
-        for process, batch in batches.items():
-            self._send_batch(engine.send_response_server, batch, process)
+        """Send results by request; if something raises, those that were not sorted are left in `results`."""
+        batches: dict[int | None, list[list[Any]]] = {}
+        try:
+            decode = getattr(engine._decode_token, "__func__", None)
+            is_usual = decode is self.stock.decode and not self.names["envs"].FD_ENABLE_RETURN_TEXT
+            prepare = functools.partial(self._prepared, engine)
+            by_process(self.plan, results, engine.request_worker_map, prepare, is_usual, batches)
+        finally:
+            for process, batch in batches.items():
+                self._deliver(engine, batch, process)
+
+    def send_as_they_are(self, engine: Any, results: dict[str, list[Any]]) -> None:
+        """Send results that could not be sorted, each request's by FastDeploy's own method."""
+        for name, contents in results.items():
+            for content in contents:
+                outputs = getattr(content, "outputs", None)
+                if getattr(outputs, "token_ids", None):
+                    outputs.text = ""
+            self._send_plainly(engine, [contents], engine.request_worker_map.get(name))
+            if any(getattr(one, "finished", False) for one in contents):
+                engine.request_worker_map.pop(name, None)
+
+    def _deliver(self, engine: Any, batch: list[list[Any]], process: int | None) -> None:
+        """Send a batch by ours, or by FastDeploy's own method if ours fails before a message was made.
+
+        FastDeploy's method sends after it has asked for the message, and what it calls then does not raise.
+        """
+        self._packer.is_asked = False
+        if self.guard.is_on:
+            try:
+                if self._send_batch(engine.send_response_server, batch, process):
+                    self.sent += 1
+                    self.guard.worked()
+                    return
+            except Exception as error:
+                self.guard.failed(error)
+                if self._packer.is_asked:
+                    self.unsent += 1
+                    return
+        self._send_plainly(engine, batch, process)
+
+    def _send_plainly(self, engine: Any, batch: list[list[Any]], process: int | None) -> None:
+        try:
+            engine.send_response_server.send_response(None, batch, worker_pid=process)
+            self.sent += 1
+        except Exception as error:
+            self.unsent += 1
+            names = ", ".join(str(getattr(one[0], "request_id", "")) for one in batch if one)
+            engine.llm_logger.error(
+                f"fd_postproc: results of {len(batch)} requests for process {process} were lost ({names}): "
+                f"FastDeploy's own way of sending failed, too: {type(error).__name__}: {error}"
+            )
 
     def _prepared(self, engine: Any, name: str, contents: Any) -> list[Any]:
         """The results that are sent, with their texts, by the rules of FastDeploy's loop."""
@@ -158,9 +248,12 @@ class Sending:
             if outputs is not None:
                 text, tokens = "", outputs.token_ids
                 if outputs.decode_type == 0:
-                    text, tokens = engine._decode_token(
-                        token_ids=tokens, req_id=name, is_end=content.finished
-                    )
+                    try:
+                        text, tokens = engine._decode_token(
+                            token_ids=tokens, req_id=name, is_end=content.finished
+                        )
+                    except Exception as error:  # FastDeploy loses the whole round then
+                        return [*kept, error_of(self.plan, self._log, name, f"cannot be decoded: {error!r}")]
                 if len(tokens):
                     outputs.token_ids, outputs.text = tokens, text
                 elif not content.finished:
@@ -170,20 +263,21 @@ class Sending:
             kept.append(content)
         return kept
 
-    def _send_batch(self, server: Any, batch: list[list[Any]], process: int | None) -> None:
+    def _send_batch(self, server: Any, batch: list[list[Any]], process: int | None) -> bool:
+        """Send a batch by FastDeploy's method and our msgpack; False if its methods are not known."""
         if (
             getattr(server.send_response, "__func__", None) is not self.stock.respond
             or type(server)._send_batch_response is not self.stock.send
             or self._log.isEnabledFor(10)  # logging.DEBUG: its line has the number of requests
         ):
-            server.send_response(None, batch, worker_pid=process)
-            return
+            return False
         self._packer.results = batch
         self._packer.reads_arrays = functools.partial(_reads_arrays, server, process)
         try:
             self._send(server, [()], worker_pid=process)
         finally:
             self._packer.results, self._packer.reads_arrays = [], None
+        return True
 
 
 def _reads_arrays(server: Any, process: int | None) -> bool:

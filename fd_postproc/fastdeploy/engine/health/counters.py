@@ -28,6 +28,7 @@ NAMES = {
     "reordered": "Compact frames that came after later ones of their sender",
     "stale": "Messages of an earlier run that were dropped",
     "lost_steps": "Steps that were lost to an exception",
+    "undelivered": "Results that could not be put into the scheduler, by its own method either",
     "failed_requests": "Requests that ended with an error of the token processor",
     "receive_seconds": "Time to receive and decode steps, and between steps, waiting included",
     "wait_seconds": "Time of it that was waiting for the worker",
@@ -49,11 +50,11 @@ class Counters:
         Counts steps and the time of their stages.
     receiver : Receiver or None
         Whose counters count as well; see `follow`.
-    malformed, stale, lost_steps, failed_requests : int
+    malformed, stale, lost_steps, undelivered, failed_requests : int
     """
 
     receiver: Receiver | None = None
-    malformed = stale = lost_steps = failed_requests = 0
+    malformed = stale = lost_steps = undelivered = failed_requests = 0
     _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
 
     def __init__(self) -> None:

@@ -18,16 +18,8 @@ _REFUSED_S = 2.0  # seconds without a step that do, after refused messages or a 
 _WINDOW_S = 0.5  # seconds at least over which the worker's CPU time is compared
 
 REASONS = (
-    "thread",
-    "step",
-    "queue",
-    "worker",
-    "stopped",
-    "silent",
-    "removed",
-    "refused",
-    "other-service",
-    "two-readers",
+    *("thread", "step", "queue", "worker", "stopped", "silent", "removed", "refused"),
+    *("undelivered", "other-service", "two-readers"),
 )
 """Label values of the engine process's gauge; ``engine`` is the API server's."""
 

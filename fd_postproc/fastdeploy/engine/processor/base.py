@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....flight.recorder import Recorder
 from ....log_throttle import Complaints
+from ...fallback import Guard
 from ..health.counters import Counters
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ class BestEffort(Base):
     def complaints(self) -> Complaints:
         """Throttled log of events that may come thousands of times a second."""
         return Complaints(lambda text: self.fd.llm_logger.error(f"fd_postproc: {text}"))
+
+    @cached_property
+    def guard(self) -> Guard:
+        """Guard of the token thread, for which FastDeploy has nothing that could take over within a step."""
+        return Guard("token processor", lambda: self.fd.llm_logger, most=None)
 
     def best_effort(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function for metrics, logs or traces; return None and log if it raises."""

@@ -33,19 +33,13 @@ class Pairing(BestEffort):
         batch waits, too, and its draft puts an empty list, as FastDeploy does.)
         """
         try:
-            if not self.pairs_drafts:
-                self.deliver(batch_result)
-            elif mtype == DRAFT:
-                self._pair(batch_result)
-            else:
-                if self._batch_result_buffer:
-                    self.deliver_waiting()
-                if mtype == TARGET and not any(result.finished for result in batch_result):
-                    self._batch_result_buffer = list(batch_result)
-                else:
-                    self.deliver(batch_result)
+            leaves = not self.pairs_drafts or self._leaves(batch_result, mtype)
         except Exception as error:
-            self._tell_undelivered("the results of a step were not delivered", error)
+            self.guard.failed(error)  # without pairs: everything leaves
+            self.deliver_waiting()
+            leaves = mtype != DRAFT
+        if leaves:
+            self._deliver_or_tell(batch_result, "the results of a step were not delivered")
 
     @cached_property
     def delivery(self) -> Delivery:
@@ -56,20 +50,35 @@ class Pairing(BestEffort):
         """Put results into FastDeploy's scheduler."""
         self.delivery.put(self.cached_generated_tokens, results)
 
+    def _leaves(self, results: list[Any], mtype: int) -> bool:
+        """Whether results are to be delivered now: after those that waited, which have been."""
+        if mtype == DRAFT:
+            self._pair(results)
+            return False
+        if self._batch_result_buffer:
+            self.deliver_waiting()
+        if mtype == TARGET and not any(result.finished for result in results):
+            self._batch_result_buffer = list(results)
+            return False
+        return True
+
     def deliver_waiting(self) -> None:
         """Deliver the results that wait for their draft message, without it."""
         waiting, self._batch_result_buffer = self._batch_result_buffer, None
-        if waiting is None:
-            return
-        try:
-            self.deliver(waiting)
-        except Exception as error:  # what comes after it must go out all the same
-            self._tell_undelivered("results that waited were not delivered", error)
+        if waiting is not None:
+            self._deliver_or_tell(waiting, "results that waited were not delivered")
 
-    def _tell_undelivered(self, what: str, error: Exception) -> None:
-        self.recorder.failure(Kind.UNDELIVERED, error)
-        text = f"fd_postproc: {what}: {type(error).__name__}: {error}"
-        self.fd.llm_logger.error(f"{text}\n{traceback.format_exc()}")
+    def _deliver_or_tell(self, results: list[Any], what: str) -> None:
+        """Deliver results; a failure is logged and counted, and what comes after it goes out all the same."""
+        try:
+            self.deliver(results)
+        except Exception as error:
+            self.counters.undelivered += len(results)
+            self.recorder.failure(Kind.UNDELIVERED, error)
+            name = type(error).__name__
+            self.complaints.tell(
+                f"undelivered {name}", f"{what}: {name}: {error}\n{traceback.format_exc()}", len(results)
+            )
 
     def _pair(self, drafts: list[Any]) -> None:
         waiting = self._batch_result_buffer

@@ -68,11 +68,14 @@ class Steps(Advance):
         """Results of the batch loop, which leaves some requests to `advance`, and its sums to `add_up`."""
         batch = Batch(self.plan, step, context, advance, self.give_up)
         results = batch.results()
-        add_up(batch.sums)
-        for what, error in batch.failures.items():
-            self.note_failure(what, error)
-        if batch.is_crowded(MOST_REQUESTS):
-            self.best_effort("forgetting requests", self.sweep)
+        try:
+            add_up(batch.sums)
+            for what, error in batch.failures.items():
+                self.note_failure(what, error)
+            if batch.is_crowded(MOST_REQUESTS):
+                self.best_effort("forgetting requests", self.sweep)
+        except Exception as error:  # the results are made, and their clients wait for them
+            self.guard.failed(error)
         return results
 
     def _sampling_masks(self) -> dict[int, Any]:

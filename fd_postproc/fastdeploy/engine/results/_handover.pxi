@@ -5,6 +5,17 @@ from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_CheckExact
 
 
+class HalfPut(Exception):
+    """Raised when a put failed; `rest` are the results that are not in the scheduler's tables.
+
+    The cause is what was raised.
+    """
+
+    def __init__(self, rest):
+        super().__init__(len(rest))
+        self.rest = rest
+
+
 @cython.final
 cdef class Handover:
     """Fast path into a scheduler of FastDeploy's and out of it, for the results of a step.
@@ -31,6 +42,7 @@ cdef class Handover:
     cdef object empty
     cdef Interval interval  # None: every result leaves at once
     cdef bint is_taken      # whether `take` fetches what waits
+    cdef readonly object failure  # why the last `take` left results that it could not join; None: it did not
     cdef type result
     cdef Py_ssize_t request_id, finished
 
@@ -61,7 +73,20 @@ cdef class Handover:
                 self.scheduler.responses_not_empty.notify_all()
 
     def put(self, list results not None):
-        """Put the results of a step; False, with nothing changed, if the scheduler must."""
+        """Put the results of a step; False, with nothing changed, if the scheduler must.
+
+        Raises
+        ------
+        HalfPut
+            With the results that the scheduler has to put in its own way.
+        """
+        cdef Py_ssize_t placed = 0
+        try:
+            return self._put_all(results, &placed)
+        except Exception as error:
+            raise HalfPut(results[placed:]) from error
+
+    cdef bint _put_all(self, list results, Py_ssize_t *placed) except -1:
         if not self._is_stock("put_results", self.put_results):
             return False
         cdef list ended = []
@@ -71,10 +96,13 @@ cdef class Handover:
             if <object>at_offset(<PyObject *>result, self.finished)[0] is True:
                 ended.append(result)
         with self.scheduler.mutex:
-            return self._put(results, ended)
+            return self._put(results, ended, placed)
 
     def take(self):
-        """Wait for results: lists by request, maybe none; None if the scheduler must."""
+        """Wait for results: lists by request, maybe none; None if the scheduler must.
+
+        If it raises, everything is still in the scheduler's tables, or waits for the interval.
+        """
         if not self._is_stock("get_results", self.get_results):
             if self.is_taken:
                 self.release()
@@ -92,12 +120,40 @@ cdef class Handover:
                 responses = self._wait_for(taken, self.interval)
             else:
                 responses = condition.wait_for(taken, scheduler.wait_response_timeout)
-            responses = {} if responses is None else self._by_request(responses)
+            if responses is None:
+                return {}
+            try:
+                taken_out = self._by_request(responses)
+            except BaseException:
+                self._prepend(responses)
+                raise
         if self.interval is not None:
-            for name, waiting in responses.items():
+            self.interval.failure = None
+            for name, waiting in taken_out.items():
                 if len(waiting) > 1 and self.interval.joins(name):
-                    responses[name] = self.interval.joined(waiting)
-        return responses
+                    taken_out[name] = self.interval.joined(waiting)
+            self.failure = self.interval.failure
+        return taken_out
+
+    def put_back(self, dict responses not None, wrapped):
+        """Put results that were taken in front of what has come since.
+
+        Only of requests that go on: those that ended are recycled, which FastDeploy does not do twice.
+        ``wrapped(result)`` makes FastDeploy's response of a result that is not of ours.
+        """
+        cdef dict back = {}
+        for name, waiting in responses.items():
+            back[name] = [one if Py_TYPE(one) == <PyTypeObject *>self.result else wrapped(one)
+                          for one in waiting]
+        with self.scheduler.mutex:
+            self._prepend(back)
+
+    cdef int _prepend(self, dict responses) except -1:
+        """Put lists into the scheduler's table, in front of what is there."""
+        table = self.scheduler.responses
+        table.update({name: [*waiting, *table.get(name, ())] for name, waiting in responses.items()})
+        self.scheduler.responses_not_empty.notify_all()
+        return 0
 
     cdef object _wait_for(self, taken, Interval interval):
         """Wait like the condition's own method; what has waited for long enough is there then."""
@@ -128,7 +184,8 @@ cdef class Handover:
         return (finished != NULL and (<object>finished is False or <object>finished is True)
                 and name != NULL and PyUnicode_CheckExact(<object>name))
 
-    cdef bint _put(self, list results, list ended) except -1:
+    cdef bint _put(self, list results, list ended, Py_ssize_t *placed) except -1:
+        """Put results into the tables; `placed` counts those that are there."""
         scheduler = self.scheduler
         cdef dict known = scheduler.requests, table = scheduler.responses
         cdef list steps = scheduler.batch_responses_per_step
@@ -141,7 +198,21 @@ cdef class Handover:
         if ended:
             self._let_empty_hold({})
             self.put_results(self.empty, ended)
-        steps.append(results[:])
+        cdef list step = results[:]
+        steps.append(step)
+        try:
+            self._place(results, table, known, placed)
+        except BaseException:
+            del step[placed[0]:]
+            if not step:
+                steps.pop()
+            scheduler.responses_not_empty.notify_all()
+            raise
+        return True
+
+    cdef int _place(self, list results, dict table, dict known, Py_ssize_t *placed) except -1:
+        cdef PyObject *name
+        cdef PyObject *waiting
         cdef Interval interval = self.interval if self.is_taken else None
         cdef double now = 0 if interval is None else monotonic()
         cdef bint is_idle = interval is not None and not interval.held
@@ -150,40 +221,48 @@ cdef class Handover:
             waiting = PyDict_GetItemWithError(table, <object>name)
             if interval is not None and interval.holds(
                     <object>name, <PyObject *>result, now, waiting != NULL):
+                placed[0] += 1
                 continue
             if waiting != NULL:
                 (<object>waiting).append(result)
             else:
-                first = [result] if interval is None else [*interval.released(<object>name), result]
+                first = [result] if interval is None else [*interval.waiting(<object>name), result]
                 _untrack(<PyObject *>first)
                 table[<object>name] = first
+                if interval is not None:
+                    interval.let_go(<object>name)
+            placed[0] += 1
         if interval is not None:
             interval.forget(known)
             interval.release(table, now)
             if not table and not (is_idle and interval.held):  # the sender knows when to look again
-                return True
-        scheduler.responses_not_empty.notify_all()
-        return True
+                return 0
+        self.scheduler.responses_not_empty.notify_all()
+        return 0
 
     cdef dict _by_request(self, dict responses):
-        """Lists of results by request, FastDeploy's own without their wrapping."""
-        cdef Py_ssize_t i
+        """Lists of results by request, FastDeploy's own without their wrapping.
+
+        What can fail comes before the first request is recycled; `responses` stays as it is.
+        """
         cdef bint ends, wrapped
+        cdef dict made = {}
+        cdef list ended = []
         for name, waiting in responses.items():
-            if not PyList_CheckExact(waiting):
-                waiting = responses[name] = list(waiting)
-            ends = wrapped = False
-            for one in <list>waiting:
+            ends, wrapped = False, not PyList_CheckExact(waiting)
+            for one in waiting:
                 if Py_TYPE(one) == <PyTypeObject *>self.result:
                     ends = ends or one.finished is not False
                 else:
                     wrapped, ends = True, ends or bool(one.finished)
             if ends:
-                self._recycle(name, waiting)
-            if wrapped:
-                for i in range(PyList_GET_SIZE(waiting)):
-                    (<list>waiting)[i] = (<list>waiting)[i].raw
-        return responses
+                ended.append(name)
+            made[name] = [one.raw for one in waiting] if wrapped else waiting
+        for name in ended:
+            if self.interval is not None:  # of an abort, too: the id may be used again
+                self.interval.begun.discard(name)
+            self._recycle(name, responses[name])
+        return made
 
     cdef int _recycle(self, name, waiting) except -1:
         """Recycle an ended request; a failure does not lose other requests' results."""
@@ -202,14 +281,15 @@ cdef class Handover:
         return 0
 
 
-def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual):
-    """Lists of results by the process of the API server that gets them, where the engine makes no text.
+def by_process(Plan plan not None, dict results not None, dict processes not None, prepare, bint is_usual,
+               dict batches=None):
+    """Sort results by the process of the API server that gets them, where the engine makes no text.
 
     Parameters
     ----------
     plan : Plan
     results : dict of str to list of results
-        By request.
+        By request.  If something raises, those that are not sorted yet are left in it.
     processes : dict of str to int
         Of requests; those that end are taken out.
     prepare : function
@@ -217,12 +297,28 @@ def by_process(Plan plan not None, dict results not None, dict processes not Non
         token nor an end.
     is_usual : bool
         Whether results of ours get an empty text; else all are given to `prepare`.
+    batches : dict of (int or None) to list of list of results, optional
+        Gets them.
 
     Returns
     -------
-    dict of (int or None) to list of list of results
+    dict
+        `batches`, or a new one.
     """
-    cdef dict batches = {}
+    cdef Py_ssize_t done = 0
+    if batches is None:
+        batches = {}
+    try:
+        _sort(plan, results, processes, prepare, is_usual, batches, &done)
+    except BaseException:
+        for name in list(results)[:done]:
+            del results[name]
+        raise
+    return batches
+
+
+cdef int _sort(Plan plan, dict results, dict processes, prepare, bint is_usual, dict batches,
+               Py_ssize_t *done) except -1:
     cdef bint ends
     for name, contents in results.items():
         ends = False
@@ -234,15 +330,17 @@ def by_process(Plan plan not None, dict results not None, dict processes not Non
             for content in contents:
                 ends |= bool(getattr(content, "finished", False))
         if not contents:
+            done[0] += 1
             continue
         process = processes.get(name)
         batch = batches.get(process)
         if batch is None:
             batch = batches[process] = []
         (<list>batch).append(contents)
+        done[0] += 1
         if ends:
             processes.pop(name, None)
-    return batches
+    return 0
 
 
 cdef bint _are_usual(Plan plan, contents) noexcept:

@@ -38,6 +38,7 @@ cdef class Interval:
     cdef dict held   # _Held by request, in the order of `since`
     cdef dict processes     # of the API server by request: FastDeploy's own table
     cdef frozenset readers  # those of them that take joined results
+    cdef object failure  # what `joined` met last, where it left results as they are
 
     def __init__(self, Plan plan not None, Py_ssize_t tokens, double seconds):
         self.plan, self.tokens, self.seconds, self.begun, self.held = plan, tokens, seconds, set(), {}
@@ -50,7 +51,7 @@ cdef class Interval:
         if <object>at_offset(result, self.plan.r_finished)[0] is True:
             self.begun.discard(name)
             return False
-        if name not in self.begun:
+        if name not in self.begun or self._is_first(result):
             self.begun.add(name)
             return False
         cdef Py_ssize_t more = 0 if leaves or not self.joins(name) else self._tokens_of(result)
@@ -67,10 +68,24 @@ cdef class Interval:
         """Whether the API process of a request has said that it takes joined results."""
         return self.processes.get(name) in self.readers
 
-    cdef list released(self, name):
-        """The results of a request that waited."""
-        cdef _Held held = self.held.pop(name, None)
+    cdef bint _is_first(self, PyObject *result) except -1:
+        """Whether a result is an answer's first: after an abort an id may come again."""
+        cdef PyObject *output = at_offset(result, self.plan.r_outputs)[0]
+        if output == NULL:
+            return False
+        if type(<object>output) is Accepted:
+            return (<Accepted><object>output).sent == 0
+        return getattr(<object>output, "send_idx", None) == 0
+
+    cdef list waiting(self, name):
+        """The results of a request that wait; they do until `let_go`."""
+        cdef _Held held = _dict_get(self.held, name)
         return [] if held is None else held.results
+
+    cdef int let_go(self, name) except -1:
+        """Forget the results of a request that waited: they are in the scheduler's table."""
+        self.held.pop(name, None)
+        return 0
 
     cdef double due(self) except? -1:
         """When the next results have waited for long enough."""
@@ -83,14 +98,16 @@ cdef class Interval:
         cdef bint leaves = False
         while self.held and self.due() <= now:
             name = next(iter(self.held))
-            responses[name] = self.released(name) + responses.get(name, [])
+            responses[name] = [*self.waiting(name), *responses.get(name, ())]
+            self.let_go(name)
             leaves = True
         return leaves
 
     cdef int rejoin(self, dict responses) except -1:
         """Put what waited in front of results that came past it, from FastDeploy's other threads."""
         for name in [name for name in responses if name in self.held] if self.held else ():
-            responses[name] = self.released(name) + responses[name]
+            responses[name] = [*self.waiting(name), *responses[name]]
+            self.let_go(name)
         return 0
 
     cdef int forget(self, dict known) except -1:
@@ -119,14 +136,26 @@ cdef class Interval:
         cdef list made = [], run = []
         before = None
         for result in results:
-            kind = self._kind_of(result)
+            try:
+                kind = self._kind_of(result)
+            except Exception as error:
+                kind, self.failure = None, error
             if run and (kind is None or kind != before):
-                made.append(self._one_of(run))
+                self._join(run, made)
                 run = []
             run.append(result)
             before = kind
-        made.append(self._one_of(run))
+        self._join(run, made)
         return made
+
+    cdef int _join(self, list run, list made) except -1:
+        """Append one result of several; the several, unchanged, if that fails."""
+        try:
+            made.append(self._one_of(run))
+        except Exception as error:
+            made.extend(run)
+            self.failure = error
+        return 0
 
     cdef object _kind_of(self, result):
         """What results have in common that can be one; None if it stays alone."""
@@ -148,21 +177,20 @@ cdef class Interval:
         if type(parts[0]) is Accepted:
             put(<PyObject *>last, at, _joined_rows(parts))
             return last
-        made = last.outputs
-        made.send_idx = parts[0].send_idx
-        made.token_ids = [token for part in parts for token in part.token_ids]
+        values_of = {"send_idx": parts[0].send_idx,
+                     "token_ids": [token for part in parts for token in part.token_ids]}
         for name in _ROWS:
             values = [getattr(part, name, None) for part in parts]
             if values[0] is not None and name == "sampling_mask":
                 # Without speculation a step's mask lies there by itself.
                 values = [mask if mask and type(mask[0]) is list else [mask] for mask in values]
-                made.sampling_mask = [mask for value in values for mask in value]
+                values_of[name] = [mask for value in values for mask in value]
             elif values[0] is not None:
-                rows = self.plan.lists(*[[row for part in column for row in part] for column in zip(*values)])
-                if name == "top_logprobs":
-                    made.top_logprobs = rows
-                else:
-                    made.draft_top_logprobs = rows
+                values_of[name] = self.plan.lists(
+                    *[[row for part in column for row in part] for column in zip(*values)])
+        made = last.outputs
+        for name, value in values_of.items():  # once nothing can fail any more
+            setattr(made, name, value)
         return last
 
 

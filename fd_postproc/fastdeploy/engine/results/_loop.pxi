@@ -125,7 +125,11 @@ cdef class Batch:
                 if result is None:
                     result = self.advance(i, task, step.raw.block.counts[i], self)
             except Exception as error:
-                result = self.give_up(i, task, error)
+                try:
+                    result = self.give_up(i, task, error)
+                except Exception as failure:
+                    result = None
+                    self._failed("ending a request that failed", failure)
             if result is not None:
                 results.append(result)
         if self.commons is not None:

@@ -113,12 +113,17 @@ class Messages:
         arrays: Callable[[], bool] | None = None,
     ) -> bytes: ...
 
+class HalfPut(Exception):
+    rest: list[Any]
+    def __init__(self, rest: list[Any]) -> None: ...
+
 @final
 class Handover:
     scheduler: Any
     put_results: Any
     get_results: Any
     log: Any
+    failure: Exception | None
     def __init__(
         self, scheduler: Any, put_results: Any, get_results: Any, log: Any, results: FieldCopier
     ) -> None: ...
@@ -127,6 +132,7 @@ class Handover:
     def release(self) -> None: ...
     def put(self, results: list[Any]) -> bool: ...
     def take(self) -> dict[str, list[Any]] | None: ...
+    def put_back(self, responses: dict[str, list[Any]], wrapped: Callable[[Any], Any]) -> None: ...
 
 def by_process(
     plan: Plan,
@@ -134,6 +140,7 @@ def by_process(
     processes: dict[str, int],
     prepare: Callable[[str, Any], list[Any]],
     is_usual: bool,
+    batches: dict[int | None, list[list[Any]]] | None = None,
 ) -> dict[int | None, list[list[Any]]]: ...
 
 @final

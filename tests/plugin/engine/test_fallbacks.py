@@ -1,0 +1,281 @@
+"""What of our delivery raises falls back to FastDeploy's own: nothing is lost, nothing comes twice."""
+
+import queue
+import threading
+from collections import UserList
+
+import msgpack
+import pytest
+
+from fd_postproc.fastdeploy.engine.health.outflow import Outflow, Outlet
+from fd_postproc.fastdeploy.fallback import MOST_IN_A_ROW, Guard
+from tests.lib.quiet import Double, imported
+from tests.lib.rows import each
+from tests.lib.waiting import until
+
+pytestmark = pytest.mark.framework
+double = Double()
+LOOP = "_zmq_send_generated_tokens"
+DELIVERY = "fd_postproc.fastdeploy.engine.delivery.delivery"
+
+
+class Planted(Exception):
+    pass
+
+
+class Failing:
+    """A function that raises at its first calls, and calls another one then."""
+
+    def __init__(self, stock, times):
+        self.stock, self.times = stock, times
+
+    def __call__(self, *arguments, **named):
+        self.times -= 1
+        if self.times >= 0:
+            raise Planted("in a test")
+        return self.stock(*arguments, **named)
+
+
+def counted(seam):
+    from prometheus_client import REGISTRY
+
+    return REGISTRY.get_sample_value("fd_postproc_fallbacks_total", {"seam": seam}) or 0
+
+
+@pytest.fixture
+def delivery(plan, engine):
+    service = double.engine__common_engine.EngineService
+    made = imported(DELIVERY).Delivery(plan, engine.scheduler)
+    setattr(service, LOOP, made.stock.loop)
+    engine.scheduler.requests.update(dict.fromkeys("abcd"))
+    engine.request_worker_map.update(a=1, b=2, c=1, d=1)
+    yield made
+    made.end()
+
+
+def result(plan, name, token=5, **values):
+    made = plan.new_result(0, 1, name, 3, None)
+    made.outputs.token_ids = [token]
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made
+
+
+def sent(engine):
+    """Tokens by request, as they came."""
+    got = {}
+    while True:
+        try:
+            packed = engine.send_response_server.socket.queue.get(block=False)
+        except queue.Empty:
+            return got
+        for results in msgpack.unpackb(packed):
+            for one in results:
+                tokens = one["outputs"]["token_ids"] if one["outputs"] else one["error_code"]
+                got.setdefault(one["request_id"], []).append(tokens)
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_put_that_raises_is_the_schedulers(times, plan, delivery, engine, monkeypatch):
+    before, module = counted("delivery"), imported(DELIVERY)
+    monkeypatch.setattr(module, "handover_in", Failing(module.handover_in, times))
+    for token in range(6):
+        delivery.put(engine.scheduler, [result(plan, "a", token), result(plan, "b", token)])
+    assert (delivery.puts, delivery.unput) == (6, 0)
+    assert counted("delivery") - before == min(times, MOST_IN_A_ROW)
+    assert delivery.putting.is_on is (times < MOST_IN_A_ROW)
+    got = engine.scheduler.get_results()
+    assert {name: [one.outputs.token_ids for one in some] for name, some in got.items()} == {
+        name: [[token] for token in range(6)] for name in "ab"
+    }
+
+
+class RaisesOnce(UserList):
+    """What lies in the scheduler's table in the place of a list, and refuses the first append."""
+
+    refuses = True
+
+    def append(self, value):
+        if self.refuses:
+            self.refuses = False
+            raise Planted("in a test")
+        super().append(value)
+
+
+@pytest.mark.parametrize("interval", [0, 3])
+def test_of_a_put_that_raises_half_way_the_rest_is_the_schedulers(interval, plan, delivery, engine):
+    delivery.interval = interval, 100.0
+    scheduler = engine.scheduler
+    if interval:
+        delivery.handover_in(scheduler).take()
+    scheduler.responses["b"] = RaisesOnce()
+    step = [result(plan, name, finished=name == "c") for name in "abcd"]
+    delivery.put(scheduler, step)
+    assert delivery.puts == 1
+    assert [one for some in scheduler.batch_responses_per_step for one in some] == step
+    got = scheduler.get_results()
+    assert {name: [one.outputs.token_ids for one in some] for name, some in got.items()} == {
+        name: [[5]] for name in "abcd"
+    }
+    assert "c" not in scheduler.requests
+
+
+def test_what_cannot_be_put_by_either_is_counted(plan, rig_of):
+    rig = rig_of("plain", ["a"])
+    scheduler = rig.processor.cached_generated_tokens = double.scheduler__local_scheduler.LocalScheduler()
+    scheduler.put_results = Failing(None, 100)
+    rig.step({0: [5]})
+    assert rig.processor.counters.as_dict()["undelivered"] == 1
+    assert (rig.processor.delivery.puts, rig.processor.delivery.unput) == (0, 1)
+    del scheduler.put_results
+    scheduler.requests["a"] = None
+    rig.step({0: [6]})
+    assert [one.outputs.token_ids for one in scheduler.get_results()["a"]] == [[6]]
+
+
+def test_a_take_that_raises_leaves_all_to_the_scheduler(plan, delivery, engine):
+    """A response of FastDeploy's whose end cannot be told, once."""
+    scheduler, other = engine.scheduler, plan.fd.RequestOutput("b", finished=True, error_code=500)
+    response = double.scheduler__data.ScheduledResponse
+    looks = []
+
+    class Once(response):
+        @property
+        def finished(self):
+            looks.append(1)
+            if len(looks) == 1:
+                raise Planted("in a test")
+            return True
+
+    delivery.put(scheduler, [result(plan, "a")])
+    scheduler.responses["b"] = [Once(other)]
+    delivery.put(scheduler, [result(plan, "a", 6, finished=True)])
+    delivery.round(engine)
+    assert sent(engine) == {"a": [[5], [6]], "b": [500]}
+    assert delivery.taking.in_a_row == 1
+    assert {*scheduler.requests} == {"c", "d"}
+
+
+@pytest.mark.parametrize("what", ["sorting", "sends", "packing", "serves"])
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_round_that_raises(what, times, plan, delivery, engine, monkeypatch):
+    """Every client gets all of its tokens, in their order; FastDeploy's loop takes over if that goes on."""
+    before, sending = counted("sending"), delivery.sending
+    if what == "sorting":
+        module = imported("fd_postproc.fastdeploy.engine.delivery.sending")
+        monkeypatch.setattr(module, "by_process", Failing(module.by_process, times))
+    elif what == "sends":
+        sending._send = Failing(sending._send, times)
+    elif what == "packing":
+        packer = sending._packer
+        packs = packer._messages
+
+        class Messages:
+            pack = staticmethod(Failing(packs.pack, times))
+
+        packer._messages = Messages
+    else:
+        real = sending.serves
+        sending.serves = Failing(real, times)
+    engine.scheduler.wait_response_timeout = 0.05
+    engine.running = True
+    delivery.begin()
+    got, sender = {}, threading.Thread(target=getattr(engine, LOOP), daemon=True)
+    sender.start()
+
+    def all_came(count):
+        for name, tokens in sent(engine).items():
+            got.setdefault(name, []).extend(tokens)
+        return [len(got.get(name, ())) for name in "abc"] == count
+
+    try:
+        for token in range(8):
+            engine.scheduler.put_results(
+                [
+                    *(result(plan, name, token) for name in "ab"),
+                    *([plan.fd.RequestOutput("c", error_code=500)] if token == 0 else ()),
+                ]
+            )
+            until(lambda count=token + 1: all_came([count, count, 1]))
+        engine.scheduler.put_results([result(plan, "a", 9, finished=True)])
+        until(lambda: all_came([9, 8, 1]))
+        assert sender.is_alive()
+    finally:
+        engine.running = False
+        sender.join(60)
+    assert got == {
+        "a": [*([token] for token in range(8)), [9]], "b": [[token] for token in range(8)], "c": [500],
+    }  # fmt: skip
+    assert "a" not in engine.scheduler.requests
+    assert counted("sending") > before
+    guards = delivery.sends, sending.guard, sending._packer.guard
+    assert all(guard.is_on for guard in guards) is (times == 1)
+
+
+def test_an_ended_request_is_sent_although_it_cannot_be_sorted(plan, delivery, engine, monkeypatch):
+    module = imported("fd_postproc.fastdeploy.engine.delivery.sending")
+    monkeypatch.setattr(module, "by_process", Failing(None, 100))
+    delivery.put(engine.scheduler, [result(plan, "a", 7, finished=True), result(plan, "b")])
+    with pytest.raises(Planted):
+        delivery.round(engine)
+    assert sent(engine) == {"a": [[7]]}
+    assert "a" not in engine.request_worker_map
+    got = engine.scheduler.get_results()  # FastDeploy's, which recycles nothing twice
+    assert [one.outputs.token_ids for one in got["b"]] == [[5]]
+
+
+def test_a_guard_is_off_after_failures_in_a_row_and_says_so(log):
+    from prometheus_client import REGISTRY
+
+    guard, before = Guard("delivery"), counted("delivery")
+    guard.failed(Planted("one"))
+    guard.failed(Planted("two"))
+    guard.worked()
+    for number in range(MOST_IN_A_ROW):
+        assert guard.is_on
+        guard.failed(Planted(str(number)))
+    assert not guard.is_on
+    assert counted("delivery") - before == 2 + MOST_IN_A_ROW
+    assert REGISTRY.get_sample_value("fd_postproc_fast_path", {"path": "delivery"}) == 0
+    assert log.text.count("Traceback") + log.text.count("Planted: one") >= 1
+    assert len([one for one in log.records if one.levelname == "ERROR"]) == 2
+
+
+# ---- undelivered -------------------------------------------------------------------------------------------
+
+
+def looks(*outlets):
+    """The reasons that are found at looks half a second apart; each gives (table, puts, sends)."""
+    judge, found = Outflow(), []
+    for number, (table, puts, sends) in enumerate(outlets):
+        verdict = judge.look(Outlet(0.5 * number, table, puts, sends))
+        found.append(verdict and verdict.reason)
+    return found
+
+
+FULL, OK = {"a": [1]}, (0, 0)
+
+
+@each(
+    "outlets, bad",
+    [
+        ([(FULL, OK, OK)] * 3, False),  # a second is not over
+        ([(FULL, OK, OK)] * 4, True),
+        ([(dict(FULL), OK, OK) for _ in range(9)], False),  # a sender takes them
+        ([({}, OK, OK)] * 9, False),
+        ([({}, (7, number), OK) for number in range(5)], True),  # every put raises
+        ([({}, (number, number), OK) for number in range(9)], False),  # every other one
+        ([({}, (7, min(number, 1)), OK) for number in range(9)], False),  # one did, and nobody puts
+        ([({}, OK, (3, number)) for number in range(5)], True),
+    ],
+)
+def test_results_that_do_not_leave(outlets, bad):
+    assert (looks(*outlets)[-1] == "undelivered") is bad
+
+
+def test_a_late_look_tells_nothing_of_the_sender():
+    """This process was stopped, and its sender with it."""
+    judge = Outflow()
+    assert judge.look(Outlet(0.0, FULL)) is None
+    assert judge.look(Outlet(3600.0, FULL)) is None
+    assert judge.look(Outlet(3600.5, {})) is None
