@@ -130,8 +130,8 @@ _due = 0.0
 def export(name: str, label: str, value: str, is_on: bool) -> None:
     """Set the gauge ``fd_postproc_NAME{LABEL="VALUE"}`` of `ABOUT` to 1 or 0, with prometheus_client only.
 
-    The sample of a service is the largest value of `unhealthy` and `busy`, and the smallest of the others, over the
-    processes that live.
+    The sample of a service is the largest value of `unhealthy` and `busy`, and the smallest of the others,
+    over the processes that live.
     """
     global _files
     # None, no file to share, the name is taken, or a prometheus_client that FastDeploy cannot use either.

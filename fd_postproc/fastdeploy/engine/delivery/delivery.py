@@ -158,7 +158,7 @@ class Delivery:
 
     def round(self, engine: Any) -> None:
         """Wait for results and send them."""
-        began, scheduler = time.monotonic(), engine.scheduler
+        began = time.monotonic()
         results = self._taken(engine)
         if len(results) == 0:
             if time.monotonic() - began < PAUSE:
