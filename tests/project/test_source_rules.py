@@ -158,6 +158,7 @@ HOUSE_RULES = {
             "fastdeploy/engine/results/result_classes.py": "classes of ours, and results made to ask them",
             "fastdeploy/engine/results/_dicts.pxi": "a holder whose dictionary shares its keys",
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",
+            "fastdeploy/engine/results/_interval.pxi": "a result of ours gets its joined values",
             "fastdeploy/statements.py": "nodes of a syntax tree",
             "fastdeploy/api/watchdog.py": "an attribute of our own name: the client's watchdog",
             "fastdeploy/api/chunks/whole_answers.py": "classes of ours",

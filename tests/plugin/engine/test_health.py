@@ -17,7 +17,7 @@ from fd_postproc import queues
 from fd_postproc.environment import service_number
 from fd_postproc.fastdeploy.engine import lifecycle
 from fd_postproc.fastdeploy.engine.health.liveness import BUSY, REASONS
-from fd_postproc.fastdeploy.engine.health.watch import HealthWatch
+from fd_postproc.fastdeploy.engine.health.watch import HealthWatch, _export
 from fd_postproc.fastdeploy.engine.processor import receiving
 from fd_postproc.flight import reading
 from fd_postproc.flight.codes import Kind
@@ -38,6 +38,8 @@ class Watched:
         self.clock, self.rig = clock, Rig(channel, ["a", "b"])
         self.processor = self.rig.processor
         self.watch = HealthWatch(self.processor, 0.5)
+        for word in (BUSY, *REASONS):  # as its thread does when it begins
+            _export(word, False)
         self.step()
 
     def receive(self):
