@@ -77,8 +77,8 @@ cdef class FlightRing:
               int32_t reader=0):
         """Write how a queue is, and the limit of one message; its last sender, whose state is given.
 
-        `reader` is another process that was seen to take a message before; -1: one of another PID namespace; 0:
-        none was.
+        `reader` is another process that was seen to take a message before; -1: one of another PID namespace;
+        0: none was.
         """
         cdef fdb_entry entry
         cdef fds_status status

@@ -22,8 +22,8 @@ def _last_sender_of(int msqid):
 def _watch_readers(int msqid, int32_t thread, double seconds, bint named=False):
     """For the flight recorder: sleep, and look at a queue 50 times a second.
 
-    Returns the last other process that took a message; -1: it is in another PID namespace; 0: none did, or the
-    queue is gone.  `named`: the kernel has named this process as a reader: 0 is another's.  A reader that
+    Returns the last other process that took a message; -1: it is in another PID namespace; 0: none did, or
+    the queue is gone.  `named`: the kernel has named this process as a reader: 0 is another's.  A reader that
     takes one now and then is the queue's last one only until the next step is received.  `thread` is the one
     of this process that receives: where it waited for the message, the kernel names it, not the process.
     """

@@ -124,7 +124,7 @@ cdef class Sender:
     cdef fdp_settled *settled  # of a save op's requests; made for the first one
     cdef fdf_sending sending
     cdef uint64_t sender     # distinguishes the frames of several senders
-    cdef public uint32_t _service  # for `fd_postproc.ops`: number of the service that frames belong to; 0: none
+    cdef public uint32_t _service  # for `fd_postproc.ops`: number of the service that frames name; 0: none
     cdef int forks           # fds_forks when it took that number
 
     __signature__ = inspect.signature(_sender_arguments)

@@ -22,7 +22,7 @@ from ..errors import CudaError, QueueRemoved, UnfitNumber, UnsentSave, queue_err
 from ..layout import Channel, Layout
 from ..queues import key_text
 from .arguments import Sizes, say
-from .environment import dialect_of, message_id, service
+from .environment import dialect_of, message_id
 from .sent import sent
 from .table import SAVE_OPS
 from .watch import waiting, watch
@@ -169,14 +169,13 @@ class DeviceSaves:
             )
 
     def _lane(self, channel: Channel, batch: int, layout: Layout) -> Any:
-        dialect = dialect_of(channel, batch, layout)
-        number = service()
-        which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout, number)
+        dialect, service = dialect_of(channel, batch, layout)
+        which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout, service)
         lane = self._open.get(which)
         if lane is None:
             watch()
             lane = self.extension.Lane(
-                channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value, service=number
+                channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value, service=service
             )
             self.lanes.append(lane)
             self._open[which] = lane

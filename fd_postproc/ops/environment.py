@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from .._core import environment_variable, has_logprobs, most_requests
 from ..environment import COMPACT, DIALECT, MESSAGE_ID, PEER, service_number
 from ..layout import Channel, Dialect, Layout
@@ -18,14 +20,15 @@ def message_id() -> int:
     return number
 
 
+@cache
+def _announced(peer: str) -> tuple[frozenset[str], int]:
+    """The words in a value of ``FD_POSTPROC_PEER``, and the service's number; 0: none."""
+    return frozenset(peer.split(",")), service_number(peer)
+
+
 def peer_understands(word: str) -> bool:
     """Whether ``FD_POSTPROC_PEER``, which the reading side sets, contains a word."""
-    return word in (environment_variable(PEER.name) or "").split(",")
-
-
-def service() -> int:
-    """Number of the service that compact frames belong to, as its engine has announced it; 0: none."""
-    return service_number(environment_variable(PEER.name) or "")
+    return word in _announced(environment_variable(PEER.name) or "")[0]
 
 
 def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
@@ -33,12 +36,17 @@ def send_dialect(logprobs: bool, too_many_for_stock: bool) -> Dialect:
 
     Whether the channel has logprobs matters, and whether FastDeploy's own message can hold the batch.
     """
+    return _chosen(logprobs, too_many_for_stock)[0]
+
+
+def dialect_of(channel: Channel, batch: int, layout: Layout) -> tuple[Dialect, int]:
+    """Dialect that a save op sends on a channel, and the number of its service; 0: none is sent."""
+    return _chosen(has_logprobs(channel), batch > most_requests(channel, layout))
+
+
+def _chosen(logprobs: bool, too_many_for_stock: bool) -> tuple[Dialect, int]:
     dialect: str = DIALECT.of(environment_variable(DIALECT.name))
-    if dialect != "auto":
-        return _NAMED[dialect]
-    return "compact" if peer_understands(COMPACT) and (logprobs or too_many_for_stock) else "packed"
-
-
-def dialect_of(channel: Channel, batch: int, layout: Layout) -> Dialect:
-    """Dialect that a save op sends on a channel."""
-    return send_dialect(has_logprobs(channel), batch > most_requests(channel, layout))
+    if dialect != "compact" and (dialect != "auto" or not (logprobs or too_many_for_stock)):
+        return _NAMED.get(dialect, "packed"), 0
+    words, number = _announced(environment_variable(PEER.name) or "")
+    return ("compact", number) if dialect == "compact" or COMPACT in words else ("packed", 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from .._core import DeviceInput, HostInput, Sender, environment_variable
 from ..environment import QUEUE_MODE
 from ..errors import QueueRemoved, UnfitNumber
-from ..layout import Layout
+from ..layout import Channel, Dialect, Layout
 from .arguments import Sizes, say
 from .device import saves
-from .environment import dialect_of, message_id, service
+from .environment import dialect_of, message_id
 from .pool import Pool
 from .sent import sent
 from .table import SAVE_OPS
@@ -16,6 +16,12 @@ from .watch import waiting, watch
 
 senders: Pool[Sender] = Pool(Sender)
 waiting.append(senders.members)
+
+
+def _sender(channel: Channel, dialect: Dialect, layout: Layout, service: int) -> Sender:
+    made = Sender(channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value)
+    made._service = service
+    return made
 
 
 def save(
@@ -31,16 +37,12 @@ def save(
     batch, width, rows, cols = sizes
     channel = SAVE_OPS[op].channel
     ident = message_id()
-    dialect = dialect_of(channel, batch, layout)
+    dialect, service = dialect_of(channel, batch, layout)
     if saves.lanes:
         saves.send_all()  # what was saved before is sent before
     watch()
-    number = service()
-    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout, number)
-    sender = senders.take(
-        which, lambda: Sender(channel, dialect=dialect, layout=layout, mode=QUEUE_MODE.value)
-    )
-    sender._service = number
+    which = (channel, environment_variable("INFERENCE_MSG_QUEUE_ID"), dialect, layout, service)
+    sender = senders.take(which, lambda: _sender(channel, dialect, layout, service))
     gone = False
     try:
         refusal = sender._save(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 import time
 import traceback
@@ -12,11 +13,10 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ...._core import TROUBLES, Receiver, Step, _last_sender_of, _watch_readers, encode
-from ....environment import QUEUE_MODE
+from ....environment import PEER, QUEUE_MODE, service_number
 from ....errors import MalformedMessage, QueueError, QueueRemoved
 from ....flight.codes import Kind
 from ....log_throttle import Backoff, last_sender_text
-from ....ops.environment import service
 from ..health.reporter import Reporter
 from ..health.sharing import Sharing
 from ..results._results import Stages
@@ -139,7 +139,7 @@ class Receiving(Steps):
                 self.ask_for_keys = None
             self._receiver = Receiver(self.channel, layout=self.layout, mode=QUEUE_MODE.value)
             self._receiver._follows_sender, self._receiver._ring = True, self.recorder.ring
-            self._receiver._service = service()
+            self._receiver._service = service_number(os.environ.get(PEER.name, ""))
             if self.recorder.keeps_frames:
                 self._receiver._keeper = partial(self.best_effort, "recording a message", self._record_step)
             self.counters.follow(self._receiver)
