@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from fd_postproc.fastdeploy import called, code_watch, gate, logs, restated_data
+from fd_postproc.fastdeploy import called, code_watch, gate, logs, restated_data, seams
 from fd_postproc.fastdeploy.seams import ENGINE, SEAMS
 from fd_postproc.fastdeploy.statements import node_of, statements, statements_of, whole, whole_of
 from tests.lib.quiet import Double, imported
@@ -278,6 +278,7 @@ def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
     cls = double.scheduler__local_scheduler.LocalScheduler
     assert gate.judge("delivery", cls).reason is None
     log = Mock()
+    monkeypatch.setattr(seams, "_is_off", {})
     watch = code_watch.CodeWatch(ENGINE, log)
     mine = lambda texts: [one for one in texts if "put_results" in one and "(delivery)" in one]  # noqa: E731
     assert not mine(watch.look_now())
