@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.restated_data import digest_of, value_in
 from fd_postproc.fastdeploy.seams import SEAMS
 from fd_postproc.fastdeploy.statements import node_of, statements, whole_of
 from tests.lib.fakes import DecodeLog
@@ -31,7 +32,7 @@ def recorded():
         f"fastdeploy.{place.partition(':')[0]}"
         for row in SEAMS.values()
         for place in row.stands_for
-        if ":" in place
+        if ":" in place and not place.startswith("=")
     }
     for name in sorted(modules):
         with contextlib.suppress(ImportError, RuntimeError):
@@ -58,6 +59,11 @@ def recorded():
             digests = [one.digest for one in statements(node_of(function))]
             digests += [whole_of(function)] if digests else []
             into |= dict.fromkeys(digests, mark if row.facts else "")
+        for name in row.data:
+            where, _, attribute = name[1:].rpartition(":")
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(f"fastdeploy.{where}")
+                told.setdefault(seam, {})[name] = {digest_of(value_in(module, attribute)): ""}
     return told
 
 

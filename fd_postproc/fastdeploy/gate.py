@@ -1,8 +1,10 @@
 """Decides for each seam whether FastDeploy's code is known, by the statements of its functions.
 
-A row of `seams.SEAMS` names the functions whose text ours stands for.  Each is read, never run: every
-statement, under its parent's header and after the statement before it, has to be recorded.  Left out are log
-calls and what only they read, docstrings, annotations, and imports of ops.
+A row of `seams.SEAMS` names the functions whose text ours stands for.  What is *called* by such a name is
+judged (`called`): a wrapper of somebody else's is new code.  A function is read, never run: every statement,
+under its parent's header and after the statement before it, has to be recorded.  Left out are log calls and
+what only they read, docstrings, annotations, and imports of ops.  Data that ours restates, as an enum's
+members, are compared by their value (`restated_data`).
 
 ::
 
@@ -17,13 +19,14 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import inspect
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..environment import KNOWN
+from .called import is_code_of, is_ours, layers_of, parts_of, place_of
+from .restated_data import MARK, digest_of, value_in
 from .seams import PACKAGE, SEAMS, Seam
 from .statements import file_of, statements_of, whole_of
 
@@ -35,15 +38,19 @@ Record = dict[str, dict[str, str]]
 
 
 class Unknown(NamedTuple):
-    """The first unknown statement of a function; line 0: there is no source, or no such function."""
+    """The first unknown statement of a function, or its wrapper; line 0: there is no source."""
 
     function: str
     file: str
     line: int
+    change: str = ""  # what somebody else has done to it: "wrapped by traced"
 
     @property
     def text(self) -> str:
         """Function, file and line in words."""
+        if self.change:
+            place = f" (line {self.line} of {self.file})" if self.line else ""
+            return f"{self.function} is {self.change}{place}"
         if not self.line:
             return f"{self.function} cannot be read: {self.file}"
         return f"{self.function} has new code in line {self.line} of {self.file}"
@@ -84,17 +91,74 @@ def judge(seam: str, place: Any = None, without: Collection[str] = ()) -> Verdic
     """
     row, known = SEAMS[seam], record().get(seam, {})
     found = [one for one in functions_of(row, place, known) if one[0] not in without]
-    if not found and row.stands_for:
-        return Verdict(
-            (Unknown(row.name, f"this FastDeploy has none of {', '.join(row.stands_for)}", 0),), {}
-        )
-    return compared(found, known, bool(row.facts))
+    if not found and row.functions:
+        return Verdict((Unknown(row.name, f"this FastDeploy has none of {', '.join(row.functions)}", 0),), {})
+    verdict = compared(found, known, row.facts)
+    verdict = verdict._replace(unknown=(*verdict.unknown, *_new_data(row, known)))
+    _judgements[seam, getattr(place, "__module__", ""), getattr(place, "__qualname__", "")] = Judgement(
+        row, place, tuple(without), found, verdict
+    )
+    return verdict
+
+
+class Judgement(NamedTuple):
+    """A verdict, and what it is of."""
+
+    row: Seam
+    place: Any
+    without: tuple[str, ...]
+    found: list[tuple[str, Any]]
+    verdict: Verdict
+
+
+_judgements: dict[tuple[str, str, str], Judgement] = {}
+
+
+def changes(side: str, **objects: Any) -> dict[str, list[Unknown]]:
+    """What somebody has wrapped or replaced since `judge` found it known, by seam.
+
+    Seams are the `side`'s of which ours is used.  In `objects` are FastDeploy's objects by seam, on which
+    methods may be set.
+    """
+    told: dict[str, list[Unknown]] = {}
+    for row, place, without, found, verdict in list(_judgements.values()):
+        if row.side != side or not row.is_used or verdict.unknown:
+            continue
+        now = [one for one in functions_of(row, place, record().get(row.name, {})) if one[0] not in without]
+        if len(now) == len(found) and all(one[1] is two[1] for one, two in zip(now, found, strict=True)):
+            continue
+        unknown = compared(now, record().get(row.name, {}), row.facts).unknown
+        if unknown:
+            told.setdefault(row.name, []).extend(unknown)
+    for seam, one in objects.items():
+        set_here = getattr(one, "__dict__", {})
+        for name in SEAMS[seam].functions if SEAMS[seam].is_used else ():
+            attribute = name.rpartition(".")[2]
+            if attribute in set_here and not is_ours(set_here[attribute]):
+                by, file, line = place_of(set_here[attribute])
+                change = Unknown(name, file, line, f"replaced on an object by {by}")
+                told.setdefault(seam, []).append(change)
+    return told
+
+
+def unknown_in(side: str) -> dict[str, str]:
+    """By seam of a side of which ours is not used: the new code or the wrapper that is why."""
+    return {
+        one.row.name: one.verdict.reason or ""
+        for one in _judgements.values()
+        if one.row.side == side
+        and not one.row.is_taken
+        and any(each.line or each.change for each in one.verdict.unknown)
+    }
 
 
 def compared(found: Iterable[tuple[str, Any]], known: Record, has_facts: bool = False) -> Verdict:
     """Compare named functions with what is recorded of a seam."""
     unknown, marks = [], set()
     for name, function in found:
+        if isinstance(function, Unknown):
+            unknown.append(function)
+            continue
         recorded = known.get(name, {})
         if (text := whole_of(function)) in recorded:
             marks.add(recorded[text])
@@ -154,13 +218,16 @@ def joined(*records: dict[str, Record]) -> dict[str, Record]:
     return union
 
 
-# ---- Which functions ---------------------------------------------------------------------------------------
+# ---- Which functions, and which data -----------------------------------------------------------------------
 
 
 def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
-    """The functions that a row and the record name, as far as this FastDeploy has them."""
+    """What runs by the names of a row and the record, as far as this FastDeploy has them.
+
+    A wrapper of somebody else's is an `Unknown`; what it wraps comes after it.
+    """
     is_of_any = any(one.startswith("*.") for one in row.stands_for)  # each class that defines it itself
-    for named in dict.fromkeys((*row.stands_for, *recorded)):
+    for named in dict.fromkeys((*row.functions, *(one for one in recorded if one[0] != MARK))):
         where, _, name = named.rpartition(":")
         owner, _, attribute = name.rpartition(".")
         holder: Any = sys.modules.get(PACKAGE + where) if where else place or row.loaded()
@@ -170,19 +237,38 @@ def functions_of(row: Seam, place: Any, recorded: Iterable[str] = ()) -> Iterato
             owners = {one.__name__: one for one in own if one.__module__ == holder.__name__}
         elif owner and not isinstance(holder, type):
             owners = {owner: getattr(holder, owner, None)}
+        calls_outer = attribute in row.attributes
         for cls, one in owners.items():
             lineage = getattr(getattr(one, "stock", one), "__mro__", (one,))
-            for value in _defined(lineage[:1] if is_of_any else lineage, attribute):
+            for value in _called(
+                lineage[:1] if is_of_any else lineage, attribute, named.replace("*", cls), calls_outer
+            ):
                 yield named.replace("*", cls), value
 
 
-def _defined(lineage: Iterable[Any], name: str) -> Iterator[Any]:
-    """FastDeploy's functions of a name, behind decorators and behind ours: of bases, too, where they run."""
+def _called(lineage: Iterable[Any], name: str, shown: str, calls_outer: bool) -> Iterator[Any]:
+    """What runs by a name: FastDeploy's functions, of bases, too, where they run, and others' wrappers."""
     for one in lineage:
-        value = getattr(one, "__dict__", {}).get(name)
-        value = getattr(value, "original", getattr(value, "fget", getattr(value, "__func__", value)))
-        if not callable(value):  # data, which is no text
-            continue
-        yield (value := inspect.unwrap(value))
-        if "__class__" not in getattr(getattr(value, "__code__", None), "co_freevars", ()):
+        layers: list[Any] = []
+        for part in parts_of(getattr(one, "__dict__", {}).get(name)):
+            layers += (found := layers_of(part, calls_outer))
+            is_code = [is_code_of(each, one) for each in found]
+            for each, is_fastdeploys in zip(found, is_code, strict=True):
+                yield each if is_fastdeploys else _wrapper(each, shown, any(is_code))
+        if layers and "__class__" not in getattr(getattr(layers[-1], "__code__", None), "co_freevars", ()):
             return
+
+
+def _wrapper(wrapper: Any, name: str, wraps: bool) -> Unknown:
+    by, file, line = place_of(wrapper)
+    return Unknown(name, file, line, f"{'wrapped' if wraps else 'replaced'} by {by}")
+
+
+def _new_data(row: Seam, known: Record) -> Iterator[Unknown]:
+    """Data of a row that have another value than any that is recorded."""
+    for name in row.data:
+        where, _, attribute = name[1:].rpartition(":")
+        module = sys.modules.get(PACKAGE + where)
+        if module is not None and digest_of(value := value_in(module, attribute)) not in known.get(name, {}):
+            file = getattr(module, "__file__", "") or ""
+            yield Unknown(name[1:], file, 0, f"other data than is known here: {value}")

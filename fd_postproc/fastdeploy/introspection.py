@@ -63,5 +63,13 @@ def copied(function: types.FunctionType, names: dict[str, Any], cells: Any = Non
 
 
 def with_globals(function: Any, **names: Any) -> Any:
-    """Copy a function of FastDeploy's with replacements for some names of its module."""
+    """Copy a function of FastDeploy's with replacements for some names of its module.
+
+    Raises
+    ------
+    TypeError
+        If it is none: its module's names would be somebody else's.
+    """
+    if type(function) is not types.FunctionType:
+        raise TypeError(f"{function!r} is no plain function")
     return copied(function, {**function.__globals__, **names})

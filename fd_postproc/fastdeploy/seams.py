@@ -20,6 +20,7 @@ ENGINE, API, WORKER = "engine", "api", "worker"
 PACKAGE = "fastdeploy."
 
 _taken: set[str] = set()
+_is_off: dict[tuple[str, str], bool] = {}  # by side and path: whether `report` has said that it is left
 
 
 class Refused(Exception):
@@ -43,7 +44,10 @@ class Seam:
     stands_for: tuple[str, ...] = ()
     """FastDeploy's functions whose text ours stands for, replaced or done inline: ``Class.name``,
     ``*.name`` or ``name`` of its modules, or ``module:Class.name``.  The gate reads them; one that no
-    version has, as a ``__post_init__``, is unknown where it comes to be."""
+    version has, as a ``__post_init__``, is unknown where it comes to be.  ``=module:NAME`` is data that ours
+    restates: an enum's members, a class's bases and the values in its body, or a constant."""
+    looked_at: tuple[str, ...] = ()
+    """Those of them that are looked at before each use: whatever stands there later is called."""
     facts: bool = False  # whether versions with different statements need different attributes of ours
     is_program: bool = False  # whether its module reads the command line and loads a model when imported
 
@@ -51,6 +55,21 @@ class Seam:
     def attributes(self) -> set[str]:
         """The last names of `places`."""
         return {place.rpartition(".")[2] for place in self.places}
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The functions of `stands_for`."""
+        return tuple(one for one in self.stands_for if not one.startswith("="))
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The data of `stands_for`."""
+        return tuple(one for one in self.stands_for if one.startswith("="))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether ours is used here, as far as a gauge says."""
+        return not _is_off.get((self.side, self.name.removeprefix("api ")), False)
 
     @property
     def module(self) -> str:
@@ -95,6 +114,7 @@ def report(taken: dict[str, bool], side: str) -> None:
     """Set the gauges of fast paths, by their names without the side's."""
     prefix = "" if side == ENGINE else f"{side} "
     for name, is_on in taken.items():
+        _is_off[side, name] = not is_on
         export("fast_path", "path", prefix + name, is_on)
 
 
@@ -143,6 +163,7 @@ _INPUTS = tuple(
     f"fastdeploy.input.{name}"
     for name in ("base_processor", "processor", "text_processor", "ernie4_5_processor")
 )
+_SENDS = ("_send_batch_response", "send_response")
 _SAVING = "fastdeploy.model_executor.pre_and_post_process"
 _REPLACED = (
     *("process_sampling_results", "_process_batch_output", "_process_batch_draft_tokens", "postprocess"),
@@ -167,6 +188,9 @@ _ROWS = (
             "inter_communicator.zmq_server:ZmqIpcServer.recv_pyobj",
             *(f"engine.request:{name}" for name in ("Request.get", "RequestOutput.__init__")),
             "engine.request:CompletionOutput.__post_init__",
+            *(f"=engine.request:{name}" for name in ("Request", "RequestOutput", "CompletionOutput")),
+            *("=engine.request:RequestMetrics", "=output.token_processor:TokenProcessor"),
+            "=spec_decode.types:SpecMethod",
         ),
         facts=True,
     ),
@@ -215,7 +239,9 @@ _ROWS = (
         (
             *("LocalScheduler.put_results", "LocalScheduler.get_results"),
             *(f"scheduler.data:ScheduledResponse.{name}" for name in ("__init__", "request_id", "finished")),
+            *("=scheduler.local_scheduler:LocalScheduler", "=scheduler.data:ScheduledResponse"),
         ),
+        looked_at=("LocalScheduler.put_results", "LocalScheduler.get_results"),
     ),
     Seam(
         "wake-up",
@@ -242,6 +268,11 @@ _ROWS = (
             *("inter_communicator.zmq_server:ZmqServerBase._send_batch_response",),
             *("inter_communicator.zmq_server:ZmqServerBase.send_response",),
             *("inter_communicator.zmq_server:_msgpack_default",),
+            *(f"=inter_communicator.zmq_server:{name}" for name in ("ZmqServerBase", "ZmqIpcServer")),
+        ),
+        looked_at=(
+            "EngineService._decode_token",
+            *(f"inter_communicator.zmq_server:ZmqServerBase.{name}" for name in _SENDS),
         ),
     ),
     Seam(
@@ -256,6 +287,7 @@ _ROWS = (
         (
             "SchedulerMetricsLogger.on_decode_tokens",
             "output.token_processor:TokenProcessor._is_decode_stage",
+            "=engine.sched.scheduler_metrics_logger:SchedulerMetricsLogger",
         ),
     ),
     Seam(
@@ -302,6 +334,7 @@ _ROWS = (
         (
             *("DealerConnectionManager._dispatch_batch_responses", "DealerConnectionManager.get_connection"),
             *("DealerConnectionManager.cleanup_request", "utils:get_base_request_id"),
+            "=entrypoints.openai.utils:DealerConnectionManager",
         ),
     ),
     Seam(
@@ -364,7 +397,7 @@ _ROWS = (
         "Each parser's code, and random answers, which are parsed both ways.",
         "known parsers are given an excerpt of the answer so far, and results of several tokens in pieces",
         "FastDeploy's own method parses the whole answer so far",
-        ("*.process_response_dict_streaming", "*.process_response_dict_normal"),
+        ("*.process_response_dict_streaming", "*.process_response_dict_normal", "*.ids2tokens"),
     ),
     Seam(
         "api responses",

@@ -42,7 +42,7 @@ class Statement(NamedTuple):
 
 def whole_of(function: Any) -> str:
     """The digest of a function's whole text; empty if its source cannot be read."""
-    if not isinstance(function, types.FunctionType):
+    if type(function) is not types.FunctionType:
         return ""
     code = function.__code__
     lines = linecache.getlines(code.co_filename, function.__globals__)
@@ -73,7 +73,7 @@ def statements_of(function: Any) -> tuple[Statement, ...]:
 
 def node_of(function: Any) -> ast.AST | None:
     """The syntax tree of a function alone; None if its source cannot be read."""
-    if not isinstance(function, types.FunctionType):
+    if type(function) is not types.FunctionType:
         return None
     code = function.__code__
     lines, first = linecache.getlines(code.co_filename, function.__globals__), code.co_firstlineno - 1

@@ -119,6 +119,7 @@ class Calls:
         return SimpleNamespace(tools_called=bool(calls), tool_calls=calls)
 
 
+@of_fastdeploy
 class Processor:
     """FastDeploy's data processor."""
 

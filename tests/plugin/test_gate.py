@@ -1,12 +1,18 @@
 """The gate: which statements are known, what does not count, and what a verdict says."""
 
 import ast
+import contextlib
+import functools
 import json
+import types
 from unittest.mock import Mock
 
-from fd_postproc.fastdeploy import gate, logs
-from fd_postproc.fastdeploy.seams import SEAMS
+import pytest
+
+from fd_postproc.fastdeploy import called, code_watch, gate, logs, restated_data, seams
+from fd_postproc.fastdeploy.seams import ENGINE, SEAMS
 from fd_postproc.fastdeploy.statements import node_of, statements, statements_of, whole, whole_of
+from tests.lib.quiet import Double, imported
 from tests.lib.rows import each
 
 KNOWN = """
@@ -174,3 +180,131 @@ def test_the_packages_record_is_of_seams_and_of_digests_only():
         assert SEAMS[seam].stands_for
         for text in functions.values():
             assert all(one.rstrip("+-").isalnum() and len(one.rstrip("+-")) == 10 for one in text.split())
+
+
+# ---- What is called ----------------------------------------------------------------------------------------
+
+
+class Called:
+    """A class with `__call__` that passes for what it wraps, as wrapt's proxies do."""
+
+    def __init__(self, wrapped):
+        self.__wrapped__, self.__code__ = wrapped, getattr(wrapped, "__code__", None)
+
+    @property
+    def __class__(self):
+        return types.FunctionType
+
+    def __call__(self, *arguments, **named):
+        return self.__wrapped__(*arguments, **named)
+
+
+def traced(function):
+    @functools.wraps(function)
+    def traced_call(*arguments, **named):
+        return function(*arguments, **named)
+
+    return traced_call
+
+
+def bare(function):
+    return lambda *arguments, **named: function(*arguments, **named)
+
+
+def same_text(function):
+    names = {**function.__globals__, "__name__": "tracer"}
+    return types.FunctionType(function.__code__, names, function.__name__, None, function.__closure__)
+
+
+WRAPPERS = {
+    "functools.wraps": traced,
+    "a proxy": Called,
+    "a partial": functools.partial,
+    "a monkeypatch": bare,
+    "the same text, other globals": same_text,
+}
+
+
+def _standing(row):
+    """Each function of the double that a row stands for: its name, its class or module, its attribute."""
+    for named in row.functions:
+        where, _, name = named.rpartition(":")
+        owner, _, attribute = name.rpartition(".")
+        for place in [f"fastdeploy.{where}"] if where else row.modules:
+            with contextlib.suppress(ImportError, RuntimeError):
+                module = imported(place)
+                classes = [one for one in vars(module).values() if isinstance(one, type)]
+                own = [one for one in classes if one.__module__ == place]
+                holders = own if owner == "*" else [getattr(module, owner, None) if owner else module]
+                for holder in holders:
+                    lineage = getattr(holder, "__mro__", (holder,))
+                    for one in lineage[:1] if owner == "*" else lineage:
+                        if attribute in getattr(one, "__dict__", {}):
+                            yield attribute, module, one
+                            break
+
+
+@pytest.fixture
+def double():
+    """The double's modules by name."""
+    return Double()
+
+
+@pytest.mark.framework
+@each("how", WRAPPERS)
+def test_a_wrapper_around_each_function_is_named(how, double, monkeypatch):
+    count = 0
+    for seam, row in SEAMS.items():
+        for name, module, holder in [*_standing(row)]:
+            place = module if module.__name__ in row.modules else None
+            before = gate.judge(seam, place).reason
+            raw = vars(holder)[name]
+            kind = type(raw) if type(raw) in (property, staticmethod, classmethod) else None
+            inner = raw.fget if kind is property else raw.__func__ if kind else raw
+            if type(inner) is not types.FunctionType or called.is_ours(inner):
+                continue
+            wrapper = WRAPPERS[how](inner)
+            with monkeypatch.context() as patch:
+                patch.setattr(holder, name, kind(wrapper) if kind else wrapper)
+                unknown = gate.judge(seam, place).unknown
+            assert [one for one in unknown if one.function.endswith(name) and one.change], (seam, name)
+            assert gate.judge(seam, place).reason == before
+            count += 1
+    assert count > 30
+
+
+@pytest.mark.framework
+def test_a_wrapper_after_the_start_is_named_once(double, monkeypatch):
+    cls = double.scheduler__local_scheduler.LocalScheduler
+    assert gate.judge("delivery", cls).reason is None
+    log = Mock()
+    monkeypatch.setattr(seams, "_is_off", {})
+    watch = code_watch.CodeWatch(ENGINE, log)
+    mine = lambda texts: [one for one in texts if "put_results" in one and "(delivery)" in one]  # noqa: E731
+    assert not mine(watch.look_now())
+    monkeypatch.setattr(cls, "put_results", Called(cls.put_results))
+    (text,) = mine(watch.look_now())
+    assert "Called" in text
+    assert "called from now on" in text  # `Handover` looks at it at each step
+    assert not mine(watch.look_now())
+
+
+@pytest.mark.framework
+def test_data_that_ours_restates_are_compared(double, monkeypatch):
+    cls = double.scheduler__local_scheduler.LocalScheduler
+    assert gate.judge("delivery", cls).reason is None
+    monkeypatch.setattr(cls, "most", 3, raising=False)
+    assert "LocalScheduler is other data" in gate.judge("delivery", cls).reason
+
+
+def test_data_have_the_same_text_loaded_and_read(tmp_path):
+    text = (
+        "import enum, dataclasses\nLIMIT = 3\nclass Base: kind = 'a'\n"
+        "class Method(str, enum.Enum):\n    A = 'a'\n    B = 'b'\n"
+        "@dataclasses.dataclass\nclass Row(Base):\n    x: int = 1\n    most = (1, 2)\n"
+        "class Plain(Base):\n    y: int = 4\n    z = None\n"
+    )
+    module = types.ModuleType("module")
+    exec(text, vars(module))
+    for name in ("LIMIT", "Base", "Method", "Row", "Plain", "Missing"):
+        assert restated_data.value_in(module, name) == restated_data.value_of_source(ast.parse(text), name)

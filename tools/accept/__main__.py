@@ -80,6 +80,16 @@ def accepted(tree, record, rounds, show=True):
     } - {""}
     if len(marks) != 1:  # known statements, of versions that do different things
         new.setdefault(reading.PROCESSOR, [])
+    data = {
+        seam: {place: {digest: ""} for place, digest in places.items()}
+        for seam, places in reading.data(tree).items()
+    }
+    for seam, places in data.items():
+        if any(
+            not digests.keys() <= record.get(seam, {}).get(place, {}).keys()
+            for place, digests in places.items()
+        ):
+            new.setdefault(seam, [])
     groups = [name for name, seams in prove.GROUPS.items() if any(seam in new for seam in seams)]
     if not groups:
         return with_texts(record, found), ""
@@ -102,7 +112,8 @@ def accepted(tree, record, rounds, show=True):
         into = more.setdefault(one.seam, {}).setdefault(one.name, {})
         for each in one.statements:
             into[each.digest] = mark if one.seam == reading.PROCESSOR and one.name not in SOCKET else ""
-    return with_texts(joined(record, more), found), "; ".join(
+    equal = {seam: places for seam, places in data.items() if seam in more}
+    return with_texts(joined(record, more, equal), found), "; ".join(
         f"{', '.join(sorted(seams))}: {why}" for why, seams in left.items()
     )
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from fd_postproc.fastdeploy.restated_data import ABSENT, MARK, digest_of, value_of_source
 from fd_postproc.fastdeploy.seams import PACKAGE, SEAMS
 from fd_postproc.fastdeploy.statements import Statement, statements, whole
 
@@ -41,7 +42,9 @@ def functions(tree: Path, recorded: dict[str, dict[str, object]]) -> list[Found]
     """All of a tree's functions that rows and a record name, and new helpers of the token processor's."""
     found = []
     for seam, row in SEAMS.items():
-        for place in dict.fromkeys((*row.stands_for, *recorded.get(seam, ()))):
+        for place in dict.fromkeys((*row.functions, *recorded.get(seam, ()))):
+            if place.startswith(MARK):
+                continue
             where, colon, name = place.rpartition(":")
             modules = (PACKAGE + where,) if colon else row.modules
             for module in modules:
@@ -57,6 +60,18 @@ def functions(tree: Path, recorded: dict[str, dict[str, object]]) -> list[Found]
     for (cls, _, file), methods in parsers(tree).items():
         found += [Found(PARSERS, f"{cls}.{name}", file, node) for name, node in methods.items()]
     return found + _helpers(found)
+
+
+def data(tree: Path) -> dict[str, dict[str, str]]:
+    """By seam and place, the digest of a tree's data that ours restates."""
+    told: dict[str, dict[str, str]] = {}
+    for seam, row in SEAMS.items():
+        for place in row.data:
+            where, _, name = place.removeprefix(MARK).rpartition(":")
+            file = _file(tree, PACKAGE + where)
+            value = ABSENT if file is None else value_of_source(_tree_of(file), name)
+            told.setdefault(seam, {})[place] = digest_of(value)
+    return told
 
 
 def parsers(tree: Path) -> dict[tuple[str, str, Path], dict[str, ast.AST]]:
@@ -80,7 +95,7 @@ def parsers(tree: Path) -> dict[tuple[str, str, Path], dict[str, ast.AST]]:
 
 def files() -> set[str]:
     """Names of the modules' files that rows name, without an ending."""
-    places = {place for row in SEAMS.values() for place in row.stands_for}
+    places = {place.removeprefix(MARK) for row in SEAMS.values() for place in row.stands_for}
     named = {PACKAGE + place.rpartition(":")[0] for place in places if ":" in place}
     named |= {module for row in SEAMS.values() if row.stands_for for module in row.modules}
     return {one.replace(".", "/") for one in named}

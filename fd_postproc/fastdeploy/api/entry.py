@@ -99,6 +99,7 @@ def _settle_joined_results(client: Any) -> None:
 
 def started() -> None:
     """Install what needs the running program, which ``python -m`` names ``__main__``; set the gauges."""
+    from ..code_watch import report_known
     from ..seams import API, API_PARTS, report
 
     main = sys.modules.get("__main__")
@@ -107,6 +108,7 @@ def started() -> None:
         if seam.is_program and seam.module == program:
             _put_in(name, main)
     report({name: seam.is_taken for name, seam in API_PARTS.items()}, API)
+    report_known(API)
 
 
 def _settle(module: object) -> None:

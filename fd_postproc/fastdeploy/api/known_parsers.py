@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import gate
+from .. import called, gate
 from ..quiet import SILENT, Quiet
 from .chunks.model_fields import NotPlain
 from .excerpt import SHAPE, Excerpt, Marks
@@ -69,10 +69,14 @@ def _check_code(parser: Any, method: str) -> None:
     while waiting:
         name = waiting.pop()
         function = getattr(cls, name, None)
-        if name in reached or not isinstance(function, types.FunctionType):
+        if name in reached or not callable(function) or isinstance(function, type):
             if name == method:
                 raise NotPlain(f"{cls.__name__} has no {method}")
             continue
+        layers = called.layers_of(function)
+        if len(layers) > 1 or layers[0] is not function or type(function) is not types.FunctionType:
+            by, file, line = called.place_of(function)
+            raise NotPlain(f"{cls.__name__}.{name} is wrapped by {by} (line {line} of {file})")
         if name in vars(parser) or not function.__module__.startswith("fastdeploy."):
             raise NotPlain(f"{cls.__name__} is none of FastDeploy's own parsers")
         reached[name] = function

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...environment import ENGINE_WATCHDOG, is_on
-from .. import replacements
+from .. import called, replacements
+from ..code_watch import CodeWatch
 from ..fallback import Guard
 from ..gauges import export, sweep
 from ..logs import api_log, counter
+from ..seams import API
 from .chunks.model_fields import NotPlain
 from .connections import NoResults, RequestMap
 from .engine_process import EngineProcess, Unknown, listener, socket_file
@@ -64,6 +66,7 @@ class Watchdog:
         self._gone_since: float | None = None
         self._ended: dict[str, Any] = {}  # by request: the queue that has been given `NoResults`
         self._unknown = ""
+        self._code = CodeWatch(API, api_log())
 
     def begin(self) -> None:
         """Check now, and then every `LOOK_S` seconds."""
@@ -98,6 +101,7 @@ class Watchdog:
         try:
             self.look()
             sweep()
+            self._code.look()
         except Exception:
             api_log().exception("fd_postproc: the look at the engine's process failed")
         self._loop.call_later(LOOK_S, self._run)
@@ -178,7 +182,10 @@ def install(module: Any) -> Callable[[], None]:
     connect, add = stock["create_zmq_client"], stock["add_requests"]
     check, control = stock["check_health"], stock.get("run_control_method")
     refusal = module.ParameterError
-    if "zmq_client" not in connect.__code__.co_names or not inspect.iscoroutinefunction(add):
+    own = called.layers_of(connect)[-1]  # below wrappers, which ours calls
+    if "zmq_client" not in getattr(
+        getattr(own, "__code__", None), "co_names", ()
+    ) or not inspect.iscoroutinefunction(add):
         raise NotPlain("it connects to the engine in another way")
 
     @functools.wraps(connect)

@@ -59,6 +59,9 @@ def replace_save_ops() -> list[str]:
     from ...ops.table import SAVE_OPS
     from .. import replacements
     from ..build import ops_module
+    from ..called import foreign_layer, place_of
+    from ..gauges import export
+    from ..logs import export_active, fastdeploy_log
     from .sending import SaveOp
 
     own = ops_module()
@@ -67,6 +70,16 @@ def replace_save_ops() -> list[str]:
     for name in SAVE_OPS:
         original = getattr(own, name, None)  # FastDeploy says None for ops that could not be loaded
         if not callable(original) or isinstance(original, SaveOp):
+            continue
+        wrapper = foreign_layer(original)
+        if wrapper is not None:  # it is called; the engine reads every dialect of FastDeploy's op
+            by, file, line = place_of(wrapper)
+            fastdeploy_log().warning(
+                "fd_postproc: %s is wrapped by %s (line %d of %s): it stays, with FastDeploy's own op",
+                name, by, line, file,
+            )  # fmt: skip
+            export_active("worker", False)
+            export("known", "side", "worker", False)
             continue
         wanted.append((name, original, SaveOp(name, original, get_output_ep)))
     if wanted:

@@ -153,7 +153,8 @@ def test_new_code_is_left_to_fastdeploy_and_named(load, told):
     activation.settle(module)
     (line,) = told.lines
     assert (
-        "left to FastDeploy: _create_chat_logprobs (OpenAIServingChat._create_chat_logprobs has new" in line
+        "left to FastDeploy: _create_chat_logprobs (OpenAIServingChat._create_chat_logprobs is replaced"
+        in line
     )
     assert "test_activation.py" in line
     assert module.OpenAIServingChat._create_chat_logprobs is _create_chat_logprobs

@@ -41,6 +41,7 @@ def originals(double, monkeypatch):
 
         for place in places:
             if hasattr(place, name):
+                save.__module__ = "fastdeploy.model_executor.ops.gpu"  # as an op of FastDeploy's
                 monkeypatch.setattr(place, name, save)
     yield called
     restore_save_ops()  # whoever put ours there, and what it says in the log

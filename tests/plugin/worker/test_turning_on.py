@@ -85,6 +85,7 @@ def test_ops_of_other_platforms_are_replaced_where_they_are(double, originals, m
     name = f"fastdeploy.model_executor.ops.{platform}"
     ops = types.ModuleType(name)
     ops.save_output = ops.get_output_ep = lambda *arguments: None
+    ops.save_output.__module__ = name
     user = types.ModuleType("fastdeploy.worker.of_a_platform")
     user.save_output = ops.save_output
     monkeypatch.setitem(sys.modules, name, ops)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import gate, replacements
+from ... import called, gate, replacements
 from ...fallback import Guard
 from ...logs import api_log
 from ...seams import SEAMS
@@ -90,17 +90,18 @@ def blocks_of(module: Any) -> Blocks:
         blocks.names[name] = models_of(cls, stood_in, style)
     if IS_OF_USE and vars(module).get("asyncio") is asyncio:
         blocks.names["asyncio"] = Asyncio("asyncio")
-    new = {one.function: one.text for one in gate.judge("api chunks", module).unknown}
+    new = {one.function: one.text for one in reversed(gate.judge("api chunks", module).unknown)}
     for (owner, name), (make, helper) in _METHODS.items():
         stock = vars(vars(module).get(owner, object)).get(name)
-        if not isinstance(stock, types.FunctionType):
+        reasons = [new[one] for one in (f"{owner}.{name}", f"{owner}.{helper}") if one in new]
+        if stock is None or (reasons and not called.is_code_of(stock, module)):
+            blocks.left |= {name: " and ".join(reasons)} if reasons else {}
             continue
         if name == _BUILD_PROMPT and "hasattr" not in stock.__code__.co_names:
             continue  # it takes tensors only: FastDeploy 2.5, where no message is unpacked here
         if name == _BUILD_PROMPT and repr(vars(module).get("NONES")) != "repeat(None)":
             blocks.left[name] = "NONES is something else"
             continue
-        reasons = [new[one] for one in (f"{owner}.{name}", f"{owner}.{helper}") if one in new]
         if reasons:
             blocks.left[name] = " and ".join(reasons)
         else:
@@ -126,7 +127,10 @@ def _look_at_prompts(module: Any, blocks: Blocks, is_clamp_new: bool) -> None:
     stock = vars(module).get(_CLAMP)
     is_shown = all(name in blocks.names for name in _SHOWS_PROMPTS[module.__name__])
     builders = [place for place in blocks.methods if place[1] == _BUILD_PROMPT]
-    if not isinstance(stock, types.FunctionType) or is_clamp_new or not is_shown:
+    is_wrapped = stock is not None and not called.is_code_of(stock, module)
+    if is_wrapped:
+        blocks.left[_CLAMP] = f"{_CLAMP} is wrapped by {called.place_of(stock)[0]}"
+    if stock is None or is_wrapped or is_clamp_new or not is_shown:
         for place in builders:
             del blocks.methods[place]
     elif builders:

@@ -19,7 +19,7 @@ from ...fallback import Guard
 from ...replacements import Replacement
 from ..results._results import HalfPut, Handover, Plan
 from .joined_readers import JoinedReaders
-from .sending import ENGINE, LOOP, SERVER, Sending, Stock, why_left
+from .sending import ENGINE, LOOP, SCHEDULER, SERVER, Sending, Stock, why_left
 
 PAUSE = 0.005
 """Seconds that FastDeploy's loop sleeps without results; here a wait of that length is enough."""
@@ -239,5 +239,5 @@ def handover_in(scheduler: Any, plan: Plan) -> Handover | None:
     tables = scheduler.requests, scheduler.responses, scheduler.batch_responses_per_step
     if tuple(map(type, tables)) != (dict, dict, list):
         return None
-    log = stock.put.__globals__["scheduler_logger"]
+    log = sys.modules[SCHEDULER].scheduler_logger
     return Handover(scheduler, stock.put, stock.get, log, plan.results)

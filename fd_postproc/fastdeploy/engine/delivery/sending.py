@@ -7,17 +7,19 @@ FastDeploy's own method of the server does the sending, its lock, metrics and lo
 from __future__ import annotations
 
 import functools
-import types
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ... import gate
 from ...array_readers import reads_arrays
+from ...called import bound_function, is_code_of, is_ours
 from ...fallback import Guard
 from ...introspection import with_globals
 from ..results._results import Messages, Plan, by_process
 
 ENGINE, SERVER = "fastdeploy.engine.common_engine", "fastdeploy.inter_communicator.zmq_server"
+SCHEDULER = "fastdeploy.scheduler.local_scheduler"
 LOOP, SEND = "_zmq_send_generated_tokens", "_send_batch_response"
 
 
@@ -41,25 +43,27 @@ class Stock(NamedTuple):
             scheduler = put = get = None
         base = getattr(server, "ZmqServerBase", None)
         loop, send = _known(service, LOOP), _known(base, SEND)
-        decode, respond = getattr(service, "_decode_token", None), getattr(base, "send_response", None)
+        decode, respond = _known(service, "_decode_token"), _known(base, "send_response")
         if loop is None or send is None or decode is None or respond is None:
             return cls(scheduler, put, get)
         return cls(scheduler, put, get, loop, decode, server.ZmqIpcServer, send, respond)
 
 
 def _known(holder: Any, name: str) -> Any:
-    """FastDeploy's own function, also where ours is installed; None if it is none."""
+    """FastDeploy's own function, also where ours is installed; None if somebody has wrapped it."""
     function = getattr(holder, name, None)
-    if getattr(function, "__globals__", {}).get("__name__", "").startswith("fd_postproc."):
+    if is_ours(function):
         function = getattr(function, "__wrapped__", None)
-    return function if isinstance(function, types.FunctionType) else None
+    owner = next((one for one in getattr(holder, "__mro__", ()) if name in vars(one)), None)
+    return function if is_code_of(function, owner) else None
 
 
 def why_left(stock: Stock, service: Any) -> str:
     """Why FastDeploy's loop sends the results; empty: ours does."""
-    if stock.loop is None:
+    reason = gate.judge("sending", service).reason or ""
+    if stock.loop is None and not reason:
         return "its loop is not where this release looks for it"
-    return gate.judge("sending", service).reason or ""
+    return reason
 
 
 def sends_batches(envs: Any) -> bool:
@@ -174,8 +178,8 @@ class Sending:
 
     def __init__(self, plan: Plan, stock: Stock) -> None:
         self.plan, self.stock, self.messages, self.others = plan, stock, Messages(plan), 0
-        self.names = stock.loop.__globals__
-        names = stock.send.__globals__
+        # FastDeploy's own modules: a function that stands in one's place has other names.
+        self.names, names = vars(sys.modules[ENGINE]), vars(sys.modules[SERVER])
         self._log = names["llm_logger"]
         self._packer = _Packer(names["msgpack"], plan, self.messages, self._log)
         self.guard = Guard("sending")
@@ -189,7 +193,7 @@ class Sending:
         """Send results by request; if something raises, those that were not sorted are left in `results`."""
         batches: dict[int | None, list[list[Any]]] = {}
         try:
-            decode = getattr(engine._decode_token, "__func__", None)
+            decode = bound_function(engine._decode_token)
             is_usual = decode is self.stock.decode and not self.names["envs"].FD_ENABLE_RETURN_TEXT
             prepare = functools.partial(self._prepared, engine)
             by_process(self.plan, results, engine.request_worker_map, prepare, is_usual, batches)
@@ -266,8 +270,8 @@ class Sending:
     def _send_batch(self, server: Any, batch: list[list[Any]], process: int | None) -> bool:
         """Send a batch by FastDeploy's method and our msgpack; False if its methods are not known."""
         if (
-            getattr(server.send_response, "__func__", None) is not self.stock.respond
-            or type(server)._send_batch_response is not self.stock.send
+            bound_function(server.send_response) is not self.stock.respond
+            or bound_function(server._send_batch_response) is not self.stock.send
             or self._log.isEnabledFor(10)  # logging.DEBUG: its line has the number of requests
         ):
             return False

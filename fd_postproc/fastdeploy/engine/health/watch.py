@@ -8,7 +8,9 @@ from threading import Event, Thread
 from typing import Any
 
 from ....flight.codes import Kind
+from ...code_watch import CodeWatch
 from ...gauges import export, sweep
+from ...seams import ENGINE
 from .liveness import BUSY, REASONS, Health
 
 
@@ -25,6 +27,7 @@ class HealthWatch:
         self._end = Event()
         self._verdict: Health | None = None
         self._since = 0.0
+        self._code: CodeWatch | None = None
 
     def begin(self) -> None:
         Thread(target=self._run, name="fd_postproc-health", daemon=True).start()
@@ -42,7 +45,16 @@ class HealthWatch:
                 return
             processor.best_effort("health", self._look, processor)
             processor.best_effort("gauges", sweep)
+            processor.best_effort("the look at wrappers", self._look_at_code, processor)
             del processor
+
+    def _look_at_code(self, processor: Any) -> None:
+        if self._code is None:
+            self._code = CodeWatch(ENGINE, processor.fd.llm_logger)
+        objects = {"token processor": processor, "delivery": processor.cached_generated_tokens}
+        changes = self._code.look(**objects)
+        for text in changes:
+            processor.recorder.event(Kind.STOOD_ASIDE, text=text)
 
     def _look(self, processor: Any) -> None:
         verdict, before = processor.verdict(), self._verdict

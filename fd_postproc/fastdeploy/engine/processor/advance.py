@@ -14,6 +14,7 @@ from ...._core import Step
 from ....codes import Code
 from ....flight.codes import Kind
 from ... import gate
+from ...called import bound_function
 from ..results._results import Batch
 from ..results.step_context import SteadyMode
 from .finish import Finish, RequestKind
@@ -276,5 +277,5 @@ def adds_up(logger: Any) -> bool:
     """Whether a scheduler's log counts tokens by the known code of its class: then a sum of them will do."""
     method = getattr(logger, "on_decode_tokens", None)
     cls = type(logger)
-    is_own = getattr(method, "__func__", None) is getattr(cls, "on_decode_tokens", cls)
+    is_own = bound_function(method) is getattr(cls, "on_decode_tokens", cls)
     return is_own and gate.judge("decode log", cls).reason is None

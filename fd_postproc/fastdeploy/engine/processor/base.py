@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....flight.recorder import Recorder
 from ....log_throttle import Complaints
+from ...called import bound_function
 from ...fallback import Guard
 from ..health.counters import Counters
 
@@ -114,5 +115,5 @@ class BestEffort(Base):
 
     def _is_stock(self, name: str) -> bool:
         """Whether a method is FastDeploy's own, neither overridden nor replaced on this object."""
-        method = getattr(getattr(self, name), "__func__", None)
+        method = bound_function(getattr(self, name))
         return method is not None and method is getattr(self.stock, name, None)

@@ -172,7 +172,8 @@ cdef class Handover:
 
     cdef bint _is_stock(self, name, stock) except -1:
         """Whether the scheduler's method is FastDeploy's, and its debug lines are not shown."""
-        return (getattr(getattr(self.scheduler, name), "__func__", None) is stock
+        method = getattr(self.scheduler, name)
+        return (type(method) is MethodType and method.__func__ is stock
                 and not self.log.isEnabledFor(10))
 
     cdef bint _is_known(self, PyObject *result) noexcept:

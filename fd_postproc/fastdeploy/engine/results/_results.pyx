@@ -13,7 +13,7 @@ from cpython.object cimport PyObject
 from collections import Counter
 from threading import Condition, Lock
 from time import monotonic
-from types import MemberDescriptorType
+from types import MemberDescriptorType, MethodType
 
 cdef extern from "Python.h":
     # Borrowed references, as bare pointers: Cython's own declarations would count them.

@@ -21,6 +21,7 @@ def fill(module):
     for name in (*names, "speculate_get_output", "speculate_get_output_topk"):
         setattr(module, name, getattr(ops, name))
     for op in (save_output, save_output_topk, speculate_save_output, speculate_save_output_topk):
+        op.__module__ = module.__name__  # as FastDeploy's own; the plug-in passes others by
         setattr(module, op.__name__, op)
     refuse_others(module)
 
