@@ -389,6 +389,8 @@ def sends(plan, name=None, old="", new="", service=None):
         assert old in text
         vars(module).update(vars(engine if name == LOOP else server))
         exec(text.replace(old, new), vars(module), there)
+        if name == SEND:  # its neighbour is of that module, too
+            exec(textwrap.dedent(inspect.getsource(cls.send_response)), vars(module), there)
         changed = type(cls.__name__, (cls,), there)
         if name == LOOP:
             service = changed
