@@ -159,6 +159,7 @@ HOUSE_RULES = {
             "fastdeploy/engine/results/_dicts.pxi": "a holder whose dictionary shares its keys",
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",
             "fastdeploy/statements.py": "nodes of a syntax tree",
+            "fastdeploy/api/dispatcher.py": "an attribute of our own name: the manager's dispatcher",
             "fastdeploy/api/watchdog.py": "an attribute of our own name: the client's watchdog",
             "fastdeploy/api/chunks/whole_answers.py": "classes of ours",
             "fastdeploy/api/chunks/_models.pxi": "a stand-in passes on what is set",

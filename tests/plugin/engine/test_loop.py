@@ -154,19 +154,22 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(started, log, monkeypatch)
 # ---- What waits --------------------------------------------------------------------------------------------
 
 
-def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
+def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch, log):
     monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.receiving"), "DRAFT_WAIT_S", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11, 12], [13]]]
     assert [result.outputs.draft_top_logprobs for result in rig.sink.puts[0]] == [None, None]
+    until(lambda: rig.processor.counters.as_dict()["unpaired_drafts"] == 2)
+    until(lambda: "no draft message came" in log.text)
     rig.send({0: [14], 1: [15]}, flag=4)
     rig.send({0: [21], 1: [22]})
     rig.send({0: [23], 1: [24]}, flag=4)
     until(lambda: len(rig.sink.puts) == 2)
     assert told(rig)[1] == [[21], [22]]
     assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[1]] == [23, 24]
+    assert rig.processor.counters.unpaired_drafts == 2  # of those that were paired: none
 
 
 def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):

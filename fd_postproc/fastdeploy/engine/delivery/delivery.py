@@ -16,6 +16,7 @@ from typing import Any
 
 from ... import gate
 from ...replacements import Replacement
+from ..health.api_processes import ApiProcesses
 from ..results._results import Handover, Plan
 from .sending import ENGINE, LOOP, SERVER, Sending, Stock, why_left
 
@@ -42,6 +43,8 @@ class Delivery:
         Rounds that have sent something.
     interval : (int, float)
         Tokens and seconds that results wait for later ones of their request; 0 tokens: none waits.
+    api_processes : ApiProcesses
+        Those that get results; the sender's thread looks at them.
     """
 
     def __init__(self, plan: Plan, scheduler: Any, service: Any = None, server: Any = None) -> None:
@@ -51,6 +54,7 @@ class Delivery:
         self._replacement: Replacement | None = None
         self._handover: tuple[Any, Handover | None] = (None, None)
         self.interval: tuple[int, float] = (0, 0.0)
+        self.api_processes = ApiProcesses()
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
         """Put the results of a step into the scheduler."""
@@ -76,7 +80,11 @@ class Delivery:
     @cached_property
     def sending(self) -> Sending | None:
         """The sender of a round; None if FastDeploy's loop sends it."""
-        return None if why_left(self.stock, self.service) else Sending(self.plan, self.stock)
+        return (
+            None
+            if why_left(self.stock, self.service)
+            else Sending(self.plan, self.stock, self.api_processes.gone)
+        )
 
     @property
     def is_installed(self) -> bool:
@@ -110,6 +118,7 @@ class Delivery:
                 engine.llm_logger.error(f"fd_postproc: sending failed: {error!r}, {traceback.format_exc()}")
                 if self.rounds == before:
                     break
+            self.api_processes.look(engine, self.sending.names["envs"])  # type: ignore[union-attr]
         handover = self.handover_in(engine.scheduler)
         if handover is not None:
             handover.release()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from ... import gate
@@ -120,6 +120,8 @@ class Sending:
     plan : Plan
     stock : Stock
         With `loop` and what follows it.
+    gone : collection of int, optional
+        API processes to which nothing is sent, at any time.
 
     Attributes
     ----------
@@ -128,8 +130,9 @@ class Sending:
         Requests whose results were sorted by FastDeploy's rules, one by one.
     """
 
-    def __init__(self, plan: Plan, stock: Stock) -> None:
+    def __init__(self, plan: Plan, stock: Stock, gone: Collection[int] = ()) -> None:
         self.plan, self.stock, self.messages, self.others = plan, stock, Messages(plan), 0
+        self._gone = gone
         self.names = stock.loop.__globals__
         names = stock.send.__globals__
         self._log = names["llm_logger"]
@@ -147,6 +150,8 @@ class Sending:
         prepare = functools.partial(self._prepared, engine)
         batches = by_process(self.plan, dict(results), engine.request_worker_map, prepare, is_usual)
         for process, batch in batches.items():
+            if process in self._gone:
+                continue
             self._send_batch(engine.send_response_server, batch, process)
 
     def _prepared(self, engine: Any, name: str, contents: Any) -> list[Any]:

@@ -66,6 +66,15 @@ class Pairing(BestEffort):
         except Exception as error:  # what comes after it must go out all the same
             self._tell_undelivered("results that waited were not delivered", error)
 
+    def give_up_draft(self) -> None:
+        """Deliver the results whose draft message has not come in `DRAFT_WAIT_S`, count them and say so."""
+        late = len(self._batch_result_buffer or ())
+        self.deliver_waiting()
+        if late:
+            self.counters.unpaired_drafts += late
+            text = f"no draft message came within {DRAFT_WAIT_S:g} s: results have no draft log-probabilities"
+            self.complaints.tell("unpaired drafts", text, late)
+
     def _tell_undelivered(self, what: str, error: Exception) -> None:
         self.recorder.failure(Kind.UNDELIVERED, error)
         text = f"fd_postproc: {what}: {type(error).__name__}: {error}"
