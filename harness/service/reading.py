@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-
 from .cases import Case, ask, until
 from .namespace import RAISED, Namespace
 from .server import Service
@@ -67,7 +66,7 @@ def dispatcher(tree: Path, folder: Path, *, plug_in: bool, fault: str = "") -> d
     Parameters
     ----------
     fault : str, optional
-        What the shim raises in the dispatcher: ``OSError``, ``MemoryError``.  Default: five bad messages.
+        What the shim raises in the dispatcher, and how often: ``OSError 1``.  Default: five bad messages.
 
     Returns
     -------
@@ -172,7 +171,9 @@ def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.
         ends_at = time.monotonic() + seconds
         answers = {}
         while time.monotonic() < ends_at:
-            answers.update(ask(service, [Case("beside", "chat", {**LONG, "max_tokens": 50}, "b")], seconds=10))
+            answers.update(
+                ask(service, [Case("beside", "chat", {**LONG, "max_tokens": 50}, "b")], seconds=10)
+            )
         return {
             "tokens": _tokens(service) - began, "MiB": round((_memory(pid) - before) / 2**20, 1),
             "clients": ends(answers), "hang": sum(one[-1] == "hangs" for one in answers.values()),
@@ -187,5 +188,3 @@ def _memory(pid: int) -> int:
 def _tokens(service: Service) -> int:
     found = re.findall(r"^fastdeploy:generation_tokens_total(?:{.*})? (\S+)", service.metrics(), re.M)
     return int(float(found[0])) if found else 0
-
-
