@@ -8,6 +8,7 @@ what cannot be read.  Elsewhere FastDeploy's own coroutine is started again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import os
@@ -171,8 +172,9 @@ class Dispatcher:
         self.go_down(f"the stream of results was closed ({type(error).__name__})")
         await asyncio.sleep(pauses.failed())
         path = manager.pull_ipc_path
-        try:
+        with contextlib.suppress(Exception):  # aiozmq's stream has no transport where that has been lost
             manager.pull_client.close()
+        try:
             await asyncio.sleep(BIND_S)
             stream = await module.aiozmq.create_zmq_stream(module.zmq.PULL, bind=f"ipc://{path}")
             take_turns(stream)

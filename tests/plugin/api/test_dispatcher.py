@@ -31,7 +31,7 @@ class Stream:
     """Restates aiozmq's stream: items are messages, or errors that reading raises."""
 
     def __init__(self, items):
-        self.items, self.closed = list(items), False
+        self.items = list(items)
 
     async def read(self):
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ class Stream:
         return [item]
 
     def close(self):
-        self.closed = True
+        raise AttributeError("a transport that was lost")
 
 
 class Manager:
