@@ -19,6 +19,7 @@ from .namespace import RAISED, Namespace
 from .server import Service
 
 LONG: dict[str, Any] = {"max_tokens": 1500, "stream": True, "extra_body": {"min_tokens": 1499}}
+SHORT: dict[str, Any] = {"max_tokens": 20, "stream": True}
 FOR_EVER = {**LONG, "max_tokens": 30000, "extra_body": {"min_tokens": 29999}}
 
 
@@ -92,7 +93,7 @@ def dispatcher(tree: Path, folder: Path, *, plug_in: bool, fault: str = "") -> d
         time.sleep(2)
         health = [line for line in service.metrics().splitlines() if line.startswith("fd_postproc_api_disp")]
         got = waiting.result(300)
-        after = ask(service, [Case("next", "chat", {**LONG, "max_tokens": 20}, "next")], seconds=10)
+        after = ask(service, [Case("next", "chat", SHORT, "next")], seconds=10)
         hang = sum(one[-1] == "hangs" for one in (*got.values(), *after.values()))
         return {"clients": ends(got), "next": ends(after), "hang": hang, "health": health}
 
@@ -128,7 +129,7 @@ def api_process(tree: Path, folder: Path, *, plug_in: bool, stopped: float = 0.0
             for _ in range(2):
                 time.sleep(10)
                 live.append(service.live())
-            short = ask(service, [Case("next", "chat", {**LONG, "max_tokens": 20}, "next")] * 4, seconds=10)
+            short = ask(service, [Case(f"next{n}", "chat", SHORT, "next") for n in range(4)], seconds=10)
             for pid, _ in sockets(service):  # the others, so that their streams need not be waited for
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -171,9 +172,7 @@ def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.
         ends_at = time.monotonic() + seconds
         answers = {}
         while time.monotonic() < ends_at:
-            answers.update(
-                ask(service, [Case("beside", "chat", {**LONG, "max_tokens": 50}, "b")], seconds=10)
-            )
+            answers.update(ask(service, [Case("beside", "chat", SHORT, "b")], seconds=10))
         return {
             "tokens": _tokens(service) - began, "MiB": round((_memory(pid) - before) / 2**20, 1),
             "clients": ends(answers), "hang": sum(one[-1] == "hangs" for one in answers.values()),
