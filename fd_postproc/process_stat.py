@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 _MOST_PROCESSES, _MOST_THREADS = 64, 1024  # of a family, and of each in it, that `cpu_seconds` reads
 _CPU_TIMES = slice(11, 15)  # utime, stime, cutime, cstime
+_STATE, _THREADS, _START = 0, 17, 19  # fields of /proc/PID/stat, from the third on
 
 
 def process_stat(pid: int | str) -> list[str]:
@@ -47,6 +49,43 @@ def _children(pid: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+class KnownProcess(NamedTuple):
+    """A process that was seen alive.
+
+    Attributes
+    ----------
+    pid : int
+    start : str
+        Its start time in clock ticks since boot, which distinguishes it from a later one with its number.
+    """
+
+    pid: int
+    start: str
+
+    @classmethod
+    def of(cls, pid: int) -> KnownProcess:
+        """The process that has a number now; OSError or IndexError if it cannot be seen."""
+        return cls(pid, process_stat(pid)[_START])
+
+    def is_alive(self) -> bool:
+        """Whether the process is alive; a stopped, busy or swapped-out one is, a zombie is not.
+
+        What cannot be read counts as alive.
+        """
+        try:
+            fields = process_stat(self.pid)
+            return fields[_START] == self.start and not _has_ended(fields)
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except (OSError, IndexError, ValueError):
+            return True
+
+
+def _has_ended(fields: list[str]) -> bool:
+    """Whether all threads of a process are zombies; the first thread may end before the others."""
+    return fields[_STATE] in ("X", "x") or (fields[_STATE] == "Z" and int(fields[_THREADS]) <= 1)
 
 
 def process_of_thread(thread: int) -> int:

@@ -338,6 +338,19 @@ _ROWS = (
         ),
     ),
     Seam(
+        "api dispatcher",
+        API,
+        (_UTILS,),
+        (
+            "DealerConnectionManager._dispatch_batch_responses",
+            *("DealerConnectionManager._listen_connection", "main_process_metrics"),
+            "DealerConnectionManager.pull_client",
+        ),
+        "api.dispatcher:install",
+        "Our loop runs where `api connections` knows the code; else FastDeploy's own is started again.",
+        "results are received after any error, or their streams end with one",
+    ),
+    Seam(
         "api unpacking",
         API,
         (_UTILS,),

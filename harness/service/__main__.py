@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import cases, faults, measure, rollouts, streams, thinking, watch
+from . import cases, faults, measure, reading, rollouts, streams, thinking, watch
 from .namespace import DEFAULT, RAISED, Namespace
 from .server import CHANNELS, Service
 
@@ -146,8 +147,8 @@ def _told(what: str, right: dict[str, Any], got: dict[str, Any]) -> list[str]:
 
 def _faults(arguments: argparse.Namespace, folder: Path) -> int:
     """Default limits, deaths, a neighbour; what should not be makes the exit status 1."""
-    failed = 0
-    for channel in arguments.channel:
+    failed = 0 if arguments.only == "limits" else _not_reading(arguments, folder)
+    for channel in () if arguments.only == "reading" else arguments.channel:
         right = faults.reference(arguments.tree, folder / "reference", channel)
         for plug_in in False, True:
             name = "on" if plug_in else "off"
@@ -179,6 +180,28 @@ def _faults(arguments: argparse.Namespace, folder: Path) -> int:
         failed += bool(wrong)
         print(f"{channel}, two services at once: {len(wrong)} answers differ {wrong[:1]}", flush=True)
     return 1 if failed else 0
+
+
+READING = {
+    "five bad messages": reading.dispatcher,
+    "an OSError in the dispatcher": functools.partial(reading.dispatcher, fault="OSError 1"),
+    "a MemoryError in the dispatcher": functools.partial(reading.dispatcher, fault="MemoryError 5"),
+    "kill -9 of one of four API processes": reading.api_process,
+    "SIGSTOP of one of four API processes, 20 s": functools.partial(reading.api_process, stopped=20.0),
+    "a client that stops reading": reading.slow_socket,
+}
+
+
+def _not_reading(arguments: argparse.Namespace, folder: Path) -> int:
+    """Number of faults of API processes after which a client hangs with the plug-in."""
+    failed = 0
+    for number, (what, run) in enumerate(READING.items()):
+        for plug_in in (False, True) if arguments.side == "both" else (arguments.side == "on",):
+            name = "on" if plug_in else "off"
+            got = run(arguments.tree, folder / f"reading-{number}-{name}", plug_in=plug_in)
+            failed += plug_in and bool(got["hang"])
+            print(f"{what}, plug-in {name}: {json.dumps(got)}", flush=True)
+    return failed
 
 
 def _say(line: str) -> None:
@@ -278,6 +301,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     asked.set_defaults(run=_cases)
     wrong = commands.add_parser("faults", help="default limits, deaths, restarts, two services")
+    wrong.add_argument("--only", choices=("limits", "reading"), help="one half: limits, or API processes")
+    wrong.add_argument("--side", choices=("both", "on", "off"), default="both", help="of the half reading")
     wrong.set_defaults(run=_faults)
     watched = commands.add_parser("watch", help="ordinary traffic, and what explain finds in it")
     watched.add_argument("--minutes", type=float, default=60)

@@ -160,6 +160,7 @@ HOUSE_RULES = {
             "fastdeploy/engine/results/_messages.pxi": "a result made to ask FastDeploy's to_dict",
             "fastdeploy/engine/results/_interval.pxi": "a result of ours gets its joined values",
             "fastdeploy/statements.py": "nodes of a syntax tree",
+            "fastdeploy/api/dispatcher.py": "an attribute of our own name: the manager's dispatcher",
             "fastdeploy/api/watchdog.py": "an attribute of our own name: the client's watchdog",
             "fastdeploy/api/chunks/whole_answers.py": "classes of ours",
             "fastdeploy/api/chunks/_models.pxi": "a stand-in passes on what is set",

@@ -10,48 +10,14 @@ import errno
 import os
 import socket
 import struct
-from typing import NamedTuple
 
-from ...process_stat import process_stat
+from ...process_stat import KnownProcess
 
-_STATE, _THREADS, _START = 0, 17, 19  # fields of /proc/PID/stat, from the third on
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
 class Unknown(Exception):
     """Raised when the engine's process cannot be identified; the message says why."""
-
-
-class EngineProcess(NamedTuple):
-    """A process that listens at the engine's socket.
-
-    Attributes
-    ----------
-    pid : int
-    start : str
-        Its start time in clock ticks since boot, as ``/proc/PID/stat`` has it.
-    """
-
-    pid: int
-    start: str
-
-    def is_alive(self) -> bool:
-        """Whether the process is alive; a stopped, busy or swapped-out one is, a zombie is not.
-
-        What cannot be read counts as alive.
-        """
-        try:
-            fields = process_stat(self.pid)
-            return fields[_START] == self.start and not _has_ended(fields)
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        except (OSError, IndexError, ValueError):
-            return True
-
-
-def _has_ended(fields: list[str]) -> bool:
-    """Whether all threads of a process are zombies; the first thread may end before the others."""
-    return fields[_STATE] in ("X", "x") or (fields[_STATE] == "Z" and int(fields[_THREADS]) <= 1)
 
 
 def socket_file(path: str) -> tuple[int, int] | None:
@@ -63,7 +29,7 @@ def socket_file(path: str) -> tuple[int, int] | None:
     return status.st_ino, status.st_ctime_ns
 
 
-def listener(path: str) -> EngineProcess:
+def listener(path: str) -> KnownProcess:
     """Find the process that listens at a Unix socket, by a connection that sends nothing.
 
     Raises
@@ -81,7 +47,7 @@ def listener(path: str) -> EngineProcess:
     if pid <= 0:
         raise Unknown(f"the process that listens at {path} is in another PID namespace")
     try:
-        process = EngineProcess(pid, process_stat(pid)[_START])
+        process = KnownProcess.of(pid)
     except (OSError, IndexError) as error:
         raise Unknown(f"process {pid}, which made {path} listen, cannot be seen in /proc: {error}") from error
     if not process.is_alive():

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...environment import ENGINE_WATCHDOG, is_on
+from ...process_stat import KnownProcess
 from .. import called, replacements
 from ..code_watch import CodeWatch
 from ..fallback import Guard
@@ -22,7 +23,8 @@ from ..logs import api_log, counter
 from ..seams import API
 from .chunks.model_fields import NotPlain
 from .connections import NoResults, RequestMap
-from .engine_process import EngineProcess, Unknown, listener, socket_file
+from .dispatcher import Dispatcher, down_dispatcher
+from .engine_process import Unknown, listener, socket_file
 from .loading import when_loaded
 
 LOOK_S = 0.5  # between two checks of the engine's process
@@ -61,7 +63,7 @@ class Watchdog:
 
     def __init__(self, client: Any, path: str, loop: asyncio.AbstractEventLoop) -> None:
         self._client, self._path, self._loop = client, path, loop
-        self._engine: EngineProcess | None = None
+        self._engine: KnownProcess | None = None
         self._file: tuple[int, int] | None = None  # the socket's, at the last attempt to find the engine
         self._gone_since: float | None = None
         self._ended: dict[str, Any] = {}  # by request: the queue that has been given `NoResults`
@@ -206,7 +208,7 @@ def install(module: Any) -> Callable[[], None]:
         _expect(client, *arguments)
         return add(client, *arguments, **options)
 
-    async def refuse(watchdog: Watchdog) -> None:
+    async def refuse(watchdog: Watchdog | Dispatcher) -> None:
         watchdog.count("refused")
         raise refusal(None, watchdog.text)
 
@@ -219,7 +221,7 @@ def install(module: Any) -> Callable[[], None]:
         watchdog = _gone_watchdog(client)
         return control(client, request) if watchdog is None else refuse_control(watchdog, request)  # type: ignore[misc]
 
-    async def refuse_control(watchdog: Watchdog, request: Any) -> Any:
+    async def refuse_control(watchdog: Watchdog | Dispatcher, request: Any) -> Any:
         watchdog.count("refused")
         return module.ControlResponse(request.request_id, 500, watchdog.text)
 
@@ -251,11 +253,11 @@ def _watch(client: Any) -> None:
 _guard = Guard("api watchdog", api_log, most=None)  # FastDeploy's own run in any case
 
 
-def _gone_watchdog(client: Any) -> Watchdog | None:
-    """The watchdog of a client whose engine is gone; None if it is alive or not watched."""
+def _gone_watchdog(client: Any) -> Watchdog | Dispatcher | None:
+    """Who says why a client's requests get no results: its engine is gone, or its dispatcher down."""
     try:
         watchdog: Watchdog | None = getattr(client, "__dict__", {}).get(_WATCHDOG)
-        return watchdog if watchdog is not None and watchdog.is_gone else None
+        return watchdog if watchdog is not None and watchdog.is_gone else down_dispatcher(client)
     except Exception as error:
         _guard.failed(error)
         return None

@@ -101,6 +101,7 @@ class Lifecycle(Sockets):
             self.fd.llm_logger.error(f"fd_postproc: {STREAM_INTERVAL.complaint}; it is off")
         else:
             self.delivery.interval = STREAM_INTERVAL.value
+        self.counters.api_processes = self.delivery.api_processes
         self.delivery.begin()
         tokens, seconds = self.delivery.interval
         if not tokens:

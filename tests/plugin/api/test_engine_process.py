@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from fd_postproc.fastdeploy.api import engine_process
-from fd_postproc.fastdeploy.api.engine_process import EngineProcess, Unknown, listener, socket_file
+from fd_postproc import process_stat
+from fd_postproc.fastdeploy.api.engine_process import Unknown, listener, socket_file
+from fd_postproc.process_stat import KnownProcess
 from tests.lib.rows import each
 from tests.lib.waiting import until
 
@@ -51,12 +52,12 @@ def test_the_process_that_listens_is_known_until_it_is_killed(listening):
     engine = listener(path)
     assert engine.pid == process.pid
     process.send_signal(signal.SIGSTOP)
-    until(lambda: engine_process.process_stat(process.pid)[0] == "T")
+    until(lambda: process_stat.process_stat(process.pid)[0] == "T")
     assert engine.is_alive()
     assert listener(path) == engine
     process.kill()
     until(lambda: not engine.is_alive())
-    assert engine_process.process_stat(process.pid)[0] == "Z"
+    assert process_stat.process_stat(process.pid)[0] == "Z"
     process.wait()
     assert not engine.is_alive()
     with pytest.raises(Unknown, match=r"0\.socket: ECONNREFUSED"):
@@ -77,7 +78,7 @@ def test_a_child_that_holds_the_socket_is_not_the_engine(listening):
 
 
 def test_another_process_of_the_same_number_is_not_the_engine():
-    itself = EngineProcess(os.getpid(), engine_process.process_stat("self")[19])
+    itself = KnownProcess(os.getpid(), process_stat.process_stat("self")[19])
     assert itself.is_alive()
     assert not itself._replace(start="1").is_alive()
 
@@ -87,15 +88,15 @@ def test_what_cannot_be_read_lives(monkeypatch, error):
     def fails(pid):
         raise error
 
-    monkeypatch.setattr(engine_process, "process_stat", fails)
-    assert EngineProcess(1, "1").is_alive()
+    monkeypatch.setattr(process_stat, "process_stat", fails)
+    assert KnownProcess(1, "1").is_alive()
 
 
 @each("state, threads, alive", [("Z", 1, False), ("Z", 2, True), ("X", 1, False)])
 def test_a_first_thread_that_has_ended_is_not_the_process(monkeypatch, state, threads, alive):
     fields = [state, *"1" * 16, str(threads), "0", "77"]
-    monkeypatch.setattr(engine_process, "process_stat", lambda pid: fields)
-    assert EngineProcess(1, "77").is_alive() is alive
+    monkeypatch.setattr(process_stat, "process_stat", lambda pid: fields)
+    assert KnownProcess(1, "77").is_alive() is alive
 
 
 def test_no_socket_and_another_kind_of_file(tmp_path):

@@ -7,6 +7,7 @@ import time
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sysv_ipc
 
@@ -15,7 +16,7 @@ from fd_postproc import queues
 from fd_postproc.log_throttle import Backoff
 from tests.lib.fakes import Clock
 from tests.lib.nursery import with_paddle
-from tests.lib.plugged import plugin_class
+from tests.lib.plugged import plugin_class, stock_class
 from tests.lib.quiet import imported
 from tests.lib.rig import Rig
 from tests.lib.rows import each
@@ -154,19 +155,39 @@ def test_a_queue_that_cannot_be_opened_is_tried_again(started, log, monkeypatch)
 # ---- What waits --------------------------------------------------------------------------------------------
 
 
-def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch):
+def test_a_step_does_not_wait_for_its_draft_for_ever(started, monkeypatch, log):
     monkeypatch.setattr(imported("fd_postproc.fastdeploy.engine.processor.receiving"), "DRAFT_WAIT_S", 0.05)
     rig = started("spec_topk", enable_draft_logprob=True)
     rig.send({0: [11, 12], 1: [13]})
     until(lambda: rig.sink.puts)
     assert told(rig) == [[[11, 12], [13]]]
     assert [result.outputs.draft_top_logprobs for result in rig.sink.puts[0]] == [None, None]
+    until(lambda: rig.processor.counters.as_dict()["unpaired_drafts"] == 2)
+    until(lambda: "no draft message came" in log.text)
     rig.send({0: [14], 1: [15]}, flag=4)
     rig.send({0: [21], 1: [22]})
     rig.send({0: [23], 1: [24]}, flag=4)
     until(lambda: len(rig.sink.puts) == 2)
     assert told(rig)[1] == [[21], [22]]
     assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[1]] == [23, 24]
+    assert rig.processor.counters.unpaired_drafts == 2  # of those that were paired: none
+
+
+def test_a_slot_that_a_decode_node_has_reserved_costs_no_draft(started):
+    """It has no task until its cache comes; FastDeploy's own raises, and the step's tokens are lost."""
+    rig = started("spec_topk", names=("a", "b", "c"), enable_draft_logprob=True)
+    rig.manager.tasks_list[1] = None
+    assert not rig.manager.stop_flags[1]
+    rig.send({0: [11, 12], 1: [], 2: [13]})
+    rig.send({0: [14], 1: [15], 2: [16]}, flag=4)
+    until(lambda: rig.sink.puts)
+    assert told(rig) == [[[11, 12], [13]]]
+    assert [r.outputs.draft_top_logprobs.logprob_token_ids[0][0] for r in rig.sink.puts[0]] == [14, 16]
+    arrays = {name: np.zeros((3, 6, 4)) for name in ("tokens", "scores")}
+    with pytest.raises(AttributeError, match="request_id"):
+        stock_class()._process_batch_draft_tokens(
+            rig.processor, 4, 3, [1, 1, 1], ranks=np.zeros((3, 6)), **arrays
+        )
 
 
 def test_refused_messages_do_not_put_off_what_waits(started, monkeypatch):

@@ -434,3 +434,28 @@ def test_a_token_processor_puts_it_in_from_its_construction_to_its_end(service, 
     rig.start()
     rig.processor.stop(60)
     assert vars(service)[LOOP] is stock
+
+
+def test_a_process_that_is_gone_gets_nothing(plan, loop, engine):
+    """Its results are dropped; the others' are sent."""
+    loop.api_processes.gone.add(1)
+    engine.scheduler.put_results([result(plan, "a", finished=True), result(plan, "b")])
+    loop.round(engine)
+    (message,) = sent(engine)
+    assert [[one["request_id"] for one in group] for group in msgpack.unpackb(message)] == [["b"]]
+    assert "a" not in engine.request_worker_map
+
+
+def test_the_loop_looks_at_the_processes(loop, engine, monkeypatch):
+    looks = []
+
+    def look(one, envs):
+        looks.append((one, envs.ZMQ_SEND_BATCH_DATA))
+        engine.running = False
+
+    loop.begin()
+    engine.running = True
+    monkeypatch.setattr(loop.api_processes, "look", look)
+    monkeypatch.setattr(loop, "round", lambda one: None)
+    loop.run(engine)
+    assert looks == [(engine, 1)]

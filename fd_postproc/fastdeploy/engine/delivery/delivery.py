@@ -17,6 +17,7 @@ from typing import Any
 from ... import gate
 from ...fallback import Guard
 from ...replacements import Replacement
+from ..health.api_processes import ApiProcesses
 from ..results._results import HalfPut, Handover, Plan
 from .joined_readers import JoinedReaders
 from .sending import ENGINE, LOOP, SCHEDULER, SERVER, Sending, Stock, why_left
@@ -48,6 +49,8 @@ class Delivery:
         Of what the token thread puts into the scheduler, of what its sender takes out, and of a round.
     puts, unput : int
         Steps that were put into the scheduler, and those that could not be.
+    api_processes : ApiProcesses
+        Those that get results; the sender's thread looks at them.
     """
 
     def __init__(self, plan: Plan, scheduler: Any, service: Any = None, server: Any = None) -> None:
@@ -60,6 +63,7 @@ class Delivery:
         self.joined_readers = JoinedReaders()
         self.putting, self.taking, self.sends = Guard("delivery"), Guard("delivery"), Guard("sending")
         self.puts = self.unput = 0
+        self.api_processes = ApiProcesses()
 
     def put(self, scheduler: Any, results: list[Any]) -> None:
         """Put the results of a step into the scheduler; by its own method those that ours fails to put."""
@@ -107,7 +111,11 @@ class Delivery:
     @cached_property
     def sending(self) -> Sending | None:
         """The sender of a round; None if FastDeploy's loop sends it."""
-        return None if why_left(self.stock, self.service) else Sending(self.plan, self.stock)
+        return (
+            None
+            if why_left(self.stock, self.service)
+            else Sending(self.plan, self.stock, self.api_processes.gone)
+        )
 
     @property
     def sends_so_far(self) -> tuple[int, int]:
@@ -148,6 +156,7 @@ class Delivery:
                 if not self.sending.serves(engine):  # type: ignore[union-attr]
                     break
                 self.round(engine)
+                self.api_processes.look(engine, self.sending.names["envs"])  # type: ignore[union-attr]
             except Exception as error:
                 guard.failed(error)
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from ... import gate
@@ -164,6 +164,8 @@ class Sending:
     plan : Plan
     stock : Stock
         With `loop` and what follows it.
+    gone : collection of int, optional
+        API processes to which nothing is sent, at any time.
 
     Attributes
     ----------
@@ -176,8 +178,9 @@ class Sending:
 
     sent = unsent = 0
 
-    def __init__(self, plan: Plan, stock: Stock) -> None:
+    def __init__(self, plan: Plan, stock: Stock, gone: Collection[int] = ()) -> None:
         self.plan, self.stock, self.messages, self.others = plan, stock, Messages(plan), 0
+        self._gone = gone
         # FastDeploy's own modules: a function that stands in one's place has other names.
         self.names, names = vars(sys.modules[ENGINE]), vars(sys.modules[SERVER])
         self._log = names["llm_logger"]
@@ -199,7 +202,8 @@ class Sending:
             by_process(self.plan, results, engine.request_worker_map, prepare, is_usual, batches)
         finally:
             for process, batch in batches.items():
-                self._deliver(engine, batch, process)
+                if process not in self._gone:
+                    self._deliver(engine, batch, process)
 
     def send_as_they_are(self, engine: Any, results: dict[str, list[Any]]) -> None:
         """Send results that could not be sorted, each request's by FastDeploy's own method."""

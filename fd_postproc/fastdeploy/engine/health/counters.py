@@ -12,6 +12,7 @@ from ...._core import TROUBLES, Receiver
 from ....environment import LOG_STATS
 from ....log_throttle import Complaints, frames_text
 from ..results._results import Stages
+from .api_processes import ApiProcesses
 
 METRIC_PREFIX = "fd_postproc_"
 EXPORT_S = 5.0  # seconds between two updates of what is exported
@@ -30,6 +31,8 @@ NAMES = {
     "lost_steps": "Steps that were lost to an exception",
     "undelivered": "Results that could not be put into the scheduler, by its own method either",
     "failed_requests": "Requests that ended with an error of the token processor",
+    "unpaired_drafts": "Results that were sent without draft log-probabilities: none came in time",
+    "api_process_gone_requests": "Requests that nobody reads, because their API process was gone",
     "receive_seconds": "Time to receive and decode steps, and between steps, waiting included",
     "wait_seconds": "Time of it that was waiting for the worker",
     "build_seconds": "Time to make results, waiting for sampling masks included",
@@ -50,11 +53,14 @@ class Counters:
         Counts steps and the time of their stages.
     receiver : Receiver or None
         Whose counters count as well; see `follow`.
-    malformed, stale, lost_steps, undelivered, failed_requests : int
+    malformed, stale, lost_steps, undelivered, failed_requests, unpaired_drafts : int
+    api_processes : ApiProcesses or None
+        Counts requests whose API process is gone.
     """
 
     receiver: Receiver | None = None
-    malformed = stale = lost_steps = undelivered = failed_requests = 0
+    malformed = stale = lost_steps = undelivered = failed_requests = unpaired_drafts = 0
+    api_processes: ApiProcesses | None = None
     _before: dict[str, int | float] = dict.fromkeys(RECEIVED, 0)  # of queues that are gone
 
     def __init__(self) -> None:
@@ -64,6 +70,11 @@ class Counters:
     def steps(self) -> int:
         """Number of processed steps."""
         return self.stages.steps
+
+    @property
+    def api_process_gone_requests(self) -> int:
+        """Number of requests whose API process was gone."""
+        return 0 if self.api_processes is None else self.api_processes.requests
 
     def follow(self, receiver: Any) -> None:
         """Add another receiver, or an object like one, to the totals."""

@@ -68,6 +68,15 @@ class Pairing(BestEffort):
         if waiting is not None:
             self._deliver_or_tell(waiting, "results that waited were not delivered")
 
+    def give_up_draft(self) -> None:
+        """Deliver the results whose draft message has not come in `DRAFT_WAIT_S`, count them and say so."""
+        late = len(self._batch_result_buffer or ())
+        self.deliver_waiting()
+        if late:
+            self.counters.unpaired_drafts += late
+            text = f"no draft message came within {DRAFT_WAIT_S:g} s: results have no draft log-probabilities"
+            self.complaints.tell("unpaired drafts", text, late)
+
     def _deliver_or_tell(self, results: list[Any], what: str) -> None:
         """Deliver results; a failure is logged and counted, and what comes after it goes out all the same."""
         try:

@@ -256,7 +256,7 @@ class Receiving(Steps):
         if self.transfers:
             self.serve_transfers()
         else:
-            self.deliver_waiting()
+            self.give_up_draft()
 
     def stop(self, timeout: float | None = None) -> None:
         """End the receive loop and remove its queue; FastDeploy's own class has no such method."""

@@ -1,0 +1,189 @@
+"""API processes that receive nothing: bad messages, errors, a kill, a stop, a client that does not read."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .cases import Case, ask, until
+from .namespace import RAISED, Namespace
+from .server import Service
+
+LONG: dict[str, Any] = {"max_tokens": 1500, "stream": True, "extra_body": {"min_tokens": 1499}}
+SHORT: dict[str, Any] = {"max_tokens": 20, "stream": True}
+FOR_EVER = {**LONG, "max_tokens": 30000, "extra_body": {"min_tokens": 29999}}
+
+
+@contextlib.contextmanager
+def _service(tree: Path, folder: Path, **given: Any) -> Any:
+    with (
+        Namespace(RAISED) as namespace,
+        Service(tree, folder, channel="plain", namespace=namespace, requests=32, **given) as service,
+    ):
+        service.wait(300)
+        service.pace(0.01)
+        yield service
+
+
+def sockets(service: Service) -> list[tuple[int, Path]]:
+    """Process and file of each API process's socket for results."""
+    found = []
+    for path in Path("/dev/shm").glob(f"response_{service.ports[0]}_w*.pull"):
+        found.append((int(re.findall(r"_w(\d+)\.pull", path.name)[0]), path))
+    return found
+
+
+def put(path: Path, messages: list[bytes]) -> None:
+    """Send messages to an API process as its engine does."""
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+        push.connect(f"ipc://{path}")
+        for message in messages:
+            push.send(message)
+        time.sleep(0.5)
+
+
+def ends(answers: Mapping[str, list[Any]]) -> dict[str, str]:
+    """The number of chunks of each answer, and its end, in short."""
+    return {
+        name: f"{len(got) - 1} chunks, {got[-1] if isinstance(got[-1], str) else json.dumps(got[-1])[:90]}"
+        for name, got in answers.items()
+    }
+
+
+def dispatcher(tree: Path, folder: Path, *, plug_in: bool, fault: str = "") -> dict[str, Any]:
+    """A fault of the dispatcher while four clients stream.
+
+    Parameters
+    ----------
+    fault : str, optional
+        What the shim raises in the dispatcher, and how often: ``OSError 1``.  Default: five bad messages.
+
+    Returns
+    -------
+    dict
+        ``"clients"``, ``"next"``: how the streams ended, and one that began afterwards; ``"hang"``: how many
+        got nothing for 10 s; ``"health"``: lines of the metrics page.
+    """
+    file = folder / "fault"
+    environment = {"FD_SERVICE_DISPATCHER_FAULT": str(file)}
+    with (
+        _service(tree, folder, plug_in=plug_in, environment=environment) as service,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        wanted = [Case(f"long{n}", "chat", LONG, f"tell {n}") for n in range(4)]
+        waiting = pool.submit(ask, service, wanted, seconds=10, side_by_side=4)
+        if not until(lambda: service.live() == 4, 60):
+            raise TimeoutError("the requests do not begin")
+        time.sleep(1)
+        if fault:
+            file.write_text(fault)
+        else:
+            put(sockets(service)[0][1], [b"\xc1 no message"] * 5)
+        time.sleep(2)
+        health = [line for line in service.metrics().splitlines() if line.startswith("fd_postproc_api_disp")]
+        got = waiting.result(300)
+        after = ask(service, [Case("next", "chat", SHORT, "next")], seconds=10)
+        hang = sum(one[-1] == "hangs" for one in (*got.values(), *after.values()))
+        return {"clients": ends(got), "next": ends(after), "hang": hang, "health": health}
+
+
+def api_process(tree: Path, folder: Path, *, plug_in: bool, stopped: float = 0.0) -> dict[str, Any]:
+    """``kill -9`` of the busiest of four API processes, or SIGSTOP for some seconds, beside the others.
+
+    Returns
+    -------
+    dict
+        ``"live"``: requests before, and 10 and 20 s after the kill; ``"clients"``: how the streams ended;
+        ``"hang"``: how many got nothing for 30 s; ``"sockets"``: files left; ``"log"``: the plug-in's lines.
+    """
+    with (
+        _service(tree, folder, plug_in=plug_in, workers=4) as service,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        body = LONG if stopped else FOR_EVER
+        wanted = [Case(f"long{n}", "chat", body, f"tell {n}") for n in range(16)]
+        waiting = pool.submit(ask, service, wanted, seconds=30 + stopped, side_by_side=16)
+        if not until(lambda: service.live() == len(wanted), 60):
+            raise TimeoutError("the requests do not begin")
+        time.sleep(2)
+        held = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid, _ in sockets(service)}
+        victim = max(held, key=lambda pid: held[pid])
+        live = [service.live()]
+        if stopped:
+            os.kill(victim, signal.SIGSTOP)
+            time.sleep(stopped)
+            os.kill(victim, signal.SIGCONT)
+        else:
+            os.kill(victim, signal.SIGKILL)
+            for _ in range(2):
+                time.sleep(10)
+                live.append(service.live())
+            short = ask(service, [Case(f"next{n}", "chat", SHORT, "next") for n in range(4)], seconds=10)
+            for pid, _ in sockets(service):  # the others, so that their streams need not be waited for
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        got = waiting.result(600)
+        if not stopped:
+            got = {**got, **short}
+            until(lambda: service.live() == 0, 15)
+            live.append(service.live())
+        log = [line[-160:] for line in service.log().splitlines() if "fd_postproc: API process" in line]
+        hang = sum(one[-1] == "hangs" for one in got.values())
+        return {"live": live, "clients": ends(got), "hang": hang, "left": len(sockets(service)), "log": log}
+
+
+def slow_socket(tree: Path, folder: Path, *, plug_in: bool, seconds: float = 30.0) -> dict[str, Any]:
+    """A client that stops reading its stream, beside one that reads.
+
+    Returns
+    -------
+    dict
+        ``"tokens"``: that the engine made meanwhile; ``"MiB"``: by which the API process grew; ``"clients"``.
+    """
+    with (
+        _service(tree, folder, plug_in=plug_in) as service,
+        socket.create_connection(("127.0.0.1", service.ports[0])) as slow,
+    ):
+        service.pace(0.002)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps(
+            {"model": "default", "messages": [{"role": "user", "content": "a"}], "stream": True,
+             "max_tokens": 30000, "min_tokens": 29999}
+        ).encode()  # fmt: skip
+        slow.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        pid = sockets(service)[0][0]
+        until(lambda: service.live() == 1, 60)
+        before = _memory(pid)
+        began = _tokens(service)
+        ends_at = time.monotonic() + seconds
+        answers = {}
+        while time.monotonic() < ends_at:
+            answers.update(ask(service, [Case("beside", "chat", SHORT, "b")], seconds=10))
+        return {
+            "tokens": _tokens(service) - began, "MiB": round((_memory(pid) - before) / 2**20, 1),
+            "clients": ends(answers), "hang": sum(one[-1] == "hangs" for one in answers.values()),
+        }  # fmt: skip
+
+
+def _memory(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+
+
+def _tokens(service: Service) -> int:
+    found = re.findall(r"^fastdeploy:generation_tokens_total(?:{.*})? (\S+)", service.metrics(), re.M)
+    return int(float(found[0])) if found else 0

@@ -1,0 +1,315 @@
+"""FastDeploy's dispatcher and ours after bad messages, full disks, lack of memory and a closed stream."""
+
+import asyncio
+import inspect
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from fd_postproc.fastdeploy import gate
+from fd_postproc.fastdeploy.api import connections, dispatcher, watchdog
+from tests.lib.rows import each
+
+msgpack = pytest.importorskip("msgpack")
+prometheus_client = pytest.importorskip("prometheus_client")
+
+
+def value(name, **labels):
+    return prometheus_client.REGISTRY.get_sample_value(f"fd_postproc_{name}", labels) or 0
+
+
+def faults(kind):
+    return value("api_dispatcher_faults_total", kind=kind)
+
+
+def message(*names):
+    return msgpack.packb([[{"request_id": f"chatcmpl-{name}_0"}] for name in names])
+
+
+class Stream:
+    """Restates aiozmq's stream: items are messages, or errors that reading raises."""
+
+    def __init__(self, items):
+        self.items = list(items)
+
+    async def read(self):
+        await asyncio.sleep(0)
+        while not self.items:
+            await asyncio.sleep(3600)
+        item = self.items.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return [item]
+
+    def close(self):
+        raise AttributeError("a transport that was lost")
+
+
+class Manager:
+    """Restates FastDeploy's connection manager, with the ends of its dispatcher and listener."""
+
+    def __init__(self, module, items):
+        self.module, self.running, self.request_map = module, True, {}
+        self.pull_client, self.pull_metrics_address = Stream(items), "ipc"
+
+    async def _dispatch_batch_responses(self):
+        errors = 0
+        while self.running:
+            try:
+                batch = self.module.msgpack.unpackb((await self.pull_client.read())[-1])
+                self.module.main_process_metrics.record_zmq_stats(None, self.pull_metrics_address)
+                for outputs in batch:
+                    queue = self.request_map.get(outputs[-1]["request_id"].rsplit("_", 1)[0])
+                    if queue is not None:
+                        queue.put_nowait(outputs)
+                errors = 0
+            except OSError:
+                break
+            except Exception:
+                errors += 1
+                if errors == 5:
+                    break
+
+    async def _listen_connection(self, dealer, index):
+        while self.running:
+            try:
+                group = msgpack.unpackb((await dealer.read())[-1])[0]
+                self.module.main_process_metrics.record_zmq_stats(None, "ipc")
+                await self.request_map[group[-1]["request_id"].rsplit("_", 1)[0]].put(group)
+            except Exception:
+                break
+
+
+@pytest.fixture
+def utils(monkeypatch, tmp_path):
+    """A module like ``openai.utils``, whose dispatcher is ours where `known` says so."""
+    monkeypatch.setattr(dispatcher, "DOWN_S", 0.05)
+    monkeypatch.setattr(dispatcher, "BIND_S", 0.0)
+    monkeypatch.setattr(
+        dispatcher, "Backoff", lambda **_: SimpleNamespace(failed=lambda: 0.0)
+    )  # no pause between two tries
+    made = SimpleNamespace(
+        msgpack=SimpleNamespace(unpackb=msgpack.unpackb), zmq=SimpleNamespace(PULL=7), recorded=[], streams=[]
+    )
+    made.ZMQMetricsStats = lambda: SimpleNamespace(msg_recv_total=0)
+    made.main_process_metrics = SimpleNamespace(
+        record_zmq_stats=lambda stats, address: made.recorded.append(address), other=5
+    )
+    made.path = tmp_path / "pull"
+
+    async def create_zmq_stream(kind, bind):
+        made.path.touch()
+        made.streams.append((kind, bind))
+        return made.next
+
+    made.aiozmq = SimpleNamespace(create_zmq_stream=create_zmq_stream)
+    made.DealerConnectionManager = type("DealerConnectionManager", (Manager,), dict(vars(Manager)))
+    restores = []
+
+    def install(known):
+        verdict = SimpleNamespace(reason=None if known else "new code")
+        monkeypatch.setattr(dispatcher.gate, "judge", lambda *_: verdict)
+        while restores:  # of the row before
+            restores.pop()()
+        restores.append(dispatcher.install(made))
+        return made
+
+    made.install = install
+    yield made
+    stock = vars(Manager)
+    for restore in restores:
+        restore()
+    for name in dispatcher.COROUTINES:
+        assert vars(made.DealerConnectionManager)[name] is stock[name]
+
+
+def received(utils, items, names=("a",), method="_dispatch_batch_responses", prepare=None):
+    """Groups by request, once the last of `items` has been read; the manager."""
+
+    async def run():
+        manager = utils.DealerConnectionManager(utils, items)
+        manager.pull_ipc_path = str(utils.path)
+        manager.request_map.update({name: asyncio.Queue() for name in names})
+        queues = dict(manager.request_map)
+        if prepare is not None:
+            prepare(manager)
+        more = () if method == "_dispatch_batch_responses" else (manager.pull_client, 0)
+        task = asyncio.create_task(getattr(manager, method)(*more))
+        for _ in range(2000):
+            await asyncio.sleep(0.001)
+            if task.done() or not (manager.pull_client.items or dispatcher.down_dispatcher(client(manager))):
+                break
+        for _ in range(20):
+            await asyncio.sleep(0)
+        alive = not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        got = {name: [queue.get_nowait() for _ in range(queue.qsize())] for name, queue in queues.items()}
+        return alive, got
+
+    return asyncio.run(run())
+
+
+def client(manager):
+    return SimpleNamespace(connection_manager=manager)
+
+
+A = "chatcmpl-a"
+BAD = {
+    "bytes": b"\xc1 no message",
+    "a number": msgpack.packb(5),
+    "nothing": b"",
+    "an empty group before": msgpack.packb([[], [{"request_id": f"{A}_0"}]]),
+    "a strange group before": msgpack.packb([7, [{"request_id": 7}], [{"request_id": f"{A}_0"}]]),
+}
+
+
+@each("known", [True, False])
+def test_five_bad_messages_and_the_sixth_arrives(known, utils):
+    utils.install(known)
+    for what, bad in BAD.items():
+        alive, got = received(utils, [bad] * 5 + [message("a", "b")], (A,))
+        assert alive, what
+        inside = 5 if "before" in what and known else 0  # FastDeploy's own loses a group's neighbours
+        assert got == {A: [[{"request_id": f"{A}_0"}]] * (inside + 1)}, what
+
+
+def test_what_is_skipped_is_counted_and_said_without_its_content(utils, caplog, monkeypatch):
+    monkeypatch.setattr(dispatcher, "_complaints", dispatcher.Complaints(logging.getLogger("x").error))
+    before = faults("message"), faults("group")
+    received(utils.install(True), [b"\xc1secret", msgpack.packb([[]]), message("a")], (A,))
+    assert (faults("message") - before[0], faults("group") - before[1]) == (1, 1)
+    assert "a message is skipped" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@each("known", [True, False])
+@each("method", dispatcher.COROUTINES)
+def test_a_full_disk_behind_the_metrics_costs_no_result(known, method, utils):
+    def fails(stats, address):
+        raise OSError(28, "No space left on device")
+
+    utils.main_process_metrics.record_zmq_stats = fails
+    utils.install(known)
+    before = faults("metrics")
+    alive, got = received(utils, [message("a")] * 6, (A,), method)
+    assert alive
+    assert len(got[A]) == 6
+    assert faults("metrics") - before == 6
+    assert utils.main_process_metrics.other == 5
+
+
+@each("method", dispatcher.COROUTINES)
+def test_fastdeploys_own_is_started_again(method, utils):
+    utils.install(False)
+    before = faults("restart")
+    alive, got = received(
+        utils, [OSError("planted"), message("a"), OSError("planted"), message("a")], (A,), method
+    )
+    assert alive
+    assert len(got[A]) == 2
+    assert faults("restart") - before == 2
+
+
+def ended(group):
+    with pytest.raises(dispatcher.DispatcherDown, match="cannot receive results"):
+        group[-1]
+    return isinstance(group, connections.NoResults)
+
+
+def test_one_that_ends_at_once_ends_its_streams(utils):
+    utils.install(False)
+    alive, got = received(
+        utils, [OSError("planted")] * dispatcher.SHORT_RUNS + [message("b")], (A, "chatcmpl-b")
+    )
+    assert alive
+    assert ended(*got[A])
+    assert [ended(got["chatcmpl-b"][0]), len(got["chatcmpl-b"])] == [True, 2]
+
+
+@each("failures, ends", [(dispatcher.TRIES - 1, False), (dispatcher.TRIES, True)])
+def test_a_message_without_memory_is_tried_again_and_then_its_streams_end(failures, ends, utils):
+    utils.install(True)
+    left = [failures]
+
+    def unpackb(content):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError
+        return msgpack.unpackb(content)
+
+    utils.msgpack.unpackb = unpackb
+    before = faults("memory"), value("dispatcher_down_requests_total", outcome="ended")
+    alive, got = received(utils, [message("a")], (A,))
+    assert alive
+    assert faults("memory") - before[0] == failures
+    assert value("dispatcher_down_requests_total", outcome="ended") - before[1] == ends
+    assert ended(*got[A]) if ends else got[A] == [[{"request_id": f"{A}_0"}]]
+
+
+def test_a_closed_stream_ends_its_streams_and_is_opened_anew(utils):
+    utils.install(True)
+    utils.next = Stream([message("a")])
+    alive, got = received(utils, [message("a"), ConnectionError("closed")], (A,))
+    assert alive
+    assert [got[A][0], ended(got[A][1]), got[A][2]] == [
+        [{"request_id": f"{A}_0"}],
+        True,
+        [{"request_id": f"{A}_0"}],
+    ]
+    assert utils.streams == [(7, f"ipc://{utils.path}")]
+
+
+def test_while_it_is_down_the_gauge_says_so_and_requests_are_refused(utils, monkeypatch):
+    monkeypatch.setattr(dispatcher, "DOWN_S", 5.0)
+
+    async def run():
+        manager = Manager(utils, ())
+        made = dispatcher.Dispatcher(manager, utils)
+        setattr(manager, dispatcher._DISPATCHER, made)
+        made._loop = SimpleNamespace(
+            time=lambda: clock.now, call_later=lambda *call: clock.calls.append(call)
+        )
+        clock = SimpleNamespace(now=100.0, calls=[])
+        gauge = [value("unhealthy", reason="dispatcher")]
+        assert watchdog._gone_watchdog(client(manager)) is None
+        made.go_down("planted")
+        gauge.append(value("unhealthy", reason="dispatcher"))
+        assert "planted" in watchdog._gone_watchdog(client(manager)).text
+        clock.now += 3
+        made.go_down("again")
+        clock.now += 2
+        made._end_alarm()  # the first one's: a later fault goes on
+        gauge.append(value("unhealthy", reason="dispatcher"))
+        clock.now += 3
+        made._end_alarm()
+        gauge.append(value("unhealthy", reason="dispatcher"))
+        assert watchdog._gone_watchdog(client(manager)) is None
+        return gauge
+
+    assert asyncio.run(run()) == [0, 1, 1, 0]
+
+
+def test_closing_ends_it(utils):
+    utils.install(False)
+
+    async def run():
+        manager = utils.DealerConnectionManager(utils, [message("a"), OSError("planted")])
+        task = asyncio.create_task(manager._dispatch_batch_responses())
+        await asyncio.sleep(0)
+        manager.running = False
+        await asyncio.wait_for(task, 60)
+
+    asyncio.run(run())
+
+
+def test_the_gate_knows_the_dispatcher_behind_ours(utils):
+    """Ours is no reason for the other parts to fall back."""
+    utils.install(True)
+    ours = vars(utils.DealerConnectionManager)[dispatcher.COROUTINES[0]]
+    assert inspect.unwrap(ours) is Manager._dispatch_batch_responses
+    assert [*gate._defined([utils.DealerConnectionManager], dispatcher.COROUTINES[0])] == [
+        inspect.unwrap(ours)
+    ]
