@@ -349,6 +349,7 @@ _ROWS = (
         "api.dispatcher:install",
         "Our loop runs where `api connections` knows the code; else FastDeploy's own is started again.",
         "results are received after any error, or their streams end with one",
+        "FastDeploy's own loop is started again",
     ),
     Seam(
         "api unpacking",

@@ -9,6 +9,7 @@ import pytest
 
 from fd_postproc.fastdeploy import gate
 from fd_postproc.fastdeploy.api import connections, dispatcher, watchdog
+from fd_postproc.fastdeploy.seams import SEAMS
 from tests.lib.rows import each
 
 msgpack = pytest.importorskip("msgpack")
@@ -310,6 +311,6 @@ def test_the_gate_knows_the_dispatcher_behind_ours(utils):
     utils.install(True)
     ours = vars(utils.DealerConnectionManager)[dispatcher.COROUTINES[0]]
     assert inspect.unwrap(ours) is Manager._dispatch_batch_responses
-    assert [*gate._defined([utils.DealerConnectionManager], dispatcher.COROUTINES[0])] == [
-        inspect.unwrap(ours)
-    ]
+    name = f"DealerConnectionManager.{dispatcher.COROUTINES[0]}"
+    called = [one for said, one in gate.functions_of(SEAMS["api connections"], utils) if said == name]
+    assert called == [inspect.unwrap(ours)]
