@@ -1,4 +1,4 @@
-"""Two data parallel ranks of FastDeploy on a CPU, each with two API processes, with the plug-in off and on."""
+"""Two data parallel ranks of FastDeploy on a CPU, two API processes each, plug-in off and on."""
 
 import pytest
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from fd_postproc.errors import UnfitNumber
+from fd_postproc.fastdeploy.logs import export_active
 from tests.lib import stock_ops
 from tests.lib.frameworks import Paddle
 from tests.lib.rows import each
@@ -156,3 +158,12 @@ def test_the_gauge_says_that_the_worker_side_is_in_use(raised_limits, double, pl
     for _ in range(2):
         save(double, "plain", sampled("plain"))
     assert exported == [("worker", True)]
+
+
+def test_a_workers_gauge_names_its_rank(monkeypatch):
+    """One page has those of all ranks: a fall-back of one of them shows."""
+    for rank, active, side in ("0", True, "worker"), ("1", False, "worker 1"), ("7", True, "worker 7"):
+        monkeypatch.setenv("PADDLE_TRAINER_ID", rank)
+        export_active("worker", active)
+        assert REGISTRY.get_sample_value("fd_postproc_active", {"side": side}) == active
+    assert REGISTRY.get_sample_value("fd_postproc_active", {"side": "worker"}) == 1
