@@ -19,6 +19,8 @@ from .codes import (
     HEAD,
     HEAD_SIZE,
     MAGIC,
+    NODE_AT,
+    NODE_SIZE,
     NUMBERS,
     QUEUE_BODY,
     STEP_BODY,
@@ -120,6 +122,7 @@ class Flight:
     torn: int  # incomplete entries where the writer is, or died: 1 at most
     damaged: int  # incomplete entries of another origin
     entries: list[Entry]  # in the order in which they were written
+    node: str = ""  # the engine's role and rank, where there are several
 
 
 def is_flight(head: bytes) -> bool:
@@ -167,6 +170,7 @@ def parse(data: bytes, name: str = "recording", writer: int | None = None, most:
     return Flight(
         name, _text(side), _text(channel), _text(build), pid, queue_id, key, wall, mono / 1e9,
         busy / 1e9 if busy else None, writer, n * ENTRY_SIZE, overwritten, torn, damaged, entries,
+        _text(data[NODE_AT : NODE_AT + NODE_SIZE]),
     )  # fmt: skip
 
 
