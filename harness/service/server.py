@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -335,9 +336,10 @@ class Service:
         if self.namespace is None:
             from fd_postproc import queues
 
-            for channel in CHANNELS:
+            ports = [self.port("tasks", rank) for rank in range(self.ranks)]
+            for channel, port in itertools.product(CHANNELS, ports):
                 with contextlib.suppress(Exception), contextlib.chdir(self.folder):
-                    queues.remove_queue(queues.locate(channel, self.ports[1]))
+                    queues.remove_queue(queues.open_queue(queues.locate(channel, port), create=False))
 
     def dropped(self, user: str) -> int:
         """How many requests of this user lost their first response: see the shim's `connections`."""
