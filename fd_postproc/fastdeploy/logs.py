@@ -58,6 +58,7 @@ TEXTS = {
     "active": "Whether this side of fd_postproc is used (1) or stands aside (0)",
     "known": "Whether the code that this side replaces is one that this release knows (1) or new to it (0)",
     "unhealthy": "Whether this is why steps are not being processed (1) or not (0); all 0: they are",
+    "waiting_first_tokens": "Requests of this decode node that wait for their first token",
     "fast_path": "Whether fd_postproc takes this fast path (1), or leaves it to FastDeploy's code (0)",
 }
 _gauges: dict[str, Any] = {}
@@ -86,6 +87,18 @@ def export_active(side: str, active: bool) -> None:
     if side == "worker" and rank not in ("", "0"):
         side = f"worker {rank}"
     export("active", "side", side, active)
+
+
+def export_number(name: str, value: float) -> None:
+    """Set the gauge ``fd_postproc_NAME`` of `TEXTS`, with prometheus_client only."""
+    try:
+        if name not in _gauges:
+            from prometheus_client import Gauge
+
+            _gauges[name] = Gauge(f"fd_postproc_{name}", TEXTS[name], multiprocess_mode="livesum")
+        _gauges[name].set(value)
+    except (ImportError, OSError, ValueError):
+        pass
 
 
 class _Forward(logging.Handler):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ....flight.codes import Kind
 from ...logs import export
+from .first_tokens import FirstTokens
 from .liveness import REASONS, Health
 
 
@@ -16,7 +17,8 @@ class HealthWatch:
     """Watchdog of our token processor's health; `begin` starts it, `end` ends it.
 
     It is no part of the token thread, of which it also tells that it is dead, and it does not keep the
-    processor alive.  It looks every `period` seconds.
+    processor alive.  It looks every `period` seconds, on a
+    decode node also at requests that wait for their first token.
     """
 
     def __init__(self, processor: Any, period: float) -> None:
@@ -25,6 +27,7 @@ class HealthWatch:
         self._end = Event()
         self._verdict: Health | None = None
         self._since = 0.0
+        self._first_tokens = FirstTokens()
 
     def begin(self) -> None:
         Thread(target=self._run, name="fd_postproc-health", daemon=True).start()
@@ -40,6 +43,7 @@ class HealthWatch:
             if processor is None:
                 return
             processor.best_effort("health", self._look, processor)
+            processor.best_effort("waiting for first tokens", self._first_tokens.look, processor)
             del processor
 
     def _look(self, processor: Any) -> None:
