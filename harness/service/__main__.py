@@ -275,9 +275,7 @@ def _pair_faults(arguments: argparse.Namespace, folder: Path) -> int:
     for channel in arguments.channel:
         for way in arguments.way:
             place = folder / channel / way.replace("/", "-")
-            for row in pair_faults.run(
-                arguments.tree, place, channel, way=way, deaths=not arguments.no_deaths
-            ):
+            for row in pair_faults.run(arguments.tree, place, channel, way=way, only=arguments.only):
                 _say(json.dumps(row))
                 rows.append(row)
     return _keep(arguments, rows, pair_faults.table(rows)) or pair_faults.failed(rows)
@@ -332,7 +330,7 @@ def _parser() -> argparse.ArgumentParser:
     broken = commands.add_parser(
         "pair-faults", help="prefill and decode node: slow and failing transfers, no blocks, deaths"
     )
-    broken.add_argument("--no-deaths", action="store_true", help="nothing is killed and restarted")
+    broken.add_argument("--only", choices=pair_faults.FAULTS, nargs="+", default=list(pair_faults.FAULTS))
     for command, ways, function in (
         (paired, list(pairs.WAYS), _pairs),
         (of_ranks, [], _ranks),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ PATIENCE = 40.0
 """Seconds after which a client that got nothing is said to hang."""
 BLOCKS = 514
 """The fewest that FastDeploy starts with at this length of a model."""
-DEATHS = [(role, whose) for role in ("prefill", "decode") for whose in ("worker", "engine")]
+TRANSFERS = ("slow", "failing", "aborted", "blocks")
+DEATHS = tuple(f"{role}-{whose}" for role in ("prefill", "decode") for whose in ("worker", "engine"))
+FAULTS = (*TRANSFERS, *DEATHS)
 _LONG = {"max_tokens": 4000, "stream": True, "extra_body": {"min_tokens": 3999}}
 
 
 def run(
-    tree: Path, folder: Path, channel: str, *, way: str, deaths: bool = True, faults: bool = True
+    tree: Path, folder: Path, channel: str, *, way: str, only: Sequence[str] = FAULTS
 ) -> Iterator[dict[str, Any]]:
-    """One row for each fault: what clients got, and which answers of ordinary requests then differ."""
+    """Rows for each of `FAULTS`: what clients got, and which answers of ordinary requests then differ."""
     with (
         Namespace(RAISED) as namespace,
         Nodes(
@@ -45,20 +47,27 @@ def run(
                 "quiet": pair.quiet(),
             }  # fmt: skip
 
-        if faults:
-            for seconds in 3.0, 8.0:
-                got = _with_transfers(pair, simple(channel), seconds)
-                yield row(f"transfers of {seconds:.0f} s", ends(got), got)
-            yield row("failing transfers", ends(_with_transfers(pair, simple(channel), fail=True)))
-            yield row("client leaves during its transfer", _leaves(pair))
-            yield row("no blocks on the decode node", _crowded(pair, channel))
-        for role, whose in DEATHS if deaths else ():
-            node = pair.prefill if role == "prefill" else pair.decode
-            got = death(pair, role, whose)
-            pair.prefill.transfers()
-            nodes.restart(node)
-            pair.wait()
-            yield row(f"kill -9 of the {role} node's {whose}, restarted", ends(got))
+        for fault in only:
+            if fault == "slow":
+                for seconds in 3.0, 8.0:
+                    got = _with_transfers(pair, simple(channel), seconds)
+                    yield row(f"transfers of {seconds:.0f} s", ends(got), got)
+            elif fault == "failing":
+                yield row("failing transfers", ends(_with_transfers(pair, simple(channel), fail=True)))
+            elif fault == "aborted":
+                yield row("client leaves during its transfer", _leaves(pair))
+            elif fault == "blocks":
+                yield row("no blocks on the decode node", _crowded(pair, channel))
+            else:
+                role, whose = fault.split("-")
+                began = time.monotonic()
+                got = ends(death(pair, role, whose))
+                lasted = time.monotonic() - began
+                pair.prefill.transfers()
+                nodes.restart(pair.prefill if role == "prefill" else pair.decode)
+                pair.wait()
+                made = row(f"kill -9 of the {role} node's {whose}, restarted", got)
+                yield made | {"seconds": lasted}
 
 
 def ends(answers: dict[str, list[Any]]) -> dict[str, str]:
@@ -166,13 +175,13 @@ def _counted(clients: dict[str, str]) -> str:
 
 
 def failed(rows: list[dict[str, Any]]) -> bool:
-    """Whether answers after a fault differ, hang or never end, or clients fare otherwise with the plug-in."""
+    """Whether answers after a fault differ or hang, or more clients get nothing than without the plug-in."""
     if any(row["differences"] or row["hangs"] or not row["quiet"] for row in rows):
         return True
-    by_fault: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in rows:
-        by_fault.setdefault((row["channel"], row["fault"]), []).append(row["clients"])
-    return any(
-        len({sum(end in ("nothing", "hangs", "differs") for end in one.values()) for one in clients}) > 1
-        for clients in by_fault.values()
-    )
+    stock = {(row["channel"], row["fault"]): _lost(row) for row in rows if row["way"] == "off/off"}
+    return any(_lost(row) > stock.get((row["channel"], row["fault"]), len(row["clients"])) for row in rows)
+
+
+def _lost(row: dict[str, Any]) -> int:
+    """How many clients got nothing, no end, or something else."""
+    return sum(end in ("nothing", "hangs", "differs") for end in row["clients"].values())
