@@ -5,7 +5,7 @@ import pytest
 from tests.lib.real_tree import serves
 from tests.lib.service_tool import TREES, tool, why_not
 
-pytestmark = [pytest.mark.fastdeploy, pytest.mark.nightly, pytest.mark.realtime]
+pytestmark = [pytest.mark.fastdeploy, pytest.mark.nightly]
 
 
 @pytest.fixture(autouse=True)
