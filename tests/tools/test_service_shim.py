@@ -1,4 +1,4 @@
-"""The stand-in of a prefill node's save ops (``harness/service``) beside recorded messages of FastDeploy's."""
+"""The stand-in for a prefill node's save ops (harness/service) beside recorded messages of FastDeploy's."""
 
 import importlib.util
 import itertools
