@@ -146,7 +146,7 @@ def death(
                 asked = pool.submit(cases.ask, pair, wanted, seconds=seconds, side_by_side=clients)
                 until(lambda: pair.decode.live() == clients, 60)
             time.sleep(0.5)
-            node.kill(node.workers()[0] if whose == "worker" else node.engine())
+            node.kill(node.workers()[0] if whose == "worker" else None)
             return asked.result()
     finally:
         pair.decode.pace(0.0)

@@ -276,18 +276,6 @@ class Service:
         self._seen = {pid: births[pid] for pid in sorted(found & births.keys())}
         return list(self._seen)
 
-    def engine(self, rank: int = 0) -> int:
-        """Process id of a rank's engine, which is its API server's parent."""
-        if self.ranks == 1:
-            return self.process.pid
-        found = []
-        for pid in self.processes():
-            line = _command(pid)
-            if "fastdeploy.entrypoints.openai.api_server" in line and line[-1:] != ["sh"]:
-                at = line.index("--local-data-parallel-id") + 1
-                found += [pid] if line[at] == str(rank) and "-c" not in line else []
-        return min(found)
-
     def transfers(self, seconds: float = 0.0, *, fail: bool = False) -> None:
         """What becomes of a prefill node's transfers from now on: seconds of each, and whether it fails."""
         self.transfer.write_text(json.dumps({"seconds": seconds, "fails": fail}))
