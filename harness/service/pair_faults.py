@@ -44,7 +44,7 @@ def run(
             return {
                 "channel": channel, "way": way, "fault": fault, "clients": clients,
                 "hangs": hanging(got), "differences": cases.differences(right, got, crowd=True),
-                "quiet": pair.quiet(),
+                "quiet": pair.quiet(), "reserved": waiting(pair),
             }  # fmt: skip
 
         for fault in only:
@@ -161,12 +161,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `run` for people."""
     lines = [
         f"| {row['channel']} | {row['way']} | {row['fault']} | {_counted(row['clients'])} | "
-        f"{len(row['differences'])} | {len(row['hangs'])} | {'yes' if row['quiet'] else 'no'} |"
+        f"{len(row['differences'])} | {len(row['hangs'])} | {'yes' if row['quiet'] else 'no'} | {row['reserved']:.0f} |"
         for row in rows
     ]
-    head = "| channel | prefill/decode | fault | clients | then differ | then hang | then quiet |"
+    head = "| channel | prefill/decode | fault | clients | then differ | then hang | then quiet | still reserved |"
     found = [f"{row['way']}, {row['fault']}: {line}" for row in rows for line in row["differences"]]
-    return "\n".join([head, "|---|---|---|---|---:|---:|---|", *lines, *found])
+    return "\n".join([head, "|---|---|---|---|---:|---:|---|---:|", *lines, *found])
 
 
 def _counted(clients: dict[str, str]) -> str:
