@@ -161,10 +161,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `run` for people."""
     lines = [
         f"| {row['channel']} | {row['way']} | {row['fault']} | {_counted(row['clients'])} | "
-        f"{len(row['differences'])} | {len(row['hangs'])} | {'yes' if row['quiet'] else 'no'} | {row['reserved']:.0f} |"
+        f"{len(row['differences'])} | {len(row['hangs'])} | {'yes' if row['quiet'] else 'no'} | "
+        f"{row['reserved']:.0f} |"
         for row in rows
     ]
-    head = "| channel | prefill/decode | fault | clients | then differ | then hang | then quiet | still reserved |"
+    head = "| channel | prefill/decode | fault | clients | then differ | hang | quiet | still reserved |"
     found = [f"{row['way']}, {row['fault']}: {line}" for row in rows for line in row["differences"]]
     return "\n".join([head, "|---|---|---|---|---:|---:|---|---:|", *lines, *found])
 
