@@ -1,6 +1,10 @@
 """Requests of a decode node that wait for their first token, and a prefill node that dies meanwhile."""
 
+import contextlib
+import os
+import signal
 import socket
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +12,9 @@ from prometheus_client import REGISTRY
 
 from fd_postproc.fastdeploy.engine.health import first_tokens
 from fd_postproc.fastdeploy.engine.health.first_tokens import FirstTokens, refuses
+from tests.lib.children import python
 from tests.lib.rig import Rig
+from tests.lib.waiting import until
 
 pytestmark = pytest.mark.framework
 DEAD, ALIVE = ("127.0.0.1", 1001), ("127.0.0.1", 1002)
@@ -43,11 +49,23 @@ def gauge():
     return REGISTRY.get_sample_value("fd_postproc_waiting_first_tokens")
 
 
+class Nodes:
+    """Prefill nodes of which `dead` are dead from a time on."""
+
+    def __init__(self, dead, act=lambda: None):
+        self._dead, self._act, self.named = dead, act, set()
+
+    def dead(self, named, now):
+        self.named |= set(named)
+        self._act()
+        return {address for address, since in self._dead.items() if now >= since}
+
+
 def test_those_of_a_dead_prefill_node_end_and_no_others(rig):
-    asked = []
-    watch = FirstTokens(lambda address: asked.append(address) or address == DEAD)
+    nodes = Nodes({DEAD: 101})
+    watch = FirstTokens(nodes)
     assert looks(rig, watch, 1) == []
-    assert (gauge(), asked) == (3, [])
+    assert (gauge(), nodes.named) == (3, {DEAD, ALIVE})
     assert sorted(looks(rig, watch, 8)) == ["c", "e"]
     results = [result for put in rig.sink.puts for result in put]
     assert {(one.error_code, one.finished) for one in results} == {(502, True)}
@@ -57,34 +75,94 @@ def test_those_of_a_dead_prefill_node_end_and_no_others(rig):
     assert rig.processor.counters.failed_requests == 2
 
 
-@pytest.mark.parametrize("refused", [0, 2, first_tokens.REFUSALS - 1])
-def test_one_that_is_there_again_is_not_dead(rig, refused):
-    answers = iter([True] * refused)
-    watch = FirstTokens(lambda address: address == DEAD and next(answers, False))
-    assert looks(rig, watch, 60) == []
-
-
 def test_a_first_token_that_comes_meanwhile(rig):
-    """The request goes on; its prefill node is not asked for it any more."""
+    """The request goes on."""
     request = rig.manager.requests["c"]
-
-    def arrives(address):
-        rig.manager.tasks_list[2] = request
-        return address == DEAD
-
-    assert looks(rig, FirstTokens(arrives), 20) == ["e"]
+    nodes = Nodes({DEAD: 105}, lambda: rig.manager.tasks_list.__setitem__(2, request))
+    assert looks(rig, FirstTokens(nodes), 20) == ["e"]
     assert rig.manager.stop_flags[2] is False
 
 
 @pytest.mark.parametrize("role", ["mixed", "prefill"])
 def test_other_nodes_ask_nobody(rig, role):
     rig.processor.cfg.scheduler_config.splitwise_role = role
-    assert looks(rig, FirstTokens(lambda address: True), 20) == []
+    assert looks(rig, FirstTokens(Nodes({DEAD: 0, ALIVE: 0})), 20) == []
 
 
-def test_only_a_refused_connection_is_proof():
+PREFILL = """
+import os, sys, time, zmq
+router = zmq.Context().socket(zmq.ROUTER)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+if sys.argv[1] == "heir" and os.fork() == 0:  # as an API process, which has the listening socket, too
+    time.sleep(600)
+print(port, flush=True)
+while True:
+    router.poll(1000)
+"""
+
+
+@contextlib.contextmanager
+def prefill_node(*arguments):
+    """A process that listens as a prefill node's connector does: the process and its address."""
+    with subprocess.Popen(
+        python(PREFILL, *arguments), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as node:
+        try:
+            yield node, ("127.0.0.1", int(node.stdout.readline()))
+        finally:
+            os.killpg(node.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def nodes():
+    nodes = first_tokens.PrefillNodes()
+    yield nodes
+    nodes.close()
+
+
+def is_up(nodes, address):
+    nodes.dead([address], 0.0)
+    return nodes._connections[address]._is_up
+
+
+@pytest.mark.parametrize("heir", ["heir", "alone"])
+def test_a_killed_engine_is_dead_also_while_its_children_have_the_port(nodes, heir):
+    with prefill_node(heir) as (node, address):
+        until(lambda: is_up(nodes, address))
+        node.kill()
+        until(lambda: not is_up(nodes, address))
+        assert nodes.dead([address], 1.0) == set()
+        if heir == "alone":
+            until(lambda: refuses(address))
+        else:
+            assert not refuses(address)
+        assert nodes.dead([address], 1.0 + first_tokens.GONE_S) == {address}
+
+
+def test_a_stopped_engine_is_not_dead(nodes):
+    with prefill_node("alone") as (node, address):
+        until(lambda: is_up(nodes, address))
+        os.kill(node.pid, signal.SIGSTOP)
+        assert not any(nodes.dead([address], float(second)) for second in range(0, 120, 10))
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def test_one_that_is_there_again_is_not_dead(nodes):
+    with prefill_node("alone") as (_, address):
+        until(lambda: is_up(nodes, address))
+    until(lambda: not is_up(nodes, address))
+    anew = PREFILL.replace('bind_to_random_port("tcp://127.0.0.1")', f'bind("tcp://127.0.0.1:{address[1]}")')
+    with subprocess.Popen(python(anew, "alone"), stdout=subprocess.PIPE) as node:
+        until(lambda: is_up(nodes, address))
+        assert nodes.dead([address], 100.0) == set()
+        node.kill()
+
+
+def test_one_that_was_never_there(nodes):
+    """Only a refused connection is proof."""
     with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
         address = server.getsockname()
-        assert not any(refuses(address) for _ in range(4))  # nobody accepts, and its backlog fills
-    assert refuses(address)
+        assert not any(nodes.dead([address], float(second)) for second in range(20))
+    assert nodes.dead([address], 20.0) == set()
+    assert nodes.dead([address], 20.0 + first_tokens.GONE_S) == {address}
     assert not refuses(("name.invalid", 1))

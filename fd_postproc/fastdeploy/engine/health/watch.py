@@ -41,10 +41,11 @@ class HealthWatch:
         while not self._end.wait(self._period):
             processor = self._processor()
             if processor is None:
-                return
+                break
             processor.best_effort("health", self._look, processor)
             processor.best_effort("waiting for first tokens", self._first_tokens.look, processor)
             del processor
+        self._first_tokens.nodes.close()
 
     def _look(self, processor: Any) -> None:
         verdict, before = processor.health(), self._verdict
